@@ -1,0 +1,1 @@
+"""graphpool: run neural-network graphs on a CPU inside a memory limit."""

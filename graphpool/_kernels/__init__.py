@@ -1,0 +1,12 @@
+"""Arithmetic only: C tile loops, the table in which they are found, and the doors to BLAS.
+
+    include/gp_kernel.h    the calling convention: fn(params, args, begin, end, scratch)
+    include/gp_tables.h    one list of tables per instruction set, probe of the processor
+    src/<family>.c         the kernels of a family, compiled once per instruction set
+    src/tables.c           every family's table
+    _dispatch.pyx          lookup(name) -> Kernel; call() for tests
+    call.py                KernelCall: a kernel with its parameter block, task count and scratch
+    <family>.py            describes the family: parameter block, and builders that return a KernelCall
+
+Kernels know pointers, sizes and strides; they never see a graph, a tensor or an engine.
+"""

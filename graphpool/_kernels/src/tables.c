@@ -1,0 +1,6 @@
+/* The tables of every family of kernels, in one instruction set. */
+#include "gp_tables.h"
+
+extern const gp_kernel_entry GP_KERNEL(eltwise_table)[];
+
+gp_tables GP_KERNEL(tables) = {GP_KERNEL(eltwise_table), NULL};

@@ -1,0 +1,102 @@
+"""Every environment variable of graphpool, read once.
+
+A function call beats a variable, a variable beats the default. The first read of a variable keeps its value for the
+life of the process, as oneDNN does, so that no hot path parses strings.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidArgumentError, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["VARIABLES", "Variable", "get"]
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def _threads(text: str) -> int:
+    value = int(text.split(",")[0])
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _flag(text: str) -> bool:
+    return {"0": False, "1": True}[text]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable: its spellings (the first that is set wins), how it is read, what is accepted, its default."""
+
+    names: tuple[str, ...]
+    parse: Callable[[str], Any]
+    accepted: str
+    default: Any
+    doc: str
+
+
+_ISAS = ("generic", "avx2", "avx512", "avx512_bf16", "neon")
+
+
+def _isa(text: str) -> str:
+    if text not in _ISAS:
+        raise ValueError(text)
+    return text
+
+
+VARIABLES = {
+    "num_threads": Variable(
+        ("GRAPHPOOL_NUM_THREADS", "OMP_NUM_THREADS"), _threads, "a count of at least 1", None, "Threads of an engine."
+    ),
+    "max_isa": Variable(
+        ("GRAPHPOOL_MAX_ISA",), _isa, " | ".join(_ISAS), None, "Highest instruction set that kernels may use."
+    ),
+    "primitive_cache_capacity": Variable(
+        ("GRAPHPOOL_PRIMITIVE_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"),
+        _count, "a count of entries", 1024, "Entries of the primitive cache.",
+    ),
+    "compiled_partition_cache_capacity": Variable(
+        ("GRAPHPOOL_COMPILED_PARTITION_CACHE_CAPACITY", "DNNL_GRAPH_COMPILED_PARTITION_CACHE_CAPACITY"),
+        _count, "a count of entries", 1024, "Entries of the compiled-partition cache.",
+    ),
+    "verbose": Variable(("GRAPHPOOL_VERBOSE",), _flag, "0 | 1", False, "Log compilations and their implementations."),
+}  # fmt: skip
+
+_values: dict[str, Any] = {}
+
+
+def get(name: str) -> Any:
+    """The value of a variable of `VARIABLES`, parsed at the first call.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The variable is set to something malformed.
+    """
+    if name not in _values:
+        variable = VARIABLES[name]
+        _values[name] = variable.default
+        for spelling in variable.names:
+            text = os.environ.get(spelling)
+            if text:
+                try:
+                    _values[name] = variable.parse(text)
+                except (ValueError, KeyError) as error:
+                    del _values[name]
+                    raise InvalidArgumentError(
+                        explain(f"environment variable {spelling} is malformed", accepted=variable.accepted, got=text)
+                    ) from error
+                break
+    return _values[name]

@@ -1,0 +1,141 @@
+"""Every exception and warning of graphpool, and the grammar of their messages.
+
+A message says, in this order: what was wrong with which name; what is accepted; what was got; what to do.
+``explain`` builds it. Each class also inherits the builtin that a caller would catch, carries the oneDNN status
+that it maps to in ``status``, and keeps its machine-readable facts as attributes (also in ``fields``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "BackendError",
+    "CapacityWarning",
+    "GraphpoolError",
+    "GraphpoolWarning",
+    "InvalidArgumentError",
+    "InvalidDataTypeError",
+    "InvalidGraphError",
+    "InvalidOpError",
+    "InvalidShapeError",
+    "OutOfMemoryError",
+    "PerformanceWarning",
+    "ScheduleError",
+    "StateError",
+    "UnsupportedError",
+    "explain",
+]
+
+
+def explain(what: str, *, accepted: object = None, got: object = None, hint: str | None = None) -> str:
+    """Join the four parts of an error message; parts that are None are left out."""
+    parts = [what]
+    if accepted is not None:
+        parts.append(f"accepted: {accepted}")
+    if got is not None:
+        parts.append(f"got: {got}")
+    if hint is not None:
+        parts.append(hint)
+    return "; ".join(parts)
+
+
+class GraphpoolError(Exception):
+    """Base of every error that graphpool raises.
+
+    Parameters
+    ----------
+    message : str
+        Built with `explain`.
+    **fields : object
+        Machine-readable facts (``op_id``, ``tensor_id``, ``dim``, ...); each also becomes an attribute.
+    """
+
+    status: ClassVar[str] = "runtime_error"
+
+    def __init__(self, message: str = "", **fields: Any) -> None:
+        super().__init__(message)
+        self.fields: dict[str, Any] = fields
+        self.__dict__.update(fields)
+
+
+class InvalidArgumentError(GraphpoolError, ValueError):
+    """A value outside the accepted set."""
+
+    status = "invalid_arguments"
+
+
+class InvalidGraphError(InvalidArgumentError):
+    """A graph that breaks a rule: duplicate ids, conflicting tensors, a cycle."""
+
+    status = "invalid_graph"
+
+
+class InvalidOpError(InvalidArgumentError):
+    """An operation that does not satisfy its schema."""
+
+    status = "invalid_graph_op"
+
+
+class InvalidShapeError(InvalidArgumentError):
+    """A shape, stride or size that does not fit."""
+
+    status = "invalid_shape"
+
+
+class InvalidDataTypeError(InvalidArgumentError):
+    """A data type that is not accepted in this place."""
+
+    status = "invalid_data_type"
+
+
+class ScheduleError(InvalidArgumentError):
+    """A schedule that leaves a dependency uncovered, or that names streams or events which do not exist."""
+
+    status = "invalid_arguments"
+
+
+class UnsupportedError(GraphpoolError, NotImplementedError):
+    """Legal, but no backend offers it."""
+
+    status = "unimplemented"
+
+
+class OutOfMemoryError(GraphpoolError, MemoryError):
+    """A request that does not fit the limit.
+
+    Attributes
+    ----------
+    requested, in_use, limit : int
+        Unit: bytes.
+    resource : str
+        Who refused.
+    smallest_limit : int or None
+        The smallest limit, in bytes, under which the request would have been served; None when unknown.
+    """
+
+    status = "out_of_memory"
+
+
+class StateError(GraphpoolError, RuntimeError):
+    """An object in the wrong state: closed, finalised, or of a foreign engine or stream."""
+
+    status = "invalid_arguments"
+
+
+class BackendError(GraphpoolError, RuntimeError):
+    """A backend failed while it ran."""
+
+    status = "runtime_error"
+
+
+class GraphpoolWarning(UserWarning):
+    """Base of graphpool's warnings."""
+
+
+class PerformanceWarning(GraphpoolWarning):
+    """Something works, but slower than it could."""
+
+
+class CapacityWarning(GraphpoolWarning):
+    """A bounded cache or pool could not keep something."""

@@ -1,0 +1,202 @@
+"""Data types, layouts, properties and the protocols that join the packages.
+
+Nothing here imports anything of graphpool but `errors`, so every package may use it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from .errors import InvalidDataTypeError, UnsupportedError, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "MAX_NDIM",
+    "UNKNOWN_DIM",
+    "DataType",
+    "LayoutType",
+    "MemoryResource",
+    "PropertyType",
+    "dense_strides",
+    "parse_nbytes",
+]
+
+UNKNOWN_DIM = -(2**63)
+"""A dimension that is not known yet (oneDNN: INT64_MIN)."""
+
+MAX_NDIM = 12
+"""Highest rank of a tensor (oneDNN's limit)."""
+
+_BITS = {
+    "f64": 64, "f32": 32, "f16": 16, "bf16": 16, "f8_e5m2": 8, "f8_e4m3": 8,
+    "s64": 64, "s32": 32, "s16": 16, "s8": 8, "s4": 4, "u64": 64, "u32": 32, "u16": 16, "u8": 8, "u4": 4,
+    "boolean": 8, "undef": 0,
+}  # fmt: skip
+_NUMPY_NAMES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "s64": "int64", "s32": "int32", "s16": "int16",
+    "s8": "int8", "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "boolean": "bool",
+}  # fmt: skip
+_ML_DTYPES_NAMES = {
+    "bf16": "bfloat16", "f8_e5m2": "float8_e5m2", "f8_e4m3": "float8_e4m3fn", "s4": "int4", "u4": "uint4",
+}  # fmt: skip
+
+
+class DataType(str, Enum):
+    """Element type of a tensor, spelt as oneDNN spells it; a member equals its string (``DataType.F32 == "f32"``)."""
+
+    F64 = "f64"
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    F8_E5M2 = "f8_e5m2"
+    F8_E4M3 = "f8_e4m3"
+    S64 = "s64"
+    S32 = "s32"
+    S16 = "s16"
+    S8 = "s8"
+    S4 = "s4"
+    U64 = "u64"
+    U32 = "u32"
+    U16 = "u16"
+    U8 = "u8"
+    U4 = "u4"
+    BOOLEAN = "boolean"
+    UNDEF = "undef"
+
+    __str__ = str.__str__
+
+    @cached_property
+    def bits(self) -> int:
+        """Bits an element takes in a graphpool buffer; 4-bit types are packed two to a byte, low nibble first."""
+        return _BITS[self.value]
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype of an array of this type (one byte per element for 4-bit types, as ml_dtypes has it).
+
+        Raises
+        ------
+        UnsupportedError
+            The type needs ml_dtypes, which is not installed.
+        """
+        if self.value in _NUMPY_NAMES:
+            return np.dtype(_NUMPY_NAMES[self.value])
+        if self.value not in _ML_DTYPES_NAMES:
+            raise InvalidDataTypeError(explain(f"data type {self.value} has no elements", accepted="a typed tensor"))
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            hint = "install the extra graphpool[dtypes]"
+            raise UnsupportedError(explain(f"data type {self.value} needs ml_dtypes", hint=hint)) from error
+        return np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[self.value]))
+
+    def nbytes(self, count: int) -> int:
+        """Bytes that `count` elements take: 4-bit types are rounded up to whole bytes."""
+        return (count * self.bits + 7) // 8
+
+    @classmethod
+    def parse(cls, value: object) -> DataType:
+        """The member for a member, its string, or a NumPy dtype or scalar type.
+
+        Raises
+        ------
+        InvalidDataTypeError
+            `value` names no type.
+        """
+        found = _BY_VALUE.get(value) if isinstance(value, str) else None
+        if found is None and not isinstance(value, str):
+            found = _by_numpy().get(np.dtype(value).name)  # type: ignore[call-overload]
+        if found is None:
+            raise InvalidDataTypeError(
+                explain(f"unknown data type {value!r}", accepted=", ".join(_BY_VALUE)), dtype=value
+            )
+        return found
+
+
+_BY_VALUE = {member.value: member for member in DataType}
+
+
+@cache
+def _by_numpy() -> dict[str, DataType]:
+    return {name: DataType(key) for key, name in (_NUMPY_NAMES | _ML_DTYPES_NAMES).items()}
+
+
+class LayoutType(str, Enum):
+    """How the elements of a tensor lie in memory."""
+
+    UNDEF = "undef"
+    ANY = "any"
+    STRIDED = "strided"
+    OPAQUE = "opaque"
+
+    __str__ = str.__str__
+
+
+class PropertyType(str, Enum):
+    """What a tensor's content does between executions."""
+
+    UNDEF = "undef"
+    VARIABLE = "variable"
+    CONSTANT = "constant"
+    HOST_SCALAR = "host_scalar"
+
+    __str__ = str.__str__
+
+
+@runtime_checkable
+class MemoryResource(Protocol):
+    """A source of memory. Implementations are safe to call from any thread.
+
+    ``allocate`` returns an address, aligned to `alignment` (a power of two), of at least `nbytes` bytes, or raises
+    `OutOfMemoryError` and changes nothing. ``deallocate`` takes back exactly what ``allocate`` gave. `stream` orders
+    the call on devices that need it; host resources ignore it.
+    """
+
+    def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
+        """Return the address of at least `nbytes` bytes."""
+        ...
+
+    def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
+        """Take back what `allocate` returned."""
+        ...
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides of `shape`. Unit: elements."""
+    strides, step = [1] * len(shape), 1
+    for axis in range(len(shape) - 1, -1, -1):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def parse_nbytes(value: int | str) -> int:
+    """A size in bytes from an int or a string such as ``"512MiB"``, ``"1.5 GB"``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Not a size, or negative.
+    """
+    from .errors import InvalidArgumentError
+
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str):
+        text = value.strip().upper()
+        digits = text.rstrip("BGIKM ")
+        unit = text[len(digits) :].strip()
+        if unit in _UNITS and digits.replace(".", "", 1).isdigit():
+            return int(float(digits) * _UNITS[unit])
+    raise InvalidArgumentError(
+        explain("not a size", accepted='bytes as an int, or a string such as "512MiB" or "2GB"', got=repr(value))
+    )

@@ -1,0 +1,110 @@
+"""Builds graphpool's extensions: every ``.pyx`` of the package, and the C kernels once per instruction set.
+
+The kernels of ``graphpool/_kernels/src`` are compiled once for each entry of ``isa_flags()`` into a static library
+of their own; only the extension ``graphpool._kernels._dispatch`` links them. Everything else lives in pyproject.toml.
+"""
+
+import os
+import platform
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+KERNELS = Path("graphpool/_kernels")
+COMMON_FLAGS = ["-O3", "-std=c11", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
+DIRECTIVES = {"language_level": 3, "embedsignature": True, "binding": True, "freethreading_compatible": True}
+
+
+def isa_flags():
+    """Instruction sets to build for on this architecture: name -> compiler flags, weakest first."""
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        avx512 = ["-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+        return {
+            "generic": ["-march=x86-64-v2"],
+            "avx2": ["-mavx2", "-mfma", "-mf16c"],
+            "avx512": [*avx512, "-mprefer-vector-width=512"],
+            "avx512_bf16": [*avx512, "-mavx512vnni", "-mavx512bf16", "-mprefer-vector-width=512"],
+        }
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return {"generic": [], "neon": ["-march=armv8-a+simd"]}
+    return {"generic": []}
+
+
+class BuildWithKernels(build_ext):
+    """``build_ext`` that first builds one static library of kernels per instruction set."""
+
+    def build_extensions(self):
+        self.parallel = self.parallel or os.cpu_count()
+        super().build_extensions()
+
+    def build_extension(self, ext):
+        if ext.name == "graphpool._kernels._dispatch":
+            isas = {isa: flags for isa, flags in isa_flags().items() if self._accepts(flags)}
+            ext.extra_objects = [self._kernel_library(isa, flags) for isa, flags in isas.items()]
+            ext.define_macros += [(f"GP_HAVE_{isa.upper()}", "1") for isa in isas]
+        super().build_extension(ext)
+
+    def _accepts(self, flags):
+        """Whether the compiler knows all of these flags."""
+        with tempfile.TemporaryDirectory() as folder:
+            probe = Path(folder, "probe.c")
+            probe.write_text("int main(void) { return 0; }\n")
+            try:
+                self.compiler.compile([str(probe)], output_dir=folder, extra_postargs=[*flags, "-Werror"])
+            except Exception:
+                return False
+        return True
+
+    def _kernel_library(self, isa, flags):
+        """Compile every kernel source for one instruction set; returns the path of the static library."""
+        folder = Path(self.build_temp, f"kernels_{isa}")
+        folder.mkdir(parents=True, exist_ok=True)
+        sources = [str(p) for p in sorted((KERNELS / "src").glob("*.c"))]
+        headers = [str(p) for p in sorted((KERNELS / "include").glob("*.h"))]
+        newest_header = max(os.path.getmtime(h) for h in headers)
+
+        def compile_one(source):
+            [target] = self.compiler.object_filenames([source], output_dir=str(folder))
+            newest = max(os.path.getmtime(source), newest_header)
+            if not os.path.exists(target) or os.path.getmtime(target) < newest:
+                self.compiler.compile(
+                    [source],
+                    output_dir=str(folder),
+                    include_dirs=[str(KERNELS / "include")],
+                    macros=[("GP_ISA", isa)],
+                    extra_postargs=[*COMMON_FLAGS, *flags],
+                )
+            return target
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compile_one, sources))
+        library = folder / f"libgp_kernels_{isa}.a"
+        library.unlink(missing_ok=True)
+        self.compiler.create_static_lib(objects, f"gp_kernels_{isa}", output_dir=str(folder))
+        return str(library)
+
+
+def extensions():
+    for pyx in sorted(Path("graphpool").rglob("*.pyx")):
+        name = ".".join(pyx.with_suffix("").parts)
+        is_door = name == "graphpool._kernels._dispatch"
+        kernels = sorted(str(p) for p in KERNELS.glob("*/*.[ch]")) if is_door else []
+        yield Extension(
+            name,
+            [str(pyx)],
+            include_dirs=[str(KERNELS / "include")],
+            depends=kernels,
+            extra_compile_args=["-O2", "-fvisibility=hidden"],
+        )
+
+
+os.chdir(ROOT)
+setup(
+    ext_modules=cythonize(list(extensions()), compiler_directives=DIRECTIVES, nthreads=0),
+    cmdclass={"build_ext": BuildWithKernels},
+)
