@@ -5,7 +5,8 @@
  *
  * The iteration space is the row-major index space of one shape, numbered linearly 0 .. size - 1. Every access to
  * memory goes through a view, which keeps only the axes that its own strides cannot merge: a contiguous tensor is one
- * axis, a bias in NCHW three. Computation is in f32; loads and stores convert.
+ * axis, a bias in NCHW three. Computation is in f32; loads and stores convert. Where integers must stay exact the kernel
+ * "int_eltwise" runs the same format on registers of s64 (only by itself, and a part of the instructions).
  *
  * The block is position independent and needs an alignment of 8 bytes:
  *     gp_eltwise | gp_view[nviews] | gp_instr[ninstrs]
@@ -69,6 +70,52 @@ static inline const gp_view *gp_eltwise_views(const gp_eltwise *program)
 static inline const gp_instr *gp_eltwise_instrs(const gp_eltwise *program)
 {
     return (const gp_instr *)(gp_eltwise_views(program) + program->nviews);
+}
+
+/* Where a linear index lies in a view: coordinates, innermost first, and offset in elements. */
+typedef struct {
+    int64_t at[GP_MAX_NDIM];
+    int64_t offset;
+} gp_position;
+
+static inline void gp_locate(const gp_view *view, int64_t linear, gp_position *p)
+{
+    p->offset = view->offset;
+    for (int64_t k = 0; k < view->ndim; k++) {
+        const int is_last = k + 1 == view->ndim; /* saves the only division of a contiguous view */
+        p->at[k] = is_last ? linear : linear % view->axes[k].dim;
+        linear = is_last ? 0 : linear / view->axes[k].dim;
+        p->offset += p->at[k] * view->axes[k].stride;
+    }
+}
+
+/* Move on by n elements, at most to the end of the current innermost row. */
+static inline void gp_advance(const gp_view *view, int64_t n, gp_position *p)
+{
+    p->at[0] += n;
+    p->offset += n * view->axes[0].stride;
+    for (int64_t k = 0; k + 1 < view->ndim && p->at[k] == view->axes[k].dim; k++) {
+        p->at[k] = 0;
+        p->at[k + 1]++;
+        p->offset += view->axes[k + 1].stride - view->axes[k].dim * view->axes[k].stride;
+    }
+}
+
+/* Moves n values between registers and the memory of an argument, at offset, offset + stride, ... elements. */
+typedef void gp_run_fn(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n);
+
+/* Calls `move` on every innermost row of the elements [first, first + n), whose values take `value_nbytes` each. */
+static inline void gp_move_view(const gp_view *view, void *const *args, char *values, int64_t value_nbytes,
+                                int64_t first, int64_t n, gp_run_fn *move)
+{
+    gp_position p;
+    gp_locate(view, first, &p);
+    for (int64_t i = 0; i < n;) {
+        const int64_t left = view->axes[0].dim - p.at[0], run = left < n - i ? left : n - i;
+        move(view->dtype, values + i * value_nbytes, args[view->arg], p.offset, view->axes[0].stride, run);
+        gp_advance(view, run, &p);
+        i += run;
+    }
 }
 
 /* Compute the elements [first, last) of the iteration space.

@@ -1,106 +1,160 @@
 /* The interpreter of elementwise programs (gp_eltwise.h). */
 #include "gp_eltwise.h"
 
-#include <string.h>
+#include "gp_convert.h"
+#include "gp_math.h"
 
-typedef struct {
-    float values[GP_ELTWISE_REGISTERS][GP_BLOCK];
-} registers;
+/* Instructions run over a multiple of GP_LANES elements, so that their loops have no remainders: a result does not
+ * depend on where it lies in a block, and short blocks (a row of a tile) are as fast as long ones. Loads fill up with
+ * zeros to keep what lies behind the end defined. */
+#define GP_LANES 16
 
-/* Coordinates of a linear index in a view, and the offset that they give. */
-typedef struct {
-    int64_t at[GP_MAX_NDIM];
-    int64_t offset;
-} position;
+typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n);
 
-static void locate(const gp_view *view, int64_t linear, position *p)
-{
-    p->offset = view->offset;
-    for (int64_t k = 0; k < view->ndim; k++) {
-        const int64_t dim = view->axes[k].dim;
-        p->at[k] = k + 1 == view->ndim ? linear : linear % dim;
-        linear = k + 1 == view->ndim ? 0 : linear / dim;
-        p->offset += p->at[k] * view->axes[k].stride;
+/* One loop: x, y, z are the operands; dst may be one of them, element on element, hence the ivdep. */
+#define GP_DEFINE(NAME, expression)                                                                                    \
+    static void op_##NAME(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n) \
+    {                                                                                                                  \
+        const float alpha = instr->alpha, beta = instr->beta;                                                          \
+        (void)alpha, (void)beta;                                                                                       \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < (n & -GP_LANES); i++)                                             \
+        {                                                                                                              \
+            const float x = a[i], y = b[i], z = c[i];                                                                  \
+            (void)x, (void)y, (void)z;                                                                                 \
+            dst[i] = (expression);                                                                                     \
+        }                                                                                                              \
     }
+
+/* POW_SCALAR, SIN and COS are written out below. NaN passes through RELU, CLAMP, MAX and MIN. */
+#define GP_FOR_EACH_OP(X)                                                                                              \
+    X(CONST, alpha)                                                                                                    \
+    X(ABS, fabsf(x))                                                                                                   \
+    X(EXP, gp_exp(x))                                                                                                  \
+    X(HARD_SWISH, x *gp_clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f)                                                            \
+    X(LOG, gp_log(x))                                                                                                  \
+    X(MISH, gp_mish(x))                                                                                                \
+    X(RECIPROCAL, 1.0f / x)                                                                                            \
+    X(RELU, x < 0 ? 0.0f : x)                                                                                          \
+    X(ROUND, rintf(x))                                                                                                 \
+    X(SIGMOID, gp_sigmoid(x))                                                                                          \
+    X(SQRT, sqrtf(x))                                                                                                  \
+    X(SQUARE, x *x)                                                                                                    \
+    X(TANH, gp_tanh(x))                                                                                                \
+    X(CLAMP, gp_clamp(x, alpha, beta))                                                                                 \
+    X(ELU, x < 0 ? alpha * gp_expm1(x) : x)                                                                            \
+    X(LEAKY_RELU, x < 0 ? alpha * x : x)                                                                               \
+    X(GELU_ERF, gp_gelu_erf(x))                                                                                        \
+    X(GELU_TANH, gp_gelu_tanh(x))                                                                                      \
+    X(HARD_SIGMOID, gp_clamp(alpha * x + beta, 0.0f, 1.0f))                                                            \
+    X(SOFTPLUS, gp_softplus(beta * x) / beta)                                                                          \
+    X(ERF, gp_erf(x))                                                                                                  \
+    X(NEG, -x)                                                                                                         \
+    X(FLOOR, floorf(x))                                                                                                \
+    X(CEIL, ceilf(x))                                                                                                  \
+    X(RSQRT, 1.0f / sqrtf(x))                                                                                          \
+    X(SIGN, x > 0 ? 1.0f : (x < 0 ? -1.0f : x))                                                                        \
+    X(NOT, x == 0)                                                                                                     \
+    X(ADD, x + y)                                                                                                      \
+    X(SUB, x - y)                                                                                                      \
+    X(MUL, x *y)                                                                                                       \
+    X(DIV, x / y)                                                                                                      \
+    X(MAX, x > y || x != x ? x : y)                                                                                    \
+    X(MIN, x < y || x != x ? x : y)                                                                                    \
+    X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                                                           \
+    X(POW, gp_pow(x, y))                                                                                               \
+    X(PRELU, x < 0 ? x * y : x)                                                                                        \
+    X(GE, x >= y)                                                                                                      \
+    X(GT, x > y)                                                                                                       \
+    X(LE, x <= y)                                                                                                      \
+    X(LT, x < y)                                                                                                       \
+    X(EQ, x == y)                                                                                                      \
+    X(NE, x != y)                                                                                                      \
+    X(AND, (x != 0) & (y != 0))                                                                                        \
+    X(OR, (x != 0) | (y != 0))                                                                                         \
+    X(XOR, (x != 0) ^ (y != 0))                                                                                        \
+    X(SELECT, x != 0 ? y : z)                                                                                          \
+    X(FMA, GP_FMA(x, y, z))
+
+GP_FOR_EACH_OP(GP_DEFINE)
+
+/* The exponents in an array: with one in a register GCC splits the loop by its value and vectorises no part. */
+static void op_POW_SCALAR(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n)
+{
+    float exponents[GP_BLOCK];
+    op_CONST(&(gp_instr){.alpha = instr->beta}, exponents, b, b, c, n);
+    op_POW(instr, dst, a, exponents, c, n);
 }
 
-/* Move on by n elements, which do not reach beyond the current innermost row. */
-static void advance(const gp_view *view, int64_t n, position *p)
-{
-    p->at[0] += n;
-    p->offset += n * view->axes[0].stride;
-    for (int64_t k = 0; k + 1 < view->ndim && p->at[k] == view->axes[k].dim; k++) {
-        p->at[k] = 0;
-        p->at[k + 1]++;
-        p->offset += view->axes[k + 1].stride - view->axes[k].dim * view->axes[k].stride;
+/* sin or cos of all elements, then a pass of the C library's function over those too large for the vector loop. */
+#define GP_DEFINE_TRIG(NAME, fast, exact)                                                                              \
+    static void op_##NAME(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n) \
+    {                                                                                                                  \
+        (void)instr, (void)b, (void)c;                                                                                 \
+        float in[GP_BLOCK];                                                                                            \
+        int32_t n_huge = 0;                                                                                            \
+        for (int64_t i = 0; i < (n & -GP_LANES); i++) {                                                                \
+            in[i] = a[i];                                                                                              \
+            n_huge += fabsf(a[i]) > GP_TRIG_LIMIT;                                                                     \
+        }                                                                                                              \
+        for (int64_t i = 0; i < (n & -GP_LANES); i++)                                                                  \
+            dst[i] = fast(in[i]);                                                                                      \
+        for (int64_t i = 0; n_huge > 0 && i < n; i++)                                                                  \
+            if (fabsf(in[i]) > GP_TRIG_LIMIT)                                                                          \
+                dst[i] = exact(in[i]);                                                                                 \
     }
+
+GP_DEFINE_TRIG(SIN, gp_sin, sinf)
+GP_DEFINE_TRIG(COS, gp_cos, cosf)
+
+#define GP_ROW(NAME, expression) [GP_OP_##NAME] = op_##NAME,
+
+static instr_fn *const INSTRUCTIONS[] = {
+    [GP_OP_POW_SCALAR] = op_POW_SCALAR, [GP_OP_SIN] = op_SIN, [GP_OP_COS] = op_COS, GP_FOR_EACH_OP(GP_ROW)
+};
+
+/* Zeros from n up to the next multiple of GP_LANES. */
+static void fill_up(float *values, int64_t n)
+{
+    for (int64_t i = n; i & (GP_LANES - 1); i++)
+        values[i] = 0;
 }
 
-static void load_row(float *dst, const void *src, int64_t offset, int64_t stride, int64_t n)
+static void load_run(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
 {
-    const float *from = (const float *)src + offset;
-    if (stride == 1)
-        memcpy(dst, from, n * sizeof(float));
-    else
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = from[i * stride];
+    GP_KERNEL(load_row)(dtype, values, memory, offset, stride, n);
 }
 
-static void store_row(void *dst, int64_t offset, int64_t stride, const float *src, int64_t n)
+static void store_run(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
 {
-    float *to = (float *)dst + offset;
-    if (stride == 1)
-        memcpy(to, src, n * sizeof(float));
-    else
-        for (int64_t i = 0; i < n; i++)
-            to[i * stride] = src[i];
+    GP_KERNEL(store_row)(dtype, values, memory, offset, stride, n);
 }
 
-static void transfer(const gp_view *view, void *const *args, float *values, int64_t first, int64_t n, int is_store)
+static void run_block(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t n)
 {
-    position p;
-    locate(view, first, &p);
-    for (int64_t i = 0; i < n;) {
-        const int64_t left = view->axes[0].dim - p.at[0], run = left < n - i ? left : n - i;
-        if (is_store)
-            store_row(args[view->arg], p.offset, view->axes[0].stride, values + i, run);
-        else
-            load_row(values + i, args[view->arg], p.offset, view->axes[0].stride, run);
-        advance(view, run, &p);
-        i += run;
-    }
-}
-
-static void compute(const gp_instr *instr, registers *r, int64_t n)
-{
-    float *dst = r->values[instr->dst];
-    const float *a = r->values[instr->a], *b = r->values[instr->b];
-    switch (instr->op) {
-    case GP_OP_ADD: for (int64_t i = 0; i < n; i++) dst[i] = a[i] + b[i]; break;
-    case GP_OP_MUL: for (int64_t i = 0; i < n; i++) dst[i] = a[i] * b[i]; break;
-    case GP_OP_MAX: for (int64_t i = 0; i < n; i++) dst[i] = a[i] > b[i] || a[i] != a[i] ? a[i] : b[i]; break;
-    case GP_OP_RELU: for (int64_t i = 0; i < n; i++) dst[i] = a[i] < 0 ? 0 : a[i]; break;
+    _Alignas(64) float r[GP_ELTWISE_REGISTERS][GP_BLOCK];
+    const gp_view *views = gp_eltwise_views(program);
+    const gp_instr *instr = gp_eltwise_instrs(program), *const end = instr + program->ninstrs;
+    const int64_t padded = (n + GP_LANES - 1) & -GP_LANES;
+    for (; instr < end; instr++) {
+        if (instr->op == GP_OP_LOAD) {
+            gp_move_view(views + instr->a, args, (char *)r[instr->dst], sizeof(float), first, n, load_run);
+            fill_up(r[instr->dst], n);
+        } else if (instr->op == GP_OP_STORE) {
+            gp_move_view(views + instr->dst, args, (char *)r[instr->a], sizeof(float), first, n, store_run);
+        } else if (instr->op == GP_OP_ACC) {
+            memcpy(r[instr->dst], acc, n * sizeof(float));
+            fill_up(r[instr->dst], n);
+        } else {
+            INSTRUCTIONS[instr->op](instr, r[instr->dst], r[instr->a], r[instr->b], r[instr->c], padded);
+        }
     }
 }
 
 void GP_KERNEL(eltwise_run)(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t last)
 {
-    const gp_view *views = gp_eltwise_views(program);
-    const gp_instr *instrs = gp_eltwise_instrs(program);
-    registers r;
     for (int64_t at = first; at < last; at += GP_BLOCK) {
-        const int64_t n = last - at < GP_BLOCK ? last - at : GP_BLOCK;
-        for (int64_t k = 0; k < program->ninstrs; k++) {
-            const gp_instr *instr = instrs + k;
-            if (instr->op == GP_OP_LOAD)
-                transfer(views + instr->a, args, r.values[instr->dst], at, n, 0);
-            else if (instr->op == GP_OP_STORE)
-                transfer(views + instr->dst, args, r.values[instr->a], at, n, 1);
-            else if (instr->op == GP_OP_ACC)
-                memcpy(r.values[instr->dst], acc + (at - first), n * sizeof(float));
-            else
-                compute(instr, &r, n);
-        }
+        const int64_t left = last - at;
+        run_block(program, args, acc ? acc + (at - first) : NULL, at, left < GP_BLOCK ? left : GP_BLOCK);
     }
 }
 
