@@ -1,4 +1,172 @@
-/* Elementwise kernels. */
-#include "gp_kernel.h"
+/* The interpreter of elementwise programs (gp_eltwise.h). */
+#include "gp_eltwise.h"
 
-const gp_kernel_entry GP_KERNEL(eltwise_table)[] = {{NULL, NULL, 0}};
+#include "gp_convert.h"
+#include "gp_math.h"
+
+/* Instructions run over a multiple of GP_LANES elements, so that their loops have no remainders: a result does not
+ * depend on where it lies in a block, and short blocks (a row of a tile) are as fast as long ones. Loads fill up with
+ * zeros to keep what lies behind the end defined. */
+#define GP_LANES 16
+
+typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n);
+
+/* One loop: x, y, z are the operands; dst may be one of them, element on element, hence the ivdep. */
+#define GP_DEFINE(NAME, expression)                                                                                    \
+    static void op_##NAME(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n) \
+    {                                                                                                                  \
+        const float alpha = instr->alpha, beta = instr->beta;                                                          \
+        (void)alpha, (void)beta;                                                                                       \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < (n & -GP_LANES); i++)                                             \
+        {                                                                                                              \
+            const float x = a[i], y = b[i], z = c[i];                                                                  \
+            (void)x, (void)y, (void)z;                                                                                 \
+            dst[i] = (expression);                                                                                     \
+        }                                                                                                              \
+    }
+
+/* POW_SCALAR, SIN and COS are written out below. NaN passes through RELU, CLAMP, MAX and MIN. */
+#define GP_FOR_EACH_OP(X)                                                                                              \
+    X(CONST, alpha)                                                                                                    \
+    X(ABS, fabsf(x))                                                                                                   \
+    X(EXP, gp_exp(x))                                                                                                  \
+    X(HARD_SWISH, x *gp_clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f)                                                            \
+    X(LOG, gp_log(x))                                                                                                  \
+    X(MISH, gp_mish(x))                                                                                                \
+    X(RECIPROCAL, 1.0f / x)                                                                                            \
+    X(RELU, x < 0 ? 0.0f : x)                                                                                          \
+    X(ROUND, rintf(x))                                                                                                 \
+    X(SIGMOID, gp_sigmoid(x))                                                                                          \
+    X(SQRT, sqrtf(x))                                                                                                  \
+    X(SQUARE, x *x)                                                                                                    \
+    X(TANH, gp_tanh(x))                                                                                                \
+    X(CLAMP, gp_clamp(x, alpha, beta))                                                                                 \
+    X(ELU, x < 0 ? alpha * gp_expm1(x) : x)                                                                            \
+    X(LEAKY_RELU, x < 0 ? alpha * x : x)                                                                               \
+    X(GELU_ERF, gp_gelu_erf(x))                                                                                        \
+    X(GELU_TANH, gp_gelu_tanh(x))                                                                                      \
+    X(HARD_SIGMOID, gp_clamp(alpha * x + beta, 0.0f, 1.0f))                                                            \
+    X(SOFTPLUS, gp_softplus(beta * x) / beta)                                                                          \
+    X(ERF, gp_erf(x))                                                                                                  \
+    X(NEG, -x)                                                                                                         \
+    X(FLOOR, floorf(x))                                                                                                \
+    X(CEIL, ceilf(x))                                                                                                  \
+    X(RSQRT, 1.0f / sqrtf(x))                                                                                          \
+    X(SIGN, x > 0 ? 1.0f : (x < 0 ? -1.0f : x))                                                                        \
+    X(NOT, x == 0)                                                                                                     \
+    X(ADD, x + y)                                                                                                      \
+    X(SUB, x - y)                                                                                                      \
+    X(MUL, x *y)                                                                                                       \
+    X(DIV, x / y)                                                                                                      \
+    X(MAX, x > y || x != x ? x : y)                                                                                    \
+    X(MIN, x < y || x != x ? x : y)                                                                                    \
+    X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                                                           \
+    X(POW, gp_pow(x, y))                                                                                               \
+    X(PRELU, x < 0 ? x * y : x)                                                                                        \
+    X(GE, x >= y)                                                                                                      \
+    X(GT, x > y)                                                                                                       \
+    X(LE, x <= y)                                                                                                      \
+    X(LT, x < y)                                                                                                       \
+    X(EQ, x == y)                                                                                                      \
+    X(NE, x != y)                                                                                                      \
+    X(AND, (x != 0) & (y != 0))                                                                                        \
+    X(OR, (x != 0) | (y != 0))                                                                                         \
+    X(XOR, (x != 0) ^ (y != 0))                                                                                        \
+    X(SELECT, x != 0 ? y : z)                                                                                          \
+    X(FMA, GP_FMA(x, y, z))
+
+GP_FOR_EACH_OP(GP_DEFINE)
+
+/* The exponents in an array: with one in a register GCC splits the loop by its value and vectorises no part. */
+static void op_POW_SCALAR(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n)
+{
+    float exponents[GP_BLOCK];
+    op_CONST(&(gp_instr){.alpha = instr->beta}, exponents, b, b, c, n);
+    op_POW(instr, dst, a, exponents, c, n);
+}
+
+/* sin or cos of all elements, then a pass of the C library's function over those too large for the vector loop. */
+#define GP_DEFINE_TRIG(NAME, fast, exact)                                                                              \
+    static void op_##NAME(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n) \
+    {                                                                                                                  \
+        (void)instr, (void)b, (void)c;                                                                                 \
+        float in[GP_BLOCK];                                                                                            \
+        int32_t n_huge = 0;                                                                                            \
+        for (int64_t i = 0; i < (n & -GP_LANES); i++) {                                                                \
+            in[i] = a[i];                                                                                              \
+            n_huge += fabsf(a[i]) > GP_TRIG_LIMIT;                                                                     \
+        }                                                                                                              \
+        for (int64_t i = 0; i < (n & -GP_LANES); i++)                                                                  \
+            dst[i] = fast(in[i]);                                                                                      \
+        for (int64_t i = 0; n_huge > 0 && i < n; i++)                                                                  \
+            if (fabsf(in[i]) > GP_TRIG_LIMIT)                                                                          \
+                dst[i] = exact(in[i]);                                                                                 \
+    }
+
+GP_DEFINE_TRIG(SIN, gp_sin, sinf)
+GP_DEFINE_TRIG(COS, gp_cos, cosf)
+
+#define GP_ROW(NAME, expression) [GP_OP_##NAME] = op_##NAME,
+
+static instr_fn *const INSTRUCTIONS[] = {
+    [GP_OP_POW_SCALAR] = op_POW_SCALAR, [GP_OP_SIN] = op_SIN, [GP_OP_COS] = op_COS, GP_FOR_EACH_OP(GP_ROW)
+};
+
+/* Zeros from n up to the next multiple of GP_LANES. */
+static void fill_up(float *values, int64_t n)
+{
+    for (int64_t i = n; i & (GP_LANES - 1); i++)
+        values[i] = 0;
+}
+
+static void load_run(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
+{
+    GP_KERNEL(load_row)(dtype, values, memory, offset, stride, n);
+}
+
+static void store_run(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
+{
+    GP_KERNEL(store_row)(dtype, values, memory, offset, stride, n);
+}
+
+static void run_block(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t n)
+{
+    _Alignas(64) float r[GP_ELTWISE_REGISTERS][GP_BLOCK];
+    const gp_view *views = gp_eltwise_views(program);
+    const gp_instr *instr = gp_eltwise_instrs(program), *const end = instr + program->ninstrs;
+    const int64_t padded = (n + GP_LANES - 1) & -GP_LANES;
+    for (; instr < end; instr++) {
+        if (instr->op == GP_OP_LOAD) {
+            gp_move_view(views + instr->a, args, (char *)r[instr->dst], sizeof(float), first, n, load_run);
+            fill_up(r[instr->dst], n);
+        } else if (instr->op == GP_OP_STORE) {
+            gp_move_view(views + instr->dst, args, (char *)r[instr->a], sizeof(float), first, n, store_run);
+        } else if (instr->op == GP_OP_ACC) {
+            memcpy(r[instr->dst], acc, n * sizeof(float));
+            fill_up(r[instr->dst], n);
+        } else {
+            INSTRUCTIONS[instr->op](instr, r[instr->dst], r[instr->a], r[instr->b], r[instr->c], padded);
+        }
+    }
+}
+
+void GP_KERNEL(eltwise_run)(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t last)
+{
+    for (int64_t at = first; at < last; at += GP_BLOCK) {
+        const int64_t left = last - at;
+        run_block(program, args, acc ? acc + (at - first) : NULL, at, left < GP_BLOCK ? left : GP_BLOCK);
+    }
+}
+
+static void eltwise(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    const gp_eltwise *program = params;
+    const int64_t last = end * GP_ELTWISE_TASK;
+    GP_KERNEL(eltwise_run)(program, args, NULL, begin * GP_ELTWISE_TASK, last < program->size ? last : program->size);
+}
+
+const gp_kernel_entry GP_KERNEL(eltwise_table)[] = {
+    {"eltwise", eltwise, sizeof(gp_eltwise)},
+    {NULL, NULL, 0},
+};

@@ -2,5 +2,12 @@
 #include "gp_tables.h"
 
 extern const gp_kernel_entry GP_KERNEL(eltwise_table)[];
+extern const gp_kernel_entry GP_KERNEL(eltwise_int_table)[];
+extern const gp_kernel_entry GP_KERNEL(move_table)[];
 
-gp_tables GP_KERNEL(tables) = {GP_KERNEL(eltwise_table), NULL};
+gp_tables GP_KERNEL(tables) = {
+    GP_KERNEL(eltwise_table),
+    GP_KERNEL(eltwise_int_table),
+    GP_KERNEL(move_table),
+    NULL,
+};
