@@ -54,10 +54,11 @@ cdef class Program:
         self.args = <ArgRef *>calloc(max(total, 1), sizeof(ArgRef))
         if self.steps == NULL or self.args == NULL:
             raise MemoryError()
-        self.literals = <char *>aligned_alloc(64, (len(literals) // 64 + 1) * 64)
+        cdef bytes data = bytes(literals)
+        self.literals = <char *>aligned_alloc(64, (len(data) // 64 + 1) * 64)
         if self.literals == NULL:
             raise MemoryError()
-        memcpy(self.literals, <const char *>bytes(literals), len(literals))
+        memcpy(self.literals, <const char *>data, len(data))
         self.calls = tuple([call for call, _ in steps])
         scratch = max([call.scratch_nbytes for call in self.calls], default=0)
         self.scratch_offset = (arena_nbytes + 63) // 64 * 64
