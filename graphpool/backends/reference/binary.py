@@ -82,7 +82,7 @@ def _spread_slope(attrs: Attrs, src: Array, slope: Array) -> Array:
 
 @reference("PReLU")
 def _prelu(attrs: Attrs, src: Array, slope: Array) -> Array:
-    """`x` for x > 0, else slope x."""
+    """`x` for x > 0, else `slope x`."""
     return np.where(src > 0, src, _spread_slope(attrs, src, slope) * src)
 
 

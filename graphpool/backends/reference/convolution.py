@@ -12,6 +12,7 @@ from y to x, so its weights (I, O / groups, K) are the w above. Groups are an ax
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,38 +51,44 @@ def _merge_groups(array: Array, axis: int) -> Array:
     return array.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
 
 
+def _flatten(array: Array, ndim: int) -> Array:
+    """The last `ndim` axes as one; their product is stated because -1 is undefined for zero sizes."""
+    lead = array.ndim - ndim
+    return array.reshape(*array.shape[:lead], math.prod(array.shape[lead:]))
+
+
 def _correlate(window: Window, wide: Array, weights: Array, groups: int) -> Array:
     """The narrow side of x (N, I, X) and w (O, I / groups, K): shape (N, O, Y)."""
     out_sizes = window.out_sizes(wide.shape[2:])
     padded = _split_groups(window.pad(wide, out_sizes), 1, groups)
     grouped = _split_groups(weights, 0, groups)
-    narrow = np.zeros((wide.shape[0], groups, grouped.shape[1], *out_sizes))
+    narrow = np.zeros((wide.shape[0], groups, grouped.shape[1], math.prod(out_sizes)))
     for position in window.positions():
-        taps = grouped[window.tap(position)]
-        narrow += np.einsum("ngi...,goi->ngo...", padded[window.region(position, out_sizes)], taps)
-    return _merge_groups(narrow, 1)
+        patch = _flatten(padded[window.region(position, out_sizes)], window.ndim)
+        narrow += grouped[window.tap(position)] @ patch
+    return narrow.reshape(wide.shape[0], weights.shape[0], *out_sizes)
 
 
 def _spread(window: Window, narrow: Array, weights: Array, groups: int, in_sizes: Sequence[int]) -> Array:
     """The wide side that y (N, O, Y) and w (O, I / groups, K) reach: shape (N, I, in_sizes)."""
     out_sizes = narrow.shape[2:]
-    split, grouped = _split_groups(narrow, 1, groups), _split_groups(weights, 0, groups)
+    flat, grouped = _flatten(_split_groups(narrow, 1, groups), window.ndim), _split_groups(weights, 0, groups)
     wide = window.buffer((narrow.shape[0], groups, weights.shape[1]), in_sizes, out_sizes, 0.0)
     for position in window.positions():
-        taps = grouped[window.tap(position)]
-        wide[window.region(position, out_sizes)] += np.einsum("ngo...,goi->ngi...", split, taps)
+        part = np.swapaxes(grouped[window.tap(position)], -1, -2) @ flat
+        wide[window.region(position, out_sizes)] += part.reshape(*part.shape[:3], *out_sizes)
     return _merge_groups(window.crop(wide, in_sizes), 1)
 
 
 def _weight_gradient(window: Window, wide: Array, narrow: Array, groups: int) -> Array:
     """The gradient of w for x (N, I, X) and the gradient of y (N, O, Y): shape (O, I / groups, K)."""
     out_sizes = narrow.shape[2:]
-    padded, split = _split_groups(window.pad(wide, out_sizes), 1, groups), _split_groups(narrow, 1, groups)
-    gradient = np.zeros((groups, split.shape[2], padded.shape[2], *window.kernel))
-    flat = split.reshape(*split.shape[:3], -1)
+    padded = _split_groups(window.pad(wide, out_sizes), 1, groups)
+    flat = _flatten(_split_groups(narrow, 1, groups), window.ndim)
+    gradient = np.zeros((groups, flat.shape[2], padded.shape[2], *window.kernel))
     for position in window.positions():
-        patch = padded[window.region(position, out_sizes)].reshape(*padded.shape[:3], -1)
-        gradient[window.tap(position)] = np.einsum("ngos,ngis->goi", flat, patch)
+        patch = _flatten(padded[window.region(position, out_sizes)], window.ndim)
+        gradient[window.tap(position)] = np.sum(flat @ np.swapaxes(patch, -1, -2), axis=0)
     return _merge_groups(gradient, 0)
 
 
@@ -102,7 +109,7 @@ def _kernel_of(shape: Sequence[int], weights_format: str) -> tuple[int, ...]:
 
 
 def _add_bias(dst: Array, bias: Array | None) -> Array:
-    """`dst` (N, C, X) plus an optional bias by channel."""
+    """A tensor (N, C, X) plus an optional bias by channel."""
     return dst if bias is None else dst + along_axis(bias, dst.ndim, 1)
 
 
@@ -139,7 +146,7 @@ def _transposed_window(attrs: Attrs, src_sizes: Sequence[int], kernel: Sequence[
 
 
 def _transposed_sizes(attrs: Attrs, window: Window, src_sizes: Sequence[int]) -> list[int]:
-    """`stride` (in - 1) + extent - pads + output_padding, not below 0."""
+    """`stride (in - 1) + extent - pads + output_padding`, not below 0."""
     pads = [b + e for b, e in zip(window.pads_begin, window.pads_end, strict=True)]
     extra = attrs["output_padding"][: window.ndim]
     return [max(n - p + x, 0) for n, p, x in zip(window.full_sizes(src_sizes), pads, extra, strict=True)]

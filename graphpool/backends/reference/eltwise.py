@@ -46,7 +46,7 @@ def _clamp(attrs: Attrs, src: Array) -> Array:
 
 @reference("Elu")
 def _elu(attrs: Attrs, src: Array) -> Array:
-    """`x` for x > 0, else alpha (e^x - 1)."""
+    """`x` for x > 0, else `alpha (e^x - 1)`."""
     return np.where(src > 0, src, attrs["alpha"] * np.expm1(src))
 
 
@@ -57,7 +57,7 @@ def _exp(attrs: Attrs, src: Array) -> Array:
 
 @reference("GELU")
 def _gelu(attrs: Attrs, src: Array) -> Array:
-    """`x` (1 + erf(x / sqrt 2)) / 2, or its tanh approximation."""
+    """`x (1 + erf(x / sqrt 2)) / 2`, or its tanh approximation."""
     if attrs["mode"] == "gelu_tanh":
         return 0.5 * src * (1.0 + np.tanh(_gelu_tanh_argument(src)))
     return np.asarray(0.5 * src * (1.0 + erf(src / math.sqrt(2.0))))
@@ -71,13 +71,13 @@ def _hard_sigmoid(attrs: Attrs, src: Array) -> Array:
 
 @reference("HardSwish")
 def _hard_swish(attrs: Attrs, src: Array) -> Array:
-    """`x` clip(x + 3, 0, 6) / 6."""
+    """`x clip(x + 3, 0, 6) / 6`."""
     return np.asarray(src * np.clip(src + 3.0, 0.0, 6.0) / 6.0)
 
 
 @reference("LeakyReLU")
 def _leaky_relu(attrs: Attrs, src: Array) -> Array:
-    """`x` for x > 0, else alpha x."""
+    """`x` for x > 0, else `alpha x`."""
     return np.where(src > 0, src, attrs["alpha"] * src)
 
 
@@ -142,7 +142,7 @@ def _tanh(attrs: Attrs, src: Array) -> Array:
 
 @reference("AbsBackward")
 def _abs_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
-    """`dy` sign(x): 0 at 0."""
+    """`dy sign(x)`: 0 at 0."""
     return diff_dst * np.sign(src)
 
 
@@ -154,7 +154,7 @@ def _clamp_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
 
 @reference("EluBackward")
 def _elu_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
-    """`dy` for x > 0, else dy alpha e^x; and alpha e^x = dst + alpha."""
+    """`dy` for x > 0, else `dy alpha e^x`; and `alpha e^x = dst + alpha`."""
     alpha = attrs["alpha"]
     slope = data + alpha if attrs["use_dst"] else alpha * np.exp(data)
     return np.where(data > 0, diff_dst, diff_dst * slope)
@@ -162,7 +162,7 @@ def _elu_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
 
 @reference("GELUBackward")
 def _gelu_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
-    """`dy` (Phi(x) + x phi(x)), or the derivative of the tanh approximation."""
+    """`dy (Phi(x) + x phi(x))`, or the derivative of the tanh approximation."""
     if attrs["mode"] == "gelu_tanh":
         t = np.tanh(_gelu_tanh_argument(src))
         inner = _SQRT_2_OVER_PI * (1.0 + 3.0 * _GELU_CUBIC * src**2)
@@ -174,21 +174,21 @@ def _gelu_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
 
 @reference("HardSigmoidBackward")
 def _hard_sigmoid_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
-    """`dy` alpha where 0 < alpha x + beta < 1, else 0."""
+    """`dy alpha` where 0 < alpha x + beta < 1, else 0."""
     line = attrs["alpha"] * src + attrs["beta"]
     return np.where((line > 0) & (line < 1), diff_dst * attrs["alpha"], 0.0)
 
 
 @reference("HardSwishBackward")
 def _hard_swish_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
-    """`dy` (2x + 3) / 6 where -3 < x < 3; dy above, 0 below."""
+    """`dy (2x + 3) / 6` where -3 < x < 3; dy above, 0 below."""
     inside = (src > -3) & (src < 3)
     return np.where(inside, diff_dst * (2.0 * src + 3.0) / 6.0, np.where(src >= 3, diff_dst, 0.0))
 
 
 @reference("MishBackward")
 def _mish_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
-    """`dy` (t + x (1 - t^2) sigmoid(x)) with t = tanh(softplus(x))."""
+    """`dy (t + x (1 - t^2) sigmoid(x))` with t = tanh(softplus(x))."""
     t = np.tanh(_softplus(src))
     return diff_dst * (t + src * (1.0 - t**2) * _sigmoid(src))
 

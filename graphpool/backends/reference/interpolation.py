@@ -64,7 +64,7 @@ def _target_sizes(attrs: Attrs, in_sizes: Sequence[int], sizes: Array | None) ->
 
 
 def _weigh(values: Array, weights: Array) -> Array:
-    """`values` times weights along the last axis; a zero weight gives 0."""
+    """Product of values and weights along the last axis; a zero weight gives 0."""
     return np.where(weights == 0, 0.0, values * weights)
 
 

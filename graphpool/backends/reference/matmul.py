@@ -14,7 +14,7 @@ def _transpose(matrix: Array, flag: bool) -> Array:
 
 @reference("MatMul")
 def _matmul(attrs: Attrs, src: Array, weights: Array, bias: Array | None = None) -> Array:
-    """`a` @ b + bias with NumPy's rules: vectors are promoted, batches broadcast, vector times vector has rank 0.
+    """`a @ b + bias` with NumPy's rules: vectors are promoted, batches broadcast, vector times vector has rank 0.
 
     ``accumulation_mode`` does not matter: float64 is at least as wide as any mode.
     """

@@ -46,7 +46,7 @@ def _static_reshape(attrs: Attrs, src: Array) -> Array:
 
 @reference("StaticTranspose")
 def _static_transpose(attrs: Attrs, src: Array) -> Array:
-    """`dst` axis i is src axis order[i]; an empty order reverses the axes."""
+    """Axis i of dst is axis order[i] of src; an empty order reverses the axes."""
     return src.transpose(attrs["order"] or None)
 
 

@@ -28,7 +28,7 @@ def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def _affine(x: Array, gamma: Array | None, beta: Array | None) -> Array:
-    """`gamma` x + beta; either may be absent."""
+    """`gamma x + beta`; either may be absent."""
     scaled = x if gamma is None else x * gamma
     return scaled if beta is None else scaled + beta
 

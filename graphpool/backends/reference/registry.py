@@ -89,7 +89,7 @@ def evaluate(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence
     InvalidOpError
         The number of inputs or outputs does not fit the kind, or a required attribute is missing.
     InvalidShapeError
-        A result has another shape than its `OutputSpec` says.
+        The inputs do not fit each other or the attributes, or a result has another shape than its `OutputSpec` says.
 
     Notes
     -----
@@ -131,6 +131,10 @@ def _call(kind: str, function: Function, attrs: Attrs, inputs: Sequence[Array]) 
         result = function(dict(_f32_attrs(attrs)), *map(widen, inputs))
     except KeyError as error:
         raise InvalidOpError(explain(f"attribute {error} of {kind} is missing"), kind=kind) from error
+    except ValueError as error:
+        shapes = [np.shape(array) for array in inputs]
+        what = f"the inputs of {kind} do not fit each other or the attributes ({error})"
+        raise InvalidShapeError(explain(what, got=shapes), kind=kind, shapes=shapes) from error
     return result if isinstance(result, tuple) else (result,)
 
 

@@ -11,7 +11,8 @@ from .registry import Array, Attrs, reference
 def _softmax(attrs: Attrs, src: Array) -> tuple[Array, Array]:
     """(e^(x - m) / sum, m + log(sum)) along axis, with m the maximum and sum that of e^(x - m).
 
-    A row of minus infinities is NaN in both outputs; in mode inf_as_zero it is 0 and its statistic minus infinity.
+    NaN or infinity makes its row NaN, and so does a row of minus infinities; in mode inf_as_zero such a row is 0 and
+    its statistic minus infinity.
     """
     axis = attrs["axis"]
     top = np.max(src, axis=axis, keepdims=True, initial=-np.inf)
@@ -31,7 +32,7 @@ def _softmax_backward(attrs: Attrs, diff_dst: Array, dst: Array) -> Array:
 
 @reference("LogSoftmax")
 def _log_softmax(attrs: Attrs, src: Array) -> Array:
-    """`x` - m - log(sum e^(x - m)) along axis."""
+    """`x - m - log(sum e^(x - m))` along axis, with m the maximum; a row of minus infinities is NaN."""
     shifted = src - np.max(src, axis=attrs["axis"], keepdims=True, initial=-np.inf)
     return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=attrs["axis"], keepdims=True)))
 
