@@ -4,10 +4,12 @@
 extern const gp_kernel_entry GP_KERNEL(eltwise_table)[];
 extern const gp_kernel_entry GP_KERNEL(eltwise_int_table)[];
 extern const gp_kernel_entry GP_KERNEL(move_table)[];
+extern const gp_kernel_entry GP_KERNEL(matmul_table)[];
 
 gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(eltwise_table),
     GP_KERNEL(eltwise_int_table),
     GP_KERNEL(move_table),
+    GP_KERNEL(matmul_table),
     NULL,
 };
