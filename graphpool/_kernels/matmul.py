@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 from ._dispatch import isas
 from .call import KernelCall, pack
 
@@ -71,7 +71,7 @@ class _Problem:
         """Rows of consecutive matrices that share B become rows of one matrix; axes of size one vanish."""
         batch = [axis for axis in self.batch if axis[0] != 1]
         m, a_row, dst_row = self.m, self.a_row, self.dst_row
-        while batch and batch[-1][2] == 0 and (m == 1 or batch[-1][1] == m * a_row and batch[-1][3] == m * dst_row):
+        while batch and batch[-1][2] == 0 and (m == 1 or (batch[-1][1] == m * a_row and batch[-1][3] == m * dst_row)):
             size, a, _, dst = batch.pop()
             if m == 1:
                 a_row, dst_row = a, dst
