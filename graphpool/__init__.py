@@ -23,6 +23,7 @@ from .errors import (
     StateError,
     UnsupportedError,
 )
+from .graph.backend import set_loader as _set_loader
 from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType
 
 if _TYPE_CHECKING:
@@ -80,9 +81,7 @@ def __getattr__(name: str) -> _Any:
     if name == "Allocator":
         value = _import_module(".memory", __name__).CallbackResource
     elif name in _HOMES:
-        home = _import_module(f".{_HOMES[name]}", __name__)
-        _import_module(".graph", __name__).set_loader(_load_backends)
-        value = getattr(home, name)
+        value = getattr(_import_module(f".{_HOMES[name]}", __name__), name)
     else:
         raise AttributeError(f"module 'graphpool' has no attribute {name!r}")
     globals()[name] = value
@@ -91,6 +90,9 @@ def __getattr__(name: str) -> _Any:
 
 def _load_backends() -> None:
     _import_module(".backends", __name__).load()
+
+
+_set_loader(_load_backends)
 
 
 def __dir__() -> list[str]:

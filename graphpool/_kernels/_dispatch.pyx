@@ -5,6 +5,7 @@ The C kernels are linked into this extension alone; others reach them as `Kernel
 
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free
+from libc.string cimport memset
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 
 from graphpool import config
@@ -111,7 +112,7 @@ def lookup(str name, isa=None):
     return kernel
 
 
-def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64_t scratch_nbytes=0):
+def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64_t scratch_nbytes=0, bint poison=False):
     """Run the tasks [begin, end) of a kernel on Python buffers: the door of tests and benchmarks.
 
     Parameters
@@ -125,6 +126,8 @@ def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64
         Tasks to run.
     scratch_nbytes : int, default=0
         Size of the scratch to lend. Unit: bytes.
+    poison : bool, default=False
+        Fill the scratch with bytes 0xFF (NaN in every float type) first: no result may depend on what it held.
 
     Raises
     ------
@@ -162,6 +165,8 @@ def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64
             scratch = aligned_alloc(64, (scratch_nbytes + 63) // 64 * 64)
             if scratch == NULL:
                 raise MemoryError()
+            if poison:
+                memset(scratch, 0xFF, scratch_nbytes)
         with nogil:
             kernel.fn(block, pointers, begin, end, scratch)
     finally:

@@ -6,7 +6,6 @@
     _stream.pyx     Stream, Event: an ordered queue of an engine
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
-    model.py        Model: many partitions, the tensors between them, and a fallback for what no backend runs
 
     execute(stream, inputs, outputs) -> bind pointers -> lease an arena -> Program.run -> release
 """

@@ -13,7 +13,6 @@ cdef class Tensor:
     cdef object resource     # gives `data` back to it; None when the data is the user's
     cdef object user_id
     cdef int64_t content_version
-    cdef Py_ssize_t buffer_shape[1]
     cdef int _allocate(self) except -1
 
 

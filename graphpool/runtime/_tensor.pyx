@@ -216,6 +216,9 @@ cdef class Tensor:
         if self.resource is not None and self.data != NULL:
             self.resource.deallocate(<uintptr_t>self.data, self.nbytes, 64)
 
+    def __reduce__(self):
+        raise TypeError("a Tensor is bound to memory and does not pickle; pickle tensor.numpy() instead")
+
     def __repr__(self):
         return f"Tensor({self.lt!r}, {self.engine!r})"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._kernels.conv import convolution, convolution_transpose
 from ..._kernels.pool import pooling
 from ..._kernels.resample import resample
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads, spatial_axes

@@ -27,9 +27,10 @@ from . import (  # noqa: F401  (imported for their registrations)
     reduction,
     softmax,
 )
+from .backend import ReferenceBackend
 from .registry import OutputSpec, evaluate, registered_kinds
 
-__all__ = ["KINDS", "OutputSpec", "evaluate"]
+__all__ = ["KINDS", "OutputSpec", "ReferenceBackend", "evaluate"]
 
 KINDS: frozenset[str] = registered_kinds()
 """Every op kind that `evaluate` computes."""

@@ -1,0 +1,23 @@
+from collections.abc import Sequence
+from typing import Any
+
+class Kernel:
+    @property
+    def name(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def params_nbytes(self) -> int: ...
+
+def isas() -> list[str]: ...
+def names(isa: str | None = None) -> list[str]: ...
+def lookup(name: str, isa: str | None = None) -> Kernel: ...
+def call(
+    kernel: Kernel,
+    params: Any,
+    args: Sequence[Any],
+    begin: int,
+    end: int,
+    scratch_nbytes: int = 0,
+    poison: bool = False,
+) -> None: ...

@@ -1,0 +1,142 @@
+/* The register-blocked product for one element type: included once with GP_REAL float and once with double.
+ *
+ * A tile of mr rows and nv vectors of C stays in registers while k runs: nv loads and mr broadcasts feed mr * nv
+ * multiply-adds. Tile heights and widths are compile-time constants of the instances that the switches pick, so every
+ * accumulator is a register. Few rows (GP_WIDE_ROWS) take wide tiles instead, which read longer runs of B.
+ */
+#define GP_JOIN_(a, b) a##_##b
+#define GP_JOIN(a, b) GP_JOIN_(a, b)
+#define GP_T(name) GP_JOIN(GP_REAL, name)
+#define GP_LANES (GP_VECTOR_NBYTES / (int)sizeof(GP_REAL))
+
+typedef GP_REAL GP_T(vec) __attribute__((vector_size(GP_VECTOR_NBYTES), aligned(sizeof(GP_REAL)), may_alias));
+
+static inline __attribute__((always_inline)) void GP_T(tile)(const int mr, const int nv, int64_t k, const GP_REAL *a,
+                                                             int64_t a_row, int64_t a_col, const GP_REAL *b,
+                                                             int64_t b_row, GP_REAL *c, int64_t ldc)
+{
+    GP_T(vec) acc[GP_ROWS][GP_WIDE_VECTORS];
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; ++j)
+            acc[i][j] = (GP_T(vec)){0};
+    for (int64_t p = 0; p < k; ++p) {
+        const GP_T(vec) *row = (const GP_T(vec) *)(b + p * b_row);
+        GP_T(vec) x[GP_WIDE_VECTORS];
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; ++j)
+            x[j] = row[j];
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; ++i) {
+            GP_REAL y = a[i * a_row + p * a_col];
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; ++j)
+                acc[i][j] += y * x[j];
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; ++j)
+            ((GP_T(vec) *)(c + i * ldc))[j] = acc[i][j];
+}
+
+#define GP_TILE_CASE(mr, nv)                                                                                           \
+    case mr:                                                                                                           \
+        if (mr <= GP_ROWS)                                                                                             \
+            GP_T(tile)(mr, nv, k, a, a_row, a_col, b, b_row, c, ldc);                                                  \
+        return;
+
+#define GP_TILE_ROWS(nv)                                                                                               \
+    static __attribute__((noinline)) void GP_JOIN(GP_T(rows), nv)(int rows, int64_t k, const GP_REAL *a, int64_t a_row,\
+                                                                  int64_t a_col, const GP_REAL *b, int64_t b_row,      \
+                                                                  GP_REAL *c, int64_t ldc)                             \
+    {                                                                                                                  \
+        switch (rows) {                                                                                                \
+            GP_TILE_CASE(1, nv) GP_TILE_CASE(2, nv) GP_TILE_CASE(3, nv) GP_TILE_CASE(4, nv)                            \
+            GP_TILE_CASE(5, nv) GP_TILE_CASE(6, nv) GP_TILE_CASE(7, nv) GP_TILE_CASE(8, nv)                            \
+        }                                                                                                              \
+    }
+
+GP_TILE_ROWS(1)
+GP_TILE_ROWS(2)
+GP_TILE_ROWS(3)
+
+/* One or two rows by GP_WIDE_VECTORS vectors. */
+static void GP_T(wide)(int rows, int64_t k, const GP_REAL *a, int64_t a_row, int64_t a_col, const GP_REAL *b,
+                       int64_t b_row, GP_REAL *c, int64_t ldc)
+{
+    if (rows == 1)
+        GP_T(tile)(1, GP_WIDE_VECTORS, k, a, a_row, a_col, b, b_row, c, ldc);
+    else
+        GP_T(tile)(2, GP_WIDE_VECTORS, k, a, a_row, a_col, b, b_row, c, ldc);
+}
+
+typedef void (*GP_T(rows_fn))(int, int64_t, const GP_REAL *, int64_t, int64_t, const GP_REAL *, int64_t, GP_REAL *,
+                              int64_t);
+
+/* Copy k rows of `cols` columns of B to a panel of whole vectors, zeros behind the last column. Transposing goes by
+ * GP_PACK_ROWS rows, so that the lines being written stay in L1. */
+static void GP_T(pack_panel)(int64_t k, int64_t cols, int64_t width, gp_matrix b, GP_REAL *panel)
+{
+    const GP_REAL *from = b.data;
+    if (cols < width)
+        memset(panel, 0, (size_t)(k * width) * sizeof(GP_REAL));
+    if (b.row_stride != 1) {
+        gp_copy(panel, width, 1, from, b.row_stride, b.col_stride, k, cols, sizeof(GP_REAL));
+        return;
+    }
+    for (int64_t p = 0; p < k; p += GP_PACK_ROWS)
+        gp_copy(panel + p * width, 1, width, from + p, b.col_stride, 1, cols,
+                k - p < GP_PACK_ROWS ? k - p : GP_PACK_ROWS, sizeof(GP_REAL));
+}
+
+/* All rows of C for the columns of one panel: `cols` of them, in tiles of `vectors` vectors. */
+static void GP_T(panel_product)(int64_t m, int64_t cols, int64_t k, gp_matrix a, gp_matrix b, GP_REAL *c, int64_t ldc,
+                                GP_REAL *panel, int vectors, GP_T(rows_fn) run)
+{
+    const int height = vectors > GP_VECTORS ? GP_WIDE_ROWS : GP_ROWS;
+    const int64_t width = (int64_t)vectors * GP_LANES;
+    GP_REAL edge[GP_ROWS * GP_VECTORS * GP_LANES];
+    if (b.col_stride != 1 || cols < width) {
+        GP_T(pack_panel)(k, cols, width, b, panel);
+        b = (gp_matrix){panel, width, 1};
+    }
+    for (int64_t i = 0; i < m; i += height) {
+        const int rows = m - i < height ? (int)(m - i) : height;
+        const GP_REAL *a_rows = (const GP_REAL *)a.data + i * a.row_stride;
+        GP_REAL *to = c + i * ldc;
+        if (cols == width) {
+            run(rows, k, a_rows, a.row_stride, a.col_stride, b.data, b.row_stride, to, ldc);
+            continue;
+        }
+        run(rows, k, a_rows, a.row_stride, a.col_stride, b.data, b.row_stride, edge, width);
+        gp_copy(to, ldc, 1, edge, width, 1, rows, cols, sizeof(GP_REAL));
+    }
+}
+
+static void GP_T(gemm)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, GP_REAL *c, int64_t ldc,
+                       GP_REAL *panel)
+{
+    static const GP_T(rows_fn) rows_fns[] = {GP_JOIN(GP_T(rows), 1), GP_JOIN(GP_T(rows), 2), GP_JOIN(GP_T(rows), 3)};
+    const int64_t wide = GP_WIDE_VECTORS * GP_LANES, narrow = GP_VECTORS * GP_LANES;
+    int64_t j = 0;
+    gp_matrix part = b;
+    while (j < n) {
+        const int64_t left = n - j;
+        const int use_wide = m <= GP_WIDE_ROWS && left >= wide;
+        const int64_t cols = use_wide ? wide : left < narrow ? left : narrow;
+        const int vectors = use_wide ? GP_WIDE_VECTORS : (int)((cols + GP_LANES - 1) / GP_LANES);
+        part.data = (const GP_REAL *)b.data + j * b.col_stride;
+        GP_T(panel_product)(m, cols, k, a, part, c + j, ldc, panel, vectors, use_wide ? GP_T(wide) : rows_fns[vectors - 1]);
+        j += cols;
+    }
+}
+
+#undef GP_TILE_CASE
+#undef GP_TILE_ROWS
+#undef GP_LANES
+#undef GP_T
+#undef GP_JOIN
+#undef GP_JOIN_

@@ -1,0 +1,247 @@
+"""Matrix products: batches, any strides, f32 and f64, an elementwise epilogue on every tile.
+
+Two implementations, one kernel name each: ``f32_matmul_blas`` calls SciPy's BLAS on tiles, ``f32_matmul_simd`` runs our
+own register-blocked loops (`src/gemm.c`), which need no packing call and no BLAS threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+from ._dispatch import isas
+from .call import KernelCall, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["PANEL_NBYTES", "aligned", "choose_matmul", "matmul", "needs_pack"]
+
+_MAX_BATCH = 10
+_BLAS_INT_MAX = 2**31 - 1
+
+PANEL_NBYTES = 512
+"""Bytes of scratch that one row of a panel of the own loops takes (``GP_PANEL_NBYTES``)."""
+
+_BLOCKS = {"blas": (256, 512), "simd": (64, 512)}
+"""Rows and columns of a task: a tile stays in L2; BLAS gets more rows because it packs B anew for each tile."""
+
+_LAYOUT = np.dtype(
+    [
+        *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "nbatch")],
+        *[(name, "i8", _MAX_BATCH) for name in ("batch_shape", "a_batch", "b_batch", "dst_batch")],
+        *[(name, "i8") for name in ("a_row", "a_col", "b_row", "b_col", "dst_row", "pack_a", "pack_b")],
+        *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "pack_a_offset", "pack_b_offset")],
+        ("blas", "u8"),
+    ],
+    align=True,
+)
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to whole cache lines of 64 bytes."""
+    return (nbytes + 63) // 64 * 64
+
+
+def needs_pack(rows: int, cols: int, row_stride: int, col_stride: int) -> bool:
+    """Whether BLAS cannot read a matrix where it lies: neither rows nor columns are contiguous and disjoint."""
+    by_rows = (col_stride == 1 or cols <= 1) and (row_stride >= cols or rows <= 1)
+    by_cols = (row_stride == 1 or rows <= 1) and (col_stride >= rows or cols <= 1)
+    return not (by_rows or by_cols) or max(row_stride, col_stride) > _BLAS_INT_MAX
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The checked geometry: batch axes as (size, a stride, b stride, dst stride), outermost first."""
+
+    batch: tuple[tuple[int, int, int, int], ...]
+    m: int
+    n: int
+    k: int
+    a_row: int
+    a_col: int
+    b_row: int
+    b_col: int
+    dst_row: int
+
+    def fold(self) -> _Problem:
+        """Rows of consecutive matrices that share B become rows of one matrix; axes of size one vanish."""
+        batch = [axis for axis in self.batch if axis[0] != 1]
+        m, a_row, dst_row = self.m, self.a_row, self.dst_row
+        while batch and batch[-1][2] == 0 and (m == 1 or (batch[-1][1] == m * a_row and batch[-1][3] == m * dst_row)):
+            size, a, _, dst = batch.pop()
+            if m == 1:
+                a_row, dst_row = a, dst
+            m *= size
+        return _Problem(tuple(batch), m, self.n, self.k, a_row, self.a_col, self.b_row, self.b_col, dst_row)
+
+    def fits_blas(self) -> bool:
+        """Whether every extent that BLAS sees fits its integer."""
+        return max(self.k, self.n, self.dst_row) <= _BLAS_INT_MAX
+
+    def transposed_b(self) -> bool:
+        """Whether the columns of B are not contiguous along n."""
+        return self.b_col != 1 and self.n > 1
+
+
+def _check(
+    batch_shape: Sequence[int], sizes: tuple[int, int, int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
+) -> _Problem:
+    """The problem of checked arguments."""
+    m, n, k = sizes
+    ndim = len(batch_shape)
+    if ndim > _MAX_BATCH:
+        raise InvalidShapeError(explain("batch_shape", accepted=f"at most {_MAX_BATCH} axes", got=ndim))
+    if min(*sizes, *batch_shape) < 0:
+        raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(*batch_shape, m, n, k)))
+    for name, strides, count in (("a_strides", a, ndim + 2), ("b_strides", b, ndim + 2), ("c_strides", c, ndim + 1)):
+        if len(strides) != count:
+            raise InvalidShapeError(explain(name, accepted=f"{count} strides", got=tuple(strides)))
+    if m > 1 and c[-1] < n:
+        raise InvalidShapeError(explain("rows of dst overlap", accepted=f"row stride >= {n}", got=c[-1]))
+    dst_row = max(n, 1) if m <= 1 else c[-1]
+    batch = tuple(zip(batch_shape, a[:ndim], b[:ndim], c[:ndim], strict=True))
+    return _Problem(batch, m, n, k, a[-2], a[-1], b[-2], b[-1], dst_row)
+
+
+def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None) -> str:
+    """The faster implementation for one product: ``"blas"`` or ``"simd"``.
+
+    Measured on one core of an AMD EPYC (family 25) with SciPy 1.17's OpenBLAS 0.3, microseconds for m x n x k, blas
+    against simd:avx512 and simd:avx2. B by rows: 1x768x3072 618/147/195, 16x768x3072 1417/671/1170, 64x768x768
+    856/650/890, 16x64x64 1.5/1.6/1.7, 256x256x256 331/288/295, 168x768x3072 8.6/8.3/14 ms. Transposed B, which the own
+    loops must copy: 1x1024x1024 52/417/380, 4x768x3072 1886/1136/909, 32x768x768 517/517/529. Without fused
+    multiply-add (``generic``) the own loops win only up to four rows.
+
+    Parameters
+    ----------
+    m : int
+        Rows of A; n and k move the two alike.
+    transposed_b : bool, default=False
+        The columns of B are contiguous instead of its rows.
+    isa : str, optional
+        Instruction set; the best one by default.
+    """
+    if transposed_b:
+        return "simd" if 1 < m <= 8 else "blas"
+    return "simd" if m <= (4 if (isa or isas()[-1]) == "generic" else 64) else "blas"
+
+
+def _choose(problem: _Problem, impl: str, isa: str | None) -> str:
+    """The implementation to use, checked against what the problem allows."""
+    if impl not in ("auto", "blas", "simd"):
+        raise InvalidArgumentError(explain("impl", accepted="auto, blas, simd", got=repr(impl)))
+    if impl == "blas" and not problem.fits_blas():
+        raise UnsupportedError(explain("a matrix too large for BLAS", accepted=f"extents <= {_BLAS_INT_MAX}"))
+    if impl != "auto":
+        return impl
+    if not problem.fits_blas():
+        return "simd"
+    return choose_matmul(problem.m, transposed_b=problem.transposed_b(), isa=isa)
+
+
+def matmul(
+    batch_shape: Sequence[int],
+    m: int,
+    n: int,
+    k: int,
+    a_strides: Sequence[int],
+    b_strides: Sequence[int],
+    c_strides: Sequence[int],
+    *,
+    dtype: str = "f32",
+    impl: str = "auto",
+    epilogue: bytes = b"",
+    dst_needs_scratch: bool = True,
+    isa: str | None = None,
+) -> KernelCall:
+    """A kernel for ``dst[..., i, j] = sum(a[..., i, :] * b[..., :, j])``.
+
+    Arguments of the kernel: a, b, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst).
+
+    Parameters
+    ----------
+    batch_shape : sequence of int
+        At most 10 axes, outermost first, after broadcasting.
+    m, n, k : int
+        Zero is allowed; k = 0 gives zeros, which still run through the epilogue.
+    a_strides, b_strides : sequence of int
+        One stride for each batch axis (0 broadcasts), then row and column stride; a transposed matrix is one whose
+        strides are swapped. Unit: elements.
+    c_strides : sequence of int
+        One stride of dst for each batch axis, then its row stride; its columns are contiguous. Unit: elements.
+        Ignored where an epilogue stores the results, except with ``dst_needs_scratch=False``.
+    dtype : {"f32", "f64"}
+        Of a and b, and of dst where there is no epilogue.
+    impl : {"auto", "blas", "simd"}
+        "auto" takes `choose_matmul`.
+    epilogue : bytes
+        A program from ``EltwiseBuilder.epilogue()`` over the iteration space (batch..., m, n) in row-major order, that
+        reads the product as its accumulator. f32 only.
+    dst_needs_scratch : bool, default=True
+        With an epilogue, tiles are computed in scratch. False computes them in dst itself: allowed where dst is f32,
+        lies as `c_strides` says, and the epilogue stores every element to its own place and reads dst nowhere.
+    isa : str, optional
+        Instruction set; the best one by default.
+
+    Returns
+    -------
+    KernelCall
+        One task for each tile; scratch is at most a tile of 512 KiB and packed copies of its operands.
+
+    Raises
+    ------
+    InvalidShapeError, InvalidDataTypeError, InvalidArgumentError
+        The arguments do not fit each other.
+    UnsupportedError
+        An f64 epilogue, or extents beyond BLAS's integer with ``impl="blas"``.
+
+    Notes
+    -----
+    Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
+    Cost: 2 m n k operations a matrix; "blas" copies operands of which neither rows nor columns are contiguous.
+    """
+    if dtype not in ("f32", "f64"):
+        raise InvalidDataTypeError(explain("dtype of a matrix product", accepted="f32, f64", got=dtype), dtype=dtype)
+    if epilogue and dtype != "f32":
+        raise UnsupportedError(explain(f"epilogue on a {dtype} product", accepted="f32"))
+    problem = _check(batch_shape, (m, n, k), a_strides, b_strides, c_strides).fold()
+    return _build(problem, dtype, _choose(problem, impl, isa), epilogue, bool(epilogue) and dst_needs_scratch, isa)
+
+
+def _build(
+    problem: _Problem, dtype: str, impl: str, epilogue: bytes, tile_in_scratch: bool, isa: str | None
+) -> KernelCall:
+    """Blocks, scratch parts and parameter block of a problem."""
+    p, itemsize = problem, 4 if dtype == "f32" else 8
+    rows, cols = (max(min(block, size), 1) for block, size in zip(_BLOCKS[impl], (p.m, p.n), strict=True))
+    on_blas = impl == "blas"
+    pack_a = on_blas and needs_pack(p.m, p.k, p.a_row, p.a_col)
+    pack_b = on_blas and needs_pack(p.k, p.n, p.b_row, p.b_col)
+    pack_a_offset = aligned(rows * cols * itemsize) if tile_in_scratch else 0
+    pack_b_offset = pack_a_offset + (aligned(rows * p.k * itemsize) if pack_a else 0)
+    room_b = p.k * (cols * itemsize if pack_b else 0 if on_blas else PANEL_NBYTES)
+    sizes, a_batch, b_batch, dst_batch = ([axis[i] for axis in p.batch] for i in range(4))
+    values = {
+        "m": p.m, "n": p.n, "k": p.k, "row_block": rows, "col_block": cols, "nbatch": len(sizes),
+        "batch_shape": sizes, "a_batch": a_batch, "b_batch": b_batch, "dst_batch": dst_batch,
+        "a_row": p.a_row, "a_col": p.a_col, "b_row": p.b_row, "b_col": p.b_col, "dst_row": p.dst_row,
+        "pack_a": pack_a, "pack_b": pack_b, "tile_in_scratch": tile_in_scratch, "has_epilogue": bool(epilogue),
+        "pack_a_offset": pack_a_offset, "pack_b_offset": pack_b_offset,
+        "blas": _blas_address(dtype) if on_blas else 0,
+    }  # fmt: skip
+    ntasks = int(np.prod(sizes, dtype=np.int64)) * -(-p.m // rows) * -(-p.n // cols)
+    return pack(
+        f"{dtype}_matmul_{impl}", _LAYOUT, values,
+        ntasks=ntasks, scratch_nbytes=pack_b_offset + room_b, tail=epilogue, isa=isa,
+    )  # fmt: skip
+
+
+def _blas_address(dtype: str) -> int:
+    """Address of the BLAS product of a type; imports SciPy at the first call."""
+    from ._blas import addresses
+
+    return addresses()["sgemm" if dtype == "f32" else "dgemm"]

@@ -1,0 +1,105 @@
+"""Maximum and average pooling in one to three spatial axes, any layout, with an elementwise epilogue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
+
+from .call import KernelCall, pack
+from .window import ROW_PLAN_LAYOUT, Window, plan_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["pooling"]
+
+_LAYOUT = np.dtype([("rows", ROW_PLAN_LAYOUT), ("counted", "i8", 3), ("exclude_pad", "i8")], align=True)
+
+
+def pooling(
+    mode: str,
+    batch: int,
+    channels: int,
+    src_spatial: Sequence[int],
+    dst_spatial: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    strides: Sequence[int] | None = None,
+    pads_begin: Sequence[int] | None = None,
+    pads_end: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    exclude_pad: bool = True,
+    epilogue: bytes = b"",
+    dst_needs_scratch: bool = True,
+    isa: str | None = None,
+) -> KernelCall:
+    """A kernel for the maximum or the mean of each window.
+
+    Arguments of the kernel: src, dst (f32), then arguments 1, 2, ... of the epilogue (its argument 0 is dst).
+
+    Parameters
+    ----------
+    mode : {"max", "avg"}
+        Maximum: padding never wins, a NaN in the window does; a window of padding only gives -inf. Mean: a window in
+        which no cell counts gives 0.
+    batch, channels : int
+    src_spatial, dst_spatial, kernel : sequence of int
+        One to three axes each. The result extent decides between floor and ceil rounding; windows may stick out.
+    src_strides, dst_strides : sequence of int
+        (n, c, spatial...). Unit: elements. dst_strides also tells the order in which results are numbered for the
+        epilogue: (n, spatial..., c) where the channel stride is no larger than every spatial one, else (n, c, spatial...).
+    strides, pads_begin, pads_end, dilations : sequence of int, optional
+        Ones, zeros, zeros and ones by default.
+    exclude_pad : bool, default=True
+        Mean: divide by the cells inside the source; False also counts the cells of pads_begin and pads_end, but never
+        what lies beyond them (ONNX ``count_include_pad``).
+    epilogue : bytes
+        A program from ``EltwiseBuilder.epilogue()`` that reads the result as its accumulator.
+    dst_needs_scratch : bool, default=True
+        False lets tiles be computed in dst itself; see `graphpool._kernels.matmul.matmul`.
+    isa : str, optional
+        Instruction set; the best one by default.
+
+    Returns
+    -------
+    KernelCall
+        One task for each row of results and block of channels.
+
+    Raises
+    ------
+    InvalidArgumentError, InvalidShapeError, UnsupportedError
+        The arguments do not fit each other.
+
+    Notes
+    -----
+    Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
+    Cost: every tap reads the row once; sums are f32.
+    """
+    if mode not in ("max", "avg"):
+        raise InvalidArgumentError(explain("mode of pooling", accepted="max, avg", got=repr(mode)))
+    window = Window.make(
+        src_spatial, dst_spatial, kernel, strides=strides, dilations=dilations, pads_begin=pads_begin,
+        src_strides=src_strides, dst_strides=dst_strides,
+    )  # fmt: skip
+    ends = _pads_end(pads_end, len(src_spatial))
+    rows, ntasks, room_offset = plan_rows(
+        window, batch, channels, epilogue=epilogue, dst_needs_scratch=dst_needs_scratch
+    )
+    counted = [extent + (0 if exclude_pad else end) for extent, end in zip(window.src, ends, strict=True)]
+    return pack(
+        f"f32_{mode}_pool", _LAYOUT, {"rows": rows, "counted": counted, "exclude_pad": exclude_pad},
+        ntasks=ntasks, scratch_nbytes=room_offset + 4 * window.dst[2], tail=epilogue, isa=isa,
+    )  # fmt: skip
+
+
+def _pads_end(given: Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """Padding behind, filled up to three axes."""
+    ends = (0,) * ndim if given is None else tuple(given)
+    if len(ends) != ndim or min(ends) < 0:
+        raise InvalidShapeError(explain("pads_end", accepted=f"{ndim} values >= 0", got=ends))
+    return (0,) * (3 - ndim) + ends

@@ -1,0 +1,111 @@
+/* Maximum and average pooling: a task is one row of results, filled tap by tap of the kernel.
+ *
+ * args: src, dst, then what the epilogue reads beyond dst. */
+#include <math.h>
+
+#include "gp_window.h"
+
+typedef struct {
+    gp_row_plan rows;
+    int64_t counted[3]; /* average: coordinates below this count in the divisor */
+    int64_t exclude_pad;
+} gp_pool;
+
+static inline __attribute__((always_inline)) float combine(float acc, float x, int is_max)
+{
+    if (is_max)
+        return x > acc || x != x ? x : acc; /* a NaN enters and stays */
+    return acc + x;
+}
+
+/* acc(outer, inner) = combine(acc, src) with acc contiguous along inner. */
+static inline __attribute__((always_inline)) void combine_all(float *acc, int64_t ld, const float *src,
+                                                              int64_t src_outer, int64_t src_inner, int64_t outer,
+                                                              int64_t inner, int is_max)
+{
+    for (int64_t i = 0; i < outer; ++i, acc += ld, src += src_outer)
+        if (src_inner == 1)
+            for (int64_t j = 0; j < inner; ++j)
+                acc[j] = combine(acc[j], src[j], is_max);
+        else
+            for (int64_t j = 0; j < inner; ++j)
+                acc[j] = combine(acc[j], src[j * src_inner], is_max);
+}
+
+/* How many taps count along an axis for result `o`. */
+static int64_t count_taps(const gp_pool *p, int axis, int64_t o)
+{
+    const gp_window *w = &p->rows.window;
+    int64_t count = 0;
+    for (int64_t k = 0; k < w->kernel[axis]; ++k) {
+        const int64_t i = o * w->stride[axis] - w->pad[axis] + k * w->dilation[axis];
+        count += i < p->counted[axis] && (i >= 0 || !p->exclude_pad);
+    }
+    return count;
+}
+
+/* Turn the sums of a row into means. A window without any counted cell gives 0. */
+static void divide(const gp_pool *p, const gp_row *row, float *divisors)
+{
+    const gp_window *w = &p->rows.window;
+    const int64_t above = count_taps(p, 0, row->od) * count_taps(p, 1, row->oh);
+    for (int64_t o = 0; o < w->out[2]; ++o)
+        divisors[o] = (float)gp_max(above * count_taps(p, 2, o), 1);
+    for (int64_t i = 0; i < row->rows; ++i) {
+        float *tile = row->tile + i * row->ld;
+        if (w->channels_last)
+            for (int64_t j = 0; j < row->cols; ++j)
+                tile[j] /= divisors[i];
+        else
+            for (int64_t j = 0; j < row->cols; ++j)
+                tile[j] /= divisors[j];
+    }
+}
+
+static inline __attribute__((always_inline)) void pool_row(const gp_pool *p, const float *src, const gp_row *row,
+                                                           const int is_max)
+{
+    const gp_window *w = &p->rows.window;
+    for (int64_t i = 0; i < row->rows; ++i)
+        for (int64_t j = 0; j < row->cols; ++j)
+            row->tile[i * row->ld + j] = is_max ? -INFINITY : 0;
+    src += row->n * w->src_n + row->c * w->src_c;
+    for (int64_t kd = 0; kd < w->kernel[0]; ++kd)
+        for (int64_t kh = 0; kh < w->kernel[1]; ++kh)
+            for (int64_t kw = 0; kw < w->kernel[2]; ++kw) {
+                const gp_tap tap = gp_find_tap(w, 0, row->od, row->oh, 0, w->out[2], kd, kh, kw);
+                if (w->channels_last)
+                    combine_all(row->tile + tap.first * row->ld, row->ld, src + tap.src, tap.src_step, w->src_c,
+                                tap.count, row->channels, is_max);
+                else
+                    combine_all(row->tile + tap.first, row->ld, src + tap.src, w->src_c, tap.src_step, row->channels,
+                                tap.count, is_max);
+            }
+}
+
+static void GP_KERNEL(f32_max_pool)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    const gp_pool *p = params;
+    for (int64_t task = begin; task < end; ++task) {
+        const gp_row row = gp_row_begin(&p->rows, args[1], scratch, task);
+        pool_row(p, args[0], &row, 1);
+        gp_row_end(&p->rows, &row, (const gp_eltwise *)(p + 1), args + 1);
+    }
+}
+
+static void GP_KERNEL(f32_avg_pool)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    const gp_pool *p = params;
+    for (int64_t task = begin; task < end; ++task) {
+        const gp_row row = gp_row_begin(&p->rows, args[1], scratch, task);
+        pool_row(p, args[0], &row, 0);
+        divide(p, &row, (float *)((char *)scratch + p->rows.room_offset));
+        gp_row_end(&p->rows, &row, (const gp_eltwise *)(p + 1), args + 1);
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(pool_table)[] = {
+    {"f32_max_pool", GP_KERNEL(f32_max_pool), sizeof(gp_pool)},
+    {"f32_avg_pool", GP_KERNEL(f32_avg_pool), sizeof(gp_pool)},
+    {NULL, NULL, 0},
+};

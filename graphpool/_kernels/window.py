@@ -1,0 +1,146 @@
+"""What convolution, pooling and resampling share: geometry in three spatial axes, tiles of result rows.
+
+`include/gp_window.h` is the C side; the layouts here mirror its structs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool.errors import InvalidShapeError, UnsupportedError, explain
+
+from .matmul import aligned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ROW_PLAN_LAYOUT", "WINDOW_LAYOUT", "Window", "plan_rows"]
+
+_AXES = ("in", "out", "kernel", "stride", "dilation", "pad")
+_TILE_ELEMENTS = 16384
+"""Results of a row task: a tile of 64 KiB stays in L2, and its channels give enough tasks to split."""
+
+WINDOW_LAYOUT = np.dtype(
+    [
+        *[(name, "i8", 3) for name in _AXES],
+        *[(name, "i8", shape) for side in ("src", "dst") for name, shape in ((f"{side}_n", ()), (f"{side}_c", ()), (side, 3))],
+        ("channels_last", "i8"),
+    ],
+    align=True,
+)  # fmt: skip
+"""struct gp_window."""
+
+ROW_PLAN_LAYOUT = np.dtype(
+    [
+        ("window", WINDOW_LAYOUT),
+        *[(name, "i8") for name in ("channels", "channel_block", "tile_in_scratch", "has_epilogue", "room_offset")],
+    ],
+    align=True,
+)
+"""struct gp_row_plan."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A checked geometry with exactly three spatial axes; strides are (n, c, depth, height, width) in elements."""
+
+    src: tuple[int, ...]
+    dst: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads_begin: tuple[int, ...]
+    src_strides: tuple[int, ...]
+    dst_strides: tuple[int, ...]
+
+    @classmethod
+    def make(
+        cls,
+        src: Sequence[int],
+        dst: Sequence[int],
+        kernel: Sequence[int],
+        *,
+        strides: Sequence[int] | None,
+        dilations: Sequence[int] | None,
+        pads_begin: Sequence[int] | None,
+        src_strides: Sequence[int],
+        dst_strides: Sequence[int],
+    ) -> Window:
+        """Check one to three spatial axes and fill them up to three.
+
+        Raises
+        ------
+        InvalidShapeError
+            Lengths differ, or a value is out of range.
+        UnsupportedError
+            No spatial axis, or more than three.
+        """
+        ndim = len(src)
+        if not 1 <= ndim <= 3:
+            raise UnsupportedError(explain("number of spatial axes", accepted="1, 2, 3", got=ndim))
+        extra = 3 - ndim
+
+        def fill(name: str, values: Sequence[int] | None, default: int, least: int) -> tuple[int, ...]:
+            given = (default,) * ndim if values is None else tuple(int(value) for value in values)
+            if len(given) != ndim or min(given) < least:
+                raise InvalidShapeError(explain(name, accepted=f"{ndim} values >= {least}", got=given))
+            return (default,) * extra + given
+
+        for name, given in (("src_strides", src_strides), ("dst_strides", dst_strides)):
+            if len(given) != ndim + 2:
+                raise InvalidShapeError(explain(name, accepted=f"{ndim + 2} strides", got=tuple(given)))
+        return cls(
+            fill("source extent", src, 1, 0),
+            fill("result extent", dst, 1, 0),
+            fill("kernel", kernel, 1, 1),
+            fill("strides", strides, 1, 1),
+            fill("dilations", dilations, 1, 1),
+            fill("pads_begin", pads_begin, 0, 0),
+            (*src_strides[:2], *(0,) * extra, *src_strides[2:]),
+            (*dst_strides[:2], *(0,) * extra, *dst_strides[2:]),
+        )
+
+    @property
+    def pixels(self) -> int:
+        """Results of one channel of one image."""
+        return self.dst[0] * self.dst[1] * self.dst[2]
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether channels are the innermost axis of dst: the order in which results are numbered."""
+        steps = [stride for extent, stride in zip(self.dst, self.dst_strides[2:], strict=True) if extent > 1]
+        return not steps or self.dst_strides[1] <= min(steps)
+
+    def record(self) -> np.ndarray[Any, Any]:
+        """This geometry as a struct gp_window."""
+        record = np.zeros((), WINDOW_LAYOUT)
+        values = (self.src, self.dst, self.kernel, self.strides, self.dilations, self.pads_begin)
+        for name, value in zip(_AXES, values, strict=True):
+            record[name] = value
+        for side, strides in (("src", self.src_strides), ("dst", self.dst_strides)):
+            record[f"{side}_n"], record[f"{side}_c"], record[side] = strides[0], strides[1], strides[2:]
+        record["channels_last"] = self.channels_last
+        return record
+
+
+def plan_rows(
+    window: Window, batch: int, channels: int, *, epilogue: bytes, dst_needs_scratch: bool
+) -> tuple[np.ndarray[Any, Any], int, int]:
+    """Divide results into rows of one image: (struct gp_row_plan, number of tasks, scratch bytes of the tile)."""
+    if min(batch, channels) < 0:
+        raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
+    width, inner = window.dst[2], window.dst_strides[1 if window.channels_last else 4]
+    extent = channels if window.channels_last else width
+    block = min(max(_TILE_ELEMENTS // max(width, 1) // 16 * 16, 16), 256, max(channels, 1))
+    in_scratch = dst_needs_scratch if epilogue else False
+    in_scratch = in_scratch or (inner != 1 and extent > 1)
+    tile_nbytes = aligned(block * width * 4) if in_scratch else 0
+    record = np.zeros((), ROW_PLAN_LAYOUT)
+    record["window"] = window.record()
+    record["channels"], record["channel_block"] = channels, block
+    record["tile_in_scratch"], record["has_epilogue"] = in_scratch, bool(epilogue)
+    record["room_offset"] = tile_nbytes
+    return record, batch * -(-channels // block) * window.dst[0] * window.dst[1], tile_nbytes
