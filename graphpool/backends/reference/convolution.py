@@ -142,7 +142,9 @@ def _convolution_backward_weights(
 
 def _transposed_window(attrs: Attrs, src_sizes: Sequence[int], kernel: Sequence[int]) -> Window:
     """The window of a transposed convolution; SAME pads make its output stride times its input."""
-    return window_of(attrs, [n * s for n, s in zip(src_sizes, attrs["strides"], strict=True)], kernel)
+    ndim = len(kernel)
+    wide_sizes = [n * s for n, s in zip(src_sizes, attrs["strides"][:ndim], strict=True)]
+    return window_of(attrs, wide_sizes, kernel, attrs.get("output_padding", (0,) * ndim)[:ndim])
 
 
 def _transposed_sizes(attrs: Attrs, window: Window, src_sizes: Sequence[int]) -> list[int]:

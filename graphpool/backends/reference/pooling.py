@@ -18,7 +18,7 @@ from .window import Window, window_of
 
 
 def _window(attrs: Attrs, in_sizes: Sequence[int]) -> Window:
-    return window_of(attrs, in_sizes, attrs["kernel"])
+    return window_of(attrs, in_sizes, attrs["kernel"][: len(in_sizes)])
 
 
 def _out_sizes(attrs: Attrs, window: Window, in_sizes: Sequence[int]) -> tuple[int, ...]:

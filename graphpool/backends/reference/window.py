@@ -95,20 +95,23 @@ def _same_pads(in_size: int, extent: int, stride: int, *, upper: bool) -> tuple[
     return (small, large) if upper else (large, small)
 
 
-def window_of(attrs: Attrs, in_sizes: Sequence[int], kernel: Sequence[int]) -> Window:
+def window_of(
+    attrs: Attrs, in_sizes: Sequence[int], kernel: Sequence[int], output_padding: Sequence[int] | None = None
+) -> Window:
     """The window that the attributes describe, ``auto_pad`` resolved for inputs of `in_sizes`.
 
-    ``dilations`` may be missing (1) or longer than the kernel (the schema's default is twelve ones).
+    Lists may be longer than the kernel (the schema's defaults have twelve elements); ``dilations`` may be missing (1).
+    SAME pads of a transposed convolution also take away its `output_padding`.
     """
     ndim = len(kernel)
     dilations = tuple(attrs.get("dilations", [1] * ndim)[:ndim])
-    strides, begin, end = (tuple(attrs[name]) for name in ("strides", "pads_begin", "pads_end"))
+    strides, begin, end = (tuple(attrs[name][:ndim]) for name in ("strides", "pads_begin", "pads_end"))
     window = Window(tuple(kernel), strides, dilations, begin, end)
     auto_pad = attrs.get("auto_pad", "None")
     if auto_pad == "None":
         return window
     pads = [(0, 0)] * ndim
     if auto_pad != "VALID":
-        geometry = zip(in_sizes, window.extent, strides, strict=True)
-        pads = [_same_pads(n, e, s, upper=auto_pad == "SAME_UPPER") for n, e, s in geometry]
+        geometry = zip(in_sizes, window.extent, output_padding or (0,) * ndim, strides, strict=True)
+        pads = [_same_pads(n, e + extra, s, upper=auto_pad == "SAME_UPPER") for n, e, extra, s in geometry]
     return Window(tuple(kernel), strides, dilations, tuple(p[0] for p in pads), tuple(p[1] for p in pads))

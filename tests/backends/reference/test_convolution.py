@@ -204,6 +204,14 @@ def test_same_pads_of_a_transposed_convolution_multiply_the_size_by_the_stride(a
     assert run_one("ConvTranspose", src, weights, **attrs)[0, 0].tolist() == expected
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("output_padding", [[0, 0], [0, 1], [1, 2]])
+def test_same_pads_of_a_transposed_convolution_absorb_output_padding(auto_pad, output_padding):
+    attrs = _attrs(CASES["1d"], weights_format="IOX", auto_pad=auto_pad, output_padding=output_padding)
+    attrs |= {"strides": [2, 3], "dilations": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0]}
+    assert run_one("ConvTranspose", np.ones((1, 1, 5, 4)), np.ones((1, 1, 3, 3)), **attrs).shape == (1, 1, 10, 12)
+
+
 @pytest.mark.parametrize("name", ["1d", "2d_groups_dilated", "2d_depthwise", "3d", "no_batch"])
 @pytest.mark.parametrize("formats", TRANSPOSED_FORMATS, ids="-".join)
 @pytest.mark.parametrize("auto_pad", ["None", "SAME_UPPER", "SAME_LOWER"])

@@ -101,3 +101,31 @@ def test_a_result_is_computed_in_float64_and_rounded_once(dtype):
     assert result.dtype == element.numpy
     exact = np.tanh(src.astype(np.float64))
     np.testing.assert_allclose(result.astype(np.float64), exact, rtol=2.0 ** -{"f32": 24, "f16": 11, "bf16": 8}[dtype])
+
+
+CONV = {"strides": [1], "pads_begin": [1], "pads_end": [1], "dilations": [1], "groups": 1, "weights_format": "XIO"}
+POOL = {"kernel": [2], "strides": [1], "pads_begin": [0], "pads_end": [0], "rounding_type": "floor"}
+TYPED = {
+    "MatMul": ([(3, 4), (4, 2)], {"transpose_a": False, "transpose_b": False}),
+    "Multiply": ([(3, 4), (4,)], {"auto_broadcast": "numpy"}),
+    "Convolution": ([(2, 5, 3), (3, 3, 4), (4,)], {**CONV, "data_format": "NXC"}),
+    "AvgPool": ([(2, 5, 3)], {**POOL, "exclude_pad": False, "data_format": "NXC"}),
+    "LayerNorm": ([(3, 4), (4,), (4,)], {"begin_norm_axis": -1, "use_affine": True, "epsilon": 1e-5}),
+    "SoftMax": ([(3, 4)], {"axis": 1, "mode": "none"}),
+    "ReduceMean": ([(3, 4)], {"axes": [1], "keep_dims": False}),
+    "GELUBackward": ([(3, 4), (3, 4)], {"mode": "gelu_erf"}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("kind", TYPED)
+def test_a_narrow_type_gives_the_float64_result_of_the_same_values_rounded(kind, dtype):
+    shapes, attrs = TYPED[kind]
+    rng = np.random.default_rng(1)
+    element = DataType(dtype)
+    narrow = [rng.normal(size=shape).astype(element.numpy) for shape in shapes]
+    wide = run_one(kind, *(x.astype(np.float64) for x in narrow), **attrs)
+    result = run_one(kind, *narrow, dtype=dtype, **attrs)
+    assert result.dtype == element.numpy
+    gap = np.abs(result.astype(np.float64) - wide)
+    assert np.all(gap <= np.abs(wide) * 2.0 ** -{"f32": 24, "f16": 11, "bf16": 8}[dtype] + 2.0**-25)
