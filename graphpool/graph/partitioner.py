@@ -75,48 +75,56 @@ def _apply(
     for anchor in anchors:
         if not free[anchor]:
             continue
-        stages = _match(pattern, view, anchor, free)
-        while stages and not quotient.merge(stages[-1]):
-            stages.pop()
-        if stages:
-            for number in stages[-1]:
+        taken, ends = _match(pattern, view, anchor, free)
+        while ends and not quotient.merge(taken[: ends[-1]]):
+            ends.pop()
+        if ends:
+            for number in taken[: ends[-1]]:
                 free[number] = False
-            kinds[min(stages[-1])] = pattern.kind
+            kinds[min(taken[: ends[-1]])] = pattern.kind
 
 
-def _match(pattern: Pattern, view: GraphView, anchor: int, free: list[bool]) -> list[list[int]]:
-    """The ops of a match after each stage of it, growing; empty when the pattern does not fit.
+def _match(pattern: Pattern, view: GraphView, anchor: int, free: list[bool]) -> tuple[list[int], list[int]]:
+    """The ops of a match, and how many of them each stage of it ends with; no stage when the pattern does not fit.
 
-    The later stages are given up first when the whole would close a cycle, but never a required element.
+    When the whole would close a cycle, the later stages are given up first, but never a required element.
     """
     op = view.ops[anchor]
     if not pattern.anchor.fits(op):
-        return []
+        return [], []
     taken = [anchor, *_match_inputs(pattern.anchor, view, anchor, free)]
-    stages = [list(taken)]
+    ends = [len(taken)]
     for element in pattern.tail:
-        added = _match_element(element, view, taken, free)
-        for numbers in added:
-            taken += numbers
-            stages.append(list(taken))
-        if isinstance(element, OpNode) and not element.is_optional:
-            if not added:
-                return []
-            stages = stages[-1:]
-    return stages
+        if isinstance(element, PostOps):
+            ends += _match_post_ops(element, view, taken, free)
+            continue
+        added = _match_node(element, view, taken, free)
+        taken += added
+        if added:
+            ends.append(len(taken))
+        if not element.is_optional:
+            ends = ends[-1:] if added else []
+            if not ends:
+                break
+    return taken, ends
 
 
-def _match_element(element: OpNode | PostOps, view: GraphView, taken: list[int], free: list[bool]) -> list[list[int]]:
-    """The op groups that one tail element adds behind `taken`."""
-    if isinstance(element, PostOps):
-        added: list[list[int]] = []
-        inside = set(taken)
-        while region := grow_region(view, _end_value(view, taken, added), inside, free, element.fits):
-            added.append(region)
-            inside.update(region)
-        return added
-    value = _end_value(view, taken, [])
-    users = view.consumers.get(value, [])
+def _match_post_ops(element: PostOps, view: GraphView, taken: list[int], free: list[bool]) -> list[int]:
+    """Append all regions that follow to `taken`; the length of it after each."""
+    ends = []
+    inside = set(taken)
+    end = max(taken)
+    while region := grow_region(view, view.ops[end].outputs[0].id, inside, free, element.fits):
+        taken += region
+        inside.update(region)
+        ends.append(len(taken))
+        end = region[-1]
+    return ends
+
+
+def _match_node(element: OpNode, view: GraphView, taken: list[int], free: list[bool]) -> list[int]:
+    """The op that reads the end of the chain, alone, with the producers that it absorbs; empty when it does not fit."""
+    users = view.consumers.get(view.ops[max(taken)].outputs[0].id, [])
     if len(users) != 1:
         return []
     number, port = users[0]
@@ -124,13 +132,7 @@ def _match_element(element: OpNode | PostOps, view: GraphView, taken: list[int],
         return []
     if element.ports is not None and port not in element.ports:
         return []
-    return [[number, *_match_inputs(element, view, number, free)]]
-
-
-def _end_value(view: GraphView, taken: list[int], added: list[list[int]]) -> int:
-    """Id of the tensor at the end of the chain: the first output of its last op."""
-    last = added[-1] if added else taken
-    return view.ops[max(last)].outputs[0].id
+    return [number, *_match_inputs(element, view, number, free)]
 
 
 def _match_inputs(node: OpNode, view: GraphView, number: int, free: list[bool]) -> list[int]:
