@@ -5,6 +5,7 @@ extern const gp_kernel_entry GP_KERNEL(eltwise_table)[];
 extern const gp_kernel_entry GP_KERNEL(eltwise_int_table)[];
 extern const gp_kernel_entry GP_KERNEL(move_table)[];
 extern const gp_kernel_entry GP_KERNEL(matmul_table)[];
+extern const gp_kernel_entry GP_KERNEL(conv_table)[];
 extern const gp_kernel_entry GP_KERNEL(pool_table)[];
 extern const gp_kernel_entry GP_KERNEL(resample_table)[];
 
@@ -13,6 +14,7 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(eltwise_int_table),
     GP_KERNEL(move_table),
     GP_KERNEL(matmul_table),
+    GP_KERNEL(conv_table),
     GP_KERNEL(pool_table),
     GP_KERNEL(resample_table),
     NULL,
