@@ -18,10 +18,12 @@ from .call import KernelCall, pack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PANEL_NBYTES", "aligned", "choose_matmul", "matmul", "needs_pack"]
+__all__ = ["BLAS_INT_MAX", "PANEL_NBYTES", "aligned", "blas_address", "choose_matmul", "matmul", "needs_pack"]
 
 _MAX_BATCH = 10
-_BLAS_INT_MAX = 2**31 - 1
+
+BLAS_INT_MAX = 2**31 - 1
+"""Largest extent or stride that BLAS takes."""
 
 PANEL_NBYTES = 512
 """Bytes of scratch that one row of a panel of the own loops takes (``GP_PANEL_NBYTES``)."""
@@ -50,7 +52,7 @@ def needs_pack(rows: int, cols: int, row_stride: int, col_stride: int) -> bool:
     """Whether BLAS cannot read a matrix where it lies: neither rows nor columns are contiguous and disjoint."""
     by_rows = (col_stride == 1 or cols <= 1) and (row_stride >= cols or rows <= 1)
     by_cols = (row_stride == 1 or rows <= 1) and (col_stride >= rows or cols <= 1)
-    return not (by_rows or by_cols) or max(row_stride, col_stride) > _BLAS_INT_MAX
+    return not (by_rows or by_cols) or max(row_stride, col_stride) > BLAS_INT_MAX
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class _Problem:
 
     def fits_blas(self) -> bool:
         """Whether every extent that BLAS sees fits its integer."""
-        return max(self.k, self.n, self.dst_row) <= _BLAS_INT_MAX
+        return max(self.k, self.n, self.dst_row) <= BLAS_INT_MAX
 
     def transposed_b(self) -> bool:
         """Whether the columns of B are not contiguous along n."""
@@ -135,7 +137,7 @@ def _choose(problem: _Problem, impl: str, isa: str | None) -> str:
     if impl not in ("auto", "blas", "simd"):
         raise InvalidArgumentError(explain("impl", accepted="auto, blas, simd", got=repr(impl)))
     if impl == "blas" and not problem.fits_blas():
-        raise UnsupportedError(explain("a matrix too large for BLAS", accepted=f"extents <= {_BLAS_INT_MAX}"))
+        raise UnsupportedError(explain("a matrix too large for BLAS", accepted=f"extents <= {BLAS_INT_MAX}"))
     if impl != "auto":
         return impl
     if not problem.fits_blas():
@@ -231,7 +233,7 @@ def _build(
         "a_row": p.a_row, "a_col": p.a_col, "b_row": p.b_row, "b_col": p.b_col, "dst_row": p.dst_row,
         "pack_a": pack_a, "pack_b": pack_b, "tile_in_scratch": tile_in_scratch, "has_epilogue": bool(epilogue),
         "pack_a_offset": pack_a_offset, "pack_b_offset": pack_b_offset,
-        "blas": _blas_address(dtype) if on_blas else 0,
+        "blas": blas_address(dtype) if on_blas else 0,
     }  # fmt: skip
     ntasks = int(np.prod(sizes, dtype=np.int64)) * -(-p.m // rows) * -(-p.n // cols)
     return pack(
@@ -240,7 +242,7 @@ def _build(
     )  # fmt: skip
 
 
-def _blas_address(dtype: str) -> int:
+def blas_address(dtype: str) -> int:
     """Address of the BLAS product of a type; imports SciPy at the first call."""
     from ._blas import addresses
 

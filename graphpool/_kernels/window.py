@@ -17,7 +17,7 @@ from .matmul import aligned
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ROW_PLAN_LAYOUT", "WINDOW_LAYOUT", "Window", "plan_rows"]
+__all__ = ["ROW_PLAN_LAYOUT", "WINDOW_LAYOUT", "Window", "merged_stride", "plan_rows"]
 
 _AXES = ("in", "out", "kernel", "stride", "dilation", "pad")
 _TILE_ELEMENTS = 16384
@@ -124,6 +124,15 @@ class Window:
             record[f"{side}_n"], record[f"{side}_c"], record[side] = strides[0], strides[1], strides[2:]
         record["channels_last"] = self.channels_last
         return record
+
+
+def merged_stride(axes: Sequence[tuple[int, int]]) -> int | None:
+    """The one stride that walks axes of (extent, stride), outermost first, in row-major order; None if there is none."""
+    wide = [(extent, stride) for extent, stride in axes if extent != 1]
+    for (_, outer), (extent, inner) in zip(wide, wide[1:], strict=False):
+        if outer != extent * inner:
+            return None
+    return wide[-1][1] if wide else 1
 
 
 def plan_rows(

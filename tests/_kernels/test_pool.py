@@ -117,9 +117,7 @@ def test_windows_of_padding_only():
     assert (run("avg", x, (2,), (2,), **geometry)[..., 0] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("shape", "dst"), [((0, 3, 4), (4,)), ((2, 0, 4), (4,)), ((2, 3, 4), (0,)), ((2, 3, 0), (1,))]
-)
+@pytest.mark.parametrize(("shape", "dst"), [((0, 3, 4), (4,)), ((2, 0, 4), (4,)), ((2, 3, 4), (0,)), ((2, 3, 0), (1,))])
 def test_zero_sizes(shape, dst):
     out = run("max", normal(shape), dst, (2,), pads_begin=(1,), pads_end=(1,))
     assert out.shape == (*shape[:2], *dst)
@@ -130,7 +128,9 @@ def test_source_and_result_may_differ_in_layout():
     x = normal((2, 5, 6, 7))
     for layout, src_layout in itertools.permutations(LAYOUTS, 2):
         out = run("max", x, (5, 6), (2, 2), layout=layout, src_layout=src_layout)
-        np.testing.assert_array_equal(out, expected_pool("max", x, (5, 6), (2, 2), (1, 1), (0, 0), (0, 0), (1, 1), True))
+        np.testing.assert_array_equal(
+            out, expected_pool("max", x, (5, 6), (2, 2), (1, 1), (0, 0), (0, 0), (1, 1), True)
+        )
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -11,6 +11,7 @@ extern const gp_kernel_entry GP_KERNEL(reduce_table)[];
 extern const gp_kernel_entry GP_KERNEL(scan_table)[];
 extern const gp_kernel_entry GP_KERNEL(random_table)[];
 extern const gp_kernel_entry GP_KERNEL(matmul_table)[];
+extern const gp_kernel_entry GP_KERNEL(conv_table)[];
 extern const gp_kernel_entry GP_KERNEL(pool_table)[];
 extern const gp_kernel_entry GP_KERNEL(resample_table)[];
 
@@ -25,6 +26,7 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(scan_table),
     GP_KERNEL(random_table),
     GP_KERNEL(matmul_table),
+    GP_KERNEL(conv_table),
     GP_KERNEL(pool_table),
     GP_KERNEL(resample_table),
     NULL,

@@ -1,0 +1,330 @@
+"""Convolution and transposed convolution in one to three spatial axes: any layout, groups, dilations, epilogue.
+
+Implementations, one kernel name each: ``f32_conv_blas_im2col`` and ``f32_conv_simd_im2col`` gather patches of a block of
+pixels and multiply (BLAS, or our own loops); 1x1 windows read the source in place. ``f32_conv_depthwise`` works
+directly, where every group has one channel on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+
+from .call import KernelCall, pack
+from .matmul import BLAS_INT_MAX, PANEL_NBYTES, aligned, blas_address, needs_pack
+from .window import ROW_PLAN_LAYOUT, WINDOW_LAYOUT, Window, merged_stride, plan_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["convolution", "convolution_transpose"]
+
+_PATCH_NBYTES = 1 << 20
+"""Bytes of the patches of a block, and of its tile: they stay in L2 or near it."""
+_PIXEL_BLOCK = (32, 1024)
+"""Least and most pixels of a block: BLAS packs the weights anew for each block."""
+
+_LAYOUT = np.dtype(
+    [
+        ("window", WINDOW_LAYOUT),
+        *[(name, "i8") for name in ("batch", "groups", "ic", "oc", "w_group", "w_oc", "w_ic")],
+        ("w", "i8", 3),
+        *[(name, "i8") for name in ("taps_outer", "w_row", "pack_weights", "gather", "transposed", "src_pixel")],
+        *[(name, "i8") for name in ("dst_pixel", "pixel_block", "tile_in_scratch", "has_epilogue")],
+        *[(name, "i8") for name in ("patch_offset", "weights_offset", "panel_offset")],
+        ("blas", "u8"),
+    ],
+    align=True,
+)
+_DEPTHWISE_LAYOUT = np.dtype([("rows", ROW_PLAN_LAYOUT), ("w_c", "i8"), ("w", "i8", 3)], align=True)
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """A checked problem; channels are those of one group, weights lie by (group, oc, ic, depth, height, width)."""
+
+    window: Window
+    batch: int
+    groups: int
+    ic: int
+    oc: int
+    weights: tuple[int, ...]
+    transposed: bool
+
+    @property
+    def depth(self) -> int:
+        """Terms of each sum: taps times input channels."""
+        return math.prod(self.window.kernel) * self.ic
+
+    @property
+    def taps_outer(self) -> bool:
+        """Whether patches and weights run over (taps, channels): the order in which the weights lie."""
+        steps = [s for s, extent in zip(self.weights[3:], self.window.kernel, strict=True) if extent > 1]
+        return not steps or self.weights[2] <= min(steps)
+
+    def is_depthwise(self) -> bool:
+        """Whether every group has one channel on both sides."""
+        return self.ic == 1 and self.oc == 1 and not self.transposed
+
+    def weights_row(self) -> int | None:
+        """Stride of the rows of the weight matrix, or None where they must be copied."""
+        taps = list(zip(self.window.kernel, self.weights[3:], strict=True))
+        channel = (self.ic, self.weights[2])
+        row = merged_stride([*taps, channel] if self.taps_outer else [channel, *taps])
+        return None if row is None or needs_pack(self.depth, self.oc, row, self.weights[1]) else row
+
+    def source_pixel(self) -> int | None:
+        """Stride of pixels where the source itself is the patch matrix, or None."""
+        w = self.window
+        plain = max(w.kernel) == 1 and max(w.strides) == 1 and not any(w.pads_begin) and w.src == w.dst
+        pixel = merged_stride(list(zip(w.src, w.src_strides[2:], strict=True))) if plain else None
+        return None if pixel is None or needs_pack(w.pixels, self.ic, pixel, w.src_strides[1]) else pixel
+
+    def result_pixel(self) -> int | None:
+        """Stride of pixels where a product may write to dst itself, or None."""
+        w = self.window
+        pixel = merged_stride(list(zip(w.dst, w.dst_strides[2:], strict=True)))
+        if pixel is None:
+            return None
+        pixel = max(pixel, self.oc) if w.pixels == 1 and w.channels_last else pixel
+        row, inner, cols = (
+            (pixel, w.dst_strides[1], self.oc) if w.channels_last else (w.dst_strides[1], pixel, w.pixels)
+        )
+        return pixel if inner == 1 and cols <= row <= BLAS_INT_MAX else None
+
+
+def convolution(
+    batch: int,
+    in_channels: int,
+    out_channels: int,
+    src_spatial: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    src_strides: Sequence[int],
+    weights_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    strides: Sequence[int] | None = None,
+    pads_begin: Sequence[int] | None = None,
+    pads_end: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    groups: int = 1,
+    impl: str = "auto",
+    epilogue: bytes = b"",
+    dst_needs_scratch: bool = True,
+    isa: str | None = None,
+) -> KernelCall:
+    """A kernel for the convolution of f32 images (a cross-correlation, as in every framework).
+
+    Arguments of the kernel: src, weights, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst). The
+    result extent of an axis is ``(in + begin + end - dilation * (kernel - 1) - 1) // stride + 1``.
+
+    Parameters
+    ----------
+    batch, in_channels, out_channels : int
+    src_spatial, kernel : sequence of int
+        One to three axes each.
+    src_strides, dst_strides : sequence of int
+        (n, c, spatial...). Unit: elements. dst_strides also tells the order in which results are numbered for the
+        epilogue: (n, spatial..., c) where the channel stride is no larger than every spatial one, else (n, c, spatial...).
+    weights_strides : sequence of int
+        (group, out channel in the group, in channel in the group, spatial...): any format, XIO and OIX without a copy.
+        Unit: elements.
+    strides, pads_begin, pads_end, dilations : sequence of int, optional
+        Ones, zeros, zeros and ones by default.
+    groups : int, default=1
+        Divides both channel counts.
+    impl : {"auto", "blas_im2col", "simd_im2col", "depthwise"}
+        "auto" takes depthwise where it can, else blas_im2col.
+    epilogue : bytes
+        A program from ``EltwiseBuilder.epilogue()`` that reads the result as its accumulator; a bias belongs there.
+    dst_needs_scratch : bool, default=True
+        False lets tiles be computed in dst itself; see `graphpool._kernels.matmul.matmul`.
+    isa : str, optional
+        Instruction set; the best one by default.
+
+    Returns
+    -------
+    KernelCall
+        One task for each image, group and block of pixels; depthwise: for each row and block of channels. Scratch is
+        about 1 MiB of patches beside a tile.
+
+    Raises
+    ------
+    InvalidShapeError, InvalidArgumentError, UnsupportedError
+        The arguments do not fit each other.
+
+    Notes
+    -----
+    Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
+    Source: patches as a matrix (im2col), Chellapilla, Puri and Simard 2006, in blocks that never hold a whole image.
+    """
+    begin, end, steps, gaps = _fill(len(src_spatial), pads_begin, pads_end, strides, dilations)
+    dst = [
+        (n + b + e - d * (k - 1) - 1) // s + 1
+        for n, k, s, b, e, d in zip(src_spatial, kernel, steps, begin, end, gaps, strict=False)
+    ]
+    window = Window.make(
+        src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
+        src_strides=src_strides, dst_strides=dst_strides,
+    )  # fmt: skip
+    problem = _check(
+        window, batch, (in_channels, out_channels), groups, weights_strides, len(src_spatial), transposed=False
+    )
+    return _build(problem, _choose(problem, impl), epilogue, dst_needs_scratch, isa)
+
+
+def convolution_transpose(
+    batch: int,
+    in_channels: int,
+    out_channels: int,
+    src_spatial: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    src_strides: Sequence[int],
+    weights_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    strides: Sequence[int] | None = None,
+    pads_begin: Sequence[int] | None = None,
+    pads_end: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    groups: int = 1,
+    impl: str = "auto",
+    epilogue: bytes = b"",
+    dst_needs_scratch: bool = True,
+    isa: str | None = None,
+) -> KernelCall:
+    """A kernel for the transposed convolution of f32 images: the gradient of `convolution` by its source.
+
+    Parameters are those of `convolution`, and `output_padding`: results behind the last, at most stride or dilation
+    less one. The result extent of an axis is ``stride * (in - 1) + dilation * (kernel - 1) + 1 - begin - end +
+    output_padding``. Every result is written; one that no input reaches is 0 before the epilogue.
+
+    Returns
+    -------
+    KernelCall
+
+    Raises
+    ------
+    InvalidShapeError, InvalidArgumentError, UnsupportedError
+        The arguments do not fit each other.
+
+    Notes
+    -----
+    Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
+    Cost: gathers zeros for the taps that meet no input, so prod(strides) times the useful arithmetic; copies the
+    weights once for each run of tasks of a group.
+    """
+    begin, end, steps, gaps = _fill(len(src_spatial), pads_begin, pads_end, strides, dilations)
+    extra = [0] * len(src_spatial) if output_padding is None else output_padding
+    if len(extra) != len(src_spatial) or min(extra, default=0) < 0:
+        raise InvalidShapeError(explain("output_padding", accepted=f"{len(src_spatial)} values >= 0", got=tuple(extra)))
+    dst = [
+        s * (n - 1) + d * (k - 1) + 1 - b - e + x if n else 0
+        for n, k, s, b, e, d, x in zip(src_spatial, kernel, steps, begin, end, gaps, extra, strict=False)
+    ]
+    window = Window.make(
+        src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
+        src_strides=src_strides, dst_strides=dst_strides,
+    )  # fmt: skip
+    problem = _check(
+        window, batch, (in_channels, out_channels), groups, weights_strides, len(src_spatial), transposed=True
+    )
+    return _build(problem, _choose(problem, impl), epilogue, dst_needs_scratch, isa)
+
+
+def _fill(ndim: int, *given: Sequence[int] | None) -> list[Sequence[int]]:
+    """Begin and end padding, strides and dilations with their defaults, of the right length and not negative."""
+    filled: list[Sequence[int]] = []
+    for name, values, default in zip(
+        ("pads_begin", "pads_end", "strides", "dilations"), given, (0, 0, 1, 1), strict=True
+    ):
+        filled.append([default] * ndim if values is None else values)
+        if len(filled[-1]) != ndim or min(filled[-1], default=default) < default:
+            raise InvalidShapeError(explain(name, accepted=f"{ndim} values >= {default}", got=tuple(filled[-1])))
+    return filled
+
+
+def _check(
+    window: Window, batch: int, channels: tuple[int, int], groups: int, weights: Sequence[int], ndim: int, *,
+    transposed: bool,
+) -> _Convolution:  # fmt: skip
+    """The problem of checked arguments."""
+    if min(batch, *channels) < 0:
+        raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, *channels)))
+    if groups < 1 or channels[0] % groups or channels[1] % groups:
+        accepted = f"a divisor of {channels[0]} and {channels[1]} channels"
+        raise InvalidArgumentError(explain("groups", accepted=accepted, got=groups))
+    if len(weights) != ndim + 3:
+        raise InvalidShapeError(explain("weights_strides", accepted="(group, oc, ic, spatial...)", got=tuple(weights)))
+    filled = (*weights[:3], *(0,) * (3 - ndim), *weights[3:])
+    return _Convolution(window, batch, groups, channels[0] // groups, channels[1] // groups, filled, transposed)
+
+
+def _choose(problem: _Convolution, impl: str) -> str:
+    """The implementation to use, checked against what the problem allows."""
+    if impl not in ("auto", "blas_im2col", "simd_im2col", "depthwise"):
+        accepted = "auto, blas_im2col, simd_im2col, depthwise"
+        raise InvalidArgumentError(explain("impl", accepted=accepted, got=repr(impl)))
+    if impl == "depthwise" and not problem.is_depthwise():
+        accepted = "a convolution with one channel a group on both sides"
+        raise UnsupportedError(explain("depthwise implementation", accepted=accepted))
+    if impl == "auto":
+        return "depthwise" if problem.is_depthwise() else "blas_im2col"
+    return impl
+
+
+def _build(
+    problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: bool, isa: str | None
+) -> KernelCall:  # fmt: skip
+    if impl == "depthwise":
+        return _build_depthwise(problem, epilogue, dst_needs_scratch, isa)
+    values, scratch_nbytes = _plan(problem, impl, epilogue, dst_needs_scratch)
+    blocks = -(-problem.window.pixels // values["pixel_block"]) if problem.oc else 0
+    return pack(
+        f"f32_conv_{impl}", _LAYOUT, values, ntasks=problem.batch * problem.groups * blocks,
+        scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
+    )  # fmt: skip
+
+
+def _plan(problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: bool) -> tuple[dict[str, Any], int]:
+    """Fields of the parameter block and the size of the scratch, which holds tile, patches, weights and panel."""
+    p = problem
+    row, src_pixel, dst_pixel = p.weights_row(), p.source_pixel(), p.result_pixel()
+    pixels = min(
+        max(_PATCH_NBYTES // (4 * max(p.depth, p.oc, 1)), _PIXEL_BLOCK[0]), _PIXEL_BLOCK[1], max(p.window.pixels, 1)
+    )
+    in_scratch = dst_pixel is None or (bool(epilogue) and dst_needs_scratch)
+    sizes = (
+        pixels * p.oc * 4 if in_scratch else 0,
+        pixels * p.depth * 4 if src_pixel is None else 0,
+        p.depth * p.oc * 4 if row is None else 0,
+        p.depth * PANEL_NBYTES if impl == "simd_im2col" else 0,
+    )
+    offsets = [sum(map(aligned, sizes[:i])) for i in range(5)]
+    w_group, w_oc, w_ic, *w = p.weights
+    return {
+        "window": p.window.record(), "batch": p.batch, "groups": p.groups, "ic": p.ic, "oc": p.oc,
+        "w_group": w_group, "w_oc": w_oc, "w_ic": w_ic, "w": w, "taps_outer": p.taps_outer, "w_row": row or 0,
+        "pack_weights": row is None, "gather": src_pixel is None, "transposed": p.transposed,
+        "src_pixel": src_pixel or 0, "dst_pixel": dst_pixel or 0, "pixel_block": pixels,
+        "tile_in_scratch": in_scratch, "has_epilogue": bool(epilogue),
+        "patch_offset": offsets[1], "weights_offset": offsets[2], "panel_offset": offsets[3],
+        "blas": blas_address("f32") if impl == "blas_im2col" else 0,
+    }, offsets[4]  # fmt: skip
+
+
+def _build_depthwise(problem: _Convolution, epilogue: bytes, dst_needs_scratch: bool, isa: str | None) -> KernelCall:
+    rows, ntasks, scratch_nbytes = plan_rows(
+        problem.window, problem.batch, problem.groups, epilogue=epilogue, dst_needs_scratch=dst_needs_scratch
+    )
+    values = {"rows": rows, "w_c": problem.weights[0], "w": problem.weights[3:]}
+    return pack(
+        "f32_conv_depthwise", _DEPTHWISE_LAYOUT, values,
+        ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
+    )  # fmt: skip

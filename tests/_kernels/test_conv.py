@@ -1,0 +1,314 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphpool._kernels import _dispatch
+from graphpool._kernels.conv import convolution, convolution_transpose
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
+from tests.helpers.kernel_runs import run_checked
+from tests.helpers.layouts import LAYOUTS, lay_out, read_back, strides_of
+from tests.helpers.onnx_node import run_node
+
+ISAS = _dispatch.isas()
+IMPLS = [("blas_im2col", None), *(("simd_im2col", isa) for isa in ISAS)]
+WEIGHTS = ["OIX", "XIO", "gap"]
+RTOL = 2e-6
+"""Of the sum of the magnitudes of all terms."""
+
+
+def normal(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def expected_conv(x, w, groups, strides, begin, end, dilations):
+    """By the definition, in float64: w is (group, oc, ic, spatial...)."""
+    ndim = x.ndim - 2
+    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(begin, end, strict=True)])
+    padded = padded.reshape(x.shape[0], groups, w.shape[2], *padded.shape[2:])
+    reach = [d * (k - 1) for k, d in zip(w.shape[3:], dilations, strict=True)]
+    dst = [(n - r - 1) // s + 1 for n, r, s in zip(padded.shape[3:], reach, strides, strict=True)]
+    out = np.zeros((x.shape[0], groups, w.shape[1], *dst))
+    for tap in itertools.product(*map(range, w.shape[3:])):
+        cut = tuple(
+            slice(t * d, t * d + s * (m - 1) + 1 if m else 0, s)
+            for t, d, s, m in zip(tap, dilations, strides, dst, strict=True)
+        )
+        assert len(cut) == ndim
+        out += np.einsum("ngi...,goi->ngo...", padded[(..., *cut)], w[(..., *tap)].astype(np.float64))
+    return out.reshape(x.shape[0], groups * w.shape[1], *dst)
+
+
+def expected_transpose(x, w, groups, strides, begin, end, dilations, extra):
+    """Every input cell adds its weighted kernel to the results, in float64."""
+    full = [
+        s * (n - 1) + d * (k - 1) + 1 + e
+        for n, k, s, d, e in zip(x.shape[2:], w.shape[3:], strides, dilations, extra, strict=True)
+    ]
+    out = np.zeros((x.shape[0], groups, w.shape[1], *full))
+    parts = x.reshape(x.shape[0], groups, w.shape[2], *x.shape[2:]).astype(np.float64)
+    for tap in itertools.product(*map(range, w.shape[3:])):
+        cut = tuple(
+            slice(t * d, t * d + s * (n - 1) + 1, s)
+            for t, d, s, n in zip(tap, dilations, strides, x.shape[2:], strict=True)
+        )
+        out[(..., *cut)] += np.einsum("ngi...,goi->ngo...", parts, w[(..., *tap)].astype(np.float64))
+    crop = tuple(slice(b, n - e) for b, e, n in zip(begin, end, full, strict=True))
+    return out[(..., *crop)].reshape(x.shape[0], groups * w.shape[1], *(c.stop - c.start for c in crop))
+
+
+def store_weights(w, layout):
+    """Flat memory and strides (group, oc, ic, spatial...) of weights."""
+    spatial = range(3, w.ndim)
+    order = {"OIX": (0, 1, 2, *spatial), "XIO": (*spatial, 2, 0, 1), "XOI": (*spatial, 1, 0, 2), "gap": range(w.ndim)}
+    order = tuple(order[layout])
+    strides, step = [0] * w.ndim, 2 if layout == "gap" else 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(w.shape[axis], 1)
+    memory = np.full(step, np.nan, np.float32)
+    memory[:: 2 if layout == "gap" else 1][: w.size] = w.transpose(order).reshape(-1)
+    return memory, tuple(strides)
+
+
+def check(
+    x, w, *, layout="NCX", src_layout=None, weights="OIX", impl="auto", isa=None, epilogue=None, transpose=False,
+    in_place=False, strides=None, begin=None, end=None, dilations=None, extra=None,
+):  # fmt: skip
+    """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare with the definition; returns the call."""
+    ndim, groups = x.ndim - 2, w.shape[0]
+    ones, zeros = (1,) * ndim, (0,) * ndim
+    geometry = (strides or ones, begin or zeros, end or zeros, dilations or ones)
+    if transpose:
+        expected, terms = (
+            expected_transpose(a, b, groups, *geometry, extra or zeros) for a, b in ((x, w), (abs(x), abs(w)))
+        )
+    else:
+        expected, terms = (expected_conv(a, b, groups, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
+    memory, w_strides = store_weights(w, weights)
+    build, more = (convolution_transpose, {"output_padding": extra}) if transpose else (convolution, {})
+    call = build(
+        x.shape[0], x.shape[1], groups * w.shape[1], x.shape[2:], w.shape[3:], groups=groups,
+        src_strides=strides_of(x.shape, src_layout or layout), dst_strides=strides_of(expected.shape, layout),
+        weights_strides=w_strides, strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, impl=impl,
+        isa=isa, epilogue=epilogue(expected.shape, layout) if epilogue else b"", dst_needs_scratch=not in_place, **more,
+    )  # fmt: skip
+    size = expected.size * (2 if layout.endswith("gap") else 1)
+    flat = run_checked(call, size, lay_out(x, src_layout or layout), memory, dst_index=2)
+    out = read_back(flat, expected.shape, layout)
+    wanted = np.maximum(expected, 0) + 1 if epilogue else expected
+    assert (np.abs(out - wanted) <= RTOL * (terms + bool(epilogue)) + 1e-30).all()
+    return call
+
+
+def relu_plus_one(shape, layout):
+    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]) if layout == "NXC" else shape)
+    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
+    builder.store(0, "f32", None, value)
+    return builder.epilogue()
+
+
+CASES = {
+    "1d": {"x": (2, 3, 11), "w": (1, 5, 3, 3), "begin": (1,), "end": (1,)},
+    "3x3": {"x": (2, 4, 9, 8), "w": (1, 6, 4, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "strided": {"x": (1, 3, 12, 11), "w": (1, 33, 3, 5, 3), "strides": (2, 3), "begin": (2, 0), "end": (1, 2)},
+    "dilated": {"x": (1, 2, 13, 10), "w": (1, 4, 2, 3, 2), "dilations": (2, 3), "begin": (2, 1), "end": (2, 1)},
+    "grouped": {"x": (2, 6, 7, 7), "w": (3, 4, 2, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "3d": {"x": (1, 2, 5, 6, 7), "w": (1, 3, 2, 2, 3, 3), "strides": (1, 2, 2), "begin": (0, 1, 1), "end": (1, 1, 0)},
+    "1x1": {"x": (2, 16, 5, 7), "w": (1, 9, 16, 1, 1)},
+    "1x1_grouped": {"x": (2, 8, 5, 7), "w": (2, 3, 4, 1, 1)},
+    "1x1_strided": {"x": (1, 8, 6, 7), "w": (1, 3, 8, 1, 1), "strides": (2, 2)},
+    "pixel": {"x": (3, 8, 1, 1), "w": (1, 5, 8, 1, 1)},
+    "one_channel": {"x": (2, 3, 6, 6), "w": (1, 1, 3, 3, 3)},
+    "multiplier": {"x": (1, 4, 6, 6), "w": (4, 2, 1, 3, 3)},
+}  # fmt: skip
+DEPTHWISE = {
+    "3x3": {"x": (2, 70, 9, 8), "w": (70, 1, 1, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "strided": {"x": (1, 17, 12, 35), "w": (17, 1, 1, 5, 3), "strides": (2, 3), "begin": (2, 0), "end": (1, 2)},
+    "dilated": {"x": (1, 20, 13, 40), "w": (20, 1, 1, 3, 2), "dilations": (2, 3), "begin": (2, 1), "end": (2, 1)},
+    "1d": {"x": (2, 3, 11), "w": (3, 1, 1, 3), "begin": (1,), "end": (1,)},
+    "3d": {"x": (1, 5, 5, 6, 7), "w": (5, 1, 1, 2, 3, 3), "begin": (0, 1, 1), "end": (1, 1, 0)},
+}  # fmt: skip
+TRANSPOSED = {
+    "1d": {"x": (2, 3, 6), "w": (1, 5, 3, 3), "strides": (2,), "begin": (1,), "end": (1,), "extra": (1,)},
+    "2x2": {"x": (1, 4, 5, 4), "w": (1, 6, 4, 2, 2), "strides": (2, 2)},
+    "gaps": {"x": (1, 2, 4, 5), "w": (1, 3, 2, 1, 2), "strides": (3, 3), "extra": (2, 0)},
+    "dilated": {"x": (1, 2, 5, 6), "w": (1, 3, 2, 3, 2), "strides": (2, 3), "dilations": (3, 2), "begin": (1, 2)},
+    "grouped": {"x": (2, 6, 4, 4), "w": (2, 2, 3, 3, 3), "strides": (2, 1), "begin": (1, 0), "end": (0, 2)},
+    "3d": {"x": (1, 2, 3, 4, 3), "w": (1, 3, 2, 2, 3, 2), "strides": (2, 1, 2), "begin": (0, 1, 0)},
+    "depthwise": {"x": (1, 4, 4, 4), "w": (4, 1, 1, 3, 3), "strides": (2, 2), "begin": (1, 1), "end": (1, 1)},
+    "1x1": {"x": (1, 4, 4, 4), "w": (1, 5, 4, 1, 1)},
+}  # fmt: skip
+
+
+def arrays(case):
+    return normal(case["x"]), normal(case["w"], 1), {key: case[key] for key in case if key not in ("x", "w")}
+
+
+@pytest.mark.parametrize(("impl", "isa"), IMPLS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("case", CASES)
+def test_convolution_equals_the_definition(impl, isa, layout, weights, case):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, layout=layout, weights=weights, impl=impl, isa=isa, **geometry)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_depthwise_equals_the_definition(isa, layout, weights, case):
+    x, w, geometry = arrays(DEPTHWISE[case])
+    call = check(x, w, layout=layout, weights=weights, isa=isa, **geometry)
+    assert call.kernel.name == "f32_conv_depthwise"
+    check(x, w, layout=layout, weights=weights, isa=isa, impl="simd_im2col", **geometry)
+
+
+@pytest.mark.parametrize(("impl", "isa"), IMPLS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("weights", [*WEIGHTS, "XOI"])
+@pytest.mark.parametrize("case", TRANSPOSED)
+def test_transposed_equals_the_definition(impl, isa, layout, weights, case):
+    x, w, geometry = arrays(TRANSPOSED[case])
+    check(x, w, layout=layout, weights=weights, impl=impl, isa=isa, transpose=True, **geometry)
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("case", [*CASES, *(f"depthwise_{name}" for name in DEPTHWISE)])
+def test_epilogue_runs_on_every_result(layout, in_place, case):
+    x, w, geometry = arrays(DEPTHWISE[case[10:]] if case.startswith("depthwise_") else CASES[case])
+    for impl in ("auto", "simd_im2col"):
+        check(x, w, layout=layout, epilogue=relu_plus_one, in_place=in_place, impl=impl, **geometry)
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("case", TRANSPOSED)
+def test_epilogue_runs_on_every_transposed_result(layout, case):
+    x, w, geometry = arrays(TRANSPOSED[case])
+    check(x, w, layout=layout, epilogue=relu_plus_one, transpose=True, **geometry)
+
+
+@pytest.mark.parametrize("case", ["3x3", "strided", "dilated", "grouped", "3d"])
+def test_equals_onnx_conv(case):
+    x, w, geometry = arrays(CASES[case])
+    ndim = x.ndim - 2
+    begin, end = geometry.get("begin", (0,) * ndim), geometry.get("end", (0,) * ndim)
+    strides, dilations = geometry.get("strides", (1,) * ndim), geometry.get("dilations", (1,) * ndim)
+    inputs = {"x": x, "w": w.reshape(-1, *w.shape[2:])}
+    got = run_node(
+        "Conv", inputs, group=w.shape[0], pads=[*begin, *end], strides=list(strides), dilations=list(dilations)
+    )
+    expected = expected_conv(x, w, w.shape[0], strides, begin, end, dilations)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["1d", "2x2", "dilated"])
+def test_equals_onnx_conv_transpose(case):
+    x, w, geometry = arrays(TRANSPOSED[case])
+    ndim = x.ndim - 2
+    begin, end, extra = (geometry.get(name, (0,) * ndim) for name in ("begin", "end", "extra"))
+    strides, dilations = geometry.get("strides", (1,) * ndim), geometry.get("dilations", (1,) * ndim)
+    got = run_node(
+        "ConvTranspose", {"x": x, "w": np.ascontiguousarray(np.swapaxes(w[0], 0, 1))}, pads=[*begin, *end],
+        strides=list(strides), dilations=list(dilations), output_padding=list(extra),
+    )  # fmt: skip
+    expected = expected_transpose(x, w, 1, strides, begin, end, dilations, extra)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("impl", "isa"), IMPLS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_blocks_of_pixels_that_begin_inside_a_row(impl, isa, layout):
+    call = check(normal((1, 3, 37, 61)), normal((1, 5, 3, 3, 3), 1), layout=layout, impl=impl, isa=isa)
+    assert call.ntasks > 1
+
+
+@pytest.mark.parametrize("impl", ["blas_im2col", "simd_im2col"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("x", "w"),
+    [((0, 3, 5), (1, 2, 3, 3)), ((2, 0, 5), (1, 2, 0, 3)), ((2, 3, 5), (1, 0, 3, 3)), ((2, 3, 0), (1, 2, 3, 3)),
+     ((2, 3, 2), (1, 2, 3, 5))],
+)  # fmt: skip
+def test_zero_sizes(impl, layout, x, w):
+    check(normal(x), normal(w), layout=layout, impl=impl, begin=(1,), end=(1,))
+
+
+def test_source_and_result_may_differ_in_layout():
+    for layout, src_layout in itertools.permutations(LAYOUTS, 2):
+        for case in (CASES["3x3"], CASES["1x1"], DEPTHWISE["3x3"]):
+            x, w, geometry = arrays(case)
+            check(x, w, layout=layout, src_layout=src_layout, **geometry)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_random_geometry(data):
+    ndim, transpose = data.draw(st.integers(1, 3)), data.draw(st.booleans())
+    draw = lambda low, high: tuple(data.draw(st.integers(low, high)) for _ in range(ndim))  # noqa: E731
+    groups, oc, ic, batch = (data.draw(st.integers(1, high)) for high in (3, 4, 4, 2))
+    src, kernel, strides, dilations, begin, end = draw(1, 7), draw(1, 3), draw(1, 3), draw(1, 3), draw(0, 2), draw(0, 2)
+    extra = draw(0, 1) if transpose else None
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    if transpose:
+        sizes = [s * (n - 1) + r - b - e for n, r, s, b, e in zip(src, reach, strides, begin, end, strict=True)]
+    else:
+        sizes = [n + b + e - r for n, r, b, e in zip(src, reach, begin, end, strict=True)]
+    if min(sizes) < 0:
+        begin = end = None
+        src = tuple(max(n, r) for n, r in zip(src, reach, strict=True))
+    impl, isa = data.draw(st.sampled_from([("auto", None), *IMPLS]))
+    check(
+        normal((batch, groups * ic, *src)), normal((groups, oc, ic, *kernel), 1), transpose=transpose, extra=extra,
+        layout=data.draw(st.sampled_from(LAYOUTS)), src_layout=data.draw(st.sampled_from(LAYOUTS)),
+        weights=data.draw(st.sampled_from([*WEIGHTS, "XOI"])), impl=impl, isa=isa, strides=strides, begin=begin,
+        end=end, dilations=dilations,
+    )  # fmt: skip
+
+
+def test_patches_stay_bounded():
+    shape = (1, 256, 200, 200)
+    call = convolution(
+        1, 256, 256, (200, 200), (3, 3), src_strides=strides_of(shape, "NXC"), dst_strides=strides_of(shape, "NXC"),
+        weights_strides=(0, 1, 256, 256 * 256 * 3, 256 * 256), pads_begin=(1, 1), pads_end=(1, 1),
+    )  # fmt: skip
+    assert call.scratch_nbytes < 2 << 20
+
+
+@pytest.mark.parametrize("build", [convolution, convolution_transpose])
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [
+        (InvalidArgumentError, {"groups": 3}),
+        (InvalidArgumentError, {"groups": 0}),
+        (InvalidArgumentError, {"impl": "winograd"}),
+        (UnsupportedError, {"impl": "depthwise"}),
+        (InvalidShapeError, {"kernel": (3,)}),
+        (InvalidShapeError, {"strides": (0, 1)}),
+        (InvalidShapeError, {"pads_begin": (1,)}),
+        (InvalidShapeError, {"pads_begin": (9, 9), "kernel": (30, 30), "pads_end": (90, 90), "src_spatial": (1,)}),
+        (InvalidShapeError, {"weights_strides": (1, 1, 1)}),
+        (InvalidShapeError, {"batch": -1}),
+        (UnsupportedError, {"src_spatial": (), "kernel": ()}),
+    ],
+)
+def test_bad_arguments_raise(build, error, change):
+    good = {
+        "batch": 1, "in_channels": 4, "out_channels": 4, "src_spatial": (6, 6), "kernel": (3, 3),
+        "src_strides": (144, 36, 6, 1), "dst_strides": (64, 16, 4, 1), "weights_strides": (0, 36, 9, 3, 1),
+    }  # fmt: skip
+    with pytest.raises(error):
+        build(**(good | change))
+
+
+def test_negative_result_extent_raises():
+    with pytest.raises(InvalidShapeError, match="result extent"):
+        convolution_transpose(
+            1, 1, 1, (2,), (1,), src_strides=(2, 2, 1), dst_strides=(1, 1, 1), weights_strides=(1, 1, 1, 1),
+            pads_begin=(3,),
+        )  # fmt: skip
