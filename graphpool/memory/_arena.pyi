@@ -1,7 +1,7 @@
 from types import TracebackType
 from typing import Self
 
-from ..typing import MemoryResource
+from graphpool.typing import MemoryResource
 from ._budget import Budget
 from ._stats import ArenaStats
 

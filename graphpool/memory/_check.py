@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 
 __all__ = ["MAX_NBYTES", "check_request", "not_held", "out_of_memory"]
 
@@ -32,7 +32,13 @@ def check_request(nbytes: object, alignment: object) -> None:
 
 
 def out_of_memory(
-    requested: int, *, in_use: int, limit: int, resource: str, smallest_limit: int | None = None, hint: str | None = None
+    requested: int,
+    *,
+    in_use: int,
+    limit: int,
+    resource: str,
+    smallest_limit: int | None = None,
+    hint: str | None = None,
 ) -> OutOfMemoryError:
     """The error for a request that does not fit; all sizes in bytes."""
     what = f"{resource} cannot supply {requested} bytes"

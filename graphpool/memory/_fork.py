@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Protocol
 from weakref import WeakSet
 
-__all__ = ["reset_in_child"]
+__all__ = ["Locked", "reset_in_child"]
 
 
 class _Resettable(Protocol):
@@ -19,6 +20,17 @@ _live: WeakSet[_Resettable] = WeakSet()
 def reset_in_child(item: _Resettable) -> None:
     """Call ``item._reset_in_child()`` in every child that is forked from now on; `item` is held weakly."""
     _live.add(item)
+
+
+class Locked:
+    """Base of what has a lock: re-entrant, since a collected lease may call in at any moment, and free in a child."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        reset_in_child(self)
+
+    def _reset_in_child(self) -> None:
+        self._lock = threading.RLock()
 
 
 def _reset_all() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

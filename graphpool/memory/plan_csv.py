@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, explain
 from .planner import BufferInfo
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def read_csv(path: str | Path) -> list[BufferInfo]:
         rows = csv.DictReader(file)
         missing = [name for name in _REQUIRED if name not in (rows.fieldnames or ())]
         if missing:
-            raise InvalidArgumentError(explain(f"{path} lacks columns", accepted=", ".join(_REQUIRED), got=rows.fieldnames))
+            raise InvalidArgumentError(
+                explain(f"{path} lacks columns", accepted=", ".join(_REQUIRED), got=rows.fieldnames)
+            )
         return [_parse(row, f"{path}, line {rows.line_num}") for row in rows]
 
 

@@ -1,7 +1,7 @@
 """Static planning: from sizes and lifetimes to offsets in one arena.
 
-``plan`` runs a portfolio of greedy orders and, when a deadline allows it, the exact search. A plan is a value: it can be
-computed long before any memory exists, and `check_plan` verifies it without sharing a line of code.
+``plan`` runs a portfolio of greedy orders and, when a deadline allows it, the exact search. A plan is a value: it can
+be computed long before any memory exists, and `check_plan` verifies it without sharing a line of code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, explain
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
 
@@ -26,7 +26,7 @@ METHODS = ("auto", "greedy", "exact", *(f"{order}_{fit}" for order in ORDERS for
 """What ``plan(method=)`` accepts: a strategy, or one greedy order with best or first fit."""
 
 _MAX_TOTAL = 2**60
-# What the portfolio may spend before it stops with fewer passes, counted and not timed, so that plans repeat. Unit: looks
+# What the portfolio may spend before it stops with fewer passes: counted, not timed, so that plans repeat. Unit: looks
 # at a placed buffer, about 2 ns each.
 _GREEDY_EFFORT = 3.5e8
 
@@ -149,7 +149,8 @@ def plan(
 
     Notes
     -----
-    Threads: safe, runs without the GIL. Cost: at most ten greedy passes of O(n * placed); fewer above about 8,000 buffers.
+    Threads: safe, runs without the GIL. Cost: at most ten greedy passes of O(n * placed); fewer above about 8,000
+    buffers.
     Source: greedy orders after Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020);
     exact search after Moffitt, "MiniMalloc" (ASPLOS 2024).
 
@@ -205,21 +206,21 @@ def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> _Problem:
 
 def _check_buffer(item: BufferInfo) -> None:
     """Refuse what has no meaning, naming the buffer."""
-    numbers = [item.lower, item.upper, item.size, item.alignment, item.offset or 0, *(t for gap in item.gaps for t in gap)]
+    numbers = [item.lower, item.upper, item.size, item.alignment, item.offset or 0]
+    numbers += [time for gap in item.gaps for time in gap]
     if not all(isinstance(number, int) and abs(number) < 2**62 for number in numbers):
-        raise InvalidArgumentError(explain(f"buffer {item.id!r}", accepted="ints below 2**62", got=numbers))
-    problems = {
-        f"lifetime [{item.lower}, {item.upper}) is empty": item.lower >= item.upper,
-        f"size {item.size} is negative": item.size < 0,
-        f"alignment {item.alignment} is not positive": not 0 < item.alignment <= 2**30,
-        f"offset {item.offset} is negative": item.offset is not None and item.offset < 0,
-        f"gaps {item.gaps} leave the lifetime": any(
-            not item.lower <= lower < upper <= item.upper for lower, upper in item.gaps
-        ),
-    }
-    for problem, holds in problems.items():
-        if holds:
-            raise InvalidArgumentError(explain(f"buffer {item.id!r}: {problem}"), buffer_id=item.id)
+        problem = f"{numbers} are not all ints below 2**62"
+    elif item.lower >= item.upper:
+        problem = f"lifetime [{item.lower}, {item.upper}) is empty"
+    elif item.size < 0 or (item.offset or 0) < 0:
+        problem = f"size {item.size} or offset {item.offset} is negative"
+    elif not 0 < item.alignment <= 2**30:
+        problem = f"alignment {item.alignment} is not between 1 and 2**30"
+    elif any(not item.lower <= lower < upper <= item.upper for lower, upper in item.gaps):
+        problem = f"gaps {item.gaps} leave the lifetime or are empty"
+    else:
+        return
+    raise InvalidArgumentError(explain(f"buffer {item.id!r}: {problem}"), buffer_id=item.id)
 
 
 def _live_sizes(problem: _Problem) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
