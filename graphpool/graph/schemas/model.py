@@ -244,16 +244,19 @@ class OpSchema:
         shapes = [_fill(shape, tensor.shape) for shape, tensor in zip(inferred, op.outputs, strict=True)]
         for index, shape in enumerate(shapes):
             if shape is not None:
-                self._check_result(query, index, shape)
+                self._check_result(op, index, shape)
         return shapes
 
-    def _check_result(self, query: ShapeQuery, index: int, shape: tuple[int, ...]) -> None:
-        name = f'output "{self.output_port(index).name}" (tensor {query.op.outputs[index].id})'
-        fields: dict[str, Any] = {"port": self.output_port(index).name, "tensor_id": query.op.outputs[index].id}
+    def _check_result(self, op: OpLike, index: int, shape: tuple[int, ...]) -> None:
         if len(shape) > MAX_NDIM:
-            query.fail(f"{name} has too many dimensions", accepted=f"at most {MAX_NDIM}", got=len(shape), **fields)
-        if math.prod([dim for dim in shape if dim > 0]) >= 2**63:
-            query.fail(f"{name} is too large", accepted="fewer than 2**63 elements", got=format_shape(shape), **fields)
+            what, accepted = "has too many dimensions", f"at most {MAX_NDIM}"
+        elif math.prod([dim for dim in shape if dim > 0]) >= 2**63:
+            what, accepted = "is too large", "fewer than 2**63 elements"
+        else:
+            return
+        port, tensor_id = self.output_port(index).name, op.outputs[index].id
+        refuse(op, f'output "{port}" (tensor {tensor_id}) {what}', error=InvalidShapeError, accepted=accepted,
+               got=format_shape(shape), port=port, tensor_id=tensor_id)  # fmt: skip
 
     def check_outputs(self, op: OpLike, shapes: Sequence[Shape]) -> None:
         """Compare the shapes that an op gives for its outputs with inferred ones, as far as both are known.
