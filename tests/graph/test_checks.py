@@ -138,7 +138,7 @@ def test_inputs_that_contradict_attributes(
 @pytest.mark.parametrize(
     ("kind", "inputs", "attrs", "message"),
     [
-        ("Convolution", [IMAGE, "f32 3,3,4,6"], CONV | {"strides": (1,)}, '"strides" has the wrong length; accepted: 2'),
+        ("Convolution", [IMAGE, "f32 3,3,4,6"], CONV | {"strides": (1,)}, '"strides" has the wrong length'),
         ("MaxPool", [IMAGE], POOL | {"dilations": (1, 1, 1)}, '"dilations" has the wrong length; accepted: 2'),
         ("DynamicQuantize", ["f32 2,3", "f32 2"], {"qtype": "per_channel"}, r'"scales" .* accepted: \(3,\)'),
         ("DynamicQuantize", ["f32 2,3", "f32", "s32 2"], {}, r'"zps" .* accepted: \(1,\) for qtype per_tensor'),

@@ -158,11 +158,12 @@ def conv_backward_data(query: ShapeQuery) -> Sequence[Shape]:
     """
     diff_dst, weights = query.shape(0), query.shape(1)
     shape = _source(query, 2, "dst_shape")
+    if shape is not None and (min(shape, default=-1) < 0 or (diff_dst is not None and len(shape) != len(diff_dst))):
+        query.fail('"dst_shape" is malformed', accepted="as many sizes as diff_dst has, of 0 or more", got=shape,
+                   attribute="dst_shape")  # fmt: skip
     if weights is None or diff_dst is None:
         return [shape]
     if shape is not None:
-        if len(shape) != len(diff_dst) or min(shape) < 0:
-            query.fail('"dst_shape" is malformed', accepted=f"{len(diff_dst)} sizes", got=shape, attribute="dst_shape")
         _expect(query, 0, _forward(query, shape, weights, False, 1))
         return [shape]
     query.rank(0, len(diff_dst), "at least 3-D", len(diff_dst) >= 3)
@@ -290,9 +291,12 @@ def pool_backward_src_shape(query: ShapeQuery) -> Sequence[Shape]:
 
 
 def _scaled(size: int, scale: float) -> int:
-    # The product is taken in float32, the attribute's type: 0.29f * 100 is 29, in float64 it would give 28. A huge
-    # one is cut, and then refused for its element count.
-    return size if size == UNKNOWN_DIM else int(min(float(np.float32(size) * np.float32(scale)), 2.0**63))
+    """trunc(size * scale), the product taken in float32, the attribute's type: 100 * 0.29f is 29, not 28."""
+    if size == UNKNOWN_DIM:
+        return size
+    # Two float32 multiply exactly in float64. A huge product is cut, and then refused for its element count.
+    exact = size * float(np.float32(min(scale, 2.0**63)))
+    return int(np.float32(min(exact, 2.0**63)))
 
 
 def _interpolated(query: ShapeQuery, sizes_port: int) -> Shape:
