@@ -30,10 +30,23 @@ class FakeOp:
     id: int = 3
     name: str = "n"
 
+    @property
+    def label(self) -> str:
+        """How messages name the op."""
+        return f'op {self.id} "{self.name}" ({self.kind})'
+
     def infer(self, values: dict[int, Any] | None = None) -> list[tuple[int, ...] | None]:
         """Shapes of the outputs, when the op gives none for them."""
         blank = replace(self, outputs=tuple(replace(tensor, shape=None) for tensor in self.outputs))
         return get_schema(self.kind).infer_shapes(blank, [tensor.shape for tensor in self.inputs], values)
+
+    def agrees_with(self, shapes: list[tuple[int, ...] | None]) -> bool:
+        """Whether the op's outputs have these shapes, as far as both are known."""
+        pairs = [(a, b.shape) for a, b in zip(shapes, self.outputs, strict=True) if None not in (a, b.shape)]
+        return all(
+            len(a) == len(b) and all(UNKNOWN_DIM in (x, y) or x == y for x, y in zip(a, b, strict=True))
+            for a, b in pairs
+        )
 
     def validate(self) -> None:
         """Run the schema's validation."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphpool.graph.logical_tensor import describe_shape
 from graphpool.graph.shapes import (
     channel_axis,
     conv_weight_axes,
@@ -18,7 +19,7 @@ from graphpool.graph.shapes import (
 )
 from graphpool.typing import UNKNOWN_DIM
 
-from .query import Shape, ShapeQuery, format_shape
+from .query import Shape, ShapeQuery
 from .rules_basic import data_axis, vector
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _forward(query: ShapeQuery, src: Sequence[int], weights: Sequence[int], tran
     inner = weights[i_axis]
     if not transposed and inner != UNKNOWN_DIM:
         inner *= groups
-    why = f"the weights' input channels in {format_shape(weights)}, groups={groups}"
+    why = f"the weights' input channels in {describe_shape(weights)}, groups={groups}"
     query.dim(port, channel_axis(len(src), attrs["data_format"]), channels, inner, why)
     outer = _grouped(query, weights[i_axis if transposed else o_axis], weights[o_axis], transposed)
     return _join(query, batch, outer, _conv_sizes(query, spatial, kernel, transposed))
@@ -79,7 +80,7 @@ def _forward(query: ShapeQuery, src: Sequence[int], weights: Sequence[int], tran
 
 def _same_rank(query: ShapeQuery, weights: Sequence[int], ndim: int) -> None:
     if len(weights) != ndim:
-        query.fail(f"weights of shape {format_shape(weights)} do not fit the data", accepted=f"{ndim}-D, as the data",
+        query.fail(f"weights of shape {describe_shape(weights)} do not fit the data", accepted=f"{ndim}-D, as the data",
                    got=f"{len(weights)}-D")  # fmt: skip
 
 
@@ -182,7 +183,7 @@ def _transposed_source(query: ShapeQuery, diff_dst: tuple[int, ...], weights: tu
     i_axis, o_axis, kernel_axes = conv_weight_axes(len(weights), query.attrs["weights_format"])
     outer = _grouped(query, weights[i_axis], weights[o_axis], True)
     axis = channel_axis(len(diff_dst), query.attrs["data_format"])
-    query.dim(port, axis, channels, outer, f"the weights' output channels in {format_shape(weights)}")
+    query.dim(port, axis, channels, outer, f"the weights' output channels in {describe_shape(weights)}")
     return _join(query, batch, weights[i_axis], _conv_sizes(query, spatial, [weights[k] for k in kernel_axes], False))
 
 
