@@ -10,9 +10,10 @@ import math
 from typing import TYPE_CHECKING, NoReturn
 
 from graphpool.errors import InvalidDataTypeError, InvalidShapeError
+from graphpool.graph.logical_tensor import describe_shape
 from graphpool.typing import UNKNOWN_DIM, DataType
 
-from .schemas.query import OpLike, TensorLike, format_shape, refuse
+from .schemas.query import OpLike, TensorLike, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,8 +216,8 @@ def dynamic_quantization(op: OpLike) -> None:
         if len(shape) != len(expected) or any(a != b and UNKNOWN_DIM not in (a, b)
                                               for a, b in zip(shape, expected, strict=True)):  # fmt: skip
             refuse(op, f'input "{name}" (tensor {tensor.id}) has the wrong shape', error=InvalidShapeError,
-                   accepted=f"{format_shape(expected)} for qtype {qtype}", got=format_shape(tensor.shape), port=name,
-                   tensor_id=tensor.id, expected=expected)  # fmt: skip
+                   accepted=f"{describe_shape(expected)} for qtype {qtype}", got=describe_shape(tensor.shape),
+                   port=name, tensor_id=tensor.id, expected=expected)  # fmt: skip
 
 
 def _group_counts(op: OpLike) -> tuple[int, ...] | None:
@@ -229,5 +230,5 @@ def _group_counts(op: OpLike) -> tuple[int, ...] | None:
         return None
     if len(group) != len(shape) or any(dim != UNKNOWN_DIM and dim % size
                                        for dim, size in zip(shape, group, strict=True)):  # fmt: skip
-        _refuse_attribute(op, "group_shape", "does not divide src", f"divisors of {format_shape(shape)}", group)
+        _refuse_attribute(op, "group_shape", "does not divide src", f"divisors of {describe_shape(shape)}", group)
     return tuple(UNKNOWN_DIM if dim == UNKNOWN_DIM else dim // size for dim, size in zip(shape, group, strict=True))

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphpool.errors import InvalidDataTypeError, InvalidOpError, InvalidShapeError, explain
+from graphpool.graph.logical_tensor import describe_shape
 from graphpool.typing import MAX_NDIM, UNKNOWN_DIM, DataType
 
-from .query import OpLike, Shape, ShapeQuery, TensorLike, format_shape, label, refuse
+from .query import OpLike, Shape, ShapeQuery, TensorLike, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -227,7 +228,7 @@ class OpSchema:
 
         Notes
         -----
-        The result is not compared with the shapes that the op gives for its outputs: `check_outputs` does that.
+        A given shape only fills what the inputs leave open: that it contradicts them is for the caller to see.
         """
         query = ShapeQuery(self, op, input_shapes, values or {})
         for index, shape in enumerate(input_shapes):
@@ -239,40 +240,24 @@ class OpSchema:
             if "op_id" in error.fields:
                 raise
             raise InvalidShapeError(
-                f"{label(op)}: {error}", **(error.fields | {"op_id": op.id, "op_kind": op.kind})
+                f"{op.label}: {error}", **(error.fields | {"op_id": op.id, "op_kind": op.kind})
             ) from None
         shapes = [_fill(shape, tensor.shape) for shape, tensor in zip(inferred, op.outputs, strict=True)]
         for index, shape in enumerate(shapes):
             if shape is not None:
-                self._check_result(query, index, shape)
+                self._check_result(op, index, shape)
         return shapes
 
-    def _check_result(self, query: ShapeQuery, index: int, shape: tuple[int, ...]) -> None:
-        name = f'output "{self.output_port(index).name}" (tensor {query.op.outputs[index].id})'
-        fields: dict[str, Any] = {"port": self.output_port(index).name, "tensor_id": query.op.outputs[index].id}
+    def _check_result(self, op: OpLike, index: int, shape: tuple[int, ...]) -> None:
         if len(shape) > MAX_NDIM:
-            query.fail(f"{name} has too many dimensions", accepted=f"at most {MAX_NDIM}", got=len(shape), **fields)
-        if math.prod([dim for dim in shape if dim > 0]) >= 2**63:
-            query.fail(f"{name} is too large", accepted="fewer than 2**63 elements", got=format_shape(shape), **fields)
-
-    def check_outputs(self, op: OpLike, shapes: Sequence[Shape]) -> None:
-        """Compare the shapes that an op gives for its outputs with inferred ones, as far as both are known.
-
-        Raises
-        ------
-        InvalidShapeError
-            One contradicts the other.
-        """
-        for index, (shape, tensor) in enumerate(zip(shapes, op.outputs, strict=True)):
-            given = tensor.shape
-            if shape is None or given is None or shape == given:
-                continue
-            pairs = zip(shape, given, strict=False)
-            if len(shape) != len(given) or any(a != b and UNKNOWN_DIM not in (a, b) for a, b in pairs):
-                port = self.output_port(index).name
-                refuse(op, f'output "{port}" (tensor {tensor.id}) has the wrong shape', error=InvalidShapeError,
-                       accepted=format_shape(shape), got=format_shape(given), port=port, tensor_id=tensor.id,
-                       expected=shape)  # fmt: skip
+            what, accepted = "has too many dimensions", f"at most {MAX_NDIM}"
+        elif math.prod([dim for dim in shape if dim > 0]) >= 2**63:
+            what, accepted = "is too large", "fewer than 2**63 elements"
+        else:
+            return
+        port, tensor_id = self.output_port(index).name, op.outputs[index].id
+        refuse(op, f'output "{port}" (tensor {tensor_id}) {what}', error=InvalidShapeError, accepted=accepted,
+               got=describe_shape(shape), port=port, tensor_id=tensor_id)  # fmt: skip
 
 
 def _check_shape(query: ShapeQuery, index: int, shape: tuple[int, ...]) -> None:

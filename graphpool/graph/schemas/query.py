@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from graphpool.errors import GraphpoolError, InvalidOpError, InvalidShapeError, explain
+from graphpool.graph.logical_tensor import describe_shape
 from graphpool.typing import UNKNOWN_DIM, DataType
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from .model import OpSchema
 
-__all__ = ["OpLike", "Shape", "ShapeQuery", "TensorLike", "format_shape", "label", "refuse"]
+__all__ = ["OpLike", "Shape", "ShapeQuery", "TensorLike", "refuse"]
 
 Shape: TypeAlias = tuple[int, ...] | None
 """Dimensions, of which some may be UNKNOWN_DIM; None when even the rank is unknown."""
@@ -51,8 +52,8 @@ class OpLike(Protocol):
         ...
 
     @property
-    def name(self) -> str:
-        """Free text, may be empty."""
+    def label(self) -> str:
+        """How messages name the op."""
         ...
 
     @property
@@ -71,20 +72,6 @@ class OpLike(Protocol):
         ...
 
 
-def label(op: OpLike) -> str:
-    """How messages name an op: ``op 3 "fc1" (MatMul)``."""
-    name = f' "{op.name}"' if op.name else ""
-    return f"op {op.id}{name} ({op.kind})"
-
-
-def format_shape(shape: Sequence[int] | None) -> str:
-    """A shape as messages print it: ``(2, ?)``, or ``unknown rank``."""
-    if shape is None:
-        return "unknown rank"
-    dims = ["?" if dim == UNKNOWN_DIM else str(dim) for dim in shape]
-    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
-
-
 def refuse(
     op: OpLike,
     what: str,
@@ -96,7 +83,7 @@ def refuse(
     **fields: Any,
 ) -> NoReturn:
     """Raise `error` about `op`, with ``op_id`` and ``op_kind`` among its fields."""
-    message = explain(f"{label(op)}: {what}", accepted=accepted, got=got, hint=hint)
+    message = explain(f"{op.label}: {what}", accepted=accepted, got=got, hint=hint)
     raise error(message, op_id=op.id, op_kind=op.kind, **fields)
 
 
@@ -162,7 +149,7 @@ class ShapeQuery:
         if got == UNKNOWN_DIM:
             return expected
         if expected not in (UNKNOWN_DIM, got):
-            found = f"{got} in shape {format_shape(self.shape(port))}"
+            found = f"{got} in shape {describe_shape(self.shape(port))}"
             what, accepted = f"has the wrong dimension {axis}", f"{expected} ({why})"
             self.fail(what, port=port, accepted=accepted, got=found, dim=axis, expected=expected)
         return got
@@ -170,7 +157,7 @@ class ShapeQuery:
     def rank(self, port: int, ndim: int, accepted: str, ok: bool) -> None:
         """Raise InvalidShapeError unless `ok`: input `port` of rank `ndim` does not fit."""
         if not ok:
-            found = f"{ndim}-D {format_shape(self.shape(port))}"
+            found = f"{ndim}-D {describe_shape(self.shape(port))}"
             self.fail("has the wrong rank", port=port, accepted=accepted, got=found, ndim=ndim)
 
     def match(self, port: int, expected: Shape, why: str) -> Shape:

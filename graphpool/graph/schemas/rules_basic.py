@@ -6,10 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidOpError
+from graphpool.graph.logical_tensor import describe_shape
 from graphpool.graph.shapes import broadcast_shapes, channel_axis, is_broadcastable
 from graphpool.typing import MAX_NDIM, UNKNOWN_DIM
 
-from .query import Shape, ShapeQuery, format_shape
+from .query import Shape, ShapeQuery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,7 @@ def _broadcast(query: ShapeQuery, first: int, second: int) -> Shape:
     if isinstance(out, int):
         query.fail(
             f"does not broadcast with {query.name(first)} at dimension {out}", port=second, dim=out, expected=a[out],
-            accepted=f"{a[out]} or 1 there, to fit {format_shape(a)}", got=f"{b[out]} in shape {format_shape(b)}",
+            accepted=f"{a[out]} or 1 there, to fit {describe_shape(a)}", got=f"{b[out]} in shape {describe_shape(b)}",
         )  # fmt: skip
     return out
 
@@ -59,8 +60,8 @@ def one_way(query: ShapeQuery, port: int, big: Shape, why: str) -> None:
     """Require that input `port` broadcasts to `big` without enlarging it."""
     small = query.shape(port)
     if small is not None and big is not None and not is_broadcastable(small, big):
-        query.fail(f"does not broadcast to {why}", port=port, accepted=f"dimensions of {format_shape(big)}, or 1",
-                   got=format_shape(small), expected=big)  # fmt: skip
+        query.fail(f"does not broadcast to {why}", port=port, accepted=f"dimensions of {describe_shape(big)}, or 1",
+                   got=describe_shape(small), expected=big)  # fmt: skip
 
 
 def select(query: ShapeQuery) -> Sequence[Shape]:
@@ -137,7 +138,7 @@ def dropout(query: ShapeQuery) -> Sequence[Shape]:
     for port in (1, 2, 3):
         shape = query.shape(port)
         if shape is not None and any(dim not in (1, UNKNOWN_DIM) for dim in shape):
-            query.fail("is not a scalar", port=port, accepted="() or (1,)", got=format_shape(shape))
+            query.fail("is not a scalar", port=port, accepted="() or (1,)", got=describe_shape(shape))
     return [query.shape(0)] * query.noutputs
 
 
@@ -162,13 +163,13 @@ def matmul(query: ShapeQuery) -> Sequence[Shape]:
         query.rank(port, len(shape), "at least 1-D", len(shape) >= 1)
     a, b = _transposed(given_a, query.attrs["transpose_a"]), _transposed(given_b, query.attrs["transpose_b"])
     axis = 0 if len(b) == 1 else len(b) - (1 if query.attrs["transpose_b"] else 2)
-    why = f"the inner dimension of {query.name(0)}, {format_shape(given_a)}, transpose_a={query.attrs['transpose_a']}"
+    why = f"the inner dimension of {query.name(0)}, {describe_shape(given_a)}, transpose_a={query.attrs['transpose_a']}"
     query.dim(1, axis, b[-2] if len(b) > 1 else b[0], a[-1], why)
     batch = broadcast_shapes(a[:-2], b[:-2])
     if isinstance(batch, int):
         query.fail(
             f"has batch dimensions that do not broadcast with those of {query.name(0)}", port=1, dim=batch - 2,
-            accepted=f"{format_shape(a[:-2])}, or 1", got=format_shape(b[:-2]), expected=a[:-2],
+            accepted=f"{describe_shape(a[:-2])}, or 1", got=describe_shape(b[:-2]), expected=a[:-2],
         )  # fmt: skip
     out = (*batch, *a[-2:-1], *b[-1:]) if len(b) > 1 else (*batch, *a[-2:-1])
     one_way(query, 2, out, "the result")
@@ -230,7 +231,7 @@ def reshape(query: ShapeQuery) -> Sequence[Shape]:
     if not fits:
         accepted = f"a multiple of {rest} elements, above 0" if -1 in out else f"{rest} elements"
         query.fail("cannot be reshaped", port=0, accepted=f"{accepted}, for shape {target}",
-                   got=f"{count} in {format_shape(src)}", expected=rest)  # fmt: skip
+                   got=f"{count} in {describe_shape(src)}", expected=rest)  # fmt: skip
     return [tuple(count // rest if dim == -1 else dim for dim in out)]
 
 

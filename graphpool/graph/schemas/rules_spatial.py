@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphpool.graph.logical_tensor import describe_shape
 from graphpool.graph.shapes import (
     channel_axis,
     conv_weight_axes,
@@ -18,7 +19,7 @@ from graphpool.graph.shapes import (
 )
 from graphpool.typing import UNKNOWN_DIM
 
-from .query import Shape, ShapeQuery, format_shape
+from .query import Shape, ShapeQuery
 from .rules_basic import data_axis, vector
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _forward(query: ShapeQuery, src: Sequence[int], weights: Sequence[int], tran
     inner = weights[i_axis]
     if not transposed and inner != UNKNOWN_DIM:
         inner *= groups
-    why = f"the weights' input channels in {format_shape(weights)}, groups={groups}"
+    why = f"the weights' input channels in {describe_shape(weights)}, groups={groups}"
     query.dim(port, channel_axis(len(src), attrs["data_format"]), channels, inner, why)
     outer = _grouped(query, weights[i_axis if transposed else o_axis], weights[o_axis], transposed)
     return _join(query, batch, outer, _conv_sizes(query, spatial, kernel, transposed))
@@ -79,7 +80,7 @@ def _forward(query: ShapeQuery, src: Sequence[int], weights: Sequence[int], tran
 
 def _same_rank(query: ShapeQuery, weights: Sequence[int], ndim: int) -> None:
     if len(weights) != ndim:
-        query.fail(f"weights of shape {format_shape(weights)} do not fit the data", accepted=f"{ndim}-D, as the data",
+        query.fail(f"weights of shape {describe_shape(weights)} do not fit the data", accepted=f"{ndim}-D, as the data",
                    got=f"{len(weights)}-D")  # fmt: skip
 
 
@@ -158,11 +159,12 @@ def conv_backward_data(query: ShapeQuery) -> Sequence[Shape]:
     """
     diff_dst, weights = query.shape(0), query.shape(1)
     shape = _source(query, 2, "dst_shape")
+    if shape is not None and (min(shape, default=-1) < 0 or (diff_dst is not None and len(shape) != len(diff_dst))):
+        query.fail('"dst_shape" is malformed', accepted="as many sizes as diff_dst has, of 0 or more", got=shape,
+                   attribute="dst_shape")  # fmt: skip
     if weights is None or diff_dst is None:
         return [shape]
     if shape is not None:
-        if len(shape) != len(diff_dst) or min(shape) < 0:
-            query.fail('"dst_shape" is malformed', accepted=f"{len(diff_dst)} sizes", got=shape, attribute="dst_shape")
         _expect(query, 0, _forward(query, shape, weights, False, 1))
         return [shape]
     query.rank(0, len(diff_dst), "at least 3-D", len(diff_dst) >= 3)
@@ -181,7 +183,7 @@ def _transposed_source(query: ShapeQuery, diff_dst: tuple[int, ...], weights: tu
     i_axis, o_axis, kernel_axes = conv_weight_axes(len(weights), query.attrs["weights_format"])
     outer = _grouped(query, weights[i_axis], weights[o_axis], True)
     axis = channel_axis(len(diff_dst), query.attrs["data_format"])
-    query.dim(port, axis, channels, outer, f"the weights' output channels in {format_shape(weights)}")
+    query.dim(port, axis, channels, outer, f"the weights' output channels in {describe_shape(weights)}")
     return _join(query, batch, weights[i_axis], _conv_sizes(query, spatial, [weights[k] for k in kernel_axes], False))
 
 
@@ -290,9 +292,12 @@ def pool_backward_src_shape(query: ShapeQuery) -> Sequence[Shape]:
 
 
 def _scaled(size: int, scale: float) -> int:
-    # The product is taken in float32, the attribute's type: 0.29f * 100 is 29, in float64 it would give 28. A huge
-    # one is cut, and then refused for its element count.
-    return size if size == UNKNOWN_DIM else int(min(float(np.float32(size) * np.float32(scale)), 2.0**63))
+    """trunc(size * scale), the product taken in float32, the attribute's type: 100 * 0.29f is 29, not 28."""
+    if size == UNKNOWN_DIM:
+        return size
+    # Two float32 multiply exactly in float64. A huge product is cut, and then refused for its element count.
+    exact = size * float(np.float32(min(scale, 2.0**63)))
+    return int(np.float32(min(exact, 2.0**63)))
 
 
 def _interpolated(query: ShapeQuery, sizes_port: int) -> Shape:
