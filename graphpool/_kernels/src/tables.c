@@ -10,6 +10,7 @@ extern const gp_kernel_entry GP_KERNEL(channel_norm_table)[];
 extern const gp_kernel_entry GP_KERNEL(reduce_table)[];
 extern const gp_kernel_entry GP_KERNEL(scan_table)[];
 extern const gp_kernel_entry GP_KERNEL(random_table)[];
+extern const gp_kernel_entry GP_KERNEL(attention_table)[];
 
 gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(eltwise_table),
@@ -21,5 +22,6 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(reduce_table),
     GP_KERNEL(scan_table),
     GP_KERNEL(random_table),
+    GP_KERNEL(attention_table),
     NULL,
 };
