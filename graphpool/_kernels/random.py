@@ -18,8 +18,8 @@ _PHILOX_PARAMS = np.dtype([("key", "u4", (2,))], align=True)
 def dropout(size: int, *, mask: bool = False, isa: str | None = None) -> KernelCall:
     """Zero f32 elements at random and scale the others: dst = src / (1 - p) where u > p, else 0.
 
-    Element i draws u = word * 2^-32, word being number i % 4 of Philox4x32-10 with key (seed low, seed high) and counter
-    (i // 4 low, i // 4 high, offset low, offset high), in halves of 32 bits.
+    Element i draws u = word * 2^-32, word being number i % 4 of Philox4x32-10 with key (seed low, seed high) and
+    counter (i // 4 low, i // 4 high, offset low, offset high), in halves of 32 bits.
 
     Parameters
     ----------

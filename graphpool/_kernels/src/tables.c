@@ -14,6 +14,7 @@ extern const gp_kernel_entry GP_KERNEL(matmul_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_table)[];
 extern const gp_kernel_entry GP_KERNEL(pool_table)[];
 extern const gp_kernel_entry GP_KERNEL(resample_table)[];
+extern const gp_kernel_entry GP_KERNEL(attention_table)[];
 
 gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(eltwise_table),
@@ -29,5 +30,6 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(conv_table),
     GP_KERNEL(pool_table),
     GP_KERNEL(resample_table),
+    GP_KERNEL(attention_table),
     NULL,
 };
