@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, StateError, UnsupportedError, explain
-from ..memory import HostResource
+from ..memory import HostResource, LimitingResource, StatisticsResource
 from ..typing import parse_nbytes
 from .threads import available_threads
 
@@ -81,7 +81,9 @@ class Engine:
         self.context = context
         self.memory_limit = None if memory_limit is None else parse_nbytes(memory_limit)
         source: MemoryResource = HostResource() if allocator is None else allocator
-        self._statistics = source
+        if self.memory_limit is not None:
+            source = LimitingResource(source, self.memory_limit)
+        self._statistics = StatisticsResource(source)
         self._is_closed = False
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..._kernels.conv import convolution, convolution_transpose
 from ..._kernels.pool import pooling
 from ..._kernels.resample import resample
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads, spatial_axes
@@ -18,6 +19,45 @@ if TYPE_CHECKING:
     from .lowering import Lowering, Value
 
 __all__ = ["RULES"]
+
+
+def lower_convolution(lowering: Lowering, group: Group) -> None:
+    """A convolution, or a transposed one, with bias and post-ops behind it."""
+    op = group.anchor
+    assert op is not None
+    source, image = _source(lowering, op)
+    weights = lowering.typed(lowering.value(op.inputs[1].id))
+    bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    transposed = op.kind == "ConvTranspose"
+    inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
+    kernel = [weights.shape[axis] for axis in kernel_axes]
+    groups = op.attrs["groups"]
+    split = inner if transposed else outer
+    group_stride = weights.shape[split] // groups * weights.strides[split]
+    begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=transposed)
+    result_axis = channel_axis(len(source.shape), op.attrs["data_format"])
+    epilogue = make_epilogue(lowering, group, bias, result_axis)
+    own = {"output_padding": per_axis(op.attrs, "output_padding", len(kernel), 0)} if transposed else {}
+    call = (convolution_transpose if transposed else convolution)(
+        image["batch"],
+        image["channels"],
+        lowering.shapes[op.outputs[0].id][result_axis],
+        image["src_spatial"],
+        kernel,
+        src_strides=image["src_strides"],
+        weights_strides=[group_stride, *_pick(weights.strides, (outer, inner, *kernel_axes))],
+        dst_strides=image["dst_strides"],
+        strides=op.attrs["strides"],
+        pads_begin=begin,
+        pads_end=end,
+        dilations=op.attrs["dilations"],
+        groups=groups,
+        epilogue=epilogue.block,
+        dst_needs_scratch=not epilogue.is_dense_f32,
+        **own,
+    )
+    lowering.emit(call, [source, weights, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
 
 
 def lower_pool(lowering: Lowering, group: Group) -> None:
@@ -85,6 +125,7 @@ def _pick(strides: Sequence[int], axes: Sequence[int]) -> list[int]:
 
 
 RULES = {
+    **dict.fromkeys(["Convolution", "ConvTranspose"], lower_convolution),
     **dict.fromkeys(["AvgPool", "MaxPool"], lower_pool),
     "Interpolate": lower_interpolate,
 }
