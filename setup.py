@@ -17,7 +17,13 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 KERNELS = Path("graphpool/_kernels")
 COMMON_FLAGS = ["-O3", "-std=c11", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
-DIRECTIVES = {"language_level": 3, "embedsignature": True, "binding": True, "freethreading_compatible": True}
+DIRECTIVES = {
+    "language_level": 3,
+    "embedsignature": True,
+    "binding": True,
+    "freethreading_compatible": True,
+    "auto_pickle": False,
+}
 
 
 def isa_flags():

@@ -1,1 +1,99 @@
-"""graphpool: run neural-network graphs on a CPU inside a memory limit."""
+"""graphpool: run neural-network graphs on a CPU inside a memory limit.
+
+The public names; each is imported when it is first used, so that ``import graphpool`` stays quick.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+from .errors import (
+    BackendError,
+    CapacityWarning,
+    GraphpoolError,
+    GraphpoolWarning,
+    InvalidArgumentError,
+    InvalidDataTypeError,
+    InvalidGraphError,
+    InvalidOpError,
+    InvalidShapeError,
+    OutOfMemoryError,
+    PerformanceWarning,
+    ScheduleError,
+    StateError,
+    UnsupportedError,
+)
+from .graph.backend import set_loader as _set_loader
+from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType
+
+if _TYPE_CHECKING:
+    from . import memory, onnx, schedule
+    from .graph import Graph, LogicalTensor, Op, Partition
+    from .memory import CallbackResource as Allocator
+    from .runtime import CompiledPartition, Engine, Event, Model, Stream, Tensor
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "UNKNOWN_DIM",
+    "Allocator",
+    "BackendError",
+    "CapacityWarning",
+    "CompiledPartition",
+    "DataType",
+    "Engine",
+    "Event",
+    "Graph",
+    "GraphpoolError",
+    "GraphpoolWarning",
+    "InvalidArgumentError",
+    "InvalidDataTypeError",
+    "InvalidGraphError",
+    "InvalidOpError",
+    "InvalidShapeError",
+    "LayoutType",
+    "LogicalTensor",
+    "Model",
+    "Op",
+    "OutOfMemoryError",
+    "Partition",
+    "PerformanceWarning",
+    "PropertyType",
+    "ScheduleError",
+    "StateError",
+    "Stream",
+    "Tensor",
+    "UnsupportedError",
+    "memory",
+    "onnx",
+    "schedule",
+]
+
+_HOMES = {
+    **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),
+    **dict.fromkeys(["CompiledPartition", "Engine", "Event", "Model", "Stream", "Tensor"], "runtime"),
+}
+
+
+def __getattr__(name: str) -> _Any:
+    if name in ("memory", "onnx", "schedule"):
+        return _import_module(f".{name}", __name__)
+    if name == "Allocator":
+        value = _import_module(".memory", __name__).CallbackResource
+    elif name in _HOMES:
+        value = getattr(_import_module(f".{_HOMES[name]}", __name__), name)
+    else:
+        raise AttributeError(f"module 'graphpool' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def _load_backends() -> None:
+    _import_module(".backends", __name__).load()
+
+
+_set_loader(_load_backends)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

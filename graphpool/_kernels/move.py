@@ -101,7 +101,7 @@ def _paired_axes(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
     """Extent of a tile along the first two axes: a square to turn, or as many whole rows as make up a task."""
-    if abs(axes[1][1]) < abs(axes[0][1]):
+    if 0 < abs(axes[1][1]) < abs(axes[0][1]):
         return [_TURN, _TURN]
     row = min(max(axes[0][0], 1), _TASK_NBYTES // itemsize)
     return [row, max(1, _TASK_NBYTES // itemsize // row)]

@@ -1,1 +1,20 @@
-"""To come."""
+"""The backends that ship with graphpool.
+
+    reference/   NumPy, every op, float64 inside: the oracle of the tests, and what runs when nothing faster does
+    cpu/         patterns, lowering and primitives on the compiled kernels
+
+Importing `graphpool` makes `load` the loader of the registry in `graphpool.graph.backend`.
+"""
+
+from ..graph.backend import register_backend
+
+__all__ = ["load"]
+
+
+def load() -> None:
+    """Register the backends of this package."""
+    from .cpu import CpuBackend
+    from .reference import ReferenceBackend
+
+    register_backend(CpuBackend())
+    register_backend(ReferenceBackend())

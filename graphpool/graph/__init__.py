@@ -1,1 +1,23 @@
-"""To come."""
+"""The description of a computation: tensors, operations, graphs, partitions. Nothing here runs or allocates anything.
+
+    logical_tensor.py   LogicalTensor: id, data type, shape, layout, property
+    op.py               Op: id, kind, attributes, inputs, outputs
+    schema.py           the table of all op kinds: ports, types, attributes, rules   (checks.py, shapes.py: its rules)
+    graph.py            Graph: add_op -> finalize -> get_partitions
+    view.py             GraphView: producers, consumers and a topological order, as the partitioner reads them
+    pattern.py          Pattern: what a backend can run as one partition, as data
+    partitioner.py      finds the patterns, keeps the partitions acyclic, orders them
+    partition.py        Partition: ports, completion of shapes, compile
+    backend.py          the Backend protocol and the registry; backends hand themselves in
+
+    Graph -> view -> partitioner (patterns of the registered backends) -> Partition -> Backend.compile
+"""
+
+from .backend import Backend, backends_for, register_backend
+from .graph import Graph
+from .logical_tensor import LogicalTensor
+from .op import Op
+from .partition import Partition
+from .pattern import Pattern
+
+__all__ = ["Backend", "Graph", "LogicalTensor", "Op", "Partition", "Pattern", "backends_for", "register_backend"]

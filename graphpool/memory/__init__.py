@@ -1,1 +1,76 @@
-"""To come."""
+"""Memory: where it comes from, how much is needed, who may use which bytes when.
+
+    group.py         MemoryGroup, TensorAllocator: what a function holds
+    managers.py      MemoryManagerOnDemand, MemoryManagerCached, PoolManager
+    lifetime.py      BlobLifetimeManager, OffsetLifetimeManager: layouts from the order of uses
+    planner.py       plan(): lifetimes to offsets; _greedy.pyx its passes, _search.pyx the exact search
+    plan_check.py    check_plan(): the independent judge       plan_csv.py  files
+    _arena.pyx       ArenaPool and Lease: arenas of one size, lock-free when warm
+    _budget.pyx      Budget: one bound in bytes over pools and caches, and the order of relief
+    adaptors.py      resources that limit, count, track, log, retry, or call back to the user
+    _host.pyx        HostResource: the bottom of every stack
+    _gate.pyx        sleeping until something changed, without a lost wake-up
+    _check.py, _stats.py, _fork.py   shared checks and errors, records, what survives a fork
+
+A lease is the only right to an arena. The package knows nothing of graphs, caches or kernels.
+"""
+
+from ._arena import ArenaPool, Lease
+from ._budget import CONSTANTS, IDLE_ARENAS, IDLE_PRIMITIVES, Budget
+from ._host import TRACE_DOMAIN, HostResource
+from ._stats import AllocationStats, ArenaStats, BudgetStats
+from .adaptors import (
+    Allocation,
+    CallbackResource,
+    FailureCallbackResource,
+    LimitingResource,
+    LoggingResource,
+    StatisticsResource,
+    TrackingResource,
+)
+from .group import GroupLease, MemoryGroup, TensorAllocator
+from .lifetime import BlobInfo, BlobLifetimeManager, LifetimeManager, MemoryPool, OffsetLifetimeManager
+from .managers import MemoryManager, MemoryManagerCached, MemoryManagerOnDemand, PoolManager
+from .plan_check import check_plan
+from .plan_csv import read_csv, write_csv
+from .planner import METHODS, BufferInfo, MemoryPlan, plan
+
+__all__ = [
+    "CONSTANTS",
+    "IDLE_ARENAS",
+    "IDLE_PRIMITIVES",
+    "METHODS",
+    "TRACE_DOMAIN",
+    "Allocation",
+    "AllocationStats",
+    "ArenaPool",
+    "ArenaStats",
+    "BlobInfo",
+    "BlobLifetimeManager",
+    "Budget",
+    "BudgetStats",
+    "BufferInfo",
+    "CallbackResource",
+    "FailureCallbackResource",
+    "GroupLease",
+    "HostResource",
+    "Lease",
+    "LifetimeManager",
+    "LimitingResource",
+    "LoggingResource",
+    "MemoryGroup",
+    "MemoryManager",
+    "MemoryManagerCached",
+    "MemoryManagerOnDemand",
+    "MemoryPlan",
+    "MemoryPool",
+    "OffsetLifetimeManager",
+    "PoolManager",
+    "StatisticsResource",
+    "TensorAllocator",
+    "TrackingResource",
+    "check_plan",
+    "plan",
+    "read_csv",
+    "write_csv",
+]

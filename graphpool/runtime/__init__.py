@@ -1,1 +1,19 @@
-"""To come."""
+"""Runs compiled partitions: engines, streams, tensors, and the step loop.
+
+    engine.py       Engine: a device with its memory and its number of threads
+    threads.py      how many threads the process may use
+    _tensor.pyx     Tensor: a logical tensor bound to data
+    _stream.pyx     Stream, Event: an ordered queue of an engine
+    _program.pyx    Program: a C array of steps, run without the GIL on raw pointers
+    _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
+
+    execute(stream, inputs, outputs) -> bind pointers -> lease an arena -> Program.run -> release
+"""
+
+from ._compiled import CompiledPartition
+from ._program import Program
+from ._stream import Event, Stream
+from ._tensor import Tensor
+from .engine import Engine
+
+__all__ = ["CompiledPartition", "Engine", "Event", "Program", "Stream", "Tensor"]

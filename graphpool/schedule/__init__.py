@@ -1,1 +1,2 @@
 """To come."""
+from .graph import DependencyGraph

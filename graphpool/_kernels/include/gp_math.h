@@ -6,8 +6,10 @@
  * it; the errors below, in units of the last place of the float32 result, are the worst that tests/_kernels/test_math.py
  * finds over a sample of all floats against float64, with and without FMA.
  *
- *     gp_exp 1.1   gp_expm1 2.0   gp_log 1.0   gp_log1p 2.5   gp_tanh 2.0   gp_sigmoid 2.6   gp_erf 1.6   gp_pow 0.6
+ *     gp_exp 1.0   gp_expm1 1.5   gp_log 0.9   gp_tanh 1.3   gp_sigmoid 2.3   gp_softplus 1.9   gp_erf 1.3   gp_pow 0.6
  *     gp_sin 0.6   gp_cos 0.6 (up to GP_TRIG_LIMIT)
+ *
+ * relative to the last place of x: gp_gelu_erf 1.5, gp_gelu_tanh 2.1. gp_mish 4 of its own last place, and 3e-43 where it is denormal.
  *
  * Infinities, NaN, signed zeros and denormal results are those of C's functions, as long as the processor does not
  * flush denormals. Nothing here reads or sets errno, flags or the rounding mode, which must be to nearest.
@@ -156,7 +158,7 @@ static inline float gp_tanh(float x)
     p = GP_FMA(p, z, -3.333328e-01f);
     const float near = GP_FMA(x * z, p, x);
     const float far = 1.0f - 2.0f / (gp_exp(2.0f * a) + 1.0f);
-    return a < 0.625f ? near : copysignf(far, x);
+    return copysignf(a < 0.625f ? near : far, x);
 }
 
 static inline float gp_sigmoid(float x)

@@ -4,18 +4,32 @@
 extern const gp_kernel_entry GP_KERNEL(eltwise_table)[];
 extern const gp_kernel_entry GP_KERNEL(eltwise_int_table)[];
 extern const gp_kernel_entry GP_KERNEL(move_table)[];
+extern const gp_kernel_entry GP_KERNEL(softmax_table)[];
+extern const gp_kernel_entry GP_KERNEL(norm_table)[];
+extern const gp_kernel_entry GP_KERNEL(channel_norm_table)[];
+extern const gp_kernel_entry GP_KERNEL(reduce_table)[];
+extern const gp_kernel_entry GP_KERNEL(scan_table)[];
+extern const gp_kernel_entry GP_KERNEL(random_table)[];
 extern const gp_kernel_entry GP_KERNEL(matmul_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_table)[];
 extern const gp_kernel_entry GP_KERNEL(pool_table)[];
 extern const gp_kernel_entry GP_KERNEL(resample_table)[];
+extern const gp_kernel_entry GP_KERNEL(attention_table)[];
 
 gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(eltwise_table),
     GP_KERNEL(eltwise_int_table),
     GP_KERNEL(move_table),
+    GP_KERNEL(softmax_table),
+    GP_KERNEL(norm_table),
+    GP_KERNEL(channel_norm_table),
+    GP_KERNEL(reduce_table),
+    GP_KERNEL(scan_table),
+    GP_KERNEL(random_table),
     GP_KERNEL(matmul_table),
     GP_KERNEL(conv_table),
     GP_KERNEL(pool_table),
     GP_KERNEL(resample_table),
+    GP_KERNEL(attention_table),
     NULL,
 };

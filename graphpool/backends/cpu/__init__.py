@@ -1,1 +1,17 @@
-"""To come."""
+"""The CPU backend: from a partition to a Program of kernel calls.
+
+    patterns.py    what is fused into one partition, as data
+    support.py     which ops it runs, and with which types
+    backend.py     CpuBackend: compile = lower, plan, link
+    lowering.py    Lowering: values, temporaries and steps of one partition
+    groups.py      ops of a partition grouped into anchors with their post-ops
+    region.py      elementwise ops as one program of the elementwise engine
+    emit_*.py      how each kind of op becomes kernel calls
+    layouts.py     opaque layouts
+
+    ops -> groups -> emit -> steps on values -> plan (offsets) -> Program
+"""
+
+from .backend import CpuBackend
+
+__all__ = ["CpuBackend"]

@@ -1,0 +1,167 @@
+/* Vectors of the width of the instruction set, and sums and maxima of contiguous rows.
+ *
+ * Sums run in f32 over short chains in independent lanes and in f64 from block to block, so that their error does not
+ * grow with the length of the row (blocked summation: Higham, "The accuracy of floating point summation", 1993).
+ */
+#ifndef GP_VEC_H
+#define GP_VEC_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define GP_VL 16
+#elif defined(__AVX2__)
+#define GP_VL 8
+#else
+#define GP_VL 4
+#endif
+
+#define GP_INLINE static inline __attribute__((always_inline, unused))
+
+/* Elements of a block of a sum: chains of 8 additions in 4 vectors of lanes. */
+#define GP_SUM_BLOCK (32 * GP_VL)
+
+typedef float gp_vf __attribute__((vector_size(4 * GP_VL)));
+typedef int32_t gp_vi __attribute__((vector_size(4 * GP_VL)));
+
+GP_INLINE int64_t gp_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+GP_INLINE gp_vf gp_splat(float value)
+{
+    return value - (gp_vf){0};  /* value + 0 would turn -0 into +0 */
+}
+
+GP_INLINE gp_vf gp_load(const float *from)
+{
+    gp_vf v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+GP_INLINE void gp_store(float *to, gp_vf v)
+{
+    memcpy(to, &v, sizeof v);
+}
+
+/* The first n < GP_VL elements; the other lanes hold `fill`. */
+GP_INLINE gp_vf gp_load_part(const float *from, int64_t n, float fill)
+{
+    float lanes[GP_VL];
+    for (int64_t i = 0; i < GP_VL; i++)
+        lanes[i] = i < n ? from[i] : fill;
+    return gp_load(lanes);
+}
+
+/* Lane by lane a > b ? a : b: a NaN in a is passed over, a NaN in b stays. */
+GP_INLINE gp_vf gp_vmax(gp_vf a, gp_vf b)
+{
+    const gp_vi greater = a > b;
+    return (gp_vf)(((gp_vi)a & greater) | ((gp_vi)b & ~greater));
+}
+
+GP_INLINE float gp_lane_sum(gp_vf v)
+{
+    float lanes[GP_VL];
+    gp_store(lanes, v);
+#pragma GCC unroll 8
+    for (int width = GP_VL / 2; width; width /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < width; i++)
+            lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+GP_INLINE float gp_lane_max(gp_vf v)
+{
+    float lanes[GP_VL];
+    gp_store(lanes, v);
+#pragma GCC unroll 8
+    for (int width = GP_VL / 2; width; width /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < width; i++)
+            lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+    return lanes[0];
+}
+
+/* Largest element, NaNs passed over; -inf where there is none. */
+static inline __attribute__((unused)) float gp_row_max(const float *x, int64_t n)
+{
+    const gp_vf least = gp_splat(-INFINITY);
+    gp_vf m[4] = {least, least, least, least};
+    int64_t i = 0;
+    for (; i + 4 * GP_VL <= n; i += 4 * GP_VL)
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++)
+            m[v] = gp_vmax(gp_load(x + i + v * GP_VL), m[v]);
+    for (; i + GP_VL <= n; i += GP_VL)
+        m[0] = gp_vmax(gp_load(x + i), m[0]);
+    if (i < n)
+        m[1] = gp_vmax(gp_load_part(x + i, n - i, -INFINITY), m[1]);
+    return gp_lane_max(gp_vmax(gp_vmax(m[0], m[1]), gp_vmax(m[2], m[3])));
+}
+
+/* What a sum adds up: x, |x|, or (x - shift)^2. */
+enum gp_term { GP_TERM_VALUE, GP_TERM_ABS, GP_TERM_SQUARE };
+
+GP_INLINE gp_vf gp_vterm(enum gp_term term, gp_vf x, gp_vf shift)
+{
+    if (term == GP_TERM_ABS)
+        return (gp_vf)((gp_vi)x & 0x7fffffff);
+    if (term == GP_TERM_SQUARE)
+        return (x - shift) * (x - shift);
+    return x;
+}
+
+GP_INLINE float gp_block_sum_f32(enum gp_term term, const float *x, int64_t n, float shift)
+{
+    const gp_vf s = gp_splat(shift);
+    gp_vf sum[4] = {{0}, {0}, {0}, {0}};
+    int64_t i = 0;
+    for (; i + 4 * GP_VL <= n; i += 4 * GP_VL)
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++)
+            sum[v] += gp_vterm(term, gp_load(x + i + v * GP_VL), s);
+    for (; i + GP_VL <= n; i += GP_VL)
+        sum[0] += gp_vterm(term, gp_load(x + i), s);
+    if (i < n)
+        sum[1] += gp_vterm(term, gp_load_part(x + i, n - i, term == GP_TERM_SQUARE ? shift : 0), s);
+    return gp_lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+/* The same in f64, in 8 lanes. */
+GP_INLINE double gp_block_sum_f64(enum gp_term term, const float *x, int64_t n, float shift)
+{
+    const double s = term == GP_TERM_SQUARE ? shift : 0;
+    double lanes[8] = {0};
+    for (int64_t i = 0; i < n; i += 8)
+        for (int64_t k = 0; k < 8; k++) {
+            const double d = i + k < n ? (double)x[i + k] - s : 0;
+            lanes[k] += term == GP_TERM_SQUARE ? d * d : term == GP_TERM_ABS ? fabs(d) : d;
+        }
+    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+/* Whether a sum in f32 neither overflowed nor lost squares to underflow; NaN counts as overflow. */
+GP_INLINE int gp_is_sum_sound(enum gp_term term, double sum)
+{
+    return fabs(sum) < 1e37 && (term != GP_TERM_SQUARE || sum > 1e-30);
+}
+
+/* Sum of terms; where f32 overflows or underflows, a block is summed again in f64. */
+GP_INLINE double gp_row_sum(enum gp_term term, const float *x, int64_t n, float shift)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += GP_SUM_BLOCK) {
+        const int64_t block = gp_min(n - i, GP_SUM_BLOCK);
+        const double part = gp_block_sum_f32(term, x + i, block, shift);
+        sum += gp_is_sum_sound(term, part) ? part : gp_block_sum_f64(term, x + i, block, shift);
+    }
+    return sum;
+}
+
+#endif

@@ -1,0 +1,142 @@
+"""The CPU backend: compile = settle layouts, lower, plan, link."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...memory import BufferInfo, plan
+from ...runtime._compiled import CompiledPartition
+from ...runtime._program import ARENA, FIRST_EXTERNAL, Program
+from ...typing import LayoutType, PropertyType
+from .emit import lower_group
+from .groups import make_groups
+from .layouts import choose_layout, strides_of
+from .lowering import Lowering
+from .patterns import PATTERNS
+from .support import supports
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ...graph.logical_tensor import LogicalTensor
+    from ...graph.op import Op
+    from ...graph.partition import Partition
+    from .lowering import Buffer, Step
+
+__all__ = ["CpuBackend"]
+
+ALIGNMENT = 64
+
+
+class CpuBackend:
+    """Runs the op set's forward ops on the compiled kernels.
+
+    Notes
+    -----
+    Threads: immutable, safe.
+    """
+
+    name = "cpu"
+    engine_kind = "cpu"
+    priority = 100
+    patterns = PATTERNS
+
+    def supports(self, op: Op) -> bool:
+        """Whether the backend runs this op."""
+        return supports(op)
+
+    def compile(
+        self,
+        partition: Partition,
+        inputs: Sequence[LogicalTensor],
+        outputs: Sequence[LogicalTensor],
+        engine: Any,
+    ) -> CompiledPartition:
+        """Lower, plan and link a partition; see `Partition.compile`."""
+        inputs = [_settle(tensor) for tensor in inputs]
+        outputs = [_settle(tensor) for tensor in outputs]
+        lowering = lower(partition.ops, inputs, outputs)
+        return CompiledPartition(
+            partition,
+            inputs,
+            outputs,
+            engine,
+            program=link(lowering, len(inputs) + len(outputs)),
+            implementations=[step.name for step in lowering.steps],
+            inplace_ports=find_inplace_ports(lowering.steps, inputs, outputs),
+        )
+
+
+def _settle(tensor: LogicalTensor) -> LogicalTensor:
+    """The tensor with its layout chosen where that was left to us, and checked where it is opaque."""
+    if tensor.layout is LayoutType.ANY:
+        return choose_layout(tensor)
+    if tensor.layout is LayoutType.OPAQUE:
+        strides_of(tensor)
+    return tensor
+
+
+def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> Lowering:
+    """The steps of a partition."""
+    from ...graph.completion import complete_shapes
+
+    given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
+    shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
+    dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
+    lowering = Lowering(inputs, outputs, shapes, dtypes)
+    for group in make_groups(ops, shapes, {tensor.id for tensor in outputs}):
+        lower_group(lowering, group)
+    return lowering
+
+
+def link(lowering: Lowering, nexternals: int) -> Program:
+    """The program of lowered steps: places of the temporaries, then arguments as (base, offset)."""
+    offsets, arena_nbytes = _plan_temporaries(lowering.steps)
+    steps = [
+        (step.call, [(v.buffer.base, _place(v.buffer, offsets) + v.dtype.nbytes(v.offset)) for v in step.args])
+        for step in lowering.steps
+    ]
+    return Program(steps, arena_nbytes, nexternals, lowering.literals)
+
+
+def _place(buffer: Buffer, offsets: Mapping[Buffer, int]) -> int:
+    return offsets[buffer] if buffer.base == ARENA else buffer.offset
+
+
+def _plan_temporaries(steps: Sequence[Step]) -> tuple[dict[Buffer, int], int]:
+    """Offsets of the temporaries in the arena, and its size."""
+    uses: dict[Buffer, list[int]] = {}
+    for number, step in enumerate(steps):
+        for value in step.args:
+            if value.buffer.base == ARENA:
+                uses.setdefault(value.buffer, []).append(number)
+    infos = [BufferInfo(k, used[0], used[-1] + 1, buffer.nbytes) for k, (buffer, used) in enumerate(uses.items())]
+    placed = plan(infos, alignment=ALIGNMENT)
+    return {buffer: placed.offsets[k] for k, buffer in enumerate(uses)}, placed.nbytes
+
+
+def find_inplace_ports(
+    steps: Sequence[Step], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]
+) -> list[tuple[int, int]]:
+    """Pairs of ports that may share a buffer: one elementwise step reads the input, last of all, and writes the output.
+
+    Every port is in one pair at most. Cost: linear in the steps' arguments.
+    """
+    first_write: dict[int, int] = {}
+    last_use: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        for value in step.args:
+            last_use[value.buffer.base] = number
+            if value.buffer.base >= FIRST_EXTERNAL + len(inputs):
+                first_write.setdefault(value.buffer.base, number)
+    pairs: list[tuple[int, int]] = []
+    for j, output in enumerate(outputs, FIRST_EXTERNAL + len(inputs)):
+        number = first_write.get(j)
+        if number is None or not steps[number].is_elementwise:
+            continue
+        for i, source in enumerate(inputs, FIRST_EXTERNAL):
+            is_free = source.property is not PropertyType.CONSTANT and all(source.id != pair[0] for pair in pairs)
+            if is_free and last_use.get(i) == number and source.has_same_content_type(output):
+                pairs.append((source.id, output.id))
+                break
+    return pairs

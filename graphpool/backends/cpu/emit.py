@@ -1,0 +1,34 @@
+"""How a group of ops becomes kernel calls: one rule a kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import emit_matmul, emit_movement, emit_norm, emit_reduce, emit_spatial
+from .region import REGION_KINDS, lower_region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .groups import Group
+    from .lowering import Lowering
+
+__all__ = ["lower_group"]
+
+RULES: dict[str, Callable[[Lowering, Group], None]] = {
+    **emit_matmul.RULES,
+    **emit_movement.RULES,
+    **emit_norm.RULES,
+    **emit_reduce.RULES,
+    **emit_spatial.RULES,
+}
+
+
+def lower_group(lowering: Lowering, group: Group) -> None:
+    """Emit the kernel calls of a group."""
+    if group.anchor is not None:
+        RULES[group.anchor.kind](lowering, group)
+    elif group.ops[0].kind in REGION_KINDS:
+        lower_region(lowering, group.ops)
+    else:
+        RULES[group.ops[0].kind](lowering, group)

@@ -1,0 +1,83 @@
+"""Reshape, transpose, concat, reorder, index generation, dropout."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from ..._kernels.move import concat, gen_index
+from ..._kernels.random import dropout
+from ...typing import DataType
+
+if TYPE_CHECKING:
+    from .groups import Group
+    from .lowering import Lowering, Value
+
+__all__ = ["RULES"]
+
+
+def lower_reshape(lowering: Lowering, group: Group) -> None:
+    """The same memory under another shape; a copy only where the source has gaps or the result leaves the partition."""
+    op = group.ops[0]
+    source = lowering.value(op.inputs[0].id)
+    result = lowering.dense(source, source.dtype).reshaped(lowering.shapes[op.outputs[0].id])
+    lowering.finish(op.outputs[0].id, result)
+
+
+def lower_transpose(lowering: Lowering, group: Group) -> None:
+    """The same memory with its axes in another order; copied only where the result leaves the partition."""
+    op = group.ops[0]
+    source = lowering.value(op.inputs[0].id)
+    ndim = len(source.shape)
+    order = [axis % ndim for axis in op.attrs["order"]] or list(reversed(range(ndim)))
+    lowering.finish(op.outputs[0].id, source.transposed(order))
+
+
+def lower_reorder(lowering: Lowering, group: Group) -> None:
+    """The same elements in the layout of the result."""
+    op = group.ops[0]
+    lowering.finish(op.outputs[0].id, lowering.value(op.inputs[0].id))
+
+
+def lower_concat(lowering: Lowering, group: Group) -> None:
+    """One kernel joins all inputs."""
+    op = group.ops[0]
+    result = op.outputs[0].id
+    dtype = lowering.dtypes[result]
+    sources = [lowering.dense(lowering.value(tensor.id), dtype) for tensor in op.inputs]
+    place = lowering.target(result)
+    call = concat([source.shape for source in sources], op.attrs["axis"], dtype.bits // 8)
+    lowering.emit(call, [*sources, place])
+    lowering.finish(result, place)
+
+
+def lower_gen_index(lowering: Lowering, group: Group) -> None:
+    """Positions along an axis."""
+    op = group.ops[0]
+    result = op.outputs[0].id
+    place = lowering.target(result)
+    lowering.emit(gen_index(lowering.shapes[result], op.attrs["axis"]), [place])
+    lowering.finish(result, place)
+
+
+def lower_dropout(lowering: Lowering, group: Group) -> None:
+    """Philox mask and scaled survivors."""
+    op = group.ops[0]
+    source = lowering.dense(lowering.value(op.inputs[0].id))
+    seed, offset, probability = (lowering.value(tensor.id) for tensor in op.inputs[1:])
+    places: list[Value] = [lowering.target(op.outputs[0].id, dtype=DataType.F32)]
+    places += [lowering.target(tensor.id) for tensor in op.outputs[1:]]
+    call = dropout(prod(source.shape), mask=len(places) > 1)
+    lowering.emit(call, [source, seed, offset, probability, *places])
+    for tensor, place in zip(op.outputs, places, strict=True):
+        lowering.finish(tensor.id, place)
+
+
+RULES = {
+    "StaticReshape": lower_reshape,
+    "StaticTranspose": lower_transpose,
+    "Reorder": lower_reorder,
+    "Concat": lower_concat,
+    "GenIndex": lower_gen_index,
+    "Dropout": lower_dropout,
+}

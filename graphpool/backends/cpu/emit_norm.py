@@ -1,0 +1,129 @@
+"""LayerNorm, RMSNorm, GroupNorm, SoftMax, LogSoftmax, BatchNormForwardTraining."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._kernels.norm import batch_moments, group_norm, layer_norm
+from ..._kernels.softmax import softmax
+from ...typing import DataType
+from .epilogue import make_epilogue
+from .region import Region, channel_axis
+
+if TYPE_CHECKING:
+    from ...graph.op import Op
+    from .groups import Group
+    from .lowering import Lowering, Value
+
+__all__ = ["RULES"]
+
+
+def lower_norm(lowering: Lowering, group: Group) -> None:
+    """Normalisation with gamma, beta and statistics, post-ops behind it."""
+    op = group.anchor
+    assert op is not None
+    source = lowering.typed(lowering.value(op.inputs[0].id))
+    affine = [lowering.dense(lowering.value(tensor.id)) for tensor in op.inputs[1:]]
+    statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
+    epilogue = make_epilogue(lowering, group)
+    gamma, beta, keep_stats = len(affine) > 0, len(affine) > 1, bool(statistics)
+    epsilon = op.attrs["epsilon"]
+    if op.kind == "GroupNorm":
+        call = group_norm(
+            source.shape,
+            op.attrs["groups"],
+            channel_axis(op, len(source.shape)),
+            gamma=gamma,
+            beta=beta,
+            keep_stats=keep_stats,
+            epsilon=epsilon,
+            src_strides=source.strides,
+            epilogue=epilogue.block,
+        )
+    else:
+        call = layer_norm(
+            source.shape,
+            op.attrs["begin_norm_axis"],
+            is_rms=op.kind == "RMSNorm",
+            gamma=gamma,
+            beta=beta,
+            keep_stats=keep_stats,
+            epsilon=epsilon,
+            src_strides=source.strides,
+            epilogue=epilogue.block,
+        )
+    lowering.emit(call, [source, *affine, *statistics, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
+    _finish_all(lowering, op, statistics)
+
+
+def lower_softmax(lowering: Lowering, group: Group) -> None:
+    """SoftMax or LogSoftmax, statistics, post-ops."""
+    op = group.anchor
+    assert op is not None
+    source = lowering.typed(lowering.value(op.inputs[0].id))
+    statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
+    epilogue = make_epilogue(lowering, group)
+    call = softmax(
+        source.shape,
+        op.attrs["axis"],
+        is_log=op.kind == "LogSoftmax",
+        inf_as_zero=op.attrs.get("mode") == "inf_as_zero",
+        stats=bool(statistics),
+        src_strides=source.strides,
+        epilogue=epilogue.block,
+    )
+    lowering.emit(call, [source, *statistics, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
+    _finish_all(lowering, op, statistics)
+
+
+def _finish_all(lowering: Lowering, op: Op, results: list[Value]) -> None:
+    for tensor, result in zip(op.outputs[1:], results, strict=True):
+        lowering.finish(tensor.id, result)
+
+
+def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
+    """Moments of the batch, the normalised result, and the running moments moved towards the batch's."""
+    op = group.ops[0]
+    source = lowering.typed(lowering.value(op.inputs[0].id))
+    mean, variance, *affine = (lowering.value(tensor.id) for tensor in op.inputs[1:])
+    axis = channel_axis(op, len(source.shape))
+    channels = (source.shape[axis],)
+    moments = [lowering.temporary(channels), lowering.temporary(channels)]
+    lowering.emit(batch_moments(source.shape, axis, src_strides=source.strides), [source, *moments])
+    _normalise(lowering, op, source, moments, affine, axis)
+    momentum = op.attrs.get("momentum", 0.5)
+    for tensor, running, batch in zip(op.outputs[1:3], (mean, variance), moments, strict=True):
+        region = Region(lowering, channels)
+        kept = region.binary("mul", region.load(running), region.builder.const(momentum))
+        added = region.binary("mul", region.load(batch), region.builder.const(1.0 - momentum))
+        region.put(tensor.id, region.binary("add", kept, added))
+        place = region.store(tensor.id)
+        lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(running moment)")
+        lowering.finish(tensor.id, place)
+    for tensor, batch in zip(op.outputs[3:5], moments, strict=True):
+        lowering.finish(tensor.id, batch)
+
+
+def _normalise(
+    lowering: Lowering, op: Op, source: Value, moments: list[Value], affine: list[Value], axis: int
+) -> None:
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta."""
+    region = Region(lowering, source.shape)
+    mean, variance = (region.load_along(moment, axis) for moment in moments)
+    spread = region.unary("sqrt", region.binary("add", variance, region.builder.const(op.attrs["epsilon"])))
+    result = region.binary("div", region.binary("sub", region.load(source), mean), spread)
+    for name, vector in zip(("mul", "add"), affine, strict=False):
+        result = region.binary(name, result, region.load_along(vector, axis))
+    region.put(op.outputs[0].id, result)
+    place = region.store(op.outputs[0].id)
+    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(BatchNorm)")
+    lowering.finish(op.outputs[0].id, place)
+
+
+RULES = {
+    **dict.fromkeys(["LayerNorm", "RMSNorm", "GroupNorm"], lower_norm),
+    **dict.fromkeys(["SoftMax", "LogSoftmax"], lower_softmax),
+    "BatchNormForwardTraining": lower_batch_norm_training,
+}

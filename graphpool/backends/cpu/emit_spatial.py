@@ -1,0 +1,131 @@
+"""Convolution, ConvTranspose, pooling, Interpolate: kernels over windows of an image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._kernels.conv import convolution, convolution_transpose
+from ..._kernels.pool import pooling
+from ..._kernels.resample import resample
+from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads, spatial_axes
+from ...typing import dense_strides
+from .epilogue import make_epilogue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...graph.op import Op
+    from .groups import Group
+    from .lowering import Lowering, Value
+
+__all__ = ["RULES"]
+
+
+def lower_convolution(lowering: Lowering, group: Group) -> None:
+    """A convolution, or a transposed one, with bias and post-ops behind it."""
+    op = group.anchor
+    assert op is not None
+    source, image = _source(lowering, op)
+    weights = lowering.typed(lowering.value(op.inputs[1].id))
+    bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    transposed = op.kind == "ConvTranspose"
+    inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
+    kernel = [weights.shape[axis] for axis in kernel_axes]
+    groups = op.attrs["groups"]
+    split = inner if transposed else outer
+    group_stride = weights.shape[split] // groups * weights.strides[split]
+    begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=transposed)
+    result_axis = channel_axis(len(source.shape), op.attrs["data_format"])
+    epilogue = make_epilogue(lowering, group, bias, result_axis)
+    own = {"output_padding": per_axis(op.attrs, "output_padding", len(kernel), 0)} if transposed else {}
+    call = (convolution_transpose if transposed else convolution)(
+        image["batch"],
+        image["channels"],
+        lowering.shapes[op.outputs[0].id][result_axis],
+        image["src_spatial"],
+        kernel,
+        src_strides=image["src_strides"],
+        weights_strides=[group_stride, *_pick(weights.strides, (outer, inner, *kernel_axes))],
+        dst_strides=image["dst_strides"],
+        strides=op.attrs["strides"],
+        pads_begin=begin,
+        pads_end=end,
+        dilations=op.attrs["dilations"],
+        groups=groups,
+        epilogue=epilogue.block,
+        dst_needs_scratch=not epilogue.is_dense_f32,
+        **own,
+    )
+    lowering.emit(call, [source, weights, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
+
+
+def lower_pool(lowering: Lowering, group: Group) -> None:
+    """Maximum or mean of each window, post-ops behind it."""
+    op = group.anchor
+    assert op is not None
+    source, image = _source(lowering, op)
+    kernel = tuple(op.attrs["kernel"])
+    begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel)
+    epilogue = make_epilogue(lowering, group)
+    call = pooling(
+        "max" if op.kind == "MaxPool" else "avg",
+        **image,
+        kernel=kernel,
+        strides=op.attrs["strides"],
+        pads_begin=begin,
+        pads_end=end,
+        dilations=per_axis(op.attrs, "dilations", len(kernel)),
+        exclude_pad=op.attrs.get("exclude_pad", True),
+        epilogue=epilogue.block,
+        dst_needs_scratch=not epilogue.is_dense_f32,
+    )
+    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
+
+
+def lower_interpolate(lowering: Lowering, group: Group) -> None:
+    """Resampling, post-ops behind it."""
+    op = group.anchor
+    assert op is not None
+    source, image = _source(lowering, op)
+    epilogue = make_epilogue(lowering, group)
+    call = resample(
+        op.attrs["mode"],
+        **image,
+        scales=op.attrs.get("scales"),
+        coordinate_transformation_mode=op.attrs["coordinate_transformation_mode"],
+        epilogue=epilogue.block,
+        dst_needs_scratch=not epilogue.is_dense_f32,
+    )
+    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
+
+
+def _source(lowering: Lowering, op: Op) -> tuple[Value, dict[str, Any]]:
+    """The source in f32, and the geometry that all kernels over windows take."""
+    source = lowering.typed(lowering.value(op.inputs[0].id))
+    result = lowering.shapes[op.outputs[0].id]
+    ndim = len(source.shape)
+    channel, spatial = channel_axis(ndim, op.attrs["data_format"]), spatial_axes(ndim, op.attrs["data_format"])
+    axes = (0, channel, *spatial)
+    geometry = {
+        "batch": source.shape[0],
+        "channels": source.shape[channel],
+        "src_spatial": [source.shape[axis] for axis in spatial],
+        "dst_spatial": [result[axis] for axis in spatial],
+        "src_strides": _pick(source.strides, axes),
+        "dst_strides": _pick(dense_strides(result), axes),
+    }
+    return source, geometry
+
+
+def _pick(strides: Sequence[int], axes: Sequence[int]) -> list[int]:
+    return [strides[axis] for axis in axes]
+
+
+RULES = {
+    **dict.fromkeys(["Convolution", "ConvTranspose"], lower_convolution),
+    **dict.fromkeys(["AvgPool", "MaxPool"], lower_pool),
+    "Interpolate": lower_interpolate,
+}

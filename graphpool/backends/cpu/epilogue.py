@@ -1,0 +1,70 @@
+"""Post-ops as the epilogue of an anchor's kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...typing import DataType
+from .region import Region, region_name
+
+if TYPE_CHECKING:
+    from .groups import Group
+    from .lowering import Lowering, Value
+
+__all__ = ["Epilogue", "make_epilogue"]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What runs on an anchor's results.
+
+    Attributes
+    ----------
+    block : bytes
+        The elementwise program; empty when the kernel writes f32 straight to the place.
+    place : Value
+        Where the result goes: the kernel's last own argument.
+    operands : list of Value
+        Further arguments, behind the place.
+    name : str or None
+        For reports.
+    """
+
+    block: bytes
+    place: Value
+    operands: list[Value]
+    name: str | None
+
+    @property
+    def is_dense_f32(self) -> bool:
+        """Whether the kernel may use the place itself as accumulators."""
+        return self.place.dtype is DataType.F32 and self.place.is_dense
+
+
+def make_epilogue(lowering: Lowering, group: Group, bias: Value | None = None, bias_axis: int | None = None) -> Epilogue:
+    """The epilogue of a group with an anchor.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    group : Group
+    bias : Value, optional
+        Added first: along `bias_axis`, or with numpy broadcasting when that is None.
+    bias_axis : int, optional
+    """
+    assert group.anchor is not None
+    first = group.anchor.outputs[0].id
+    region = Region(lowering, lowering.shapes[group.result], accumulator=first)
+    if bias is not None:
+        added = region.load(bias) if bias_axis is None else region.load_along(bias, bias_axis)
+        region.put(first, region.binary("add", region.get(first), added))
+    for op in group.ops:
+        region.apply(op)
+    name = region_name(group.ops) if group.ops else None
+    if bias is None and not group.ops:
+        place = lowering.target(group.result, dtype=DataType.F32)
+        if place.is_dense:
+            return Epilogue(b"", place, [], None)
+    place = region.store(group.result)
+    return Epilogue(region.builder.epilogue(), place, region.operands, name)

@@ -1,0 +1,219 @@
+"""The state of one lowering: where values live, which temporaries there are, which steps were emitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..._kernels.eltwise import EltwiseBuilder
+from ..._kernels.move import copy
+from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS
+from ...typing import DataType, LayoutType, dense_strides
+from .layouts import strides_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..._kernels.call import KernelCall
+    from ...graph.logical_tensor import LogicalTensor
+
+__all__ = ["Buffer", "Lowering", "Step", "Value"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Memory that values lie in.
+
+    Attributes
+    ----------
+    base : int
+        Base pointer of the program: `ARENA` for temporaries, `LITERALS`, or an external tensor.
+    nbytes : int
+        Unit: bytes.
+    offset : int
+        From the base pointer; that of temporaries is decided by the memory plan. Unit: bytes.
+    """
+
+    base: int
+    nbytes: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor as kernels see it.
+
+    Attributes
+    ----------
+    dtype : DataType
+    shape, strides : tuple of int
+        Unit of the strides: elements.
+    buffer : Buffer
+    offset : int
+        Of the first element. Unit: elements.
+    """
+
+    dtype: DataType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    buffer: Buffer
+    offset: int = 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements lie row-major without gaps."""
+        wanted = dense_strides(self.shape)
+        return all(d <= 1 or a == b for d, a, b in zip(self.shape, self.strides, wanted, strict=True))
+
+    def reshaped(self, shape: Sequence[int]) -> Value:
+        """The same elements under another dense shape; the value must be dense."""
+        return Value(self.dtype, tuple(shape), dense_strides(shape), self.buffer, self.offset)
+
+    def transposed(self, order: Sequence[int]) -> Value:
+        """The same memory with its axes in another order."""
+        shape, strides = ([axes[k] for k in order] for axes in (self.shape, self.strides))
+        return Value(self.dtype, tuple(shape), tuple(strides), self.buffer, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A kernel call on values.
+
+    Attributes
+    ----------
+    call : KernelCall
+    args : tuple of Value
+        In the order of the kernel's arguments.
+    name : str
+        For reports.
+    is_elementwise : bool
+        Whether the step may write over an argument that it reads with the same strides.
+    """
+
+    call: KernelCall
+    args: tuple[Value, ...]
+    name: str
+    is_elementwise: bool
+
+
+class Lowering:
+    """Values, temporaries and steps of one partition while it is lowered.
+
+    Parameters
+    ----------
+    inputs, outputs : sequence of LogicalTensor
+        The external tensors in the program's order, layouts settled.
+    shapes : mapping of int to tuple of int
+        Shape of every tensor of the partition.
+    dtypes : mapping of int to DataType
+        Likewise.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[LogicalTensor],
+        outputs: Sequence[LogicalTensor],
+        shapes: Mapping[int, tuple[int, ...]],
+        dtypes: Mapping[int, DataType],
+    ) -> None:
+        self.shapes = shapes
+        self.dtypes = dtypes
+        self.steps: list[Step] = []
+        self.literals = bytearray()
+        self._values: dict[int, Value] = {}
+        self._targets: dict[int, Value] = {}
+        for number, tensor in enumerate(inputs, FIRST_EXTERNAL):
+            self._values[tensor.id] = _external(tensor, number)
+        for number, tensor in enumerate(outputs, FIRST_EXTERNAL + len(inputs)):
+            self._targets[tensor.id] = _external(tensor, number)
+
+    # ---- values
+
+    def value(self, tensor_id: int) -> Value:
+        """Where the tensor lies."""
+        return self._values[tensor_id]
+
+    def has_value(self, tensor_id: int) -> bool:
+        """Whether the tensor was given or computed already."""
+        return tensor_id in self._values
+
+    def is_output(self, tensor_id: int) -> bool:
+        """Whether the tensor leaves the partition."""
+        return tensor_id in self._targets
+
+    def temporary(self, shape: Sequence[int], dtype: DataType = DataType.F32) -> Value:
+        """A new dense temporary."""
+        dims = tuple(shape)
+        return Value(dtype, dims, dense_strides(dims), Buffer(ARENA, dtype.nbytes(prod(dims))))
+
+    def literal(self, array: np.ndarray[Any, Any]) -> Value:
+        """Numbers that are known now, as a value."""
+        offset = len(self.literals)
+        self.literals += array.tobytes() + bytes(-array.nbytes % 64)
+        buffer = Buffer(LITERALS, array.nbytes, offset)
+        return Value(DataType.parse(array.dtype), array.shape, dense_strides(array.shape), buffer)
+
+    def target(self, tensor_id: int, *, dtype: DataType | None = None, dense: bool = True) -> Value:
+        """Where a kernel that writes this type, perhaps densely only, may put the tensor.
+
+        That is the place where the tensor belongs if it suits the kernel, else a temporary; `finish` moves the result.
+        """
+        wanted = dtype or self.dtypes[tensor_id]
+        place = self._targets.get(tensor_id)
+        if place is not None and place.dtype is wanted and (place.is_dense or not dense):
+            return place
+        return self.temporary(self.shapes[tensor_id], wanted)
+
+    def finish(self, tensor_id: int, result: Value) -> None:
+        """Say that `result` holds the tensor; it is converted or copied to where the tensor belongs if need be."""
+        place = self._targets.get(tensor_id)
+        if place is None and result.dtype is self.dtypes[tensor_id]:
+            self._values[tensor_id] = result
+            return
+        place = place or self.temporary(result.shape, self.dtypes[tensor_id])
+        if place is not result:
+            self.move(result, place)
+        self._values[tensor_id] = place
+
+    # ---- steps
+
+    def emit(
+        self, call: KernelCall, args: Sequence[Value], name: str | None = None, *, is_elementwise: bool = False
+    ) -> None:
+        """Append a kernel call on these values, in the kernel's order; calls without work are left out."""
+        if call.ntasks > 0:
+            label = f"{call.kernel.name}:{call.kernel.isa}" + ("" if name is None else f" {name}")
+            self.steps.append(Step(call, tuple(args), label, is_elementwise))
+
+    def move(self, source: Value, place: Value) -> None:
+        """Copy or convert one value into another of the same shape."""
+        if source.dtype is place.dtype and source.dtype.bits >= 8:
+            call = copy(source.shape, source.strides, place.strides, source.dtype.bits // 8)
+            self.emit(call, [source, place])
+            return
+        builder = EltwiseBuilder(source.shape)
+        loaded = builder.load(1, source.dtype.value, source.strides)
+        builder.store(0, place.dtype.value, place.strides, loaded)
+        self.emit(builder.build(), [place, source], is_elementwise=True)
+
+    def dense(self, value: Value, dtype: DataType = DataType.F32) -> Value:
+        """The value as dense elements of a type: itself, or a converted copy."""
+        if value.dtype is dtype and value.is_dense:
+            return value
+        place = self.temporary(value.shape, dtype)
+        self.move(value, place)
+        return place
+
+    def typed(self, value: Value, dtype: DataType = DataType.F32) -> Value:
+        """The value as elements of a type, strides as they are: itself, or a converted dense copy."""
+        return value if value.dtype is dtype else self.dense(value, dtype)
+
+
+def _external(tensor: LogicalTensor, number: int) -> Value:
+    """An external tensor as a value."""
+    shape = tensor.shape or ()
+    strides = tensor.strides if tensor.layout is LayoutType.STRIDED else strides_of(tensor)
+    return Value(tensor.dtype, shape, strides or dense_strides(shape), Buffer(number, tensor.nbytes))

@@ -1,0 +1,108 @@
+"""The reference backend: every op by itself, in NumPy."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UnsupportedError, explain
+from ...runtime._compiled import CompiledPartition
+from ...typing import LayoutType
+from .registry import OutputSpec, evaluate, registered_kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from ...graph.logical_tensor import LogicalTensor
+    from ...graph.op import Op
+    from ...graph.partition import Partition
+    from ...graph.pattern import Pattern
+
+__all__ = ["ReferenceBackend"]
+
+
+class ReferenceBackend:
+    """Runs every op kind, clearly and slowly; the oracle of the tests, and what is left when nothing faster fits.
+
+    It makes partitions of one op each, and is the one backend that computes outputs whose shape depends on the
+    content of an input.
+
+    Notes
+    -----
+    Threads: immutable, safe.
+    """
+
+    name = "reference"
+    engine_kind = "cpu"
+    priority = 0
+    patterns: Sequence[Pattern] = ()
+
+    def __init__(self) -> None:
+        self._kinds = registered_kinds()
+
+    def supports(self, op: Op) -> bool:
+        """Whether the op has an evaluation: all kinds but End and Wildcard."""
+        return op.kind in self._kinds
+
+    def compile(
+        self,
+        partition: Partition,
+        inputs: Sequence[LogicalTensor],
+        outputs: Sequence[LogicalTensor],
+        engine: Any,
+    ) -> CompiledPartition:
+        """A partition that evaluates its ops one after another on arrays; see `Partition.compile`."""
+        for tensor in (*inputs, *outputs):
+            if tensor.layout is LayoutType.OPAQUE:
+                raise UnsupportedError(
+                    explain(
+                        f"tensor {tensor.id}: the reference backend reads plain layouts",
+                        accepted="strided",
+                        got="opaque",
+                        hint="put a Reorder op in front",
+                    ),
+                    tensor_id=tensor.id,
+                )
+        outputs = [tensor.replace(layout="strided") if tensor.layout is LayoutType.ANY else tensor for tensor in outputs]
+        run = partial(run_ops, partition.ops, [t.id for t in inputs], {t.id: t.shape for t in outputs})
+        return CompiledPartition(
+            partition,
+            inputs,
+            outputs,
+            engine,
+            host_function=run,
+            implementations=[f"ref:numpy {op.kind}" for op in partition.ops],
+        )
+
+
+def run_ops(
+    ops: Sequence[Op],
+    input_ids: Sequence[int],
+    outputs: dict[int, tuple[int, ...] | None],
+    arrays: Sequence[np.ndarray[Any, Any]],
+) -> list[np.ndarray[Any, Any]]:
+    """Evaluate ops in order.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        In topological order.
+    input_ids : sequence of int
+        Tensor ids of `arrays`.
+    outputs : dict of int to shape
+        Wanted tensors; a shape is None, or has unknown dimensions, where it is not known.
+    arrays : sequence of ndarray
+
+    Returns
+    -------
+    results : list of ndarray
+        In the order of `outputs`.
+    """
+    values = dict(zip(input_ids, arrays, strict=True))
+    for op in ops:
+        specs = [OutputSpec(tensor.dtype, None) for tensor in op.outputs]
+        results = evaluate(op.kind, [values[tensor.id] for tensor in op.inputs], op.attrs, specs)
+        values.update(zip((tensor.id for tensor in op.outputs), results, strict=True))
+    return [values[tensor_id] for tensor_id in outputs]

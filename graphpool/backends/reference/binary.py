@@ -1,0 +1,95 @@
+"""Operations of two or three tensors that broadcast against each other, bias and PReLU included.
+
+s32 operands are exact: int64 holds every sum and difference, and every s32 is a float64. Maximum and Minimum return
+NaN when either side is NaN. Dividing by zero follows IEEE arithmetic.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .axes import along_axis, channel_axis, other_axes, sum_to_shape
+from .registry import Array, Attrs, reference
+
+
+@reference("Add")
+def _add(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    return np.add(src_0, src_1)
+
+
+@reference("Subtract")
+def _subtract(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    return np.subtract(src_0, src_1)
+
+
+@reference("Multiply")
+def _multiply(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    return np.multiply(src_0, src_1)
+
+
+@reference("Divide")
+def _divide(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    return np.divide(src_0, src_1)
+
+
+@reference("Maximum")
+def _maximum(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    return np.maximum(src_0, src_1)
+
+
+@reference("Minimum")
+def _minimum(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    return np.minimum(src_0, src_1)
+
+
+@reference("SquaredDifference")
+def _squared_difference(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    difference: Array = src_0 - src_1
+    return np.square(difference)
+
+
+@reference("GreaterEqual")
+def _greater_equal(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    return np.greater_equal(src_0, src_1)
+
+
+@reference("Select")
+def _select(attrs: Attrs, cond: Array, src_0: Array, src_1: Array) -> Array:
+    """src_0 where cond, else src_1; cond broadcasts to the shape of the sources, never the other way."""
+    shape = np.broadcast_shapes(src_0.shape, src_1.shape)
+    return np.where(np.broadcast_to(cond, shape), src_0, src_1)
+
+
+@reference("BiasAdd")
+def _bias_add(attrs: Attrs, src: Array, bias: Array) -> Array:
+    return src + along_axis(bias, src.ndim, channel_axis(src.ndim, attrs["data_format"]))
+
+
+@reference("BiasAddBackward")
+def _bias_add_backward(attrs: Attrs, diff_dst: Array) -> Array:
+    """Sum over every axis but the channels."""
+    channels = channel_axis(diff_dst.ndim, attrs["data_format"])
+    return np.asarray(np.sum(diff_dst, axis=other_axes(diff_dst.ndim, channels)))
+
+
+def _spread_slope(attrs: Attrs, src: Array, slope: Array) -> Array:
+    """The slope with the rank of src: a 1-D one runs along the channels, or along the last axis."""
+    if slope.ndim != 1:
+        return slope.reshape((1,) * (src.ndim - slope.ndim) + slope.shape)
+    axis = channel_axis(src.ndim, attrs["data_format"]) if attrs["per_channel_broadcast"] else src.ndim - 1
+    return along_axis(slope, src.ndim, axis)
+
+
+@reference("PReLU")
+def _prelu(attrs: Attrs, src: Array, slope: Array) -> Array:
+    """`x` for x > 0, else `slope x`."""
+    return np.where(src > 0, src, _spread_slope(attrs, src, slope) * src)
+
+
+@reference("PReLUBackward")
+def _prelu_backward(attrs: Attrs, src: Array, slope: Array, diff_dst: Array) -> tuple[Array, Array]:
+    """(dy or dy slope, sum of dy x over x <= 0), the sum over the axes along which slope was broadcast."""
+    spread = _spread_slope(attrs, src, slope)
+    diff_src = np.where(src > 0, diff_dst, diff_dst * spread)
+    diff_slope = sum_to_shape(np.where(src > 0, 0.0, diff_dst * src), spread.shape)
+    return diff_src, diff_slope.reshape(slope.shape)

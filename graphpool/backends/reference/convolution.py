@@ -1,0 +1,181 @@
+"""Convolution and transposed convolution with their gradients.
+
+Six kinds, three sums. With x the wide side (N, I, X), y the narrow side (N, O, Y) and w (O, I / groups, K):
+
+    correlate         y = sum over k of w[k] x[k]          Convolution, ConvTransposeBackwardData
+    spread            x[k] += w[k]^T y for each k          ConvolutionBackwardData, ConvTranspose
+    weight_gradient   w[k] = sum over n and Y of y x[k]    ConvolutionBackwardWeights, ConvTransposeBackwardWeights
+
+where x[k] is the part of the padded x that window position k meets. A transposed convolution is the same relation read
+from y to x, so its weights (I, O / groups, K) are the w above. Groups are an axis of their own while computing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .axes import along_axis, from_ncx, to_ncx
+from .registry import Array, Attrs, reference
+from .window import Window, window_of
+
+
+def _to_oix(weights: Array, weights_format: str) -> Array:
+    """View with the narrow side's channels at axis 0 and the wide side's at axis 1.
+
+    Both XIO of a convolution and XOI of a transposed one end in (wide, narrow): the transposed one reads backwards.
+    """
+    if weights_format in ("OIX", "IOX"):
+        return weights
+    return np.moveaxis(weights, (-1, -2), (0, 1))
+
+
+def _from_oix(weights: Array, weights_format: str) -> Array:
+    """Inverse of `_to_oix`."""
+    if weights_format in ("OIX", "IOX"):
+        return weights
+    return np.moveaxis(weights, (0, 1), (-1, -2))
+
+
+def _split_groups(array: Array, axis: int, groups: int) -> Array:
+    """The channels at `axis` split into (groups, channels / groups)."""
+    shape = array.shape
+    return array.reshape(*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
+
+
+def _merge_groups(array: Array, axis: int) -> Array:
+    """Inverse of `_split_groups`."""
+    shape = array.shape
+    return array.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+
+
+def _flatten(array: Array, ndim: int) -> Array:
+    """The last `ndim` axes as one; their product is stated because -1 is undefined for zero sizes."""
+    lead = array.ndim - ndim
+    return array.reshape(*array.shape[:lead], math.prod(array.shape[lead:]))
+
+
+def _correlate(window: Window, wide: Array, weights: Array, groups: int) -> Array:
+    """The narrow side of x (N, I, X) and w (O, I / groups, K): shape (N, O, Y)."""
+    out_sizes = window.out_sizes(wide.shape[2:])
+    padded = _split_groups(window.pad(wide, out_sizes), 1, groups)
+    grouped = _split_groups(weights, 0, groups)
+    narrow = np.zeros((wide.shape[0], groups, grouped.shape[1], math.prod(out_sizes)))
+    for position in window.positions():
+        patch = _flatten(padded[window.region(position, out_sizes)], window.ndim)
+        narrow += grouped[window.tap(position)] @ patch
+    return narrow.reshape(wide.shape[0], weights.shape[0], *out_sizes)
+
+
+def _spread(window: Window, narrow: Array, weights: Array, groups: int, in_sizes: Sequence[int]) -> Array:
+    """The wide side that y (N, O, Y) and w (O, I / groups, K) reach: shape (N, I, in_sizes)."""
+    out_sizes = narrow.shape[2:]
+    flat, grouped = _flatten(_split_groups(narrow, 1, groups), window.ndim), _split_groups(weights, 0, groups)
+    wide = window.buffer((narrow.shape[0], groups, weights.shape[1]), in_sizes, out_sizes, 0.0)
+    for position in window.positions():
+        part = np.swapaxes(grouped[window.tap(position)], -1, -2) @ flat
+        wide[window.region(position, out_sizes)] += part.reshape(*part.shape[:3], *out_sizes)
+    return _merge_groups(window.crop(wide, in_sizes), 1)
+
+
+def _weight_gradient(window: Window, wide: Array, narrow: Array, groups: int) -> Array:
+    """The gradient of w for x (N, I, X) and the gradient of y (N, O, Y): shape (O, I / groups, K)."""
+    out_sizes = narrow.shape[2:]
+    padded = _split_groups(window.pad(wide, out_sizes), 1, groups)
+    flat = _flatten(_split_groups(narrow, 1, groups), window.ndim)
+    gradient = np.zeros((groups, flat.shape[2], padded.shape[2], *window.kernel))
+    for position in window.positions():
+        patch = _flatten(padded[window.region(position, out_sizes)], window.ndim)
+        gradient[window.tap(position)] = np.sum(flat @ np.swapaxes(patch, -1, -2), axis=0)
+    return _merge_groups(gradient, 0)
+
+
+def _shape_of(attrs: Attrs, name: str, tensor: Array | None, ndim: int) -> tuple[int, ...]:
+    """A shape given as an input, or else as an attribute (whose default is longer than the rank)."""
+    values = attrs[name][:ndim] if tensor is None else tensor.reshape(-1)
+    return tuple(int(value) for value in values)
+
+
+def _spatial_of(shape: Sequence[int], data_format: str) -> tuple[int, ...]:
+    """The spatial sizes of an activation's shape."""
+    return tuple(shape[1:-1] if data_format == "NXC" else shape[2:])
+
+
+def _kernel_of(shape: Sequence[int], weights_format: str) -> tuple[int, ...]:
+    """The spatial sizes of a weight's shape."""
+    return tuple(shape[2:] if weights_format in ("OIX", "IOX") else shape[:-2])
+
+
+def _add_bias(dst: Array, bias: Array | None) -> Array:
+    """A tensor (N, C, X) plus an optional bias by channel."""
+    return dst if bias is None else dst + along_axis(bias, dst.ndim, 1)
+
+
+@reference("Convolution")
+def _convolution(attrs: Attrs, src: Array, weights: Array, bias: Array | None = None) -> Array:
+    wide, oix = to_ncx(src, attrs["data_format"]), _to_oix(weights, attrs["weights_format"])
+    window = window_of(attrs, wide.shape[2:], oix.shape[2:])
+    return from_ncx(_add_bias(_correlate(window, wide, oix, attrs["groups"]), bias), attrs["data_format"])
+
+
+@reference("ConvolutionBackwardData")
+def _convolution_backward_data(attrs: Attrs, diff_dst: Array, weights: Array, dst_shape: Array | None = None) -> Array:
+    """The shape comes from dst_shape, so output_padding has nothing left to say."""
+    shape = _shape_of(attrs, "dst_shape", dst_shape, diff_dst.ndim)
+    in_sizes = _spatial_of(shape, attrs["data_format"])
+    narrow, oix = to_ncx(diff_dst, attrs["data_format"]), _to_oix(weights, attrs["weights_format"])
+    window = window_of(attrs, in_sizes, oix.shape[2:])
+    return from_ncx(_spread(window, narrow, oix, attrs["groups"], in_sizes), attrs["data_format"])
+
+
+@reference("ConvolutionBackwardWeights")
+def _convolution_backward_weights(
+    attrs: Attrs, src: Array, diff_dst: Array, weights_shape: Array | None = None
+) -> Array:
+    shape = _shape_of(attrs, "weights_shape", weights_shape, src.ndim)
+    wide, narrow = to_ncx(src, attrs["data_format"]), to_ncx(diff_dst, attrs["data_format"])
+    window = window_of(attrs, wide.shape[2:], _kernel_of(shape, attrs["weights_format"]))
+    return _from_oix(_weight_gradient(window, wide, narrow, attrs["groups"]), attrs["weights_format"])
+
+
+def _transposed_window(attrs: Attrs, src_sizes: Sequence[int], kernel: Sequence[int]) -> Window:
+    """The window of a transposed convolution; SAME pads make its output stride times its input."""
+    ndim = len(kernel)
+    wide_sizes = [n * s for n, s in zip(src_sizes, attrs["strides"][:ndim], strict=True)]
+    return window_of(attrs, wide_sizes, kernel, attrs.get("output_padding", (0,) * ndim)[:ndim])
+
+
+def _transposed_sizes(attrs: Attrs, window: Window, src_sizes: Sequence[int]) -> list[int]:
+    """`stride (in - 1) + extent - pads + output_padding`, not below 0."""
+    pads = [b + e for b, e in zip(window.pads_begin, window.pads_end, strict=True)]
+    extra = attrs["output_padding"][: window.ndim]
+    return [max(n - p + x, 0) for n, p, x in zip(window.full_sizes(src_sizes), pads, extra, strict=True)]
+
+
+@reference("ConvTranspose")
+def _conv_transpose(attrs: Attrs, src: Array, weights: Array, bias: Array | None = None) -> Array:
+    narrow, oix = to_ncx(src, attrs["data_format"]), _to_oix(weights, attrs["weights_format"])
+    window = _transposed_window(attrs, narrow.shape[2:], oix.shape[2:])
+    out_sizes = _transposed_sizes(attrs, window, narrow.shape[2:])
+    wide = _spread(window, narrow, oix, attrs["groups"], out_sizes)
+    return from_ncx(_add_bias(wide, bias), attrs["data_format"])
+
+
+@reference("ConvTransposeBackwardData")
+def _conv_transpose_backward_data(attrs: Attrs, diff_dst: Array, weights: Array) -> Array:
+    """Output padding is not an attribute here: it must be less than the stride, which the rounding down absorbs."""
+    wide, oix = to_ncx(diff_dst, attrs["data_format"]), _to_oix(weights, attrs["weights_format"])
+    window = window_of(attrs, wide.shape[2:], oix.shape[2:])
+    return from_ncx(_correlate(window, wide, oix, attrs["groups"]), attrs["data_format"])
+
+
+@reference("ConvTransposeBackwardWeights")
+def _conv_transpose_backward_weights(
+    attrs: Attrs, src: Array, diff_dst: Array, weights_shape: Array | None = None
+) -> Array:
+    shape = _shape_of(attrs, "weights_shape", weights_shape, src.ndim)
+    narrow, wide = to_ncx(src, attrs["data_format"]), to_ncx(diff_dst, attrs["data_format"])
+    window = _transposed_window(attrs, narrow.shape[2:], _kernel_of(shape, attrs["weights_format"]))
+    return _from_oix(_weight_gradient(window, wide, narrow, attrs["groups"]), attrs["weights_format"])

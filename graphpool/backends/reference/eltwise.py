@@ -1,0 +1,226 @@
+"""Elementwise operations of one tensor, and their gradients.
+
+Every formula is evaluated literally in IEEE arithmetic. NaN propagates forward through all of them, clipping ones
+included; HardSwish, Mish and GELU of minus infinity are NaN (infinity times zero). Gradients are one-sided at kinks: a
+comparison with the kink itself, or with NaN, is false. With ``use_dst`` a gradient takes the forward result instead of
+its input.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import erf, expit
+
+from .registry import Array, Attrs, reference
+
+_SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+_GELU_CUBIC = 0.044715  # Hendrycks and Gimpel, "Gaussian error linear units", 2016
+
+
+def _softplus(x: Array, beta: float = 1.0) -> Array:
+    """log(1 + e^(beta x)) / beta, without overflow."""
+    return np.asarray(np.logaddexp(0.0, beta * x) / beta)
+
+
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x)."""
+    return np.asarray(expit(x))
+
+
+def _gelu_tanh_argument(x: Array) -> Array:
+    return _SQRT_2_OVER_PI * (x + _GELU_CUBIC * x**3)
+
+
+@reference("Abs")
+def _abs(attrs: Attrs, src: Array) -> Array:
+    return np.abs(src)
+
+
+@reference("Clamp")
+def _clamp(attrs: Attrs, src: Array) -> Array:
+    """min(max(x, min), max)."""
+    return np.minimum(np.maximum(src, attrs["min"]), attrs["max"])
+
+
+@reference("Elu")
+def _elu(attrs: Attrs, src: Array) -> Array:
+    """`x` for x > 0, else `alpha (e^x - 1)`."""
+    return np.where(src > 0, src, attrs["alpha"] * np.expm1(src))
+
+
+@reference("Exp")
+def _exp(attrs: Attrs, src: Array) -> Array:
+    return np.exp(src)
+
+
+@reference("GELU")
+def _gelu(attrs: Attrs, src: Array) -> Array:
+    """`x (1 + erf(x / sqrt 2)) / 2`, or its tanh approximation."""
+    if attrs["mode"] == "gelu_tanh":
+        return 0.5 * src * (1.0 + np.tanh(_gelu_tanh_argument(src)))
+    return np.asarray(0.5 * src * (1.0 + erf(src / math.sqrt(2.0))))
+
+
+@reference("HardSigmoid")
+def _hard_sigmoid(attrs: Attrs, src: Array) -> Array:
+    """clip(alpha x + beta, 0, 1)."""
+    return np.asarray(np.clip(attrs["alpha"] * src + attrs["beta"], 0.0, 1.0))
+
+
+@reference("HardSwish")
+def _hard_swish(attrs: Attrs, src: Array) -> Array:
+    """`x clip(x + 3, 0, 6) / 6`."""
+    return np.asarray(src * np.clip(src + 3.0, 0.0, 6.0) / 6.0)
+
+
+@reference("LeakyReLU")
+def _leaky_relu(attrs: Attrs, src: Array) -> Array:
+    """`x` for x > 0, else `alpha x`."""
+    return np.where(src > 0, src, attrs["alpha"] * src)
+
+
+@reference("Log")
+def _log(attrs: Attrs, src: Array) -> Array:
+    return np.log(src)
+
+
+@reference("Mish")
+def _mish(attrs: Attrs, src: Array) -> Array:
+    """`x tanh(log(1 + e^x))`."""
+    return src * np.tanh(_softplus(src))
+
+
+@reference("Pow")
+def _pow(attrs: Attrs, src: Array) -> Array:
+    """`x ^ beta`."""
+    return np.power(src, attrs["beta"])
+
+
+@reference("Reciprocal")
+def _reciprocal(attrs: Attrs, src: Array) -> Array:
+    return 1.0 / src
+
+
+@reference("ReLU")
+def _relu(attrs: Attrs, src: Array) -> Array:
+    """max(x, 0)."""
+    return np.maximum(src, 0.0)
+
+
+@reference("Round")
+def _round(attrs: Attrs, src: Array) -> Array:
+    """Nearest integer, halves to even."""
+    return np.rint(src)
+
+
+@reference("Sigmoid")
+def _sigmoid_forward(attrs: Attrs, src: Array) -> Array:
+    return _sigmoid(src)
+
+
+@reference("SoftPlus")
+def _softplus_forward(attrs: Attrs, src: Array) -> Array:
+    return _softplus(src, attrs["beta"])
+
+
+@reference("Sqrt")
+def _sqrt(attrs: Attrs, src: Array) -> Array:
+    return np.sqrt(src)
+
+
+@reference("Square")
+def _square(attrs: Attrs, src: Array) -> Array:
+    return np.square(src)
+
+
+@reference("Tanh")
+def _tanh(attrs: Attrs, src: Array) -> Array:
+    return np.tanh(src)
+
+
+@reference("AbsBackward")
+def _abs_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
+    """`dy sign(x)`: 0 at 0."""
+    return diff_dst * np.sign(src)
+
+
+@reference("ClampBackward")
+def _clamp_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
+    """`dy` strictly between the bounds, else 0; the same for src and dst."""
+    return np.where((data > attrs["min"]) & (data < attrs["max"]), diff_dst, 0.0)
+
+
+@reference("EluBackward")
+def _elu_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
+    """`dy` for x > 0, else `dy alpha e^x`; and `alpha e^x = dst + alpha`."""
+    alpha = attrs["alpha"]
+    slope = data + alpha if attrs["use_dst"] else alpha * np.exp(data)
+    return np.where(data > 0, diff_dst, diff_dst * slope)
+
+
+@reference("GELUBackward")
+def _gelu_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
+    """`dy (Phi(x) + x phi(x))`, or the derivative of the tanh approximation."""
+    if attrs["mode"] == "gelu_tanh":
+        t = np.tanh(_gelu_tanh_argument(src))
+        inner = _SQRT_2_OVER_PI * (1.0 + 3.0 * _GELU_CUBIC * src**2)
+        return diff_dst * 0.5 * (1.0 + t + src * (1.0 - t**2) * inner)
+    cdf = 0.5 * (1.0 + erf(src / math.sqrt(2.0)))
+    density = np.exp(-0.5 * src**2) / math.sqrt(2.0 * math.pi)
+    return np.asarray(diff_dst * (cdf + src * density))
+
+
+@reference("HardSigmoidBackward")
+def _hard_sigmoid_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
+    """`dy alpha` where 0 < alpha x + beta < 1, else 0."""
+    line = attrs["alpha"] * src + attrs["beta"]
+    return np.where((line > 0) & (line < 1), diff_dst * attrs["alpha"], 0.0)
+
+
+@reference("HardSwishBackward")
+def _hard_swish_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
+    """`dy (2x + 3) / 6` where -3 < x < 3; dy above, 0 below."""
+    inside = (src > -3) & (src < 3)
+    return np.where(inside, diff_dst * (2.0 * src + 3.0) / 6.0, np.where(src >= 3, diff_dst, 0.0))
+
+
+@reference("MishBackward")
+def _mish_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
+    """`dy (t + x (1 - t^2) sigmoid(x))` with t = tanh(softplus(x))."""
+    t = np.tanh(_softplus(src))
+    return diff_dst * (t + src * (1.0 - t**2) * _sigmoid(src))
+
+
+@reference("ReLUBackward")
+def _relu_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
+    """`dy` for x > 0, else 0; the same for src and dst."""
+    return np.where(data > 0, diff_dst, 0.0)
+
+
+@reference("SigmoidBackward")
+def _sigmoid_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
+    """`dy y (1 - y)`."""
+    y = data if attrs["use_dst"] else _sigmoid(data)
+    return diff_dst * y * (1.0 - y)
+
+
+@reference("SoftPlusBackward")
+def _softplus_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
+    """`dy sigmoid(beta x)`."""
+    return diff_dst * _sigmoid(attrs["beta"] * src)
+
+
+@reference("SqrtBackward")
+def _sqrt_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
+    """`dy / (2 y)`."""
+    y = data if attrs["use_dst"] else np.sqrt(data)
+    return diff_dst / (2.0 * y)
+
+
+@reference("TanhBackward")
+def _tanh_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
+    """`dy (1 - y^2)`."""
+    y = data if attrs["use_dst"] else np.tanh(data)
+    return diff_dst * (1.0 - y) * (1.0 + y)

@@ -1,0 +1,56 @@
+"""Quantisation with scales and zero points from attributes or, in the dynamic kinds, from inputs.
+
+Quantising returns x / scale + zp; `evaluate` rounds that to the output type: half to even and saturating for integers,
+saturating without an integer step for f8. Dequantising returns (x - zp) scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .axes import along_axis
+from .registry import Array, Attrs, reference
+
+
+def _spread(values: Array, src: Array, attrs: Attrs) -> Array:
+    """Scales or zero points with the rank of src, one element for each of its elements up to broadcasting."""
+    if attrs["qtype"] == "per_tensor":
+        return values.reshape((1,) * src.ndim)
+    if attrs["qtype"] == "per_channel":
+        return along_axis(values, src.ndim, attrs["axis"])
+    for axis, size in enumerate(attrs["group_shape"]):
+        values = np.repeat(values, size, axis=axis)
+    return values
+
+
+def _attr_values(values: Sequence[float], src: Array, attrs: Attrs) -> Array:
+    return _spread(np.asarray(values, dtype=np.float64), src, attrs)
+
+
+def _zps_attr(attrs: Attrs, src: Array) -> Array:
+    """Zero points of the attribute; 0 where it is missing or empty."""
+    return _attr_values(attrs.get("zps") or [0] * len(attrs["scales"]), src, attrs)
+
+
+@reference("Quantize")
+def _quantize(attrs: Attrs, src: Array) -> Array:
+    return src / _attr_values(attrs["scales"], src, attrs) + _zps_attr(attrs, src)
+
+
+@reference("Dequantize")
+def _dequantize(attrs: Attrs, src: Array) -> Array:
+    return (src - _zps_attr(attrs, src)) * _attr_values(attrs["scales"], src, attrs)
+
+
+@reference("DynamicQuantize")
+def _dynamic_quantize(attrs: Attrs, src: Array, scales: Array, zps: Array | None = None) -> Array:
+    scaled = src / _spread(scales, src, attrs)
+    return scaled if zps is None else scaled + _spread(zps, src, attrs)
+
+
+@reference("DynamicDequantize")
+def _dynamic_dequantize(attrs: Attrs, src: Array, scales: Array, zps: Array | None = None) -> Array:
+    shifted = src if zps is None else src - _spread(zps, src, attrs)
+    return shifted * _spread(scales, src, attrs)

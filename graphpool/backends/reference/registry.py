@@ -1,0 +1,158 @@
+"""The table of reference operations, and the one door through which they are called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphpool.errors import InvalidOpError, InvalidShapeError, UnsupportedError, explain
+from graphpool.typing import DataType
+
+from .rounding import round_to, widen
+
+__all__ = ["Array", "Attrs", "OutputSpec", "evaluate", "reference", "registered_kinds"]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Attrs: TypeAlias = Mapping[str, Any]
+Function: TypeAlias = Callable[..., Array | tuple[Array, ...]]
+
+_FUNCTIONS: dict[str, Function] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """What the caller expects of one output.
+
+    Parameters
+    ----------
+    dtype : DataType
+        Type that the result is rounded to.
+    shape : tuple of int or None, default=None
+        Shape that the result must have; None accepts any.
+
+    Notes
+    -----
+    Ownership: a value. Threads: immutable, safe.
+    """
+
+    dtype: DataType
+    shape: tuple[int, ...] | None = None
+
+
+def reference(kind: str) -> Callable[[Function], Function]:
+    """Decorator that registers ``function(attrs, *inputs)`` as the meaning of `kind`.
+
+    The function gets widened inputs (float64, int64 or bool) and float attributes that hold float32 values; it
+    returns every output that the kind can have, as one array or a tuple, and rounds nothing.
+    """
+
+    def register(function: Function) -> Function:
+        _FUNCTIONS[kind] = function
+        return function
+
+    return register
+
+
+def registered_kinds() -> frozenset[str]:
+    """The kinds registered so far."""
+    return frozenset(_FUNCTIONS)
+
+
+def evaluate(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence[OutputSpec]) -> list[Array]:
+    """Compute one operation in float64 (integers exactly) and round once to the output types.
+
+    Parameters
+    ----------
+    kind : str
+        An op kind of the schema, such as ``"MatMul"``.
+    inputs : sequence of ndarray
+        In port order; trailing optional ports may be absent. 4-bit types hold one element per array item.
+    attrs : mapping of str to object
+        Complete: defaults filled in. Only attributes without one (``auto_pad``, ``momentum``, ...) may be missing.
+    outputs : sequence of OutputSpec
+        The first ``len(outputs)`` outputs of the kind are returned.
+
+    Returns
+    -------
+    results : list of ndarray
+        New C-contiguous arrays, one for each entry of `outputs`. Rounding is to nearest even; integers and f8
+        saturate and a NaN becomes the integer 0.
+
+    Raises
+    ------
+    UnsupportedError
+        `kind` has no evaluation (``End``, ``Wildcard``, or unknown).
+    InvalidOpError
+        The number of inputs or outputs does not fit the kind, or a required attribute is missing.
+    InvalidShapeError
+        The inputs do not fit each other or the attributes, or a result has another shape than its `OutputSpec` says.
+
+    Notes
+    -----
+    Inputs are not written. Threads: safe. The schema declares float attributes as f32, so each is rounded to float32
+    before it is used, as a compiled kernel would hold it. NaN and infinity follow from evaluating the formulas in
+    IEEE arithmetic; the modules say so where a choice was made.
+
+    Examples
+    --------
+    >>> evaluate("ReLU", [np.array([-1.0, 2.0])], {}, [OutputSpec(DataType.F32)])
+    [array([0., 2.], dtype=float32)]
+    """
+    function = _FUNCTIONS.get(kind)
+    if function is None:
+        raise UnsupportedError(explain(f"op kind {kind!r} has no reference evaluation"), kind=kind)
+    _check_arity(kind, function, inputs)
+    with np.errstate(all="ignore"):
+        results = _call(kind, function, attrs, inputs)
+        if len(outputs) > len(results):
+            accepted = f"at most {len(results)}"
+            raise InvalidOpError(explain(f"too many outputs of {kind}", accepted=accepted, got=len(outputs)), kind=kind)
+        return [_finish(kind, port, results[port], spec) for port, spec in enumerate(outputs)]
+
+
+def _check_arity(kind: str, function: Function, inputs: Sequence[Array]) -> None:
+    """Refuse a call whose inputs `function` cannot bind."""
+    try:
+        inspect.signature(function).bind({}, *inputs)
+    except TypeError as error:
+        accepted = inspect.signature(function)
+        raise InvalidOpError(
+            explain(f"wrong number of inputs of {kind}", accepted=accepted, got=len(inputs)), kind=kind
+        ) from error
+
+
+def _call(kind: str, function: Function, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """All outputs of `kind`, unrounded."""
+    try:
+        result = function(dict(_f32_attrs(attrs)), *map(widen, inputs))
+    except KeyError as error:
+        raise InvalidOpError(explain(f"attribute {error} of {kind} is missing"), kind=kind) from error
+    except ValueError as error:
+        shapes = [np.shape(array) for array in inputs]
+        what = f"the inputs of {kind} do not fit each other or the attributes ({error})"
+        raise InvalidShapeError(explain(what, got=shapes), kind=kind, shapes=shapes) from error
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _f32_attrs(attrs: Attrs) -> Iterator[tuple[str, Any]]:
+    """The attributes, each float rounded to the nearest float32 value."""
+    for name, value in attrs.items():
+        if isinstance(value, float):
+            yield name, float(np.float32(value))
+        elif isinstance(value, (list, tuple)) and any(isinstance(item, float) for item in value):
+            yield name, [float(np.float32(item)) for item in value]
+        else:
+            yield name, value
+
+
+def _finish(kind: str, port: int, result: Array, spec: OutputSpec) -> Array:
+    """`result` rounded to the type of `spec`, its shape checked."""
+    rounded = round_to(np.asarray(result), spec.dtype)
+    if spec.shape is not None and rounded.shape != tuple(spec.shape):
+        what = f"output {port} of {kind} has another shape than declared"
+        raise InvalidShapeError(explain(what, accepted=rounded.shape, got=spec.shape), kind=kind, port=port)
+    return rounded

@@ -1,0 +1,74 @@
+"""Between element types and the types that the reference computes in: widening is exact, narrowing rounds once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphpool.typing import DataType
+
+__all__ = ["round_to", "widen"]
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def widen(array: _Array) -> _Array:
+    """`array` as float64, int64 or bool: the same values, in a type that the reference computes in."""
+    dtype = DataType.parse(array.dtype)
+    if dtype is DataType.BOOLEAN:
+        return array
+    return array.astype(np.int64 if _is_integer(dtype) else np.float64)
+
+
+def round_to(array: _Array, dtype: DataType) -> _Array:
+    """A new C-contiguous array of type `dtype`; to nearest even, integers and f8 saturate."""
+    if dtype is DataType.BOOLEAN:
+        return array.astype(np.bool_, order="C")
+    if _is_integer(dtype):
+        return _saturate(array, dtype).astype(dtype.numpy, order="C")
+    if dtype in (DataType.F64, DataType.F32, DataType.F16):
+        return array.astype(dtype.numpy, order="C")
+    narrow = _to_odd_f32(array.astype(np.float64))
+    if dtype in (DataType.F8_E4M3, DataType.F8_E5M2):
+        narrow = _saturate_f8(narrow, dtype)
+    return narrow.astype(dtype.numpy, order="C")
+
+
+def _is_integer(dtype: DataType) -> bool:
+    return dtype.value[0] in "su"
+
+
+def _saturate(array: _Array, dtype: DataType) -> _Array:
+    """Round half to even and clip to the range of the integer type; NaN becomes 0."""
+    signed = dtype.value[0] == "s"
+    low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if signed else (0, (1 << dtype.bits) - 1)
+    if array.dtype.kind != "f":
+        return np.clip(array.astype(np.int64), low, min(high, 2**63 - 1))
+    top = float(high)
+    # 2**63 - 1 and 2**64 - 1 are no float64 values; the next lower one still converts without overflow.
+    top = top if int(top) <= high else float(np.nextafter(top, 0.0))
+    rounded: _Array = np.clip(np.where(np.isnan(array), 0.0, np.rint(array)), low, top)
+    return rounded
+
+
+def _to_odd_f32(array: _Array) -> _Array:
+    """Round float64 to float32 to odd, so that rounding again to 8 or fewer bits equals rounding once.
+
+    An inexact result whose last bit is even is replaced by its odd neighbour on the side of the exact value.
+    Source: Boldo and Melquiond, "When double rounding is odd", 2005.
+    """
+    nearest = array.astype(np.float32)
+    even = nearest.view(np.uint32) & 1 == 0
+    inexact = ~np.isnan(array) & (nearest.astype(np.float64) != array)
+    toward = np.where(array > nearest, np.float32(np.inf), np.float32(-np.inf))
+    return np.asarray(np.where(inexact & even, np.nextafter(nearest, toward), nearest))
+
+
+def _saturate_f8(array: _Array, dtype: DataType) -> _Array:
+    """Clip to the finite range of an f8 type, infinities too; NaN stays.
+
+    Source: OCP 8-bit floating point specification (OFP8) revision 1.0, saturating conversion.
+    """
+    limit = np.float32(448.0 if dtype is DataType.F8_E4M3 else 57344.0)
+    return np.clip(array, -limit, limit)

@@ -1,0 +1,87 @@
+"""What a backend is to the graph, and the registry in which backends hand themselves in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import InvalidArgumentError, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .logical_tensor import LogicalTensor
+    from .op import Op
+    from .partition import Partition
+    from .pattern import Pattern
+
+__all__ = ["ENGINE_KINDS", "Backend", "backends_for", "register_backend", "set_loader"]
+
+ENGINE_KINDS = ("cpu", "gpu")
+
+
+class Backend(Protocol):
+    """Claims ops of a graph and compiles the partitions made of them. Safe to use from many threads.
+
+    Attributes
+    ----------
+    name : str
+        Unique within an engine kind; part of cache keys.
+    priority : int
+        Backends of one kind claim ops in descending order of priority.
+    patterns : sequence of Pattern
+        What it runs as one partition, for `policy="fusion"`, in descending order of priority.
+    """
+
+    name: str
+    engine_kind: str
+    priority: int
+    patterns: Sequence[Pattern]
+
+    def supports(self, op: Op) -> bool:
+        """Whether the backend can run this op (its kind, types and attributes; shapes may be unknown)."""
+        ...
+
+    def compile(
+        self,
+        partition: Partition,
+        inputs: Sequence[LogicalTensor],
+        outputs: Sequence[LogicalTensor],
+        engine: Any,
+    ) -> Any:
+        """A compiled partition for complete inputs and completed outputs, both in the caller's order."""
+        ...
+
+
+_registry: dict[str, list[Backend]] = {kind: [] for kind in ENGINE_KINDS}
+_loader: Callable[[], object] | None = None
+
+
+def register_backend(backend: Backend) -> None:
+    """Make a backend take part in the partitioning of graphs of its engine kind.
+
+    Registering another one of the same name replaces the first; graphs that are partitioned already keep theirs.
+    """
+    group = _registry[check_engine_kind(backend.engine_kind)]
+    group[:] = sorted([b for b in group if b.name != backend.name] + [backend], key=lambda b: -b.priority)
+
+
+def set_loader(loader: Callable[[], object]) -> None:
+    """Call `loader`, once, before backends are first asked for: it registers the ones that ship with graphpool."""
+    global _loader
+    _loader = loader
+
+
+def backends_for(engine_kind: str) -> list[Backend]:
+    """The backends of an engine kind, highest priority first."""
+    global _loader
+    if _loader is not None:
+        loader, _loader = _loader, None
+        loader()
+    return list(_registry[check_engine_kind(engine_kind)])
+
+
+def check_engine_kind(kind: str) -> str:
+    """The kind itself when it is one."""
+    if kind not in _registry:
+        raise InvalidArgumentError(explain("engine kind", accepted=", ".join(ENGINE_KINDS), got=repr(kind)))
+    return kind

@@ -1,0 +1,102 @@
+"""Completes the shapes of a list of ops, from what is given and what each op infers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidShapeError, explain
+from ..typing import UNKNOWN_DIM
+from .logical_tensor import describe_shape
+from .schema import get_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .logical_tensor import LogicalTensor
+    from .op import Op
+
+__all__ = ["complete_shapes"]
+
+Shape = tuple[int, ...] | None
+
+
+def complete_shapes(
+    ops: Sequence[Op],
+    given: Mapping[int, Shape] | None = None,
+    values: Mapping[int, Any] | None = None,
+    *,
+    trust_ops: bool = True,
+) -> dict[int, Shape]:
+    """Shapes of all tensors of `ops`, as far as they can be known.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        In topological order.
+    given : mapping of int to shape, optional
+        Tensor id -> shape that is known from elsewhere.
+    values : mapping of int to ndarray, optional
+        Tensor id -> content, for small tensors that decide shapes (axes, sizes).
+    trust_ops : bool, default=True
+        Whether the shapes that the ops' own logical tensors carry must hold. With False they only fill in what
+        cannot be inferred: a partition may be compiled for other shapes than those that the graph was built with.
+
+    Raises
+    ------
+    InvalidShapeError
+        An op infers a shape that contradicts a given one.
+
+    Notes
+    -----
+    Cost: linear in ops and ports.
+    """
+    shapes: dict[int, Shape] = dict(given or {})
+    values = values or {}
+    for op in ops:
+        sources = [_source_shape(tensor, shapes) for tensor in op.inputs]
+        contents = {port: values[t.id] for port, t in enumerate(op.inputs) if t.id in values} if values else None
+        inferred = get_schema(op.kind).infer_shapes(op, sources, contents)
+        for tensor, shape in zip(op.outputs, inferred, strict=True):
+            known = shapes.get(tensor.id)
+            if known is None and (trust_ops or shape is None):
+                known = tensor.shape
+            shapes[tensor.id] = shape if known is None else _merge(op, tensor, known, shape)
+    return shapes
+
+
+def _source_shape(tensor: LogicalTensor, shapes: dict[int, Shape]) -> Shape:
+    shape = shapes.get(tensor.id)
+    if shape is None:
+        shape = shapes[tensor.id] = tensor.shape
+    return shape
+
+
+def _merge(op: Op, tensor: LogicalTensor, known: tuple[int, ...], inferred: Shape) -> tuple[int, ...]:
+    """One shape from two that must not contradict each other."""
+    if inferred is None or inferred == known:
+        return known
+    if len(known) != len(inferred):
+        raise _contradiction(op, tensor, known, inferred, None)
+    merged = []
+    for axis, (a, b) in enumerate(zip(known, inferred, strict=True)):
+        if UNKNOWN_DIM not in (a, b) and a != b:
+            raise _contradiction(op, tensor, known, inferred, axis)
+        merged.append(b if a == UNKNOWN_DIM else a)
+    return tuple(merged)
+
+
+def _contradiction(
+    op: Op, tensor: LogicalTensor, known: tuple[int, ...], inferred: tuple[int, ...], axis: int | None
+) -> InvalidShapeError:
+    where = "rank" if axis is None else f"dimension {axis}"
+    return InvalidShapeError(
+        explain(
+            f"{op.label}: {where} of output tensor {tensor.id}",
+            accepted=f"{describe_shape(inferred)}, which follows from the inputs",
+            got=describe_shape(known),
+            hint="correct the tensor, or leave its shape unknown",
+        ),
+        op_id=op.id,
+        tensor_id=tensor.id,
+        dim=axis,
+    )

@@ -1,0 +1,237 @@
+"""The graph: add ops, finalize, get partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import GraphpoolError, InvalidArgumentError, InvalidGraphError, InvalidOpError, StateError, explain
+from .backend import backends_for, check_engine_kind
+from .completion import complete_shapes
+from .op import Op
+from .partition import Partition
+from .partitioner import cover
+from .schema import get_schema
+from .view import GraphView
+
+if TYPE_CHECKING:
+    from .logical_tensor import LogicalTensor
+
+__all__ = ["Graph"]
+
+FPMATH_MODES = ("strict", "bf16", "f16", "tf32", "any")
+POLICIES = ("fusion", "debug")
+
+
+class Graph:
+    """A graph of operations, from which partitions are made.
+
+    Ops may be added in any order; tensors connect them by id. After `finalize` the graph cannot change any more, and
+    `get_partitions` may be called any number of times.
+
+    Parameters
+    ----------
+    engine_kind : {"cpu", "gpu"}, default="cpu"
+        Kind of the engines for which partitions will be compiled.
+    fpmath : {"strict", "bf16", "f16", "tf32", "any"}, default="strict"
+        Precision to which float32 arithmetic may be lowered.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Unknown engine kind or mode.
+
+    Notes
+    -----
+    Threads: not safe while ops are added; safe to read once finalised.
+    Source: seed "graph programming model", section Graph.
+
+    Examples
+    --------
+    >>> import graphpool as gp
+    >>> x, y = gp.LogicalTensor(0, "f32", (2, 3)), gp.LogicalTensor(1, "f32", (2, 3))
+    >>> graph = gp.Graph("cpu")
+    >>> graph.add_op(gp.Op(0, "ReLU", [x], [y]))
+    'success'
+    >>> graph.finalize()
+    >>> [partition] = graph.get_partitions()
+    >>> partition.is_supported
+    True
+    """
+
+    def __init__(self, engine_kind: str = "cpu", *, fpmath: str = "strict") -> None:
+        self.engine_kind = check_engine_kind(engine_kind)
+        if fpmath not in FPMATH_MODES:
+            raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
+        self.fpmath = fpmath
+        self._ops: dict[int, Op] = {}
+        self._tensors: dict[int, LogicalTensor] = {}
+        self._producer: dict[int, Op] = {}
+        self._shapes: dict[int, tuple[int, ...] | None] = {}
+        self._view: GraphView | None = None
+
+    @property
+    def ops(self) -> list[Op]:
+        """The ops, attributes completed, in the order added; in topological order once finalised."""
+        return list(self._ops.values()) if self._view is None else list(self._view.ops)
+
+    @property
+    def tensors(self) -> dict[int, LogicalTensor]:
+        """All logical tensors by id."""
+        return dict(self._tensors)
+
+    @property
+    def is_finalized(self) -> bool:
+        """Whether `finalize` was called."""
+        return self._view is not None
+
+    def add_op(self, op: Op, allow_exception: bool = True) -> str:
+        """Check an op against its schema and add it with its tensors.
+
+        Parameters
+        ----------
+        op : Op
+        allow_exception : bool, default=True
+            With False, a failure is returned as a oneDNN status instead of raised. The graph is unchanged either way.
+
+        Returns
+        -------
+        status : str
+            ``"success"``, or the status of the error.
+
+        Raises
+        ------
+        InvalidOpError, InvalidDataTypeError, InvalidShapeError
+            The op does not satisfy its schema.
+        InvalidGraphError
+            The op id is taken; a tensor id stands for another tensor; a tensor has another producer already; the graph
+            is finalised.
+
+        Notes
+        -----
+        Cost: a few microseconds.
+        """
+        try:
+            self._add(op)
+        except GraphpoolError as error:
+            if allow_exception:
+                raise
+            return error.status
+        return "success"
+
+    def _add(self, op: Op) -> None:
+        if self._view is not None:
+            raise InvalidGraphError(explain(f"{op.label}: the graph is finalised", hint="build another graph"))
+        if type(op) is not Op:
+            raise InvalidOpError(explain("not an op", accepted="a graphpool.Op", got=repr(op)))
+        if op.id in self._ops:
+            raise InvalidGraphError(
+                explain(f"{op.label}: op id {op.id} is taken", accepted="unique ids", got=self._ops[op.id].label),
+                op_id=op.id,
+            )
+        schema = get_schema(op.kind)
+        op = op.with_attrs(schema.complete(op.label, op.attrs))
+        schema.validate(op)
+        self._check_tensors(op)
+        self._ops[op.id] = op
+        for tensor in op.inputs:
+            self._tensors.setdefault(tensor.id, tensor)
+        for tensor in op.outputs:
+            self._tensors.setdefault(tensor.id, tensor)
+            self._producer[tensor.id] = op
+
+    def _check_tensors(self, op: Op) -> None:
+        """One id means one tensor, and every tensor has at most one producer."""
+        written: set[int] = set()
+        for tensor in (*op.inputs, *op.outputs):
+            known = self._tensors.get(tensor.id, tensor)
+            if known is not tensor and known != tensor:
+                raise InvalidGraphError(
+                    explain(f"{op.label}: tensor id {tensor.id} means two tensors", accepted=known, got=tensor),
+                    op_id=op.id,
+                    tensor_id=tensor.id,
+                )
+        for tensor in op.outputs:
+            if tensor.id in self._producer or tensor.id in written:
+                other = self._producer.get(tensor.id, op)
+                raise InvalidGraphError(
+                    explain(
+                        f"{op.label}: tensor {tensor.id} has a producer already",
+                        accepted="one producer",
+                        got=other.label,
+                    ),
+                    op_id=op.id,
+                    tensor_id=tensor.id,
+                )
+            written.add(tensor.id)
+            if any(tensor.id == source.id for source in op.inputs):
+                raise InvalidGraphError(
+                    explain(f"{op.label}: tensor {tensor.id} is its input and its output", accepted="an acyclic graph"),
+                    op_id=op.id,
+                    tensor_id=tensor.id,
+                )
+
+    def finalize(self) -> None:
+        """Close the graph: order the ops and complete the shapes as far as they are known. Idempotent.
+
+        Raises
+        ------
+        InvalidGraphError
+            The ops form a cycle.
+        InvalidShapeError
+            Shapes contradict one another.
+
+        Notes
+        -----
+        Cost: linear in the number of ops.
+        """
+        if self._view is None:
+            view = GraphView(list(self._ops.values()))
+            self._shapes = complete_shapes(view.ops)
+            self._view = view
+
+    def shape(self, tensor_id: int) -> tuple[int, ...] | None:
+        """Shape of a tensor of the finalised graph as far as it could be inferred; None when not even the rank is."""
+        self._finished_view()
+        return self._shapes.get(tensor_id)
+
+    def get_partitions(self, policy: str = "fusion") -> list[Partition]:
+        """Partitions that cover all ops, in topological order, without a cycle among them.
+
+        Parameters
+        ----------
+        policy : {"fusion", "debug"}, default="fusion"
+            ``"debug"`` gives one partition an op.
+
+        Returns
+        -------
+        partitions : list of Partition
+            Unsupported ones (`Wildcard`, `End`, ops that no backend runs) included.
+
+        Raises
+        ------
+        StateError
+            The graph is not finalised.
+        InvalidArgumentError
+            Unknown policy.
+
+        Notes
+        -----
+        Threads: safe. Cost: linear in the number of ops for graphs of bounded width.
+        """
+        view = self._finished_view()
+        if policy not in POLICIES:
+            raise InvalidArgumentError(explain("policy", accepted=", ".join(POLICIES), got=repr(policy)))
+        covers = cover(view, backends_for(self.engine_kind), policy)
+        return [
+            Partition(c.kind, [view.ops[i] for i in c.numbers], view, c.backend, self.engine_kind, self.fpmath)
+            for c in covers
+        ]
+
+    def _finished_view(self) -> GraphView:
+        if self._view is None:
+            raise StateError(explain("the graph is not finalised", hint="call graph.finalize() first"))
+        return self._view
+
+    def __repr__(self) -> str:
+        state = "finalised" if self.is_finalized else "open"
+        return f"Graph({self.engine_kind!r}, {len(self._ops)} ops, {len(self._tensors)} tensors, {state})"

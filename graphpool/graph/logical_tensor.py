@@ -1,0 +1,288 @@
+"""The metadata of a tensor."""
+
+from __future__ import annotations
+
+from math import prod
+from operator import index
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..errors import InvalidArgumentError, InvalidShapeError, explain
+from ..typing import MAX_NDIM, UNKNOWN_DIM, DataType, LayoutType, PropertyType, dense_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["LogicalTensor"]
+
+_LAYOUTS = {member.value: member for member in LayoutType}
+_PROPERTIES = {member.value: member for member in PropertyType}
+_HOST_SCALAR_TYPES = frozenset({DataType.S32, DataType.F32, DataType.S64})
+
+
+class LogicalTensor:
+    """What a tensor is, without its data: id, data type, shape, layout and property.
+
+    Immutable and hashable. A tensor about which more becomes known is described by a new LogicalTensor with the same
+    id (`replace`).
+
+    Parameters
+    ----------
+    id : int
+        Identifies the tensor within its graph; at least 0.
+    dtype : DataType or str or numpy.dtype
+        Element type.
+    shape : sequence of int, optional
+        Dimensions; `graphpool.UNKNOWN_DIM` where one is not known yet; None when not even the rank is known.
+    strides : sequence of int, optional
+        Unit: elements. Only with the strided layout; dense row-major when left out.
+    layout : {"strided", "any", "opaque", "undef"}, default="strided"
+        ``any`` lets the compiler choose; ``opaque`` is a layout that it has chosen, named by `layout_id`.
+    layout_id : int, optional
+        Only, and always, with the opaque layout.
+    nbytes : int, optional
+        Size of an opaque tensor; given by the compiler together with `layout_id`. Unit: bytes.
+    property : {"undef", "variable", "constant", "host_scalar"}, default="undef"
+        A constant keeps its content between executions; a host scalar has rank 0 and is passed by value.
+
+    Raises
+    ------
+    InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
+        Something is outside the accepted set; the message names the tensor.
+
+    Notes
+    -----
+    Ownership: holds no memory. Threads: immutable, safe. Cost: a few microseconds.
+    Source: seed "graph programming model", section Logical Tensor.
+    """
+
+    __slots__ = ("_nbytes", "_signature", "dtype", "id", "layout", "layout_id", "property", "shape", "strides")
+
+    id: int
+    dtype: DataType
+    shape: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+    layout: LayoutType
+    layout_id: int | None
+    property: PropertyType
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the field's word
+        dtype: DataType | str | Any,
+        shape: Sequence[int] | None = None,
+        *,
+        strides: Sequence[int] | None = None,
+        layout: LayoutType | str = "strided",
+        layout_id: int | None = None,
+        nbytes: int | None = None,
+        property: PropertyType | str = "undef",
+    ) -> None:
+        put = object.__setattr__
+        put(self, "id", _check_id(id))
+        put(self, "dtype", dtype if type(dtype) is DataType else DataType.parse(dtype))
+        kind = layout if type(layout) is LayoutType else _member(_LAYOUTS, layout, "layout", id)
+        put(self, "layout", kind)
+        prop = property if type(property) is PropertyType else _member(_PROPERTIES, property, "property", id)
+        put(self, "property", prop)
+        dims = None if shape is None else _check_shape(shape, id)
+        put(self, "shape", dims)
+        put(self, "strides", _complete_strides(id, dims, kind, strides))
+        if (kind is LayoutType.OPAQUE) != (layout_id is not None):
+            raise InvalidArgumentError(
+                explain(
+                    f"tensor {id}: layout_id belongs to the opaque layout",
+                    accepted='layout="opaque" with a layout_id, or neither',
+                    got=f"layout={kind.value!r}, layout_id={layout_id}",
+                ),
+                tensor_id=id,
+            )
+        put(self, "layout_id", layout_id)
+        put(self, "_nbytes", nbytes)
+        put(self, "_signature", (self.dtype, dims, kind, self.strides, layout_id, prop))
+        if prop is PropertyType.HOST_SCALAR and (dims != () or self.dtype not in _HOST_SCALAR_TYPES):
+            raise InvalidShapeError(
+                explain(
+                    f"tensor {id} is a host scalar", accepted="shape () and s32, s64 or f32", got=f"{dtype} {dims}"
+                ),
+                tensor_id=id,
+            )
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"LogicalTensor is immutable; make another one: tensor.replace({name}=...)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.id, self.dtype.value, self.shape, self._keywords())
+
+    def _keywords(self) -> dict[str, Any]:
+        keep_strides = self.layout is LayoutType.STRIDED and not self.is_dense
+        return {
+            "strides": self.strides if keep_strides else None,
+            "layout": self.layout.value,
+            "layout_id": self.layout_id,
+            "nbytes": self._nbytes,
+            "property": self.property.value,
+        }
+
+    def replace(self, **changes: Any) -> LogicalTensor:
+        """The same tensor with some fields changed: any argument of the constructor."""
+        fields = {"id": self.id, "dtype": self.dtype, "shape": self.shape, **self._keywords()}
+        if "shape" in changes or "layout" in changes:
+            fields["strides"] = fields["nbytes"] = None
+        if changes.get("layout", "opaque") not in ("opaque", LayoutType.OPAQUE):
+            fields["layout_id"] = None
+        return LogicalTensor(**(fields | changes))
+
+    @property
+    def ndim(self) -> int | None:
+        """Rank, or None when it is not known."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def is_shape_known(self) -> bool:
+        """Whether rank and all dimensions are known."""
+        return self.shape is not None and UNKNOWN_DIM not in self.shape
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements lie row-major without gaps (strided layout, shape known)."""
+        return (
+            self.layout is LayoutType.STRIDED and self.is_shape_known and self.strides == dense_strides(self.shape or ())
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of elements.
+
+        Raises
+        ------
+        InvalidShapeError
+            The shape is not known.
+        """
+        if self.shape is None or UNKNOWN_DIM in self.shape:
+            hint = "compile the partition and query it"
+            raise InvalidShapeError(explain(f"tensor {self.id} has no known shape", hint=hint), tensor_id=self.id)
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the data takes, gaps of a strided layout included.
+
+        Raises
+        ------
+        InvalidShapeError
+            The shape is not known, or the layout is not settled (``any``, ``undef``).
+        """
+        size = self.size
+        if self.layout is LayoutType.OPAQUE and self._nbytes is not None:
+            return int(self._nbytes)
+        if self.layout is not LayoutType.STRIDED or self.strides is None:
+            hint = "query the compiled partition for the settled tensor"
+            raise InvalidShapeError(
+                explain(f"tensor {self.id} with layout {self.layout.value} has no size yet", hint=hint),
+                tensor_id=self.id,
+            )
+        if size == 0:
+            return 0
+        span = sum((d - 1) * s for d, s in zip(self.shape or (), self.strides, strict=True)) + 1
+        return self.dtype.nbytes(span)
+
+    def is_equal(self, other: LogicalTensor) -> bool:
+        """Whether both describe the same tensor in the same way (id included)."""
+        return self == other
+
+    def has_same_content_type(self, other: LogicalTensor) -> bool:
+        """Whether both have equal data type, shape and layout, whatever their ids and properties."""
+        return self._signature[:5] == other._signature[:5]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(other) is not LogicalTensor:
+            return NotImplemented
+        return self.id == other.id and self._signature == other._signature
+
+    def __hash__(self) -> int:
+        return hash((self.id, self._signature))
+
+    def __repr__(self) -> str:
+        extra = ""
+        if self.layout is not LayoutType.STRIDED:
+            extra += f", layout={self.layout.value!r}"
+        elif self.strides is not None and not self.is_dense:
+            extra += f", strides={self.strides}"
+        if self.layout_id is not None:
+            extra += f", layout_id={self.layout_id}"
+        if self.property is not PropertyType.UNDEF:
+            extra += f", property={self.property.value!r}"
+        return f"LogicalTensor({self.id}, {self.dtype.value!r}, {describe_shape(self.shape)}{extra})"
+
+
+def _rebuild(id: int, dtype: str, shape: tuple[int, ...] | None, keywords: dict[str, Any]) -> LogicalTensor:  # noqa: A002
+    return LogicalTensor(id, dtype, shape, **keywords)
+
+
+def describe_shape(shape: Sequence[int] | None) -> str:
+    """A shape for people: ``?`` for what is unknown."""
+    if shape is None:
+        return "?"
+    dims = ["?" if d == UNKNOWN_DIM else str(d) for d in shape]
+    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+
+
+def _check_id(value: object) -> int:
+    if type(value) is int and value >= 0:
+        return value
+    try:
+        number = -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise InvalidArgumentError(explain("tensor id", accepted="an int of at least 0", got=repr(value)))
+    return number
+
+
+def _member(table: dict[str, Any], value: object, what: str, tensor_id: int) -> Any:
+    member = table.get(value) if isinstance(value, str) else None
+    if member is None:
+        message = explain(f"tensor {tensor_id}: unknown {what}", accepted=", ".join(table), got=repr(value))
+        raise InvalidArgumentError(message, tensor_id=tensor_id)
+    return member
+
+
+def _check_shape(shape: Sequence[int], tensor_id: int) -> tuple[int, ...]:
+    try:
+        dims = tuple(map(index, shape))
+    except TypeError:
+        message = explain(f"tensor {tensor_id}: shape", accepted="a sequence of ints, or None", got=repr(shape))
+        raise InvalidShapeError(message, tensor_id=tensor_id) from None
+    if len(dims) > MAX_NDIM:
+        message = explain(f"tensor {tensor_id}: rank", accepted=f"at most {MAX_NDIM}", got=len(dims))
+        raise InvalidShapeError(message, tensor_id=tensor_id)
+    if dims and min(dims) < 0:
+        for axis, dim in enumerate(dims):
+            if dim < 0 and dim != UNKNOWN_DIM:
+                message = explain(
+                    f"tensor {tensor_id}: dimension {axis}", accepted="at least 0, or graphpool.UNKNOWN_DIM", got=dim
+                )
+                raise InvalidShapeError(message, tensor_id=tensor_id, dim=axis)
+    elif prod(dims) >= 2**60:
+        message = explain(f"tensor {tensor_id}: number of elements", accepted="below 2**60", got=dims)
+        raise InvalidShapeError(message, tensor_id=tensor_id)
+    return dims
+
+
+def _complete_strides(
+    tensor_id: int, shape: tuple[int, ...] | None, layout: LayoutType, strides: Sequence[int] | None
+) -> tuple[int, ...] | None:
+    if strides is None:
+        is_settled = layout is LayoutType.STRIDED and shape is not None and (not shape or min(shape) >= 0)
+        return dense_strides(shape) if is_settled and shape is not None else None
+    steps = tuple(map(index, strides))
+    if layout is not LayoutType.STRIDED or shape is None or len(steps) != len(shape) or min(steps, default=0) < 0:
+        message = explain(
+            f"tensor {tensor_id}: strides",
+            accepted="one stride of at least 0 for each dimension, with the strided layout",
+            got=f"strides {steps}, shape {describe_shape(shape)}, layout {layout.value}",
+        )
+        raise InvalidShapeError(message, tensor_id=tensor_id)
+    return steps

@@ -1,0 +1,114 @@
+"""An operation of a graph."""
+
+from __future__ import annotations
+
+from operator import index
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError, explain
+from .logical_tensor import LogicalTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["Op"]
+
+
+class Op:
+    """One operation: a kind of the schema, its attributes, its input and output tensors.
+
+    Parameters
+    ----------
+    id : int
+        Identifies the op within its graph; at least 0.
+    kind : str
+        A kind of the schema, for instance ``"MatMul"``; `graphpool.graph.schema.SCHEMAS` lists them.
+    inputs, outputs : iterable of LogicalTensor
+        In the order of the schema's ports; trailing optional ports are left out.
+    name : str, optional
+        For messages and reports; ``"<kind>_<id>"`` by default.
+    **attrs : object
+        Attributes of the kind. They are checked, and the missing ones completed, by `Graph.add_op`.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The id is no int, or a port is no LogicalTensor.
+
+    Notes
+    -----
+    Ownership: holds no memory. Threads: immutable, safe.
+    Source: seed "graph programming model", section Operations.
+    """
+
+    __slots__ = ("attrs", "id", "inputs", "kind", "name", "outputs")
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - the field's word
+        kind: str,
+        inputs: Iterable[LogicalTensor] = (),
+        outputs: Iterable[LogicalTensor] = (),
+        name: str | None = None,
+        **attrs: Any,
+    ) -> None:
+        if type(id) is not int or id < 0:
+            id = _check_op_id(id)  # noqa: A001
+        self.id = id
+        self.kind = kind
+        self.name = f"{kind}_{id}" if name is None else name
+        self.inputs = _check_ports(self.name, "inputs", inputs)
+        self.outputs = _check_ports(self.name, "outputs", outputs)
+        self.attrs: Mapping[str, Any] = MappingProxyType(attrs)
+
+    def with_attrs(self, attrs: dict[str, Any]) -> Op:
+        """The same op with exactly these attributes."""
+        other = object.__new__(Op)
+        other.id, other.kind, other.name = self.id, self.kind, self.name
+        other.inputs, other.outputs, other.attrs = self.inputs, self.outputs, MappingProxyType(attrs)
+        return other
+
+    @property
+    def label(self) -> str:
+        """How messages call the op: kind, id and, where it tells more, the name."""
+        default = f"{self.kind}_{self.id}"
+        return f"op {self.id} ({self.kind})" if self.name == default else f"op {self.id} ({self.kind} {self.name!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.id, self.kind, self.inputs, self.outputs, self.name, dict(self.attrs))
+
+    def __repr__(self) -> str:
+        attrs = "".join(f", {key}={value!r}" for key, value in self.attrs.items())
+        ins, outs = [t.id for t in self.inputs], [t.id for t in self.outputs]
+        return f"Op({self.id}, {self.kind!r}, {ins} -> {outs}{attrs})"
+
+
+def _rebuild(
+    id: int,  # noqa: A002
+    kind: str,
+    inputs: tuple[LogicalTensor, ...],
+    outputs: tuple[LogicalTensor, ...],
+    name: str,
+    attrs: dict[str, Any],
+) -> Op:
+    return Op(id, kind, inputs, outputs, name).with_attrs(attrs)
+
+
+def _check_op_id(value: object) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise InvalidArgumentError(explain("op id", accepted="an int of at least 0", got=repr(value)))
+    return number
+
+
+def _check_ports(name: str, side: str, tensors: Iterable[LogicalTensor]) -> tuple[LogicalTensor, ...]:
+    ports = tuple(tensors)
+    for number, tensor in enumerate(ports):
+        if type(tensor) is not LogicalTensor:
+            message = explain(f"{name}: {side}[{number}]", accepted="a LogicalTensor", got=repr(tensor))
+            raise InvalidArgumentError(message, op_name=name, port=number)
+    return ports

@@ -1,0 +1,230 @@
+"""A partition: ops that are compiled and executed as one."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from ..errors import (
+    InvalidArgumentError,
+    InvalidDataTypeError,
+    InvalidShapeError,
+    StateError,
+    UnsupportedError,
+    explain,
+)
+from ..typing import LayoutType, PropertyType
+from .backend import backends_for, check_engine_kind
+from .completion import complete_shapes
+from .logical_tensor import describe_shape
+from .schema import get_schema
+from .view import GraphView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from .backend import Backend
+    from .logical_tensor import LogicalTensor
+    from .op import Op
+
+__all__ = ["Partition"]
+
+_ids = count(1)
+
+
+class Partition:
+    """Ops that a backend compiles and executes as one. Made by `Graph.get_partitions` or `Partition.from_op`.
+
+    Attributes
+    ----------
+    id : int
+        Unique in the process.
+    kind : str
+        The pattern's partition kind, or the op's kind.
+    ops : tuple of Op
+        In topological order.
+    input_ports, output_ports : tuple of LogicalTensor
+        What the ops read from outside, each tensor once, in order of first use; what they write for the outside.
+    engine_kind : str
+        Kind of engine it can be compiled for.
+    fpmath : str
+        The graph's float mode.
+
+    Notes
+    -----
+    Threads: immutable, safe. Source: seed "graph programming model", section Partition.
+    """
+
+    def __init__(
+        self, kind: str, ops: Sequence[Op], view: GraphView, backend: Backend | None, engine_kind: str, fpmath: str
+    ) -> None:
+        self.id = next(_ids)
+        self.kind = kind
+        self.ops: tuple[Op, ...] = tuple(ops)
+        self.engine_kind = engine_kind
+        self.fpmath = fpmath
+        self._backend = backend
+        self.input_ports, self.output_ports = _ports(self.ops, view)
+
+    @classmethod
+    def from_op(cls, op: Op, engine_kind: str = "cpu") -> Partition:
+        """A partition of one op, without a graph.
+
+        Raises
+        ------
+        InvalidOpError
+            The op does not satisfy its schema.
+        """
+        schema = get_schema(op.kind)
+        op = op.with_attrs(schema.complete(op.label, op.attrs))
+        schema.validate(op)
+        backends = backends_for(check_engine_kind(engine_kind))
+        backend = next((b for b in backends if b.supports(op)), None)
+        return cls(op.kind, [op], GraphView([op]), backend, engine_kind, "strict")
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the partition can be compiled."""
+        return self._backend is not None
+
+    @property
+    def backend_name(self) -> str | None:
+        """Name of the backend that compiles it."""
+        return None if self._backend is None else self._backend.name
+
+    def compile(self, inputs: Iterable[LogicalTensor], outputs: Iterable[LogicalTensor], engine: Any) -> Any:
+        """Compile for given shapes and layouts.
+
+        Parameters
+        ----------
+        inputs : iterable of LogicalTensor
+            At least one for each input port, matched by id; in any order, further tensors are ignored. Shapes must be
+            known. The layout is ``strided``, or ``opaque`` with the id that an earlier compilation chose; constants
+            may be ``any``.
+        outputs : iterable of LogicalTensor
+            Likewise for the output ports. What is unknown of their shapes is inferred; with layout ``any`` the backend
+            chooses the layout.
+        engine : Engine
+            Of the partition's kind.
+
+        Returns
+        -------
+        compiled : CompiledPartition
+            It expects tensors in the order given here.
+
+        Raises
+        ------
+        UnsupportedError
+            No backend runs the partition, or not with these layouts.
+        InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
+            A port without a tensor, a data type other than the port's, an unknown or contradictory shape.
+        StateError
+            The engine is of another kind or closed.
+
+        Notes
+        -----
+        Threads: safe. Cost: milliseconds for a new partition.
+        """
+        if self._backend is None:
+            raise UnsupportedError(
+                explain(
+                    f"partition {self.id} ({', '.join(op.label for op in self.ops)}) is not supported",
+                    hint="check partition.is_supported and run it yourself",
+                ),
+                partition_id=self.id,
+            )
+        self._check_engine(engine)
+        given_inputs = self._match(inputs, self.input_ports, "input")
+        given_outputs = self._match(outputs, self.output_ports, "output")
+        for tensor in given_inputs:
+            self._check_input(tensor)
+        shapes = {t.id: t.shape for t in (*given_inputs, *given_outputs)}
+        shapes = complete_shapes(self.ops, shapes, trust_ops=False)
+        completed = [t if t.is_shape_known else t.replace(shape=shapes[t.id]) for t in given_outputs]
+        for tensor in completed:
+            if tensor.layout is LayoutType.UNDEF:
+                raise InvalidArgumentError(
+                    explain(f"output tensor {tensor.id}: layout", accepted="strided, any or opaque", got="undef"),
+                    tensor_id=tensor.id,
+                )
+        return self._backend.compile(self, given_inputs, completed, engine)
+
+    def _check_engine(self, engine: Any) -> None:
+        kind = getattr(engine, "kind", None)
+        if kind != self.engine_kind:
+            raise StateError(
+                explain(f"partition {self.id}: engine", accepted=f"an engine of kind {self.engine_kind}", got=kind),
+                partition_id=self.id,
+            )
+        if engine.is_closed:
+            raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
+
+    def _match(
+        self, tensors: Iterable[LogicalTensor], ports: tuple[LogicalTensor, ...], side: str
+    ) -> list[LogicalTensor]:
+        """The tensors that belong to ports, in the caller's order."""
+        wanted = {port.id: port for port in ports}
+        found: dict[int, LogicalTensor] = {}
+        for tensor in tensors:
+            port = wanted.get(tensor.id)
+            if port is None or tensor.id in found:
+                continue
+            if tensor.dtype is not port.dtype:
+                raise InvalidDataTypeError(
+                    explain(f"{side} tensor {tensor.id}: data type", accepted=port.dtype, got=tensor.dtype),
+                    tensor_id=tensor.id,
+                )
+            found[tensor.id] = tensor
+        missing = [port_id for port_id in wanted if port_id not in found]
+        if missing:
+            raise InvalidArgumentError(
+                explain(
+                    f"partition {self.id}: no {side} tensor for port {missing[0]}",
+                    accepted=f"ids {list(wanted)}",
+                    got=f"ids {list(found)}",
+                ),
+                partition_id=self.id,
+                tensor_id=missing[0],
+            )
+        return list(found.values())
+
+    def _check_input(self, tensor: LogicalTensor) -> None:
+        if not tensor.is_shape_known:
+            raise InvalidShapeError(
+                explain(
+                    f"input tensor {tensor.id}: shape",
+                    accepted="all dimensions known at compilation",
+                    got=describe_shape(tensor.shape),
+                ),
+                tensor_id=tensor.id,
+            )
+        if tensor.layout is LayoutType.UNDEF or (
+            tensor.layout is LayoutType.ANY and tensor.property is not PropertyType.CONSTANT
+        ):
+            raise InvalidArgumentError(
+                explain(
+                    f"input tensor {tensor.id}: layout",
+                    accepted="strided, opaque, or any for a constant",
+                    got=tensor.layout.value,
+                ),
+                tensor_id=tensor.id,
+            )
+
+    def __repr__(self) -> str:
+        state = self.backend_name or "unsupported"
+        kinds = "+".join(op.kind for op in self.ops[:6]) + ("+..." if len(self.ops) > 6 else "")
+        return f"Partition({self.id}, {self.kind!r}, {state}, {kinds})"
+
+
+def _ports(ops: Sequence[Op], view: GraphView) -> tuple[tuple[LogicalTensor, ...], tuple[LogicalTensor, ...]]:
+    """What the ops read from outside, and what of theirs somebody outside reads or leaves the graph."""
+    inside = {id(op) for op in ops}
+    written = {tensor.id for op in ops for tensor in op.outputs}
+    inputs = {tensor.id: tensor for op in ops for tensor in op.inputs if tensor.id not in written}
+    outputs = {
+        tensor.id: tensor
+        for op in ops
+        for tensor in op.outputs
+        if not (users := view.users(tensor.id)) or any(id(view.ops[n]) not in inside for n in users)
+    }
+    return tuple(inputs.values()), tuple(outputs.values())

@@ -1,0 +1,258 @@
+"""Covers a graph with partitions: finds the backends' patterns, keeps the partitions acyclic, orders them.
+
+Greedy by priority, each pattern over the ops in topological order (the policy of oneDNN Graph: seed "graph
+programming model"). A match is kept only if merging its ops leaves the graph of partitions acyclic; `Quotient` keeps a
+topological order of that graph up to date and searches only the part of it that a merge affects (after Pearce and
+Kelly, "A dynamic topological sort algorithm for directed acyclic graphs", 2006).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .pattern import OpNode, Pattern, PostOps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .backend import Backend
+    from .op import Op
+    from .view import GraphView
+
+__all__ = ["Cover", "cover", "grow_region"]
+
+MAX_REGION = 64
+"""Most ops that may lie between the two ends of one branching elementwise region."""
+
+
+@dataclass(frozen=True)
+class Cover:
+    """One partition to be: its kind, its ops (numbers of the view, in topological order), its backend if it has one."""
+
+    kind: str
+    numbers: tuple[int, ...]
+    backend: Backend | None
+
+
+def cover(view: GraphView, backends: Sequence[Backend], policy: str) -> list[Cover]:
+    """Cover all ops of `view`, in topological order of the partitions.
+
+    With policy ``"debug"`` every op becomes a partition of its own; with ``"fusion"`` the backends' patterns are
+    matched first. Ops that no backend supports become partitions without a backend.
+    """
+    owner: list[Backend | None] = [_first_supporting(op, backends) for op in view.ops]
+    quotient = Quotient(view)
+    kinds: dict[int, str] = {}
+    if policy == "fusion":
+        by_kind: dict[str, list[int]] = {}
+        for number, op in enumerate(view.ops):
+            by_kind.setdefault(op.kind, []).append(number)
+        for backend in backends:
+            free = [candidate is backend for candidate in owner]
+            for pattern in sorted(backend.patterns, key=lambda p: -p.priority):
+                _apply(pattern, view, by_kind, free, quotient, kinds)
+    return [
+        Cover(kinds.get(numbers[0], view.ops[numbers[0]].kind), tuple(numbers), owner[numbers[0]])
+        for numbers in quotient.groups_in_order()
+    ]
+
+
+def _first_supporting(op: Op, backends: Sequence[Backend]) -> Backend | None:
+    return next((backend for backend in backends if backend.supports(op)), None)
+
+
+def _apply(
+    pattern: Pattern,
+    view: GraphView,
+    by_kind: dict[str, list[int]],
+    free: list[bool],
+    quotient: Quotient,
+    kinds: dict[int, str],
+) -> None:
+    """Match one pattern wherever it fits among the free ops, and merge what it finds."""
+    anchors = sorted(number for kind in pattern.anchor.kinds for number in by_kind.get(kind, ()))
+    for anchor in anchors:
+        if not free[anchor]:
+            continue
+        taken, ends = _match(pattern, view, anchor, free)
+        while ends and not quotient.merge(taken[: ends[-1]]):
+            ends.pop()
+        if ends:
+            for number in taken[: ends[-1]]:
+                free[number] = False
+            kinds[min(taken[: ends[-1]])] = pattern.kind
+
+
+def _match(pattern: Pattern, view: GraphView, anchor: int, free: list[bool]) -> tuple[list[int], list[int]]:
+    """The ops of a match, and how many of them each stage of it ends with; no stage when the pattern does not fit.
+
+    When the whole would close a cycle, the later stages are given up first, but never a required element.
+    """
+    op = view.ops[anchor]
+    if not pattern.anchor.fits(op):
+        return [], []
+    taken = [anchor, *_match_inputs(pattern.anchor, view, anchor, free)]
+    ends = [len(taken)]
+    for element in pattern.tail:
+        if isinstance(element, PostOps):
+            ends += _match_post_ops(element, view, taken, free)
+            continue
+        added = _match_node(element, view, taken, free)
+        taken += added
+        if added:
+            ends.append(len(taken))
+        if not element.is_optional:
+            ends = ends[-1:] if added else []
+            if not ends:
+                break
+    return taken, ends
+
+
+def _match_post_ops(element: PostOps, view: GraphView, taken: list[int], free: list[bool]) -> list[int]:
+    """Append all regions that follow to `taken`; the length of it after each."""
+    ends = []
+    inside = set(taken)
+    end = max(taken)
+    while region := grow_region(view, view.ops[end].outputs[0].id, inside, free, element.fits):
+        taken += region
+        inside.update(region)
+        ends.append(len(taken))
+        end = region[-1]
+    return ends
+
+
+def _match_node(element: OpNode, view: GraphView, taken: list[int], free: list[bool]) -> list[int]:
+    """The op that reads the end of the chain, alone, with the producers that it absorbs; empty when it does not fit."""
+    users = view.consumers.get(view.ops[max(taken)].outputs[0].id, [])
+    if len(users) != 1:
+        return []
+    number, port = users[0]
+    if not free[number] or not element.fits(view.ops[number]):
+        return []
+    if element.ports is not None and port not in element.ports:
+        return []
+    return [number, *_match_inputs(element, view, number, free)]
+
+
+def _match_inputs(node: OpNode, view: GraphView, number: int, free: list[bool]) -> list[int]:
+    """Producers that the node absorbs, each read by nobody else."""
+    absorbed: list[int] = []
+    for port, wanted in node.inputs.items():
+        tensors = view.ops[number].inputs
+        source = view.producer.get(tensors[port].id) if port < len(tensors) else None
+        if source is None or not free[source] or not wanted.fits(view.ops[source]):
+            continue
+        if all(view.users(t.id) in ([], [number]) for t in view.ops[source].outputs):
+            absorbed += [source, *_match_inputs(wanted, view, source, free)]
+    return absorbed
+
+
+def grow_region(
+    view: GraphView, value: int, inside: set[int], free: Sequence[bool], fits: Callable[[Op], bool]
+) -> list[int]:
+    """The smallest set of ops behind tensor `value` after which one value alone is left open; empty when none is.
+
+    Parameters
+    ----------
+    view : GraphView
+    value : int
+        Id of the tensor at which the region starts.
+    inside : set of int
+        Numbers of ops that are taken already.
+    free : sequence of bool
+        Which ops may be taken.
+    fits : callable
+        Which ops may take part.
+
+    Notes
+    -----
+    Takes the users of open values in topological order; a value is open while somebody outside the region reads it,
+    or when nobody reads it at all (it leaves the graph). Cost: linear in the ops looked at, at most `MAX_REGION`.
+    """
+    region: list[int] = []
+    open_values = {value: [n for n in view.users(value) if n not in inside]}
+    while not region or len(open_values) > 1:
+        users = [numbers[0] for numbers in open_values.values() if numbers]
+        if not users or (region and len(users) < len(open_values)) or len(region) == MAX_REGION:
+            return []
+        number = min(users)
+        op = view.ops[number]
+        if not free[number] or not fits(op):
+            return []
+        region.append(number)
+        for tensor, numbers in list(open_values.items()):
+            if number in numbers:
+                numbers.remove(number)
+                if not numbers:
+                    del open_values[tensor]
+        for tensor_out in op.outputs:
+            open_values[tensor_out.id] = view.users(tensor_out.id)
+    return region
+
+
+class Quotient:
+    """The graph of groups of ops, kept in topological order while groups merge.
+
+    Parameters
+    ----------
+    view : GraphView
+        At first every op is a group of its own, in the view's order.
+    """
+
+    def __init__(self, view: GraphView) -> None:
+        self._view = view
+        count = len(view.ops)
+        self._group = list(range(count))
+        self._members: dict[int, list[int]] = {number: [number] for number in range(count)}
+        self._rank: list[int] = list(range(count))
+        self._at: list[int | None] = list(range(count))
+
+    def merge(self, numbers: Sequence[int]) -> bool:
+        """Make one group of the groups of these ops; False, and nothing changes, if that would close a cycle."""
+        groups = {self._group[number] for number in numbers}
+        if len(groups) <= 1:
+            return True
+        low = min(self._rank[g] for g in groups)
+        high = max(self._rank[g] for g in groups)
+        after = self._reachable(groups, high)
+        if any(successor in groups for g in after for successor in self._successors(g)):
+            return False
+        self._reorder(groups, after, low, high)
+        return True
+
+    def _reachable(self, groups: set[int], high: int) -> set[int]:
+        """Groups outside `groups` that some member reaches, as far as rank `high`."""
+        found: set[int] = set()
+        stack = [s for g in groups for s in self._successors(g) if s not in groups and self._rank[s] < high]
+        while stack:
+            g = stack.pop()
+            if g not in found:
+                found.add(g)
+                stack += [s for s in self._successors(g) if s not in groups and self._rank[s] < high]
+        return found
+
+    def _reorder(self, groups: set[int], after: set[int], low: int, high: int) -> None:
+        """Merge, and rank anew what lies between: what may come before, the merged group, what must come after."""
+        between = [g for g in self._at[low : high + 1] if g is not None and g not in groups]
+        target = min(groups)
+        members = sorted(number for g in groups for number in self._members.pop(g))
+        self._members[target] = members
+        for number in members:
+            self._group[number] = target
+        order = [g for g in between if g not in after] + [target] + [g for g in between if g in after]
+        ranks = sorted([self._rank[g] for g in between] + [low])
+        self._at[low : high + 1] = [None] * (high + 1 - low)
+        for g, rank in zip(order, ranks, strict=True):
+            self._rank[g] = rank
+            self._at[rank] = g
+
+    def _successors(self, group: int) -> Iterable[int]:
+        for number in self._members[group]:
+            for successor in self._view.successors(number):
+                if self._group[successor] != group:
+                    yield self._group[successor]
+
+    def groups_in_order(self) -> list[list[int]]:
+        """The groups' ops, each in topological order, the groups in topological order."""
+        return [self._members[g] for g in sorted(self._members, key=lambda g: self._rank[g])]

@@ -1,0 +1,57 @@
+"""The schemas of all op kinds, by name: the one door to ``graphpool.graph.schemas``.
+
+A further table of kinds is a module of rows like ``schemas/onednn.py``, named in `TABLES`.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from graphpool.errors import InvalidOpError, explain
+
+from .schemas import onednn
+from .schemas.attributes import Attribute
+from .schemas.model import OpSchema, Port, closest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["SCHEMAS", "TABLES", "Attribute", "OpSchema", "Port", "get_schema"]
+
+TABLES = (onednn.TABLE,)
+"""Tables of rows; a kind stands in one of them only."""
+
+SCHEMAS: Mapping[str, OpSchema] = MappingProxyType({row.kind: row for table in TABLES for row in table})
+"""Kind -> schema, in the order of the tables. Read-only."""
+
+
+def get_schema(kind: str) -> OpSchema:
+    """The schema of an op kind.
+
+    Parameters
+    ----------
+    kind : str
+        oneDNN's spelling, such as ``"MatMul"``.
+
+    Returns
+    -------
+    schema : OpSchema
+
+    Raises
+    ------
+    InvalidOpError
+        There is no such kind; the message names the closest ones.
+
+    Examples
+    --------
+    >>> get_schema("ReLU").category
+    'Element-wise, one input'
+    """
+    schema = SCHEMAS.get(kind)
+    if schema is None:
+        hint = closest(str(kind), tuple(SCHEMAS))
+        raise InvalidOpError(
+            explain("unknown op kind", accepted=f"one of {len(SCHEMAS)} kinds", got=repr(kind), hint=hint), op_kind=kind
+        )
+    return schema

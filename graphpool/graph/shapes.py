@@ -1,0 +1,208 @@
+"""Geometry that shape inference and lowering share: broadcasting, windows, padding, where channels lie.
+
+Pure functions of shapes and completed attributes. Dimensions may be UNKNOWN_DIM where a docstring says so. They raise
+no error of their own unless a docstring says so: shape inference has vetted an op before lowering sees it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphpool.errors import InvalidShapeError, explain
+from graphpool.typing import MAX_NDIM, UNKNOWN_DIM
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "broadcast_shapes",
+    "channel_axis",
+    "conv_weight_axes",
+    "is_broadcastable",
+    "per_axis",
+    "resolve_pads",
+    "spatial_axes",
+    "transposed_size",
+    "window_extent",
+    "window_size",
+]
+
+
+def channel_axis(ndim: int, data_format: str) -> int:
+    """Axis of the channels: 1 in "NCX", the last one in "NXC"."""
+    return 1 if data_format == "NCX" else ndim - 1
+
+
+def spatial_axes(ndim: int, data_format: str) -> tuple[int, ...]:
+    """Axes that are neither batch nor channel, in order: 2 .. ndim-1 in "NCX", 1 .. ndim-2 in "NXC"."""
+    return tuple(range(2, ndim)) if data_format == "NCX" else tuple(range(1, ndim - 1))
+
+
+def conv_weight_axes(ndim: int, weights_format: str) -> tuple[int, int, tuple[int, ...]]:
+    """Where the weights of a convolution keep their channels and their kernel.
+
+    Parameters
+    ----------
+    ndim : int
+        Rank of the weights.
+    weights_format : {"XIO", "OIX", "XOI", "IOX"}
+
+    Returns
+    -------
+    input_axis, output_axis : int
+        Axes of the input and of the output channels, seen from the forward operation. Of a Convolution the input
+        axis is divided by `groups`, of a ConvTranspose the output axis.
+    kernel_axes : tuple of int
+        Spatial axes, in order.
+    """
+    leading = weights_format.endswith("X")
+    letters = weights_format.replace("X", "")
+    first = 0 if leading else ndim - 2
+    kernel = tuple(range(2, ndim)) if leading else tuple(range(ndim - 2))
+    return first + letters.index("I"), first + letters.index("O"), kernel
+
+
+def per_axis(attrs: Mapping[str, Any], name: str, count: int, default: int = 1) -> tuple[int, ...]:
+    """A list attribute that has one number for each of `count` spatial axes.
+
+    A schema default is as long as the highest rank and is cut; an attribute that the op does not have reads as
+    `default` everywhere.
+
+    Raises
+    ------
+    InvalidShapeError
+        The list has another length.
+    """
+    values: tuple[int, ...] | None = attrs.get(name)
+    if values is None:
+        return (default,) * count
+    if len(values) != count and not (len(values) == MAX_NDIM and len(set(values)) == 1):
+        raise InvalidShapeError(
+            explain(f'attribute "{name}" has the wrong length', accepted=f"{count}, one for each spatial axis",
+                    got=f"{len(values)} in {values}"), attribute=name, expected=count,
+        )  # fmt: skip
+    return values[:count]
+
+
+def window_extent(kernel: int, dilation: int) -> int:
+    """Elements that a dilated window spans: d (k - 1) + 1."""
+    return dilation * (kernel - 1) + 1
+
+
+def window_size(size: int, kernel: int, stride: int, dilation: int, pads: int, *, ceil: bool = False) -> int:
+    """Positions of a window along one axis: floor((size + pads - extent) / stride) + 1, or rounded up.
+
+    `pads` is the sum of both sides. UNKNOWN_DIM in `size` or `kernel` gives UNKNOWN_DIM; a result below 1 means that
+    the window does not fit.
+    """
+    if UNKNOWN_DIM in (size, kernel):
+        return UNKNOWN_DIM
+    span = size + pads - window_extent(kernel, dilation)
+    return (-(-span // stride) if ceil else span // stride) + 1
+
+
+def transposed_size(size: int, kernel: int, stride: int, dilation: int, pads: int, output_padding: int) -> int:
+    """Output size of a transposed convolution along one axis: s (size - 1) + extent - pads + output_padding.
+
+    UNKNOWN_DIM in `size` or `kernel` gives UNKNOWN_DIM.
+    """
+    if UNKNOWN_DIM in (size, kernel):
+        return UNKNOWN_DIM
+    return stride * (size - 1) + window_extent(kernel, dilation) - pads + output_padding
+
+
+def resolve_pads(
+    attrs: Mapping[str, Any], spatial_in: Sequence[int], kernel: Sequence[int], *, transposed: bool = False
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The padding that an op really has, after `auto_pad`.
+
+    Parameters
+    ----------
+    attrs : mapping
+        Complete attributes: ``auto_pad``, ``pads_begin``, ``pads_end``, ``strides``, ``dilations``, ``output_padding``
+        are read where the op has them.
+    spatial_in : sequence of int
+        Spatial sizes of the input of the *forward* operation. An UNKNOWN_DIM pads by 0 under SAME: the output
+        is unknown there too.
+    kernel : sequence of int
+        Kernel sizes; UNKNOWN_DIM counts as above.
+    transposed : bool, default=False
+        Whether the forward operation is a ConvTranspose.
+
+    Returns
+    -------
+    pads_begin, pads_end : tuple of int
+        One number for each spatial axis.
+
+    Raises
+    ------
+    InvalidShapeError
+        A list attribute has the wrong length.
+
+    Notes
+    -----
+    SAME makes the output ceil(in / stride) long, for a transposed one in * stride; the odd element of padding is at
+    the end for SAME_UPPER and at the beginning for SAME_LOWER. For a transposed one ONNX defines them the same way,
+    and padding is never negative. VALID pads nothing.
+    Source: ONNX operator specification, Conv and ConvTranspose.
+    """
+    count = len(spatial_in)
+    auto_pad = attrs.get("auto_pad", "None")
+    if auto_pad == "None":
+        return per_axis(attrs, "pads_begin", count, 0), per_axis(attrs, "pads_end", count, 0)
+    if auto_pad == "VALID":
+        return (0,) * count, (0,) * count
+    strides, dilations = per_axis(attrs, "strides", count), per_axis(attrs, "dilations", count)
+    extra = per_axis(attrs, "output_padding", count, 0)
+    totals = [
+        _same_total(spatial_in[i], kernel[i], strides[i], dilations[i], extra[i], transposed) for i in range(count)
+    ]
+    smaller = tuple(total // 2 for total in totals)
+    larger = tuple(total - total // 2 for total in totals)
+    return (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
+
+
+def _same_total(size: int, kernel: int, stride: int, dilation: int, extra: int, transposed: bool) -> int:
+    if UNKNOWN_DIM in (size, kernel):
+        return 0
+    extent = window_extent(kernel, dilation)
+    covered = extent + extra - stride if transposed else (-(-size // stride) - 1) * stride + extent - size
+    return max(covered, 0)
+
+
+def broadcast_shapes(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | int:
+    """NumPy's broadcast of two shapes whose dimensions may be UNKNOWN_DIM.
+
+    Returns
+    -------
+    shape : tuple of int, or int
+        The negative axis (-1 is the last) at which the two clash.
+
+    Notes
+    -----
+    An unknown dimension against n > 1 gives n: nothing else is legal. Against 1 it stays unknown.
+    """
+    if a == b:
+        return tuple(a)
+    ndim = max(len(a), len(b))
+    out = [1] * ndim
+    for axis in range(-1, -ndim - 1, -1):
+        x = a[axis] if -axis <= len(a) else 1
+        y = b[axis] if -axis <= len(b) else 1
+        if x == y or y == 1:
+            out[axis] = x
+        elif x in (1, UNKNOWN_DIM):
+            out[axis] = y
+        elif y == UNKNOWN_DIM:
+            out[axis] = x
+        else:
+            return axis
+    return tuple(out)
+
+
+def is_broadcastable(small: Sequence[int], big: Sequence[int]) -> bool:
+    """Whether `small` broadcasts one way to `big`: as far as known, each of its dimensions is 1 or that of `big`."""
+    if len(small) > len(big):
+        return False
+    tail = big[len(big) - len(small) :]
+    return all(x in (y, 1, UNKNOWN_DIM) or y == UNKNOWN_DIM for x, y in zip(small, tail, strict=True))

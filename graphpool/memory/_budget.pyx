@@ -1,0 +1,218 @@
+"""Budget: one bound in bytes over everything that several pools and caches hold."""
+
+import threading
+import weakref
+
+from libc.stdint cimport int64_t
+
+from graphpool.memory._atomic cimport gp_add, gp_add_within, gp_load, gp_raise_to, gp_store, gp_sub_within
+from graphpool.memory._gate cimport Gate, clock_ns
+
+from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.memory._check import check_request, out_of_memory
+from graphpool.memory._fork import reset_in_child
+from graphpool.memory._stats import BudgetStats
+from graphpool.typing import parse_nbytes
+
+IDLE_ARENAS, IDLE_PRIMITIVES, CONSTANTS = 0, 1, 2
+"""The stages of relief, in the order in which a budget asks for memory back."""
+
+cdef int64_t UNLIMITED = <int64_t>1 << 62
+
+
+cdef int64_t _parse_limit(limit) except -1:
+    return UNLIMITED if limit is None else min(parse_nbytes(limit), UNLIMITED)
+
+
+cdef class Budget:
+    """A bound in bytes that holds at every instant, shared by pools and caches.
+
+    A holder charges before it takes memory and uncharges after it gave it back. When a charge does not fit, the budget
+    asks its registered holders for memory, stage by stage (idle arenas, idle primitives, constants; within a stage the
+    longest idle first), then waits for what is in use, and then refuses.
+
+    Parameters
+    ----------
+    limit : int, str or None, default=None
+        Bytes, or a size such as ``"512MiB"``; None sets no bound and only counts.
+
+    Attributes
+    ----------
+    limit, in_use, peak : int
+        Unit: bytes.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `limit` is not a size.
+
+    Notes
+    -----
+    Ownership: holders are kept weakly. Threads: safe; a charge that fits is one compare-and-swap. Holders are asked
+    without any lock held, in the thread that needs the memory.
+
+    Examples
+    --------
+    >>> from graphpool.memory import Budget
+    >>> budget = Budget("1KiB")
+    >>> budget.charge(1000, holder="example")
+    >>> budget.try_charge(100), budget.in_use
+    (False, 1000)
+    """
+
+    def __cinit__(self):
+        self.gate = Gate()
+        self._lock = threading.RLock()
+        self._holders = []
+
+    def __init__(self, limit=None):
+        self._limit = _parse_limit(limit)
+        reset_in_child(self)
+
+    @property
+    def limit(self):
+        return gp_load(&self._limit)
+
+    @property
+    def in_use(self):
+        return gp_load(&self._in_use)
+
+    @property
+    def peak(self):
+        return gp_load(&self._peak)
+
+    @property
+    def pending(self):
+        """Bytes in use now that their holders expect back by themselves (leased arenas). Unit: bytes."""
+        return sum(getattr(holder, "pending", 0) for _, holder in self._live_holders())
+
+    cdef bint _try_charge(self, int64_t nbytes) noexcept nogil:
+        if not gp_add_within(&self._in_use, nbytes, gp_load(&self._limit)):
+            return False
+        gp_raise_to(&self._peak, gp_load(&self._in_use))
+        return True
+
+    def try_charge(self, nbytes):
+        """Count `nbytes` bytes if they fit; asks nobody. Returns whether they did."""
+        check_request(nbytes, 1)
+        return self._try_charge(nbytes)
+
+    def charge(self, nbytes, *, holder="", timeout_s=0.0):
+        """Count `nbytes` bytes, asking holders for memory and then waiting, if they do not fit.
+
+        Parameters
+        ----------
+        nbytes : int
+            Unit: bytes.
+        holder : str, default=""
+            Who asks; named in the error.
+        timeout_s : float, default=0.0
+            How long to wait for memory that is in use. Unit: seconds.
+
+        Raises
+        ------
+        OutOfMemoryError
+            They do not fit. Nothing is counted; what was reclaimed stays reclaimed.
+        """
+        check_request(nbytes, 1)
+        if self._try_charge(nbytes):
+            return
+        cdef int64_t deadline = clock_ns() + <int64_t>(timeout_s * 1e9)
+        cdef int64_t epoch = self.gate.enter()
+        try:
+            while True:
+                epoch = self.gate.now()
+                if self._try_charge(nbytes) or self._relieve(nbytes):
+                    return
+                if timeout_s <= 0 or nbytes > self.limit or not self.gate.wait(epoch, deadline):
+                    raise self._refuse(nbytes, holder)
+        finally:
+            self.gate.leave()
+
+    def _relieve(self, nbytes):
+        """Ask holders in order until the charge fits; returns whether it was made."""
+        cdef int64_t missing
+        if nbytes > self.limit:
+            return False
+        gp_add(&self._reclaims, 1)
+        for _, holder in self._live_holders():
+            missing = nbytes - (gp_load(&self._limit) - gp_load(&self._in_use))
+            if missing > 0:
+                holder.reclaim(missing)
+            if self._try_charge(nbytes):
+                return True
+        return False
+
+    def _refuse(self, nbytes, holder):
+        in_use = self.in_use
+        gp_add(&self._refusals, 1)
+        return out_of_memory(
+            nbytes, in_use=in_use, limit=self.limit, resource=f"budget (asked by {holder or 'its user'})",
+            smallest_limit=in_use + nbytes,
+        )
+
+    def uncharge(self, nbytes):
+        """Take `nbytes` bytes off the count, after their memory was given back; wakes whoever waits.
+
+        Raises
+        ------
+        StateError
+            Less than that is counted; nothing is changed.
+        """
+        check_request(nbytes, 1)
+        if not gp_sub_within(&self._in_use, nbytes):
+            raise StateError(explain("uncharge", accepted=f"at most {self.in_use} bytes", got=nbytes))
+        self.gate.notify()
+
+    def resize(self, limit):
+        """Set another limit, and ask holders for memory while more than that is in use.
+
+        Returns
+        -------
+        is_met : bool
+            Whether `in_use` is within the new limit now. What is in use stays; nothing new is charged until it fits.
+        """
+        gp_store(&self._limit, _parse_limit(limit))
+        for _, holder in self._live_holders():
+            if self.in_use > self.limit:
+                holder.reclaim(self.in_use - self.limit)
+        self.gate.notify()
+        return self.in_use <= self.limit
+
+    def register(self, holder, *, stage):
+        """Ask `holder` for memory under pressure.
+
+        Parameters
+        ----------
+        holder : object
+            Has ``reclaim(nbytes) -> int``, which frees and uncharges what it can; optionally ``idle_since`` (seconds,
+            monotonic) and ``pending`` (bytes). Held weakly.
+        stage : int
+            `IDLE_ARENAS`, `IDLE_PRIMITIVES` or `CONSTANTS`.
+        """
+        if stage not in (IDLE_ARENAS, IDLE_PRIMITIVES, CONSTANTS):
+            raise InvalidArgumentError(explain("stage of relief", accepted="0, 1 or 2", got=stage))
+        with self._lock:
+            self._holders = [entry for entry in self._holders if entry[1]() is not None]
+            self._holders.append((stage, weakref.ref(holder)))
+
+    def _live_holders(self):
+        """(stage, holder) in the order of asking."""
+        with self._lock:
+            alive = [(stage, ref()) for stage, ref in self._holders]
+        alive = [entry for entry in alive if entry[1] is not None]
+        return sorted(alive, key=lambda entry: (entry[0], getattr(entry[1], "idle_since", 0.0)))
+
+    def stats(self):
+        """The counters now: a `BudgetStats`."""
+        return BudgetStats(
+            limit=self.limit, in_use=self.in_use, peak=self.peak,
+            reclaims=gp_load(&self._reclaims), refusals=gp_load(&self._refusals),
+        )
+
+    def _reset_in_child(self):
+        self.gate.reset()
+        self._lock = threading.RLock()
+
+    def __repr__(self):
+        return f"<Budget {self.in_use} of {self.limit} bytes>"

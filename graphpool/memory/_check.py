@@ -1,0 +1,68 @@
+"""Checks and errors that every resource and pool shares."""
+
+from __future__ import annotations
+
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
+
+__all__ = ["MAX_NBYTES", "check_request", "not_held", "out_of_memory"]
+
+MAX_NBYTES = 2**47
+"""The largest request that is handed to an operating system: what a 64-bit process can address."""
+
+
+def check_request(nbytes: object, alignment: object) -> None:
+    """Refuse a request that no resource could serve, before anything is changed.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `nbytes` is no count of bytes, or `alignment` no power of two up to 1 GiB.
+    OutOfMemoryError
+        More than a process can address.
+    """
+    if not isinstance(nbytes, int) or nbytes < 0:
+        raise InvalidArgumentError(explain("nbytes is not a size", accepted="an int >= 0", got=repr(nbytes)))
+    if not isinstance(alignment, int) or not 0 < alignment <= 2**30 or alignment & (alignment - 1):
+        raise InvalidArgumentError(
+            explain("alignment is not usable", accepted="a power of two from 1 to 2**30", got=repr(alignment)),
+            alignment=alignment,
+        )
+    if nbytes > MAX_NBYTES:
+        raise out_of_memory(nbytes, in_use=0, limit=MAX_NBYTES, resource="address space")
+
+
+def out_of_memory(
+    requested: int,
+    *,
+    in_use: int,
+    limit: int,
+    resource: str,
+    smallest_limit: int | None = None,
+    hint: str | None = None,
+) -> OutOfMemoryError:
+    """The error for a request that does not fit; all sizes in bytes."""
+    what = f"{resource} cannot supply {requested} bytes"
+    if smallest_limit is not None and hint is None:
+        hint = f"the smallest limit that serves this request is {smallest_limit} bytes"
+    return OutOfMemoryError(
+        explain(what, accepted=f"up to {limit} bytes in all", got=f"{in_use} bytes in use", hint=hint),
+        requested=requested,
+        in_use=in_use,
+        limit=limit,
+        resource=resource,
+        smallest_limit=smallest_limit,
+    )
+
+
+def not_held(resource: str, address: int, nbytes: int) -> StateError:
+    """The error for giving back what was never given, or was given back already."""
+    return StateError(
+        explain(
+            f"{resource} does not hold {nbytes} bytes at {address:#x}",
+            accepted="exactly what allocate returned, once",
+            hint="it was freed twice, or belongs to another resource",
+        ),
+        address=address,
+        nbytes=nbytes,
+        resource=resource,
+    )

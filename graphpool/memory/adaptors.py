@@ -1,0 +1,392 @@
+"""Resources that wrap another one: each does a single thing, and any stack of them works.
+
+Every adaptor changes its own books only when the upstream has done its part, so a refused or mistaken call changes
+nothing. Locks are re-entrant, because a collected lease may give memory back in the middle of a call.
+"""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError, explain
+from graphpool.typing import MemoryResource
+from ._budget import Budget
+from ._check import check_request, not_held, out_of_memory
+from ._fork import Locked
+from ._stats import AllocationStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+__all__ = [
+    "Allocation",
+    "CallbackResource",
+    "FailureCallbackResource",
+    "LimitingResource",
+    "LoggingResource",
+    "StatisticsResource",
+    "TrackingResource",
+]
+
+
+class _Adaptor(Locked):
+    """What all adaptors share: the upstream, checked once."""
+
+    def __init__(self, upstream: MemoryResource) -> None:
+        if not isinstance(upstream, MemoryResource):
+            raise InvalidArgumentError(
+                explain("upstream", accepted="an object with allocate and deallocate", got=type(upstream).__name__)
+            )
+        super().__init__()
+        self.upstream = upstream
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.upstream!r})"
+
+
+class CallbackResource(Locked):
+    """A user's pair of functions as a resource: what oneDNN calls an allocator.
+
+    Parameters
+    ----------
+    malloc : callable
+        ``malloc(nbytes, alignment)`` gives an address as an int; 0 or None when there is no memory.
+    free : callable
+        ``free(address)``.
+
+    Notes
+    -----
+    Ownership: both functions are kept. Threads: safe if the functions are. Cost: theirs, and one table entry.
+
+    Examples
+    --------
+    >>> from graphpool.memory import CallbackResource, HostResource
+    >>> host, sizes = HostResource(), {}
+    >>> def malloc(nbytes, alignment):
+    ...     address = host.allocate(nbytes, alignment)
+    ...     sizes[address] = nbytes
+    ...     return address
+    >>> resource = CallbackResource(malloc, lambda address: host.deallocate(address, sizes.pop(address)))
+    >>> resource.deallocate(resource.allocate(100), 100)
+    """
+
+    def __init__(self, malloc: Callable[[int, int], int | None], free: Callable[[int], Any]) -> None:
+        if not callable(malloc) or not callable(free):
+            raise InvalidArgumentError(explain("malloc and free", accepted="callables", got=(malloc, free)))
+        super().__init__()
+        self._malloc, self._free = malloc, free
+        self._live: dict[int, int] = {}
+
+    def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
+        """Return what `malloc` gives, checked.
+
+        Raises
+        ------
+        OutOfMemoryError
+            `malloc` gave nothing.
+        BackendError
+            `malloc` gave what is no aligned address; it was freed.
+        """
+        check_request(nbytes, alignment)
+        address = self._malloc(nbytes, alignment)
+        if address is None or address == 0:
+            in_use = sum(self._live.copy().values())
+            raise out_of_memory(nbytes, in_use=in_use, limit=in_use, resource="the user's malloc")
+        if not isinstance(address, int) or address % alignment or address in self._live:
+            if isinstance(address, int) and address not in self._live:
+                self._free(address)
+            raise BackendError(explain("malloc", accepted=f"a new address aligned to {alignment}", got=address))
+        self._live[address] = nbytes
+        return address
+
+    def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
+        """Hand `address` to `free`.
+
+        Raises
+        ------
+        StateError
+            It is not live, or of another size; nothing is freed.
+        """
+        with self._lock:
+            if self._live.get(address) != nbytes:
+                raise not_held("CallbackResource", address, nbytes)
+            del self._live[address]
+        self._free(address)
+
+
+class LimitingResource(_Adaptor):
+    """At most so many bytes at once, at every instant.
+
+    Parameters
+    ----------
+    upstream : MemoryResource
+    limit : int, str or Budget
+        Bytes, a size such as ``"512MiB"``, or a budget that others share.
+
+    Attributes
+    ----------
+    budget : Budget
+        Counts the bytes; ``budget.limit`` and ``budget.in_use``.
+
+    Notes
+    -----
+    Ownership: keeps upstream and budget. Threads: safe: bytes are counted by one compare-and-swap before the upstream
+    is asked, and taken off after it has them back. Cost: one atomic step per call.
+    """
+
+    def __init__(self, upstream: MemoryResource, limit: int | str | Budget) -> None:
+        super().__init__(upstream)
+        self.budget = limit if isinstance(limit, Budget) else Budget(limit)
+
+    def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
+        """Allocate within the limit; raises `OutOfMemoryError` beyond it."""
+        check_request(nbytes, alignment)
+        self.budget.charge(nbytes, holder="LimitingResource")
+        try:
+            return self.upstream.allocate(nbytes, alignment, stream)
+        except BaseException:
+            self.budget.uncharge(nbytes)
+            raise
+
+    def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
+        """Give back, then stop counting."""
+        self.upstream.deallocate(address, nbytes, alignment, stream)
+        self.budget.uncharge(nbytes)
+
+
+class StatisticsResource(_Adaptor):
+    """Counts what goes through: live, peak and total, of bytes and of allocations.
+
+    Parameters
+    ----------
+    upstream : MemoryResource
+
+    Notes
+    -----
+    Ownership: keeps the upstream. Threads: safe. Cost: one lock per call.
+    Source: the nested counters of RMM's statistics adaptor, as a behaviour.
+    """
+
+    def __init__(self, upstream: MemoryResource) -> None:
+        super().__init__(upstream)
+        self._scopes = [AllocationStats()]
+
+    def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
+        """Allocate from the upstream and count."""
+        address = self.upstream.allocate(nbytes, alignment, stream)
+        self._count(nbytes, 1)
+        return address
+
+    def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
+        """Give back to the upstream and count."""
+        self.upstream.deallocate(address, nbytes, alignment, stream)
+        self._count(-nbytes, -1)
+
+    def _count(self, nbytes: int, n: int) -> None:
+        with self._lock:
+            old = self._scopes[-1]
+            current, count = old.current_nbytes + nbytes, old.current_count + n
+            self._scopes[-1] = AllocationStats(
+                current,
+                max(old.peak_nbytes, current),
+                old.total_nbytes + max(nbytes, 0),
+                count,
+                max(old.peak_count, count),
+                old.total_count + max(n, 0),
+            )
+
+    def stats(self) -> AllocationStats:
+        """The counters of the innermost scope."""
+        return self._scopes[-1]
+
+    def push(self) -> None:
+        """Open a scope: counters start at zero."""
+        with self._lock:
+            self._scopes.append(AllocationStats())
+
+    def pop(self) -> AllocationStats:
+        """Close the innermost scope, adding it to the one around it; returns its counters.
+
+        Raises
+        ------
+        StateError
+            No scope was pushed.
+        """
+        with self._lock:
+            if len(self._scopes) == 1:
+                raise StateError(explain("pop without push", accepted="one pop for each push"))
+            inner, outer = self._scopes.pop(), self._scopes[-1]
+            self._scopes[-1] = AllocationStats(
+                outer.current_nbytes + inner.current_nbytes,
+                max(outer.peak_nbytes, outer.current_nbytes + inner.peak_nbytes),
+                outer.total_nbytes + inner.total_nbytes,
+                outer.current_count + inner.current_count,
+                max(outer.peak_count, outer.current_count + inner.peak_count),
+                outer.total_count + inner.total_count,
+            )
+            return inner
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A live allocation: its size in bytes, and the Python stack that made it, innermost call last."""
+
+    nbytes: int
+    stack: tuple[str, ...] = ()
+
+
+class TrackingResource(_Adaptor):
+    """Knows every live allocation, and who made it.
+
+    Parameters
+    ----------
+    upstream : MemoryResource
+    capture_stacks : bool, default=True
+        Keep the Python stack of each allocation.
+
+    Notes
+    -----
+    Ownership: keeps the upstream. Threads: safe. Cost: tens of microseconds per allocation with stacks.
+    """
+
+    def __init__(self, upstream: MemoryResource, *, capture_stacks: bool = True) -> None:
+        super().__init__(upstream)
+        self.capture_stacks = capture_stacks
+        self._live: dict[int, Allocation] = {}
+
+    def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
+        """Allocate from the upstream and record."""
+        address = self.upstream.allocate(nbytes, alignment, stream)
+        stack = tuple(traceback.format_stack()[:-1]) if self.capture_stacks else ()
+        self._live[address] = Allocation(nbytes, stack)
+        return address
+
+    def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
+        """Forget and give back. The record goes first: the upstream may hand the address out again at once."""
+        record = self._live.pop(address, None)
+        if record is None:
+            raise not_held("TrackingResource", address, nbytes)
+        try:
+            self.upstream.deallocate(address, nbytes, alignment, stream)
+        except BaseException:
+            self._live[address] = record
+            raise
+
+    def outstanding(self) -> dict[int, Allocation]:
+        """Live allocations by address."""
+        return self._live.copy()
+
+    def report(self) -> str:
+        """Live allocations as text, largest first, each with its innermost call."""
+        rows = sorted(self.outstanding().items(), key=lambda row: -row[1].nbytes)
+        return "\n".join(
+            f"{record.nbytes:>14,} bytes at {address:#x} {record.stack[-1].strip() if record.stack else ''}".rstrip()
+            for address, record in rows
+        )
+
+
+class LoggingResource(_Adaptor):
+    """Writes each call to a CSV file, which ``bench/replay.py`` can run again.
+
+    Parameters
+    ----------
+    upstream : MemoryResource
+    path : str, Path or text file
+        Replaced if it exists. Columns: thread, time_ns, action, address, nbytes, alignment; action is allocate,
+        deallocate or refuse.
+
+    Notes
+    -----
+    Ownership: a file opened from a path is closed by `close`; the caller's own file is not. Threads: safe; rows are in
+    the order in which calls ended. Cost: one formatted row per call.
+    """
+
+    COLUMNS = ("thread", "time_ns", "action", "address", "nbytes", "alignment")
+
+    def __init__(self, upstream: MemoryResource, path: str | Path | TextIO) -> None:
+        super().__init__(upstream)
+        self._owns_file = isinstance(path, str | Path)
+        if isinstance(path, str | Path):
+            self._file: TextIO = Path(path).open("w", newline="", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        else:
+            self._file = path
+        self._writer = csv.writer(self._file)
+        self._writer.writerow(self.COLUMNS)
+
+    def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
+        """Allocate from the upstream and log."""
+        try:
+            address = self.upstream.allocate(nbytes, alignment, stream)
+        except OutOfMemoryError:
+            self._log("refuse", 0, nbytes, alignment)
+            raise
+        self._log("allocate", address, nbytes, alignment)
+        return address
+
+    def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
+        """Give back and log. Logged under the lock, so that no other thread logs the reused address before."""
+        with self._lock:
+            self.upstream.deallocate(address, nbytes, alignment, stream)
+            self._log("deallocate", address, nbytes, alignment)
+
+    def _log(self, action: str, address: int, nbytes: int, alignment: int) -> None:
+        with self._lock:
+            if not self._file.closed:
+                row = (threading.get_ident(), time.monotonic_ns(), action, hex(address), nbytes, alignment)
+                self._writer.writerow(row)
+
+    def close(self) -> None:
+        """End the log; idempotent. The resource goes on working."""
+        with self._lock:
+            if self._owns_file:
+                self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class FailureCallbackResource(_Adaptor):
+    """Asks a function what to do when memory is short.
+
+    Parameters
+    ----------
+    upstream : MemoryResource
+    callback : callable
+        ``callback(nbytes)`` frees what it can and returns whether to try again.
+
+    Notes
+    -----
+    Ownership: keeps both. Threads: safe if the callback is; it is called without a lock, once per failure.
+    """
+
+    def __init__(self, upstream: MemoryResource, callback: Callable[[int], bool]) -> None:
+        super().__init__(upstream)
+        if not callable(callback):
+            raise InvalidArgumentError(explain("callback", accepted="a callable", got=callback))
+        self._callback = callback
+
+    def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
+        """Allocate, trying again for as long as the callback says so."""
+        while True:
+            try:
+                return self.upstream.allocate(nbytes, alignment, stream)
+            except OutOfMemoryError:
+                if not self._callback(nbytes):
+                    raise
+
+    def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
+        """Give back to the upstream."""
+        self.upstream.deallocate(address, nbytes, alignment, stream)

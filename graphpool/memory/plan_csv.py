@@ -1,0 +1,88 @@
+"""Buffers and plans as CSV files, in the columns that MiniMalloc's benchmarks use."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphpool.errors import InvalidArgumentError, explain
+from .planner import BufferInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .planner import MemoryPlan
+
+__all__ = ["read_csv", "write_csv"]
+
+_REQUIRED = ("id", "lower", "upper", "size")
+_OPTIONAL = ("alignment", "offset", "gaps")
+
+
+def read_csv(path: str | Path) -> list[BufferInfo]:
+    """Buffers of a CSV file with the columns id, lower, upper, size and optionally alignment, offset, gaps.
+
+    Parameters
+    ----------
+    path : str or Path
+        Gaps are written ``lower-upper``, separated by spaces. Other columns are ignored; ids stay strings.
+
+    Returns
+    -------
+    list of BufferInfo
+
+    Raises
+    ------
+    InvalidArgumentError
+        A column is missing, or a value is no number; the message names the line.
+    """
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        missing = [name for name in _REQUIRED if name not in (rows.fieldnames or ())]
+        if missing:
+            raise InvalidArgumentError(
+                explain(f"{path} lacks columns", accepted=", ".join(_REQUIRED), got=rows.fieldnames)
+            )
+        return [_parse(row, f"{path}, line {rows.line_num}") for row in rows]
+
+
+def _parse(row: dict[str, str | None], where: str) -> BufferInfo:
+    try:
+        return BufferInfo(
+            str(row["id"]),
+            int(row["lower"] or ""),
+            int(row["upper"] or ""),
+            int(row["size"] or ""),
+            int(row.get("alignment") or 1),
+            int(row["offset"] or "") if row.get("offset") else None,
+            tuple(_parse_gap(gap) for gap in (row.get("gaps") or "").split()),
+        )
+    except ValueError as error:
+        raise InvalidArgumentError(explain(f"{where} is malformed", accepted="integers", got=row)) from error
+
+
+def _parse_gap(text: str) -> tuple[int, int]:
+    lower, _, upper = text.partition("-")
+    return int(lower), int(upper)
+
+
+def write_csv(path: str | Path, buffers: Iterable[BufferInfo], plan: MemoryPlan | None = None) -> None:
+    """Write buffers, and with a plan their offsets, so that `read_csv` gives them back.
+
+    Parameters
+    ----------
+    path : str or Path
+        Replaced if it exists.
+    buffers : iterable of BufferInfo
+    plan : MemoryPlan, optional
+        Its offsets are written instead of the buffers' fixed ones.
+    """
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(_REQUIRED + _OPTIONAL)
+        for item in buffers:
+            offset = plan.offsets[item.id] if plan else item.offset
+            gaps = " ".join(f"{lower}-{upper}" for lower, upper in item.gaps)
+            place = "" if offset is None else offset
+            writer.writerow([item.id, item.lower, item.upper, item.size, item.alignment, place, gaps])

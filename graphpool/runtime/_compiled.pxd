@@ -1,0 +1,32 @@
+from libc.stdint cimport int64_t
+
+from graphpool.memory._arena cimport ArenaPool
+
+from ._program cimport Program
+from ._stream cimport Stream
+
+
+cdef struct Port:
+    int64_t id
+    int64_t signature
+
+
+cdef class CompiledPartition:
+    cdef readonly object partition
+    cdef readonly tuple inputs
+    cdef readonly tuple outputs
+    cdef readonly object engine
+    cdef readonly Program program
+    cdef readonly tuple implementations
+    cdef readonly tuple inplace_ports
+    cdef object host_function
+    cdef ArenaPool arenas
+    cdef Port *ports
+    cdef int64_t ninputs
+    cdef int64_t noutputs
+    cdef bint closed
+    cdef bint has_unknown_outputs
+    cdef object __weakref__
+    cdef int _bind(self, object tensors, int64_t first, int64_t count, char **pointers, int64_t *nbytes) except -1
+    cdef int _check_overlap(self, char **pointers, int64_t *nbytes) except -1
+    cdef int _run(self, char **bases, object scratchpad) except -1

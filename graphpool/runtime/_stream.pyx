@@ -1,0 +1,89 @@
+"""Streams and events of the CPU, where work is done by the caller's thread before `execute` returns."""
+
+from graphpool.errors import InvalidArgumentError, StateError, explain
+
+
+cdef class Stream:
+    """An ordered queue of an engine.
+
+    On the CPU the work of a stream is done when `CompiledPartition.execute` returns; several threads may use one
+    stream, and their executions then run side by side.
+
+    Parameters
+    ----------
+    engine : Engine
+        Must be open.
+
+    Raises
+    ------
+    StateError
+        The engine is closed.
+
+    Notes
+    -----
+    Ownership: keeps the engine alive, holds no memory of its own. Threads: safe.
+    Source: seed "graph programming model", section Stream.
+    """
+
+    def __init__(self, engine):
+        if engine.is_closed:
+            raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
+        self.engine = engine
+        self.closed = False
+
+    @property
+    def is_closed(self):
+        """Whether `close` was called."""
+        return self.closed
+
+    def wait(self):
+        """Return when all work given to the stream is done."""
+        self._check_open()
+
+    def record(self):
+        """An event that is done when all work given to the stream so far is done."""
+        self._check_open()
+        return Event(self)
+
+    def wait_event(self, Event event not None):
+        """Let work given to this stream from now on start only after `event`."""
+        self._check_open()
+        if event.stream.engine.kind != self.engine.kind:
+            raise InvalidArgumentError(
+                explain("event of another kind of engine", accepted=self.engine.kind, got=event.stream.engine.kind)
+            )
+
+    def close(self):
+        """Wait, and refuse further work. Idempotent."""
+        self.closed = True
+
+    def _check_open(self):
+        if self.closed:
+            raise StateError(explain("the stream is closed", hint="create another stream from the engine"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def __repr__(self):
+        return f"Stream({self.engine!r})"
+
+
+cdef class Event:
+    """A point in the work of a stream, made by `Stream.record`."""
+
+    def __init__(self, Stream stream not None):
+        self.stream = stream
+
+    @property
+    def is_done(self):
+        """Whether all work before the event is done; on the CPU it always is."""
+        return True
+
+    def wait(self):
+        """Return when the event is done."""
+
+    def __repr__(self):
+        return f"Event({self.stream!r})"

@@ -1,0 +1,19 @@
+from libc.stdint cimport int64_t
+
+
+cdef class Tensor:
+    cdef readonly object lt
+    cdef readonly object engine
+    cdef readonly int64_t nbytes
+    cdef readonly bint is_readonly
+    cdef int64_t lt_id
+    cdef int64_t signature
+    cdef char *data          # NULL while the tensor has no buffer yet
+    cdef object owner        # keeps `data` alive; None when the tensor allocated it itself
+    cdef object resource     # gives `data` back to it; None when the data is the user's
+    cdef object user_id
+    cdef int64_t content_version
+    cdef int _allocate(self) except -1
+
+
+cdef int64_t signature_of(object lt) except -1

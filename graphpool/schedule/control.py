@@ -1,0 +1,134 @@
+"""What the instructions of a schedule order: its calls and barriers, each with what it comes after.
+
+The policies do not use this: it reads their programs as a device would, so that `verify`, `simulate`, the
+happens-before relation and the capture tests judge them from outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import ScheduleError, explain
+from .instructions import CURRENT_STREAM, AddEvent, Run, SetStream, StreamBarrier, WaitEvent
+
+if TYPE_CHECKING:
+    from .instructions import Instruction
+    from .schedule import Schedule
+
+__all__ = ["Task", "before_sets", "control_tasks", "task_of_node"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A call (or, with no nodes, a barrier) and the tasks it starts after.
+
+    `after` maps the index of an earlier task to whether a wait (True) or the order of the stream (False) says so.
+    """
+
+    nodes: tuple[int, ...]
+    stream_id: int
+    after: dict[int, bool]
+
+
+class _Issuer:
+    """Walks a program. The frontier of a stream is what the next call on it starts after."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.current = 0
+        self.frontiers: dict[int, dict[int, bool]] = {}
+        self.opening: dict[int, bool] = {}  # frontier of a stream that is not open yet: the last barrier
+        self.events: dict[int, dict[int, bool]] = {}
+
+    def frontier(self, stream_id: int) -> dict[int, bool]:
+        return self.frontiers.setdefault(stream_id, dict(self.opening))
+
+    def issue(self, index: int, instruction: Instruction) -> None:
+        if isinstance(instruction, SetStream):
+            self.current = _checked_id(instruction.stream_id, "stream_id", index)
+        elif isinstance(instruction, Run):
+            after = self.frontier(self.current)
+            self.frontiers[self.current] = {len(self.tasks): False}
+            self.tasks.append(Task(instruction.nodes, self.current, after))
+        elif isinstance(instruction, StreamBarrier):
+            self._barrier()
+        else:
+            self._event(index, instruction)
+
+    def _barrier(self) -> None:
+        crosses = len(self.frontiers) > 1
+        after = {task: crosses for frontier in self.frontiers.values() for task in frontier}
+        self.opening = {len(self.tasks): False}
+        self.frontiers = {stream_id: dict(self.opening) for stream_id in self.frontiers}
+        self.tasks.append(Task((), self.current, after))
+
+    def _event(self, index: int, instruction: AddEvent | WaitEvent) -> None:
+        event_id = _checked_id(instruction.event_id, "event_id", index)
+        stream_id = instruction.stream_id
+        stream_id = self.current if stream_id == CURRENT_STREAM else _checked_id(stream_id, "stream_id", index)
+        if isinstance(instruction, AddEvent):
+            if event_id in self.events:
+                raise ScheduleError(explain(f"event {event_id} is added twice"), event_id=event_id, index=index)
+            self.events[event_id] = dict.fromkeys(self.frontier(stream_id), True)
+        else:
+            if event_id not in self.events:
+                hint = "an event must be added before a stream waits for it"
+                message = explain(f"wait for event {event_id}, which was never added", got=f"[{index}]", hint=hint)
+                raise ScheduleError(message, event_id=event_id, index=index)
+            frontier = self.frontier(stream_id)
+            for task in self.events[event_id]:
+                frontier.setdefault(task, True)
+
+
+def _checked_id(value: object, name: str, index: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        message = explain(f"instructions[{index}].{name} is no id", accepted="an int, at least 0", got=repr(value))
+        raise ScheduleError(message, index=index, **{name: value})
+    return value
+
+
+def control_tasks(schedule: Schedule) -> list[Task]:
+    """The calls and barriers of `schedule` in issue order; what a task is after always has a smaller index.
+
+    Raises
+    ------
+    ScheduleError
+        A bad stream or event id, an event added twice or never, a node that runs twice, never, or does not exist.
+    """
+    issuer = _Issuer()
+    for index, instruction in enumerate(schedule.instructions):
+        issuer.issue(index, instruction)
+    _check_nodes(schedule, issuer.tasks)
+    return issuer.tasks
+
+
+def _check_nodes(schedule: Schedule, tasks: list[Task]) -> None:
+    missing = dict.fromkeys(schedule.graph.nodes)
+    names, known = schedule.graph.names, set(missing)
+    for node in (node for task in tasks for node in task.nodes):
+        if node not in known:
+            raise ScheduleError(explain(f"node {node} runs but is no node of the graph"), node=node)
+        if node not in missing:
+            raise ScheduleError(explain(f"node {node} ({names[node]}) runs twice"), node=node)
+        del missing[node]
+    if missing:
+        node = next(iter(missing))
+        message = explain(f"node {node} ({names[node]}) never runs", got=f"{len(missing)} nodes without a call")
+        raise ScheduleError(message, node=node, missing=tuple(missing))
+
+
+def before_sets(tasks: list[Task]) -> list[int]:
+    """For each task the set of tasks that end before it starts, as a bit set. Cost: tasks**2 / 8 bytes."""
+    before: list[int] = []
+    for task in tasks:
+        reached = 0
+        for index in task.after:
+            reached |= before[index] | 1 << index
+        before.append(reached)
+    return before
+
+
+def task_of_node(tasks: list[Task]) -> dict[int, int]:
+    """Index of the task that runs each node."""
+    return {node: index for index, task in enumerate(tasks) for node in task.nodes}

@@ -1,0 +1,96 @@
+"""The five instructions of a schedule, as plain data. Names and arguments follow RAF's graph-level operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["CURRENT_STREAM", "AddEvent", "Instruction", "Run", "SetStream", "StreamBarrier", "WaitEvent"]
+
+CURRENT_STREAM = -1
+"""As the stream of an event instruction: the one that `SetStream` chose last."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetStream:
+    """Issue what follows on stream `stream_id` of device `device_id`. A program starts on stream 0.
+
+    Notes
+    -----
+    Ownership: plain data. Threads: safe, frozen. Source: RAF's ``set_stream``.
+    """
+
+    device_id: int
+    stream_id: int
+
+    def __str__(self) -> str:
+        return f"set_stream({self.device_id}, {self.stream_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run `node` on the current stream; the nodes in `merged`, its siblings, are computed by the same call.
+
+    Notes
+    -----
+    Ownership: plain data. Threads: safe, frozen. Source: RAF's calls; `merged` is the operator merge of IOS.
+    """
+
+    node: int
+    merged: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Every node that the call computes."""
+        return (self.node, *self.merged)
+
+    def __str__(self) -> str:
+        return f"run({', '.join(map(str, self.nodes))})"
+
+
+@dataclass(frozen=True, slots=True)
+class AddEvent:
+    """Record event `event_id` behind everything issued on a stream so far (default: the current one).
+
+    Notes
+    -----
+    Ownership: plain data. Threads: safe, frozen. Source: RAF's ``add_event``.
+    """
+
+    event_id: int
+    stream_id: int = CURRENT_STREAM
+
+    def __str__(self) -> str:
+        return f"add_event({self.event_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEvent:
+    """Hold a stream (default: the current one) until event `event_id` has happened; the issuer is not held.
+
+    Notes
+    -----
+    Ownership: plain data. Threads: safe, frozen. Source: RAF's ``wait_event``.
+    """
+
+    event_id: int
+    stream_id: int = CURRENT_STREAM
+
+    def __str__(self) -> str:
+        return f"wait_event({self.event_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBarrier:
+    """Everything issued before, on any stream, ends before anything issued later starts.
+
+    Notes
+    -----
+    Ownership: plain data. Threads: safe, frozen. Source: RAF's ``stream_barrier``.
+    """
+
+    def __str__(self) -> str:
+        return "stream_barrier()"
+
+
+Instruction: TypeAlias = SetStream | Run | AddEvent | WaitEvent | StreamBarrier

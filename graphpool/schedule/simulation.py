@@ -1,0 +1,236 @@
+"""Predicts when each node of a schedule starts and ends, given what each costs."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidArgumentError, explain
+from .control import Task, control_tasks
+from .graph import as_costs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .schedule import Schedule
+
+__all__ = ["Simulation", "roofline_cost", "simulate"]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """When everything of a schedule happens. Times are in the unit of the costs, from 0.
+
+    Attributes
+    ----------
+    makespan : float
+        End of the last node.
+    start, end : dict of int to float
+        For each node.
+    streams : dict of int to list of (tuple of int, float, float)
+        For each stream id its calls in order: nodes, start, end.
+    names : tuple of str
+        Name of each node.
+
+    Notes
+    -----
+    Ownership: owns its dicts. Threads: safe to read. Cost: plain data. Source: see `simulate`.
+    """
+
+    makespan: float
+    start: dict[int, float]
+    end: dict[int, float]
+    streams: dict[int, list[tuple[tuple[int, ...], float, float]]]
+    names: tuple[str, ...]
+
+    @property
+    def busy(self) -> dict[int, float]:
+        """Time that each stream spends in calls."""
+        return {key: sum(end - start for _, start, end in calls) for key, calls in self.streams.items()}
+
+    def __repr__(self) -> str:
+        total = self.makespan * len(self.streams)
+        share = sum(self.busy.values()) / total if total else 1.0
+        return f"Simulation(makespan={self.makespan:g}, {len(self.streams)} streams, {share:.0%} busy)"
+
+
+def simulate(
+    schedule: Schedule,
+    costs: Sequence[float] | None = None,
+    event_cost: float = 0,
+    *,
+    nbytes: Sequence[float] | None = None,
+    bandwidth: float | None = None,
+) -> Simulation:
+    """Run a schedule on paper.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What to run.
+    costs : sequence of float, optional
+        Time of each node. Default: the costs of the graph.
+    event_cost : float, default=0
+        Time between the end of a call and the start of one on another stream that waits for it; a barrier over several
+        streams costs it once.
+    nbytes : sequence of float, optional
+        Bytes that each node moves; needs `bandwidth`.
+    bandwidth : float, optional
+        Bytes a unit of time that all streams share. Calls that run at once get equal shares of it, what one does not
+        need goes to the others, and a call that gets less than ``nbytes / cost`` runs slower in proportion.
+
+    Returns
+    -------
+    simulation : Simulation
+        Times of every node and stream.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Costs, bytes, `event_cost` or `bandwidth` out of range; one of `nbytes` and `bandwidth` without the other.
+    ScheduleError
+        The instructions are no program: see `verify`. Uncovered edges are not looked for.
+
+    Notes
+    -----
+    Ownership: the caller owns the result. Threads: safe. Cost: O(instructions log instructions); with `bandwidth`,
+    times the number of streams. Source: discrete events; bandwidth by max-min fair shares after the roofline model.
+    """
+    count = schedule.graph.num_nodes
+    node_costs = schedule.graph.costs if costs is None else as_costs(costs, count)
+    _check_positive("event_cost", event_cost, zero=True)
+    if (nbytes is None) != (bandwidth is None):
+        raise InvalidArgumentError(explain("nbytes and bandwidth go together", got="one of them"))
+    if bandwidth is not None:
+        _check_positive("bandwidth", bandwidth)
+    tasks = control_tasks(schedule)
+    task_costs = [_task_cost(schedule, task, node_costs) for task in tasks]
+    moved = as_costs(nbytes, count, "nbytes") if nbytes is not None else (0,) * count
+    demands = [sum(moved[v] for v in t.nodes) / c if c else 0.0 for t, c in zip(tasks, task_costs, strict=True)]
+    clock = _Clock(tasks, task_costs, demands, event_cost, bandwidth)
+    clock.run()
+    return _summary(schedule, tasks, clock)
+
+
+def roofline_cost(flops: float, nbytes: float, peak_flops: float, bandwidth: float, overhead_s: float = 0) -> float:
+    """Time of an operation that either computes or moves data, whichever takes longer.
+
+    Parameters
+    ----------
+    flops, nbytes : float
+        Operations and bytes of the node.
+    peak_flops, bandwidth : float
+        Operations and bytes a second of the machine (of one stream of it).
+    overhead_s : float, default=0
+        Time of an empty call. Unit: seconds.
+
+    Returns
+    -------
+    cost_s : float
+        Unit: seconds.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A negative or infinite quantity, or a machine without speed.
+
+    Notes
+    -----
+    Ownership: numbers only. Threads: safe. Cost: O(1). Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
+    """
+    for name, value in (("flops", flops), ("nbytes", nbytes), ("overhead_s", overhead_s)):
+        _check_positive(name, value, zero=True)
+    for name, value in (("peak_flops", peak_flops), ("bandwidth", bandwidth)):
+        _check_positive(name, value)
+    return overhead_s + max(flops / peak_flops, nbytes / bandwidth)
+
+
+def _check_positive(name: str, value: float, zero: bool = False) -> None:
+    try:
+        good = 0 <= value < math.inf and (zero or value > 0)
+    except TypeError:
+        good = False
+    if not good:
+        accepted = "a finite number, " + ("at least 0" if zero else "above 0")
+        raise InvalidArgumentError(explain(f"{name} out of range", accepted=accepted, got=repr(value)), **{name: value})
+
+
+def _task_cost(schedule: Schedule, task: Task, costs: Sequence[float]) -> float:
+    if task.nodes in schedule.merged_costs:
+        return schedule.merged_costs[task.nodes]
+    return sum(costs[v] for v in task.nodes)
+
+
+class _Clock:
+    """Event loop over the starts and ends of tasks.
+
+    Invariant: a running task whose rate does not change keeps the end that was computed at its start, so that without
+    a bandwidth the times are exact sums of costs.
+    """
+
+    def __init__(
+        self, tasks: list[Task], costs: list[float], demands: list[float], event_cost: float, bandwidth: float | None
+    ) -> None:
+        self.costs, self.demands, self.bandwidth, self.event_cost = costs, demands, bandwidth, event_cost
+        self.start, self.end = [0.0] * len(tasks), [0.0] * len(tasks)
+        self.rate = [1.0] * len(tasks)
+        self.missing = [len(task.after) for task in tasks]
+        self.ready = [0.0] * len(tasks)
+        self.followers: list[list[tuple[int, bool]]] = [[] for _ in tasks]
+        for index, task in enumerate(tasks):
+            for earlier, crosses in task.after.items():
+                self.followers[earlier].append((index, crosses))
+        self.running: set[int] = set()
+        self.queue: list[tuple[float, int]] = [(0.0, index) for index, count in enumerate(self.missing) if not count]
+
+    def run(self) -> None:
+        while self.queue:
+            now = self.queue[0][0]
+            while self.queue and self.queue[0][0] == now:
+                self._step(now, heapq.heappop(self.queue)[1])
+            if self.bandwidth is not None:
+                self._share(now, self.bandwidth)
+
+    def _step(self, now: float, index: int) -> None:
+        if self.missing[index] == 0:
+            self.missing[index] = -1  # started
+            self.start[index] = now
+            self.end[index] = now + self.costs[index]
+            self.running.add(index)
+            heapq.heappush(self.queue, (self.end[index], index))
+        elif index in self.running and self.end[index] == now:  # else the end was moved by a change of rate
+            self.running.remove(index)
+            for follower, crosses in self.followers[index]:
+                self._release(follower, now + self.event_cost * crosses)
+
+    def _release(self, index: int, time: float) -> None:
+        self.ready[index] = max(self.ready[index], time)
+        self.missing[index] -= 1
+        if not self.missing[index]:
+            heapq.heappush(self.queue, (self.ready[index], index))
+
+    def _share(self, now: float, bandwidth: float) -> None:
+        left, waiting = bandwidth, len(self.running)
+        for index in sorted(self.running, key=lambda task: (self.demands[task], task)):
+            share = min(self.demands[index], left / waiting)
+            left, waiting = left - share, waiting - 1
+            rate = share / self.demands[index] if self.demands[index] else 1.0
+            if rate != self.rate[index]:
+                self.end[index] = now + (self.end[index] - now) * self.rate[index] / rate
+                self.rate[index] = rate
+                heapq.heappush(self.queue, (self.end[index], index))
+
+
+def _summary(schedule: Schedule, tasks: list[Task], clock: _Clock) -> Simulation:
+    streams: dict[int, list[tuple[tuple[int, ...], float, float]]] = {}
+    start: dict[int, float] = {}
+    end: dict[int, float] = {}
+    for task, begin, stop in zip(tasks, clock.start, clock.end, strict=True):
+        start.update(dict.fromkeys(task.nodes, begin))
+        end.update(dict.fromkeys(task.nodes, stop))
+        if task.nodes:
+            streams.setdefault(task.stream_id, []).append((task.nodes, begin, stop))
+    makespan = max(end.values(), default=0.0)
+    return Simulation(makespan, start, end, dict(sorted(streams.items())), schedule.graph.names)

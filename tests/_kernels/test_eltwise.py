@@ -1,0 +1,440 @@
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from graphpool._kernels import eltwise
+from graphpool._kernels._dispatch import call, isas
+from graphpool._kernels.eltwise import BINARY_OPS, TERNARY_OPS, UNARY_OPS, EltwiseBuilder
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
+from tests.helpers.guarded import Guarded
+
+SIZES = (0, 1, 7, 8, 15, 16, 17, 255, 256, 257, 1000)
+HEADER = Path(eltwise.__file__).parent / "include" / "gp_eltwise.h"
+
+
+def sigmoid(x):
+    return special.expit(x)
+
+
+# name: (reference in float64, alpha, beta, relative tolerance)
+UNARY_CASES = {
+    "abs": (np.abs, 0, 0, 0),
+    "exp": (np.exp, 0, 0, 3e-7),
+    "hard_swish": (lambda x: x * np.clip(x + 3, 0, 6) / 6, 0, 0, 3e-7),
+    "log": (np.log, 0, 0, 3e-7),
+    "mish": (lambda x: x * np.tanh(np.logaddexp(0, x)), 0, 0, 4e-7),
+    "reciprocal": (lambda x: 1 / x, 0, 0, 1e-7),
+    "relu": (lambda x: np.maximum(x, 0), 0, 0, 0),
+    "round": (np.rint, 0, 0, 0),
+    "sigmoid": (sigmoid, 0, 0, 4e-7),
+    "sqrt": (np.sqrt, 0, 0, 1e-7),
+    "square": (np.square, 0, 0, 1e-7),
+    "tanh": (np.tanh, 0, 0, 3e-7),
+    "clamp": (lambda x: np.clip(x, -0.5, 1.25), -0.5, 1.25, 0),
+    "elu": (lambda x: np.where(x < 0, 0.75 * np.expm1(x), x), 0.75, 0, 4e-7),
+    "leaky_relu": (lambda x: np.where(x < 0, 0.125 * x, x), 0.125, 0, 1e-7),
+    "gelu_erf": (lambda x: 0.5 * x * (1 + special.erf(x / np.sqrt(2))), 0, 0, 3e-7),
+    "gelu_tanh": (lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), 0, 0, 4e-7),
+    "hard_sigmoid": (lambda x: np.clip(0.25 * x + 0.5, 0, 1), 0.25, 0.5, 2e-7),
+    "softplus": (lambda x: np.logaddexp(0, 2 * x) / 2, 0, 2, 4e-7),
+    "pow": (lambda x: x**2.5, 0, 2.5, 1e-7),
+    "erf": (special.erf, 0, 0, 3e-7),
+    "neg": (np.negative, 0, 0, 0),
+    "floor": (np.floor, 0, 0, 0),
+    "ceil": (np.ceil, 0, 0, 0),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 0, 0, 3e-7),
+    "sin": (np.sin, 0, 0, 1e-7),
+    "cos": (np.cos, 0, 0, 1e-7),
+    "sign": (np.sign, 0, 0, 0),
+    "not": (lambda x: x == 0, 0, 0, 0),
+}
+BINARY_CASES = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "squared_difference": lambda x, y: np.square(x - y),
+    "pow": lambda x, y: (x.astype(np.float64) ** y).astype(np.float32),
+    "prelu": lambda x, y: np.where(x < 0, x * y, x),
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "le": np.less_equal,
+    "lt": np.less,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+}
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, 1e-40, 3e38], np.float32)
+
+
+def samples(n, seed=0):
+    x = np.random.default_rng(seed).normal(0, 3, n).astype(np.float32)
+    x[::11] = 0
+    return x
+
+
+def apply_unary(name, x, isa, alpha=0.0, beta=0.0):
+    builder = EltwiseBuilder(x.shape)
+    builder.store(1, "f32", None, builder.unary(name, builder.load(0, "f32"), alpha, beta))
+    out = Guarded(x.nbytes)
+    builder.build(isa)(x, out.bytes)
+    return out.array(np.float32, x.shape)
+
+
+def apply_binary(name, x, y, isa):
+    builder = EltwiseBuilder(x.shape)
+    builder.store(2, "f32", None, builder.binary(name, builder.load(0, "f32"), builder.load(1, "f32")))
+    out = Guarded(x.nbytes)
+    builder.build(isa)(x, y, out.bytes)
+    return out.array(np.float32, x.shape)
+
+
+def header_names():
+    body = re.search(r"enum gp_eltwise_op \{(.*?)\};", HEADER.read_text(), re.S).group(1)
+    return re.findall(r"GP_OP_(\w+)", body)
+
+
+def test_opcodes_are_those_of_the_header():
+    names = header_names()
+    unary = ["POW_SCALAR" if name == "pow" else name.upper() for name in UNARY_OPS]
+    others = [name.upper() for name in (*BINARY_OPS, *TERNARY_OPS)]
+    assert names == ["LOAD", "STORE", "ACC", "CONST", *unary, *others]
+    codes = [*UNARY_OPS.values(), *BINARY_OPS.values(), *TERNARY_OPS.values()]
+    assert codes == list(range(4, len(names)))
+
+
+def test_constants_are_those_of_the_header():
+    text = HEADER.read_text()
+    assert f"#define GP_ELTWISE_TASK {eltwise.TASK_SIZE}\n" in text
+    assert f"#define GP_ELTWISE_REGISTERS {eltwise.N_REGISTERS}\n" in text
+
+
+def test_every_operation_has_a_case():
+    assert set(UNARY_CASES) == set(UNARY_OPS)
+    assert set(BINARY_CASES) == set(BINARY_OPS)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("name", UNARY_CASES)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:divide by zero:RuntimeWarning")
+def test_unary(name, isa):
+    reference, alpha, beta, tolerance = UNARY_CASES[name]
+    for n in SIZES:
+        x = samples(n)
+        if name in ("log", "sqrt", "rsqrt", "pow"):
+            x = np.abs(x)
+        expected = reference(x.astype(np.float64))
+        scale = np.abs(x) if name.startswith("gelu") else np.abs(expected)
+        result = apply_unary(name, x, isa, alpha, beta)
+        ok = (np.abs(result - expected) <= tolerance * scale) | (result == expected)
+        assert ok.all(), (n, x[~ok], result[~ok], expected[~ok])
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("name", BINARY_CASES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_binary(name, isa):
+    for n in SIZES:
+        x, y = samples(n), samples(n, seed=1)
+        y[::3] = x[::3]
+        np.testing.assert_allclose(
+            apply_binary(name, x, y, isa), BINARY_CASES[name](x, y).astype(np.float32), rtol=2e-7
+        )
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("name", BINARY_CASES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_binary_of_special_values(name, isa):
+    x, y = (np.ascontiguousarray(v).ravel() for v in np.meshgrid(SPECIAL, SPECIAL))
+    expected = BINARY_CASES[name](x, y).astype(np.float32)
+    np.testing.assert_array_equal(apply_binary(name, x, y, isa), expected)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize(
+    "name", ["relu", "clamp", "leaky_relu", "elu", "hard_sigmoid", "mish", "softplus", "sign", "round"]
+)
+def test_nan_passes_through(name, isa):
+    assert np.isnan(apply_unary(name, np.array([np.nan], np.float32), isa, 0.5, 1.0)).all()
+
+
+@pytest.mark.parametrize("isa", isas())
+def test_ternary(isa):
+    for n in SIZES:
+        c, x, y = (samples(n, seed) for seed in range(3))
+        for name, expected, rtol in (("select", np.where(c != 0, x, y), 0), ("fma", c * x + y, 1e-5)):
+            builder = EltwiseBuilder((n,))
+            builder.store(3, "f32", None, builder.ternary(name, *(builder.load(k, "f32") for k in range(3))))
+            out = Guarded(4 * n)
+            builder.build(isa)(c, x, y, out.bytes)
+            np.testing.assert_allclose(out.array(np.float32, n), expected, rtol=rtol, atol=rtol)
+
+
+@st.composite
+def layouts(draw):
+    """A shape, and for each of two inputs a permutation and the axes that it broadcasts."""
+    shape = draw(st.lists(st.integers(1, 9), min_size=0, max_size=5))
+    axes = range(len(shape))
+    inputs = [
+        (draw(st.permutations(list(axes))), draw(st.sets(st.sampled_from(axes)) if shape else st.just(set())))
+        for _ in range(2)
+    ]
+    return tuple(shape), inputs, draw(st.integers(0, 3))
+
+
+def strided_input(shape, order, broadcast, offset, rng):
+    """(memory, strides, the array that they describe) with axes stored in `order`, some of them missing."""
+    dims = [1 if axis in broadcast else shape[axis] for axis in order]
+    memory = rng.normal(size=offset + int(np.prod(dims))).astype(np.float32)
+    view = memory[offset:].reshape(dims).transpose(np.argsort(order))
+    strides = [0 if axis in broadcast else s // 4 for axis, s in enumerate(view.strides)]
+    return memory, strides, np.broadcast_to(view, shape)
+
+
+@settings(max_examples=150, deadline=None)
+@given(layouts())
+def test_layouts(case):
+    shape, inputs, offset = case
+    rng = np.random.default_rng(0)
+    (x, xs, x_array), (y, ys, y_array) = (strided_input(shape, *item, offset, rng) for item in inputs)
+    builder = EltwiseBuilder(shape)
+    total = builder.binary("add", builder.load(0, "f32", xs, offset=offset), builder.load(1, "f32", ys, offset=offset))
+    builder.store(2, "f32", None, total)
+    out = Guarded(4 * x_array.size)
+    builder.build()(x, y, out.bytes)
+    np.testing.assert_array_equal(out.array(np.float32, shape), x_array + y_array)
+
+
+def test_twelve_axes_that_do_not_merge():
+    shape, x = (2,) * 12, np.arange(2**12, dtype=np.float32).reshape((2,) * 12)
+    strides = [1 << axis for axis in range(12)]
+    builder = EltwiseBuilder(shape)
+    builder.store(1, "f32", strides, builder.load(0, "f32"))
+    out = np.zeros_like(x)
+    builder.build()(x, out)
+    np.testing.assert_array_equal(out, x.transpose())
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_strided_store_leaves_gaps_alone(stride):
+    x = samples(300)
+    builder = EltwiseBuilder((300,))
+    builder.store(1, "f32", (stride,), builder.load(0, "f32"))
+    out = np.full(900, -7, np.float32)
+    builder.build()(x, out)
+    expected = np.full(900, -7, np.float32)
+    expected[: 300 * stride : stride] = x
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("isa", isas())
+def test_tasks_make_the_same_result_in_any_split(isa):
+    x = samples(3 * eltwise.TASK_SIZE + 77)
+    builder = EltwiseBuilder(x.shape)
+    builder.store(1, "bf16", None, builder.unary("gelu_erf", builder.load(0, "f32")))
+    kernel = builder.build(isa)
+    assert kernel.ntasks == 4
+    whole, parts = np.zeros(x.size, np.uint16), np.zeros(x.size, np.uint16)
+    kernel(x, whole)
+    for begin, end in ((3, 4), (0, 1), (1, 3)):
+        call(kernel.kernel, kernel.params, (x, parts), begin, end)
+    np.testing.assert_array_equal(whole, parts)
+
+
+@pytest.mark.parametrize("isa", isas())
+def test_result_does_not_depend_on_place(isa):
+    x = samples(600)
+    whole = apply_unary("tanh", x, isa)
+    for start in (1, 5, 255, 256):
+        np.testing.assert_array_equal(apply_unary("tanh", x[start:].copy(), isa), whole[start:])
+
+
+@st.composite
+def programs(draw):
+    """Operations whose f32 result is exact in NumPy too: (name, operand, operand), numbered from two inputs on."""
+    names = st.sampled_from(["add", "sub", "mul", "max", "min", "ge", "relu", "abs", "neg"])
+    count = draw(st.integers(1, 40))
+    return [(draw(names), draw(st.integers(0, k + 1)), draw(st.integers(max(0, k - 3), k + 1))) for k in range(count)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs())
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_chains(program):
+    x, y = samples(300), samples(300, 1)
+    builder = EltwiseBuilder((300,))
+    values, expected = [builder.load(0, "f32"), builder.load(1, "f32")], [x, y]
+    for name, a, b in program:
+        if name in UNARY_OPS:
+            values.append(builder.unary(name, values[a]))
+            expected.append(UNARY_CASES[name][0](expected[a]).astype(np.float32))
+        else:
+            values.append(builder.binary(name, values[a], values[b]))
+            expected.append(BINARY_CASES[name](expected[a], expected[b]).astype(np.float32))
+    builder.store(2, "f32", None, values[-1])
+    out = np.zeros_like(x)
+    try:
+        kernel = builder.build()
+    except UnsupportedError:
+        assert len(program) >= eltwise.N_REGISTERS - 2
+        return
+    kernel(x, y, out)
+    np.testing.assert_array_equal(out, expected[-1])
+
+
+def test_a_long_chain_in_place():
+    x = samples(1000)
+    builder = EltwiseBuilder(x.shape)
+    value = builder.load(0, "f32")
+    one = builder.const(1.0)
+    for _ in range(500):
+        value = builder.binary("add", value, one)
+    builder.store(0, "f32", None, value)
+    out = x.copy()
+    builder.build()(out)
+    np.testing.assert_allclose(out, x + 500, rtol=1e-4)
+
+
+def test_several_stores():
+    x = samples(100)
+    builder = EltwiseBuilder(x.shape)
+    value = builder.load(0, "f32")
+    builder.store(1, "f32", None, builder.unary("square", value))
+    builder.store(2, "s8", None, builder.unary("round", value))
+    square, rounded = np.zeros(100, np.float32), np.zeros(100, np.int8)
+    builder.build()(x, square, rounded)
+    np.testing.assert_array_equal(square, x * x)
+    np.testing.assert_array_equal(rounded, np.rint(x))
+
+
+def test_steps_that_nothing_stores_are_left_out():
+    builder = EltwiseBuilder((4,))
+    value = builder.load(0, "f32")
+    for _ in range(100):
+        builder.unary("exp", builder.load(5, "f32"))
+    builder.store(1, "f32", None, value)
+    out = np.zeros(4, np.float32)
+    builder.build()(np.arange(4, dtype=np.float32), out)
+    np.testing.assert_array_equal(out, np.arange(4))
+
+
+def test_sixteen_live_values_fit_and_seventeen_do_not():
+    for count, fits in ((16, True), (17, False)):
+        builder = EltwiseBuilder((4,))
+        values = [builder.const(k) for k in range(count)]
+        total = values[0]
+        for value in values[1:]:
+            total = builder.binary("add", total, value)
+        builder.store(0, "f32", None, total)
+        if fits:
+            out = np.zeros(4, np.float32)
+            builder.build()(out)
+            np.testing.assert_array_equal(out, sum(range(count)))
+        else:
+            with pytest.raises(UnsupportedError, match="at most 16"):
+                builder.build()
+
+
+def test_quantisation_is_exact():
+    x = np.linspace(-40, 40, 1001).astype(np.float32)
+    builder = EltwiseBuilder(x.shape)
+    scaled = builder.binary("div", builder.load(0, "f32"), builder.const(0.1))
+    builder.store(1, "u8", None, builder.unary("round", builder.binary("add", scaled, builder.const(128.0))))
+    out = np.zeros(x.shape, np.uint8)
+    builder.build()(x, out)
+    np.testing.assert_array_equal(out, np.clip(np.rint(x / np.float32(0.1) + np.float32(128)), 0, 255))
+
+
+INT_CASES = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "ge": np.greater_equal,
+    "gt": np.greater, "le": np.less_equal, "lt": np.less, "eq": np.equal, "ne": np.not_equal,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize(("dtype", "name"), [("s32", "int32"), ("s64", "int64")])
+def test_integers_are_exact(dtype, name, isa):
+    info = np.iinfo(name)
+    rng = np.random.default_rng(2)
+    assert set(INT_CASES) | {"select"} == eltwise.INT_OPS
+    for n in SIZES:
+        x, y = (rng.integers(info.min, info.max, n, name, endpoint=True) for _ in range(2))
+        y[::4] = x[::4]
+        for op, reference in INT_CASES.items():
+            expected = reference(x, y)
+            builder = EltwiseBuilder((n,), integer=True)
+            value = builder.binary(op, builder.load(0, dtype), builder.load(1, dtype))
+            builder.store(2, "boolean" if expected.dtype == bool else dtype, None, value)
+            out = Guarded(expected.nbytes)
+            builder.build(isa)(x, y, out.bytes)
+            np.testing.assert_array_equal(out.array(expected.dtype, n), expected)
+
+
+def test_integer_select_of_mixed_types():
+    condition = np.array([True, False, True, False, True])
+    x, y = np.arange(5, dtype=np.int8) - 2, np.arange(5, dtype=np.uint8) + 250
+    builder = EltwiseBuilder((5,), integer=True)
+    value = builder.ternary("select", *(builder.load(k, d) for k, d in enumerate(("boolean", "s8", "u8"))))
+    builder.store(3, "s32", None, value)
+    out = np.zeros(5, np.int32)
+    builder.build()(condition, x, y, out)
+    np.testing.assert_array_equal(out, np.where(condition, x.astype(int), y.astype(int)))
+
+
+def test_errors():
+    builder = EltwiseBuilder((4, 6))
+    value = builder.load(0, "f32")
+    with pytest.raises(UnsupportedError, match="u64"):
+        builder.load(0, "u64")
+    with pytest.raises(InvalidArgumentError, match="argument number"):
+        builder.load(80, "f32")
+    with pytest.raises(InvalidShapeError, match="2 numbers"):
+        builder.load(0, "f32", (1,))
+    with pytest.raises(UnsupportedError, match="elementwise operation cosh"):
+        builder.unary("cosh", value)
+    with pytest.raises(InvalidArgumentError, match="of this builder"):
+        builder.binary("add", value, EltwiseBuilder((4, 6)).load(0, "f32"))
+    with pytest.raises(InvalidArgumentError, match="at least one store"):
+        builder.build()
+    with pytest.raises(InvalidShapeError, match="12 dimensions"):
+        EltwiseBuilder((1,) * 13)
+    builder.store(1, "f32", None, value)
+    with pytest.raises(UnsupportedError, match="instruction set"):
+        builder.build("vax")
+
+
+def test_errors_of_integer_programs():
+    builder = EltwiseBuilder((4,), integer=True)
+    value = builder.load(0, "s32")
+    for wrong in (
+        lambda: builder.const(1),
+        lambda: builder.load(0, "f32"),
+        lambda: builder.unary("exp", value),
+        lambda: builder.binary("div", value, value),
+        builder.epilogue,
+    ):
+        with pytest.raises(UnsupportedError):
+            wrong()
+
+
+def test_errors_of_four_bit_stores_and_accumulators():
+    builder = EltwiseBuilder((4, 6))
+    value = builder.acc()
+    for strides, offset in (((12, 2), 0), ((8, 1), 0), (None, 1)):
+        with pytest.raises(UnsupportedError, match="contiguous"):
+            builder.store(0, "s4", strides, value, offset=offset)
+    builder.store(0, "u4", None, value)
+    with pytest.raises(UnsupportedError, match="4-bit"):
+        builder.epilogue()
+    with pytest.raises(InvalidArgumentError, match="epilogue"):
+        builder.build()

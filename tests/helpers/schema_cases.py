@@ -1,0 +1,151 @@
+"""Stand-ins for tensors and ops, and one minimal valid op for each kind of the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from graphpool.graph.schema import get_schema
+from graphpool.typing import UNKNOWN_DIM, DataType, PropertyType
+
+
+@dataclass(frozen=True)
+class FakeTensor:
+    """What a schema reads of a logical tensor."""
+
+    id: int
+    dtype: DataType
+    shape: tuple[int, ...] | None
+    property: PropertyType = PropertyType.UNDEF
+
+
+@dataclass(frozen=True)
+class FakeOp:
+    """What a schema reads of an op."""
+
+    kind: str
+    inputs: tuple[FakeTensor, ...]
+    outputs: tuple[FakeTensor, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    id: int = 3
+    name: str = "n"
+
+    @property
+    def label(self) -> str:
+        """How messages name the op."""
+        return f'op {self.id} "{self.name}" ({self.kind})'
+
+    def infer(self, values: dict[int, Any] | None = None) -> list[tuple[int, ...] | None]:
+        """Shapes of the outputs, when the op gives none for them."""
+        blank = replace(self, outputs=tuple(replace(tensor, shape=None) for tensor in self.outputs))
+        return get_schema(self.kind).infer_shapes(blank, [tensor.shape for tensor in self.inputs], values)
+
+    def agrees_with(self, shapes: list[tuple[int, ...] | None]) -> bool:
+        """Whether the op's outputs have these shapes, as far as both are known."""
+        pairs = [(a, b.shape) for a, b in zip(shapes, self.outputs, strict=True) if None not in (a, b.shape)]
+        return all(
+            len(a) == len(b) and all(UNKNOWN_DIM in (x, y) or x == y for x, y in zip(a, b, strict=True))
+            for a, b in pairs
+        )
+
+    def validate(self) -> None:
+        """Run the schema's validation."""
+        get_schema(self.kind).validate(self)
+
+
+def tensor(text: str, index: int) -> FakeTensor:
+    """A tensor from text such as ``f32 2,3``, ``bf16 2,?``, ``s32`` (0-D), ``f32 *`` (unknown rank)."""
+    dtype, _, dims = text.partition(" ")
+    shape = None if dims == "*" else tuple(UNKNOWN_DIM if dim == "?" else int(dim) for dim in dims.split(",") if dim)
+    return FakeTensor(index, DataType(dtype), shape)
+
+
+def make_op(kind: str, inputs: list[str], outputs: list[str], **attrs: Any) -> FakeOp:
+    """An op with completed attributes; inputs have ids from 10 on, outputs from 20 on."""
+    ins = tuple(tensor(text, 10 + i) for i, text in enumerate(inputs))
+    outs = tuple(tensor(text, 20 + i) for i, text in enumerate(outputs))
+    return FakeOp(kind, ins, outs, get_schema(kind).complete(f'op 3 "n" ({kind})', attrs))
+
+
+CONV = {"strides": (1, 1), "pads_begin": (0, 0), "pads_end": (0, 0), "dilations": (1, 1)}
+POOL = {"strides": (2, 2), "pads_begin": (0, 0), "pads_end": (0, 0), "kernel": (2, 2)}
+ALPHA, BETA, LIMITS = {"alpha": 0.5}, {"beta": 2.0}, {"min": 0, "max": 6}
+X, XX = ["f32 2,3"], ["f32 2,3", "f32 2,3"]
+BROADCAST = ["f32 2,1", "f32 3"]
+IMAGE, PARAM = "f32 2,8,8,4", "f32 4"
+
+CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+    **{
+        kind: ({}, X, X)
+        for kind in ("Abs", "Exp", "GELU", "HardSwish", "Log", "Mish", "Reciprocal", "ReLU", "Round", "Sigmoid",
+                     "SoftPlus", "Sqrt", "Square", "Tanh", "Reorder")
+    },
+    **dict.fromkeys(("Elu", "LeakyReLU"), (ALPHA, X, X)),
+    "Clamp": (LIMITS, X, X),
+    "HardSigmoid": (ALPHA | BETA, X, X),
+    "Pow": (BETA, X, X),
+    **{
+        kind: ({}, XX, X)
+        for kind in ("AbsBackward", "GELUBackward", "HardSwishBackward", "MishBackward", "ReLUBackward",
+                     "SigmoidBackward", "SoftPlusBackward", "SqrtBackward", "TanhBackward")
+    },
+    "ClampBackward": (LIMITS, XX, X),
+    "EluBackward": (ALPHA, XX, X),
+    "HardSigmoidBackward": (ALPHA | BETA, XX, X),
+    **dict.fromkeys(("Add", "Divide", "Maximum", "Minimum", "Multiply", "SquaredDifference", "Subtract"),
+                    ({}, BROADCAST, X)),
+    "GreaterEqual": ({}, BROADCAST, ["boolean 2,3"]),
+    "Select": ({}, ["boolean 3", *BROADCAST], X),
+    "BiasAdd": ({}, [IMAGE, PARAM], [IMAGE]),
+    "BiasAddBackward": ({}, [IMAGE], [PARAM]),
+    "PReLU": ({}, [IMAGE, PARAM], [IMAGE]),
+    "PReLUBackward": ({}, [IMAGE, PARAM, IMAGE], [IMAGE, PARAM]),
+    "Dropout": ({}, ["f32 2,3", "s64", "s64", "f32"], ["f32 2,3", "u8 2,3"]),
+    "MatMul": ({}, ["f32 2,5,3", "f32 3,4", PARAM], ["f32 2,5,4"]),
+    "Convolution": (CONV, [IMAGE, "f32 3,3,4,6", "f32 6"], ["f32 2,6,6,6"]),
+    "ConvolutionBackwardData": (CONV | {"dst_shape": (2, 8, 8, 4)}, ["f32 2,6,6,6", "f32 3,3,4,6"], [IMAGE]),
+    "ConvolutionBackwardWeights":
+        (CONV | {"weights_shape": (3, 3, 4, 6)}, [IMAGE, "f32 2,6,6,6"], ["f32 3,3,4,6"]),
+    "ConvTranspose": (CONV, [IMAGE, "f32 3,3,6,4", "f32 6"], ["f32 2,10,10,6"]),
+    "ConvTransposeBackwardData": (CONV, ["f32 2,10,10,6", "f32 3,3,6,4"], [IMAGE]),
+    "ConvTransposeBackwardWeights":
+        (CONV | {"weights_shape": (3, 3, 6, 4)}, [IMAGE, "f32 2,10,10,6"], ["f32 3,3,6,4"]),
+    "AvgPool": (POOL | {"exclude_pad": False}, [IMAGE], ["f32 2,4,4,4"]),
+    "AvgPoolBackward": (POOL | {"exclude_pad": False, "src_shape": (2, 8, 8, 4)}, ["f32 2,4,4,4"], [IMAGE]),
+    "MaxPool": (POOL, [IMAGE], ["f32 2,4,4,4"]),
+    "MaxPoolBackward": (POOL, [IMAGE, "f32 2,4,4,4"], [IMAGE]),
+    "Interpolate": ({"mode": "nearest", "scales": (2, 0.5)}, [IMAGE], ["f32 2,16,4,4"]),
+    "InterpolateBackward": ({"mode": "linear", "sizes": (5, 7)}, [IMAGE, "f32 2,5,7,4"], [IMAGE]),
+    "BatchNormInference": ({"epsilon": 1e-5}, [IMAGE, *[PARAM] * 4], [IMAGE]),
+    "BatchNormForwardTraining": ({"epsilon": 1e-5}, [IMAGE, *[PARAM] * 4], [IMAGE, *[PARAM] * 4]),
+    "BatchNormTrainingBackward": ({"epsilon": 1e-5}, [IMAGE, IMAGE, *[PARAM] * 3], [IMAGE, PARAM, PARAM]),
+    "LayerNorm": ({}, ["f32 2,5,3", "f32 3", "f32 3"], ["f32 2,5,3", "f32 2,5", "f32 2,5"]),
+    "LayerNormBackward":
+        ({}, ["f32 2,5,3", "f32 2,5,3", "f32 2,5", "f32 2,5", "f32 3", "f32 3"], ["f32 2,5,3", "f32 3", "f32 3"]),
+    "GroupNorm": ({"groups": 2}, [IMAGE, PARAM, PARAM], [IMAGE, "f32 2,2", "f32 2,2"]),
+    "RMSNorm": ({"begin_norm_axis": 1}, ["f32 2,5,3", "f32 5,3"], ["f32 2,5,3"]),
+    "SoftMax": ({}, X, ["f32 2,3", "f32 2,1"]),
+    "SoftMaxBackward": ({}, XX, X),
+    "LogSoftmax": ({}, X, X),
+    "LogSoftmaxBackward": ({}, XX, X),
+    **{f"Reduce{name}": ({"axes": (-1,)}, ["f32 2,5,3"], ["f32 2,5"])
+       for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")},
+    "Concat": ({"axis": 1}, ["f32 2,3", "f32 2,4", "f32 2,1"], ["f32 2,8"]),
+    "StaticReshape": ({"shape": (0, -1), "special_zero": True}, ["f32 2,5,3"], ["f32 2,15"]),
+    "StaticTranspose": ({"order": (2, 0, 1)}, ["f32 2,5,3"], ["f32 3,2,5"]),
+    "TypeCast": ({}, X, ["bf16 2,3"]),
+    "GenIndex": ({"axis": -1}, X, ["s32 2,3"]),
+    "Quantize": ({"scales": (0.5,), "zps": (3,)}, X, ["u8 2,3"]),
+    "Dequantize": ({"scales": (0.5, 1, 2), "zps": (3, 0, 0), "qtype": "per_channel"}, ["s8 2,3"], X),
+    "DynamicQuantize": ({"qtype": "per_channel"}, ["f32 2,3", "f32 3"], ["s8 2,3"]),
+    "DynamicDequantize":
+        ({"qtype": "per_group", "group_shape": (1, 4)}, ["u4 2,8", "bf16 2,2", "u4 2,2"], ["bf16 2,8"]),
+    "End": ({}, X, []),
+    "Wildcard": ({}, ["f32 2,3", "s64"], ["boolean 4"]),
+}  # fmt: skip
+
+
+def case(kind: str, **attrs: Any) -> FakeOp:
+    """The minimal valid op of a kind, with other attributes where given."""
+    given, inputs, outputs = CASES[kind]
+    return make_op(kind, inputs, outputs, **(given | attrs))
