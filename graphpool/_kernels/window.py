@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,8 @@ _TILE_ELEMENTS = 16384
 WINDOW_LAYOUT = np.dtype(
     [
         *[(name, "i8", 3) for name in _AXES],
-        *[(name, "i8", shape) for side in ("src", "dst") for name, shape in ((f"{side}_n", ()), (f"{side}_c", ()), (side, 3))],
+        *[("src_n", "i8"), ("src_c", "i8"), ("src", "i8", 3)],
+        *[("dst_n", "i8"), ("dst_c", "i8"), ("dst", "i8", 3)],
         ("channels_last", "i8"),
     ],
     align=True,
@@ -115,7 +117,7 @@ class Window:
         return not steps or self.dst_strides[1] <= min(steps)
 
     def record(self) -> np.ndarray[Any, Any]:
-        """This geometry as a struct gp_window."""
+        """The geometry as a struct gp_window."""
         record = np.zeros((), WINDOW_LAYOUT)
         values = (self.src, self.dst, self.kernel, self.strides, self.dilations, self.pads_begin)
         for name, value in zip(_AXES, values, strict=True):
@@ -127,9 +129,9 @@ class Window:
 
 
 def merged_stride(axes: Sequence[tuple[int, int]]) -> int | None:
-    """The one stride that walks axes of (extent, stride), outermost first, in row-major order; None if there is none."""
+    """The one stride that walks axes of (extent, stride), outermost first, in row-major order, or None."""
     wide = [(extent, stride) for extent, stride in axes if extent != 1]
-    for (_, outer), (extent, inner) in zip(wide, wide[1:], strict=False):
+    for (_, outer), (extent, inner) in pairwise(wide):
         if outer != extent * inner:
             return None
     return wide[-1][1] if wide else 1

@@ -4,9 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
+from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.matmul import choose_matmul, matmul, needs_pack
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
-from tests.helpers.kernel_runs import run_checked
+from tests.helpers.kernel_runs import run_all, run_checked
 
 ISAS = _dispatch.isas()
 RTOL = {"f32": 2e-6, "f64": 4e-15}
@@ -137,6 +138,59 @@ def test_random_geometry(data):
     check(a, b, impl=impl, isa=isa, row_stride=n + data.draw(st.integers(0, 2)))
 
 
+EPILOGUE_SIZES = [((), 1, 5, 3), ((), 7, 600, 20), ((), 300, 33, 4), ((3,), 5, 17, 0), ((2, 3), 70, 40, 9)]
+
+
+def bias_relu(batch, m, n, dtype="f32", strides=None):
+    """max(product + bias, 0) stored as `dtype`; argument 1 is the bias of shape (n,)."""
+    builder = EltwiseBuilder((*batch, m, n))
+    total = builder.binary("add", builder.acc(), builder.load(1, "f32", (*[0] * (len(batch) + 1), 1)))
+    builder.store(0, dtype, strides, builder.unary("relu", total))
+    return builder.epilogue()
+
+
+def dense(batch, *shape):
+    """Row-major strides of (*batch, *shape)."""
+    return tuple(stride // 4 for stride in np.empty((*batch, *shape), np.float32).strides)
+
+
+@pytest.mark.parametrize(("impl", "isa"), IMPLS)
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("batch", "m", "n", "k"), EPILOGUE_SIZES)
+def test_epilogue_runs_on_every_result(impl, isa, in_place, batch, m, n, k):
+    a, b, bias = normal((*batch, m, k)), normal((*batch, k, n), seed=1), normal(n, seed=2)
+    call = matmul(
+        batch, m, n, k, dense(batch, m, k), dense(batch, k, n), dense(batch, m, n)[:-1], impl=impl, isa=isa,
+        epilogue=bias_relu(batch, m, n), dst_needs_scratch=not in_place,
+    )  # fmt: skip
+    out = run_checked(call, int(np.prod(batch)) * m * n, a, b, bias, dst_index=2)
+    expected = np.maximum(np.matmul(a.astype(np.float64), b.astype(np.float64)) + bias, 0)
+    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("impl", ["blas", "simd"])
+def test_epilogue_stores_another_type_by_other_strides(impl):
+    m, n, k = 70, 33, 9
+    a, b, bias = normal((m, k)), normal((k, n), seed=1), normal(n, seed=2)
+    epilogue = bias_relu((), m, n, "s8", (1, m))
+    call = matmul((), m, n, k, (k, 1), (n, 1), (n,), impl=impl, epilogue=epilogue)
+    out = np.full(m * n, -99, np.int8)
+    run_all(call, a, b, out, bias)
+    expected = np.rint(np.clip(a @ b + bias, 0, 127))
+    assert (np.abs(out.reshape(n, m).T - expected) <= 1).all()
+
+
+@pytest.mark.parametrize("impl", ["blas", "simd"])
+def test_epilogue_may_add_to_what_dst_held(impl):
+    a, b, held = normal((300, 9)), normal((9, 40), seed=1), normal((300, 40), seed=2)
+    builder = EltwiseBuilder((300, 40))
+    builder.store(0, "f32", None, builder.binary("add", builder.acc(), builder.load(0, "f32")))
+    call = matmul((), 300, 40, 9, (9, 1), (40, 1), (40,), impl=impl, epilogue=builder.epilogue())
+    out = held.copy()
+    run_all(call, a, b, out)
+    np.testing.assert_allclose(out, a @ b + held, rtol=1e-5, atol=1e-5)
+
+
 def test_choice_depends_on_rows_and_on_the_side_of_b():
     assert choose_matmul(1) == "simd"
     assert choose_matmul(1000) == "blas"
@@ -150,8 +204,8 @@ def test_choice_depends_on_rows_and_on_the_side_of_b():
     ("geometry", "expected"),
     [
         ((3, 4, 4, 1), False), ((3, 4, 9, 1), False), ((3, 4, 1, 3), False), ((3, 4, 8, 2), True),
-        ((3, 4, 0, 1), True), ((3, 4, -4, 1), True), ((1, 4, 0, 1), False), ((1, 4, 0, 2), False), ((3, 1, 7, 0), False),
-        ((3, 4, 2**31, 1), True),
+        ((3, 4, 0, 1), True), ((3, 4, -4, 1), True), ((1, 4, 0, 1), False), ((1, 4, 0, 2), False),
+        ((3, 1, 7, 0), False), ((3, 4, 2**31, 1), True),
     ],
 )  # fmt: skip
 def test_needs_pack(geometry, expected):

@@ -149,7 +149,8 @@ def test_epilogue_runs_on_every_result(isa, layout, in_place):
     shape = (2, 300, 3, 2)
     call = pooling(
         "avg", 2, 300, (6, 5), (3, 2), (2, 2), strides=(2, 2), src_strides=strides_of(x.shape, layout),
-        dst_strides=strides_of(shape, layout), epilogue=epilogue(shape, layout), dst_needs_scratch=not in_place, isa=isa,
+        dst_strides=strides_of(shape, layout), epilogue=epilogue(shape, layout), isa=isa,
+        dst_needs_scratch=not in_place,
     )  # fmt: skip
     out = read_back(run_checked(call, int(np.prod(shape)), lay_out(x, layout), bias, dst_index=1), shape, layout)
     mean = expected_pool("avg", x, (3, 2), (2, 2), (2, 2), (0, 0), (0, 0), (1, 1), True)
