@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
+
 from ._fork import Locked
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from graphpool.typing import MemoryResource
+
     from ._arena import Lease
     from ._budget import Budget
     from .lifetime import LifetimeManager, MemoryPool
