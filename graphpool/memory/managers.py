@@ -85,6 +85,8 @@ class PoolManager(Locked):
         with self._lock:
             pool = self._pool
             if pool is not None and pool.blobs != lifetimes.info():
+                if pool.arenas.stats().reserved:
+                    raise StateError(explain("the layout grew while pools are reserved", hint="unreserve them first"))
                 self.clear_pools()
                 pool = None
             if pool is None:
@@ -97,7 +99,7 @@ class PoolManager(Locked):
         Raises
         ------
         StateError
-            An arena is leased or reserved; nothing is changed.
+            An arena is leased; nothing is changed.
         """
         with self._lock:
             if self._pool is None:
