@@ -1,13 +1,13 @@
-"""Builds graphs from a few lines, runs them through partitions, and compares with the reference."""
+"""Runs graphs through partitions and compares them with the reference."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import graphpool as gp
+from bench.graphs import GraphBuilder, random_array
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.typing import DataType
 
@@ -19,54 +19,6 @@ TOLERANCE = {
     DataType.S8: (0.0, 1.0),
 }
 """Relative and absolute error accepted for each type of output; other types must be equal."""
-
-
-@dataclass
-class GraphBuilder:
-    """Adds ops one by one, inventing ids and output tensors.
-
-    Shapes of outputs are inferred; data types follow the first input unless given.
-    """
-
-    graph: gp.Graph = field(default_factory=gp.Graph)
-    tensors: list[gp.LogicalTensor] = field(default_factory=list)
-    inputs: list[gp.LogicalTensor] = field(default_factory=list)
-    ops: int = 0
-
-    def tensor(self, dtype: str, shape: Any, **fields: Any) -> gp.LogicalTensor:
-        """A new logical tensor."""
-        self.tensors.append(gp.LogicalTensor(len(self.tensors), dtype, shape, **fields))
-        return self.tensors[-1]
-
-    def input(self, shape: Any, dtype: str = "f32", **fields: Any) -> gp.LogicalTensor:
-        """A new input of the graph."""
-        self.inputs.append(self.tensor(dtype, shape, **fields))
-        return self.inputs[-1]
-
-    def op(self, kind: str, *inputs: gp.LogicalTensor, dtype: Any = None, n: int = 1, **attrs: Any) -> Any:
-        """A new op; returns its output, or a list of them for n > 1."""
-        dtypes = dtype if isinstance(dtype, (list, tuple)) else [dtype or inputs[0].dtype] * n
-        outs = [self.tensor(d, None) for d in dtypes]
-        self.graph.add_op(gp.Op(self.ops, kind, inputs, outs, **attrs))
-        self.ops += 1
-        return outs[0] if n == 1 else outs
-
-    def finish(self) -> list[gp.Partition]:
-        """The partitions of the graph."""
-        self.graph.finalize()
-        return self.graph.get_partitions()
-
-
-def random_array(lt: gp.LogicalTensor, rng: np.random.Generator, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-    """Random content for a tensor: floats in [low, high), integers and booleans over a small range."""
-    dtype = lt.dtype.numpy
-    if lt.dtype is DataType.BOOLEAN:
-        return rng.integers(0, 2, lt.shape).astype(bool)
-    if lt.dtype in (DataType.S32, DataType.S64, DataType.S8):
-        return rng.integers(-50, 50, lt.shape).astype(dtype)
-    if lt.dtype is DataType.U8:
-        return rng.integers(0, 100, lt.shape).astype(dtype)
-    return np.asarray(rng.uniform(low, high, lt.shape)).astype(dtype)
 
 
 def run_partitions(

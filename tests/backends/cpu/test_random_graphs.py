@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import graphpool as gp
 from graphpool.typing import DataType
-from tests.helpers.partitions import GraphBuilder, cover_is_valid, random_array, run_partitions, run_reference
+from bench.graphs import GraphBuilder, random_array
+from tests.helpers.partitions import cover_is_valid, run_partitions, run_reference
 
 EPSILON = {DataType.F32: 2e-6, DataType.BF16: 2**-7, DataType.F16: 2**-10}
 UNARY = {

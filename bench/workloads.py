@@ -1,0 +1,280 @@
+"""One row for each thing that the CPU backend lowers: tests check it against the reference, benchmarks time it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.graphs import GraphBuilder
+
+__all__ = ["CASES", "Case"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph with what is expected of it.
+
+    Attributes
+    ----------
+    name : str
+    build : callable
+        Adds the ops to a GraphBuilder.
+    partitions : int
+        Partitions that the fusion policy makes of it.
+    scale : float
+        Factor on the tolerance of the output's type.
+    bounds : mapping
+        ``low`` and ``high`` of the random content.
+    """
+
+    name: str
+    build: Callable[[GraphBuilder], None]
+    partitions: int = 1
+    scale: float = 1.0
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+
+CONV = {"pads_begin": [1, 1], "pads_end": [1, 1], "strides": [1, 1], "dilations": [1, 1]}
+
+
+def _unary(kind: str, attrs: dict[str, Any], dtype: str) -> Callable[[GraphBuilder], None]:
+    def build(g: GraphBuilder) -> None:
+        g.op(kind, g.input((3, 5, 70), dtype), **attrs)
+
+    return build
+
+
+def _binary(kind: str, dtype: str, a: Any, b: Any, out: str | None = None) -> Callable[[GraphBuilder], None]:
+    def build(g: GraphBuilder) -> None:
+        g.op(kind, g.input(a, dtype), g.input(b, dtype), dtype=out)
+
+    return build
+
+
+def _matmul(a: Any, b: Any, dtype: str = "f32", bias: Any = None, tail: tuple[str, ...] = (), **attrs: Any):
+    def build(g: GraphBuilder) -> None:
+        extra = [] if bias is None else [g.input(bias, dtype)]
+        x = g.op("MatMul", g.input(a, dtype), g.input(b, dtype, property="constant"), *extra, **attrs)
+        for kind in tail:
+            x = _post_op(g, kind, x)
+        return None
+
+    return build
+
+
+def _post_op(g: GraphBuilder, kind: str, x: Any) -> Any:
+    """One of the post-ops that families share."""
+    if kind in ("Add", "Multiply", "Maximum"):
+        shape = g.graph_shape(x)
+        return g.op(kind, x, g.input(shape, x.dtype))
+    if kind == "AddRow":
+        return g.op("Add", x, g.input(g.graph_shape(x)[-1:], x.dtype))
+    if kind == "Swish":
+        return g.op("Multiply", x, g.op("Sigmoid", x))
+    if kind == "Clamp":
+        return g.op("Clamp", x, min=0.0, max=6.0)
+    return g.op(kind, x)
+
+
+def _conv(
+    src: Any, weights: Any, tail: tuple[str, ...] = (), bias: bool = False, dtype: str = "f32", kind="Convolution", **attrs: Any
+):
+    def build(g: GraphBuilder) -> None:
+        given = CONV | {"data_format": "NCX", "weights_format": "OIX" if kind == "Convolution" else "IOX"} | attrs
+        ops = [g.input(src, dtype), g.input(weights, dtype, property="constant")]
+        if bias:
+            position = 0 if kind == "Convolution" else 1
+            axis = {"OIX": 0, "XIO": len(weights) - 1, "IOX": 1, "XOI": len(weights) - 2}[given["weights_format"]]
+            count = weights[axis] * (given.get("groups", 1) if position else 1)
+            ops.append(g.input((count,), dtype))
+        x = g.op(kind, *ops, **given)
+        for name in tail:
+            x = _batch_norm(g, x, given["data_format"]) if name == "BatchNorm" else _post_op(g, name, x)
+
+    return build
+
+
+def _batch_norm(g: GraphBuilder, x: Any, data_format: str = "NCX") -> Any:
+    shape = g.graph_shape(x)
+    channels = (shape[1] if data_format == "NCX" else shape[-1],)
+    params = [g.input(channels, property="constant") for _ in range(3)]
+    variance = g.op("Square", g.input(channels))
+    return g.op("BatchNormInference", x, *params, variance, epsilon=0.1, data_format=data_format)
+
+
+def _pool(kind: str, src: Any, kernel: Any, tail: tuple[str, ...] = (), **attrs: Any):
+    def build(g: GraphBuilder) -> None:
+        count = len(kernel)
+        given = {"strides": [2] * count, "pads_begin": [0] * count, "pads_end": [1] * count, "kernel": list(kernel)}
+        given |= {"data_format": "NCX"} | ({"exclude_pad": False} if kind == "AvgPool" else {}) | attrs
+        x = g.op(kind, g.input(src), **given)
+        for name in tail:
+            x = _post_op(g, name, x)
+
+    return build
+
+
+def _norm(kind: str, shape: Any, params: int, stats: bool, dtype: str = "f32", tail: tuple[str, ...] = (), **attrs: Any):
+    def build(g: GraphBuilder) -> None:
+        begin = attrs.get("begin_norm_axis", -1)
+        axis = 1 if attrs.get("data_format") == "NCX" else -1
+        normal = shape[axis : axis + 1 or None] if kind == "GroupNorm" else shape[begin:]
+        extra = [g.input(normal, "f32") for _ in range(params)]
+        x = g.input(shape, dtype)
+        own = {} if kind == "RMSNorm" else {"keep_stats": stats, "use_affine": params > 0}
+        n = 3 if stats else 1
+        result = g.op(kind, x, *extra, dtype=[dtype, "f32", "f32"][:n], n=n, **own, **attrs)
+        x = result[0] if stats else result
+        for name in tail:
+            x = _post_op(g, name, x)
+
+    return build
+
+
+def _attention(g: GraphBuilder) -> None:
+    q, k, v = (g.input((2, 3, 9, 16)) for _ in range(3))
+    scores = g.op("MatMul", q, k, transpose_b=True)
+    scaled = g.op("Divide", scores, g.input((1,)))
+    masked = g.op("Add", scaled, g.input((2, 1, 1, 9)))
+    g.op("MatMul", g.op("SoftMax", masked, axis=-1), v)
+
+
+def _quantized_matmul(g: GraphBuilder) -> None:
+    a = g.op("Dequantize", g.input((7, 33), "u8"), dtype="f32", scales=[0.05], zps=[20])
+    w = g.input((33, 20), "s8", property="constant")
+    b = g.op("Dequantize", w, dtype="f32", scales=[0.01 * (i + 1) for i in range(20)], qtype="per_channel", axis=1)
+    y = g.op("ReLU", g.op("MatMul", a, b, g.input((20,))))
+    g.op("Quantize", y, dtype="u8", scales=[0.5], zps=[3])
+
+
+def _decomposed_gelu(g: GraphBuilder) -> None:
+    x = g.op("MatMul", g.input((9, 32)), g.input((32, 40)))
+    half = g.input((1,))
+    cube = g.op("Multiply", g.op("Square", x), x)
+    inner = g.op("Tanh", g.op("Add", x, g.op("Multiply", cube, g.input((1,)))))
+    g.op("Multiply", g.op("Multiply", x, half), g.op("Add", inner, g.input((1,))))
+
+
+def _residual(g: GraphBuilder) -> None:
+    x = g.op("ReLU", g.op("MatMul", g.input((6, 16)), g.input((16, 16))))
+    y = g.op("MatMul", x, g.input((16, 16)))
+    g.op("ReLU", g.op("Add", y, x))
+
+
+def _moved(g: GraphBuilder) -> None:
+    x = g.input((2, 6, 4))
+    y = g.op("StaticTranspose", x, order=[0, 2, 1])
+    z = g.op("StaticReshape", y, shape=[0, -1], special_zero=True)
+    g.op("Exp", z)
+
+
+def _integers(g: GraphBuilder) -> None:
+    a, b = g.input((3, 4), "s32"), g.input((4,), "s32")
+    g.op("GreaterEqual", g.op("Add", a, b), g.op("Subtract", a, b), dtype="boolean")
+
+
+def _select(g: GraphBuilder) -> None:
+    mask = g.input((3, 1, 5), "boolean")
+    g.op("Select", mask, g.input((3, 4, 5)), g.input((1,)))
+
+
+def _batch_norm_training(g: GraphBuilder) -> None:
+    mean, variance = g.input((5,)), g.op("Square", g.input((5,)))
+    gamma, beta = g.input((5,)), g.input((5,))
+    g.op(
+        "BatchNormForwardTraining", g.input((3, 5, 4, 4)), mean, variance, gamma, beta,
+        n=5, epsilon=0.01, momentum=0.3, data_format="NCX",
+    )  # fmt: skip
+
+
+UNARY_ATTRS: dict[str, dict[str, Any]] = {
+    "Abs": {}, "Exp": {}, "HardSwish": {}, "Log": {}, "Mish": {}, "Reciprocal": {}, "ReLU": {}, "Round": {},
+    "Sigmoid": {}, "Sqrt": {}, "Square": {}, "Tanh": {}, "GELU": {}, "SoftPlus": {"beta": 2.0},
+    "Clamp": {"min": 0.25, "max": 1.5}, "Elu": {"alpha": 0.7}, "LeakyReLU": {"alpha": 0.1},
+    "HardSigmoid": {"alpha": 0.3, "beta": 0.4}, "Pow": {"beta": 1.5},
+}  # fmt: skip
+POSITIVE = {"low": 0.1, "high": 2.0}
+
+CASES: list[Case] = [
+    *[
+        Case(f"{kind}_{dtype}", _unary(kind, attrs, dtype), bounds=POSITIVE)
+        for kind, attrs in UNARY_ATTRS.items()
+        for dtype in ("f32", "bf16", "f16")
+    ],
+    Case("GELU_tanh_f32", _unary("GELU", {"mode": "gelu_tanh"}, "f32")),
+    *[
+        Case(f"{kind}_{dtype}", _binary(kind, dtype, (4, 1, 33), (5, 1)), bounds=POSITIVE)
+        for kind in ("Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", "SquaredDifference")
+        for dtype in ("f32", "bf16", "f16")
+    ],
+    Case("GreaterEqual_f32", _binary("GreaterEqual", "f32", (4, 9), (9,), "boolean")),
+    Case("Add_scalars", _binary("Add", "f32", (), ())),
+    Case("Add_empty", _binary("Add", "f32", (0, 3), (3,))),
+    Case("Add_rank_6", _binary("Add", "f32", (2, 1, 3, 1, 2, 4), (5, 1, 2, 2, 1))),
+    Case("Integers", _integers),
+    Case("Select", _select),
+    Case("MatMul_2d", _matmul((17, 33), (33, 50)), scale=2),
+    Case("MatMul_large", _matmul((150, 70), (70, 600)), scale=4),
+    Case("MatMul_bias_relu", _matmul((8, 64), (64, 48), bias=(48,), tail=("ReLU",)), scale=4),
+    Case("MatMul_transposed", _matmul((33, 7), (20, 33), transpose_a=True, transpose_b=True), scale=4),
+    Case("MatMul_batched", _matmul((2, 1, 5, 9), (3, 9, 4)), scale=2),
+    Case("MatMul_vectors", _matmul((9,), (9,)), scale=2),
+    Case("MatMul_vector_matrix", _matmul((9,), (2, 9, 4)), scale=2),
+    Case("MatMul_matrix_vector", _matmul((5, 9), (9,)), scale=2),
+    Case("MatMul_k0", _matmul((4, 0), (0, 3), bias=(3,))),
+    Case("MatMul_residual_swish", _matmul((12, 31), (31, 40), tail=("Add", "Swish", "Clamp")), scale=8),
+    Case("MatMul_bf16", _matmul((9, 32), (32, 24), "bf16", (24,), ("ReLU",)), scale=2),
+    Case("MatMul_f16", _matmul((9, 32), (32, 24), "f16", (24,), ("GELU",)), scale=4),
+    Case("MatMul_int8", _quantized_matmul),
+    Case("MatMul_decomposed_gelu", _decomposed_gelu, scale=8, bounds={"low": -1.0, "high": 1.0}),
+    Case("MatMul_residual_block", _residual, partitions=2, scale=16),
+    Case("Conv_ncx", _conv((2, 6, 9, 10), (8, 6, 3, 3), bias=True, tail=("ReLU",)), scale=8),
+    Case("Conv_nxc", _conv((2, 9, 10, 6), (3, 3, 6, 8), bias=True, data_format="NXC", weights_format="XIO"), scale=8),
+    Case("Conv_batch_norm", _conv((1, 4, 8, 8), (8, 4, 3, 3), tail=("BatchNorm", "ReLU")), partitions=2, scale=16),
+    Case("Conv_grouped", _conv((1, 6, 7, 7), (9, 2, 3, 3), groups=3), scale=8),
+    Case("Conv_depthwise", _conv((1, 16, 9, 9), (16, 1, 3, 3), groups=16, tail=("Clamp",)), scale=8),
+    Case("Conv_depthwise_nxc", _conv((1, 9, 9, 16), (3, 3, 1, 16), groups=16, data_format="NXC", weights_format="XIO"), scale=8),
+    Case("Conv_strided_dilated", _conv((1, 5, 17, 15), (4, 5, 3, 3), strides=[2, 2], dilations=[2, 2]), scale=8),
+    Case("Conv_1x1_residual", _conv((1, 8, 6, 6), (4, 8, 1, 1), pads_begin=[0, 0], pads_end=[0, 0], tail=("Add", "ReLU")), scale=8),
+    Case("Conv_1d", _conv((2, 3, 30), (5, 3, 4), pads_begin=[2], pads_end=[1], strides=[1], dilations=[1]), scale=8),
+    Case("Conv_3d", _conv((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), pads_begin=[0, 1, 1], pads_end=[1, 1, 0], strides=[1, 2, 1], dilations=[1, 1, 1]), scale=8),
+    Case("Conv_same_upper", _conv((1, 3, 8, 9), (4, 3, 3, 4), auto_pad="SAME_UPPER", strides=[2, 2]), scale=8),
+    Case("Conv_bf16", _conv((1, 4, 8, 8), (8, 4, 3, 3), dtype="bf16", tail=("ReLU",)), scale=2),
+    Case("ConvTranspose", _conv((1, 4, 5, 6), (4, 6, 3, 3), kind="ConvTranspose", strides=[2, 2], bias=True, output_padding=[1, 0]), scale=8),
+    Case("ConvTranspose_grouped", _conv((1, 5, 6, 4), (3, 3, 3, 4), kind="ConvTranspose", groups=2, data_format="NXC", weights_format="XOI", tail=("ReLU",)), scale=8),
+    Case("MaxPool", _pool("MaxPool", (2, 5, 11, 12), (3, 2))),
+    Case("MaxPool_ceil", _pool("MaxPool", (1, 5, 12, 12), (3, 3), rounding_type="ceil", pads_end=[0, 0])),
+    Case("AvgPool", _pool("AvgPool", (2, 5, 11, 12), (3, 2), tail=("ReLU",))),
+    Case("AvgPool_exclude", _pool("AvgPool", (2, 7, 7, 5), (2, 2), exclude_pad=True, data_format="NXC")),
+    Case("Interpolate_nearest", lambda g: g.op("Interpolate", g.input((1, 3, 5, 6)), mode="nearest", sizes=[9, 7], data_format="NCX")),
+    Case("Interpolate_linear", lambda g: g.op("Interpolate", g.input((1, 5, 6, 3)), mode="bilinear", scales=[2.0, 1.5])),
+    Case("Interpolate_corners", lambda g: g.op("Interpolate", g.input((1, 3, 5, 6)), mode="bilinear", sizes=[9, 11], data_format="NCX", coordinate_transformation_mode="align_corners")),
+    Case("LayerNorm", _norm("LayerNorm", (4, 5, 33), 2, False), scale=4),
+    Case("LayerNorm_stats", _norm("LayerNorm", (4, 5, 33), 2, True), scale=4),
+    Case("LayerNorm_axis_1", _norm("LayerNorm", (4, 5, 33), 0, True, begin_norm_axis=1), scale=4),
+    Case("LayerNorm_bf16", _norm("LayerNorm", (4, 33), 2, False, "bf16", ("GELU",)), scale=2),
+    Case("RMSNorm", _norm("RMSNorm", (4, 5, 64), 1, False, tail=("Multiply",)), scale=4),
+    Case("GroupNorm", _norm("GroupNorm", (2, 6, 5, 5), 2, True, groups=3, data_format="NCX"), scale=4),
+    Case("GroupNorm_nxc", _norm("GroupNorm", (2, 5, 5, 6), 2, False, groups=2, tail=("ReLU",)), scale=4),
+    Case("BatchNormTraining", _batch_norm_training, partitions=2, scale=4),
+    Case("SoftMax", lambda g: g.op("SoftMax", g.input((3, 7, 40)), axis=-1)),
+    Case("SoftMax_axis_1", lambda g: g.op("SoftMax", g.input((3, 7, 40)), axis=1)),
+    Case("SoftMax_stats", lambda g: g.op("SoftMax", g.input((3, 17)), axis=-1, n=2, dtype=["f32", "f32"])),
+    Case("SoftMax_bf16", lambda g: g.op("SoftMax", g.input((3, 17), "bf16"), axis=-1)),
+    Case("LogSoftmax", lambda g: g.op("ReLU", g.op("LogSoftmax", g.input((3, 17)), axis=0))),
+    *[
+        Case(f"{kind}", lambda g, kind=kind: g.op("Sqrt", g.op("Abs", g.op(kind, g.input((3, 4, 5, 6)), axes=[1, -1]))), scale=4)
+        for kind in ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
+    ],
+    Case("ReduceSum_keep", lambda g: g.op("ReduceSum", g.input((3, 40)), axes=[0], keep_dims=True), scale=4),
+    Case("Attention", _attention, partitions=3, scale=8),
+    Case("Moved", _moved, partitions=3),
+    Case("Concat", lambda g: g.op("Concat", g.input((2, 3, 4)), g.input((2, 1, 4)), g.input((2, 5, 4)), axis=1)),
+    Case("GenIndex", lambda g: g.op("GenIndex", g.input((3, 4, 5)), dtype="s32", axis=1)),
+    Case("TypeCast", lambda g: g.op("TypeCast", g.input((3, 50)), dtype="bf16")),
+    Case("Quantize_channels", lambda g: g.op("Quantize", g.input((3, 5)), dtype="s8", scales=[0.1, 0.2, 0.05], axis=0, qtype="per_channel")),
+    Case("Dequantize", lambda g: g.op("Dequantize", g.input((3, 5), "s8"), dtype="f32", scales=[0.25], zps=[3])),
+    Case("PReLU", lambda g: g.op("PReLU", g.input((2, 5, 4)), g.input((5,)), data_format="NCX")),
+    Case("BiasAdd", lambda g: g.op("BiasAdd", g.input((2, 4, 5)), g.input((5,)))),
+]  # fmt: skip

@@ -1,0 +1,78 @@
+"""Every row of the case table equals the reference, is fused as far as it says, and writes nothing beside its outputs."""
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from bench.graphs import GraphBuilder, random_array
+from bench.workloads import CASES
+from tests.helpers.partitions import check_graph, run_reference
+
+BY_NAME = {case.name: case for case in CASES}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with gp.Engine(threads=1) as engine:
+        yield engine
+
+
+def test_names_are_unique():
+    assert len(BY_NAME) == len(CASES)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_equals_reference(engine, name):
+    case = BY_NAME[name]
+    builder = GraphBuilder()
+    case.build(builder)
+    rng = np.random.default_rng(len(name))
+    partitions = check_graph(builder, engine, rng, scale=case.scale, **case.bounds)
+    assert [p.backend_name for p in partitions] == ["cpu"] * len(partitions)
+    assert len(partitions) == case.partitions
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_writes_its_outputs_and_nothing_else(engine, name):
+    """Outputs lie between guards in poisoned memory, the scratchpad is poisoned, inputs are read-only."""
+    case = BY_NAME[name]
+    builder = GraphBuilder()
+    case.build(builder)
+    rng = np.random.default_rng(1)
+    values = {lt.id: random_array(lt, rng, **case.bounds) for lt in builder.inputs}
+    values = run_reference(builder.graph.ops, values) if len(builder.finish()) else values
+    stream = gp.Stream(engine)
+    for partition in builder.graph.get_partitions():
+        inputs = [lt.replace(shape=values[lt.id].shape) for lt in partition.input_ports]
+        compiled = partition.compile(inputs, partition.output_ports, engine)
+        tensors = []
+        for lt in inputs:
+            array = np.ascontiguousarray(values[lt.id])
+            array.flags.writeable = False
+            tensors.append(gp.Tensor(lt, engine, array))
+        guarded = [_guarded(compiled.query_logical_tensor(lt.id)) for lt in partition.output_ports]
+        results = [
+            gp.Tensor(compiled.query_logical_tensor(lt.id), engine, array)
+            for lt, (array, _) in zip(partition.output_ports, guarded, strict=True)
+        ]
+        compiled.execute(stream, tensors, results, scratchpad=_poisoned(compiled.scratchpad_nbytes))
+        first = [np.array(array) for array, _ in guarded]
+        assert all(np.all(guard == 0xA5) for _, guards in guarded for guard in guards)
+        compiled.execute(stream, tensors, results, scratchpad=_poisoned(compiled.scratchpad_nbytes))
+        for (array, _), before in zip(guarded, first, strict=True):
+            np.testing.assert_array_equal(array.view(np.uint8), before.view(np.uint8))
+
+
+def _guarded(lt):
+    """An array for a logical tensor, in the middle of poisoned bytes that it returns too."""
+    size = lt.nbytes
+    raw = np.full(size + 256, 0xA5, np.uint8)
+    start = 128 - raw.ctypes.data % 64
+    array = raw[start : start + size].view(lt.dtype.numpy).reshape(lt.shape)
+    return array, (raw[:start], raw[start + size :])
+
+
+def _poisoned(nbytes):
+    raw = np.full(nbytes + 64, 0xFF, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes] if nbytes else raw[start : start + 1]
