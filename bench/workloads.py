@@ -176,7 +176,7 @@ def _integers(g: GraphBuilder) -> None:
 
 def _select(g: GraphBuilder) -> None:
     mask = g.input((3, 1, 5), "boolean")
-    g.op("Select", mask, g.input((3, 4, 5)), g.input((1,)))
+    g.op("Select", mask, g.input((3, 4, 5)), g.input((1,)), dtype="f32")
 
 
 def _batch_norm_training(g: GraphBuilder) -> None:
@@ -212,7 +212,7 @@ CASES: list[Case] = [
     Case("Add_scalars", _binary("Add", "f32", (), ())),
     Case("Add_empty", _binary("Add", "f32", (0, 3), (3,))),
     Case("Add_rank_6", _binary("Add", "f32", (2, 1, 3, 1, 2, 4), (5, 1, 2, 2, 1))),
-    Case("Integers", _integers),
+    Case("Integers", _integers, partitions=2),
     Case("Select", _select),
     Case("MatMul_2d", _matmul((17, 33), (33, 50)), scale=2),
     Case("MatMul_large", _matmul((150, 70), (70, 600)), scale=4),
