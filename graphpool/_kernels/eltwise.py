@@ -172,9 +172,7 @@ class EltwiseBuilder:
         """The function `name` of `TERNARY_OPS` of x, y and z; errors as in `unary`."""
         return self._compute(TERNARY_OPS, name, (x, y, z))
 
-    def store(
-        self, arg: int, dtype: str, strides: Sequence[int] | None, value: Value, *, offset: int = 0
-    ) -> None:  # fmt: skip
+    def store(self, arg: int, dtype: str, strides: Sequence[int] | None, value: Value, *, offset: int = 0) -> None:
         """Write `value` to argument `arg`; parameters and errors as in `load`.
 
         Strides must not let two points share an element. A 4-bit tensor must be contiguous and start on a whole byte.

@@ -2,6 +2,7 @@ from types import TracebackType
 from typing import Self
 
 from graphpool.typing import MemoryResource
+
 from ._budget import Budget
 from ._stats import ArenaStats
 

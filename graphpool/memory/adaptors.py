@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.typing import MemoryResource
+
 from ._budget import Budget
 from ._check import check_request, not_held, out_of_memory
 from ._fork import Locked

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
+
 from ._check import check_request
 from ._fork import Locked
 from ._host import HostResource
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from graphpool.typing import MemoryResource
+
     from ._arena import Lease
     from .managers import MemoryManager
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
+
 from ._arena import ArenaPool
 from ._check import check_request
 from ._fork import Locked
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from graphpool.typing import MemoryResource
+
     from ._budget import Budget
 
 __all__ = ["BlobInfo", "BlobLifetimeManager", "LifetimeManager", "MemoryPool", "OffsetLifetimeManager"]

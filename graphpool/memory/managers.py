@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
+
 from ._fork import Locked
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from graphpool.typing import MemoryResource
+
     from ._arena import Lease
     from ._budget import Budget
     from .lifetime import LifetimeManager, MemoryPool
@@ -83,6 +85,8 @@ class PoolManager(Locked):
         with self._lock:
             pool = self._pool
             if pool is not None and pool.blobs != lifetimes.info():
+                if pool.arenas.stats().reserved:
+                    raise StateError(explain("the layout grew while pools are reserved", hint="unreserve them first"))
                 self.clear_pools()
                 pool = None
             if pool is None:
@@ -95,7 +99,7 @@ class PoolManager(Locked):
         Raises
         ------
         StateError
-            An arena is leased or reserved; nothing is changed.
+            An arena is leased; nothing is changed.
         """
         with self._lock:
             if self._pool is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, explain
+
 from .planner import BufferInfo
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, explain
+
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
 

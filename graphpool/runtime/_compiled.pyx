@@ -10,6 +10,7 @@ from ._program cimport Program
 from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 
+from . import blas_threads
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 
 cdef enum:
@@ -163,6 +164,15 @@ cdef class CompiledPartition:
         return outputs
 
     cdef int _run(self, char **bases, object scratchpad) except -1:
+        if self.program.uses_blas:
+            blas_threads.enter()
+            try:
+                return self._run_program(bases, scratchpad)
+            finally:
+                blas_threads.leave()
+        return self._run_program(bases, scratchpad)
+
+    cdef int _run_program(self, char **bases, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
         if scratchpad is not None:

@@ -25,5 +25,6 @@ cdef class Program:
     cdef int64_t scratch_offset
     cdef char *literals
     cdef readonly tuple calls
+    cdef readonly bint uses_blas
     # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on
     cdef void run(self, char **bases) noexcept nogil

@@ -39,6 +39,8 @@ cdef class Program:
     arena_nbytes : int
         Bytes that one run needs, scratch included.
     calls : tuple of KernelCall
+    uses_blas : bool
+        Whether a step calls BLAS, whose own threads must then be kept out.
 
     Notes
     -----
@@ -60,6 +62,7 @@ cdef class Program:
             raise MemoryError()
         memcpy(self.literals, <const char *>data, len(data))
         self.calls = tuple([call for call, _ in steps])
+        self.uses_blas = any(["blas" in call.kernel.name for call in self.calls])
         scratch = max([call.scratch_nbytes for call in self.calls], default=0)
         self.scratch_offset = (arena_nbytes + 63) // 64 * 64
         self.arena_nbytes = self.scratch_offset + scratch if scratch else arena_nbytes

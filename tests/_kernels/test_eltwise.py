@@ -5,81 +5,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special
 
 from graphpool._kernels import eltwise
 from graphpool._kernels._dispatch import call, isas
 from graphpool._kernels.eltwise import BINARY_OPS, TERNARY_OPS, UNARY_OPS, EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
+from tests.helpers.eltwise_cases import BINARY_CASES, UNARY_CASES, samples
 from tests.helpers.guarded import Guarded
 
 SIZES = (0, 1, 7, 8, 15, 16, 17, 255, 256, 257, 1000)
 HEADER = Path(eltwise.__file__).parent / "include" / "gp_eltwise.h"
 
 
-def sigmoid(x):
-    return special.expit(x)
-
-
-# name: (reference in float64, alpha, beta, relative tolerance)
-UNARY_CASES = {
-    "abs": (np.abs, 0, 0, 0),
-    "exp": (np.exp, 0, 0, 3e-7),
-    "hard_swish": (lambda x: x * np.clip(x + 3, 0, 6) / 6, 0, 0, 3e-7),
-    "log": (np.log, 0, 0, 3e-7),
-    "mish": (lambda x: x * np.tanh(np.logaddexp(0, x)), 0, 0, 4e-7),
-    "reciprocal": (lambda x: 1 / x, 0, 0, 1e-7),
-    "relu": (lambda x: np.maximum(x, 0), 0, 0, 0),
-    "round": (np.rint, 0, 0, 0),
-    "sigmoid": (sigmoid, 0, 0, 4e-7),
-    "sqrt": (np.sqrt, 0, 0, 1e-7),
-    "square": (np.square, 0, 0, 1e-7),
-    "tanh": (np.tanh, 0, 0, 3e-7),
-    "clamp": (lambda x: np.clip(x, -0.5, 1.25), -0.5, 1.25, 0),
-    "elu": (lambda x: np.where(x < 0, 0.75 * np.expm1(x), x), 0.75, 0, 4e-7),
-    "leaky_relu": (lambda x: np.where(x < 0, 0.125 * x, x), 0.125, 0, 1e-7),
-    "gelu_erf": (lambda x: 0.5 * x * (1 + special.erf(x / np.sqrt(2))), 0, 0, 3e-7),
-    "gelu_tanh": (lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), 0, 0, 4e-7),
-    "hard_sigmoid": (lambda x: np.clip(0.25 * x + 0.5, 0, 1), 0.25, 0.5, 2e-7),
-    "softplus": (lambda x: np.logaddexp(0, 2 * x) / 2, 0, 2, 4e-7),
-    "pow": (lambda x: x**2.5, 0, 2.5, 1e-7),
-    "erf": (special.erf, 0, 0, 3e-7),
-    "neg": (np.negative, 0, 0, 0),
-    "floor": (np.floor, 0, 0, 0),
-    "ceil": (np.ceil, 0, 0, 0),
-    "rsqrt": (lambda x: 1 / np.sqrt(x), 0, 0, 3e-7),
-    "sin": (np.sin, 0, 0, 1e-7),
-    "cos": (np.cos, 0, 0, 1e-7),
-    "sign": (np.sign, 0, 0, 0),
-    "not": (lambda x: x == 0, 0, 0, 0),
-}
-BINARY_CASES = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "max": np.maximum,
-    "min": np.minimum,
-    "squared_difference": lambda x, y: np.square(x - y),
-    "pow": lambda x, y: (x.astype(np.float64) ** y).astype(np.float32),
-    "prelu": lambda x, y: np.where(x < 0, x * y, x),
-    "ge": np.greater_equal,
-    "gt": np.greater,
-    "le": np.less_equal,
-    "lt": np.less,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "xor": np.logical_xor,
-}
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, 1e-40, 3e38], np.float32)
-
-
-def samples(n, seed=0):
-    x = np.random.default_rng(seed).normal(0, 3, n).astype(np.float32)
-    x[::11] = 0
-    return x
 
 
 def apply_unary(name, x, isa, alpha=0.0, beta=0.0):
@@ -355,42 +293,6 @@ def test_quantisation_is_exact():
     np.testing.assert_array_equal(out, np.clip(np.rint(x / np.float32(0.1) + np.float32(128)), 0, 255))
 
 
-INT_CASES = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "ge": np.greater_equal,
-    "gt": np.greater, "le": np.less_equal, "lt": np.less, "eq": np.equal, "ne": np.not_equal,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("isa", isas())
-@pytest.mark.parametrize(("dtype", "name"), [("s32", "int32"), ("s64", "int64")])
-def test_integers_are_exact(dtype, name, isa):
-    info = np.iinfo(name)
-    rng = np.random.default_rng(2)
-    assert set(INT_CASES) | {"select"} == eltwise.INT_OPS
-    for n in SIZES:
-        x, y = (rng.integers(info.min, info.max, n, name, endpoint=True) for _ in range(2))
-        y[::4] = x[::4]
-        for op, reference in INT_CASES.items():
-            expected = reference(x, y)
-            builder = EltwiseBuilder((n,), integer=True)
-            value = builder.binary(op, builder.load(0, dtype), builder.load(1, dtype))
-            builder.store(2, "boolean" if expected.dtype == bool else dtype, None, value)
-            out = Guarded(expected.nbytes)
-            builder.build(isa)(x, y, out.bytes)
-            np.testing.assert_array_equal(out.array(expected.dtype, n), expected)
-
-
-def test_integer_select_of_mixed_types():
-    condition = np.array([True, False, True, False, True])
-    x, y = np.arange(5, dtype=np.int8) - 2, np.arange(5, dtype=np.uint8) + 250
-    builder = EltwiseBuilder((5,), integer=True)
-    value = builder.ternary("select", *(builder.load(k, d) for k, d in enumerate(("boolean", "s8", "u8"))))
-    builder.store(3, "s32", None, value)
-    out = np.zeros(5, np.int32)
-    builder.build()(condition, x, y, out)
-    np.testing.assert_array_equal(out, np.where(condition, x.astype(int), y.astype(int)))
-
-
 def test_errors():
     builder = EltwiseBuilder((4, 6))
     value = builder.load(0, "f32")
@@ -411,20 +313,6 @@ def test_errors():
     builder.store(1, "f32", None, value)
     with pytest.raises(UnsupportedError, match="instruction set"):
         builder.build("vax")
-
-
-def test_errors_of_integer_programs():
-    builder = EltwiseBuilder((4,), integer=True)
-    value = builder.load(0, "s32")
-    for wrong in (
-        lambda: builder.const(1),
-        lambda: builder.load(0, "f32"),
-        lambda: builder.unary("exp", value),
-        lambda: builder.binary("div", value, value),
-        builder.epilogue,
-    ):
-        with pytest.raises(UnsupportedError):
-            wrong()
 
 
 def test_errors_of_four_bit_stores_and_accumulators():

@@ -10,10 +10,12 @@ from graphpool._kernels.eltwise import EltwiseBuilder
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 EDGES = np.array(
-    [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 1.1754944e-38, 3.4028235e38, -3.4028235e38]
-    + [1.0, -1.0, 0.625, 0.925, 4.0, 88.72283, 88.72284, -87.33654, -103.97208, -103.97209, 20.0, 1048576.0, 1048577.0],
+    [
+        0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 1.1754944e-38, 3.4028235e38, -3.4028235e38,
+        1.0, -1.0, 0.625, 0.925, 4.0, 88.72283, 88.72284, -87.33654, -103.97208, -103.97209, 20.0, 1048576.0, 1048577.0,
+    ],
     np.float32,
-)
+)  # fmt: skip
 
 
 def every(step):

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -140,6 +142,12 @@ def test_gather_never_leaves_its_source():
     indices = np.array([4, -5, 2**62, -(2**62), 3, -4])
     move.gather((4,), 0, 6, 4)(src, indices, out)
     assert out.tolist() == [3, 0, 3, 0, 3, 0]
+
+
+def test_constants_are_those_of_the_source():
+    text = (Path(move.__file__).parent / "src" / "move.c").read_text()
+    assert f"#define GP_MAX_CONCAT {move.MAX_CONCAT}\n" in text
+    assert f"#define GP_TURN {move._TURN}\n" in text
 
 
 def test_errors():

@@ -21,9 +21,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __FMA__
-#define GP_FMA(a, b, c) __builtin_fmaf(a, b, c)
-#elif defined(__ARM_FEATURE_FMA)
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define GP_FMA(a, b, c) __builtin_fmaf(a, b, c)
 #else
 #define GP_FMA(a, b, c) ((a) * (b) + (c)) /* without the instruction fmaf is a slow call */

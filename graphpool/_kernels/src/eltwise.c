@@ -130,6 +130,20 @@ static void store_run(int dtype, void *values, void *memory, int64_t offset, int
     GP_KERNEL(store_row)(dtype, values, memory, offset, stride, n);
 }
 
+/* Load n elements. A row that repeats (a bias along the last axis) is read once and then copied within L1. */
+static void load_view(const gp_view *view, void *const *args, float *values, int64_t first, int64_t n)
+{
+    const int repeats = view->ndim == 2 && view->axes[1].stride == 0 && view->axes[0].dim < n;
+    int64_t done = repeats ? view->axes[0].dim : n;
+    gp_move_view(view, args, (char *)values, sizeof(float), first, done, load_run);
+    while (done < n) {
+        const int64_t more = n - done < done ? n - done : done;
+        memcpy(values + done, values, more * sizeof(float));
+        done += more;
+    }
+    fill_up(values, n);
+}
+
 static void run_block(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t n)
 {
     _Alignas(64) float r[GP_ELTWISE_REGISTERS][GP_BLOCK];
@@ -138,8 +152,7 @@ static void run_block(const gp_eltwise *program, void *const *args, const float 
     const int64_t padded = (n + GP_LANES - 1) & -GP_LANES;
     for (; instr < end; instr++) {
         if (instr->op == GP_OP_LOAD) {
-            gp_move_view(views + instr->a, args, (char *)r[instr->dst], sizeof(float), first, n, load_run);
-            fill_up(r[instr->dst], n);
+            load_view(views + instr->a, args, r[instr->dst], first, n);
         } else if (instr->op == GP_OP_STORE) {
             gp_move_view(views + instr->dst, args, (char *)r[instr->a], sizeof(float), first, n, store_run);
         } else if (instr->op == GP_OP_ACC) {

@@ -131,8 +131,8 @@ _PLAIN_UNARY = {
 }  # fmt: skip
 _UNARY_ATTRS = {
     "Clamp": ("clamp", "min", "max"), "Elu": ("elu", "alpha", None), "LeakyReLU": ("leaky_relu", "alpha", None),
-    "HardSigmoid": ("hard_sigmoid", "alpha", "beta"), "SoftPlus": ("softplus", "beta", None),
-    "Pow": ("pow", "beta", None),
+    "HardSigmoid": ("hard_sigmoid", "alpha", "beta"), "SoftPlus": ("softplus", None, "beta"),
+    "Pow": ("pow", None, "beta"),
 }  # fmt: skip
 _BINARY = {
     "Add": "add", "Subtract": "sub", "Multiply": "mul", "Divide": "div", "Maximum": "max", "Minimum": "min",
@@ -150,9 +150,9 @@ def _plain_unary(region: Region, op: Op) -> Any:
 
 
 def _unary_with_attrs(region: Region, op: Op) -> Any:
-    name, first, second = _UNARY_ATTRS[op.kind]
-    beta = 0.0 if second is None else op.attrs[second]
-    return region.unary(name, region.get(op.inputs[0].id), op.attrs[first], beta)
+    name, *names = _UNARY_ATTRS[op.kind]
+    alpha, beta = (0.0 if attr is None else op.attrs[attr] for attr in names)
+    return region.unary(name, region.get(op.inputs[0].id), alpha, beta)
 
 
 def _gelu(region: Region, op: Op) -> Any:

@@ -76,7 +76,7 @@ def _spread_slope(attrs: Attrs, src: Array, slope: Array) -> Array:
     """The slope with the rank of src: a 1-D one runs along the channels, or along the last axis."""
     if slope.ndim != 1:
         return slope.reshape((1,) * (src.ndim - slope.ndim) + slope.shape)
-    axis = channel_axis(src.ndim, attrs["data_format"]) if attrs["per_channel_broadcast"] else src.ndim - 1
+    axis = channel_axis(src.ndim, attrs["data_format"]) if attrs.get("per_channel_broadcast", True) else src.ndim - 1
     return along_axis(slope, src.ndim, axis)
 
 

@@ -1,0 +1,71 @@
+"""Keeps SciPy's BLAS to one thread while programs with BLAS steps run, and gives the user's setting back.
+
+graphpool divides work itself and calls BLAS from each of its threads, so BLAS must not start threads of its own. The
+setting is one for the process: the first program in saves it, the last one out restores it. Only SciPy's copy of BLAS
+is touched; NumPy's own copy, where it has one, is not.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+from typing import Any
+
+__all__ = ["enter", "leave"]
+
+_lock = threading.Lock()
+_running = 0
+_saved: list[tuple[Any, int]] = []
+
+
+@cache
+def _libraries() -> list[Any]:
+    """threadpoolctl's controllers of the BLAS that SciPy loaded; found once, because a search takes milliseconds."""
+    import scipy.linalg.cython_blas  # noqa: F401 - loads the library that is looked for
+    from threadpoolctl import ThreadpoolController
+
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    of_scipy = [library for library in found if "scipy.libs" in library.filepath or "scipy/.dylibs" in library.filepath]
+    return of_scipy or list(found)
+
+
+def enter() -> None:
+    """Note that a program with BLAS steps starts.
+
+    Notes
+    -----
+    Threads: safe. Cost: a microsecond; changes the setting only where it differs from one thread.
+    """
+    global _running
+    with _lock:
+        _running += 1
+        if _running == 1:
+            for library in _libraries():
+                threads = library.get_num_threads()
+                if threads != 1:
+                    _saved.append((library, threads))
+                    library.set_num_threads(1)
+
+
+def leave() -> None:
+    """Note that a program which called `enter` has ended."""
+    global _running
+    with _lock:
+        _running -= 1
+        if _running == 0:
+            while _saved:
+                library, threads = _saved.pop()
+                library.set_num_threads(threads)
+
+
+def _reset_after_fork() -> None:
+    """In a forked child no program runs: the threads that ran them are gone."""
+    global _lock, _running
+    _lock = threading.Lock()
+    if _running:
+        _running = 1
+        leave()
+
+
+os.register_at_fork(after_in_child=_reset_after_fork)

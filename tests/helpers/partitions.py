@@ -1,0 +1,136 @@
+"""Builds graphs from a few lines, runs them through partitions, and compares with the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import graphpool as gp
+from graphpool.backends.reference import OutputSpec, evaluate
+from graphpool.typing import DataType
+
+TOLERANCE = {
+    DataType.F32: (2e-5, 2e-5),
+    DataType.BF16: (2e-2, 2e-2),
+    DataType.F16: (2e-3, 2e-3),
+    DataType.U8: (0.0, 1.0),
+    DataType.S8: (0.0, 1.0),
+}
+"""Relative and absolute error accepted for each type of output; other types must be equal."""
+
+
+@dataclass
+class GraphBuilder:
+    """Adds ops one by one, inventing ids and output tensors.
+
+    Shapes of outputs are inferred; data types follow the first input unless given.
+    """
+
+    graph: gp.Graph = field(default_factory=gp.Graph)
+    tensors: list[gp.LogicalTensor] = field(default_factory=list)
+    inputs: list[gp.LogicalTensor] = field(default_factory=list)
+    ops: int = 0
+
+    def tensor(self, dtype: str, shape: Any, **fields: Any) -> gp.LogicalTensor:
+        """A new logical tensor."""
+        self.tensors.append(gp.LogicalTensor(len(self.tensors), dtype, shape, **fields))
+        return self.tensors[-1]
+
+    def input(self, shape: Any, dtype: str = "f32", **fields: Any) -> gp.LogicalTensor:
+        """A new input of the graph."""
+        self.inputs.append(self.tensor(dtype, shape, **fields))
+        return self.inputs[-1]
+
+    def op(self, kind: str, *inputs: gp.LogicalTensor, dtype: Any = None, n: int = 1, **attrs: Any) -> Any:
+        """A new op; returns its output, or a list of them for n > 1."""
+        dtypes = dtype if isinstance(dtype, (list, tuple)) else [dtype or inputs[0].dtype] * n
+        outs = [self.tensor(d, None) for d in dtypes]
+        self.graph.add_op(gp.Op(self.ops, kind, inputs, outs, **attrs))
+        self.ops += 1
+        return outs[0] if n == 1 else outs
+
+    def finish(self) -> list[gp.Partition]:
+        """The partitions of the graph."""
+        self.graph.finalize()
+        return self.graph.get_partitions()
+
+
+def random_array(lt: gp.LogicalTensor, rng: np.random.Generator, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+    """Random content for a tensor: floats in [low, high), integers and booleans over a small range."""
+    dtype = lt.dtype.numpy
+    if lt.dtype is DataType.BOOLEAN:
+        return rng.integers(0, 2, lt.shape).astype(bool)
+    if lt.dtype in (DataType.S32, DataType.S64, DataType.S8):
+        return rng.integers(-50, 50, lt.shape).astype(dtype)
+    if lt.dtype is DataType.U8:
+        return rng.integers(0, 100, lt.shape).astype(dtype)
+    return np.asarray(rng.uniform(low, high, lt.shape)).astype(dtype)
+
+
+def run_partitions(
+    partitions: list[gp.Partition], values: dict[int, np.ndarray], engine: gp.Engine, shapes: dict[int, Any] | None = None
+) -> dict[int, np.ndarray]:
+    """Compile and execute all partitions in order; the content of every tensor that crosses a partition's border."""
+    values = dict(values)
+    stream = gp.Stream(engine)
+    known = {tensor_id: array.shape for tensor_id, array in values.items()}
+    for partition in partitions:
+        inputs = [lt.replace(shape=known[lt.id]) for lt in partition.input_ports]
+        outputs = [lt.replace(shape=None) for lt in partition.output_ports]
+        with partition.compile(inputs, outputs, engine) as compiled:
+            tensors = [gp.Tensor(lt, engine, values[lt.id]) for lt in inputs]
+            results = [gp.Tensor(compiled.query_logical_tensor(lt.id), engine) for lt in outputs]
+            compiled.execute(stream, tensors, results)
+            for lt, result in zip(outputs, results, strict=True):
+                values[lt.id] = np.array(result.numpy())
+                known[lt.id] = values[lt.id].shape
+    return values
+
+
+def run_reference(ops: list[gp.Op], values: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Evaluate the ops one by one in float64, rounding every tensor to its type."""
+    values = dict(values)
+    for op in ops:
+        specs = [OutputSpec(tensor.dtype, None) for tensor in op.outputs]
+        results = evaluate(op.kind, [values[tensor.id] for tensor in op.inputs], op.attrs, specs)
+        values.update(zip((tensor.id for tensor in op.outputs), results, strict=True))
+    return values
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: DataType, *, scale: float = 1.0) -> None:
+    """Equal shape and type, and values within the tolerance of the type times `scale`; NaN and Inf in equal places."""
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    rtol, atol = (bound * scale for bound in TOLERANCE.get(dtype, (0.0, 0.0)))
+    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
+    np.testing.assert_allclose(actual.astype(wide), expected.astype(wide), rtol=rtol, atol=atol)
+
+
+def check_graph(
+    builder: GraphBuilder, engine: gp.Engine, rng: np.random.Generator, *, scale: float = 1.0, **bounds: float
+) -> list[gp.Partition]:
+    """Run a builder's graph through partitions and compare every output of a partition with the reference."""
+    partitions = builder.finish()
+    values = {lt.id: random_array(lt, rng, **bounds) for lt in builder.inputs}
+    expected = run_reference(builder.graph.ops, values)
+    actual = run_partitions(partitions, values, engine)
+    for partition in partitions:
+        for port in partition.output_ports:
+            assert_close(actual[port.id], expected[port.id], port.dtype, scale=scale)
+    return partitions
+
+
+def cover_is_valid(graph: gp.Graph, partitions: list[gp.Partition]) -> bool:
+    """Whether the partitions hold every op once, in an order in which each finds its inputs written."""
+    seen: list[int] = [op.id for partition in partitions for op in partition.ops]
+    if sorted(seen) != sorted(op.id for op in graph.ops):
+        return False
+    produced = {tensor.id for op in graph.ops for tensor in op.outputs}
+    written: set[int] = set()
+    for partition in partitions:
+        if any(port.id in produced and port.id not in written for port in partition.input_ports):
+            return False
+        written |= {tensor.id for op in partition.ops for tensor in op.outputs}
+    return True
