@@ -10,6 +10,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__FMA__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
 #if defined(__AVX512F__)
 #define GP_VL 16
 #elif defined(__AVX2__)
@@ -62,6 +68,20 @@ GP_INLINE gp_vf gp_vmax(gp_vf a, gp_vf b)
 {
     const gp_vi greater = a > b;
     return (gp_vf)(((gp_vi)a & greater) | ((gp_vi)b & ~greater));
+}
+
+/* a * b + c in one rounding where there is an instruction for it: ISO C does not let the compiler contract. */
+GP_INLINE gp_vf gp_vfma(gp_vf a, gp_vf b, gp_vf c)
+{
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, c);
+#elif defined(__ARM_NEON)
+    return vfmaq_f32(c, a, b);
+#else
+    return a * b + c;
+#endif
 }
 
 GP_INLINE float gp_lane_sum(gp_vf v)

@@ -128,7 +128,7 @@ GP_INLINE void multiply_registers(const float *a, int64_t a_row, int64_t a_k, co
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                sum[r][v] += a[r * a_row + k * a_k] * lane[v];
+                sum[r][v] = gp_vfma(gp_splat(a[r * a_row + k * a_k]), lane[v], sum[r][v]);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -232,13 +232,13 @@ static float dot(const float *a, const float *b, int64_t n)
     gp_vf sum[2] = {{0}, {0}};
     int64_t i = 0;
     for (; i + 2 * GP_VL <= n; i += 2 * GP_VL) {
-        sum[0] += gp_load(a + i) * gp_load(b + i);
-        sum[1] += gp_load(a + i + GP_VL) * gp_load(b + i + GP_VL);
+        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
+        sum[1] = gp_vfma(gp_load(a + i + GP_VL), gp_load(b + i + GP_VL), sum[1]);
     }
     for (; i + GP_VL <= n; i += GP_VL)
-        sum[0] += gp_load(a + i) * gp_load(b + i);
+        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
     if (i < n)
-        sum[1] += gp_load_part(a + i, n - i, 0) * gp_load_part(b + i, n - i, 0);
+        sum[1] = gp_vfma(gp_load_part(a + i, n - i, 0), gp_load_part(b + i, n - i, 0), sum[1]);
     return gp_lane_sum(sum[0] + sum[1]);
 }
 

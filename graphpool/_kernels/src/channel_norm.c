@@ -51,20 +51,25 @@ static gp_moments get_channel_moments(const channel_params *p, const float *src,
     return m;
 }
 
-/* Merge the moments of w channels over n rows. */
+/* Merge the moments of w channels over n rows; the algorithm is that of gp_add_moments. */
 static void add_rows(const float *const *rows, int64_t n, int64_t w, gp_moments *m)
 {
-    float mean[TILE] = {0}, m2[TILE] = {0};
+    float mean[TILE] = {0}, sum[TILE] = {0}, squares[TILE] = {0};
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < w; j++)
             mean[j] += rows[i][j];
     for (int64_t j = 0; j < w; j++)
         mean[j] /= (float)n;
     for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < w; j++)
-            m2[j] += (rows[i][j] - mean[j]) * (rows[i][j] - mean[j]);
-    for (int64_t j = 0; j < w; j++)
-        gp_merge_moments(m + j, (double)n, mean[j], m2[j]);
+        for (int64_t j = 0; j < w; j++) {
+            const float d = rows[i][j] - mean[j];
+            sum[j] += d;
+            squares[j] += d * d;
+        }
+    for (int64_t j = 0; j < w; j++) {
+        const double lost = (double)sum[j] / (double)n;
+        gp_merge_moments(m + j, (double)n, mean[j] + lost, squares[j] - lost * sum[j]);
+    }
 }
 
 /* Moments of w <= TILE channels, side by side. */
