@@ -34,7 +34,7 @@ GP_INLINE void gp_block_deviations(const float *x, int64_t n, float shift, doubl
 #pragma GCC unroll 2
         for (int64_t v = 0; v < 2; v++) {
             const int64_t at = i + v * GP_VL;
-            const gp_vf d = (at + GP_VL <= n ? gp_load(x + at) : gp_load_part(x + at, n - at, shift)) - s;
+            const gp_vf d = (at + GP_VL <= n ? gp_load(x + at) : at < n ? gp_load_part(x + at, n - at, shift) : s) - s;
             d1[v] += d;
             d2[v] = gp_vfma(d, d, d2[v]);
         }
