@@ -25,7 +25,7 @@ enum { BATCH, HEAD, ROW, ELEMENT };
 
 typedef struct {
     int64_t batch, heads, heads_per_kv, queries, keys, depth, value_depth;
-    int64_t q[4], k[4], v[4], dst[4], additive[4], boolean[4];  /* strides of batch, head, row (query or key), element */
+    int64_t q[4], k[4], v[4], dst[4], additive[4], boolean[4];      /* strides of batch, head, row, element */
     int64_t by_row, block;                                      /* block: queries of a task */
     int64_t is_causal, causal_offset;                           /* query i sees the keys up to i + causal_offset */
     int64_t is_divisor, has_cap, inf_as_zero, has_program;
@@ -71,7 +71,7 @@ static block get_block(const attention_params *p, void *const *args, int64_t tas
 
 /* ---- scores: cap and masks ------------------------------------------------------------------------------------- */
 
-/* Scores s[j][i] of n keys from `key` on, for `queries` queries from `query` on (counted in the block), rows of `ld`. */
+/* Scores s[j][i] of n keys from `key` on, for `queries` queries from number `query` of the block on; rows of `ld`. */
 static void adjust_scores(const attention_params *p, const block *b, int64_t key, int64_t n, int64_t query,
                           int64_t queries, float *s, int64_t ld)
 {
