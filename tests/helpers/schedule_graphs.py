@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 from graphpool.schedule import DependencyGraph
@@ -48,7 +49,7 @@ def fork_join(branches: int, length: int, costs: tuple[float, ...] | None = None
     edges = []
     for branch in range(branches):
         chain = [0, *range(1 + branch * length, 1 + (branch + 1) * length), sink]
-        edges += zip(chain, chain[1:], strict=False)
+        edges += itertools.pairwise(chain)
     return DependencyGraph(edges, costs)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..instructions import Instruction, Run, SetStream, StreamBarrier
-from ..schedule import Schedule
+from graphpool.schedule.instructions import Instruction, Run, SetStream, StreamBarrier
+from graphpool.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from ..graph import DependencyGraph
+    from graphpool.schedule.graph import DependencyGraph
 
 __all__ = ["wavefront"]
 
