@@ -8,7 +8,7 @@
     control.py         what instructions order, read from outside                       (used by all below)
       verifier.py      verify: is every data edge ordered?
       simulation.py    simulate: when does what run?   report.py: predicted beside measured
-      sharing.py       happens-before, conflicts of buffers: what a memory planner needs
+      ordering.py      happens-before   sharing.py: conflicts of buffers, what a memory planner needs
       capture.py       replay: the same schedule on a device's streams, or captured as a graph
     latency.py         measured latencies by signature, on disk, for ios
 
@@ -19,19 +19,11 @@ from .capture import StreamDriver, replay
 from .graph import DependencyGraph
 from .instructions import AddEvent, Instruction, Run, SetStream, StreamBarrier, WaitEvent
 from .latency import LatencyCache
+from .ordering import HappensBefore, happens_before
 from .policies import asap, auto, fold, ios, list_schedule, nimble, sequential, wavefront
 from .report import explain
 from .schedule import Schedule
-from .sharing import (
-    BufferUses,
-    Conflicts,
-    HappensBefore,
-    PlannerInput,
-    conflicts,
-    happens_before,
-    planner_input,
-    stream_scratch,
-)
+from .sharing import BufferUses, Conflicts, PlannerInput, conflicts, planner_input, stream_scratch
 from .simulation import Simulation, roofline_cost, simulate
 from .verifier import verify
 

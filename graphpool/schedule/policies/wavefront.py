@@ -27,7 +27,8 @@ def wavefront(graph: DependencyGraph) -> Schedule:
     Returns
     -------
     schedule : Schedule
-        As many streams as the widest wave has chains, one barrier fewer than waves, no events.
+        As many streams as the widest wave has chains, one barrier fewer than waves, no events. A barrier stays, as in
+        RAF, even in the rare case that the order of the streams alone covers the edges between two waves.
 
     Notes
     -----
