@@ -1,3 +1,4 @@
+import itertools
 import math
 import random
 
@@ -66,7 +67,7 @@ def test_nothing_overlaps_on_a_stream_and_producers_end_first():
         graph = random_graph(seed)
         result = simulate(list_schedule(graph, 3), event_cost=0.1)
         for calls in result.streams.values():
-            assert all(a[2] <= b[1] for a, b in zip(calls, calls[1:], strict=False))
+            assert all(a[2] <= b[1] for a, b in itertools.pairwise(calls))
         assert all(result.end[u] <= result.start[v] for u, v in graph.edges)
 
 
