@@ -220,7 +220,7 @@ def _number(**present: bool) -> dict[str, int]:
 def _single_stride(dims: Sequence[int], *strides: Sequence[int]) -> tuple[int, ...]:
     """The stride with which each operand walks these axes, taken as one."""
     merged, columns = split_axes(dims, *strides)
-    if len(merged) > 1 and prod(dims):
+    if len(merged) > 1 and prod(dims) > 0:
         raise UnsupportedError(
             explain(
                 "strides of normalised axes", accepted="axes that merge into one", got=strides, hint="reorder first"
