@@ -10,6 +10,8 @@ from ._program cimport Program
 from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 
+import warnings
+
 from . import blas_threads
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 
@@ -308,6 +310,12 @@ cdef class CompiledPartition:
         """Give back the arenas; executions that are running finish first, new ones are refused. Idempotent."""
         self.closed = True
         self.arenas.close()
+
+    def __del__(self):
+        if not self.closed and self.arenas is not None:
+            if self.arenas.stats().nbytes:
+                warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
+            self.close()
 
     def __enter__(self):
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from graphpool.schedule import DependencyGraph
 
@@ -48,7 +49,7 @@ def fork_join(branches: int, length: int, costs: tuple[float, ...] | None = None
     edges = []
     for branch in range(branches):
         chain = [0, *range(1 + branch * length, 1 + (branch + 1) * length), sink]
-        edges += zip(chain, chain[1:], strict=False)
+        edges += pairwise(chain)
     return DependencyGraph(edges, costs)
 
 
