@@ -8,6 +8,8 @@
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
 
     execute(stream, inputs, outputs) -> bind pointers -> lease an arena -> Program.run -> release
+
+What an execution changes lives in its arena; everything else may be used by any number of threads.
 """
 
 from ._compiled import CompiledPartition

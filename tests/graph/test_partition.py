@@ -51,7 +51,9 @@ def test_wildcard_and_end_are_unsupported_partitions(engine):
     assert [p.is_supported for p in partitions] == [True, False, True, False]
     assert [[port.id for port in p.input_ports] for p in partitions] == [[0], [1], [2], [3]]
     assert [[port.id for port in p.output_ports] for p in partitions] == [[1], [2], [3], []]
-    with pytest.raises(gp.UnsupportedError, match=r"op 1 \(Wildcard\)\) is not supported; check partition.is_supported"):
+    with pytest.raises(
+        gp.UnsupportedError, match=r"op 1 \(Wildcard\)\) is not supported; check partition.is_supported"
+    ):
         partitions[1].compile([lt(1)], [lt(2)], engine)
 
 
@@ -133,7 +135,8 @@ def test_unknown_output_shapes_are_completed(engine, compile_, shape):
 def test_one_partition_compiles_for_many_shapes(engine, compile_):
     """Shapes at compilation may differ from those of the graph, with tensors inside the partition."""
     partition = one_partition(
-        gp.Op(0, "MatMul", [lt(0, (2, 3)), lt(1, (3, 4))], [lt(2, (2, 4))]), gp.Op(1, "ReLU", [lt(2, (2, 4))], [lt(3, (2, 4))])
+        gp.Op(0, "MatMul", [lt(0, (2, 3)), lt(1, (3, 4))], [lt(2, (2, 4))]),
+        gp.Op(1, "ReLU", [lt(2, (2, 4))], [lt(3, (2, 4))]),
     )
     rng = np.random.default_rng(0)
     for rows in (1, 5, 64):

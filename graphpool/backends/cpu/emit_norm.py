@@ -104,9 +104,7 @@ def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
         lowering.finish(tensor.id, batch)
 
 
-def _normalise(
-    lowering: Lowering, op: Op, source: Value, moments: list[Value], affine: list[Value], axis: int
-) -> None:
+def _normalise(lowering: Lowering, op: Op, source: Value, moments: list[Value], affine: list[Value], axis: int) -> None:
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta."""
     region = Region(lowering, source.shape)
     mean, variance = (region.load_along(moment, axis) for moment in moments)
