@@ -165,7 +165,7 @@ cdef class Tensor:
                 tensor_id=self.lt_id,
             )
         if self.lt.dtype.bits == 4:
-            np.frombuffer(self, np.uint8)[:] = _pack(array)
+            np.frombuffer(_Memory(self), np.uint8)[:] = _pack(array)
         else:
             self.numpy()[...] = array
 
@@ -180,7 +180,7 @@ cdef class Tensor:
         """
         self._check_allocated()
         lt = self.lt
-        raw = np.frombuffer(self, np.uint8) if self.nbytes else np.empty(0, np.uint8)
+        raw = np.frombuffer(_Memory(self), np.uint8) if self.nbytes else np.empty(0, np.uint8)
         if lt.layout is LayoutType.OPAQUE:
             return raw
         dtype = lt.dtype.numpy
@@ -200,12 +200,6 @@ cdef class Tensor:
     def __dlpack_device__(self):
         return (1, 0)
 
-    def __getbuffer__(self, Py_buffer *buffer, int flags):
-        self._check_allocated()
-        if self.is_readonly and (flags & PyBUF_WRITABLE) == PyBUF_WRITABLE:
-            raise BufferError("the tensor is read-only")
-        PyBuffer_FillInfo(buffer, self, self.data, self.nbytes, self.is_readonly, flags)
-
     def _check_allocated(self):
         if self.data == NULL:
             raise StateError(
@@ -221,6 +215,20 @@ cdef class Tensor:
 
     def __repr__(self):
         return f"Tensor({self.lt!r}, {self.engine!r})"
+
+
+cdef class _Memory:
+    """The bytes of a tensor for NumPy; a Tensor itself offers `__array__`, which keeps its type and shape."""
+
+    cdef Tensor tensor
+
+    def __cinit__(self, Tensor tensor not None):
+        self.tensor = tensor
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self.tensor.is_readonly and (flags & PyBUF_WRITABLE) == PyBUF_WRITABLE:
+            raise BufferError("the tensor is read-only")
+        PyBuffer_FillInfo(buffer, self, self.tensor.data, self.tensor.nbytes, self.tensor.is_readonly, flags)
 
 
 def _as_array(data, lt):
