@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import helper
+from onnx import ValueInfoProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from .host_ops import NUMPY_FUNCTIONS
@@ -73,7 +73,7 @@ class _Evaluator:
     ) -> None:
         infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
-        graph = helper.make_graph([node], "node", infos, [helper.make_value_info(n, None) for n in outputs])
+        graph = helper.make_graph([node], "node", infos, [ValueInfoProto(name=n) for n in outputs])
         imports = [helper.make_opsetid(domain, version) for domain, version in source.opsets_for(node).items()]
         self._evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
         self._known = dict(known)
@@ -91,4 +91,4 @@ class _Evaluator:
 def _describe(name: str, value: Value) -> Any:
     if value.is_plain:
         return helper.make_value_info(name, make_type(value.dtype, value.shape))
-    return helper.make_value_info(name, value.type)
+    return ValueInfoProto(name=name, type=value.type)

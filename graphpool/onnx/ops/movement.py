@@ -71,7 +71,8 @@ def _space_to_depth(n: NodeView) -> Value:
     batch, channels, height, width = n[0].shape
     block = n.attr("blocksize")
     split = n.reshape(n[0], (batch, channels, height // block, block, width // block, block))
-    moved = n.emit("StaticTranspose", split, order=(0, 3, 5, 1, 2, 4))
+    order = (0, 3, 5, 1, 2, 4) if n.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    moved = n.emit("StaticTranspose", split, order=order)
     return n.reshape(moved, (batch, channels * block**2, height // block, width // block))
 
 
