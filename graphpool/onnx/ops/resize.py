@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
@@ -20,8 +22,10 @@ def _resize(n: NodeView) -> Value:
     mode = n.attr("mode", "nearest")
     coordinates = n.attr("coordinate_transformation_mode", "half_pixel")
     if mode == "nearest":
-        _check_nearest(n, coordinates, scales)
+        _check_nearest(n, coordinates, scales, sizes)
         coordinates = "half_pixel"
+    whole = not scales or all(float(dim * scale).is_integer() for dim, scale in zip(n[0].shape[2:], scales, strict=True))
+    n.require(coordinates != "align_corners" or whole, "corners of a size that is no integer")
     n.require(mode in ("nearest", "linear") and coordinates in ("half_pixel", "align_corners"), f"{mode} {coordinates}")
     target = {"sizes": [int(size) for size in sizes]} if sizes else {"scales": scales}
     return n.emit(
@@ -43,10 +47,14 @@ def _given(n: NodeView, index: int) -> list[Any]:
     return full[2:]
 
 
-def _check_nearest(n: NodeView, coordinates: str, scales: list[Any]) -> None:
-    """Half pixels rounded down at ties; flooring whole multiples without half pixels picks the same elements."""
+def _check_nearest(n: NodeView, coordinates: str, scales: list[Any], sizes: list[Any]) -> None:
+    """Half pixels without ties, which ours rounds up; flooring whole multiples picks the same elements."""
     rounding = n.attr("nearest_mode", "round_prefer_floor")
-    if coordinates == "half_pixel" and rounding == "round_prefer_floor":
+    if coordinates == "half_pixel" and rounding.startswith("round_prefer"):
+        for k, dim in enumerate(n[0].shape[2:]):
+            scale = scales[k] if scales else sizes[k] / dim
+            points = (np.arange(int(dim * scale)) + 0.5) / scale - 0.5
+            n.require(not np.any(np.abs(points % 1 - 0.5) < 1e-6), "a point lies between two elements")
         return
     whole = bool(scales) and all(scale >= 1 and scale == int(scale) for scale in scales)
     n.require(coordinates == "asymmetric" and rounding == "floor" and whole, f"{coordinates} {rounding}")

@@ -76,10 +76,23 @@ def _pool(kind: str) -> Callable[[NodeView], Value]:
         if kind == "AvgPool":
             n.require(set(dilations) <= {1}, "dilated mean")
             options = {"exclude_pad": not n.attr("count_include_pad", 0)}
-        rounding = "ceil" if n.attr("ceil_mode", 0) else "floor"
+        rounding = "floor"
+        if n.attr("ceil_mode", 0):
+            rounding = "ceil"
+            _check_last_window(n, kernel, dilations)
         return n.emit(kind, n[0], kernel=kernel, rounding_type=rounding, **_window(n, len(kernel)), **options)
 
     return convert
+
+
+def _check_last_window(n: NodeView, kernel: list[int], dilations: list[int]) -> None:
+    """ONNX leaves a window out that would start behind the input; ours counts it."""
+    window = _window(n, len(kernel))
+    for k, size in enumerate(n[0].shape[2:]):
+        begin, end, stride = window["pads_begin"][k], window["pads_end"][k], window["strides"][k]
+        reach = dilations[k] * (kernel[k] - 1) + 1
+        last = -(-(size + begin + end - reach) // stride)
+        n.require(last * stride < size + begin, "the last window starts behind the input")
 
 
 def _global(kind: str) -> Callable[[NodeView], Value]:
