@@ -17,5 +17,6 @@ from ._program import Program
 from ._stream import Event, Stream
 from ._tensor import Tensor
 from .engine import Engine
+from .model import Model
 
-__all__ = ["CompiledPartition", "Engine", "Event", "Program", "Stream", "Tensor"]
+__all__ = ["CompiledPartition", "Engine", "Event", "Model", "Program", "Stream", "Tensor"]

@@ -75,16 +75,68 @@ cdef class Tensor:
             )
         if engine.is_closed:
             raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
-        self.lt = lt
-        self.engine = engine
-        self.lt_id = lt.id
-        self.signature = signature_of(lt)
         self.user_id = id
-        self.content_version = next(_versions)
+        self._describe(lt, engine)
         if data is not None:
             self._bind(data)
         elif lt.is_shape_known:
             self._allocate()
+
+    cdef int _describe(self, object lt, object engine) except -1:
+        self.lt = lt
+        self.engine = engine
+        self.lt_id = lt.id
+        self.signature = signature_of(lt)
+        self.content_version = next(_versions)
+        return 0
+
+    @staticmethod
+    def at(lt, engine, uintptr_t address=0, owner=None):
+        """A tensor on memory that is there already.
+
+        Parameters
+        ----------
+        lt : LogicalTensor
+            Shape known, layout settled.
+        engine : Engine
+        address : int, default=0
+            Of `lt.nbytes` writable bytes; 0 leaves the tensor without data until `rebind`.
+        owner : object, optional
+            Kept alive with the tensor.
+
+        Notes
+        -----
+        For the runtime: the address is not checked, and the memory must outlive every use of the tensor.
+        """
+        cdef Tensor tensor = Tensor.__new__(Tensor)
+        tensor._describe(lt, engine)
+        tensor.nbytes = lt.nbytes
+        tensor.owner = owner
+        if address:
+            tensor.data = <char *>address if tensor.nbytes else &_nothing
+        return tensor
+
+    def rebind(self, data):
+        """Put other data of the same description in place of the user's; None leaves the tensor without data.
+
+        Raises
+        ------
+        StateError
+            The tensor allocated its memory itself.
+        InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
+            As for the constructor; the tensor keeps its old data.
+
+        Notes
+        -----
+        Threads: no execution may be using the tensor. The content counts as new (`invalidate`). Cost: 2 microseconds.
+        """
+        if self.resource is not None:
+            raise StateError(explain(f"tensor {self.lt_id} owns its memory", hint="make a tensor with data=array"))
+        if data is None:
+            self.data, self.owner = NULL, None
+        else:
+            self._bind(data)
+            self.content_version = next(_versions)
 
     cdef int _allocate(self) except -1:
         self.nbytes = self.lt.nbytes
