@@ -4,6 +4,7 @@
     op.py               Op: id, kind, attributes, inputs, outputs
     schema.py           the table of all op kinds: ports, types, attributes, rules   (checks.py, shapes.py: its rules)
     graph.py            Graph: add_op -> finalize -> get_partitions
+    json.py             reads and writes graphs in the format of oneDNN Graph's dumps
     view.py             GraphView: producers, consumers and a topological order, as the partitioner reads them
     pattern.py          Pattern: what a backend can run as one partition, as data
     partitioner.py      finds the patterns, keeps the partitions acyclic, orders them

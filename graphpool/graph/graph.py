@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import config
 from ..errors import GraphpoolError, InvalidArgumentError, InvalidGraphError, InvalidOpError, StateError, explain
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
+from .json import dump_graph, read_graph, write_graph
 from .op import Op
 from .partition import Partition
 from .partitioner import cover
@@ -14,6 +16,8 @@ from .schema import get_schema
 from .view import GraphView
 
 if TYPE_CHECKING:
+    import os
+
     from .logical_tensor import LogicalTensor
 
 __all__ = ["Graph"]
@@ -34,6 +38,8 @@ class Graph:
         Kind of the engines for which partitions will be compiled.
     fpmath : {"strict", "bf16", "f16", "tf32", "any"}, default="strict"
         Precision to which float32 arithmetic may be lowered.
+    apply_to_int : bool, default=False
+        Whether `fpmath` is meant for products of integers too.
 
     Raises
     ------
@@ -58,16 +64,60 @@ class Graph:
     True
     """
 
-    def __init__(self, engine_kind: str = "cpu", *, fpmath: str = "strict") -> None:
+    def __init__(self, engine_kind: str = "cpu", *, fpmath: str = "strict", apply_to_int: bool = False) -> None:
         self.engine_kind = check_engine_kind(engine_kind)
         if fpmath not in FPMATH_MODES:
             raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
         self.fpmath = fpmath
+        self.fpmath_apply_to_int = bool(apply_to_int)
         self._ops: dict[int, Op] = {}
         self._tensors: dict[int, LogicalTensor] = {}
         self._producer: dict[int, Op] = {}
         self._shapes: dict[int, tuple[int, ...] | None] = {}
         self._view: GraphView | None = None
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str], *, engine_kind: str | None = None) -> Graph:
+        """Read a graph that `to_json` wrote, or a dump of oneDNN Graph (``ONEDNN_GRAPH_DUMP``).
+
+        Parameters
+        ----------
+        path : path-like
+            A file of at most 16 MiB.
+        engine_kind : {"cpu", "gpu"}, optional
+            Instead of the one in the file.
+
+        Returns
+        -------
+        graph : Graph
+            Not finalised; tensors, layouts and attributes are as the file says, missing attributes completed.
+
+        Raises
+        ------
+        InvalidGraphError
+            The file is too long, no JSON, or not of the format; the message says where.
+        InvalidOpError, InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
+            An op or a tensor breaks a rule, as in `add_op`.
+        OSError
+            The file cannot be read.
+
+        Notes
+        -----
+        Source: the format of oneDNN 3.14's graph dump.
+        """
+        return read_graph(path, cls, engine_kind)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph to a file from which `from_json` makes an equal one, and which benchdnn reads.
+
+        With the environment variable ``GRAPHPOOL_GRAPH_DUMP=<folder>``, `finalize` writes every graph.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        write_graph(self, path)
 
     @property
     def ops(self) -> list[Op]:
@@ -187,6 +237,8 @@ class Graph:
         if self._view is None:
             view = GraphView(list(self._ops.values()))
             self._shapes = complete_shapes(view.ops)
+            if folder := config.get("graph_dump"):
+                dump_graph(self, folder)
             self._view = view
 
     def shape(self, tensor_id: int) -> tuple[int, ...] | None:
