@@ -133,7 +133,7 @@ cdef class CompiledPartition:
         outputs : sequence of Tensor, optional
             Where the results go, likewise; None lets the engine allocate them. They may share a buffer with an input
             only as `inplace_ports` says.
-        scratchpad : writable buffer, optional
+        scratchpad : Tensor or writable buffer, optional
             Memory for the temporaries, aligned to 64 bytes, of at least `scratchpad_nbytes`; it must not be used by
             another execution at the same time.
 
@@ -177,6 +177,12 @@ cdef class CompiledPartition:
     cdef int _run_program(self, char **bases, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
+        if type(scratchpad) is Tensor:
+            self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes)
+            bases[0] = (<Tensor>scratchpad).data
+            with nogil:
+                self.program.run(bases)
+            return 0
         if scratchpad is not None:
             PyObject_GetBuffer(scratchpad, &view, PyBUF_WRITABLE)
             try:
