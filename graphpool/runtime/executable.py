@@ -194,6 +194,11 @@ class Executable:
             and self._tensors[source].nbytes == self._tensors[target].nbytes
         }
 
+    @property
+    def implementations(self) -> tuple[tuple[str, ...], ...]:
+        """What runs each partition, one name a kernel call."""
+        return tuple(("host",) if s.compiled is None else s.compiled.implementations for s in self._steps)
+
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""
         return self._arenas.stats()
