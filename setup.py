@@ -7,8 +7,10 @@ of their own; only the extension ``graphpool._kernels._dispatch`` links them. Ev
 import os
 import platform
 import tempfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from sysconfig import get_platform
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -67,19 +69,21 @@ class BuildWithKernels(build_ext):
         return True
 
     def _kernel_library(self, isa, flags):
-        """Compile every kernel source for one instruction set; returns the path of the static library."""
-        folder = Path(self.build_temp, f"kernels_{isa}")
+        """Compile every kernel source for one instruction set; returns the path of the static library.
+
+        The objects do not depend on the interpreter, so they stay in ``build/kernels`` for every kind of build.
+        """
+        settings = repr((self.compiler.compiler_so, COMMON_FLAGS, flags))
+        folder = ROOT / "build" / "kernels" / f"{get_platform()}-{isa}-{zlib.crc32(settings.encode()):08x}"
         folder.mkdir(parents=True, exist_ok=True)
-        sources = [str(p) for p in sorted((KERNELS / "src").glob("*.c"))]
-        headers = [str(p) for p in sorted((KERNELS / "include").glob("*.h"))]
-        newest_header = max(os.path.getmtime(h) for h in headers)
+        newest_header = max(header.stat().st_mtime for header in (KERNELS / "include").glob("*.h"))
 
         def compile_one(source):
-            [target] = self.compiler.object_filenames([source], output_dir=str(folder))
-            newest = max(os.path.getmtime(source), newest_header)
-            if not os.path.exists(target) or os.path.getmtime(target) < newest:
+            [target] = self.compiler.object_filenames([str(source)], output_dir=str(folder))
+            newest = max(source.stat().st_mtime, newest_header)
+            if not Path(target).exists() or Path(target).stat().st_mtime < newest:
                 self.compiler.compile(
-                    [source],
+                    [str(source)],
                     output_dir=str(folder),
                     include_dirs=[str(KERNELS / "include")],
                     macros=[("GP_ISA", isa)],
@@ -88,7 +92,7 @@ class BuildWithKernels(build_ext):
             return target
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compile_one, sources))
+            objects = list(pool.map(compile_one, sorted((KERNELS / "src").glob("*.c"))))
         library = folder / f"libgp_kernels_{isa}.a"
         library.unlink(missing_ok=True)
         self.compiler.create_static_lib(objects, f"gp_kernels_{isa}", output_dir=str(folder))

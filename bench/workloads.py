@@ -78,7 +78,13 @@ def _post_op(g: GraphBuilder, kind: str, x: Any) -> Any:
 
 
 def _conv(
-    src: Any, weights: Any, tail: tuple[str, ...] = (), bias: bool = False, dtype: str = "f32", kind="Convolution", **attrs: Any
+    src: Any,
+    weights: Any,
+    tail: tuple[str, ...] = (),
+    bias: bool = False,
+    dtype: str = "f32",
+    kind="Convolution",
+    **attrs: Any,
 ):
     def build(g: GraphBuilder) -> None:
         given = CONV | {"data_format": "NCX", "weights_format": "OIX" if kind == "Convolution" else "IOX"} | attrs
@@ -115,7 +121,9 @@ def _pool(kind: str, src: Any, kernel: Any, tail: tuple[str, ...] = (), **attrs:
     return build
 
 
-def _norm(kind: str, shape: Any, params: int, stats: bool, dtype: str = "f32", tail: tuple[str, ...] = (), **attrs: Any):
+def _norm(
+    kind: str, shape: Any, params: int, stats: bool, dtype: str = "f32", tail: tuple[str, ...] = (), **attrs: Any
+):
     def build(g: GraphBuilder) -> None:
         begin = attrs.get("begin_norm_axis", -1)
         axis = 1 if attrs.get("data_format") == "NCX" else -1

@@ -5,7 +5,7 @@ Nothing here imports anything of graphpool but `errors`, so every package may us
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -47,7 +47,7 @@ _ML_DTYPES_NAMES = {
 }  # fmt: skip
 
 
-class DataType(str, Enum):
+class DataType(StrEnum):
     """Element type of a tensor, spelt as oneDNN spells it; a member equals its string (``DataType.F32 == "f32"``)."""
 
     F64 = "f64"
@@ -68,8 +68,6 @@ class DataType(str, Enum):
     U4 = "u4"
     BOOLEAN = "boolean"
     UNDEF = "undef"
-
-    __str__ = str.__str__
 
     @cached_property
     def bits(self) -> int:
@@ -94,7 +92,8 @@ class DataType(str, Enum):
         except ImportError as error:
             hint = "install the extra graphpool[dtypes]"
             raise UnsupportedError(explain(f"data type {self.value} needs ml_dtypes", hint=hint)) from error
-        return np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[self.value]))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[self.value]))
+        return dtype
 
     def nbytes(self, count: int) -> int:
         """Bytes that `count` elements take: 4-bit types are rounded up to whole bytes."""
@@ -127,7 +126,7 @@ def _by_numpy() -> dict[str, DataType]:
     return {name: DataType(key) for key, name in (_NUMPY_NAMES | _ML_DTYPES_NAMES).items()}
 
 
-class LayoutType(str, Enum):
+class LayoutType(StrEnum):
     """How the elements of a tensor lie in memory."""
 
     UNDEF = "undef"
@@ -135,18 +134,14 @@ class LayoutType(str, Enum):
     STRIDED = "strided"
     OPAQUE = "opaque"
 
-    __str__ = str.__str__
 
-
-class PropertyType(str, Enum):
+class PropertyType(StrEnum):
     """What a tensor's content does between executions."""
 
     UNDEF = "undef"
     VARIABLE = "variable"
     CONSTANT = "constant"
     HOST_SCALAR = "host_scalar"
-
-    __str__ = str.__str__
 
 
 @runtime_checkable

@@ -33,6 +33,9 @@ _PATCH_NBYTES = 1 << 20
 _PIXEL_BLOCK = (32, 1024)
 """Least and most pixels of a block: BLAS packs the weights anew for each block."""
 
+_LEAST_TASKS = 4
+"""Tasks into which even one small image divides, so that threads can share it."""
+
 _LAYOUT = np.dtype(
     [
         ("window", WINDOW_LAYOUT),
@@ -307,13 +310,19 @@ def _build(
     )  # fmt: skip
 
 
+def _pixel_block(p: _Convolution) -> int:
+    """Pixels of a task: what fits the bounds, but few enough for `_LEAST_TASKS` tasks in all."""
+    least, most = _PIXEL_BLOCK
+    parts = -(-_LEAST_TASKS // max(p.batch * p.groups, 1))
+    fit = min(_PATCH_NBYTES // (4 * max(p.depth, p.oc, 1)), -(-p.window.pixels // parts))
+    return min(max(fit, least), most, max(p.window.pixels, 1))
+
+
 def _plan(problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: bool) -> tuple[dict[str, Any], int]:
     """Fields of the parameter block and the size of the scratch, which holds tile, patches, weights and panel."""
     p = problem
     row, src_pixel, dst_pixel = p.weights_row(), p.source_pixel(), p.result_pixel()
-    pixels = min(
-        max(_PATCH_NBYTES // (4 * max(p.depth, p.oc, 1)), _PIXEL_BLOCK[0]), _PIXEL_BLOCK[1], max(p.window.pixels, 1)
-    )
+    pixels = _pixel_block(p)
     in_scratch = dst_pixel is None or (bool(epilogue) and dst_needs_scratch)
     sizes = (
         pixels * p.oc * 4 if in_scratch else 0,

@@ -30,7 +30,10 @@ PANEL_NBYTES = 512
 """Bytes of scratch that one row of a panel of the own loops takes (``GP_PANEL_NBYTES``)."""
 
 _BLOCKS = {"blas": (256, 512), "simd": (64, 512)}
-"""Rows and columns of a task: a tile stays in L2; BLAS gets more rows because it packs B anew for each tile."""
+"""Most rows and columns of a task: a tile stays in L2; BLAS gets more rows because it packs B anew for each tile."""
+
+_SMALL = 64**3
+"""Multiply-adds of a product (about 5 microseconds) from which on columns are split, so that threads can share it."""
 
 _LAYOUT = np.dtype(
     [
@@ -215,12 +218,22 @@ def matmul(
     return _build(problem, dtype, _choose(problem, impl, isa), epilogue, bool(epilogue) and dst_needs_scratch, isa)
 
 
+def _blocks(p: _Problem, impl: str) -> tuple[int, int]:
+    """Rows and columns of a task: even parts, and for the own loops whole panels, up to eight for few rows."""
+    most_rows, most_cols = _BLOCKS[impl]
+    rows, unit = max(min(most_rows, p.m), 1), 128 if p.m <= 2 else 48
+    parts = max(-(-p.n // most_cols), 1)
+    if impl == "simd" and p.m <= most_rows and p.m * p.n * p.k > _SMALL:
+        parts = max(parts, min(p.n // (2 * unit), 8))
+    return rows, max(min(-(-p.n // (parts * unit)) * unit, p.n), 1)
+
+
 def _build(
     problem: _Problem, dtype: str, impl: str, epilogue: bytes, tile_in_scratch: bool, isa: str | None
 ) -> KernelCall:
     """Blocks, scratch parts and parameter block of a problem."""
     p, itemsize = problem, 4 if dtype == "f32" else 8
-    rows, cols = (max(min(block, size), 1) for block, size in zip(_BLOCKS[impl], (p.m, p.n), strict=True))
+    rows, cols = _blocks(p, impl)
     on_blas = impl == "blas"
     pack_a = on_blas and needs_pack(p.m, p.k, p.a_row, p.a_col)
     pack_b = on_blas and needs_pack(p.k, p.n, p.b_row, p.b_col)

@@ -188,7 +188,7 @@ def batch_moments(
     Returns
     -------
     KernelCall
-        Arguments: src, mean, variance; the latter dense, f32, one a channel. Tasks: channels, by 16 where they are
+        Arguments: src, mean, variance; the latter dense, f32, one a channel. Tasks: channels, by 64 where they are
         contiguous.
 
     Raises
@@ -199,7 +199,7 @@ def batch_moments(
     axis = normalise_axis(channel_axis, len(shape))
     src = check_strides("src", shape, src_strides)
     values = _channels(shape, axis, [k for k in range(len(shape)) if k != axis], src, src)
-    width = 16 if values["by_channel"] else 1
+    width = _TILE if values["by_channel"] else 1
     values |= {
         "width": width, "group": 1, "stat_stride": (1, 1), "gamma": -1, "beta": -1, "mean": 1, "variance": 2, "dst": -1,
     }  # fmt: skip
@@ -220,7 +220,7 @@ def _number(**present: bool) -> dict[str, int]:
 def _single_stride(dims: Sequence[int], *strides: Sequence[int]) -> tuple[int, ...]:
     """The stride with which each operand walks these axes, taken as one."""
     merged, columns = split_axes(dims, *strides)
-    if len(merged) > 1 and prod(dims):
+    if len(merged) > 1 and 0 not in dims:
         raise UnsupportedError(
             explain(
                 "strides of normalised axes", accepted="axes that merge into one", got=strides, hint="reorder first"

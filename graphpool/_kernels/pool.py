@@ -52,7 +52,7 @@ def pooling(
         One to three axes each. The result extent decides between floor and ceil rounding; windows may stick out.
     src_strides, dst_strides : sequence of int
         (n, c, spatial...). Unit: elements. dst_strides also tells the order in which results are numbered for the
-        epilogue: (n, spatial..., c) where no spatial stride is smaller than the channel stride, else (n, c, spatial...).
+        epilogue: (n, spatial..., c) if no spatial stride is smaller than the channel stride, else (n, c, spatial...).
     strides, pads_begin, pads_end, dilations : sequence of int, optional
         Ones, zeros, zeros and ones by default.
     exclude_pad : bool, default=True

@@ -1,4 +1,4 @@
-"""The description of a computation: tensors, operations, graphs, partitions. Nothing here runs or allocates anything.
+"""The description of a computation: tensors, operations, graphs, partitions.
 
     logical_tensor.py   LogicalTensor: id, data type, shape, layout, property
     op.py               Op: id, kind, attributes, inputs, outputs
@@ -12,6 +12,8 @@
     backend.py          the Backend protocol and the registry; backends hand themselves in
 
     Graph -> view -> partitioner (patterns of the registered backends) -> Partition -> Backend.compile
+
+Nothing here runs or allocates anything.
 """
 
 from .backend import Backend, backends_for, register_backend

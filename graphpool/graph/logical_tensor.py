@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from builtins import property as accessor  # the class has an attribute of that name
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -64,10 +65,12 @@ class LogicalTensor:
     layout: LayoutType
     layout_id: int | None
     property: PropertyType
+    _nbytes: int | None
+    _signature: tuple[Any, ...]
 
     def __init__(
         self,
-        id: int,  # noqa: A002 - the field's word
+        id: int,
         dtype: DataType | str | Any,
         shape: Sequence[int] | None = None,
         *,
@@ -132,24 +135,26 @@ class LogicalTensor:
             fields["layout_id"] = None
         return LogicalTensor(**(fields | changes))
 
-    @property
+    @accessor
     def ndim(self) -> int | None:
         """Rank, or None when it is not known."""
         return None if self.shape is None else len(self.shape)
 
-    @property
+    @accessor
     def is_shape_known(self) -> bool:
         """Whether rank and all dimensions are known."""
         return self.shape is not None and UNKNOWN_DIM not in self.shape
 
-    @property
+    @accessor
     def is_dense(self) -> bool:
         """Whether the elements lie row-major without gaps (strided layout, shape known)."""
         return (
-            self.layout is LayoutType.STRIDED and self.is_shape_known and self.strides == dense_strides(self.shape or ())
+            self.layout is LayoutType.STRIDED
+            and self.is_shape_known
+            and self.strides == dense_strides(self.shape or ())
         )
 
-    @property
+    @accessor
     def size(self) -> int:
         """Number of elements.
 
@@ -163,7 +168,7 @@ class LogicalTensor:
             raise InvalidShapeError(explain(f"tensor {self.id} has no known shape", hint=hint), tensor_id=self.id)
         return prod(self.shape)
 
-    @property
+    @accessor
     def nbytes(self) -> int:
         """Bytes that the data takes, gaps of a strided layout included.
 
@@ -217,7 +222,7 @@ class LogicalTensor:
         return f"LogicalTensor({self.id}, {self.dtype.value!r}, {describe_shape(self.shape)}{extra})"
 
 
-def _rebuild(id: int, dtype: str, shape: tuple[int, ...] | None, keywords: dict[str, Any]) -> LogicalTensor:  # noqa: A002
+def _rebuild(id: int, dtype: str, shape: tuple[int, ...] | None, keywords: dict[str, Any]) -> LogicalTensor:
     return LogicalTensor(id, dtype, shape, **keywords)
 
 

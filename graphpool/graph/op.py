@@ -46,7 +46,7 @@ class Op:
 
     def __init__(
         self,
-        id: int,  # noqa: A002 - the field's word
+        id: int,
         kind: str,
         inputs: Iterable[LogicalTensor] = (),
         outputs: Iterable[LogicalTensor] = (),
@@ -54,7 +54,7 @@ class Op:
         **attrs: Any,
     ) -> None:
         if type(id) is not int or id < 0:
-            id = _check_op_id(id)  # noqa: A001
+            id = _check_op_id(id)
         self.id = id
         self.kind = kind
         self.name = f"{kind}_{id}" if name is None else name
@@ -85,7 +85,7 @@ class Op:
 
 
 def _rebuild(
-    id: int,  # noqa: A002
+    id: int,
     kind: str,
     inputs: tuple[LogicalTensor, ...],
     outputs: tuple[LogicalTensor, ...],

@@ -8,6 +8,8 @@
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
 
     execute(stream, inputs, outputs) -> bind pointers -> lease an arena -> Program.run -> release
+
+What an execution changes lives in its arena; everything else may be used by any number of threads.
 """
 
 from ._compiled import CompiledPartition
@@ -15,5 +17,6 @@ from ._program import Program
 from ._stream import Event, Stream
 from ._tensor import Tensor
 from .engine import Engine
+from .model import Model
 
-__all__ = ["CompiledPartition", "Engine", "Event", "Program", "Stream", "Tensor"]
+__all__ = ["CompiledPartition", "Engine", "Event", "Model", "Program", "Stream", "Tensor"]

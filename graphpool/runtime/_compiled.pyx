@@ -10,6 +10,8 @@ from ._program cimport Program
 from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 
+import warnings
+
 from . import blas_threads
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 
@@ -131,7 +133,7 @@ cdef class CompiledPartition:
         outputs : sequence of Tensor, optional
             Where the results go, likewise; None lets the engine allocate them. They may share a buffer with an input
             only as `inplace_ports` says.
-        scratchpad : writable buffer, optional
+        scratchpad : Tensor or writable buffer, optional
             Memory for the temporaries, aligned to 64 bytes, of at least `scratchpad_nbytes`; it must not be used by
             another execution at the same time.
 
@@ -175,6 +177,12 @@ cdef class CompiledPartition:
     cdef int _run_program(self, char **bases, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
+        if type(scratchpad) is Tensor:
+            self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes)
+            bases[0] = (<Tensor>scratchpad).data
+            with nogil:
+                self.program.run(bases)
+            return 0
         if scratchpad is not None:
             PyObject_GetBuffer(scratchpad, &view, PyBUF_WRITABLE)
             try:
@@ -308,6 +316,12 @@ cdef class CompiledPartition:
         """Give back the arenas; executions that are running finish first, new ones are refused. Idempotent."""
         self.closed = True
         self.arenas.close()
+
+    def __del__(self):
+        if not self.closed and self.arenas is not None:
+            if self.arenas.stats().nbytes:
+                warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
+            self.close()
 
     def __enter__(self):
         return self

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import ScheduleError, explain
+from graphpool.errors import ScheduleError, explain
+
 from .instructions import CURRENT_STREAM, AddEvent, Run, SetStream, StreamBarrier, WaitEvent
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import operator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, InvalidGraphError, explain
+from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -47,13 +47,13 @@ class DependencyGraph:
     InvalidGraphError
         A node depends on itself, or a cycle (field ``cycle``: its nodes).
     InvalidArgumentError
-        Not a pair, a number outside the graph (``node``), a cost that is negative or not finite (``node``, ``cost``), or
-        a sequence of the wrong length.
+        Not a pair, a number outside the graph (``node``), a cost that is negative or not finite (``node``, ``cost``),
+        or a sequence of the wrong length.
 
     Notes
     -----
-    Ownership: copies what it is given. Threads: safe, it never changes. Cost: O(nodes + edges); the transitive
-    reduction, taken once when a policy asks for it, is O(nodes * edges / 64) and keeps nodes**2 / 8 bytes while it runs.
+    Ownership: copies what it is given. Threads: safe, it never changes. Cost: O(nodes + edges). The transitive
+    reduction is taken once, when a policy asks for it: O(nodes * edges / 64), and nodes**2 / 8 bytes while it runs.
     Source: pruning and reduction as in RAF's dependency graph; order of nodes as its post-order visit.
 
     Examples
@@ -166,7 +166,9 @@ def as_costs(costs: Sequence[float] | None, count: int, what: str = "costs") -> 
         return (1,) * count
     values = tuple(costs)
     if len(values) != count:
-        raise InvalidArgumentError(explain(f"{what} of wrong length", accepted=count, got=len(values)), length=len(values))
+        raise InvalidArgumentError(
+            explain(f"{what} of wrong length", accepted=count, got=len(values)), length=len(values)
+        )
     for node, cost in enumerate(values):
         if not _is_cost(cost):
             message = explain(f"{what}[{node}] is no cost", accepted="a finite number, at least 0", got=repr(cost))
@@ -176,7 +178,7 @@ def as_costs(costs: Sequence[float] | None, count: int, what: str = "costs") -> 
 
 def _is_cost(cost: object) -> bool:
     try:
-        return 0 <= cost < math.inf  # type: ignore[operator,no-any-return]
+        return 0 <= cost < math.inf  # type: ignore[operator]
     except TypeError:
         return False
 

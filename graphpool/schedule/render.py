@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnsupportedError, explain
+from graphpool.errors import UnsupportedError, explain
 
 if TYPE_CHECKING:
     from .simulation import Simulation

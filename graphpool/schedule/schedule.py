@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, explain
+
 from .instructions import AddEvent, Instruction, Run, SetStream, StreamBarrier, WaitEvent
 from .render import draw, trace_events
 
@@ -81,6 +82,11 @@ class Schedule:
     def streams(self) -> list[list[int]]:
         """Nodes of each stream of `stream_ids`, in the order they run there."""
         return [list(nodes) for nodes in self._nodes_by_stream.values()]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Nodes in issue order."""
+        return tuple(node for i in self.instructions if isinstance(i, Run) for node in i.nodes)
 
     @property
     def num_waits(self) -> int:

@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, explain
+
 from .control import Task, control_tasks
 from .graph import as_costs
 

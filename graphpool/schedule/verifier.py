@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import ScheduleError, explain
+from graphpool.errors import ScheduleError, explain
+
 from .control import before_sets, control_tasks, task_of_node
 
 if TYPE_CHECKING:

@@ -22,7 +22,10 @@ TOLERANCE = {
 
 
 def run_partitions(
-    partitions: list[gp.Partition], values: dict[int, np.ndarray], engine: gp.Engine, shapes: dict[int, Any] | None = None
+    partitions: list[gp.Partition],
+    values: dict[int, np.ndarray],
+    engine: gp.Engine,
+    shapes: dict[int, Any] | None = None,
 ) -> dict[int, np.ndarray]:
     """Compile and execute all partitions in order; the content of every tensor that crosses a partition's border."""
     values = dict(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 from graphpool.schedule import DependencyGraph
@@ -48,7 +49,7 @@ def fork_join(branches: int, length: int, costs: tuple[float, ...] | None = None
     edges = []
     for branch in range(branches):
         chain = [0, *range(1 + branch * length, 1 + (branch + 1) * length), sink]
-        edges += zip(chain, chain[1:], strict=False)
+        edges += itertools.pairwise(chain)
     return DependencyGraph(edges, costs)
 
 
@@ -92,15 +93,15 @@ def series_parallel(depth: int, rng: random.Random) -> list[tuple[int, int]]:
     return edges
 
 
-def stacked(modules: int, branches: int, length: int) -> list[tuple[int, int]]:
-    """Fork-joins of unequal branches one after another."""
+def stacked(modules: int, branches: int, length: int, even: bool = False) -> list[tuple[int, int]]:
+    """Fork-joins one after another; branches have 1 to `length` nodes in turn, or all `length`."""
     edges: list[tuple[int, int]] = []
     entry, count = 0, 1
     for _ in range(modules):
         last = []
         for branch in range(branches):
             previous = entry
-            for _ in range(1 + branch % length):
+            for _ in range(length if even else 1 + branch % length):
                 edges.append((previous, count))
                 previous, count = count, count + 1
             last.append(previous)

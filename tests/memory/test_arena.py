@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import pickle
 import threading
 import time
@@ -43,7 +44,7 @@ def test_leases_held_together_have_arenas_of_their_own(host):
     with ArenaPool(host, 4096, alignment=256) as pool:
         leases = [pool.lease() for _ in range(20)]
         addresses = sorted(lease.address for lease in leases)
-        assert all(b - a >= 4096 for a, b in zip(addresses, addresses[1:], strict=False))
+        assert all(b - a >= 4096 for a, b in itertools.pairwise(addresses))
         assert all(address % 256 == 0 for address in addresses)
         stats = pool.stats()
         assert (stats.arenas, stats.leased, stats.free, stats.nbytes) == (20, 20, 0, 20 * 4096)
@@ -260,10 +261,9 @@ def test_reserved_arenas_survive_trim(host):
 
 
 def test_reserve_counts_arenas_that_exist(host):
-    with ArenaPool(host, 64) as pool:
-        with pool.lease():
-            assert pool.reserve(1) == 0
-            assert pool.reserve(1) == 64
+    with ArenaPool(host, 64) as pool, pool.lease():
+        assert pool.reserve(1) == 0
+        assert pool.reserve(1) == 64
 
 
 def test_reserve_beyond_the_maximum_changes_nothing(host):
@@ -389,9 +389,9 @@ def test_a_waiter_gets_what_another_pool_gives_back(host):
 
 def test_a_request_beyond_the_budget_is_refused_at_once(host):
     budget = Budget(100)
-    with ArenaPool(host, 60, budget=budget) as small, ArenaPool(host, 101, budget=budget) as large:
-        with small.lease(), pytest.raises(OutOfMemoryError, match="budget"):
-            large.lease()
+    small, large = ArenaPool(host, 60, budget=budget), ArenaPool(host, 101, budget=budget)
+    with small, large, small.lease(), pytest.raises(OutOfMemoryError, match="budget"):
+        large.lease()
 
 
 def test_the_child_of_a_fork_has_fresh_locks_and_its_own_leases(host):

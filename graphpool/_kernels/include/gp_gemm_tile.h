@@ -99,7 +99,7 @@ static void GP_T(panel_product)(int64_t m, int64_t cols, int64_t k, gp_matrix a,
     const int height = vectors > GP_VECTORS ? GP_WIDE_ROWS : GP_ROWS;
     const int64_t width = (int64_t)vectors * GP_LANES;
     GP_REAL edge[GP_ROWS * GP_VECTORS * GP_LANES];
-    if (b.col_stride != 1 || cols < width || m >= GP_PACK_FROM) {
+    if (k > 0 && (b.col_stride != 1 || cols < width || m >= GP_PACK_FROM)) {
         GP_T(pack_panel)(k, cols, width, b, panel);
         b = (gp_matrix){panel, width, 1};
     }

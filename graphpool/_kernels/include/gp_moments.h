@@ -25,15 +25,35 @@ GP_INLINE void gp_merge_moments(gp_moments *a, double count, double mean, double
     a->count = total;
 }
 
-static inline __attribute__((unused)) void gp_add_moments(gp_moments *sum, const float *x, int64_t n)
+/* Sums of (x - shift) and of its squares over at most GP_SUM_BLOCK elements. */
+GP_INLINE void gp_block_deviations(const float *x, int64_t n, float shift, double *sum, double *squares)
 {
-    for (int64_t i = 0; i < n; i += GP_MOMENT_BLOCK) {
-        const int64_t size = gp_min(n - i, GP_MOMENT_BLOCK);
-        const double mean = gp_row_sum(GP_TERM_VALUE, x + i, size, 0) / (double)size;
-        const float shift = (float)mean;
-        const double lost = mean - shift;  /* deviations from `shift` exceed those from the mean by this much */
-        const double squares = gp_row_sum(GP_TERM_SQUARE, x + i, size, shift);
-        gp_merge_moments(sum, (double)size, mean, squares - (double)size * lost * lost);
+    const gp_vf s = gp_splat(shift);
+    gp_vf d1[2] = {{0}, {0}}, d2[2] = {{0}, {0}};
+    for (int64_t i = 0; i < n; i += 2 * GP_VL)
+#pragma GCC unroll 2
+        for (int64_t v = 0; v < 2; v++) {
+            const int64_t at = i + v * GP_VL;
+            const gp_vf d = (at + GP_VL <= n ? gp_load(x + at) : at < n ? gp_load_part(x + at, n - at, shift) : s) - s;
+            d1[v] += d;
+            d2[v] = gp_vfma(d, d, d2[v]);
+        }
+    const double part = gp_lane_sum(d2[0] + d2[1]);
+    *sum += gp_lane_sum(d1[0] + d1[1]);
+    *squares += gp_is_sum_sound(GP_TERM_SQUARE, part) ? part : gp_block_sum_f64(GP_TERM_SQUARE, x, n, shift);
+}
+
+/* The sum of deviations from a mean in f32 is what rounding took from the mean (corrected two-pass algorithm). */
+static inline __attribute__((unused)) void gp_add_moments(gp_moments *total, const float *x, int64_t n)
+{
+    for (int64_t first = 0; first < n; first += GP_MOMENT_BLOCK) {
+        const int64_t size = gp_min(n - first, GP_MOMENT_BLOCK);
+        const float shift = (float)(gp_row_sum(GP_TERM_VALUE, x + first, size, 0) / (double)size);
+        double sum = 0, squares = 0;
+        for (int64_t i = first; i < first + size; i += GP_SUM_BLOCK)
+            gp_block_deviations(x + i, gp_min(first + size - i, GP_SUM_BLOCK), shift, &sum, &squares);
+        const double lost = sum / (double)size;
+        gp_merge_moments(total, (double)size, shift + lost, squares - lost * sum);
     }
 }
 

@@ -10,6 +10,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__FMA__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
 #if defined(__AVX512F__)
 #define GP_VL 16
 #elif defined(__AVX2__)
@@ -48,13 +54,17 @@ GP_INLINE void gp_store(float *to, gp_vf v)
     memcpy(to, &v, sizeof v);
 }
 
-/* The first n < GP_VL elements; the other lanes hold `fill`. */
+/* The first n elements, 0 <= n < GP_VL; the other lanes hold `fill`. */
 GP_INLINE gp_vf gp_load_part(const float *from, int64_t n, float fill)
 {
+#if defined(__AVX512F__)
+    return _mm512_mask_loadu_ps(gp_splat(fill), (__mmask16)((1u << n) - 1), from);
+#else
     float lanes[GP_VL];
     for (int64_t i = 0; i < GP_VL; i++)
         lanes[i] = i < n ? from[i] : fill;
     return gp_load(lanes);
+#endif
 }
 
 /* Lane by lane a > b ? a : b: a NaN in a is passed over, a NaN in b stays. */
@@ -62,6 +72,20 @@ GP_INLINE gp_vf gp_vmax(gp_vf a, gp_vf b)
 {
     const gp_vi greater = a > b;
     return (gp_vf)(((gp_vi)a & greater) | ((gp_vi)b & ~greater));
+}
+
+/* a * b + c in one rounding where there is an instruction for it: ISO C does not let the compiler contract. */
+GP_INLINE gp_vf gp_vfma(gp_vf a, gp_vf b, gp_vf c)
+{
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, c);
+#elif defined(__ARM_NEON)
+    return vfmaq_f32(c, a, b);
+#else
+    return a * b + c;
+#endif
 }
 
 GP_INLINE float gp_lane_sum(gp_vf v)
@@ -105,8 +129,8 @@ static inline __attribute__((unused)) float gp_row_max(const float *x, int64_t n
     return gp_lane_max(gp_vmax(gp_vmax(m[0], m[1]), gp_vmax(m[2], m[3])));
 }
 
-/* What a sum adds up: x, |x|, or (x - shift)^2. */
-enum gp_term { GP_TERM_VALUE, GP_TERM_ABS, GP_TERM_SQUARE };
+/* What a sum adds up: x, |x|, (x - shift)^2, or x - shift. */
+enum gp_term { GP_TERM_VALUE, GP_TERM_ABS, GP_TERM_SQUARE, GP_TERM_DEVIATION };
 
 GP_INLINE gp_vf gp_vterm(enum gp_term term, gp_vf x, gp_vf shift)
 {
@@ -114,7 +138,7 @@ GP_INLINE gp_vf gp_vterm(enum gp_term term, gp_vf x, gp_vf shift)
         return (gp_vf)((gp_vi)x & 0x7fffffff);
     if (term == GP_TERM_SQUARE)
         return (x - shift) * (x - shift);
-    return x;
+    return term == GP_TERM_DEVIATION ? x - shift : x;
 }
 
 GP_INLINE float gp_block_sum_f32(enum gp_term term, const float *x, int64_t n, float shift)
@@ -133,7 +157,37 @@ GP_INLINE float gp_block_sum_f32(enum gp_term term, const float *x, int64_t n, f
     return gp_lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* The same in f64, in 8 lanes. */
+GP_INLINE void gp_sum_strip(enum gp_term term, const float *const *rows, int64_t n, int64_t first, int64_t w,
+                            const float *shift, float *sum, const int is_whole)
+{
+    gp_vf total[4] = {{0}, {0}, {0}, {0}};
+    for (int64_t i = 0; i < n; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++) {
+            const int64_t at = first + v * GP_VL, left = is_whole ? GP_VL : w - at;
+            if (left > 0)
+                total[v] += gp_vterm(term, left < GP_VL ? gp_load_part(rows[i] + at, left, 0) : gp_load(rows[i] + at),
+                                     shift ? gp_load(shift + at) : (gp_vf){0});
+        }
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++)
+        gp_store(sum + first + v * GP_VL, total[v]);
+}
+
+/* sum[j] = the sum of the terms rows[i][j] over n rows, for w columns; in f32, so for few rows. Accumulators stay in
+ * registers. shift, where it is not NULL, and sum hold one float a column, w rounded up to a multiple of 64.
+ */
+GP_INLINE void gp_sum_columns(enum gp_term term, const float *const *rows, int64_t n, int64_t w, const float *shift,
+                              float *sum)
+{
+    int64_t j = 0;
+    for (; j + 4 * GP_VL <= w; j += 4 * GP_VL)
+        gp_sum_strip(term, rows, n, j, w, shift, sum, 1);
+    if (j < w)
+        gp_sum_strip(term, rows, n, j, w, shift, sum, 0);
+}
+
+/* The same as gp_block_sum_f32 in f64, in 8 lanes. */
 GP_INLINE double gp_block_sum_f64(enum gp_term term, const float *x, int64_t n, float shift)
 {
     const double s = term == GP_TERM_SQUARE ? shift : 0;

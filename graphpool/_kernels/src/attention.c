@@ -25,7 +25,7 @@ enum { BATCH, HEAD, ROW, ELEMENT };
 
 typedef struct {
     int64_t batch, heads, heads_per_kv, queries, keys, depth, value_depth;
-    int64_t q[4], k[4], v[4], dst[4], additive[4], boolean[4];  /* strides of batch, head, row (query or key), element */
+    int64_t q[4], k[4], v[4], dst[4], additive[4], boolean[4];      /* strides of batch, head, row, element */
     int64_t by_row, block;                                      /* block: queries of a task */
     int64_t is_causal, causal_offset;                           /* query i sees the keys up to i + causal_offset */
     int64_t is_divisor, has_cap, inf_as_zero, has_program;
@@ -71,7 +71,7 @@ static block get_block(const attention_params *p, void *const *args, int64_t tas
 
 /* ---- scores: cap and masks ------------------------------------------------------------------------------------- */
 
-/* Scores s[j][i] of n keys from `key` on, for `queries` queries from `query` on (counted in the block), rows of `ld`. */
+/* Scores s[j][i] of n keys from `key` on, for `queries` queries from number `query` of the block on; rows of `ld`. */
 static void adjust_scores(const attention_params *p, const block *b, int64_t key, int64_t n, int64_t query,
                           int64_t queries, float *s, int64_t ld)
 {
@@ -128,7 +128,7 @@ GP_INLINE void multiply_registers(const float *a, int64_t a_row, int64_t a_k, co
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                sum[r][v] += a[r * a_row + k * a_k] * lane[v];
+                sum[r][v] = gp_vfma(gp_splat(a[r * a_row + k * a_k]), lane[v], sum[r][v]);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -232,13 +232,13 @@ static float dot(const float *a, const float *b, int64_t n)
     gp_vf sum[2] = {{0}, {0}};
     int64_t i = 0;
     for (; i + 2 * GP_VL <= n; i += 2 * GP_VL) {
-        sum[0] += gp_load(a + i) * gp_load(b + i);
-        sum[1] += gp_load(a + i + GP_VL) * gp_load(b + i + GP_VL);
+        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
+        sum[1] = gp_vfma(gp_load(a + i + GP_VL), gp_load(b + i + GP_VL), sum[1]);
     }
     for (; i + GP_VL <= n; i += GP_VL)
-        sum[0] += gp_load(a + i) * gp_load(b + i);
+        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
     if (i < n)
-        sum[1] += gp_load_part(a + i, n - i, 0) * gp_load_part(b + i, n - i, 0);
+        sum[1] = gp_vfma(gp_load_part(a + i, n - i, 0), gp_load_part(b + i, n - i, 0), sum[1]);
     return gp_lane_sum(sum[0] + sum[1]);
 }
 

@@ -51,26 +51,33 @@ static gp_moments get_channel_moments(const channel_params *p, const float *src,
     return m;
 }
 
-/* Merge the moments of w channels over n rows. */
-static void add_rows(const float *const *rows, int64_t n, int64_t w, gp_moments *m)
+/* Moments of a tile: its channels have the count in common. */
+typedef struct {
+    double count, mean[TILE], m2[TILE];
+} tile_moments;
+
+/* Merge n rows of w channels; the algorithm is that of gp_add_moments. */
+static void add_rows(const float *const *rows, int64_t n, int64_t w, tile_moments *t)
 {
-    float mean[TILE] = {0}, m2[TILE] = {0};
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < w; j++)
-            mean[j] += rows[i][j];
+    float mean[TILE] = {0}, sum[TILE], squares[TILE];
+    gp_sum_columns(GP_TERM_VALUE, rows, n, w, NULL, mean);
     for (int64_t j = 0; j < w; j++)
         mean[j] /= (float)n;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < w; j++)
-            m2[j] += (rows[i][j] - mean[j]) * (rows[i][j] - mean[j]);
-    for (int64_t j = 0; j < w; j++)
-        gp_merge_moments(m + j, (double)n, mean[j], m2[j]);
+    gp_sum_columns(GP_TERM_DEVIATION, rows, n, w, mean, sum);
+    gp_sum_columns(GP_TERM_SQUARE, rows, n, w, mean, squares);
+    const double total = t->count + (double)n, share = (double)n / total, weight = t->count * share;
+    for (int64_t j = 0; j < w; j++) {
+        const double lost = sum[j] * (1.0 / (double)n), delta = mean[j] + lost - t->mean[j];
+        t->m2[j] += squares[j] - lost * sum[j] + delta * delta * weight;
+        t->mean[j] += delta * share;
+    }
+    t->count = total;
 }
 
 /* Moments of w <= TILE channels, side by side. */
 static void get_tile_moments(const channel_params *p, const float *src, int64_t w, gp_moments *m)
 {
-    memset(m, 0, w * sizeof *m);
+    tile_moments t = {0};
     for (int64_t first = 0; first < p->npoints; first += TILE_ROWS) {
         const int64_t n = gp_min(TILE_ROWS, p->npoints - first);
         const float *rows[TILE_ROWS];
@@ -79,8 +86,10 @@ static void get_tile_moments(const channel_params *p, const float *src, int64_t 
             gp_offsets(&p->points, first + i, at);
             rows[i] = src + at[0];
         }
-        add_rows(rows, n, w, m);
+        add_rows(rows, n, w, &t);
     }
+    for (int64_t j = 0; j < w; j++)
+        m[j] = (gp_moments){t.count, t.mean[j], t.m2[j]};
 }
 
 /* Moments of the n channels at src. */

@@ -7,7 +7,7 @@
 #include "gp_vec.h"
 
 #define TASK 4096  /* elements of a task */
-#define LANES 16   /* blocks of four words that are made together */
+#define LANES 64   /* blocks of four words that are made together: enough that loops are vectorised, not unrolled */
 
 typedef struct {
     int64_t size, has_mask;

@@ -116,22 +116,24 @@ static double column_sum_f64(enum gp_term term, const float *const *rows, int64_
 /* Add the terms of n rows of w columns; where f32 does not hold the sum, f64 does. */
 GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n, int64_t w, double *sum)
 {
-    float part[TILE] = {0};
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < w; j++) {
-            const float x = rows[i][j];
-            part[j] += term == GP_TERM_SQUARE ? x * x : term == GP_TERM_ABS ? fabsf(x) : x;
-        }
+    float part[TILE];
+    gp_sum_columns(term, rows, n, w, NULL, part);
+    int sound = 1;
     for (int64_t j = 0; j < w; j++)
-        sum[j] += gp_is_sum_sound(term, part[j]) ? part[j] : column_sum_f64(term, rows, n, j);
+        sound &= (fabsf(part[j]) < 1e37f) & (term != GP_TERM_SQUARE || part[j] > 1e-30f);
+    for (int64_t j = 0; j < w; j++)
+        sum[j] += sound ? part[j] : column_sum_f64(term, rows, n, j);
 }
 
 static void add_exps(const float *const *rows, int64_t n, int64_t w, state *s)
 {
-    float part[TILE] = {0};
-    for (int64_t i = 0; i < n; i++)
+    float part[TILE] = {0}, exps[TILE];
+    for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < w; j++)
-            part[j] += gp_exp(rows[i][j] - s->shift[j]);
+            exps[j] = gp_exp(rows[i][j] - s->shift[j]);
+        for (int64_t j = 0; j < w; j++)
+            part[j] += exps[j];
+    }
     for (int64_t j = 0; j < w; j++)
         s->sum[j] += part[j];
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
     from ...graph.partition import Partition
+    from ...graph.pattern import Pattern
     from .lowering import Buffer, Step
 
 __all__ = ["CpuBackend"]
@@ -39,7 +40,7 @@ class CpuBackend:
     name = "cpu"
     engine_kind = "cpu"
     priority = 100
-    patterns = PATTERNS
+    patterns: Sequence[Pattern] = PATTERNS
 
     def supports(self, op: Op) -> bool:
         """Whether the backend runs this op."""
@@ -131,12 +132,12 @@ def find_inplace_ports(
                 first_write.setdefault(value.buffer.base, number)
     pairs: list[tuple[int, int]] = []
     for j, output in enumerate(outputs, FIRST_EXTERNAL + len(inputs)):
-        number = first_write.get(j)
-        if number is None or not steps[number].is_elementwise:
+        writer = first_write.get(j)
+        if writer is None or not steps[writer].is_elementwise:
             continue
         for i, source in enumerate(inputs, FIRST_EXTERNAL):
             is_free = source.property is not PropertyType.CONSTANT and all(source.id != pair[0] for pair in pairs)
-            if is_free and last_use.get(i) == number and source.has_same_content_type(output):
+            if is_free and last_use.get(i) == writer and source.has_same_content_type(output):
                 pairs.append((source.id, output.id))
                 break
     return pairs

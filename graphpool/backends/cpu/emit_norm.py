@@ -22,7 +22,7 @@ def lower_norm(lowering: Lowering, group: Group) -> None:
     """Normalisation with gamma, beta and statistics, post-ops behind it."""
     op = group.anchor
     assert op is not None
-    source = lowering.typed(lowering.value(op.inputs[0].id))
+    source = lowering.dense(lowering.value(op.inputs[0].id))
     affine = [lowering.dense(lowering.value(tensor.id)) for tensor in op.inputs[1:]]
     statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
     epilogue = make_epilogue(lowering, group)
@@ -37,7 +37,6 @@ def lower_norm(lowering: Lowering, group: Group) -> None:
             beta=beta,
             keep_stats=keep_stats,
             epsilon=epsilon,
-            src_strides=source.strides,
             epilogue=epilogue.block,
         )
     else:
@@ -49,7 +48,6 @@ def lower_norm(lowering: Lowering, group: Group) -> None:
             beta=beta,
             keep_stats=keep_stats,
             epsilon=epsilon,
-            src_strides=source.strides,
             epilogue=epilogue.block,
         )
     lowering.emit(call, [source, *affine, *statistics, epilogue.place, *epilogue.operands], epilogue.name)
@@ -106,9 +104,7 @@ def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
         lowering.finish(tensor.id, batch)
 
 
-def _normalise(
-    lowering: Lowering, op: Op, source: Value, moments: list[Value], affine: list[Value], axis: int
-) -> None:
+def _normalise(lowering: Lowering, op: Op, source: Value, moments: list[Value], affine: list[Value], axis: int) -> None:
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta."""
     region = Region(lowering, source.shape)
     mean, variance = (region.load_along(moment, axis) for moment in moments)

@@ -37,7 +37,7 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
     begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=transposed)
     result_axis = channel_axis(len(source.shape), op.attrs["data_format"])
     epilogue = make_epilogue(lowering, group, bias, result_axis)
-    own = {"output_padding": per_axis(op.attrs, "output_padding", len(kernel), 0)} if transposed else {}
+    own: dict[str, Any] = {"output_padding": per_axis(op.attrs, "output_padding", len(kernel), 0)} if transposed else {}
     call = (convolution_transpose if transposed else convolution)(
         image["batch"],
         image["channels"],

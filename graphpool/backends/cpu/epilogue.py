@@ -42,7 +42,9 @@ class Epilogue:
         return self.place.dtype is DataType.F32 and self.place.is_dense
 
 
-def make_epilogue(lowering: Lowering, group: Group, bias: Value | None = None, bias_axis: int | None = None) -> Epilogue:
+def make_epilogue(
+    lowering: Lowering, group: Group, bias: Value | None = None, bias_axis: int | None = None
+) -> Epilogue:
     """The epilogue of a group with an anchor.
 
     Parameters

@@ -170,7 +170,9 @@ def _select(region: Region, op: Op) -> Any:
 
 def _bias_add(region: Region, op: Op) -> Any:
     bias = region.lowering.value(op.inputs[1].id)
-    return region.binary("add", region.get(op.inputs[0].id), region.load_along(bias, channel_axis(op, len(region.shape))))
+    return region.binary(
+        "add", region.get(op.inputs[0].id), region.load_along(bias, channel_axis(op, len(region.shape)))
+    )
 
 
 def _prelu(region: Region, op: Op) -> Any:

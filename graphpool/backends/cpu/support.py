@@ -69,7 +69,7 @@ def _has_axes_attribute(op: Op) -> bool:
 
 
 def _is_not_grouped(op: Op) -> bool:
-    return op.attrs["qtype"] != "per_group"
+    return bool(op.attrs["qtype"] != "per_group")
 
 
 _CONDITIONS = {

@@ -65,7 +65,9 @@ class ReferenceBackend:
                     ),
                     tensor_id=tensor.id,
                 )
-        outputs = [tensor.replace(layout="strided") if tensor.layout is LayoutType.ANY else tensor for tensor in outputs]
+        outputs = [
+            tensor.replace(layout="strided") if tensor.layout is LayoutType.ANY else tensor for tensor in outputs
+        ]
         run = partial(run_ops, partition.ops, [t.id for t in inputs], {t.id: t.shape for t in outputs})
         return CompiledPartition(
             partition,

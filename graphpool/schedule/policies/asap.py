@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from ..instructions import AddEvent, Instruction, Run, SetStream, WaitEvent
-from ..schedule import Schedule
+from graphpool.schedule.instructions import AddEvent, Instruction, Run, SetStream, WaitEvent
+from graphpool.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..graph import DependencyGraph
+    from graphpool.schedule.graph import DependencyGraph
 
 __all__ = ["asap", "chain_order"]
 
@@ -43,8 +43,8 @@ def asap(graph: DependencyGraph, weights: Sequence[float] | None = None) -> Sche
     Notes
     -----
     Ownership: shares `graph`. Threads: safe. Cost: O(nodes * streams + edges) after the transitive reduction.
-    Source: RAF's ASAP schedule; its programs are reproduced with stream and event ids. Ties keep the order of the visit.
-
+    Source: RAF's ASAP schedule; its programs are reproduced with stream and event ids. Ties keep the
+    order of the visit.
     """
     tail = graph.tails((1,) * graph.num_nodes if weights is None else weights)
     before, after = _heavy_edges(graph, tail)
@@ -65,9 +65,7 @@ def _heavy_edges(graph: DependencyGraph, tail: list[float]) -> tuple[dict[int, i
     return before, after
 
 
-def chain_order(
-    graph: DependencyGraph, tail: list[float], before: dict[int, int], after: dict[int, int]
-) -> list[int]:
+def chain_order(graph: DependencyGraph, tail: list[float], before: dict[int, int], after: dict[int, int]) -> list[int]:
     """Issue order that stays on a chain while it can and starts the chain with the heaviest tail next.
 
     `before` and `after` name the neighbours of a node in its chain.
@@ -90,9 +88,7 @@ def chain_order(
     return order
 
 
-def _streams(
-    graph: DependencyGraph, order: list[int], before: dict[int, int], after: dict[int, int]
-) -> dict[int, int]:
+def _streams(graph: DependencyGraph, order: list[int], before: dict[int, int], after: dict[int, int]) -> dict[int, int]:
     """Stream of each node: that of its chain, else the newest whose chain ended before the node, else a new one."""
     reach = graph.descendants()
     stream_of: dict[int, int] = {}

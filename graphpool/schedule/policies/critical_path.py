@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from ...errors import InvalidArgumentError, explain
-from ..emit import emit
-from ..schedule import Schedule
+from graphpool.errors import InvalidArgumentError, explain
+from graphpool.schedule.schedule import Schedule
+
+from .emit import emit
 
 if TYPE_CHECKING:
-    from ..graph import DependencyGraph
+    from graphpool.schedule.graph import DependencyGraph
 
 __all__ = ["check_streams", "list_schedule", "sequential"]
 
@@ -80,7 +81,8 @@ def _place(graph: DependencyGraph, streams: int) -> tuple[list[int], list[int]]:
     rank = {node: index for index, node in enumerate(graph.order)}
     ready = [(-tail[v], rank[v], v) for v in graph.order if not need[v]]
     heapq.heapify(ready)
-    free, running = list(range(streams)), []
+    free = list(range(streams))
+    running: list[tuple[float, int, int]] = []
     order: list[int] = []
     stream_of: dict[int, int] = {}
     now = 0.0

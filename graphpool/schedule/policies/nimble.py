@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..emit import emit
-from ..schedule import Schedule
+from graphpool.schedule.schedule import Schedule
+
 from .asap import chain_order
+from .emit import emit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..graph import DependencyGraph
+    from graphpool.schedule.graph import DependencyGraph
 
 __all__ = ["nimble"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..instructions import Instruction, Run, SetStream, StreamBarrier
-from ..schedule import Schedule
+from graphpool.schedule.instructions import Instruction, Run, SetStream, StreamBarrier
+from graphpool.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from ..graph import DependencyGraph
+    from graphpool.schedule.graph import DependencyGraph
 
 __all__ = ["wavefront"]
 
@@ -27,7 +27,8 @@ def wavefront(graph: DependencyGraph) -> Schedule:
     Returns
     -------
     schedule : Schedule
-        As many streams as the widest wave has chains, one barrier fewer than waves, no events.
+        As many streams as the widest wave has chains, one barrier fewer than waves, no events. A barrier stays, as in
+        RAF, even in the rare case that the order of the streams alone covers the edges between two waves.
 
     Notes
     -----

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from graphpool.typing import DataType
 from bench.graphs import GraphBuilder, random_array
+from graphpool.typing import DataType
 from tests.helpers.partitions import cover_is_valid, run_partitions, run_reference
 
 EPSILON = {DataType.F32: 2e-6, DataType.BF16: 2**-7, DataType.F16: 2**-10}
@@ -31,9 +31,16 @@ def graphs(draw):
     """A builder with up to 14 ops on tensors whose last axis is 6 or 1."""
     builder = GraphBuilder()
     dtype = draw(st.sampled_from(["f32", "f32", "bf16", "f16"]))
-    live = [(builder.input(shape, dtype), shape) for shape in draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))]
+    live = [
+        (builder.input(shape, dtype), shape)
+        for shape in draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
+    ]
     for _ in range(draw(st.integers(1, 14))):
-        live.append(draw(st.sampled_from([_unary, _unary, _binary, _binary, _matmul, _softmax, _norm, _reduce, _move]))(draw, builder, live))
+        live.append(
+            draw(st.sampled_from([_unary, _unary, _binary, _binary, _matmul, _softmax, _norm, _reduce, _move]))(
+                draw, builder, live
+            )
+        )
     return builder
 
 

@@ -1,4 +1,4 @@
-"""Every row of the case table equals the reference, is fused as far as it says, and writes nothing beside its outputs."""
+"""Every row of the case table equals the reference, fuses as it says, and writes nothing beside its outputs."""
 
 import numpy as np
 import pytest

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .instructions import AddEvent, Instruction, Run, SetStream, WaitEvent
+from graphpool.schedule.instructions import AddEvent, Instruction, Run, SetStream, WaitEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .graph import DependencyGraph
+    from graphpool.schedule.graph import DependencyGraph
 
 __all__ = ["emit", "required_waits"]
 
@@ -68,9 +68,7 @@ def _latest_per_stream(
     return list(latest.values())
 
 
-def emit(
-    graph: DependencyGraph, calls: Sequence[tuple[int, ...]], stream_of: Sequence[int]
-) -> tuple[Instruction, ...]:
+def emit(graph: DependencyGraph, calls: Sequence[tuple[int, ...]], stream_of: Sequence[int]) -> tuple[Instruction, ...]:
     """Instructions that issue `calls` in order, each on its stream; events are numbered in issue order.
 
     `calls` must be a topological order of the graph, each call a tuple of nodes that run at once.

@@ -1,0 +1,59 @@
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+from graphpool.graph import LogicalTensor, Partition
+from graphpool.memory import ArenaStats
+
+from ._program import Program
+from ._stream import Stream
+from ._tensor import Tensor
+from .engine import Engine
+
+ALIGNMENT: int
+
+class CompiledPartition:
+    def __init__(
+        self,
+        partition: Partition,
+        inputs: Iterable[LogicalTensor],
+        outputs: Iterable[LogicalTensor],
+        engine: Engine,
+        *,
+        program: Program | None = None,
+        host_function: Callable[[list[Any]], Sequence[Any]] | None = None,
+        implementations: Iterable[str] = (),
+        inplace_ports: Iterable[tuple[int, int]] = (),
+    ) -> None: ...
+    @property
+    def partition(self) -> Partition: ...
+    @property
+    def inputs(self) -> tuple[LogicalTensor, ...]: ...
+    @property
+    def outputs(self) -> tuple[LogicalTensor, ...]: ...
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def program(self) -> Program | None: ...
+    @property
+    def implementations(self) -> tuple[str, ...]: ...
+    @property
+    def inplace_ports(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def scratchpad_nbytes(self) -> int: ...
+    @property
+    def is_closed(self) -> bool: ...
+    def query_logical_tensor(self, id: int) -> LogicalTensor: ...
+    def predict_peak(self, executions: int = 1) -> int: ...
+    def stats(self) -> ArenaStats: ...
+    def execute(
+        self,
+        stream: Stream,
+        inputs: Iterable[Tensor],
+        outputs: Iterable[Tensor] | None = None,
+        *,
+        scratchpad: Any = None,
+    ) -> Sequence[Tensor]: ...
+    def trim(self) -> int: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc_info: object) -> None: ...

@@ -1,0 +1,25 @@
+from collections.abc import Sequence
+
+from graphpool._kernels.call import KernelCall
+
+ARENA: int
+LITERALS: int
+FIRST_EXTERNAL: int
+
+class Program:
+    def __init__(
+        self,
+        steps: Sequence[tuple[KernelCall, Sequence[tuple[int, int]]]],
+        arena_nbytes: int,
+        nexternals: int,
+        literals: bytes | bytearray | memoryview = b"",
+    ) -> None: ...
+    @property
+    def nbases(self) -> int: ...
+    @property
+    def arena_nbytes(self) -> int: ...
+    @property
+    def calls(self) -> tuple[KernelCall, ...]: ...
+    @property
+    def uses_blas(self) -> bool: ...
+    def __len__(self) -> int: ...

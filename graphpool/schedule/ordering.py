@@ -1,0 +1,79 @@
+"""What ends before what starts, in every run of a schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .control import control_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .schedule import Schedule
+
+__all__ = ["HappensBefore", "happens_before"]
+
+
+class HappensBefore:
+    """For each node, the nodes that end before it starts in every run of a schedule.
+
+    Parameters
+    ----------
+    before : mapping of int to int
+        For each node the set of nodes before it, as a bit set.
+
+    Notes
+    -----
+    Ownership: keeps the mapping. Threads: safe. Cost: O(1) a question; nodes**2 / 8 bytes.
+    Source: Lamport's relation, over stream order, events and barriers.
+    """
+
+    def __init__(self, before: dict[int, int]) -> None:
+        self._before = before
+
+    def __call__(self, first: int, second: int) -> bool:
+        """Whether `first` ends before `second` starts."""
+        return bool(self._before[second] >> first & 1)
+
+    def before(self, node: int) -> int:
+        """The nodes before `node`, as a bit set."""
+        return self._before[node]
+
+    def all_before(self, nodes: Iterable[int]) -> int:
+        """The nodes before every one of `nodes`, as a bit set; every number for no nodes."""
+        common = -1
+        for node in nodes:
+            common &= self._before[node]
+        return common
+
+    @property
+    def pairs(self) -> int:
+        """Number of ordered pairs."""
+        return sum(bits.bit_count() for bits in self._before.values())
+
+    def __repr__(self) -> str:
+        return f"HappensBefore({len(self._before)} nodes, {self.pairs} ordered pairs)"
+
+
+def happens_before(schedule: Schedule) -> HappensBefore:
+    """What a schedule orders, data edges aside: stream order, events and barriers, closed under paths.
+
+    Raises
+    ------
+    ScheduleError
+        The instructions are no program: see `verify`.
+
+    Notes
+    -----
+    Ownership: the caller owns the result. Threads: safe. Cost: O(waits * nodes / 64). Source: Lamport (CACM 1978).
+    """
+    tasks = control_tasks(schedule)
+    nodes_until: list[int] = []  # for each task, its nodes and all before, as a set of nodes
+    before: dict[int, int] = {}
+    for task in tasks:
+        earlier = 0
+        for index in task.after:
+            earlier |= nodes_until[index]
+        before.update(dict.fromkeys(task.nodes, earlier))
+        nodes_until.append(earlier | sum(1 << node for node in task.nodes))
+    return HappensBefore(before)

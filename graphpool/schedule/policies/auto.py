@@ -1,0 +1,130 @@
+"""Simulates what every policy proposes and keeps the best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphpool.errors import InvalidArgumentError, explain
+from graphpool.schedule.schedule import Schedule
+from graphpool.schedule.simulation import simulate
+
+from .asap import asap
+from .critical_path import check_streams, list_schedule, sequential
+from .emit import emit
+from .ios import ios
+from .nimble import nimble
+from .wavefront import wavefront
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphpool.schedule.graph import DependencyGraph
+
+__all__ = ["auto", "fold"]
+
+_IOS_STATES = 128
+"""Bound of a block in the search of `auto`, which must stay quick on any graph; `ios` itself looks further."""
+
+
+def auto(
+    graph: DependencyGraph,
+    streams: int = 2,
+    *,
+    event_cost: float = 0,
+    min_gain: float = 0.0,
+    nbytes: Sequence[float] | None = None,
+    bandwidth: float | None = None,
+) -> Schedule:
+    """The schedule with the smallest simulated makespan, or one stream if none is faster than that.
+
+    Parameters
+    ----------
+    graph : DependencyGraph
+        What to schedule; its costs decide.
+    streams : int, default=2
+        Streams there are. Programs for more are folded onto these.
+    event_cost, nbytes, bandwidth
+        As in `simulate`: what a wait costs, and the memory traffic that streams compete for.
+    min_gain : float, default=0
+        Share of the sequential makespan that must be gained before more than one stream is used; 0 to 1.
+
+    Returns
+    -------
+    schedule : Schedule
+        ``details["candidates"]`` maps each policy to its simulated makespan.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `streams` or `min_gain` out of range, or an argument that `simulate` rejects.
+
+    Notes
+    -----
+    Ownership: shares `graph`. Threads: safe. Cost: that of all policies together. Source: after Graphi (2018), which
+    simulates every division of the cores; the fall-back answers the complaint that parallel modes are slower.
+    """
+    check_streams(streams)
+    if not isinstance(min_gain, (int, float)) or not 0 <= min_gain <= 1:
+        message = explain("min_gain out of range", accepted="a number from 0 to 1", got=repr(min_gain))
+        raise InvalidArgumentError(message, min_gain=min_gain)
+    makespans: dict[str, float] = {}
+    schedules: dict[str, Schedule] = {}
+    for schedule in _candidates(graph, streams):
+        schedules[schedule.policy] = schedule
+        simulation = simulate(schedule, event_cost=event_cost, nbytes=nbytes, bandwidth=bandwidth)
+        makespans[schedule.policy] = simulation.makespan
+    choice = min(makespans, key=makespans.__getitem__)  # the first of equals: simpler policies come first
+    if makespans[choice] >= (1 - min_gain) * makespans["sequential"]:
+        choice = "sequential"
+    best = schedules[choice]
+    details = {**best.details, "candidates": makespans}
+    return Schedule(graph, best.instructions, f"auto:{choice}", details, best.merged_costs)
+
+
+def _candidates(graph: DependencyGraph, streams: int) -> Iterator[Schedule]:
+    """Sequential first, then the others, each on at most `streams` streams."""
+    yield sequential(graph)
+    if streams > 1:
+        yield list_schedule(graph, streams)
+        for policy in (wavefront, asap, nimble):
+            yield fold(policy(graph), streams)
+        yield ios(graph, streams, max_states=_IOS_STATES)
+
+
+def fold(schedule: Schedule, streams: int) -> Schedule:
+    """The same issue order on at most `streams` streams; unchanged when it has no more.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Any valid schedule without merged calls.
+    streams : int
+        At least 1. A stream of `schedule` goes, whole, to the one with the least work so far, the busiest first.
+
+    Returns
+    -------
+    schedule : Schedule
+        Its waits are derived anew from the data edges.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `streams` is no count.
+
+    Notes
+    -----
+    Ownership: shares the graph. Threads: safe. Cost: O(nodes + edges * streams). Source: longest processing time first.
+    """
+    check_streams(streams)
+    if len(schedule.stream_ids) <= streams:
+        return schedule
+    graph = schedule.graph
+    work = [(-sum(graph.costs[v] for v in nodes), nodes) for nodes in schedule.streams]
+    loads, stream_of = [0.0] * streams, {}
+    for cost, nodes in sorted(work):
+        stream = loads.index(min(loads))
+        loads[stream] -= cost
+        stream_of.update(dict.fromkeys(nodes, stream))
+    order = schedule.order
+    program = emit(graph, [(v,) for v in order], [stream_of[v] for v in order])
+    return Schedule(graph, program, schedule.policy, schedule.details)

@@ -1,0 +1,204 @@
+"""Inter-operator scheduling: the best sequence of stages, by dynamic programming."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from graphpool.errors import InvalidArgumentError, explain
+from graphpool.schedule.latency import LatencyCache, checked_latency
+from graphpool.schedule.schedule import Schedule
+
+from .critical_path import check_streams
+from .emit import emit
+from .stages import Block, Stage, best_stages, split_blocks
+
+if TYPE_CHECKING:
+    from graphpool.schedule.graph import DependencyGraph
+
+__all__ = ["ios"]
+
+Lanes: TypeAlias = tuple[tuple[int, ...], ...]
+
+_MAX_BLOCK_NODES = 62  # sets of nodes are signed 64-bit numbers
+
+
+def ios(
+    graph: DependencyGraph,
+    streams: int = 2,
+    *,
+    latency: Callable[[Lanes], float] | None = None,
+    signature: Callable[[int], str] | None = None,
+    cache: LatencyCache | None = None,
+    merge: Callable[[tuple[int, ...]], float | None] | None = None,
+    r: int | None = None,
+    s: int | None = None,
+    max_block_nodes: int = 20,
+    max_states: int = 8192,
+) -> Schedule:
+    """Cut the graph into stages that run one after another, each of lanes that run side by side.
+
+    Every way to split a block into stages is weighed, with the latency of a stage measured as a whole: so a cost that
+    depends on what else runs is seen, which the other policies cannot.
+
+    Parameters
+    ----------
+    graph : DependencyGraph
+        What to schedule.
+    streams : int, default=2
+        Most lanes in a stage, at least 1.
+    latency : callable, optional
+        Takes the lanes of a stage, tuples of nodes that run in order, and returns the time of running them at once.
+        Default: the longest lane by the costs of the graph.
+    signature : callable, optional
+        Names the operation of a node (kind, shapes, types): stages with equal signatures are measured once.
+    cache : LatencyCache, optional
+        Where latencies are kept by signature, perhaps on disk; needs `signature`.
+    merge : callable, optional
+        Takes independent nodes and returns the time of one call that computes them all (sibling convolutions with the
+        same input), or None when there is none.
+    r, s : int, optional
+        Pruning: most nodes in a connected group of a stage, and most groups. The paper takes 3 and 8 when it measures.
+        Default: no pruning.
+    max_block_nodes : int, default=20
+        Blocks, which end at nodes that every path passes, are chopped to this size; 1 to 62.
+    max_states : int, default=8192
+        Blocks are chopped until they have at most this many states. Unit: states.
+
+    Returns
+    -------
+    schedule : Schedule
+        Stages are ordered by events where data asks for it and not by barriers, so calls may start sooner than their
+        stage. ``details``: ``stages`` (lanes of each), ``latency`` (sum over stages), ``blocks``, ``states``,
+        ``transitions`` and ``endings``. A merged stage is one `Run`, its cost in ``merged_costs``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A count out of range, `cache` without `signature`, or a latency that is negative or not finite.
+
+    Notes
+    -----
+    Ownership: shares `graph`. Threads: safe if the callables are. Cost: O(states**2 / 64) vector work and one call of
+    `latency` for each distinct ending; fork-joins of 18 nodes and width 8 take about a second.
+    Source: Ding et al., "IOS" (MLSys 2021): stages, endings, merge, (r, s) pruning; blocks as in RAF's version.
+    """
+    check_streams(streams)
+    for name, value in (("r", r), ("s", s), ("max_states", max_states)):
+        _check_limit(name, value)
+    _check_limit("max_block_nodes", max_block_nodes, _MAX_BLOCK_NODES)
+    if cache is not None and signature is None:
+        hint = "pass signature= to say which operations are alike"
+        raise InvalidArgumentError(explain("a latency cache needs signatures", hint=hint), cache=cache)
+    maker = _StageMaker(graph, streams, _cached(latency or _ideal_latency(graph), signature, cache), merge, r, s)
+    blocks = split_blocks(graph, max_block_nodes, max_states)
+    stages: list[Stage] = []
+    transitions = endings = 0
+    for block in blocks:
+        found, weighed, distinct = best_stages(block, partial(maker.stage, block, {}))
+        stages += found
+        transitions += weighed
+        endings += distinct
+    details = {
+        "stages": [stage.lanes for stage in stages],
+        "latency": sum(stage.latency for stage in stages),
+        "blocks": len(blocks),
+        "states": sum(len(block.ideals) - 1 for block in blocks),
+        "transitions": transitions,
+        "endings": endings,
+    }
+    calls, stream_of = _place(graph, stages, streams)
+    merged = {stage.lanes[0]: stage.latency for stage in stages if stage.merged}
+    return Schedule(graph, emit(graph, calls, stream_of), "ios", details, merged)
+
+
+def _check_limit(name: str, value: int | None, most: int | None = None) -> None:
+    if value is not None and (not isinstance(value, int) or value < 1 or (most is not None and value > most)):
+        accepted = "an int, at least 1" if most is None else f"an int from 1 to {most}"
+        raise InvalidArgumentError(explain(f"{name} is no limit", accepted=accepted, got=repr(value)), **{name: value})
+
+
+def _ideal_latency(graph: DependencyGraph) -> Callable[[Lanes], float]:
+    costs = graph.costs
+    return lambda lanes: max(sum(costs[v] for v in lane) for lane in lanes)
+
+
+def _cached(
+    latency: Callable[[Lanes], float], signature: Callable[[int], str] | None, cache: LatencyCache | None
+) -> Callable[[Lanes], float]:
+    if signature is None:
+        return latency
+    store = LatencyCache() if cache is None else cache
+
+    def look_up(lanes: Lanes) -> float:
+        key = store.key([signature(v) for v in lane] for lane in lanes)
+        return store.get_or_measure(key, lambda: checked_latency(latency(lanes), f"stage {lanes}"))
+
+    return look_up
+
+
+class _StageMaker:
+    """Turns an ending into the better of its two stages: lanes side by side, or one merged call."""
+
+    def __init__(
+        self,
+        graph: DependencyGraph,
+        streams: int,
+        latency: Callable[[Lanes], float],
+        merge: Callable[[tuple[int, ...]], float | None] | None,
+        r: int | None,
+        s: int | None,
+    ) -> None:
+        self.costs, self.streams, self.latency, self.merge, self.r, self.s = graph.costs, streams, latency, merge, r, s
+
+    def stage(self, block: Block, parts: dict[int, tuple[float, tuple[int, ...]]], ending: int) -> Stage | None:
+        """The stage of `ending`; None when it is pruned. `parts` keeps what the groups of a block cost."""
+        groups = block.groups(ending)
+        if self.s is not None and len(groups) > self.s:
+            return None
+        if self.r is not None and max(group.bit_count() for group in groups) > self.r:
+            return None
+        for group in groups:
+            if group not in parts:
+                nodes = block.members(group)
+                parts[group] = -sum(self.costs[v] for v in nodes), nodes
+        lanes = self._pack([parts[group] for group in groups])
+        side_by_side = Stage(lanes, checked_latency(self.latency(lanes), "a stage"))
+        merged = self._merged(block, ending, groups)
+        return merged if merged is not None and merged.latency < side_by_side.latency else side_by_side
+
+    def _pack(self, parts: list[tuple[float, tuple[int, ...]]]) -> Lanes:
+        """Nodes of `parts` in at most `streams` lanes: the longest first, each to the lane that is shortest so far."""
+        parts.sort()
+        if len(parts) <= self.streams:
+            return tuple(nodes for _, nodes in parts)
+        loads = [0.0] * self.streams
+        lanes: list[tuple[int, ...]] = [()] * self.streams
+        for cost, nodes in parts:
+            lane = loads.index(min(loads))
+            loads[lane] -= cost
+            lanes[lane] += nodes
+        return tuple(lanes)
+
+    def _merged(self, block: Block, ending: int, groups: list[int]) -> Stage | None:
+        if self.merge is None or len(groups) < 2 or len(groups) != ending.bit_count():
+            return None
+        nodes = block.members(ending)
+        latency = self.merge(nodes)
+        return None if latency is None else Stage((nodes,), checked_latency(latency, f"merged nodes {nodes}"), True)
+
+
+def _place(graph: DependencyGraph, stages: list[Stage], streams: int) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Calls in issue order and their streams; a lane prefers the stream of what its first node reads."""
+    stream_of: dict[int, int] = {}
+    calls: list[tuple[int, ...]] = []
+    for stage in stages:
+        free = list(range(streams))
+        for lane in stage.lanes:
+            wanted = [stream_of[p] for p in graph.predecessors[lane[0]] if stream_of[p] in free]
+            stream = wanted[-1] if wanted else free[0]
+            free.remove(stream)
+            stream_of.update(dict.fromkeys(lane, stream))
+            calls += [lane] if stage.merged else [(v,) for v in lane]
+    return calls, [stream_of[call[0]] for call in calls]

@@ -1,0 +1,180 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphpool._kernels import _dispatch
+from graphpool._kernels.attention import attention
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool.errors import InvalidArgumentError, InvalidShapeError
+from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
+
+ISAS = _dispatch.isas()
+
+# Errors of the scores, of a few ulp of |score|, pass through the exponential; results are averages of values near 1.
+TOLERANCE = (8, 4e-6)
+
+
+def sample(*shape):
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+def inputs(batch, heads, kv_heads, queries, keys, depth, value_depth):
+    return (
+        sample(batch, heads, queries, depth),
+        sample(batch, kv_heads, keys, depth),
+        sample(batch, kv_heads, keys, value_depth),
+    )
+
+
+def causal_mask(queries, keys, causal):
+    offset = {"none": keys, "top_left": 0, "bottom_right": keys - queries}[causal]
+    return np.arange(keys) <= np.arange(queries)[:, None] + offset
+
+
+def reference(q, k, v, scale=1.0, cap=0.0, causal="none", additive=0.0, boolean=True, fill=-np.inf):
+    """The formula in float64; an empty or all -inf row gives NaN."""
+    group = q.shape[1] // max(k.shape[1], 1)
+    q, k, v = (x.astype(np.float64) for x in (q, np.repeat(k, group, 1), np.repeat(v, group, 1)))
+    scores = scale * (q @ k.swapaxes(2, 3))
+    scores = cap * np.tanh(scores / cap) if cap else scores
+    scores = np.where(boolean, scores + additive, fill)
+    scores = np.where(causal_mask(q.shape[2], k.shape[2], causal), scores, -np.inf)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        exps = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+        return exps / exps.sum(-1, keepdims=True) @ v if k.shape[2] else np.full((*q.shape[:3], v.shape[3]), np.nan)
+
+
+def attend(q, k, v, *extra, isa, **options):
+    call = attention(q.shape, k.shape, v.shape[3], isa=isa, **options)
+    return execute(call, q, k, v, *extra, Out((*q.shape[:3], v.shape[3])))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1, 1, 1, 1, 1, 1, 1), (2, 3, 3, 1, 65, 16, 16), (1, 2, 2, 2, 300, 64, 64), (1, 2, 2, 3, 64, 8, 5),
+        (1, 2, 1, 63, 63, 33, 17), (1, 4, 2, 64, 128, 64, 64), (1, 3, 3, 65, 129, 20, 40), (2, 8, 2, 1, 77, 32, 32),
+        (1, 2, 2, 197, 197, 64, 64), (0, 2, 2, 4, 4, 4, 4), (1, 2, 2, 0, 4, 4, 4), (1, 2, 2, 4, 4, 4, 0),
+        (1, 2, 2, 4, 0, 4, 4), (1, 2, 2, 4, 4, 0, 4), (1, 2, 2, 1, 0, 4, 4),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_matches_float64(sizes, isa):
+    q, k, v = inputs(*sizes)
+    assert_near(attend(q, k, v, scale=0.25, isa=isa), reference(q, k, v, 0.25), *TOLERANCE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_shape_mask_and_stride(data):
+    kv_heads, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    queries, keys = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 140))
+    depth, value_depth = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 20))
+    q, k, v = inputs(data.draw(st.integers(1, 2)), kv_heads * group, kv_heads, queries, keys, depth, value_depth)
+    order = st.permutations(range(4))
+    flats, strides = zip(*(strided(x, data.draw(order), pad=1) for x in (q, k, v)), strict=True)
+    shape = (*q.shape[:3], value_depth)
+    dst, dst_strides = strided(np.zeros(shape), data.draw(order))
+    full = (*q.shape[:3], keys)
+    kept = data.draw(st.lists(st.booleans(), min_size=4, max_size=4))
+    mask = sample(*(dim if keep else 1 for dim, keep in zip(full, kept, strict=True)))
+    mask_strides = [s // 4 for s in np.broadcast_to(mask, full).strides]
+    allowed = np.random.default_rng(keys).random(mask.shape) < 0.9
+    causal = data.draw(st.sampled_from(["none", "top_left", "bottom_right"]))
+    cap = data.draw(st.sampled_from([0.0, 2.0]))
+    for isa in ISAS:
+        call = attention(
+            q.shape, k.shape, value_depth, scale=0.5, soft_cap=cap, causal=causal, additive_strides=mask_strides,
+            boolean_strides=mask_strides, q_strides=strides[0], k_strides=strides[1], v_strides=strides[2],
+            dst_strides=dst_strides, isa=isa,
+        )  # fmt: skip
+        y = execute(call, *flats, mask, allowed.view("u1"), Out((dst.size,)))
+        expected = reference(q, k, v, 0.5, cap, causal, mask, allowed)
+        assert_near(unstride(y, shape, dst_strides), expected, *TOLERANCE)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("causal", ["top_left", "bottom_right"])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 9), (2, 70), (70, 70), (130, 40), (40, 130)], ids=str)
+def test_causal(queries, keys, causal, isa):
+    q, k, v = inputs(1, 4, 2, queries, keys, 16, 16)
+    expected = reference(q, k, v, causal=causal)
+    assert_near(attend(q, k, v, causal=causal, isa=isa), expected, *TOLERANCE)
+    zeroed = attend(q, k, v, causal=causal, inf_as_zero=True, isa=isa)
+    assert_near(zeroed, np.nan_to_num(expected), *TOLERANCE)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("queries", [2, 20])
+def test_rows_and_tiles_that_are_masked_out(queries, isa):
+    q, k, v = inputs(1, 1, 1, queries, 200, 8, 8)
+    mask = np.zeros((queries, 200), np.float32)
+    mask[0] = -np.inf
+    mask[1, :150] = -np.inf
+    strides = (0, 0, 200, 1)
+    expected = reference(q, k, v, additive=mask)
+    assert np.isnan(expected[0, 0, 0]).all()
+    assert_near(attend(q, k, v, mask, additive_strides=strides, isa=isa), expected, *TOLERANCE)
+    zeroed = attend(q, k, v, mask, additive_strides=strides, inf_as_zero=True, isa=isa)
+    assert_near(zeroed, np.nan_to_num(expected), *TOLERANCE)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("queries", [1, 5])
+def test_special_scores(queries, isa):
+    q, k, v = inputs(1, 1, 1, queries, 130, 4, 4)
+    for value, at in [(np.nan, 100), (np.inf, 3), (1e30, 129)]:
+        broken = k.copy()
+        broken[0, 0, at, 0] = value
+        with np.errstate(invalid="ignore"):
+            expected = reference(q, broken, v)
+        assert_near(attend(q, broken, v, isa=isa), expected, *TOLERANCE)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("queries", [1, 9])
+def test_scalars_among_the_arguments(queries, isa):
+    q, k, v = inputs(1, 2, 2, queries, 33, 8, 8)
+    scale, cap = np.array([4], np.float32), np.array([1.5], np.float32)
+    y = attend(q, k, v, scale, cap, scale=None, is_divisor=True, soft_cap=None, isa=isa)
+    assert_near(y, reference(q, k, v, 0.25, 1.5), *TOLERANCE)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("queries", [1, 9])
+def test_finite_fill_makes_a_hidden_row_uniform(queries, isa):
+    q, k, v = inputs(1, 2, 2, queries, 33, 8, 8)
+    hidden = np.zeros(1, np.uint8)
+    y = attend(q, k, v, hidden, boolean_strides=(0, 0, 0, 0), boolean_fill=-1e9, isa=isa)
+    assert_near(y, np.broadcast_to(v.mean(2, dtype=np.float64, keepdims=True), y.shape), *TOLERANCE)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("queries", [1, 9])
+def test_epilogue_over_transposed_heads(queries, isa):
+    q, k, v = inputs(2, 3, 3, queries, 33, 8, 8)
+    shape = (2, queries, 3, 8)
+    builder = EltwiseBuilder(shape)
+    builder.store(0, "f32", None, builder.unary("relu", builder.acc()))
+    strides = (queries * 24, 8, 24, 1)
+    call = attention(q.shape, k.shape, 8, dst_strides=strides, epilogue=builder.epilogue(), isa=isa)
+    y = execute(call, q, k, v, Out(shape))
+    assert_near(y, np.maximum(reference(q, k, v), 0).swapaxes(1, 2), *TOLERANCE)
+
+
+def test_scratch_does_not_grow_with_keys():
+    sizes = [attention((1, 1, 64, 64), (1, 1, keys, 64), 64).scratch_nbytes for keys in (64, 65536)]
+    assert sizes[0] == sizes[1] < 64 * 1024
+
+
+def test_bad_arguments():
+    with pytest.raises(InvalidArgumentError, match="causal mask"):
+        attention((1, 1, 1, 1), (1, 1, 1, 1), 1, causal="left")
+    with pytest.raises(InvalidShapeError, match="equal batch and depth"):
+        attention((1, 1, 1, 2), (1, 1, 1, 1), 1)
+    with pytest.raises(InvalidShapeError, match="multiple of kv_heads"):
+        attention((1, 3, 1, 1), (1, 2, 1, 1), 1)
+    with pytest.raises(InvalidShapeError, match="strides of q"):
+        attention((1, 1, 1, 1), (1, 1, 1, 1), 1, q_strides=(1,))

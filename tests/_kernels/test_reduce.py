@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphpool._kernels import _dispatch
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.reduce import REDUCTIONS, arg_extreme, cumsum, reduce
+from graphpool.errors import InvalidArgumentError, InvalidShapeError
+from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
+
+ISAS = _dispatch.isas()
+
+
+REFERENCE = {
+    "sum": np.sum,
+    "mean": np.mean,
+    "max": lambda x, axis: x.max(axis, initial=-np.inf),
+    "min": lambda x, axis: x.min(axis, initial=np.inf),
+    "prod": np.prod,
+    "l1": lambda x, axis: np.abs(x).sum(axis),
+    "l2": lambda x, axis: np.sqrt((x * x).sum(axis)),
+    "sum_square": lambda x, axis: (x * x).sum(axis),
+    "log_sum": lambda x, axis: np.log(x.sum(axis)),
+    "log_sum_exp": lambda x, axis: np.log(np.exp(x).sum(axis)),
+}
+
+# (ulp, atol per square root of the number of terms): sums cancel, logarithms pass through 0.
+TOLERANCE = dict.fromkeys(REFERENCE, (4, 0.0)) | {
+    "sum": (4, 4e-7), "mean": (4, 4e-7), "max": (0, 0.0), "min": (0, 0.0),
+    "log_sum": (4, 1e-6), "log_sum_exp": (4, 1e-6),
+}  # fmt: skip
+
+
+def sample(shape, name="sum"):
+    rng = np.random.default_rng(sum(shape))
+    x = rng.uniform(0.5, 2, shape) if name in ("log_sum", "prod") else rng.normal(size=shape)
+    return x.astype(np.float32)
+
+
+def expected_of(name, x, axes):
+    with np.errstate(all="ignore"):
+        if name == "mean" and not np.prod([x.shape[k] for k in axes]):
+            return np.full([dim for k, dim in enumerate(x.shape) if k not in axes], np.nan)
+        return np.asarray(REFERENCE[name](x.astype(np.float64), axis=tuple(axes)))
+
+
+def check(name, x, axes, isa):
+    shape = tuple(dim for k, dim in enumerate(x.shape) if k not in axes)
+    y = execute(reduce(name, x.shape, axes, isa=isa), x, Out(shape))
+    ulp, atol = TOLERANCE[name]
+    terms = np.prod([x.shape[k] for k in axes])
+    assert_near(y, expected_of(name, x, axes), ulp, atol * max(1, terms) ** 0.5)
+
+
+def test_every_reduction_has_a_reference():
+    assert REFERENCE.keys() == REDUCTIONS.keys()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((1,), (0,)), ((5,), ()), ((5, 7, 3), (1,)), ((5, 7, 3), (0, 2)), ((3, 4, 5, 6), (1, 2)), ((40, 130), (0,)),
+        ((40, 130), (1,)), ((3, 5000), (1,)), ((6, 9, 11), (0, 1, 2)), ((0, 3), (0,)), ((3, 0), (1,)), ((0, 3), (1,)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_matches_float64(name, shape, axes, isa):
+    check(name, sample(shape, name), axes, isa)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_axes_and_strides(data):
+    shape = tuple(data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=5)))
+    axes = data.draw(st.lists(st.sampled_from(range(len(shape))), unique=True))
+    order = data.draw(st.permutations(range(len(shape))))
+    name = data.draw(st.sampled_from(sorted(REFERENCE)))
+    x = sample(shape, name)
+    src, src_strides = strided(x, order, pad=data.draw(st.integers(0, 2)))
+    kept = tuple(dim for k, dim in enumerate(shape) if k not in axes)
+    dst, dst_strides = strided(np.zeros(kept), data.draw(st.permutations(range(len(kept)))))
+    for isa in ISAS:
+        call = reduce(name, shape, axes, src_strides=src_strides, dst_strides=dst_strides, isa=isa)
+        y = execute(call, src, Out((dst.size,)))
+        assert_near(unstride(y, kept, dst_strides), expected_of(name, x, axes), max(TOLERANCE[name][0], 4), 2e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_special_values(axis, isa):
+    rows = np.zeros((6, 21), np.float32)
+    rows[0, 3], rows[0, 7] = np.nan, np.inf
+    rows[1, 20] = np.inf
+    rows[2, 5] = -np.inf
+    rows[3] = -np.inf
+    rows[4] = 1e30
+    rows[5] = 1e-30
+    x = rows if axis == 1 else np.ascontiguousarray(rows.T)
+    for name in ("sum", "mean", "max", "min", "l1", "l2"):
+        check(name, x, (axis,), isa)
+    with np.errstate(all="ignore"):
+        expected = [np.nan, np.inf, np.log(20), -np.inf, 1e30, np.log(21)]
+    y = execute(reduce("log_sum_exp", x.shape, (axis,), isa=isa), x, Out((6,)))
+    assert_near(y, expected, 2)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_long_sums_keep_their_precision(isa):
+    x = np.random.default_rng(0).uniform(0, 1, (100_000, 3)).astype(np.float32)
+    for axes in ((0,), (0, 1)):
+        y = execute(reduce("sum", x.shape, axes, isa=isa), x, Out(x.shape[len(axes) :]))
+        assert_near(y, x.astype(np.float64).sum(axes), 1)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("axes", [(0,), (1,)])
+def test_epilogue(axes, isa):
+    x = sample((70, 90))
+    kept = (90,) if axes == (0,) else (70,)
+    builder = EltwiseBuilder(kept)
+    builder.store(0, "f32", None, builder.unary("relu", builder.acc()))
+    y = execute(reduce("sum", x.shape, axes, epilogue=builder.epilogue(), isa=isa), x, Out(kept))
+    assert_near(y, np.maximum(x.astype(np.float64).sum(axes), 0), 4, 4e-6)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("is_min", [False, True])
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((9,), 0), ((4, 80), 1), ((80, 4), 0), ((3, 6, 70), 1), ((0, 2), 1)], ids=str
+)
+def test_arg_extreme(shape, axis, is_last, is_min, isa):
+    x = np.random.default_rng(1).integers(-3, 4, shape).astype(np.float32)
+    x[x == 3] = np.nan if sum(shape) % 2 else np.inf
+    call = arg_extreme(shape, axis, is_min=is_min, select_last_index=is_last, isa=isa)
+    y = execute(call, x, Out(tuple(dim for k, dim in enumerate(shape) if k != axis), "i8"))
+    flipped = np.flip(x, axis) if is_last else x
+    found = (np.argmin if is_min else np.argmax)(flipped, axis)
+    np.testing.assert_array_equal(y, shape[axis] - 1 - found if is_last else found)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("is_exclusive", [False, True])
+@pytest.mark.parametrize("is_reverse", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), [((1,), 0), ((9,), 0), ((4, 80), 1), ((80, 4), 0), ((3, 0), 1)], ids=str)
+def test_cumsum(shape, axis, is_reverse, is_exclusive, isa):
+    x = sample(shape)
+    y = execute(cumsum(shape, axis, is_exclusive=is_exclusive, is_reverse=is_reverse, isa=isa), x, Out(shape))
+    wide = np.flip(x, axis) if is_reverse else x
+    expected = wide.astype(np.float64).cumsum(axis) - (wide if is_exclusive else 0)
+    assert_near(y, np.flip(expected, axis) if is_reverse else expected, 1, 1e-12)
+
+
+def test_bad_arguments():
+    with pytest.raises(InvalidArgumentError, match="unknown reduction"):
+        reduce("median", (2, 3), (0,))
+    with pytest.raises(InvalidArgumentError, match="each axis once"):
+        reduce("sum", (2, 3), (0, -2))
+    with pytest.raises(InvalidShapeError, match="no such axis"):
+        reduce("sum", (2, 3), (2,))
+    with pytest.raises(InvalidShapeError, match="at least one element"):
+        arg_extreme((2, 0), 1)

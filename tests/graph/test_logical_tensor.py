@@ -1,0 +1,129 @@
+"""LogicalTensor: what it accepts, what it knows, that it never changes."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import graphpool as gp
+from graphpool.typing import DataType
+
+
+def test_dense_tensor_knows_strides_and_size():
+    lt = gp.LogicalTensor(3, "f32", (2, 3, 4))
+    assert (lt.ndim, lt.strides, lt.size, lt.nbytes) == (3, (12, 4, 1), 24, 96)
+    assert lt.is_dense
+    assert lt.dtype is DataType.F32
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "nbytes"),
+    [("s4", (3,), 2), ("u4", (5, 3), 8), ("bf16", (), 2), ("f32", (0, 7), 0), ("boolean", (9,), 9), ("s64", (2,), 16)],
+)
+def test_nbytes(dtype, shape, nbytes):
+    assert gp.LogicalTensor(0, dtype, shape).nbytes == nbytes
+
+
+def test_strides_with_gaps_count():
+    assert gp.LogicalTensor(0, "f32", (3, 4), strides=(16, 1)).nbytes == 4 * (2 * 16 + 3 + 1)
+
+
+@given(st.lists(st.integers(0, 6), max_size=4), st.data())
+def test_nbytes_is_what_numpy_spans(shape, data):
+    strides = [data.draw(st.integers(1, 50)) for _ in shape]
+    lt = gp.LogicalTensor(0, "s16", shape, strides=strides)
+    low, high = np.lib.array_utils.byte_bounds(
+        np.lib.stride_tricks.as_strided(np.zeros(1, np.int16), shape, [2 * s for s in strides])
+    )
+    assert lt.nbytes == (high - low if lt.size else 0)
+
+
+@pytest.mark.parametrize("shape", [None, (gp.UNKNOWN_DIM, 4)])
+def test_unknown_shape_has_no_size(shape):
+    lt = gp.LogicalTensor(7, "f32", shape)
+    assert not lt.is_shape_known
+    assert lt.strides is None
+    with pytest.raises(gp.InvalidShapeError, match="tensor 7 has no known shape"):
+        _ = lt.nbytes
+
+
+def test_any_layout_has_no_size():
+    with pytest.raises(gp.InvalidShapeError, match="layout any has no size yet; query the compiled partition"):
+        _ = gp.LogicalTensor(1, "f32", (2,), layout="any").nbytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "error", "message"),
+    [
+        ((-1, "f32"), {}, gp.InvalidArgumentError, "tensor id; accepted: an int of at least 0; got: -1"),
+        ((True, "f32"), {}, gp.InvalidArgumentError, "tensor id"),
+        (("x", "f32"), {}, gp.InvalidArgumentError, "tensor id"),
+        ((0, "float"), {}, gp.InvalidDataTypeError, "unknown data type 'float'; accepted: f64, f32"),
+        ((0, "f32", (2, -3)), {}, gp.InvalidShapeError, "tensor 0: dimension 1; accepted: at least 0"),
+        ((0, "f32", (1.5,)), {}, gp.InvalidShapeError, "tensor 0: shape; accepted: a sequence of ints"),
+        ((0, "f32", (1,) * 13), {}, gp.InvalidShapeError, "rank; accepted: at most 12; got: 13"),
+        ((0, "f32", (2**31, 2**31)), {}, gp.InvalidShapeError, "number of elements"),
+        ((0, "f32", (2,)), {"layout": "blocked"}, gp.InvalidArgumentError, "unknown layout; accepted: undef, any"),
+        ((0, "f32", (2,)), {"property": "const"}, gp.InvalidArgumentError, "unknown property"),
+        ((0, "f32", (2, 2)), {"strides": (1,)}, gp.InvalidShapeError, "strides; accepted: one stride of at least 0"),
+        ((0, "f32", (2,)), {"strides": (-1,)}, gp.InvalidShapeError, "strides"),
+        ((0, "f32", (2,)), {"strides": (1,), "layout": "any"}, gp.InvalidShapeError, "strides"),
+        ((0, "f32", (2,)), {"layout": "opaque"}, gp.InvalidArgumentError, "layout_id belongs to the opaque layout"),
+        ((0, "f32", (2,)), {"layout_id": 5}, gp.InvalidArgumentError, "layout_id belongs to the opaque layout"),
+        ((0, "f32", (2,)), {"property": "host_scalar"}, gp.InvalidShapeError, "tensor 0 is a host scalar"),
+        ((0, "bf16", ()), {"property": "host_scalar"}, gp.InvalidShapeError, "s32, s64 or f32"),
+    ],
+)
+def test_refuses(arguments, keywords, error, message):
+    with pytest.raises(error, match=None) as caught:
+        gp.LogicalTensor(*arguments, **keywords)
+    assert message in str(caught.value)
+
+
+def test_is_immutable():
+    lt = gp.LogicalTensor(0, "f32", (2,))
+    with pytest.raises(AttributeError, match=r"tensor.replace\(shape=...\)"):
+        lt.shape = (3,)
+    assert lt.shape == (2,)
+
+
+def test_replace_keeps_the_rest():
+    lt = gp.LogicalTensor(4, "f32", (2, 3), strides=(8, 1), property="constant")
+    assert lt.replace(id=5).strides == (8, 1)
+    assert lt.replace(shape=(4, 3)) == gp.LogicalTensor(4, "f32", (4, 3), property="constant")
+    opaque = lt.replace(layout="opaque", layout_id=17, nbytes=128)
+    assert opaque.nbytes == 128
+    assert opaque.replace(layout="strided").layout_id is None
+
+
+def test_equality_is_by_content():
+    a = gp.LogicalTensor(0, "f32", (2, 3))
+    assert a == gp.LogicalTensor(0, "f32", (2, 3), strides=(3, 1))
+    assert a.is_equal(gp.LogicalTensor(0, "f32", (2, 3)))
+    assert hash(a) == hash(gp.LogicalTensor(0, "f32", (2, 3)))
+    for other in (a.replace(id=1), a.replace(dtype="f16"), a.replace(shape=(3, 2)), a.replace(layout="any")):
+        assert a != other
+    assert a.replace(id=9, property="constant").has_same_content_type(a)
+
+
+@pytest.mark.parametrize("numpy_type", [np.float32, np.dtype("int8"), bool])
+def test_takes_numpy_types(numpy_type):
+    assert gp.LogicalTensor(0, numpy_type, (1,)).dtype.numpy == np.dtype(numpy_type)
+
+
+def test_pickles():
+    for lt in (
+        gp.LogicalTensor(0, "f32", (2, 3), strides=(5, 1), property="constant"),
+        gp.LogicalTensor(1, "bf16", None),
+        gp.LogicalTensor(2, "f32", (2, 3), layout="opaque", layout_id=17, nbytes=128),
+    ):
+        assert pickle.loads(pickle.dumps(lt)) == lt
+
+
+def test_repr_evaluates_in_words():
+    assert repr(gp.LogicalTensor(0, "f32", (2, gp.UNKNOWN_DIM))) == "LogicalTensor(0, 'f32', (2, ?))"
+    assert repr(gp.LogicalTensor(0, "f32", (2,), property="constant")) == (
+        "LogicalTensor(0, 'f32', (2,), property='constant')"
+    )

@@ -1,0 +1,45 @@
+"""CSV files of buffers: there and back, and what is malformed."""
+
+import pytest
+
+from graphpool.errors import InvalidArgumentError
+from graphpool.memory import BufferInfo, plan, read_csv, write_csv
+
+BUFFERS = [
+    BufferInfo("a", 0, 4, 100, 8),
+    BufferInfo("b,c", 2, 9, 50, offset=256, gaps=((3, 4), (5, 7))),
+]
+
+
+def test_what_is_written_is_read(tmp_path):
+    write_csv(tmp_path / "buffers.csv", BUFFERS)
+    assert read_csv(tmp_path / "buffers.csv") == BUFFERS
+
+
+def test_a_plan_is_written_as_offsets(tmp_path):
+    found = plan(BUFFERS)
+    write_csv(tmp_path / "plan.csv", BUFFERS, found)
+    assert {item.id: item.offset for item in read_csv(tmp_path / "plan.csv")} == found.offsets
+
+
+def test_only_four_columns_are_needed_and_others_ignored(tmp_path):
+    path = tmp_path / "min.csv"
+    path.write_text("size,id,hint,upper,lower\n7,x,9,5,2\n")
+    assert read_csv(path) == [BufferInfo("x", 2, 5, 7)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,lower,upper\n1,2,3\n", "lacks columns"),
+        ("", "lacks columns"),
+        ("id,lower,upper,size\n1,2,x,3\n", "line 2"),
+        ("id,lower,upper,size\n1,2,3\n", "line 2"),
+        ("id,lower,upper,size,gaps\n1,2,3,4,5\n", "line 2"),
+    ],
+)
+def test_malformed_files_are_named(tmp_path, text, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(InvalidArgumentError, match=message):
+        read_csv(path)

@@ -1,0 +1,225 @@
+import random
+
+import pytest
+
+from graphpool.errors import InvalidArgumentError
+from graphpool.schedule import DependencyGraph, LatencyCache, Run, ios, sequential, simulate, verify, wavefront
+from graphpool.schedule.policies.stages import split_blocks
+from tests.helpers.schedule_graphs import block, fork_join, gnp, random_graph, stacked
+from tests.helpers.schedule_programs import components, longest_first, reachable, staged_optimum
+
+INCEPTION_E_TRANSITIONS = {
+    (None, None): 5040, (3, 8): 4631, (2, 8): 3571, (1, 8): 1966, (3, 3): 4052, (1, 3): 1770,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pruning", INCEPTION_E_TRANSITIONS)
+def test_states_and_transitions_of_inception_e(pruning):
+    details = ios(block("E"), 2, r=pruning[0], s=pruning[1]).details
+    assert details["states"] == 180
+    assert details["transitions"] == INCEPTION_E_TRANSITIONS[pruning]
+
+
+def test_sequences_of_stages_of_inception_e():
+    graph = block("E")
+    [whole] = split_blocks(graph, 20, 8192)
+    ways = [1]
+    for index, state in enumerate(whole.ideals[1:], 1):
+        ways.append(sum(ways[i] for i in range(index) if not whole.ideals[i] & ~state))
+    assert ways[-1] == 4_410_136
+    value, states, transitions, count = staged_optimum(graph, lambda groups: longest_first(graph, groups, 2))
+    assert (value, states, transitions, count) == (6, 180, 5040, 4_410_136)
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_equals_the_exhaustive_optimum(streams):
+    for seed in range(25):
+        rng = random.Random(seed)
+        n = rng.randint(1, 7)
+        graph = DependencyGraph(gnp(n, 0.3, rng), [rng.randint(1, 9) for _ in range(n)])
+        expected = staged_optimum(graph, lambda groups, g=graph: longest_first(g, groups, streams))[0]
+        assert ios(graph, streams).details["latency"] == pytest.approx(expected)
+
+
+def _stage_sum(graph, streams, stages):
+    return sum(longest_first(graph, components(graph, frozenset(stage)), streams) for stage in stages)
+
+
+def _greedy_stages(graph):
+    done, stages = set(), []
+    while len(done) < len(graph):
+        stages.append([v for v in graph.nodes if v not in done and done.issuperset(graph.predecessors[v])])
+        done.update(stages[-1])
+    return stages
+
+
+def _waves(graph):
+    stages = [[]]
+    for item in wavefront(graph).instructions:
+        if isinstance(item, Run):
+            stages[-1].append(item.node)
+        elif not hasattr(item, "stream_id"):
+            stages.append([])
+    return stages
+
+
+@pytest.mark.parametrize("streams", [2, 3])
+def test_never_worse_than_sequential_greedy_and_wavefront(streams):
+    for seed in range(120):
+        graph = random_graph(seed)
+        if len(split_blocks(graph, 20, 1024)) > len(split_blocks(graph, 62, 2**20)):
+            continue  # chopped blocks are another search
+        schedule = ios(graph, streams, max_states=1024)
+        latency = schedule.details["latency"] * (1 - 1e-9)
+        assert latency <= graph.work
+        assert latency <= _stage_sum(graph, streams, _greedy_stages(graph))
+        assert latency <= _stage_sum(graph, streams, _waves(graph))
+        assert simulate(schedule).makespan <= schedule.details["latency"] * (1 + 1e-9)
+
+
+def test_less_pruning_is_never_worse():
+    for seed in range(20):
+        graph = random_graph(seed, "layered")
+        latencies = [ios(graph, 3, r=r, s=s).details["latency"] for r, s in ((1, 2), (1, 8), (3, 8), (None, None))]
+        assert latencies == sorted(latencies, reverse=True)
+
+
+def test_stages_are_lanes_in_order_on_no_more_streams():
+    for seed in range(40):
+        graph = random_graph(seed)
+        schedule = ios(graph, 2, max_states=128)
+        stages = schedule.details["stages"]
+        assert max(map(len, stages), default=0) <= 2
+        assert [v for lanes in stages for lane in lanes for v in lane] == list(schedule.order)
+        verify(schedule)
+
+
+class _Profiler:
+    """A made-up machine on which running side by side costs a little, that counts what it is asked."""
+
+    def __init__(self, graph):
+        self.graph = graph
+        self.seen = []
+
+    def __call__(self, lanes):
+        self.seen.append(lanes)
+        loads = [sum(self.graph.costs[v] for v in lane) for lane in lanes]
+        return max(loads) * (1 + 0.2 * (len(lanes) - 1))
+
+    def signature(self, node):
+        return f"op{self.graph.costs[node]}"
+
+
+def test_each_ending_is_measured_once():
+    graph = block("E")
+    profiler = _Profiler(graph)
+    details = ios(graph, 3, latency=profiler).details
+    assert len(profiler.seen) == details["endings"]
+    assert details["endings"] < details["transitions"]
+
+
+def test_equal_signatures_are_measured_once():
+    graph = fork_join(4, 2)
+    apart, shared = _Profiler(graph), _Profiler(graph)
+    cache = LatencyCache()
+    first = ios(graph, 2, latency=apart)
+    second = ios(graph, 2, latency=shared, signature=shared.signature, cache=cache)
+    assert second.details["latency"] == first.details["latency"]
+    assert len(shared.seen) == len(cache) == cache.misses < len(apart.seen) / 10
+    assert cache.hits + cache.misses == second.details["endings"]
+
+
+def test_signatures_work_without_a_cache_of_ones_own():
+    graph = fork_join(3, 2)
+    profiler = _Profiler(graph)
+    schedule = ios(graph, 2, latency=profiler, signature=profiler.signature)
+    assert len(profiler.seen) < schedule.details["endings"]
+
+
+def test_a_reloaded_cache_gives_the_same_schedule_and_measures_nothing(tmp_path):
+    graph = block("E", tuple(range(1, 12)))
+    profiler = _Profiler(graph)
+    cache = LatencyCache(tmp_path / "latencies.json")
+    first = ios(graph, 2, latency=profiler, signature=profiler.signature, cache=cache)
+    cache.save()
+    profiler.seen.clear()
+    again = LatencyCache(tmp_path / "latencies.json")
+    second = ios(graph, 2, latency=profiler, signature=profiler.signature, cache=again)
+    assert second.instructions == first.instructions
+    assert second.details == first.details
+    assert not profiler.seen
+    assert again.misses == 0
+
+
+def test_costs_of_company_are_seen():
+    graph = DependencyGraph([], [1, 1], num_nodes=2)
+    assert ios(graph, 2, latency=lambda lanes: [1, 3][len(lanes) - 1]).details["stages"] == [((0,),), ((1,),)]
+    assert ios(graph, 2, latency=lambda lanes: [1, 1.5][len(lanes) - 1]).details["stages"] == [((0,), (1,))]
+
+
+def test_siblings_are_merged_where_that_is_faster():
+    graph = fork_join(3, 1, (1, 4, 4, 4, 1))
+    schedule = ios(graph, 2, merge=lambda nodes: 5.0 if set(nodes) <= {1, 2, 3} else None)
+    assert Run(1, (2, 3)) in schedule.instructions
+    assert schedule.details["latency"] == 7
+    assert schedule.merged_costs == {(1, 2, 3): 5.0}
+    assert simulate(schedule).makespan == 7
+    verify(schedule)
+    slow = ios(graph, 2, merge=lambda nodes: 100.0)
+    assert not slow.merged_costs
+    assert slow.details["latency"] == 10
+
+
+def test_blocks_end_where_every_path_passes():
+    graph = DependencyGraph(stacked(3, 3, 1))
+    blocks = split_blocks(graph, 20, 8192)
+    reach = reachable(list(graph.edges), graph.num_nodes)
+    ends = [b.nodes[-1] for b in blocks]
+    cuts = [v for v in graph.nodes if all(u == v or u in reach[v] or v in reach[u] for u in graph.nodes)]
+    assert sorted(ends) == cuts
+    assert tuple(v for b in blocks for v in b.nodes) == graph.order
+
+
+def test_cuts_equal_the_comparable_nodes_of_random_graphs():
+    for seed in range(100):
+        graph = random_graph(seed)
+        reach = reachable(list(graph.edges), graph.num_nodes)
+        cuts = {v for v in graph.nodes if all(u == v or u in reach[v] or v in reach[u] for u in graph.nodes)}
+        ends = {b.nodes[-1] for b in split_blocks(graph, 62, 2**20)}
+        assert ends - {graph.order[-1]} == cuts - {graph.order[-1]}
+
+
+def test_wide_graphs_are_chopped_and_stay_quick():
+    graph = DependencyGraph([], num_nodes=60)
+    schedule = ios(graph, 4, max_states=64)
+    verify(schedule)
+    assert schedule.details["blocks"] == 16
+    assert schedule.details["states"] <= 64 * 16
+    assert simulate(schedule).makespan < simulate(sequential(graph)).makespan
+
+
+@pytest.mark.parametrize("name", ["r", "s", "max_block_nodes", "max_states"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "3"])
+def test_limits_must_be_counts(name, value):
+    with pytest.raises(InvalidArgumentError, match=name) as caught:
+        ios(block("A"), 2, **{name: value})
+    assert caught.value.fields[name] == value
+
+
+def test_blocks_fit_a_machine_word():
+    with pytest.raises(InvalidArgumentError, match="1 to 62"):
+        ios(block("A"), 2, max_block_nodes=63)
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), None, "fast"])
+def test_bad_latencies(bad):
+    with pytest.raises(InvalidArgumentError, match="latency"):
+        ios(block("A"), 2, latency=lambda lanes: bad)
+    if bad is not None:
+        with pytest.raises(InvalidArgumentError, match="merged"):
+            ios(fork_join(2, 1), 2, merge=lambda nodes: bad)
+
+
+def test_a_cache_needs_signatures():
+    with pytest.raises(InvalidArgumentError, match="signature"):
+        ios(block("A"), 2, cache=LatencyCache())

@@ -1,0 +1,79 @@
+import threading
+
+import pytest
+
+from graphpool.errors import InvalidArgumentError
+from graphpool.schedule import LatencyCache
+
+
+def test_measures_once_and_counts():
+    cache = LatencyCache()
+    assert [cache.get_or_measure("a", lambda: 3.0), cache.get_or_measure("a", lambda: 9.0)] == [3.0, 3.0]
+    assert (cache.hits, cache.misses, len(cache)) == (1, 1, 1)
+    assert repr(cache) == "LatencyCache(1 latencies, 1 hits, 1 misses)"
+
+
+def test_keys_ignore_the_order_of_lanes_but_not_inside_a_lane():
+    key = LatencyCache.key
+    assert key([["a", "b"], ["c"]]) == key([("c",), ("a", "b")])
+    assert key([["a", "b"]]) != key([["b", "a"]]) != key([["a"], ["b"]])
+    assert key([['a","b']]) != key([["a", "b"]])
+
+
+def test_saves_and_reloads(tmp_path):
+    path = tmp_path / "latencies.json"
+    first = LatencyCache(path)
+    first.get_or_measure("a", lambda: 1.25)
+    assert not path.exists()
+    first.save()
+    assert LatencyCache(path).get_or_measure("a", lambda: 0.0) == 1.25
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_saving_nowhere():
+    with pytest.raises(InvalidArgumentError, match="no file"):
+        LatencyCache().save()
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path):
+    path = tmp_path / "latencies.json"
+    path.mkdir()
+    (path / "old").touch()
+    cache = LatencyCache.__new__(LatencyCache)
+    cache.__dict__.update(LatencyCache().__dict__, path=path)
+    with pytest.raises(OSError):  # noqa: PT011  the message is the system's
+        cache.save()
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert (path / "old").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": -1}', '{"a": "x"}', '{"a": NaN}', "{"])
+def test_files_of_something_else(tmp_path, text):
+    path = tmp_path / "latencies.json"
+    path.write_text(text)
+    with pytest.raises(InvalidArgumentError, match="holds no latencies") as caught:
+        LatencyCache(path)
+    assert caught.value.path == str(path)
+
+
+def test_a_failed_measurement_is_not_kept():
+    cache = LatencyCache()
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_measure("a", lambda: 1 / 0)
+    assert cache.get_or_measure("a", lambda: 2.0) == 2.0
+
+
+def test_threads_agree_on_one_latency():
+    cache, gate, seen = LatencyCache(), threading.Barrier(4), []
+
+    def work(value):
+        gate.wait()
+        seen.append(cache.get_or_measure("a", lambda: value))
+
+    threads = [threading.Thread(target=work, args=(float(i),)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(seen)) == 1
+    assert cache.hits + cache.misses == 4

@@ -1,0 +1,95 @@
+import itertools
+import json
+import sys
+
+import pytest
+
+from graphpool.errors import InvalidArgumentError, UnsupportedError
+from graphpool.schedule import DependencyGraph, Run, Schedule, SetStream, asap, ios, list_schedule, simulate, wavefront
+from tests.helpers.schedule_graphs import GOLDEN, fork_join, parse, random_graph
+
+FORK = DependencyGraph([(0, 1), (0, 2), (1, 3), (2, 3)], [1, 3, 5, 2], names=["stem", "left", "right", "cat"])
+
+
+def test_streams_order_and_counts():
+    schedule = asap(parse(GOLDEN["simple"]))
+    names = schedule.graph.names
+    assert schedule.stream_ids == (1, 2, 3)
+    assert [[names[v] for v in nodes] for nodes in schedule.streams] == [
+        ["a2", "a4", "a5"],
+        ["a1", "a3"],
+        ["a0", "t", "cat"],
+    ]
+    assert [names[v] for v in schedule.order] == ["a2", "a4", "a5", "a1", "a3", "a0", "t", "cat"]
+    assert (schedule.num_events, schedule.num_waits, schedule.num_barriers) == (2, 2, 0)
+    assert repr(schedule) == "Schedule(asap: 8 nodes on 3 streams, 2 events, 2 waits, 0 barriers)"
+    assert wavefront(parse(GOLDEN["simple"])).num_barriers == 1
+
+
+def test_text_has_one_instruction_a_line():
+    text = str(list_schedule(FORK))
+    assert text.splitlines()[:5] == ["set_stream(0, 0)", "run(0)", "add_event(0)", "run(2)", "set_stream(0, 1)"]
+    assert "wait_event(0)" in text
+    assert "stream_barrier()" in str(wavefront(FORK))
+
+
+def test_streams_are_copies():
+    schedule = list_schedule(FORK)
+    schedule.streams[0].clear()
+    assert schedule.streams[0] == [0, 2, 3]
+
+
+def test_without_a_set_stream_everything_is_on_stream_zero():
+    assert Schedule(FORK, [Run(v) for v in range(4)]).stream_ids == (0,)
+
+
+@pytest.mark.parametrize("bad", ["run", None, SetStream, 3])
+def test_only_instructions_are_taken(bad):
+    with pytest.raises(InvalidArgumentError, match=r"instructions\[1\]") as caught:
+        Schedule(FORK, [Run(0), bad])
+    assert caught.value.index == 1
+
+
+def test_trace_has_one_track_a_stream_of_nested_slices():
+    for seed in range(20):
+        schedule = list_schedule(random_graph(seed), 3)
+        simulation = simulate(schedule)
+        events = schedule.to_trace(simulation)
+        assert json.loads(json.dumps(events)) == events
+        assert {event["ph"] for event in events} == {"X"}
+        assert {event["tid"] for event in events} == set(schedule.stream_ids)
+        for stream_id in schedule.stream_ids:
+            outer, *inner = (event for event in events if event["tid"] == stream_id)
+            assert outer["name"] == f"stream {stream_id}"
+            spans = [(e["ts"], e["ts"] + e["dur"]) for e in inner]
+            assert all(a[1] <= b[0] * (1 + 1e-12) for a, b in itertools.pairwise(spans))
+            assert spans[0][0] == outer["ts"]
+            assert spans[-1][1] == pytest.approx(outer["ts"] + outer["dur"])
+
+
+def test_trace_is_in_microseconds_and_names_nodes():
+    events = list_schedule(FORK).to_trace(simulate(list_schedule(FORK), [1e-6, 2e-6, 3e-6, 1e-6]))
+    by_name = {event["name"]: event for event in events}
+    assert by_name["right"]["ts"] == pytest.approx(1)
+    assert by_name["right"]["dur"] == pytest.approx(3)
+    merged = ios(fork_join(2, 1), 2, merge=lambda nodes: 0.5)
+    assert "n1+n2" in {event["name"] for event in merged.to_trace(simulate(merged))}
+
+
+def test_plot_has_a_row_a_stream_and_a_bar_a_call():
+    pytest.importorskip("matplotlib")
+    schedule = list_schedule(FORK)
+    figure = schedule.plot()
+    [axes] = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["stream 0", "stream 1"]
+    assert len(axes.patches) == 4
+    assert {text.get_text() for text in axes.texts} == set(FORK.names)
+    assert axes.get_title() == "list: makespan 8"
+    assert schedule.plot(simulate(schedule, [1, 1, 1, 1])).axes[0].get_title() == "list: makespan 3"
+
+
+def test_plot_names_the_extra_when_matplotlib_is_absent(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UnsupportedError, match=r"graphpool\[profile\]") as caught:
+        list_schedule(FORK).plot()
+    assert caught.value.extra == "profile"
