@@ -132,7 +132,8 @@ class Executable:
             for tensor_id, value in form.constants.items()
             if tensor_id in self._tensors
         }
-        self.constants_nbytes = sum(tensor.nbytes for tensor in self._constants.values())
+        held = {id(value): getattr(value, "nbytes", 0) for value in form.constants.values()}
+        self.constants_nbytes = sum(held.values())
         self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
         self._passing = {*form.inputs.values(), *written}
@@ -158,7 +159,7 @@ class Executable:
     # ---- memory
 
     def _plan(self) -> tuple[dict[Any, int], int]:
-        """Offsets of the tensors and of the scratch memories (keyed by a negative number) in the arena, and its size."""
+        """Offsets in the arena of tensors, and of scratch memories by ``~step``, and the size of the arena."""
         last = {i: number for number, step in enumerate(self._steps) for i in (*step.outputs, *step.inputs)}
         lives: dict[int, list[int]] = {}
         root: dict[int, int] = {}
@@ -325,7 +326,7 @@ def _call_host(step: _Step, values: dict[int, Any], is_plain: Sequence[bool]) ->
         # a result without a known shape may be a view of an input, and arenas are written again
         sources = [source.copy() if isinstance(source, np.ndarray) else source for source in sources]
     targets = [values[i] if plain else None for i, plain in zip(step.outputs, is_plain, strict=True)]
-    assert step.function is not None  # noqa: S101 - a step is one or the other
+    assert step.function is not None  # a step is one or the other
     try:
         results = step.function(sources, targets)
     except Exception as error:
