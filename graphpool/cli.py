@@ -333,7 +333,7 @@ def _table(partitions: Sequence[Report]) -> list[str]:
     rows = []
     for number, partition in enumerate(partitions):
         ops = "+".join(partition["ops"][:6]) + ("+..." if len(partition["ops"]) > 6 else "")
-        names = ", ".join(partition["implementations"]) or partition["backend"]
+        names = ", ".join(partition["implementations"]) or f"{partition['backend']} (no step of its own)"
         rows.append((f"{number:3}", ops, names))
     width = max((len(row[1]) for row in rows), default=0)
     return [f"{number}  {ops:<{width}}  {names}" for number, ops, names in rows]

@@ -126,7 +126,7 @@ class Executable:
         self._tensors: dict[int, LogicalTensor] = _settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
         self.partitions = tuple(partitions)
-        self._steps = [self._compile(partition) for partition in partitions]
+        self._steps = [self._compile(partition) for partition in _merge(form.graph, partitions)]
         self._constants = {
             tensor_id: Tensor(self._tensors[tensor_id], engine, value)
             for tensor_id, value in form.constants.items()
@@ -197,8 +197,16 @@ class Executable:
 
     @property
     def implementations(self) -> tuple[tuple[str, ...], ...]:
-        """What runs each partition, one name a kernel call."""
-        return tuple(("host",) if s.compiled is None else s.compiled.implementations for s in self._steps)
+        """What runs each partition: one name a kernel call; none where its ops only change how memory is seen."""
+        names: dict[int, list[str]] = {}
+        for step in self._steps:
+            if step.compiled is not None:
+                for op_id, name in zip(step.compiled.step_ops, step.compiled.implementations, strict=True):
+                    names.setdefault(op_id, []).append(name)
+        return tuple(
+            tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else ("host",)
+            for p in self.partitions
+        )
 
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""
@@ -303,6 +311,18 @@ class Executable:
             scratch = Tensor.at(described, self._engine, address + self._offsets[~number])
         ins, outs = ([tensors[i] for i in ids] for ids in (step.inputs, step.outputs))
         return partial(step.compiled.execute, self._stream, ins, outs, scratchpad=scratch)
+
+
+def _merge(graph: Graph, partitions: Sequence[Partition]) -> list[Partition]:
+    """Partitions to compile: neighbours of one backend become one, whose tensors then need no place of their own."""
+    runs: list[list[Partition]] = []
+    for partition in partitions:
+        backend = partition.backend
+        if runs and backend is not None and backend.merges and runs[-1][-1].backend is backend:
+            runs[-1].append(partition)
+        else:
+            runs.append([partition])
+    return [graph.merge_partitions(run) for run in runs]
 
 
 def _settled_tensors(graph: Graph) -> dict[int, LogicalTensor]:
