@@ -71,6 +71,9 @@ VARIABLES = {
         ("GRAPHPOOL_COMPILED_PARTITION_CACHE_CAPACITY", "DNNL_GRAPH_COMPILED_PARTITION_CACHE_CAPACITY"),
         _count, "a count of entries", 1024, "Entries of the compiled-partition cache.",
     ),
+    "graph_dump": Variable(
+        ("GRAPHPOOL_GRAPH_DUMP",), str, "a folder", None, "Folder to which every graph that is finalised is written."
+    ),
     "verbose": Variable(("GRAPHPOOL_VERBOSE",), _flag, "0 | 1", False, "Log compilations and their implementations."),
 }  # fmt: skip
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import config
 from ..errors import GraphpoolError, InvalidArgumentError, InvalidGraphError, InvalidOpError, StateError, explain
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
+from .json import dump_graph, read_graph, write_graph
 from .op import Op
 from .partition import Partition
 from .partitioner import cover
@@ -14,6 +16,10 @@ from .schema import get_schema
 from .view import GraphView
 
 if TYPE_CHECKING:
+    import os
+
+    from collections.abc import Sequence
+
     from .logical_tensor import LogicalTensor
 
 __all__ = ["Graph"]
@@ -34,6 +40,8 @@ class Graph:
         Kind of the engines for which partitions will be compiled.
     fpmath : {"strict", "bf16", "f16", "tf32", "any"}, default="strict"
         Precision to which float32 arithmetic may be lowered.
+    apply_to_int : bool, default=False
+        Whether `fpmath` is meant for products of integers too.
 
     Raises
     ------
@@ -58,16 +66,60 @@ class Graph:
     True
     """
 
-    def __init__(self, engine_kind: str = "cpu", *, fpmath: str = "strict") -> None:
+    def __init__(self, engine_kind: str = "cpu", *, fpmath: str = "strict", apply_to_int: bool = False) -> None:
         self.engine_kind = check_engine_kind(engine_kind)
         if fpmath not in FPMATH_MODES:
             raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
         self.fpmath = fpmath
+        self.fpmath_apply_to_int = bool(apply_to_int)
         self._ops: dict[int, Op] = {}
         self._tensors: dict[int, LogicalTensor] = {}
         self._producer: dict[int, Op] = {}
         self._shapes: dict[int, tuple[int, ...] | None] = {}
         self._view: GraphView | None = None
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str], *, engine_kind: str | None = None) -> Graph:
+        """Read a graph that `to_json` wrote, or a dump of oneDNN Graph (``ONEDNN_GRAPH_DUMP``).
+
+        Parameters
+        ----------
+        path : path-like
+            A file of at most 16 MiB.
+        engine_kind : {"cpu", "gpu"}, optional
+            Instead of the one in the file.
+
+        Returns
+        -------
+        graph : Graph
+            Not finalised; tensors, layouts and attributes are as the file says, missing attributes completed.
+
+        Raises
+        ------
+        InvalidGraphError
+            The file is too long, no JSON, or not of the format; the message says where.
+        InvalidOpError, InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
+            An op or a tensor breaks a rule, as in `add_op`.
+        OSError
+            The file cannot be read.
+
+        Notes
+        -----
+        Source: the format of oneDNN 3.14's graph dump.
+        """
+        return read_graph(path, cls, engine_kind)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph to a file from which `from_json` makes an equal one, and which benchdnn reads.
+
+        With the environment variable ``GRAPHPOOL_GRAPH_DUMP=<folder>``, `finalize` writes every graph.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        write_graph(self, path)
 
     @property
     def ops(self) -> list[Op]:
@@ -187,6 +239,8 @@ class Graph:
         if self._view is None:
             view = GraphView(list(self._ops.values()))
             self._shapes = complete_shapes(view.ops)
+            if folder := config.get("graph_dump"):
+                dump_graph(self, folder)
             self._view = view
 
     def shape(self, tensor_id: int) -> tuple[int, ...] | None:
@@ -226,6 +280,35 @@ class Graph:
             Partition(c.kind, [view.ops[i] for i in c.numbers], view, c.backend, self.engine_kind, self.fpmath)
             for c in covers
         ]
+
+    def merge_partitions(self, partitions: Sequence[Partition]) -> Partition:
+        """One partition of the ops of several, which is compiled as one program.
+
+        Parameters
+        ----------
+        partitions : sequence of Partition
+            Of this graph, of one backend, consecutive in the order in which `get_partitions` gave them: what lies
+            between them in no topological order cannot be merged without a cycle.
+
+        Returns
+        -------
+        partition : Partition
+            Of kind ``"merged"``; the one partition itself when there is only one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The partitions have different backends, or none.
+        """
+        view = self._finished_view()
+        if len(partitions) == 1:
+            return partitions[0]
+        names = {partition.backend_name for partition in partitions}
+        if len(names) != 1 or None in names:
+            raise InvalidArgumentError(explain("partitions to merge", accepted="one backend", got=sorted(map(str, names))))
+        wanted = {op.id for partition in partitions for op in partition.ops}
+        ops = [op for op in view.ops if op.id in wanted]
+        return Partition("merged", ops, view, partitions[0].backend, self.engine_kind, self.fpmath)
 
     def _finished_view(self) -> GraphView:
         if self._view is None:

@@ -3,9 +3,13 @@
     engine.py       Engine: a device with its memory and its number of threads
     threads.py      how many threads the process may use
     _tensor.pyx     Tensor: a logical tensor bound to data
-    _stream.pyx     Stream, Event: an ordered queue of an engine
-    _program.pyx    Program: a C array of steps, run without the GIL on raw pointers
+    _stream.pyx     Stream, Event: an ordered queue of an engine, with a team of threads
+    _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
+    thread_limits.py makes those threads known to threadpoolctl
+    blas_threads.py keeps SciPy's BLAS to one thread while programs run
+    model.py        Model: a whole graph, compiled once for each set of input shapes
+    executable.py   one of those: compiled partitions and host functions over one arena
 
     execute(stream, inputs, outputs) -> bind pointers -> lease an arena -> Program.run -> release
 
@@ -17,5 +21,6 @@ from ._program import Program
 from ._stream import Event, Stream
 from ._tensor import Tensor
 from .engine import Engine
+from .model import Model
 
-__all__ = ["CompiledPartition", "Engine", "Event", "Program", "Stream", "Tensor"]
+__all__ = ["CompiledPartition", "Engine", "Event", "Model", "Program", "Stream", "Tensor"]

@@ -75,16 +75,68 @@ cdef class Tensor:
             )
         if engine.is_closed:
             raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
-        self.lt = lt
-        self.engine = engine
-        self.lt_id = lt.id
-        self.signature = signature_of(lt)
         self.user_id = id
-        self.content_version = next(_versions)
+        self._describe(lt, engine)
         if data is not None:
             self._bind(data)
         elif lt.is_shape_known:
             self._allocate()
+
+    cdef int _describe(self, object lt, object engine) except -1:
+        self.lt = lt
+        self.engine = engine
+        self.lt_id = lt.id
+        self.signature = signature_of(lt)
+        self.content_version = next(_versions)
+        return 0
+
+    @staticmethod
+    def at(lt, engine, uintptr_t address=0, owner=None):
+        """A tensor on memory that is there already.
+
+        Parameters
+        ----------
+        lt : LogicalTensor
+            Shape known, layout settled.
+        engine : Engine
+        address : int, default=0
+            Of `lt.nbytes` writable bytes; 0 leaves the tensor without data until `rebind`.
+        owner : object, optional
+            Kept alive with the tensor.
+
+        Notes
+        -----
+        For the runtime: the address is not checked, and the memory must outlive every use of the tensor.
+        """
+        cdef Tensor tensor = Tensor.__new__(Tensor)
+        tensor._describe(lt, engine)
+        tensor.nbytes = lt.nbytes
+        tensor.owner = owner
+        if address:
+            tensor.data = <char *>address if tensor.nbytes else &_nothing
+        return tensor
+
+    def rebind(self, data):
+        """Put other data of the same description in place of the user's; None leaves the tensor without data.
+
+        Raises
+        ------
+        StateError
+            The tensor allocated its memory itself.
+        InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
+            As for the constructor; the tensor keeps its old data.
+
+        Notes
+        -----
+        Threads: no execution may be using the tensor. The content counts as new (`invalidate`). Cost: 2 microseconds.
+        """
+        if self.resource is not None:
+            raise StateError(explain(f"tensor {self.lt_id} owns its memory", hint="make a tensor with data=array"))
+        if data is None:
+            self.data, self.owner = NULL, None
+        else:
+            self._bind(data)
+            self.content_version = next(_versions)
 
     cdef int _allocate(self) except -1:
         self.nbytes = self.lt.nbytes
@@ -165,7 +217,7 @@ cdef class Tensor:
                 tensor_id=self.lt_id,
             )
         if self.lt.dtype.bits == 4:
-            np.frombuffer(self, np.uint8)[:] = _pack(array)
+            np.frombuffer(_Memory(self), np.uint8)[:] = _pack(array)
         else:
             self.numpy()[...] = array
 
@@ -180,7 +232,7 @@ cdef class Tensor:
         """
         self._check_allocated()
         lt = self.lt
-        raw = np.frombuffer(self, np.uint8) if self.nbytes else np.empty(0, np.uint8)
+        raw = np.frombuffer(_Memory(self), np.uint8) if self.nbytes else np.empty(0, np.uint8)
         if lt.layout is LayoutType.OPAQUE:
             return raw
         dtype = lt.dtype.numpy
@@ -200,12 +252,6 @@ cdef class Tensor:
     def __dlpack_device__(self):
         return (1, 0)
 
-    def __getbuffer__(self, Py_buffer *buffer, int flags):
-        self._check_allocated()
-        if self.is_readonly and (flags & PyBUF_WRITABLE) == PyBUF_WRITABLE:
-            raise BufferError("the tensor is read-only")
-        PyBuffer_FillInfo(buffer, self, self.data, self.nbytes, self.is_readonly, flags)
-
     def _check_allocated(self):
         if self.data == NULL:
             raise StateError(
@@ -221,6 +267,20 @@ cdef class Tensor:
 
     def __repr__(self):
         return f"Tensor({self.lt!r}, {self.engine!r})"
+
+
+cdef class _Memory:
+    """The bytes of a tensor for NumPy; a Tensor itself offers `__array__`, which keeps its type and shape."""
+
+    cdef Tensor tensor
+
+    def __cinit__(self, Tensor tensor not None):
+        self.tensor = tensor
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self.tensor.is_readonly and (flags & PyBUF_WRITABLE) == PyBUF_WRITABLE:
+            raise BufferError("the tensor is read-only")
+        PyBuffer_FillInfo(buffer, self, self.tensor.data, self.tensor.nbytes, self.tensor.is_readonly, flags)
 
 
 def _as_array(data, lt):

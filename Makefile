@@ -1,0 +1,11 @@
+PYTHON ?= .venv/bin/python
+
+build: ; ./run setup dev
+test: ; ./run test
+smoke: ; ./run demo
+lint: build ; $(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m cython_lint graphpool
+types: build ; $(PYTHON) -m mypy
+bench: build ; $(PYTHON) -m pytest bench --benchmark-only -p no:xdist -o python_files='bench_*.py'
+docs: build ; $(PYTHON) -m sphinx -W -q docs docs/_build/html
+
+.PHONY: build test smoke lint types bench docs

@@ -1,0 +1,225 @@
+"""Graphs as JSON, in the format that oneDNN Graph writes with ``ONEDNN_GRAPH_DUMP`` and that benchdnn reads.
+
+    {"version", "engine_kind", "fpmath_mode", "fpmath_mode_apply_to_int", "input_ports", "output_ports",
+     "graph": [{"id", "name", "kind", "attrs": {name: {"type", "value"}}, "inputs": [tensor], "outputs": [tensor]}]}
+    tensor: {"id", "dtype", "shape", "stride", "layout_type", "property_type"}
+
+A shape of one INT64_MIN says that the rank is not known, a stride of one INT64_MIN that strides were not given. Three
+keys are ours, written only where the format could not tell two tensors apart: ``ndims`` of a vector of unknown length,
+``layout_id`` and ``nbytes`` of an opaque tensor. Keys that are not named here are ignored.
+
+A file is data from elsewhere: every field is checked, and what is wrong ends in one of graphpool's errors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidGraphError, explain
+from ..typing import UNKNOWN_DIM, LayoutType
+from .logical_tensor import LogicalTensor
+from .op import Op
+from .schema import get_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from .graph import Graph
+
+__all__ = ["MAX_NBYTES", "dump_graph", "read_graph", "write_graph"]
+
+MAX_NBYTES = 16 << 20
+"""Longest file that is read: some 30,000 ops; parsed, it takes a few times as much memory. Unit: bytes."""
+
+VERSION = "3.12.0"
+"""Version of the format that is written: the oneDNN release whose reader knows all of it."""
+
+KIND_ALIASES = {"BiasAddBackprop": "BiasAddBackward"}
+"""Spellings in dumps of oneDNN -> ours."""
+
+_UNKNOWN = [UNKNOWN_DIM]
+_TYPES = {"bool": "bool", "s64": "s64", "f32": "f32", "string": "str", "s64[]": "s64[]", "f32[]": "f32[]"}
+_dumps = count()
+
+
+# ---- reading
+
+
+def read_graph(path: str | os.PathLike[str], make_graph: type[Graph], engine_kind: str | None) -> Graph:
+    """The graph of a file; see `Graph.from_json`."""
+    content = _load(path)
+    kind = _text(content, "engine_kind", "the file", "cpu") if engine_kind is None else engine_kind
+    graph = make_graph(
+        kind,
+        fpmath=_text(content, "fpmath_mode", "the file", "strict"),
+        apply_to_int=_text(content, "fpmath_mode_apply_to_int", "the file", "false") == "true",
+    )
+    for number, record in enumerate(_list(content, "graph", "the file")):
+        graph.add_op(_read_op(record, f'"graph"[{number}]'))
+    return graph
+
+
+def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """The file's top object; never more than `MAX_NBYTES` are read."""
+    with Path(path).open("rb") as file:
+        raw = file.read(MAX_NBYTES + 1)
+    if len(raw) > MAX_NBYTES:
+        raise InvalidGraphError(explain("file of a graph is too long", accepted=f"at most {MAX_NBYTES} bytes"))
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InvalidGraphError(explain("file of a graph is no JSON", got=f"{type(error).__name__}: {error}")) from error
+    return _object(content, "the file")
+
+
+def _read_op(record: object, where: str) -> Op:
+    fields = _object(record, where)
+    kind = _text(fields, "kind", where)
+    attrs = _object(fields.get("attrs", {}), f"{where}: attrs")
+    ports = [
+        [_read_tensor(tensor, f"{where}: {side}[{k}]") for k, tensor in enumerate(_list(fields, side, where))]
+        for side in ("inputs", "outputs")
+    ]
+    name = _text(fields, "name", where) if "name" in fields else None
+    op = Op(_integer(fields, "id", where), KIND_ALIASES.get(kind, kind), *ports, name=name)
+    return op.with_attrs({name: _read_attribute(entry, f"{where}: {name}") for name, entry in attrs.items()})
+
+
+def _read_attribute(record: object, where: str) -> Any:
+    """The value; whether it is what the op wants is for the schema to say."""
+    fields = _object(record, where)
+    kind = _text(fields, "type", where)
+    value = fields.get("value")
+    if kind not in _TYPES:
+        raise _refuse(f"{where}: type", ", ".join(_TYPES), kind)
+    if kind != "bool":
+        return value
+    if value not in (0, 1):
+        raise _refuse(f"{where}: value", "0 or 1", value)
+    return bool(value)
+
+
+def _read_tensor(record: object, where: str) -> LogicalTensor:
+    fields = _object(record, where)
+    layout = _text(fields, "layout_type", where, "strided")
+    shape: list[Any] | None = _list(fields, "shape", where)
+    strides: list[Any] | None = _list(fields, "stride", where) if layout == "strided" else None
+    if shape == _UNKNOWN and "ndims" not in fields:
+        shape = None
+    if strides == _UNKNOWN or shape is None:
+        strides = None
+    if any(type(stride) is not int or abs(stride) >= 2**60 for stride in strides or ()):
+        raise _refuse(f"{where}: stride", "integers below 2**60", strides)
+    optional = {key: _integer(fields, key, where) for key in ("layout_id", "nbytes") if key in fields}
+    return LogicalTensor(
+        _integer(fields, "id", where),
+        _text(fields, "dtype", where),
+        shape,
+        strides=strides,
+        layout=layout,
+        property=_text(fields, "property_type", where, "undef"),
+        **optional,
+    )
+
+
+def _refuse(what: str, accepted: str, got: object) -> InvalidGraphError:
+    text = repr(got)
+    return InvalidGraphError(explain(what, accepted=accepted, got=text if len(text) < 80 else f"{text[:76]} ..."))
+
+
+def _object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _refuse(where, "an object", value)
+    return value
+
+
+def _list(fields: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    value = fields.get(key)
+    if not isinstance(value, list):
+        raise _refuse(f'{where}: "{key}"', "a list", value)
+    return value
+
+
+def _text(fields: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:
+    value = fields.get(key, default)
+    if not isinstance(value, str):
+        raise _refuse(f'{where}: "{key}"', "a string", value)
+    return value
+
+
+def _integer(fields: Mapping[str, Any], key: str, where: str) -> int:
+    value = fields.get(key)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise _refuse(f'{where}: "{key}"', "an integer of at least 0", value)
+    return value
+
+
+# ---- writing
+
+
+def write_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write a graph to a file; see `Graph.to_json`."""
+    ops = graph.ops
+    written = {tensor.id for op in ops for tensor in op.outputs}
+    read = {tensor.id for op in ops for tensor in op.inputs}
+    content = {
+        "version": VERSION,
+        "engine_kind": graph.engine_kind,
+        "fpmath_mode": graph.fpmath,
+        "fpmath_mode_apply_to_int": "true" if graph.fpmath_apply_to_int else "false",
+        "input_ports": _unique(t.id for op in ops for t in op.inputs if t.id not in written),
+        "output_ports": _unique(t.id for op in ops for t in op.outputs if t.id not in read),
+        "graph": [_write_op(op) for op in ops],
+    }
+    Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def dump_graph(graph: Graph, folder: str) -> None:
+    """Write a graph to a new file ``graph-<process>-<number>.json`` in a folder, which is made if it is missing."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    write_graph(graph, Path(folder) / f"graph-{os.getpid()}-{next(_dumps)}.json")
+
+
+def _unique(ids: Iterable[int]) -> list[int]:
+    return list(dict.fromkeys(ids))
+
+
+def _write_op(op: Op) -> dict[str, Any]:
+    return {
+        "id": op.id,
+        "name": op.name,
+        "kind": op.kind,
+        "attrs": {name: _write_attribute(op, name, value) for name, value in op.attrs.items()},
+        "inputs": [_write_tensor(tensor) for tensor in op.inputs],
+        "outputs": [_write_tensor(tensor) for tensor in op.outputs],
+    }
+
+
+def _write_attribute(op: Op, name: str, value: Any) -> dict[str, Any]:
+    kind = get_schema(op.kind).attributes[name].kind
+    spelling = next(spelling for spelling, ours in _TYPES.items() if ours == kind)
+    return {"type": spelling, "value": int(value) if kind == "bool" else value}
+
+
+def _write_tensor(tensor: LogicalTensor) -> dict[str, Any]:
+    shape = _UNKNOWN if tensor.shape is None else list(tensor.shape)
+    strides = _UNKNOWN if tensor.strides is None else list(tensor.strides)
+    record: dict[str, Any] = {
+        "id": tensor.id,
+        "dtype": tensor.dtype.value,
+        "shape": shape,
+        "stride": strides,
+        "layout_type": tensor.layout.value,
+        "property_type": tensor.property.value,
+    }
+    if tensor.shape is not None and shape == _UNKNOWN:
+        record["ndims"] = 1
+    if tensor.layout is LayoutType.OPAQUE:
+        record["layout_id"] = tensor.layout_id
+        if tensor.is_shape_known:
+            record["nbytes"] = tensor.nbytes
+    return record

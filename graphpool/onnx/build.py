@@ -1,0 +1,266 @@
+"""The graph under construction, and what a converter of ops/ sees of a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from onnx import helper
+
+from graphpool.graph import Graph, LogicalTensor, Op
+from graphpool.graph.schema import get_schema
+from graphpool.typing import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from onnx import NodeProto, TypeProto
+
+__all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value"]
+
+
+class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, not an error
+    """A node has, with these inputs, no expression in our ops; the text says why."""
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """What is known of a tensor of the model.
+
+    Attributes
+    ----------
+    type : TypeProto or None
+        ONNX's type, when inferred.
+    tensor : LogicalTensor or None
+        The tensor in our graph; constants get theirs when an op first reads them.
+    content : array or other value
+        Of a value that is known now; None otherwise.
+    is_static : bool
+        Whether the content is the same for all input shapes.
+    """
+
+    type: TypeProto | None = None
+    tensor: LogicalTensor | None = None
+    content: Any = None
+    is_static: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the content is known now."""
+        return self.content is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is an array of a type that we have, and of known shape."""
+        if self.tensor is not None:
+            return self.tensor.dtype is not DataType.UNDEF
+        return isinstance(self.content, np.ndarray) and self.content.dtype.kind not in "OUSc"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape; only of a plain value."""
+        shape = self.content.shape if self.tensor is None else self.tensor.shape
+        assert shape is not None  # plain values have one
+        return tuple(shape)
+
+    @property
+    def dtype(self) -> DataType:
+        """Type; only of a plain value."""
+        return DataType.parse(self.content.dtype) if self.tensor is None else self.tensor.dtype
+
+
+class GraphBuilder:
+    """Ops and constants of one form.
+
+    Parameters
+    ----------
+    static_ids : dict
+        Identity of the content -> tensor id, of constants that all forms share; extended here.
+
+    Notes
+    -----
+    Threads: one at a time.
+    """
+
+    FIRST_ID = 2**32
+    """Static constants lie below, so that they have the same id in every form."""
+
+    def __init__(self, static_ids: dict[int, int]) -> None:
+        self.ops: list[Op] = []
+        self.constants: dict[int, Any] = {}
+        self._static_ids = static_ids
+        self._next_id = self.FIRST_ID
+        self._literals: dict[Any, Value] = {}
+
+    def new_tensor(self, dtype: DataType | None, shape: tuple[int, ...] | None) -> LogicalTensor:
+        """A tensor with a new id; without type or shape it stands for a Python object."""
+        self._next_id += 1
+        # 4-bit values have one element a byte in NumPy and half in a buffer: they stay NumPy's
+        if dtype is None or shape is None or dtype.bits < 8:
+            return LogicalTensor(self._next_id, DataType.UNDEF)
+        return LogicalTensor(self._next_id, dtype, shape)
+
+    def tensor(self, value: Value) -> LogicalTensor:
+        """The tensor of a value; a known one becomes a constant of the graph."""
+        if value.tensor is None:
+            array = np.require(value.content, requirements=["C", "A"])
+            dtype = DataType.parse(array.dtype)
+            if value.is_static:
+                number = self._static_ids.setdefault(id(value.content), len(self._static_ids))
+            else:
+                number = self._next_id = self._next_id + 1
+            value.tensor = LogicalTensor(number, dtype, array.shape, property="constant")
+            self.constants[number] = array
+        return value.tensor
+
+    def literal(self, number: Any, dtype: DataType) -> Value:
+        """A constant made here: a number, or an array, in a data type."""
+        array = np.asarray(number, dtype.numpy)
+        key = dtype, array.shape, array.tobytes()
+        if key not in self._literals:
+            self._literals[key] = Value(content=array)
+        return self._literals[key]
+
+    def emit(
+        self, kind: str, *inputs: Value, dtypes: Sequence[DataType] | None = None, name: str = "", **attrs: Any
+    ) -> list[Value]:
+        """Add an op with its output shapes inferred.
+
+        Parameters
+        ----------
+        kind : str
+        *inputs : Value
+        dtypes : sequence of DataType, optional
+            Of the outputs; by default one output of the first input's type.
+        name : str
+            For messages.
+        **attrs : object
+
+        Raises
+        ------
+        InvalidArgumentError
+            The op does not satisfy its schema.
+        """
+        sources = [self.tensor(value) for value in inputs]
+        schema = get_schema(kind)
+        targets = [self.new_tensor(dtype, ()).replace(shape=None) for dtype in dtypes or [sources[0].dtype]]
+        op = Op(len(self.ops), kind, sources, targets, name or None, **attrs)
+        op = op.with_attrs(schema.complete(op.label, op.attrs))
+        schema.validate(op)
+        shapes = schema.infer_shapes(op, [source.shape for source in sources])
+        targets = [target.replace(shape=shape) for target, shape in zip(targets, shapes, strict=True)]
+        self.ops.append(Op(op.id, kind, sources, targets, name or None, **op.attrs))
+        return [Value(tensor=target) for target in targets]
+
+    def add_wildcard(self, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], name: str) -> int:
+        """Add an op that the host runs; returns its id."""
+        self.ops.append(Op(len(self.ops), "Wildcard", inputs, outputs, name))
+        return len(self.ops) - 1
+
+    def finish(self, outputs: Sequence[LogicalTensor]) -> Graph:
+        """The finalised graph; `outputs` stay visible even where all their readers are fused with their producers."""
+        graph = Graph("cpu")
+        for op in self.ops:
+            graph.add_op(op)
+        accepted = get_schema("End").types["T"]
+        for number, tensor in enumerate(outputs, len(self.ops)):
+            graph.add_op(Op(number, "End" if tensor.dtype in accepted else "Wildcard", [tensor]))
+        graph.finalize()
+        return graph
+
+
+@dataclass
+class NodeView:
+    """A node as its converter sees it.
+
+    Attributes
+    ----------
+    node : NodeProto
+    inputs : list of Value or None
+        None for optional inputs that are left out. All are plain.
+    opset : int
+        Version of the node's domain.
+    used_outputs : int
+        Outputs up to the last one that somebody reads.
+    """
+
+    node: NodeProto
+    inputs: list[Value | None]
+    opset: int
+    used_outputs: int
+    builder: GraphBuilder
+    attrs: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.attrs = {item.name: helper.get_attribute_value(item) for item in self.node.attribute}
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute's value; strings as str."""
+        value = self.attrs.get(name, default)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def has(self, index: int) -> bool:
+        """Whether an input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def __getitem__(self, index: int) -> Value:
+        """An input that must be given."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            self.refuse(f"input {index} is left out")
+        return value
+
+    def known(self, index: int) -> np.ndarray[Any, Any]:
+        """The content of an input that must be known."""
+        if not self[index].is_known:
+            self.refuse(f"the content of input {index} is not known")
+        return np.asarray(self[index].content)
+
+    def ints(self, name: str, index: int) -> list[int] | None:
+        """Integers that older opsets give as attribute `name` and newer ones as input `index`; None when absent."""
+        if self.has(index):
+            return [int(item) for item in self.known(index).reshape(-1)]
+        given = self.attr(name)
+        return None if given is None else list(given)
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Say that the node has no expression in our ops."""
+        raise NotConvertible(reason)
+
+    def require(self, condition: bool, reason: str) -> None:
+        """Refuse unless the condition holds."""
+        if not condition:
+            self.refuse(reason)
+
+    def emit(self, kind: str, *inputs: Value, **attrs: Any) -> Value:
+        """Add an op of one output of the first input's type."""
+        return self.builder.emit(kind, *inputs, name=self.node.name or self.node.output[0], **attrs)[0]
+
+    def emit_several(self, kind: str, dtypes: Sequence[DataType], *inputs: Value, **attrs: Any) -> list[Value]:
+        """Add an op with outputs of these types."""
+        return self.builder.emit(kind, *inputs, dtypes=dtypes, name=self.node.name or self.node.output[0], **attrs)
+
+    def literal(self, number: Any, like: Value) -> Value:
+        """A constant of the type of another value."""
+        return self.builder.literal(number, like.dtype)
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """The value in another shape; itself when it has that shape."""
+        if value.shape == tuple(shape):
+            return value
+        return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
+
+    def reshape_vector(self, value: Value) -> Value:
+        """A number as a vector of one element."""
+        if value.is_known:
+            return self.builder.literal(np.reshape(value.content, -1), value.dtype)
+        return value if value.shape else self.reshape(value, (1,))
+
+    def cast(self, value: Value, dtype: DataType) -> Value:
+        """The value in another float type; itself when it has that type."""
+        if value.dtype is dtype:
+            return value
+        if value.is_known:
+            return self.builder.literal(value.content, dtype)
+        return self.emit_several("TypeCast", [dtype], value)[0]

@@ -1,0 +1,150 @@
+"""Host functions in plain NumPy, for ops that only move data or compute indices, where the evaluator would dominate.
+
+Each entry takes the node, the number of the call's argument for each input (None: known), the known contents by name
+and the opsets, and returns a function, or None where the case is left to the evaluator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import helper
+from scipy import special
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from onnx import NodeProto
+
+    from graphpool.runtime.executable import HostFunction
+
+__all__ = ["NUMPY_FUNCTIONS"]
+
+
+def _attrs(node: NodeProto) -> dict[str, Any]:
+    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
+
+
+def _getter(
+    node: NodeProto, places: Sequence[int | None], known: Mapping[str, Any]
+) -> Callable[[list[Any]], list[Any]]:
+    """A function from a call's arguments to the node's inputs in order."""
+    fixed = [
+        None if place is not None or not name else known[name] for place, name in zip(places, node.input, strict=True)
+    ]
+
+    def get(inputs: list[Any]) -> list[Any]:
+        return [value if place is None else inputs[place] for place, value in zip(places, fixed, strict=True)]
+
+    return get
+
+
+def _gather(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
+    get, axis = _getter(node, places, known), _attrs(node).get("axis", 0)
+
+    def gather(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        data, indices = get(inputs)
+        # mode "raise" with out= would buffer the whole result
+        if indices.size and not -data.shape[axis] <= indices.min() <= indices.max() < data.shape[axis]:
+            return [np.take(data, indices, axis)]
+        return [np.take(data, indices, axis, out=outputs[0], mode="wrap")]
+
+    return gather
+
+
+def _known_ints(node: NodeProto, index: int, known: Mapping[str, Any]) -> list[int] | None:
+    name = node.input[index] if index < len(node.input) else ""
+    return [int(item) for item in np.reshape(known[name], -1)] if name in known else None
+
+
+def _slice(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+    starts, ends = _known_ints(node, 1, known), _known_ints(node, 2, known)
+    if places[0] is None or starts is None or ends is None or any(place is not None for place in places[1:]):
+        return None
+    axes = _known_ints(node, 3, known) or range(len(starts))
+    steps = _known_ints(node, 4, known) or [1] * len(starts)
+    if any(step < 0 for step in steps):
+        return None
+    cuts = list(zip(axes, starts, ends, steps, strict=True))
+
+    def cut(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        data = inputs[places[0]]
+        places_ = [slice(None)] * data.ndim
+        for axis, start, end, step in cuts:
+            places_[axis] = slice(start, end, step)
+        return [data[tuple(places_)]]
+
+    return cut
+
+
+def _split(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+    attrs = _attrs(node)
+    sizes = attrs.get("split") or _known_ints(node, 1, known)
+    if places[0] is None or (len(places) > 1 and places[1] is not None):
+        return None
+    axis, count = attrs.get("axis", 0), attrs.get("num_outputs", len(node.output))
+
+    def split(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        data = inputs[places[0]]
+        # without sizes all parts but the last are equal, and that one may be smaller
+        step = -(-data.shape[axis] // count)
+        ends = np.cumsum(sizes)[:-1] if sizes else range(step, step * count, step)
+        return list(np.split(data, ends, axis))
+
+    return split
+
+
+def _expand(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
+    get = _getter(node, places, known)
+
+    def expand(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        data, shape = get(inputs)
+        return [np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape.tolist())))]
+
+    return expand
+
+
+def _view(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+    """Ops that keep the elements and their order; the output says the shape."""
+    if places[0] is None or any(place is not None for place in places[1:]):
+        return None
+
+    def view(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        return [inputs[places[0]].reshape(outputs[0].shape)]
+
+    return view
+
+
+def _transpose(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
+    get, order = _getter(node, places, known), _attrs(node).get("perm")
+    return lambda inputs, outputs: [np.transpose(get(inputs)[0], order)]
+
+
+def _concat(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
+    get, axis = _getter(node, places, known), _attrs(node).get("axis", 1)
+    return lambda inputs, outputs: [np.concatenate(get(inputs), axis, out=outputs[0])]
+
+
+def _elementwise(function: Callable[..., Any]) -> Callable[..., HostFunction | None]:
+    def make(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+        if _attrs(node) or opsets.get("", 99) < 7:  # before opset 7 an attribute says how to broadcast
+            return None
+        get = _getter(node, places, known)
+        return lambda inputs, outputs: [function(*get(inputs), out=outputs[0])]
+
+    return make
+
+
+_FUNCTIONS = {
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Equal": np.equal, "Greater": np.greater, "Less": np.less,
+    "GreaterOrEqual": np.greater_equal, "LessOrEqual": np.less_equal, "And": np.logical_and, "Or": np.logical_or,
+    "Xor": np.logical_xor, "Not": np.logical_not, "Erf": special.erf, "Floor": np.floor, "Ceil": np.ceil,
+    "Sin": np.sin, "Cos": np.cos, "Neg": np.negative, "Abs": np.absolute, "Sign": np.sign,
+}  # fmt: skip
+
+NUMPY_FUNCTIONS: dict[str, Any] = {
+    "Gather": _gather, "Slice": _slice, "Split": _split, "Expand": _expand, "Reshape": _view, "Squeeze": _view,
+    "Unsqueeze": _view, "Flatten": _view, "Identity": _view, "Transpose": _transpose, "Concat": _concat,
+    **{kind: _elementwise(function) for kind, function in _FUNCTIONS.items()},
+}  # fmt: skip

@@ -1,0 +1,103 @@
+"""`load`: the door of the package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.runtime import Engine, Model
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["load"]
+
+
+def load(
+    source: str | os.PathLike[str] | bytes | Any,
+    *,
+    engine: Engine | None = None,
+    threads: int | None = None,
+    memory_limit: int | str | None = None,
+    fallback: bool = True,
+) -> Model:
+    """Make a `Model` of an ONNX model.
+
+    Parameters
+    ----------
+    source : path, bytes or onnx.ModelProto
+        External data is looked for beside the path, and mapped instead of read.
+    engine : Engine, optional
+        Where the model runs; by default an engine of its own, which it closes.
+    threads : int, optional
+        Of the own engine.
+    memory_limit : int or str, optional
+        Of the own engine: bytes, or a string such as ``"512MiB"``.
+    fallback : bool, default=True
+        Whether ops that graphpool does not have are run by the host (NumPy, or ONNX's reference evaluator).
+
+    Returns
+    -------
+    model : Model
+        Compiled already if all input shapes are given in the file, else at the first run of each set of shapes.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
+        `threads` or `memory_limit`.
+    UnsupportedError
+        The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
+        message names.
+    FileNotFoundError
+        There is no such file.
+
+    Notes
+    -----
+    Ownership: the source is not kept, and not changed; close the model, or use it as a context manager.
+    Threads: safe. Cost: reading the file, one copy of the initialisers inside it, and compilation.
+
+    Examples
+    --------
+    >>> with gp.onnx.load("model.onnx", memory_limit="512MiB") as model:   # doctest: +SKIP
+    ...     outputs = model.run({"input": image})
+    """
+    specialiser_of = _importer()
+    if engine is not None and (threads is not None or memory_limit is not None):
+        raise InvalidArgumentError(
+            explain("threads and memory_limit belong to the engine", hint="give them to the engine, or leave it out")
+        )
+    from .source import read_model
+
+    specialiser = specialiser_of(read_model(source), fallback)
+    owned = engine is None
+    engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
+    info = specialiser.source
+    model = Model(
+        info.inputs,
+        info.outputs,
+        specialiser,
+        engine,
+        deciding=specialiser.deciding,
+        owns_engine=owned,
+        name=info.name,
+    )
+    if all(port.is_static and port.name not in specialiser.deciding for port in info.inputs):
+        try:
+            model.specialise()
+        except BaseException:
+            model.close()
+            raise
+    return model
+
+
+def _importer() -> Any:
+    """The class that needs onnx, imported when it is first asked for."""
+    try:
+        import onnx  # noqa: F401
+    except ImportError as error:
+        hint = "install the extra graphpool[onnx]"
+        raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint)) from error
+    from .specialise import Specialiser
+
+    return Specialiser

@@ -1,0 +1,39 @@
+"""ONNX ops in terms of ours: a converter for each op that has an expression.
+
+A converter takes a `NodeView` and returns the value, or the list of values, of the node's outputs; it refuses
+(`NodeView.refuse`) what it cannot express, and the host runs the node then. Types that our schemas do not take are
+refused by them.
+
+    elementwise.py   activations, arithmetic, comparison, casts
+    matmul.py        products of matrices
+    window.py        convolution and pooling
+    norm.py          normalisation and softmax
+    reduction.py     reductions
+    movement.py      shapes and order
+    quantization.py  quantise and dequantise
+    resize.py        interpolation
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import elementwise, matmul, movement, norm, quantization, reduction, resize, window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphpool.onnx.build import NodeView
+
+__all__ = ["CONVERTERS"]
+
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
+    **elementwise.CONVERTERS,
+    **matmul.CONVERTERS,
+    **window.CONVERTERS,
+    **norm.CONVERTERS,
+    **reduction.CONVERTERS,
+    **movement.CONVERTERS,
+    **quantization.CONVERTERS,
+    **resize.CONVERTERS,
+}

@@ -1,0 +1,189 @@
+"""Activations, arithmetic, comparison and casts."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphpool.onnx.types import data_type
+from graphpool.typing import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphpool.onnx.build import NodeView, Value
+
+__all__ = ["CONVERTERS"]
+
+# Defaults are those of the ONNX operator specification.
+
+
+def _unary(kind: str) -> Callable[[NodeView], Value]:
+    return lambda n: n.emit(kind, n[0])
+
+
+def _with(kind: str, **defaults: float) -> Callable[[NodeView], Value]:
+    """An op whose attributes have ONNX's names."""
+    return lambda n: n.emit(kind, n[0], **{name: n.attr(name, value) for name, value in defaults.items()})
+
+
+def _binary(kind: str) -> Callable[[NodeView], Value]:
+    def convert(n: NodeView) -> Value:
+        _check_broadcast(n)
+        return n.emit(kind, n[0], n[1])
+
+    return convert
+
+
+def _check_broadcast(n: NodeView) -> None:
+    """Before opset 7 attributes said how the second input broadcasts; they must mean what NumPy does."""
+    n.require(n.opset >= 7 or (not n.attr("axis") and n[0].shape == n[1].shape), "broadcast of old opsets")
+
+
+def _variadic(kind: str) -> Callable[[NodeView], Value]:
+    def convert(n: NodeView) -> Value:
+        n.require(n[0].dtype in (DataType.F32, DataType.F16, DataType.BF16), "not a float type")
+        return reduce(lambda a, b: n.emit(kind, a, b), [n[k] for k in range(len(n.inputs))])
+
+    return convert
+
+
+def _mean(n: NodeView) -> Value:
+    return n.emit("Multiply", _variadic("Add")(n), n.literal(1 / len(n.inputs), n[0]))
+
+
+def _gelu(n: NodeView) -> Value:
+    return n.emit("GELU", n[0], mode="gelu_tanh" if n.attr("approximate", "none") == "tanh" else "gelu_erf")
+
+
+def _neg(n: NodeView) -> Value:
+    return n.emit("Multiply", n[0], n.literal(-1, n[0]))
+
+
+def _swish(n: NodeView) -> Value:
+    alpha = n.attr("alpha", 1.0)
+    scaled = n[0] if alpha == 1 else n.emit("Multiply", n[0], n.literal(alpha, n[0]))
+    return n.emit("Multiply", n[0], n.emit("Sigmoid", scaled))
+
+
+def _softsign(n: NodeView) -> Value:
+    """X / (1 + |x|)."""
+    return n.emit("Divide", n[0], n.emit("Add", n.emit("Abs", n[0]), n.literal(1, n[0])))
+
+
+def _selu(n: NodeView) -> Value:
+    """Gamma times Elu."""
+    alpha, gamma = n.attr("alpha", 1.6732632423543772), n.attr("gamma", 1.0507009873554805)
+    return n.emit("Multiply", n.emit("Elu", n[0], alpha=alpha), n.literal(gamma, n[0]))
+
+
+def _celu(n: NodeView) -> Value:
+    """Elu(x / alpha) times alpha."""
+    alpha = n.attr("alpha", 1.0)
+    n.require(alpha > 0, "alpha is not positive")
+    scaled = n.emit("Multiply", n[0], n.literal(1 / alpha, n[0]))
+    return n.emit("Multiply", n.emit("Elu", scaled, alpha=1.0), n.literal(alpha, n[0]))
+
+
+def _at_least(n: NodeView, a: Value, b: Value) -> Value:
+    return n.emit_several("GreaterEqual", [DataType.BOOLEAN], a, b)[0]
+
+
+def _thresholded_relu(n: NodeView) -> Value:
+    x = n[0]
+    return n.emit_several(
+        "Select", [x.dtype], _at_least(n, n.literal(n.attr("alpha", 1.0), x), x), n.literal(0, x), x
+    )[0]  # fmt: skip
+
+
+def _shrink(n: NodeView) -> Value:
+    """X + bias below -lambd, x - bias above lambd, else 0."""
+    x, bias, lambd = n[0], n.attr("bias", 0.0), n.attr("lambd", 0.5)
+    types, zero = [x.dtype], n.literal(0, x)
+    low, high = (n.emit("Add", x, n.literal(shift, x)) for shift in (bias, -bias))
+    inner = n.emit_several("Select", types, _at_least(n, x, n.literal(-lambd, x)), zero, low)[0]
+    return n.emit_several("Select", types, _at_least(n, n.literal(lambd, x), x), inner, high)[0]
+
+
+def _clip(n: NodeView) -> Value:
+    """Clamp by known bounds, else Maximum and Minimum."""
+    x, bounds = n[0], [-np.inf, np.inf]
+    computed: dict[int, Value] = {}
+    for k, name in enumerate(("min", "max")):
+        if n.opset < 11:
+            bounds[k] = n.attr(name, bounds[k])
+        elif n.has(k + 1) and n[k + 1].is_known:
+            bounds[k] = float(n.known(k + 1).reshape(()))
+        elif n.has(k + 1):
+            computed[k] = n[k + 1]
+    if bounds != [-np.inf, np.inf] or not computed:
+        x = n.emit("Clamp", x, min=bounds[0], max=bounds[1])
+    for k, bound in computed.items():
+        x = n.emit("Minimum" if k else "Maximum", x, bound)
+    return x
+
+
+def _pow(n: NodeView) -> Value:
+    exponent = n.known(1)
+    n.require(exponent.size == 1 and exponent.ndim <= len(n[0].shape), "the exponent is no single number")
+    number = float(exponent.reshape(()))
+    return n.emit("Square", n[0]) if number == 2 else n.emit("Pow", n[0], beta=number)
+
+
+def _prelu(n: NodeView) -> Value:
+    return n.emit("PReLU", n[0], n[1], per_channel_broadcast=False)
+
+
+def _compare(swap: bool) -> Callable[[NodeView], Value]:
+    def convert(n: NodeView) -> Value:
+        _check_broadcast(n)
+        return _at_least(n, n[1], n[0]) if swap else _at_least(n, n[0], n[1])
+
+    return convert
+
+
+def _where(n: NodeView) -> Value:
+    return n.emit_several("Select", [n[1].dtype], n[0], n[1], n[2])[0]
+
+
+def _cast(n: NodeView) -> Value:
+    target = data_type(n.attr("to"))
+    n.require(target is not None, "a type that we do not have")
+    assert target is not None  # required above
+    return n.cast(n[0], target)
+
+
+def _cast_like(n: NodeView) -> Value:
+    return n.cast(n[0], n[1].dtype)
+
+
+def _identity(n: NodeView) -> Value:
+    return n[0]
+
+
+def _dropout(n: NodeView) -> Value:
+    """Nothing happens at inference."""
+    n.require(n.used_outputs < 2, "the mask is read")
+    n.require(n.opset >= 7 or bool(n.attr("is_test", 0)), "training")
+    n.require(not n.has(2) or not n.known(2).any(), "training")
+    return n[0]
+
+
+CONVERTERS = {
+    **{theirs: _unary(ours) for theirs, ours in {
+        "Abs": "Abs", "Exp": "Exp", "Log": "Log", "Relu": "ReLU", "Sqrt": "Sqrt", "Tanh": "Tanh", "Sigmoid": "Sigmoid",
+        "Reciprocal": "Reciprocal", "Round": "Round", "Mish": "Mish", "HardSwish": "HardSwish",
+    }.items()},
+    **{theirs: _binary(ours) for theirs, ours in {
+        "Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Div": "Divide",
+    }.items()},
+    **{theirs: _variadic(ours) for theirs, ours in {"Sum": "Add", "Max": "Maximum", "Min": "Minimum"}.items()},
+    "Elu": _with("Elu", alpha=1.0), "LeakyRelu": _with("LeakyReLU", alpha=0.01),
+    "HardSigmoid": _with("HardSigmoid", alpha=0.2, beta=0.5), "Softplus": _unary("SoftPlus"), "Mean": _mean,
+    "Gelu": _gelu, "Neg": _neg, "Swish": _swish, "Softsign": _softsign, "Selu": _selu, "Celu": _celu,
+    "ThresholdedRelu": _thresholded_relu, "Shrink": _shrink, "Clip": _clip, "Pow": _pow, "PRelu": _prelu,
+    "GreaterOrEqual": _compare(False), "LessOrEqual": _compare(True), "Where": _where, "Cast": _cast,
+    "CastLike": _cast_like, "Identity": _identity, "Dropout": _dropout,
+}  # fmt: skip

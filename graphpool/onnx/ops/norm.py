@@ -1,0 +1,111 @@
+"""Normalisation and softmax."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphpool.typing import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphpool.onnx.build import NodeView, Value
+
+__all__ = ["CONVERTERS"]
+
+
+def _axis(n: NodeView, default: int, rank: int) -> int:
+    axis = n.attr("axis", default)
+    return int(axis + rank if axis < 0 else axis)
+
+
+def _batch_norm(n: NodeView) -> Value:
+    n.require(n.used_outputs < 2 and not n.attr("training_mode", 0), "training")
+    n.require(n.opset >= 9 or (n.opset >= 7 and n.attr("spatial", 1) == 1), "statistics of old opsets")
+    parameters = [n.cast(n[k], DataType.F32) for k in range(1, 5)]
+    return n.emit("BatchNormInference", n[0], *parameters, epsilon=n.attr("epsilon", 1e-5), data_format="NCX")
+
+
+def _layer_norm(n: NodeView) -> list[Value]:
+    """LayerNorm, and the mean and inverse standard deviation where they are read."""
+    shape = n[0].shape
+    axis, epsilon = _axis(n, -1, len(shape)), n.attr("epsilon", 1e-5)
+    gamma = n.cast(n[1], DataType.F32)
+    beta = n.cast(n[2], DataType.F32) if n.has(2) else n.literal(np.zeros(gamma.shape, np.float32), gamma)
+    options = {"begin_norm_axis": axis, "epsilon": epsilon, "use_affine": True}
+    if n.used_outputs < 2:
+        return [n.emit("LayerNorm", n[0], gamma, beta, keep_stats=False, **options)]
+    types = [n[0].dtype, DataType.F32, DataType.F32]
+    result, mean, variance = n.emit_several("LayerNorm", types, n[0], gamma, beta, keep_stats=True, **options)
+    inverse = n.emit("Pow", n.emit("Add", variance, n.literal(epsilon, variance)), beta=-0.5)
+    kept = (*shape[:axis], *[1] * (len(shape) - axis))
+    return [result, n.reshape(mean, kept), n.reshape(inverse, kept)]
+
+
+def _group_norm(n: NodeView) -> Value:
+    groups, channels = n.attr("num_groups"), n[0].shape[1]
+    gamma, beta = (_per_channel(n, k, groups, channels) for k in (1, 2))
+    return _normalise_groups(n, gamma, beta, groups)
+
+
+def _per_channel(n: NodeView, index: int, groups: int, channels: int) -> Value:
+    """Scale or bias with one element a channel; before opset 21 they had one a group."""
+    if n.opset >= 21:
+        return n[index]
+    return n.literal(np.repeat(n.known(index), channels // groups), n[index])
+
+
+def _instance_norm(n: NodeView) -> Value:
+    return _normalise_groups(n, n[1], n[2], n[0].shape[1])
+
+
+def _normalise_groups(n: NodeView, gamma: Value, beta: Value, groups: int) -> Value:
+    return n.emit(
+        "GroupNorm", n[0], n.cast(gamma, DataType.F32), n.cast(beta, DataType.F32), groups=groups, keep_stats=False,
+        use_affine=True, epsilon=n.attr("epsilon", 1e-5), data_format="NCX",
+    )  # fmt: skip
+
+
+def _rms_norm(n: NodeView) -> Value:
+    axis = _axis(n, -1, len(n[0].shape))
+    return n.emit("RMSNorm", n[0], n[1], begin_norm_axis=axis, epsilon=n.attr("epsilon", 1e-5))
+
+
+def _lp_norm(n: NodeView) -> Value:
+    """X divided by its norm along an axis; where that is 0, x is 0, and so is x over the least positive number."""
+    n.require(n[0].dtype is DataType.F32, "no number stands for the least positive one")
+    norm = n.emit(f"ReduceL{n.attr('p', 2)}", n[0], axes=[n.attr("axis", -1)], keep_dims=True)
+    return n.emit("Divide", n[0], n.emit("Maximum", norm, n.literal(np.finfo(np.float32).tiny, norm)))
+
+
+def _mean_variance_norm(n: NodeView) -> Value:
+    """(x - mean) / (standard deviation + 1e-9); the addend is that of ONNX's definition."""
+    axes, x = n.attr("axes") or [0, 2, 3], n[0]
+    mean = n.emit("ReduceMean", x, axes=axes, keep_dims=True)
+    variance = n.emit("ReduceMean", n.emit("SquaredDifference", x, mean), axes=axes, keep_dims=True)
+    deviation = n.emit("Add", n.emit("Sqrt", variance), n.literal(1e-9, x))
+    return n.emit("Divide", n.emit("Subtract", x, mean), deviation)
+
+
+def _softmax(kind: str) -> Callable[[NodeView], Value]:
+    def convert(n: NodeView) -> Value:
+        shape = n[0].shape
+        axis = _axis(n, 1 if n.opset < 13 else -1, len(shape))
+        if n.opset >= 13 or axis == len(shape) - 1:
+            return n.emit(kind, n[0], axis=axis)
+        # before opset 13 all dimensions from the axis on were normalised together
+        rows = n.reshape(n[0], (prod(shape[:axis]), prod(shape[axis:])))
+        return n.reshape(n.emit(kind, rows, axis=1), shape)
+
+    return convert
+
+
+CONVERTERS = {
+    "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _group_norm,
+    "InstanceNormalization": _instance_norm, "RMSNormalization": _rms_norm, "LpNormalization": _lp_norm,
+    "MeanVarianceNormalization": _mean_variance_norm, "Softmax": _softmax("SoftMax"),
+    "LogSoftmax": _softmax("LogSoftmax"),
+}  # fmt: skip

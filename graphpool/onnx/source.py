@@ -1,0 +1,245 @@
+"""Reads and checks an ONNX model: its ports, its constants as arrays, its nodes."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError
+from onnx import helper, numpy_helper
+
+from graphpool.errors import InvalidArgumentError, explain
+
+from .types import make_port
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+    from graphpool.runtime.model import ModelPort
+
+__all__ = ["OnnxModel", "captured_names", "read_model"]
+
+
+@dataclass
+class OnnxModel:
+    """What the importer needs of a ModelProto.
+
+    Attributes
+    ----------
+    name : str
+    inputs, outputs : tuple of ModelPort
+        Inputs that have an initialiser are constants and not listed.
+    input_types : dict of str to TypeProto
+    constants : dict of str to ndarray
+        Initialisers, read-only; those in external files are mapped.
+    nodes : list of NodeProto
+        In topological order; calls of model-local functions are inlined.
+    opsets : dict of str to int
+        Domain -> version.
+    ir_version : int
+    """
+
+    name: str
+    inputs: tuple[ModelPort, ...]
+    outputs: tuple[ModelPort, ...]
+    input_types: dict[str, Any]
+    constants: dict[str, Any]
+    nodes: list[NodeProto]
+    opsets: dict[str, int]
+    ir_version: int
+
+    def opsets_for(self, node: NodeProto) -> dict[str, int]:
+        """The opsets, with that of the node's domain raised to where the op first appeared."""
+        version = max(self.opsets.get(node.domain, 1), _INTRODUCED.get(node.op_type, 1))
+        return self.opsets | {node.domain: version}
+
+
+_INTRODUCED = {"Gelu": 20, "ScatterElements": 11}
+"""Ops that the rewriter puts into models of older opsets."""
+
+
+def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel:
+    """Read and check a model.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Not an ONNX model, truncated or malformed; or external data is missing, which the message names.
+    FileNotFoundError
+        There is no such file.
+    """
+    proto, folder, name = _parse(source)
+    constants: dict[str, Any] = {}
+    for tensor in proto.graph.initializer:
+        constants[tensor.name] = _constant(tensor, folder)
+        if proto is not source:
+            tensor.ClearField("raw_data")  # else every weight would be in memory twice until the end
+    skeleton = _skeleton(proto, folder)
+    _check(skeleton, name)
+    if skeleton.functions:
+        skeleton = onnx.inliner.inline_local_functions(skeleton)
+    inputs = [info for info in proto.graph.input if info.name not in constants]
+    return OnnxModel(
+        name,
+        tuple(make_port(info) for info in inputs),
+        tuple(make_port(info) for info in proto.graph.output),
+        {info.name: info.type for info in inputs},
+        constants,
+        list(skeleton.graph.node),
+        {"" if e.domain == "ai.onnx" else e.domain: e.version for e in skeleton.opset_import},
+        proto.ir_version,
+    )
+
+
+def _parse(source: Any) -> tuple[ModelProto, Path | None, str]:
+    """The model, the folder of its external data, and what messages call it."""
+    if isinstance(source, onnx.ModelProto):
+        return source, None, source.graph.name or "model"
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _decode(memoryview(source), "the given bytes"), None, "model"
+    try:
+        path = Path(source)
+    except TypeError:
+        accepted = "a path, bytes or an onnx.ModelProto"
+        raise InvalidArgumentError(explain("source", accepted=accepted, got=type(source).__name__)) from None
+    what = f"file {str(path)!r}"
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            raise _malformed(what, "0 bytes")
+        # the pages of a mapped file are the system's, so that a large model is not in memory twice
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages, memoryview(pages) as view:
+            return _decode(view, what), path.resolve().parent, path.stem
+
+
+def _decode(data: memoryview, what: str) -> ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise _malformed(what, f"{data.nbytes} bytes: {error}", "is it complete, and an ONNX file?") from error
+    if not proto.ir_version or not proto.HasField("graph"):
+        raise _malformed(what, f"{data.nbytes} bytes without a graph", "is it an ONNX file?")
+    return proto
+
+
+def _malformed(what: str, got: str, hint: str | None = None) -> InvalidArgumentError:
+    return InvalidArgumentError(explain(f"{what} is no valid ONNX model", got=got, hint=hint))
+
+
+def _check(skeleton: ModelProto, name: str) -> None:
+    try:
+        onnx.checker.check_model(skeleton)
+    except onnx.checker.ValidationError as error:
+        raise _malformed(f"model {name!r}", str(error).strip().splitlines()[0]) from error
+
+
+def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
+    """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined."""
+    skeleton = onnx.ModelProto()
+    for field, value in proto.ListFields():
+        if field.name == "graph":
+            continue
+        if field.is_repeated:
+            getattr(skeleton, field.name).extend(value)
+        else:
+            setattr(skeleton, field.name, value)
+    graph = skeleton.graph
+    graph.name = proto.graph.name
+    graph.node.extend(proto.graph.node)
+    graph.output.extend(proto.graph.output)
+    graph.sparse_initializer.extend(proto.graph.sparse_initializer)
+    names = {tensor.name for tensor in proto.graph.initializer}
+    graph.input.extend([info for info in proto.graph.input if info.name not in names])
+    graph.input.extend([helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in proto.graph.initializer])
+    for tensor in _inner_tensors(graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(_constant(tensor, folder)), tensor.name))
+    return skeleton
+
+
+def _inner_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Tensors in attributes and in the graphs of attributes."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                yield from inner.initializer
+                yield from _inner_tensors(inner)
+
+
+def _constant(tensor: TensorProto, folder: Path | None) -> Any:
+    """The content of a tensor, read-only."""
+    try:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            array = _mapped(tensor, folder)
+        else:
+            array = numpy_helper.to_array(tensor)
+    except InvalidArgumentError:
+        raise
+    except (ValueError, TypeError, OSError) as error:
+        raise _malformed(f"tensor {tensor.name!r}", str(error)) from error
+    array.flags.writeable = False
+    return array
+
+
+def _mapped(tensor: TensorProto, folder: Path | None) -> Any:
+    """The content of a tensor in an external file, which is mapped and read when it is first used."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    what = f"external data of tensor {tensor.name!r}: file {location!r}"
+    if folder is None:
+        raise InvalidArgumentError(
+            explain(f"{what} cannot be found from bytes or a ModelProto", hint="load the model by its path"),
+            tensor_name=tensor.name,
+            location=location,
+        )
+    path = (folder / location).resolve()
+    if not path.is_relative_to(folder):
+        raise InvalidArgumentError(
+            explain(f"{what} lies outside the model's folder", accepted=f"a file in {str(folder)!r}", got=str(path)),
+            tensor_name=tensor.name,
+            location=location,
+        )
+    raw_type = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    per_byte = 2 if tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4) else 1
+    count = int(np.prod(tensor.dims, dtype=np.int64))
+    offset, nbytes = int(entries.get("offset", 0)), -(-count * raw_type.itemsize // per_byte)
+    size = path.stat().st_size if path.is_file() else -1
+    if size < offset + nbytes:
+        raise InvalidArgumentError(
+            explain(
+                f"{what} is {'missing' if size < 0 else 'too short'}",
+                accepted=f"{offset + nbytes} bytes at {str(path)!r}",
+                got="no file" if size < 0 else f"{size} bytes",
+            ),
+            tensor_name=tensor.name,
+            location=location,
+        )
+    if per_byte == 2 or not nbytes:
+        data = path.read_bytes()[offset : offset + nbytes]
+        return numpy_helper.to_array(helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data, raw=True))
+    mapped = np.memmap(path, np.uint8, "r", offset, (nbytes,))
+    return np.asarray(mapped).view(raw_type).reshape(tuple(tensor.dims))
+
+
+def captured_names(node: NodeProto) -> list[str]:
+    """Names of outer values that the graphs in a node's attributes read."""
+    found: dict[str, None] = {}
+    for attribute in node.attribute:
+        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+            own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+            own |= {name for inner in graph.node for name in inner.output}
+            for inner in graph.node:
+                found |= dict.fromkeys(n for n in (*inner.input, *captured_names(inner)) if n and n not in own)
+            found |= dict.fromkeys(info.name for info in graph.output if info.name not in own)
+    return list(found)

@@ -1,0 +1,64 @@
+"""ONNX's element types and ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onnx import TensorProto, helper
+
+from graphpool.runtime.model import ModelPort
+from graphpool.typing import DataType
+
+if TYPE_CHECKING:
+    from onnx import TypeProto, ValueInfoProto
+
+__all__ = ["data_type", "describe_type", "elem_type", "make_port", "make_type", "static_shape"]
+
+_PAIRS: dict[int, DataType] = {
+    TensorProto.FLOAT: DataType.F32, TensorProto.DOUBLE: DataType.F64, TensorProto.FLOAT16: DataType.F16,
+    TensorProto.BFLOAT16: DataType.BF16, TensorProto.FLOAT8E5M2: DataType.F8_E5M2,
+    TensorProto.FLOAT8E4M3FN: DataType.F8_E4M3, TensorProto.INT64: DataType.S64, TensorProto.INT32: DataType.S32,
+    TensorProto.INT16: DataType.S16, TensorProto.INT8: DataType.S8, TensorProto.INT4: DataType.S4,
+    TensorProto.UINT64: DataType.U64, TensorProto.UINT32: DataType.U32, TensorProto.UINT16: DataType.U16,
+    TensorProto.UINT8: DataType.U8, TensorProto.UINT4: DataType.U4, TensorProto.BOOL: DataType.BOOLEAN,
+}  # fmt: skip
+_BACK = {ours: theirs for theirs, ours in _PAIRS.items()}
+
+
+def data_type(elem: int) -> DataType | None:
+    """Our type for an ONNX element type; None for strings, complex numbers and types that we do not have."""
+    return _PAIRS.get(elem)
+
+
+def elem_type(dtype: DataType) -> int:
+    """ONNX's element type for ours."""
+    return _BACK[dtype]
+
+
+def make_type(dtype: DataType, shape: tuple[int, ...] | None) -> TypeProto:
+    """The type of a tensor as ONNX writes it."""
+    return helper.make_tensor_type_proto(_BACK[dtype], shape)
+
+
+def make_port(info: ValueInfoProto) -> ModelPort:
+    """Name, type and shape of a model's input or output."""
+    if not info.type.HasField("tensor_type"):
+        return ModelPort(info.name, None, None)
+    tensor = info.type.tensor_type
+    shape: tuple[Any, ...] | None = None
+    if tensor.HasField("shape"):
+        shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
+    return ModelPort(info.name, data_type(tensor.elem_type), shape)
+
+
+def static_shape(type_: TypeProto) -> tuple[int, ...] | None:
+    """The shape of a tensor type when every dimension is a number."""
+    if not type_.HasField("tensor_type") or not type_.tensor_type.HasField("shape"):
+        return None
+    dims = type_.tensor_type.shape.dim
+    return tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
+
+
+def describe_type(elem: int) -> str:
+    """The name of an ONNX element type, for messages."""
+    return TensorProto.DataType.Name(elem) if elem in TensorProto.DataType.values() else str(elem)

@@ -1,0 +1,375 @@
+"""A whole graph with all shapes known, ready to run: compiled partitions, host functions, one arena for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from graphpool.errors import BackendError, UnsupportedError, explain
+from graphpool.graph.logical_tensor import LogicalTensor
+from graphpool.memory import ArenaPool, BufferInfo, plan
+from graphpool.typing import DataType
+
+from ._stream import Stream
+from ._tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphpool.graph.graph import Graph
+    from graphpool.graph.partition import Partition
+
+    from ._compiled import CompiledPartition
+    from .engine import Engine
+
+__all__ = ["Executable", "HostFunction", "ModelForm"]
+
+ALIGNMENT = 64
+_MAX_FRAMES = 64
+
+
+class HostFunction(Protocol):
+    """Runs an op that no backend runs. Called from any thread.
+
+    It gets the values of the op's inputs (arrays, or other objects for tensors of type ``undef``) and, for each output,
+    an array to write to, or None where the shape is not known before. It returns the output values; one that it wrote
+    in place is returned itself, and any other one is copied to where it belongs. Inputs must not be written or kept.
+    """
+
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """The values of the outputs."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelForm:
+    """A model specialised to given shapes.
+
+    Attributes
+    ----------
+    graph : Graph
+        Finalised. Shapes and types of all tensors are known, except of those that only host functions touch.
+    constants : mapping of int to value
+        Tensor id -> content; arrays are bound without a copy.
+    inputs, outputs : mapping of str to int
+        Name -> tensor id. An output may be an input or a constant, and two outputs may be one tensor.
+    host_functions : mapping of int to HostFunction
+        Op id -> what runs a ``Wildcard``.
+    """
+
+    graph: Graph
+    constants: Mapping[int, Any]
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    host_functions: Mapping[int, HostFunction]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One partition: compiled, or a host function; the tensors it reads and writes."""
+
+    compiled: CompiledPartition | None
+    function: HostFunction | None
+    label: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class _Frame:
+    """What one run at a time uses: values by tensor id, tensors bound to one arena, and the calls in order."""
+
+    __slots__ = ("calls", "inputs", "outputs", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[int, Any] = {}
+        self.calls: list[Callable[[], object]] = []
+        self.inputs: dict[int, Tensor] = {}
+        self.outputs: dict[int, Tensor] = {}
+
+
+class Executable:
+    """Compiles a `ModelForm` and runs it.
+
+    Tensors between partitions and the scratch memory of all partitions lie in one arena, planned by lifetimes; in-place
+    pairs share their bytes. Outputs are fresh arrays, which the last partition writes directly.
+
+    Parameters
+    ----------
+    form : ModelForm
+    engine : Engine
+
+    Attributes
+    ----------
+    arena_nbytes, constants_nbytes : int
+        Memory of one run at a time, and of the constants. Unit: bytes.
+    partitions : tuple of Partition
+        In the order in which they run.
+
+    Raises
+    ------
+    UnsupportedError
+        An op without a backend has no host function either.
+
+    Notes
+    -----
+    Ownership: owns compiled partitions and arenas, keeps the constants alive. Threads: `run` may be going on in any
+    number of threads, each with an arena of its own. Cost of `run`: about a microsecond a partition beyond the work.
+    """
+
+    def __init__(self, form: ModelForm, engine: Engine) -> None:
+        self._form = form
+        self._engine = engine
+        self._stream = Stream(engine)
+        self._tensors: dict[int, LogicalTensor] = _settled_tensors(form.graph)
+        partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
+        self.partitions = tuple(partitions)
+        self._steps = [self._compile(partition) for partition in _merge(form.graph, partitions)]
+        self._constants = {
+            tensor_id: Tensor(self._tensors[tensor_id], engine, value)
+            for tensor_id, value in form.constants.items()
+            if tensor_id in self._tensors
+        }
+        held = {id(value): getattr(value, "nbytes", 0) for value in form.constants.values()}
+        self.constants_nbytes = sum(held.values())
+        self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
+        written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
+        self._passing = {*form.inputs.values(), *written}
+        self._offsets, self.arena_nbytes = self._plan()
+        self._arenas = ArenaPool(engine.resource, self.arena_nbytes, alignment=ALIGNMENT)
+        self._frames: dict[int, list[_Frame]] = {}
+
+    def _compile(self, partition: Partition) -> _Step:
+        inputs = [self._tensors[port.id] for port in partition.input_ports]
+        outputs = [self._tensors[port.id] for port in partition.output_ports]
+        ids = tuple(t.id for t in inputs), tuple(t.id for t in outputs)
+        label = partition.ops[0].name
+        if partition.is_supported:
+            return _Step(partition.compile(inputs, outputs, self._engine), None, label, *ids)
+        function = self._form.host_functions.get(partition.ops[0].id)
+        if function is None:
+            raise UnsupportedError(
+                explain(f"{partition.ops[0].label} has neither a backend nor a host function"),
+                op_id=partition.ops[0].id,
+            )
+        return _Step(None, function, label, *ids)
+
+    # ---- memory
+
+    def _plan(self) -> tuple[dict[Any, int], int]:
+        """Offsets in the arena of tensors, and of scratch memories by ``~step``, and the size of the arena."""
+        last = {i: number for number, step in enumerate(self._steps) for i in (*step.outputs, *step.inputs)}
+        lives: dict[int, list[int]] = {}
+        root: dict[int, int] = {}
+        for number, step in enumerate(self._steps):
+            reused = self._inplace_sources(step, number, last, root)
+            for tensor_id in step.outputs:
+                if not self._is_in_arena(tensor_id):
+                    continue
+                root[tensor_id] = root[reused[tensor_id]] if tensor_id in reused else tensor_id
+                lives.setdefault(root[tensor_id], [number, number])[1] = last[tensor_id]
+        buffers = [BufferInfo(i, first, end + 1, self._tensors[i].nbytes) for i, (first, end) in lives.items()]
+        for number, step in enumerate(self._steps):
+            if step.compiled is not None and step.compiled.scratchpad_nbytes:
+                buffers.append(BufferInfo(~number, number, number + 1, step.compiled.scratchpad_nbytes))
+        placed = plan(buffers, alignment=ALIGNMENT)
+        offsets: dict[Any, int] = dict(placed.offsets)
+        return offsets | {i: offsets[source] for i, source in root.items()}, placed.nbytes
+
+    def _is_in_arena(self, tensor_id: int) -> bool:
+        return tensor_id not in self._targets and _is_plain(self._tensors[tensor_id])
+
+    def _inplace_sources(
+        self, step: _Step, number: int, last: Mapping[int, int], root: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Output -> input of the step whose bytes it takes over; the input dies here and lies in the arena."""
+        pairs = () if step.compiled is None else step.compiled.inplace_ports
+        return {
+            target: source
+            for source, target in pairs
+            if source in root
+            and last[source] == number
+            and self._is_in_arena(target)
+            and self._tensors[source].nbytes == self._tensors[target].nbytes
+        }
+
+    @property
+    def implementations(self) -> tuple[tuple[str, ...], ...]:
+        """What runs each partition: one name a kernel call; none where its ops only change how memory is seen."""
+        names: dict[int, list[str]] = {}
+        for step in self._steps:
+            if step.compiled is not None:
+                for op_id, name in zip(step.compiled.step_ops, step.compiled.implementations, strict=True):
+                    names.setdefault(op_id, []).append(name)
+        return tuple(
+            tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else ("host",)
+            for p in self.partitions
+        )
+
+    def stats(self) -> Any:
+        """Counters of the arenas: an `ArenaStats`."""
+        return self._arenas.stats()
+
+    def trim(self) -> int:
+        """Give the memory of idle arenas back; returns its bytes."""
+        self._frames.clear()
+        return self._arenas.trim()
+
+    def close(self) -> None:
+        """Give all memory back. No run may be going on. Idempotent."""
+        self._frames.clear()
+        self._arenas.close()
+        for step in self._steps:
+            if step.compiled is not None:
+                step.compiled.close()
+
+    # ---- running
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs by name for inputs by name: arrays of exactly the specialised shapes and types, dense and aligned.
+
+        Raises
+        ------
+        OutOfMemoryError
+            There is no memory for the arena; nothing was run.
+        BackendError
+            A host function failed.
+        """
+        with self._arenas.lease() as lease:
+            idle = self._frames.get(lease.address)
+            frame = idle.pop() if idle else self._make_frame(lease.address)
+            try:
+                self._bind(frame, inputs)
+                for call in frame.calls:
+                    call()
+                return self._collect(frame)
+            finally:
+                self._unbind(frame)
+                if len(self._frames) > _MAX_FRAMES:
+                    self._frames.clear()
+                self._frames.setdefault(lease.address, []).append(frame)
+
+    def _bind(self, frame: _Frame, inputs: Mapping[str, Any]) -> None:
+        for name, tensor_id in self._form.inputs.items():
+            frame.values[tensor_id] = inputs[name]
+            if tensor_id in frame.inputs:
+                frame.inputs[tensor_id].rebind(inputs[name])
+        for tensor_id in self._targets:
+            lt = self._tensors[tensor_id]
+            frame.values[tensor_id] = np.empty(lt.shape, lt.dtype.numpy) if _is_plain(lt) else None
+            if tensor_id in frame.outputs:
+                frame.outputs[tensor_id].rebind(frame.values[tensor_id])
+
+    def _unbind(self, frame: _Frame) -> None:
+        """Forget the arrays of a run, which belong to the caller."""
+        for tensor in (*frame.inputs.values(), *frame.outputs.values()):
+            tensor.rebind(None)
+        for tensor_id in self._passing:
+            frame.values.pop(tensor_id, None)
+
+    def _collect(self, frame: _Frame) -> dict[str, Any]:
+        """The outputs; what is not this run's own fresh array is copied."""
+        results: dict[str, Any] = {}
+        fresh = set(self._targets)
+        for name, tensor_id in self._form.outputs.items():
+            value = frame.values[tensor_id]
+            results[name] = value if tensor_id in fresh else np.array(value)
+            fresh.discard(tensor_id)
+        return results
+
+    def _make_frame(self, address: int) -> _Frame:
+        frame = _Frame()
+        frame.values.update(self._form.constants)
+        tensors: dict[int, Tensor] = dict(self._constants)
+        for tensor_id in self._form.inputs.values():
+            if _is_plain(self._tensors.get(tensor_id)):
+                tensors[tensor_id] = frame.inputs[tensor_id] = Tensor.at(self._tensors[tensor_id], self._engine)
+        for tensor_id in self._targets:
+            if _is_plain(self._tensors[tensor_id]):
+                tensors[tensor_id] = frame.outputs[tensor_id] = Tensor.at(self._tensors[tensor_id], self._engine)
+        for step in self._steps:
+            for tensor_id in step.outputs:
+                if self._is_in_arena(tensor_id):
+                    place = address + self._offsets[tensor_id]
+                    tensors[tensor_id] = Tensor.at(self._tensors[tensor_id], self._engine, place)
+                    frame.values[tensor_id] = tensors[tensor_id].numpy()
+        frame.calls = [
+            self._make_call(number, step, frame, tensors, address) for number, step in enumerate(self._steps)
+        ]
+        return frame
+
+    def _make_call(
+        self, number: int, step: _Step, frame: _Frame, tensors: Mapping[int, Tensor], address: int
+    ) -> Callable[[], object]:
+        if step.compiled is None:
+            return partial(_call_host, step, frame.values, [_is_plain(self._tensors[i]) for i in step.outputs])
+        scratch = None
+        if ~number in self._offsets:
+            described = LogicalTensor(0, DataType.U8, (step.compiled.scratchpad_nbytes,))
+            scratch = Tensor.at(described, self._engine, address + self._offsets[~number])
+        ins, outs = ([tensors[i] for i in ids] for ids in (step.inputs, step.outputs))
+        return partial(step.compiled.execute, self._stream, ins, outs, scratchpad=scratch)
+
+
+def _merge(graph: Graph, partitions: Sequence[Partition]) -> list[Partition]:
+    """Partitions to compile: neighbours of one backend become one, whose tensors then need no place of their own."""
+    runs: list[list[Partition]] = []
+    for partition in partitions:
+        backend = partition.backend
+        if runs and backend is not None and backend.merges and runs[-1][-1].backend is backend:
+            runs[-1].append(partition)
+        else:
+            runs.append([partition])
+    return [graph.merge_partitions(run) for run in runs]
+
+
+def _settled_tensors(graph: Graph) -> dict[int, LogicalTensor]:
+    """The graph's tensors with their inferred shapes."""
+    found = {}
+    for tensor_id, tensor in graph.tensors.items():
+        shape = graph.shape(tensor_id)
+        found[tensor_id] = tensor if shape is None or shape == tensor.shape else tensor.replace(shape=shape)
+    return found
+
+
+def _is_plain(tensor: LogicalTensor | None) -> bool:
+    """Whether the tensor lies in memory; others are Python objects that host functions pass on."""
+    return tensor is not None and tensor.dtype is not DataType.UNDEF and tensor.is_shape_known
+
+
+def _call_host(step: _Step, values: dict[int, Any], is_plain: Sequence[bool]) -> None:
+    """Run a host function on the values of a frame."""
+    sources = [values[i] for i in step.inputs]
+    if not all(is_plain):
+        # a result without a known shape may be a view of an input, and arenas are written again
+        sources = [source.copy() if isinstance(source, np.ndarray) else source for source in sources]
+    targets = [values[i] if plain else None for i, plain in zip(step.outputs, is_plain, strict=True)]
+    assert step.function is not None  # a step is one or the other
+    try:
+        results = step.function(sources, targets)
+    except Exception as error:
+        raise BackendError(
+            explain(f"the host function of {step.label} failed", got=f"{type(error).__name__}: {error}"),
+            backend="host",
+        ) from error
+    for tensor_id, target, result in zip(step.outputs, targets, results, strict=True):
+        if target is None:
+            values[tensor_id] = result
+        elif result is not target:
+            _copy_result(step, target, result)
+
+
+def _copy_result(step: _Step, target: Any, result: Any) -> None:
+    array = np.asarray(result)
+    if array.shape != target.shape or array.dtype != target.dtype:
+        raise BackendError(
+            explain(
+                f"the host function of {step.label} gave another result than inferred",
+                accepted=f"{target.dtype} {target.shape}",
+                got=f"{array.dtype} {array.shape}",
+            ),
+            backend="host",
+        )
+    target[...] = array

@@ -1,0 +1,453 @@
+"""A model: named inputs to named outputs, compiled once for every set of input shapes that it meets."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, StateError, explain
+
+from .executable import Executable, ModelForm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from graphpool.graph.partition import Partition
+    from graphpool.typing import DataType
+
+    from .engine import Engine
+
+__all__ = ["Model", "ModelForm", "ModelPort", "ModelStats"]
+
+Signature = tuple[tuple[int, ...] | None, ...]
+
+
+@dataclass(frozen=True)
+class ModelPort:
+    """An input or output of a model.
+
+    Attributes
+    ----------
+    name : str
+    dtype : DataType or None
+        None for what is no tensor of numbers; such values pass unchecked.
+    shape : tuple of int, str or None; or None
+        A string names a symbolic dimension, None an unknown one; None in place of the tuple an unknown rank.
+    """
+
+    name: str
+    dtype: DataType | None
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is a number."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStats:
+    """Counters of a model.
+
+    Attributes
+    ----------
+    runs, hits, misses, evictions : int
+        Runs that ended; lookups of a specialised form that found one, or had to make one; forms given up.
+    forms : int
+        Specialised forms kept now.
+    arena_nbytes, constants_nbytes : int
+        Memory of all their arenas now, and of their constants, shared ones counted once. Unit: bytes.
+    """
+
+    runs: int
+    hits: int
+    misses: int
+    evictions: int
+    forms: int
+    arena_nbytes: int
+    constants_nbytes: int
+
+
+@dataclass
+class _Entry:
+    """A specialised form, the runs that use it now, and whether it is to be closed after the last of them."""
+
+    executable: Executable
+    form: ModelForm
+    users: int = 0
+    is_retired: bool = False
+
+
+class Model:
+    """Runs a whole graph: some partitions on backends, the others on host functions.
+
+    Parameters
+    ----------
+    inputs, outputs : sequence of ModelPort
+    specialise : callable
+        Takes the input shapes by name (None for inputs that are no arrays) and the values of the `deciding` inputs by
+        name, and returns a `ModelForm`.
+    engine : Engine
+    deciding : collection of str, default=()
+        Inputs whose content decides shapes; the model is specialised to their values.
+    capacity : int, default=16
+        Specialised forms to keep; the least recently used one is given up first.
+    owns_engine : bool, default=False
+        Whether `close` closes the engine too.
+    name : str, default="model"
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of ModelPort
+    engine : Engine
+    name : str
+
+    Notes
+    -----
+    Ownership: owns its compiled forms; arrays given to `run` are not kept. Threads: safe; runs go on side by side, each
+    with an arena of its own, and one form is compiled at a time. Cost of `run`: a few microseconds and about one a
+    partition beyond the work; the first run of new shapes compiles.
+    Source: seed "graph programming model", what a framework does around partitions.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[ModelPort],
+        outputs: Sequence[ModelPort],
+        specialise: Callable[[Mapping[str, Any], Mapping[str, np.ndarray[Any, Any]]], ModelForm],
+        engine: Engine,
+        *,
+        deciding: Collection[str] = (),
+        capacity: int = 16,
+        owns_engine: bool = False,
+        name: str = "model",
+    ) -> None:
+        if not isinstance(capacity, int) or capacity < 1:
+            raise InvalidArgumentError(explain("capacity", accepted="an int of at least 1", got=repr(capacity)))
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.engine = engine
+        self.name = name
+        self._specialise = specialise
+        self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
+        self._capacity = capacity
+        self._owns_engine = owns_engine
+        self._entries: OrderedDict[Any, _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+        self._compiling = threading.Lock()
+        self._runs = self._hits = self._misses = self._evictions = 0
+        self._is_closed = False
+        engine.attach(self)
+
+    # ---- running
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute the outputs.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array
+            One for each input, of its type and shape: NumPy arrays (read-only ones too) or objects with DLPack. They
+            are not written; they are copied only if they are not dense.
+
+        Returns
+        -------
+        outputs : dict of str to ndarray
+            Fresh arrays, in the order of `outputs`.
+
+        Raises
+        ------
+        InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
+            An input is missing or unknown, or does not fit; the message names it. Nothing was run.
+        OutOfMemoryError
+            There is no memory for the temporaries; nothing was run.
+        StateError
+            The model is closed.
+        BackendError
+            A host function failed.
+        """
+        self._check_names(inputs)
+        arrays = {port.name: _as_input(port, inputs[port.name]) for port in self.inputs}
+        entry = self._enter(arrays)
+        try:
+            return entry.executable.run(arrays)
+        finally:
+            self._leave(entry, runs=1)
+
+    def _check_names(self, inputs: Mapping[str, Any]) -> None:
+        names = [port.name for port in self.inputs]
+        if not hasattr(inputs, "keys"):
+            raise InvalidArgumentError(
+                explain("inputs", accepted=f"a mapping with the keys {names}", got=type(inputs).__name__)
+            )
+        for name in names:
+            if name not in inputs:
+                raise InvalidArgumentError(
+                    explain(f"input {name!r} is missing", accepted=f"inputs {names}", got=f"{list(inputs)}"),
+                    input_name=name,
+                )
+        if len(inputs) != len(names):
+            unknown = next(name for name in inputs if name not in names)
+            raise InvalidArgumentError(
+                explain(f"unknown input {unknown!r}", accepted=f"inputs {names}"), input_name=unknown
+            )
+
+    def _enter(self, arrays: Mapping[str, Any]) -> _Entry:
+        """The form for these inputs, made if need be; it stays open until `_leave`."""
+        shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
+        key = shapes, tuple(arrays[name].tobytes() for name in self._deciding)
+        entry = self._look_up(key)
+        if entry is None:
+            with self._compiling:
+                entry = self._look_up(key) or self._make(key, arrays)
+        return entry
+
+    def _look_up(self, key: Any) -> _Entry | None:
+        with self._lock:
+            self._check_open()
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+                self._hits += 1
+                entry.users += 1
+            return entry
+
+    def _make(self, key: Any, arrays: Mapping[str, Any]) -> _Entry:
+        shapes = dict(zip(arrays, key[0], strict=True))
+        form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})
+        entry = _Entry(Executable(form, self.engine), form, users=1)
+        with self._lock:
+            self._misses += 1
+            entry.is_retired = self._is_closed
+            retired = []
+            if not self._is_closed:
+                self._entries[key] = entry
+                while len(self._entries) > self._capacity:
+                    retired.append(self._entries.popitem(last=False)[1])
+                    self._evictions += 1
+        self._retire(retired)
+        return entry
+
+    def _leave(self, entry: _Entry, runs: int = 0) -> None:
+        with self._lock:
+            self._runs += runs
+            entry.users -= 1
+            is_last = entry.is_retired and entry.users == 0
+        if is_last:
+            entry.executable.close()
+
+    def _retire(self, entries: Sequence[_Entry]) -> None:
+        """Close forms now, or after the last run that uses them."""
+        for entry in entries:
+            with self._lock:
+                entry.is_retired = True
+                is_idle = entry.users == 0
+            if is_idle:
+                entry.executable.close()
+
+    # ---- what is known of it
+
+    def specialise(self, shapes: Mapping[str, Any] | None = None) -> Executable:
+        """Compile for given shapes ahead of the first run.
+
+        Parameters
+        ----------
+        shapes : mapping of str to shape or array, optional
+            For every input that is not static: its shape, or an array of it, which an input whose content decides
+            shapes needs. None: all inputs are static.
+
+        Returns
+        -------
+        executable : Executable
+            It belongs to the model, which may close it when it meets many other shapes.
+
+        Raises
+        ------
+        InvalidArgumentError, InvalidShapeError
+            A shape is missing or does not fit.
+        """
+        given = dict(shapes or {})
+        unknown = [name for name in given if all(port.name != name for port in self.inputs)]
+        if unknown:
+            names = [port.name for port in self.inputs]
+            raise InvalidArgumentError(explain(f"unknown input {unknown[0]!r}", accepted=f"inputs {names}"))
+        arrays = {port.name: self._example(port, given.get(port.name)) for port in self.inputs}
+        entry = self._enter(arrays)
+        self._leave(entry)
+        return entry.executable
+
+    def _example(self, port: ModelPort, given: Any) -> Any:
+        """An array without memory that stands for the input."""
+        if isinstance(given, np.ndarray) or port.dtype is None:
+            return _as_input(port, given)
+        if given is None and (not port.is_static or port.name in self._deciding):
+            needed = "its content" if port.name in self._deciding else "its shape"
+            raise InvalidArgumentError(
+                explain(f"input {port.name!r} is not static ({_describe(port)})", hint=f"give {needed} in shapes"),
+                input_name=port.name,
+            )
+        shape: Any = port.shape if given is None else tuple(given)
+        stand_in = np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
+        _check_shape(port, stand_in)
+        return stand_in
+
+    def predict_peak(self, shapes: Mapping[str, Any] | None = None) -> int:
+        """Memory of one run at a time: arena, scratch included, and constants; inputs and outputs are the caller's.
+
+        Parameters
+        ----------
+        shapes : mapping of str to shape or array, optional
+            As for `specialise`.
+
+        Returns
+        -------
+        nbytes : int
+            Exact. Unit: bytes.
+
+        Raises
+        ------
+        InvalidArgumentError, InvalidShapeError
+            A shape is missing or does not fit.
+        """
+        executable = self.specialise(shapes)
+        return executable.arena_nbytes + executable.constants_nbytes
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Partitions of the form that was used last, in the order in which they run.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No run was made yet, and not all inputs are static.
+        """
+        with self._lock:
+            self._check_open()
+            latest = next(reversed(self._entries.values()), None)
+        return (self.specialise() if latest is None else latest.executable).partitions
+
+    def stats(self) -> ModelStats:
+        """Counters of the model."""
+        with self._lock:
+            entries = list(self._entries.values())
+            counts = self._runs, self._hits, self._misses, self._evictions
+        values = [value for entry in entries for value in entry.form.constants.values()]
+        constants = {id(value): getattr(value, "nbytes", 0) for value in values}
+        arenas = sum(entry.executable.stats().nbytes for entry in entries)
+        return ModelStats(*counts, len(entries), arenas, sum(constants.values()))
+
+    # ---- life
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StateError(explain(f"{self.name} is closed", hint="load the model again"))
+
+    def trim(self) -> int:
+        """Give the memory of idle arenas back; returns its bytes."""
+        with self._lock:
+            entries = list(self._entries.values())
+        return sum(entry.executable.trim() for entry in entries)
+
+    def close(self) -> None:
+        """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+            entries = list(self._entries.values())
+            self._entries.clear()
+        self._retire(entries)
+        if self._owns_engine and not was_closed:
+            self.engine.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1, source=self)
+            self.close()
+
+    def __repr__(self) -> str:
+        ins, outs = (
+            ", ".join(f"{port.name}: {_describe(port)}" for port in side) for side in (self.inputs, self.outputs)
+        )
+        state = ", closed" if self._is_closed else ""
+        return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
+
+
+def _describe(port: ModelPort) -> str:
+    """Type and shape as messages write them: ``f32 [batch, 3]``."""
+    dims = "[...]" if port.shape is None else "[" + ", ".join("?" if d is None else str(d) for d in port.shape) + "]"
+    return f"{'object' if port.dtype is None else port.dtype} {dims}"
+
+
+def _as_input(port: ModelPort, value: Any) -> Any:
+    """The value as a dense aligned array of the input's type; checked."""
+    if port.dtype is None:
+        return value
+    array = _as_array(port, value)
+    if array.dtype != port.dtype.numpy:
+        raise InvalidDataTypeError(
+            explain(
+                f"input {port.name!r}: data type",
+                accepted=port.dtype.numpy,
+                got=array.dtype,
+                hint=f"convert with .astype({str(port.dtype.numpy)!r})",
+            ),
+            input_name=port.name,
+        )
+    _check_shape(port, array)
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        array = np.require(array, requirements=["C", "A"])
+    return array
+
+
+def _as_array(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
+    if type(value) is np.ndarray:
+        return value
+    try:
+        if isinstance(value, (np.ndarray, np.generic)):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        return np.asarray(memoryview(value))
+    except (TypeError, BufferError, ValueError, RuntimeError) as error:
+        accepted = f"an array of {_describe(port)}, or an object with DLPack or the buffer protocol"
+        raise InvalidArgumentError(
+            explain(f"input {port.name!r}", accepted=accepted, got=type(value).__name__), input_name=port.name
+        ) from error
+
+
+def _check_shape(port: ModelPort, array: np.ndarray[Any, Any]) -> None:
+    wanted = port.shape
+    if wanted is None or array.shape == wanted:
+        return
+    if len(wanted) != array.ndim:
+        raise InvalidShapeError(
+            explain(f"input {port.name!r}: rank {array.ndim}", accepted=_describe(port), got=f"shape {array.shape}"),
+            input_name=port.name,
+            dim=None,
+        )
+    for dim, (expected, got) in enumerate(zip(wanted, array.shape, strict=True)):
+        if isinstance(expected, int) and expected != got:
+            raise InvalidShapeError(
+                explain(
+                    f"input {port.name!r}: dimension {dim} is {got}",
+                    accepted=f"{expected}, as in {_describe(port)}",
+                    got=f"shape {array.shape}",
+                ),
+                input_name=port.name,
+                dim=dim,
+            )

@@ -1,0 +1,31 @@
+"""Every example runs and finds its own result right; the README shows one of them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRAINS = {"train_demo_models.py"}
+"""Scripts that need an hour and a framework, and are not run."""
+
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name not in TRAINS)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example(path: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", str(path)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
+
+
+def test_readme_shows_an_example_that_runs() -> None:
+    shown = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    docstring, code = (ROOT / "examples" / "two_op_graph.py").read_text().split("\n\n", 1)
+    assert docstring.startswith('"""')
+    assert shown == code

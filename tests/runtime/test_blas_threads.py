@@ -1,0 +1,71 @@
+"""SciPy's BLAS runs on one thread while a program with BLAS steps runs, and has the user's setting afterwards."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool.runtime import blas_threads
+
+
+@pytest.fixture
+def library():
+    [library, *_] = blas_threads._libraries()
+    before = library.get_num_threads()
+    library.set_num_threads(2)
+    yield library
+    library.set_num_threads(before)
+
+
+def test_nested_programs_restore_at_the_end(library):
+    blas_threads.enter()
+    assert library.get_num_threads() == 1
+    blas_threads.enter()
+    blas_threads.leave()
+    assert library.get_num_threads() == 1
+    blas_threads.leave()
+    assert library.get_num_threads() == 2
+
+
+def test_a_setting_of_one_is_left_alone(library):
+    library.set_num_threads(1)
+    blas_threads.enter()
+    blas_threads.leave()
+    assert library.get_num_threads() == 1
+
+
+def test_programs_in_many_threads_restore(library):
+    shapes = (300, 64), (64, 80), (300, 80)
+    a, b, c = (gp.LogicalTensor(i, "f32", shape) for i, shape in enumerate(shapes))
+    partition = gp.Partition.from_op(gp.Op(0, "MatMul", [a, b], [c]))
+    with gp.Engine(threads=1) as engine, partition.compile([a, b], [c], engine) as compiled:
+        assert compiled.program.uses_blas
+        x, w = np.ones(shapes[0], np.float32), np.ones(shapes[1], np.float32)
+
+        def work():
+            stream = gp.Stream(engine)
+            for _ in range(20):
+                [result] = compiled.execute(stream, [gp.Tensor(a, engine, x), gp.Tensor(b, engine, w)])
+                assert (result.numpy() == 64).all()
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert library.get_num_threads() == 2
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_has_the_users_setting(library):
+    blas_threads.enter()
+    try:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if library.get_num_threads() == 2 and blas_threads._running == 0 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert library.get_num_threads() == 1
+    finally:
+        blas_threads.leave()

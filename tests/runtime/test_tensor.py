@@ -1,0 +1,182 @@
+"""Tensor: what it binds, what it refuses, what it gives back."""
+
+import gc
+import pickle
+import weakref
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import graphpool as gp
+
+
+@pytest.fixture
+def engine():
+    with gp.Engine(threads=1) as engine:
+        yield engine
+
+
+def lt(shape=(2, 3), dtype="f32", tensor_id=5, **fields):
+    return gp.LogicalTensor(tensor_id, dtype, shape, **fields)
+
+
+def test_shares_the_users_memory(engine):
+    array = np.zeros((2, 3), np.float32)
+    tensor = gp.Tensor(lt(), engine, array)
+    assert tensor.data_ptr == array.ctypes.data
+    array[1, 2] = 7
+    assert tensor.numpy()[1, 2] == 7
+    tensor.numpy()[0, 0] = 3
+    assert array[0, 0] == 3
+
+
+def test_keeps_the_users_array_alive(engine):
+    array = np.ones((2, 3), np.float32)
+    gone = weakref.ref(array)
+    tensor = gp.Tensor(lt(), engine, array)
+    del array
+    gc.collect()
+    assert gone() is not None
+    del tensor
+    gc.collect()
+    assert gone() is None
+
+
+def test_read_only_data_stays_read_only(engine):
+    array = np.ones((2, 3), np.float32)
+    array.flags.writeable = False
+    tensor = gp.Tensor(lt(), engine, array)
+    assert tensor.is_readonly
+    assert not tensor.numpy().flags.writeable
+
+
+def test_allocates_aligned_memory_from_the_engine(engine):
+    before = engine.stats().current_nbytes
+    tensor = gp.Tensor(lt((5, 7)), engine)
+    assert tensor.data_ptr % 64 == 0
+    assert engine.stats().current_nbytes - before >= 140
+    view = tensor.numpy()
+    del tensor
+    gc.collect()
+    view[...] = 4
+    assert view.sum() == 140
+    del view
+    gc.collect()
+    assert engine.stats().current_nbytes == before
+
+
+class OnlyDlpack:
+    """An object with DLPack and nothing else."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_takes_dlpack_and_buffers(engine):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert gp.Tensor(lt(), engine, OnlyDlpack(array)).data_ptr == array.ctypes.data
+    assert gp.Tensor(lt(), engine, memoryview(array)).data_ptr == array.ctypes.data
+
+
+def test_gives_dlpack_and_array(engine):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = gp.Tensor(lt(), engine, array)
+    assert np.from_dlpack(tensor).ctypes.data == array.ctypes.data
+    np.testing.assert_array_equal(np.asarray(tensor), array)
+    assert np.asarray(tensor).ctypes.data == array.ctypes.data
+    assert np.array(tensor, copy=True).ctypes.data != array.ctypes.data
+
+
+def test_strided_tensor(engine):
+    base = np.arange(32, dtype=np.float32).reshape(4, 8)
+    tensor = gp.Tensor(lt((4, 5), strides=(8, 1)), engine, base[:, :5])
+    np.testing.assert_array_equal(tensor.numpy(), base[:, :5])
+
+
+def test_zero_sizes_and_scalars(engine):
+    assert gp.Tensor(lt((0, 3)), engine, np.empty((0, 3), np.float32)).numpy().shape == (0, 3)
+    assert gp.Tensor(lt((0, 3)), engine).numpy().shape == (0, 3)
+    assert gp.Tensor(lt(()), engine, np.float32(3)).numpy()[()] == 3
+    scalar = gp.Tensor(lt((), "s64", property="host_scalar"), engine, 2**40)
+    assert scalar.numpy()[()] == 2**40
+
+
+@pytest.mark.parametrize("dtype", ["s4", "u4"])
+def test_four_bit_tensors_are_packed(engine, dtype):
+    numbers = np.array([[1, 7, -3 if dtype == "s4" else 13], [0, 5, 2]])
+    array = numbers.astype(getattr(ml_dtypes, {"s4": "int4", "u4": "uint4"}[dtype]))
+    tensor = gp.Tensor(lt((2, 3), dtype), engine, array)
+    assert tensor.nbytes == 3
+    np.testing.assert_array_equal(tensor.numpy().astype(int), numbers)
+    raw = np.array([0x71, 0x0D, 0x25], np.uint8)
+    np.testing.assert_array_equal(gp.Tensor(lt((2, 3), dtype), engine, raw).numpy().astype(int), numbers)
+
+
+def test_bfloat16(engine):
+    array = np.array([1.5, -2], ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(gp.Tensor(lt((2,), "bf16"), engine, array).numpy(), array)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (np.zeros((2, 3)), gp.InvalidDataTypeError, "tensor 5: data type; accepted: f32 (float32); got: float64"),
+        (np.zeros((2, 4), "f4"), gp.InvalidShapeError, "tensor 5: dimension 1 of the data; accepted: shape (2, 3)"),
+        (np.zeros(6, "f4"), gp.InvalidShapeError, "tensor 5: rank of the data"),
+        (np.zeros((3, 2), "f4").T, gp.InvalidShapeError, "strides of the data"),
+        ([[0.0] * 3] * 2, gp.InvalidArgumentError, "tensor 5: data; accepted: an array"),
+        ("text", gp.InvalidArgumentError, "got: str"),
+    ],
+)
+def test_refuses_data_that_does_not_fit(engine, data, error, message):
+    with pytest.raises(error) as caught:
+        gp.Tensor(lt(), engine, data)
+    assert message in str(caught.value)
+    assert caught.value.tensor_id == 5
+
+
+def test_opaque_data_is_bytes(engine):
+    opaque = lt((4, 3), layout="opaque", layout_id=17, nbytes=256)
+    assert gp.Tensor(opaque, engine, np.zeros(256, np.uint8)).nbytes == 256
+    with pytest.raises(gp.InvalidArgumentError, match="a contiguous uint8 array of at least 256 bytes"):
+        gp.Tensor(opaque, engine, np.zeros(255, np.uint8))
+
+
+def test_layout_must_be_settled(engine):
+    with pytest.raises(gp.InvalidArgumentError, match="layout; accepted: strided or opaque; got: any"):
+        gp.Tensor(lt(layout="any"), engine)
+
+
+def test_unknown_size_has_no_buffer(engine):
+    tensor = gp.Tensor(lt(None), engine)
+    assert not tensor.is_allocated
+    with pytest.raises(gp.StateError, match="tensor 5 has no data yet"):
+        tensor.numpy()
+
+
+def test_identity_and_version(engine):
+    a, b = gp.Tensor(lt(), engine), gp.Tensor(lt(), engine, id="encoder.w")
+    assert (a.id, a.has_explicit_id) == (5, False)
+    assert (b.id, b.has_explicit_id) == ("encoder.w", True)
+    assert a.version != b.version
+    seen = {a.version}
+    for _ in range(3):
+        a.invalidate()
+        assert a.version not in seen
+        seen.add(a.version)
+
+
+def test_closed_engine_and_pickle(engine):
+    other = gp.Engine()
+    other.close()
+    with pytest.raises(gp.StateError, match="is closed"):
+        gp.Tensor(lt(), other)
+    with pytest.raises(TypeError, match=r"pickle tensor.numpy\(\) instead"):
+        pickle.dumps(gp.Tensor(lt(), engine))
