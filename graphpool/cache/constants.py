@@ -163,9 +163,9 @@ class ConstantTensorCache:
     Keys are (backend id, backend key), compared in full. Bytes are charged from the reservation on, before any memory
     is taken, so the bound holds at every instant for what is kept; an evicted buffer lives until its last user ends and
     is not counted any more.
-    Ownership: buffers are co-owned by the cache and their users. Threads: every method is safe at any moment, also across
-    ``fork`` and without a GIL; nobody waits, produces, frees or calls back while a lock is held. Cost: a look-up is one
-    lock; a warm use through a `ConstantHandle` needs none.
+    Ownership: buffers are co-owned by the cache and their users. Threads: every method is safe at any moment, also
+    across ``fork`` and without a GIL; nobody waits, produces, frees or calls back while a lock is held. Cost: a look-up
+    is one lock; a warm use through a `ConstantHandle` needs none.
     Source: seed "constant tensor cache capacity".
 
     Examples
