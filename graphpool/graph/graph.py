@@ -48,7 +48,7 @@ class Graph:
 
     Notes
     -----
-    Threads: not safe while ops are added; safe to read once finalised.
+    Ownership: holds no memory. Threads: not safe while ops are added; safe to read once finalised.
     Source: seed "graph programming model", section Graph.
 
     Examples
