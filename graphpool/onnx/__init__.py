@@ -1,4 +1,4 @@
-"""Runs ONNX models: an importer in front of `graphpool.Model`. Needs the extra ``graphpool[onnx]``, once `load` is called.
+"""Runs ONNX models: an importer in front of `graphpool.Model`. `load` needs the extra ``graphpool[onnx]``.
 
 loader.py      load(): file, bytes or ModelProto -> Model
 source.py      reads and checks the protobuf: ports, constants (external data mapped, not read), nodes

@@ -18,6 +18,7 @@ cdef class CompiledPartition:
     cdef readonly object engine
     cdef readonly Program program
     cdef readonly tuple implementations
+    cdef readonly tuple step_ops
     cdef readonly tuple inplace_ports
     cdef object host_function
     cdef ArenaPool arenas

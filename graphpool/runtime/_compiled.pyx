@@ -16,7 +16,7 @@ from . import blas_threads
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 
 cdef enum:
-    MAX_PORTS = 256
+    MAX_PORTS = 4096
 
 ALIGNMENT = 64
 
@@ -37,6 +37,8 @@ cdef class CompiledPartition:
         Instead of a program: takes a list of input arrays, returns a list of output arrays.
     implementations : sequence of str
         One name a step, for reports.
+    step_ops : sequence of int
+        Id of the op that each step computes, or of the first of several.
     inplace_ports : sequence of (int, int)
         Ids of (input, output) that may share one buffer.
 
@@ -49,7 +51,7 @@ cdef class CompiledPartition:
     """
 
     def __init__(self, partition, inputs, outputs, engine, *, Program program=None, host_function=None,
-                 implementations=(), inplace_ports=()):
+                 implementations=(), step_ops=(), inplace_ports=()):
         cdef int64_t i
         self.partition = partition
         self.inputs = tuple(inputs)
@@ -58,6 +60,7 @@ cdef class CompiledPartition:
         self.program = program
         self.host_function = host_function
         self.implementations = tuple(implementations)
+        self.step_ops = tuple(step_ops)
         self.inplace_ports = tuple(inplace_ports)
         self.ninputs = len(self.inputs)
         self.noutputs = len(self.outputs)
@@ -133,7 +136,7 @@ cdef class CompiledPartition:
         outputs : sequence of Tensor, optional
             Where the results go, likewise; None lets the engine allocate them. They may share a buffer with an input
             only as `inplace_ports` says.
-        scratchpad : writable buffer, optional
+        scratchpad : Tensor or writable buffer, optional
             Memory for the temporaries, aligned to 64 bytes, of at least `scratchpad_nbytes`; it must not be used by
             another execution at the same time.
 
@@ -177,6 +180,12 @@ cdef class CompiledPartition:
     cdef int _run_program(self, char **bases, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
+        if type(scratchpad) is Tensor:
+            self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes)
+            bases[0] = (<Tensor>scratchpad).data
+            with nogil:
+                self.program.run(bases)
+            return 0
         if scratchpad is not None:
             PyObject_GetBuffer(scratchpad, &view, PyBUF_WRITABLE)
             try:

@@ -9,6 +9,7 @@
     epilogue.py    the region behind an anchor, run on its tile
     emit_*.py      how each kind of op becomes kernel calls
     layouts.py     opaque layouts
+    placement.py   which bytes the values take
 
     ops -> groups -> emit -> steps on values -> plan (offsets) -> Program
 
