@@ -16,24 +16,23 @@ __all__ = ["CostPolicy"]
 MEMORY = 8192
 """Keys that are not kept but remembered, so that their second use is known as one."""
 
-HORIZON = 20
+HORIZON = 10
 """Intervals of a key over which their mean is taken, about; older ones fade."""
 
-PATIENCE = 3.0
+PATIENCE = 2.0
 """How many of its usual intervals a key may stay unused before its worth begins to fall."""
 
-MARGIN = 1.2
+MARGIN = 1.4
 """How much more a newcomer must save than its victims: evicting costs a production that keeping would not."""
 
 
+@dataclass(slots=True)
 class _Mean:
     """A running mean: exact over the first values, then fading over `horizon` of them."""
 
-    __slots__ = ("count", "horizon", "value")
-
-    def __init__(self, horizon: int, start: _Mean | None = None) -> None:
-        self.horizon = horizon
-        self.count, self.value = (1, start.value) if start is not None and start.count else (0, 0.0)
+    horizon: int
+    count: int = 0
+    value: float = 0.0
 
     def add(self, newest: float) -> None:
         self.count = min(self.count + 1, self.horizon)
@@ -61,15 +60,15 @@ class CostPolicy:
     -----
     Threads: called under its cache's lock. Cost: O(n log n) for n kept entries when the cache is full, O(1) otherwise.
     Source: value per byte with ageing follows GreedyDual-Size (P. Cao, S. Irani, 1997) and GreedyDual-Size-Frequency
-    (L. Cherkasova, 1998); the frequency is replaced by the interval between uses, as LRU-K has it (O'Neil et al., 1993),
-    because the plain methods evict in loops.
+    (L. Cherkasova, 1998); the frequency is replaced by the interval between uses, as LRU-K has it (O'Neil and others,
+    1993), because the plain methods evict in loops.
     """
 
     name = "cost"
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._typical = _Mean(HORIZON**2)  # interval between uses of any key: what a new key starts from
+        self._typical = _Mean(HORIZON**2)  # of the intervals of all keys: what is expected of a key without one
         self._kept: dict[Hashable, _Use] = {}
         self._ghosts: OrderedDict[Hashable, _Use] = OrderedDict()  # seen, not kept; the oldest first
 
@@ -103,12 +102,14 @@ class CostPolicy:
         """Count one use of something that is not kept."""
         self._now += 1
         if use is None:
-            return _Use(item.nbytes, item.cost, self._now, _Mean(HORIZON, self._typical))
+            return _Use(item.nbytes, item.cost, self._now, _Mean(HORIZON))
         self._touch(use, 1)
         return use
 
     def _touch(self, use: _Use, count: int) -> None:
         newest = (self._now - use.last) / count
+        if use.interval.count == 0 and self._typical.count:
+            use.interval.add(self._typical.value)  # one interval alone says little
         use.interval.add(newest)
         self._typical.add(newest)
         use.last = self._now
@@ -121,7 +122,8 @@ class CostPolicy:
 
     def _worth(self, use: _Use) -> float:
         """Time saved per use of any key, were it kept."""
-        if use.interval.count == 0:
+        interval = use.interval if use.interval.count else self._typical
+        if interval.count == 0:
             return 0.0
         unused = (self._now - use.last) / PATIENCE
-        return use.cost / max(use.interval.value, unused)
+        return use.cost / max(interval.value, unused)

@@ -165,19 +165,19 @@ cdef class CompiledPartition:
             return outputs
         self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
-        self._run(bases, scratchpad)
+        self._run(bases, stream, scratchpad)
         return outputs
 
-    cdef int _run(self, char **bases, object scratchpad) except -1:
+    cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1:
         if self.program.uses_blas:
             blas_threads.enter()
             try:
-                return self._run_program(bases, scratchpad)
+                return self._run_program(bases, stream, scratchpad)
             finally:
                 blas_threads.leave()
-        return self._run_program(bases, scratchpad)
+        return self._run_program(bases, stream, scratchpad)
 
-    cdef int _run_program(self, char **bases, object scratchpad) except -1:
+    cdef int _run_program(self, char **bases, Stream stream, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
         if type(scratchpad) is Tensor:
@@ -192,7 +192,7 @@ cdef class CompiledPartition:
                 self._check_scratchpad(<uintptr_t>view.buf, view.len)
                 bases[0] = <char *>view.buf
                 with nogil:
-                    self.program.run(bases)
+                    self.program.run(bases, stream.team)
             finally:
                 PyBuffer_Release(&view)
             return 0
@@ -201,7 +201,7 @@ cdef class CompiledPartition:
             arena = self.arenas.acquire()
         bases[0] = <char *>arena
         with nogil:
-            self.program.run(bases)
+            self.program.run(bases, stream.team)
             self.arenas.release(arena)
         return 0
 

@@ -5,11 +5,11 @@ import threading
 
 import numpy as np
 import pytest
-from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, together, wait_until
 
 from graphpool.cache import ConstantBuffer, ConstantHandle, ConstantTensorCache, Outcome
 from graphpool.cache._flight import _waiting
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError
+from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, together, wait_until
 
 BACKEND = "cpu"
 

@@ -6,10 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from tests.helpers.caches import QuarantineResource, together
 
 from graphpool.cache import ConstantBuffer, ConstantHandle
 from graphpool.errors import InvalidArgumentError, StateError
+from tests.helpers.caches import QuarantineResource, together
 
 
 def make(resource=None, nbytes=64):
@@ -165,7 +165,7 @@ class Word:
         yield
         address = self.address
         yield
-        assert address is not None and address not in self.freed, "used after it was freed"
+        assert address not in {None, *self.freed}, "used after it was freed"
         yield from self.release()
 
     def release(self):

@@ -61,7 +61,7 @@ class CpuBackend:
             inputs,
             outputs,
             engine,
-            program=link(lowering, len(inputs) + len(outputs)),
+            program=link(lowering, len(inputs) + len(outputs), engine.threads),
             implementations=[step.name for step in lowering.steps],
             step_ops=[step.op_id for step in lowering.steps],
             inplace_ports=find_inplace_ports(lowering.steps, inputs, outputs),
@@ -91,14 +91,14 @@ def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[
     return lowering
 
 
-def link(lowering: Lowering, nexternals: int) -> Program:
-    """The program of lowered steps: places of the temporaries, then arguments as (base, offset)."""
+def link(lowering: Lowering, nexternals: int, lanes: int) -> Program:
+    """The program of lowered steps for up to `lanes` lanes: places of the temporaries, arguments as (base, offset)."""
     offsets, arena_nbytes = plan_temporaries(lowering.steps)
     steps = [
         (step.call, [(v.buffer.base, _place(v.buffer, offsets) + v.dtype.nbytes(v.offset)) for v in step.args])
         for step in lowering.steps
     ]
-    return Program(steps, arena_nbytes, nexternals, lowering.literals)
+    return Program(steps, arena_nbytes, nexternals, lowering.literals, lanes)
 
 
 def _place(buffer: Buffer, offsets: Mapping[Buffer, int]) -> int:
