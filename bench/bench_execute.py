@@ -36,7 +36,8 @@ def chain_call(engine, steps):
     builder.graph.finalize()
     partitions = builder.graph.get_partitions()
     partition = builder.graph.merge_partitions(partitions)
-    compiled = partition.compile(partition.input_ports, [t.replace(shape=(4, 4)) for t in partition.output_ports], engine)
+    outputs = [port.replace(shape=(4, 4)) for port in partition.output_ports]
+    compiled = partition.compile(partition.input_ports, outputs, engine)
     assert len(compiled.program) == steps
     ins = [gp.Tensor(compiled.inputs[0], engine, np.ones((4, 4), np.float32))]
     outs = [gp.Tensor(compiled.outputs[0], engine, np.empty((4, 4), np.float32))]
