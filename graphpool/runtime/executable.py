@@ -13,6 +13,7 @@ from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.memory import ArenaPool, BufferInfo, plan
 from graphpool.typing import DataType
 
+from . import blas_threads
 from ._stream import Stream
 from ._tensor import Tensor
 
@@ -135,6 +136,8 @@ class Executable:
         held = {id(value): getattr(value, "nbytes", 0) for value in form.constants.values()}
         self.constants_nbytes = sum(held.values())
         self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
+        programs = [step.compiled.program for step in self._steps if step.compiled is not None]
+        self._uses_blas = any(program is not None and program.uses_blas for program in programs)
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
         self._passing = {*form.inputs.values(), *written}
         self._offsets, self.arena_nbytes = self._plan()
@@ -240,12 +243,16 @@ class Executable:
         with self._arenas.lease() as lease:
             idle = self._frames.get(lease.address)
             frame = idle.pop() if idle else self._make_frame(lease.address)
+            if self._uses_blas:
+                blas_threads.enter()  # once around all partitions: theirs only count then
             try:
                 self._bind(frame, inputs)
                 for call in frame.calls:
                     call()
                 return self._collect(frame)
             finally:
+                if self._uses_blas:
+                    blas_threads.leave()
                 self._unbind(frame)
                 if len(self._frames) > _MAX_FRAMES:
                     self._frames.clear()

@@ -1,4 +1,8 @@
-"""Quantise and dequantise, by scales that are known (attributes) or computed (inputs)."""
+"""Quantise and dequantise, by scales that are known (attributes) or computed (inputs).
+
+ONNX rounds x / scale and then adds the zero point, ours rounds the sum; they differ by one where x / scale lies halfway
+between two integers and the zero point is odd.
+"""
 
 from __future__ import annotations
 
