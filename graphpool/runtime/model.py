@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, StateError, explain
+from graphpool.memory._fork import reset_in_child
 
 from .executable import Executable, ModelForm
 
@@ -138,11 +139,16 @@ class Model:
         self._capacity = capacity
         self._owns_engine = owns_engine
         self._entries: OrderedDict[Any, _Entry] = OrderedDict()
-        self._lock = threading.Lock()
-        self._compiling = threading.Lock()
+        self._reset_in_child()
         self._runs = self._hits = self._misses = self._evictions = 0
         self._is_closed = False
         engine.attach(self)
+        reset_in_child(self)
+
+    def _reset_in_child(self) -> None:
+        """Fresh locks: in a forked child nobody is left who would release the old ones."""
+        self._lock = threading.Lock()
+        self._compiling = threading.Lock()
 
     # ---- running
 

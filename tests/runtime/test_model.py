@@ -1,3 +1,4 @@
+import os
 import threading
 
 import numpy as np
@@ -222,6 +223,21 @@ def test_closing_while_others_run_lets_them_finish(engine):
     thread.join()
     np.testing.assert_allclose(results[0], expected(batch(5)), rtol=1e-5, atol=1e-5)
     assert engine.resource.stats().current_nbytes == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_runs_though_a_thread_held_the_locks(model):
+    x = batch(5)
+    model.run({"x": x})
+    with model._lock, model._compiling:
+        child = os.fork()
+        if child == 0:
+            for rows in (5, 6):
+                good = np.allclose(model.run({"x": batch(rows)})["y"], expected(batch(rows)), atol=1e-4)
+                if not good:
+                    os._exit(1)
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_closed_model_refuses(engine):
