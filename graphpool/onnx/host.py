@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from onnx import NodeProto
 
-    from graphpool.runtime.executable import HostFunction
+    from graphpool.runtime.model_form import HostFunction
 
     from .build import Value
     from .source import OnnxModel

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.runtime.executable import Executable, ModelForm
+from graphpool.runtime.executable import Executable
+from graphpool.runtime.model_form import ModelForm
 
 
 def chain(*kinds, rows=64):

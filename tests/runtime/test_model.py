@@ -6,7 +6,9 @@ import pytest
 
 import graphpool as gp
 from graphpool.memory import HostResource, StatisticsResource
-from graphpool.runtime.model import Model, ModelForm, ModelPort
+from graphpool.runtime.model import Model
+from graphpool.runtime.model_form import ModelForm
+from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
 W = np.arange(12, dtype=np.float32).reshape(4, 3)
