@@ -90,7 +90,8 @@ class CostPolicy:
 
     def victims(self) -> Iterable[Hashable]:
         """Least saved time per byte first."""
-        return sorted(self._kept, key=lambda key: self._worth(self._kept[key]) / max(self._kept[key].nbytes, 1))
+        density = {key: self._worth(use) / max(use.nbytes, 1) for key, use in self._kept.items()}
+        return sorted(density, key=density.__getitem__)
 
     def admits(self, item: Item, victims: Sequence[Hashable]) -> bool:
         """Whether the newcomer saves more than its victims together."""
