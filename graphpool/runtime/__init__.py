@@ -5,6 +5,8 @@
     _tensor.pyx     Tensor: a logical tensor bound to data
     _stream.pyx     Stream, Event: an ordered queue of an engine
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers
+    primitive.py    Primitive: a cached program and the managers of its scratch memory
+    shared_arenas.py   arenas that all partitions of an engine share
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for each set of input shapes
