@@ -184,7 +184,7 @@ cdef class CompiledPartition:
             self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes)
             bases[0] = (<Tensor>scratchpad).data
             with nogil:
-                self.program.run(bases)
+                self.program.run(bases, stream.team)
             return 0
         if scratchpad is not None:
             PyObject_GetBuffer(scratchpad, &view, PyBUF_WRITABLE)
