@@ -8,6 +8,7 @@
     primitive.py    Primitive: a cached program and the managers of its scratch memory
     shared_arenas.py   arenas that all partitions of an engine share
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
+    thread_limits.py   makes the lanes of streams visible to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for each set of input shapes
     model_port.py   its inputs and outputs: what they are, and whether a value fits

@@ -194,11 +194,11 @@ cdef class CompiledPartition:
             outputs = [Tensor(lt, self.engine) for lt in self.outputs]
         # tuples of our own: nobody can take a tensor out of them, and so free its memory, while the program runs
         cdef tuple sources = self._bind(inputs, 0, self.ninputs, bases + 2, nbytes)
-        cdef tuple targets
+        cdef tuple _targets
         if self.host_function is not None:
             self._execute_on_host(sources, outputs)
             return outputs
-        targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
+        _targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
         self._run(bases, stream, scratchpad)
         return outputs

@@ -26,7 +26,7 @@ def register() -> None:
 
     import threadpoolctl
 
-    from .. import __version__
+    from .._version import __version__
 
     class Controller(threadpoolctl.LibController):  # type: ignore[misc]
         """The extension that holds the limit, found by its file name and its symbols."""

@@ -34,8 +34,8 @@ PATTERNS = (
 class ReferenceBackend:
     """Runs every op kind, clearly and slowly; the oracle of the tests, and what is left when nothing faster fits.
 
-    It makes partitions of one op each, but for `PATTERNS`, and is the one backend that computes outputs whose shape depends on the
-    content of an input.
+    It makes partitions of one op each, but for `PATTERNS`, and is the one backend that computes outputs whose shape
+    depends on the content of an input.
 
     Notes
     -----
