@@ -156,7 +156,7 @@ class LruCache(Generic[K, V]):
             if landed:
                 with self._lock:
                     self._hits += 1
-                return cast("V", value)
+                return value
         self._callbacks.run(victims)
         return producer() if flight is None else self._produce(flight, key, producer)
 

@@ -18,6 +18,8 @@ from .view import GraphView
 if TYPE_CHECKING:
     import os
 
+    from collections.abc import Sequence
+
     from .logical_tensor import LogicalTensor
 
 __all__ = ["Graph"]
@@ -278,6 +280,35 @@ class Graph:
             Partition(c.kind, [view.ops[i] for i in c.numbers], view, c.backend, self.engine_kind, self.fpmath)
             for c in covers
         ]
+
+    def merge_partitions(self, partitions: Sequence[Partition]) -> Partition:
+        """One partition of the ops of several, which is compiled as one program.
+
+        Parameters
+        ----------
+        partitions : sequence of Partition
+            Of this graph, of one backend, consecutive in the order in which `get_partitions` gave them: what lies
+            between them in no topological order cannot be merged without a cycle.
+
+        Returns
+        -------
+        partition : Partition
+            Of kind ``"merged"``; the one partition itself when there is only one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The partitions have different backends, or none.
+        """
+        view = self._finished_view()
+        if len(partitions) == 1:
+            return partitions[0]
+        names = {partition.backend_name for partition in partitions}
+        if len(names) != 1 or None in names:
+            raise InvalidArgumentError(explain("partitions to merge", accepted="one backend", got=sorted(map(str, names))))
+        wanted = {op.id for partition in partitions for op in partition.ops}
+        ops = [op for op in view.ops if op.id in wanted]
+        return Partition("merged", ops, view, partitions[0].backend, self.engine_kind, self.fpmath)
 
     def _finished_view(self) -> GraphView:
         if self._view is None:

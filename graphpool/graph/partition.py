@@ -88,6 +88,11 @@ class Partition:
         return self._backend is not None
 
     @property
+    def backend(self) -> Backend | None:
+        """The backend that compiles it."""
+        return self._backend
+
+    @property
     def backend_name(self) -> str | None:
         """Name of the backend that compiles it."""
         return None if self._backend is None else self._backend.name

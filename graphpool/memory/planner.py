@@ -17,6 +17,7 @@ from graphpool.errors import InvalidArgumentError, explain
 
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
+from ._search import search
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -170,6 +171,10 @@ def plan(
     bound = _lower_bound(problem)
     offsets, nbytes, used = _plan_greedily(problem, bound, method)
     is_optimal = nbytes <= bound
+    target = max(bound, capacity or 0)
+    if deadline_s > 0 and method in ("auto", "exact") and nbytes > target:
+        found, nbytes, is_optimal = search(problem, offsets, nbytes, bound, target, deadline_s)
+        used, offsets = "exact" if found is not offsets else used, found
     if capacity is not None and nbytes > capacity:
         hint = f"the smallest arena found takes {nbytes} bytes (no less than {bound} can do)"
         raise out_of_memory(nbytes, in_use=0, limit=capacity, resource="plan", smallest_limit=nbytes, hint=hint)

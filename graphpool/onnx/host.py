@@ -50,7 +50,7 @@ def make_host_function(
     names = dict(zip(node.input, inputs, strict=True)) | dict(captured)
     numbers = {id(value): number for number, value in enumerate(given)}
     places = {name: numbers.get(id(value)) for name, value in names.items() if name and value is not None}
-    known = {name: names[name].content for name, number in places.items() if number is None}  # type: ignore[union-attr]
+    known = {name: names[name].content for name, number in places.items() if number is None}
     passed = {name: number for name, number in places.items() if number is not None}
     # without results the node is computed once, ahead of time; NumPy's functions rely on inferred outputs
     is_inferred = bool(results) and all(value.is_plain for value in results)
@@ -84,8 +84,8 @@ class _Evaluator:
         """The node's named outputs."""
         feeds = self._known | {name: inputs[number] for name, number in self._passed}
         with self._lock, np.errstate(all="ignore"):
-            results: Sequence[Any] = self._evaluator.run(None, feeds)
-        return results
+            results: Any = self._evaluator.run(None, feeds)
+        return list(results)
 
 
 def _describe(name: str, value: Value) -> Any:

@@ -16,7 +16,7 @@ from . import blas_threads
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 
 cdef enum:
-    MAX_PORTS = 256
+    MAX_PORTS = 4096
 
 ALIGNMENT = 64
 
@@ -37,6 +37,8 @@ cdef class CompiledPartition:
         Instead of a program: takes a list of input arrays, returns a list of output arrays.
     implementations : sequence of str
         One name a step, for reports.
+    step_ops : sequence of int
+        Id of the op that each step computes, or of the first of several.
     inplace_ports : sequence of (int, int)
         Ids of (input, output) that may share one buffer.
 
@@ -49,7 +51,7 @@ cdef class CompiledPartition:
     """
 
     def __init__(self, partition, inputs, outputs, engine, *, Program program=None, host_function=None,
-                 implementations=(), inplace_ports=()):
+                 implementations=(), step_ops=(), inplace_ports=()):
         cdef int64_t i
         self.partition = partition
         self.inputs = tuple(inputs)
@@ -58,6 +60,7 @@ cdef class CompiledPartition:
         self.program = program
         self.host_function = host_function
         self.implementations = tuple(implementations)
+        self.step_ops = tuple(step_ops)
         self.inplace_ports = tuple(inplace_ports)
         self.ninputs = len(self.inputs)
         self.noutputs = len(self.outputs)
@@ -162,19 +165,19 @@ cdef class CompiledPartition:
             return outputs
         self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
-        self._run(bases, scratchpad)
+        self._run(bases, stream, scratchpad)
         return outputs
 
-    cdef int _run(self, char **bases, object scratchpad) except -1:
+    cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1:
         if self.program.uses_blas:
             blas_threads.enter()
             try:
-                return self._run_program(bases, scratchpad)
+                return self._run_program(bases, stream, scratchpad)
             finally:
                 blas_threads.leave()
-        return self._run_program(bases, scratchpad)
+        return self._run_program(bases, stream, scratchpad)
 
-    cdef int _run_program(self, char **bases, object scratchpad) except -1:
+    cdef int _run_program(self, char **bases, Stream stream, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
         if type(scratchpad) is Tensor:
@@ -189,7 +192,7 @@ cdef class CompiledPartition:
                 self._check_scratchpad(<uintptr_t>view.buf, view.len)
                 bases[0] = <char *>view.buf
                 with nogil:
-                    self.program.run(bases)
+                    self.program.run(bases, stream.team)
             finally:
                 PyBuffer_Release(&view)
             return 0
@@ -198,7 +201,7 @@ cdef class CompiledPartition:
             arena = self.arenas.acquire()
         bases[0] = <char *>arena
         with nogil:
-            self.program.run(bases)
+            self.program.run(bases, stream.team)
             self.arenas.release(arena)
         return 0
 

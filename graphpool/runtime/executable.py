@@ -126,13 +126,14 @@ class Executable:
         self._tensors: dict[int, LogicalTensor] = _settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
         self.partitions = tuple(partitions)
-        self._steps = [self._compile(partition) for partition in partitions]
+        self._steps = [self._compile(partition) for partition in _merge(form.graph, partitions)]
         self._constants = {
             tensor_id: Tensor(self._tensors[tensor_id], engine, value)
             for tensor_id, value in form.constants.items()
             if tensor_id in self._tensors
         }
-        self.constants_nbytes = sum(tensor.nbytes for tensor in self._constants.values())
+        held = {id(value): getattr(value, "nbytes", 0) for value in form.constants.values()}
+        self.constants_nbytes = sum(held.values())
         self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
         self._passing = {*form.inputs.values(), *written}
@@ -158,7 +159,7 @@ class Executable:
     # ---- memory
 
     def _plan(self) -> tuple[dict[Any, int], int]:
-        """Offsets of the tensors and of the scratch memories (keyed by a negative number) in the arena, and its size."""
+        """Offsets in the arena of tensors, and of scratch memories by ``~step``, and the size of the arena."""
         last = {i: number for number, step in enumerate(self._steps) for i in (*step.outputs, *step.inputs)}
         lives: dict[int, list[int]] = {}
         root: dict[int, int] = {}
@@ -193,6 +194,19 @@ class Executable:
             and self._is_in_arena(target)
             and self._tensors[source].nbytes == self._tensors[target].nbytes
         }
+
+    @property
+    def implementations(self) -> tuple[tuple[str, ...], ...]:
+        """What runs each partition: one name a kernel call; none where its ops only change how memory is seen."""
+        names: dict[int, list[str]] = {}
+        for step in self._steps:
+            if step.compiled is not None:
+                for op_id, name in zip(step.compiled.step_ops, step.compiled.implementations, strict=True):
+                    names.setdefault(op_id, []).append(name)
+        return tuple(
+            tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else ("host",)
+            for p in self.partitions
+        )
 
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""
@@ -299,6 +313,18 @@ class Executable:
         return partial(step.compiled.execute, self._stream, ins, outs, scratchpad=scratch)
 
 
+def _merge(graph: Graph, partitions: Sequence[Partition]) -> list[Partition]:
+    """Partitions to compile: neighbours of one backend become one, whose tensors then need no place of their own."""
+    runs: list[list[Partition]] = []
+    for partition in partitions:
+        backend = partition.backend
+        if runs and backend is not None and backend.merges and runs[-1][-1].backend is backend:
+            runs[-1].append(partition)
+        else:
+            runs.append([partition])
+    return [graph.merge_partitions(run) for run in runs]
+
+
 def _settled_tensors(graph: Graph) -> dict[int, LogicalTensor]:
     """The graph's tensors with their inferred shapes."""
     found = {}
@@ -320,7 +346,7 @@ def _call_host(step: _Step, values: dict[int, Any], is_plain: Sequence[bool]) ->
         # a result without a known shape may be a view of an input, and arenas are written again
         sources = [source.copy() if isinstance(source, np.ndarray) else source for source in sources]
     targets = [values[i] if plain else None for i, plain in zip(step.outputs, is_plain, strict=True)]
-    assert step.function is not None  # noqa: S101 - a step is one or the other
+    assert step.function is not None  # a step is one or the other
     try:
         results = step.function(sources, targets)
     except Exception as error:

@@ -336,7 +336,8 @@ class Model:
         with self._lock:
             entries = list(self._entries.values())
             counts = self._runs, self._hits, self._misses, self._evictions
-        constants = {id(value): value.nbytes for e in entries for value in e.form.constants.values()}
+        values = [value for entry in entries for value in entry.form.constants.values()]
+        constants = {id(value): getattr(value, "nbytes", 0) for value in values}
         arenas = sum(entry.executable.stats().nbytes for entry in entries)
         return ModelStats(*counts, len(entries), arenas, sum(constants.values()))
 

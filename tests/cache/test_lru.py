@@ -1,3 +1,4 @@
+import contextlib
 import os
 import random
 import threading
@@ -5,11 +6,11 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers.caches import TIMEOUT_S, Gate, in_thread, together, wait_until
 
 from graphpool.cache import LruCache
 from graphpool.cache._flight import _waiting
 from graphpool.errors import InvalidArgumentError, StateError
+from tests.helpers.caches import TIMEOUT_S, Gate, in_thread, together, wait_until
 
 
 def fill(cache, keys, nbytes=0):
@@ -343,12 +344,9 @@ def test_bounds_hold_at_every_instant_under_stress(seed):
                 case 2:
                     cache.resize(random_.randrange(10), nbytes=random_.randrange(1000, 2000))
                 case _:
-                    try:
-                        cache.get_or_create(
-                            random_.randrange(20), lambda: produce(random_), nbytes=random_.randrange(400)
-                        )
-                    except OSError:
-                        pass
+                    with contextlib.suppress(OSError):
+                        nbytes = random_.randrange(400)
+                        cache.get_or_create(random_.randrange(20), lambda: produce(random_), nbytes=nbytes)
             check()
 
     together(16, work)

@@ -42,6 +42,11 @@ class Group:
     ops: tuple[Op, ...]
 
     @property
+    def first(self) -> Op:
+        """The op that comes first."""
+        return self.ops[0] if self.anchor is None else self.anchor
+
+    @property
     def result(self) -> int:
         """Id of the tensor that the group computes."""
         last = self.ops[-1] if self.ops else self.anchor

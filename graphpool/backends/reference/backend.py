@@ -45,6 +45,7 @@ class ReferenceBackend:
     name = "reference"
     engine_kind = "cpu"
     priority = 0
+    merges = False
     patterns: Sequence[Pattern] = PATTERNS
 
     def __init__(self) -> None:
@@ -84,6 +85,7 @@ class ReferenceBackend:
             engine,
             host_function=run,
             implementations=[f"ref:numpy {op.kind}" for op in partition.ops],
+            step_ops=[op.id for op in partition.ops],
         )
 
 
