@@ -264,7 +264,7 @@ def _plan_greedily(problem: _Problem, bound: int, method: str) -> tuple[np.ndarr
             best = (offsets, nbytes, name)
         if best and best[1] <= bound:
             break
-    assert best is not None  # noqa: S101 - the first pass has no limit to exceed
+    assert best is not None
     return best
 
 

@@ -159,11 +159,13 @@ cdef class CompiledPartition:
             self._check_stream(stream)
         if outputs is None:
             outputs = [Tensor(lt, self.engine) for lt in self.outputs]
-        self._bind(inputs, 0, self.ninputs, bases + 2, nbytes)
+        # tuples of our own: nobody can take a tensor out of them, and so free its memory, while the program runs
+        cdef tuple sources = self._bind(inputs, 0, self.ninputs, bases + 2, nbytes)
+        cdef tuple targets
         if self.host_function is not None:
-            self._execute_on_host(inputs, outputs)
+            self._execute_on_host(sources, outputs)
             return outputs
-        self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
+        targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
         self._run(bases, stream, scratchpad)
         return outputs
@@ -184,7 +186,7 @@ cdef class CompiledPartition:
             self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes)
             bases[0] = (<Tensor>scratchpad).data
             with nogil:
-                self.program.run(bases)
+                self.program.run(bases, stream.team)
             return 0
         if scratchpad is not None:
             PyObject_GetBuffer(scratchpad, &view, PyBUF_WRITABLE)
@@ -205,12 +207,11 @@ cdef class CompiledPartition:
             self.arenas.release(arena)
         return 0
 
-    cdef int _bind(self, object tensors, int64_t first, int64_t count, char **pointers, int64_t *nbytes) except -1:
-        """Fill in the addresses of `count` tensors for the ports from `first` on."""
+    cdef tuple _bind(self, object given, int64_t first, int64_t count, char **pointers, int64_t *nbytes):
+        """Fill in the addresses of `count` tensors for the ports from `first` on; the tensors."""
         cdef int64_t i
         cdef Tensor tensor
-        if type(tensors) is not list and type(tensors) is not tuple:
-            tensors = list(tensors)
+        cdef tuple tensors = given if type(given) is tuple else tuple(given)
         if len(tensors) != count:
             tensors = self._match(tensors, first, count)
         for i in range(count):
@@ -229,7 +230,7 @@ cdef class CompiledPartition:
                 )
             pointers[i] = tensor.data
             nbytes[i] = tensor.nbytes
-        return 0
+        return tensors
 
     cdef int _check_overlap(self, char **pointers, int64_t *nbytes) except -1:
         """An output overlaps no other output, and an input only as an in-place pair."""
@@ -264,7 +265,7 @@ cdef class CompiledPartition:
                     explain(f"no {side} tensor with id {id}", accepted=f"ids {wanted}", got=f"ids {list(by_id)}"),
                     tensor_id=id,
                 )
-        return [by_id[id] for id in wanted]
+        return tuple([by_id[id] for id in wanted])
 
     def _check_tensor(self, Tensor tensor, int64_t port):
         """Say what of a tensor differs from the port."""

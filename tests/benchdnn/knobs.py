@@ -221,7 +221,7 @@ def _kept_types(ops: list[Ported], tensors: dict[int, Facts], dtype: str) -> set
     for op in ops:
         schema = get_schema(op.kind)
         data = schema.inputs[0].type
-        for k, numbers, port in ((0, op.inputs, schema.input_port), (1, op.outputs, schema.output_port)):
+        for numbers, port in ((op.inputs, schema.input_port), (op.outputs, schema.output_port)):
             for index, number in enumerate(numbers):
                 variable = port(index).type
                 accepted = schema.types[variable]
@@ -239,6 +239,8 @@ def _assemble(ops: list[Ported], tensors: dict[int, Facts], graph: gp.Graph) -> 
     }
     for op in ops:
         graph.add_op(
-            gp.Op(op.id, op.kind, [lts[n] for n in op.inputs], [lts[n] for n in op.outputs], op.name).with_attrs(op.attrs)
+            gp.Op(op.id, op.kind, [lts[n] for n in op.inputs], [lts[n] for n in op.outputs], op.name).with_attrs(
+                op.attrs
+            )
         )
     return graph
