@@ -10,7 +10,8 @@
         attention conv eltwise matmul move norm packed pool random reduce resample softmax
     strides.py geometry.py window.py   index spaces and windows, as families share them
     _blas.pyx              SciPy's BLAS for kernels that call it
-    _team.pyx              the lanes among which the tasks of a run are shared
+    include/gp_team.h      the protocol by which threads share work, spin and sleep
+    _team.pyx              Team: threads that help the one that runs kernels
 
 Kernels know pointers, sizes and strides; they never see a graph, a tensor or an engine.
 """
