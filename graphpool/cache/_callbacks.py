@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Callbacks"]
+__all__ = ["Callbacks", "report_unraisable"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -37,15 +37,16 @@ class Callbacks(Generic[K, V]):
                 try:
                     function(key, value)
                 except Exception as error:
-                    _report(error, function)
+                    report_unraisable(error, function)
 
 
-def _report(error: Exception, function: Any) -> None:
+def report_unraisable(error: Exception, function: Any) -> None:
+    """Say that `function`, which was only told something, has failed."""
     report = SimpleNamespace(
         exc_type=type(error),
         exc_value=error,
         exc_traceback=error.__traceback__,
-        err_msg="Exception ignored in a callback on eviction",
+        err_msg="Exception ignored that a cache told something",
         object=function,
     )
     sys.unraisablehook(cast("sys.UnraisableHookArgs", report))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from ..errors import StateError, explain
 
@@ -50,7 +50,7 @@ class Flight(Generic[V]):
         self._error = error
         self._done.set()
 
-    def wait(self) -> tuple[bool, V | None]:
+    def wait(self) -> tuple[bool, V]:
         """Sleep until the production has ended.
 
         Returns
@@ -58,6 +58,7 @@ class Flight(Generic[V]):
         landed : bool
             False when the producer was interrupted (no `Exception`): another thread should then produce.
         value : object
+            What was produced, if it landed.
 
         Raises
         ------
@@ -78,7 +79,7 @@ class Flight(Generic[V]):
                 _waiting.pop(me, None)
         if isinstance(self._error, Exception):
             raise self._error
-        return self._error is None, self._value
+        return self._error is None, cast("V", self._value)
 
     def _check_cycle(self, me: int) -> None:
         """Raise if the chain of producers and what they wait for leads back to the thread `me`."""

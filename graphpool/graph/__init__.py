@@ -3,12 +3,15 @@
     logical_tensor.py   LogicalTensor: id, data type, shape, layout, property
     op.py               Op: id, kind, attributes, inputs, outputs
     schema.py           the table of all op kinds: ports, types, attributes, rules   (checks.py, shapes.py: its rules)
+    schemas/            what stands in that table, one row a kind, and the rules of shapes
     graph.py            Graph: add_op -> finalize -> get_partitions
     json.py             reads and writes graphs in the format of oneDNN Graph's dumps
     view.py             GraphView: producers, consumers and a topological order, as the partitioner reads them
     pattern.py          Pattern: what a backend can run as one partition, as data
+    growth.py           how a match grows from op to op
     partitioner.py      finds the patterns, keeps the partitions acyclic, orders them
-    partition.py        Partition: ports, completion of shapes, compile
+    partition.py        Partition: ports, compile
+    completion.py       shapes: what the known ones say about the others
     backend.py          the Backend protocol and the registry; backends hand themselves in
 
     Graph -> view -> partitioner (patterns of the registered backends) -> Partition -> Backend.compile

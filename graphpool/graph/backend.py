@@ -28,6 +28,8 @@ class Backend(Protocol):
         Unique within an engine kind; part of cache keys.
     priority : int
         Backends of one kind claim ops in descending order of priority.
+    merges : bool
+        Whether partitions that follow one another may be compiled as one.
     patterns : sequence of Pattern
         What it runs as one partition, for `policy="fusion"`, in descending order of priority.
     """
@@ -35,6 +37,7 @@ class Backend(Protocol):
     name: str
     engine_kind: str
     priority: int
+    merges: bool
     patterns: Sequence[Pattern]
 
     def supports(self, op: Op) -> bool:

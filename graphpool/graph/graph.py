@@ -17,6 +17,7 @@ from .view import GraphView
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from .logical_tensor import LogicalTensor
 
@@ -48,7 +49,7 @@ class Graph:
 
     Notes
     -----
-    Threads: not safe while ops are added; safe to read once finalised.
+    Ownership: holds no memory. Threads: not safe while ops are added; safe to read once finalised.
     Source: seed "graph programming model", section Graph.
 
     Examples
@@ -278,6 +279,36 @@ class Graph:
             Partition(c.kind, [view.ops[i] for i in c.numbers], view, c.backend, self.engine_kind, self.fpmath)
             for c in covers
         ]
+
+    def merge_partitions(self, partitions: Sequence[Partition]) -> Partition:
+        """One partition of the ops of several, which is compiled as one program.
+
+        Parameters
+        ----------
+        partitions : sequence of Partition
+            Of this graph, of one backend, consecutive in the order in which `get_partitions` gave them: what lies
+            between them in no topological order cannot be merged without a cycle.
+
+        Returns
+        -------
+        partition : Partition
+            Of kind ``"merged"``; the one partition itself when there is only one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The partitions have different backends, or none.
+        """
+        view = self._finished_view()
+        if len(partitions) == 1:
+            return partitions[0]
+        names = {partition.backend_name for partition in partitions}
+        if len(names) != 1 or None in names:
+            got = sorted(map(str, names))
+            raise InvalidArgumentError(explain("partitions to merge", accepted="one backend", got=got))
+        wanted = {op.id for partition in partitions for op in partition.ops}
+        ops = [op for op in view.ops if op.id in wanted]
+        return Partition("merged", ops, view, partitions[0].backend, self.engine_kind, self.fpmath)
 
     def _finished_view(self) -> GraphView:
         if self._view is None:

@@ -88,6 +88,11 @@ class Partition:
         return self._backend is not None
 
     @property
+    def backend(self) -> Backend | None:
+        """The backend that compiles it."""
+        return self._backend
+
+    @property
     def backend_name(self) -> str | None:
         """Name of the backend that compiles it."""
         return None if self._backend is None else self._backend.name
@@ -225,6 +230,11 @@ def _ports(ops: Sequence[Op], view: GraphView) -> tuple[tuple[LogicalTensor, ...
         tensor.id: tensor
         for op in ops
         for tensor in op.outputs
-        if not (users := view.users(tensor.id)) or any(id(view.ops[n]) not in inside for n in users)
+        if not (users := view.users(tensor.id)) or any(_is_outside(view.ops[n], inside) for n in users)
     }
     return tuple(inputs.values()), tuple(outputs.values())
+
+
+def _is_outside(op: Op, inside: set[int]) -> bool:
+    """Whether a reader takes a tensor out of the partition: an End does so from within."""
+    return op.kind == "End" or id(op) not in inside

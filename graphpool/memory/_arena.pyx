@@ -506,7 +506,7 @@ cdef class ArenaPool:
         while True:
             floor = gp_load(&self.floor)
             if not isinstance(n, int) or n < 0 or n > floor:
-                raise StateError(explain("unreserve", accepted=f"0 to {floor} arenas, as reserved", got=n), reserved=floor)
+                raise StateError(explain("unreserve", accepted=f"0 to {floor} arenas", got=n), reserved=floor)
             if gp_cas(&self.floor, floor, floor - n):
                 return
 
@@ -659,8 +659,8 @@ cdef class Lease:
 
     Notes
     -----
-    Ownership: whoever holds the token; it cannot be copied or pickled. A lease that is collected while live releases its
-    arena and warns (`ResourceWarning`). Threads: safe; of two releases one raises.
+    Ownership: whoever holds the token; it cannot be copied or pickled. A lease that is collected while live releases
+    its arena and warns (`ResourceWarning`). Threads: safe; of two releases one raises.
     """
 
     @property

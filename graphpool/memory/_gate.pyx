@@ -1,4 +1,4 @@
-"""An event count: threads sleep until something changed, and those who change something pay one load when nobody sleeps.
+"""An event count: threads sleep until something changed; who changes something pays one load when nobody sleeps.
 
     sleeper:  epoch = gate.enter(); loop { look; gate.wait(epoch); epoch = gate.now() }; gate.leave()
     changer:  change; gate.notify()

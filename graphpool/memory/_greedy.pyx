@@ -1,7 +1,7 @@
 """One greedy pass of the planner: buffers in a given order, each at the best or first place that is free.
 
-Placed buffers are kept by rising offset in blocks of 128. A block knows the hull of its lifetimes, so that a search skips
-blocks that live at other times, and an insertion moves at most one block's worth of entries.
+Placed buffers are kept by rising offset in blocks of 128. A block knows the hull of its lifetimes, so that a search
+skips blocks that live at other times, and an insertion moves at most one block's worth of entries.
 """
 
 import numpy as np
@@ -46,7 +46,8 @@ cdef class _Windows:
 
     def __init__(self, problem):
         self.windows = problem.windows
-        self.has_gaps = bool((problem.windows[:, 2] - problem.windows[:, 1]).sum() != (problem.upper - problem.lower).sum())
+        active = (problem.windows[:, 2] - problem.windows[:, 1]).sum()
+        self.has_gaps = active != (problem.upper - problem.lower).sum()
         self.starts = np.searchsorted(problem.windows[:, 0], np.arange(len(problem.size) + 1)).astype(np.int64)
 
     cdef bint overlap(self, int64_t a, int64_t b) noexcept nogil:

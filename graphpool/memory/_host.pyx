@@ -130,7 +130,8 @@ cdef class HostResource:
                 address = NULL
         if address == NULL:
             raise out_of_memory(
-                nbytes, in_use=self.nbytes, limit=sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), resource="HostResource"
+                nbytes, in_use=self.nbytes, limit=sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE),
+                resource="HostResource",
             )
         self._live[<uintptr_t>address] = nbytes
         PyTraceMalloc_Track(_DOMAIN, <uintptr_t>address, wanted)

@@ -17,6 +17,7 @@ from graphpool.errors import InvalidArgumentError, explain
 
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
+from ._search import search
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -133,7 +134,8 @@ def plan(
     method : str, default="auto"
         One of `METHODS`. ``"auto"``: the greedy portfolio, then the exact search while `deadline_s` lasts.
     deadline_s : float, default=0.0
-        Time for the exact search. Unit: seconds. Zero plans without looking at a clock: equal input, equal plan.
+        Time for the exact search; it leaves problems with fixed offsets, or more than 4,096 buffers, to the greedy
+        passes, and keeps gaps closed. Unit: seconds. Zero plans without looking at a clock: equal input, equal plan.
     capacity : int, optional
         Size that is good enough: the exact search stops there. Unit: bytes.
 
@@ -170,6 +172,10 @@ def plan(
     bound = _lower_bound(problem)
     offsets, nbytes, used = _plan_greedily(problem, bound, method)
     is_optimal = nbytes <= bound
+    target = max(bound, capacity or 0)
+    if deadline_s > 0 and method in ("auto", "exact") and nbytes > target:
+        found, nbytes, is_optimal = search(problem, offsets, nbytes, bound, target, deadline_s)
+        used, offsets = "exact" if found is not offsets else used, found
     if capacity is not None and nbytes > capacity:
         hint = f"the smallest arena found takes {nbytes} bytes (no less than {bound} can do)"
         raise out_of_memory(nbytes, in_use=0, limit=capacity, resource="plan", smallest_limit=nbytes, hint=hint)
@@ -259,7 +265,7 @@ def _plan_greedily(problem: _Problem, bound: int, method: str) -> tuple[np.ndarr
             best = (offsets, nbytes, name)
         if best and best[1] <= bound:
             break
-    assert best is not None  # noqa: S101 - the first pass has no limit to exceed
+    assert best is not None  # the first pass has no limit to exceed
     return best
 
 

@@ -21,7 +21,7 @@ __all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value"]
 
 
 class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, not an error
-    """This node, with these inputs, has no expression in our ops; the text says why."""
+    """A node has, with these inputs, no expression in our ops; the text says why."""
 
 
 @dataclass(eq=False, slots=True)
@@ -61,7 +61,7 @@ class Value:
     def shape(self) -> tuple[int, ...]:
         """Shape; only of a plain value."""
         shape = self.content.shape if self.tensor is None else self.tensor.shape
-        assert shape is not None  # noqa: S101 - plain values have one
+        assert shape is not None  # plain values have one
         return tuple(shape)
 
     @property
@@ -250,12 +250,6 @@ class NodeView:
         if value.shape == tuple(shape):
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
-
-    def reshape_vector(self, value: Value) -> Value:
-        """A number as a vector of one element."""
-        if value.is_known:
-            return self.builder.literal(np.reshape(value.content, -1), value.dtype)
-        return value if value.shape else self.reshape(value, (1,))
 
     def cast(self, value: Value, dtype: DataType) -> Value:
         """The value in another float type; itself when it has that type."""

@@ -9,6 +9,8 @@ import numpy as np
 from onnx import ValueInfoProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from graphpool.memory._fork import reset_in_child
+
 from .host_ops import NUMPY_FUNCTIONS
 from .types import make_type
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from onnx import NodeProto
 
-    from graphpool.runtime.executable import HostFunction
+    from graphpool.runtime.model_form import HostFunction
 
     from .build import Value
     from .source import OnnxModel
@@ -50,7 +52,7 @@ def make_host_function(
     names = dict(zip(node.input, inputs, strict=True)) | dict(captured)
     numbers = {id(value): number for number, value in enumerate(given)}
     places = {name: numbers.get(id(value)) for name, value in names.items() if name and value is not None}
-    known = {name: names[name].content for name, number in places.items() if number is None}  # type: ignore[union-attr]
+    known = {name: names[name].content for name, number in places.items() if number is None}
     passed = {name: number for name, number in places.items() if number is not None}
     # without results the node is computed once, ahead of time; NumPy's functions rely on inferred outputs
     is_inferred = bool(results) and all(value.is_plain for value in results)
@@ -78,14 +80,18 @@ class _Evaluator:
         self._evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
         self._known = dict(known)
         self._passed = list(passed.items())
+        self._reset_in_child()
+        reset_in_child(self)
+
+    def _reset_in_child(self) -> None:
         self._lock = threading.Lock()
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         """The node's named outputs."""
         feeds = self._known | {name: inputs[number] for name, number in self._passed}
         with self._lock, np.errstate(all="ignore"):
-            results: Sequence[Any] = self._evaluator.run(None, feeds)
-        return results
+            results: Any = self._evaluator.run(None, feeds)
+        return list(results)
 
 
 def _describe(name: str, value: Value) -> Any:

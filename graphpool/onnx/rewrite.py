@@ -1,4 +1,4 @@
-"""Rewrites the nodes of a model once, before any shape is known: spelt-out GELU becomes one node, dead nodes go.
+"""Rewrites the nodes of a model once: spelt-out GELU becomes one node, dead nodes go, Scatter gets its new name.
 
 GELU is a product of x, 1/2 and either ``1 + erf(x / sqrt 2)`` or ``1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))``
 (Hendrycks and Gimpel, 2016). Exporters write the product in every order, so its factors are compared as a set.
@@ -30,6 +30,7 @@ def rewrite(source: OnnxModel) -> list[NodeProto]:
     if any(node.op_type in ("Erf", "Tanh") for node in nodes):
         finder = _GeluFinder(source)
         nodes = [finder.match(node) or node for node in nodes]
+    nodes = [_renamed(node) if node.op_type == "Scatter" else node for node in nodes]
     needed = {port.name for port in source.outputs}
     kept = []
     for node in reversed(nodes):
@@ -37,6 +38,14 @@ def rewrite(source: OnnxModel) -> list[NodeProto]:
             needed.update((*node.input, *captured_names(node)))
             kept.append(node)
     return kept[::-1]
+
+
+def _renamed(node: NodeProto) -> NodeProto:
+    """ScatterElements, which took the place of Scatter."""
+    other = type(node)()
+    other.CopyFrom(node)
+    other.op_type = "ScatterElements"
+    return other
 
 
 class _GeluFinder:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-    from graphpool.runtime.model import ModelPort
+    from graphpool.runtime.model_port import ModelPort
 
 __all__ = ["OnnxModel", "captured_names", "read_model"]
 
@@ -60,7 +62,7 @@ class OnnxModel:
         return self.opsets | {node.domain: version}
 
 
-_INTRODUCED = {"Gelu": 20}
+_INTRODUCED = {"Gelu": 20, "ScatterElements": 11}
 """Ops that the rewriter puts into models of older opsets."""
 
 
@@ -75,7 +77,11 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel
         There is no such file.
     """
     proto, folder, name = _parse(source)
-    constants = {tensor.name: _constant(tensor, folder) for tensor in proto.graph.initializer}
+    constants: dict[str, Any] = {}
+    for tensor in proto.graph.initializer:
+        constants[tensor.name] = _constant(tensor, folder)
+        if proto is not source:
+            tensor.ClearField("raw_data")  # else every weight would be in memory twice until the end
     skeleton = _skeleton(proto, folder)
     _check(skeleton, name)
     if skeleton.functions:
@@ -98,23 +104,29 @@ def _parse(source: Any) -> tuple[ModelProto, Path | None, str]:
     if isinstance(source, onnx.ModelProto):
         return source, None, source.graph.name or "model"
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _decode(bytes(source), "the given bytes"), None, "model"
+        return _decode(memoryview(source), "the given bytes"), None, "model"
     try:
         path = Path(source)
     except TypeError:
         accepted = "a path, bytes or an onnx.ModelProto"
         raise InvalidArgumentError(explain("source", accepted=accepted, got=type(source).__name__)) from None
-    return _decode(path.read_bytes(), f"file {str(path)!r}"), path.resolve().parent, path.stem
+    what = f"file {str(path)!r}"
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            raise _malformed(what, "0 bytes")
+        # the pages of a mapped file are the system's, so that a large model is not in memory twice
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages, memoryview(pages) as view:
+            return _decode(view, what), path.resolve().parent, path.stem
 
 
-def _decode(data: bytes, what: str) -> ModelProto:
+def _decode(data: memoryview, what: str) -> ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise _malformed(what, f"{len(data)} bytes: {error}", "is it complete, and an ONNX file?") from error
+        raise _malformed(what, f"{data.nbytes} bytes: {error}", "is it complete, and an ONNX file?") from error
     if not proto.ir_version or not proto.HasField("graph"):
-        raise _malformed(what, f"{len(data)} bytes without a graph", "is it an ONNX file?")
+        raise _malformed(what, f"{data.nbytes} bytes without a graph", "is it an ONNX file?")
     return proto
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper, shape_inference
 
-from graphpool.errors import GraphpoolError, InvalidShapeError, UnsupportedError, explain
-from graphpool.runtime.model import ModelForm
+from graphpool.errors import GraphpoolError, InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.runtime.model_form import ModelForm
 
 from .build import GraphBuilder, NodeView, NotConvertible, Value
 from .host import make_host_function
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from graphpool.graph import LogicalTensor
-    from graphpool.runtime.executable import HostFunction
+    from graphpool.runtime.model_form import HostFunction
 
     from .source import OnnxModel
 
@@ -32,16 +32,17 @@ __all__ = ["Specialiser"]
 
 _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                      "RandomUniformLike", "Dropout"})  # fmt: skip
+_SMALL = 1024
 _KEPT = _RANDOM | {"DequantizeLinear"}
 """Ops that are not computed ahead: random ones, and those that would blow a quantised weight up."""
 
 # Inputs whose content an op needs to know when it is compiled: first such port of each op, and the last (None: all).
 _DECIDING_PORTS = {
-    "Reshape": (1, None), "Expand": (1, None), "Slice": (1, None), "Tile": (1, None), "ConstantOfShape": (0, None),
-    "Range": (0, None), "Resize": (1, None), "Upsample": (1, None), "Pad": (1, None), "TopK": (1, None),
-    "OneHot": (1, 2), "Split": (1, None), "Squeeze": (1, None), "Unsqueeze": (1, None), "CumSum": (1, None),
-    "CenterCropPad": (1, None), "AffineGrid": (1, None), "Col2Im": (1, 3),
-    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), (1, None)),
+    **dict.fromkeys(("Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "Pad", "TopK", "Split", "Squeeze",
+                     "Unsqueeze", "CumSum", "CenterCropPad", "AffineGrid", "ReduceSum", "ReduceMean", "ReduceMax",
+                     "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
+                     "ReduceSumSquare"), (1, None)),
+    "ConstantOfShape": (0, None), "Range": (0, None), "OneHot": (1, 2), "Col2Im": (1, 3),
 }  # fmt: skip
 
 
@@ -156,8 +157,14 @@ class _Walk:
         self, number: int, node: NodeProto, inputs: list[Value | None], captured: Mapping[str, Value], is_static: bool
     ) -> list[Value]:
         """Compute a node now; once and for all when its inputs never change."""
-        function = make_host_function(self._source, node, inputs, captured, [])
-        contents = function([], [None] * len(_named(node.output)))
+        function = self._host_function(node, inputs, captured, [], [])
+        try:
+            contents = function([], [None] * len(_named(node.output)))
+        except Exception as error:
+            what = f"node {_label(node)!r} ({node.op_type}) cannot be computed"
+            raise InvalidArgumentError(
+                explain(what, got=f"{type(error).__name__}: {error}"), node=_label(node)
+            ) from error
         results = iter([Value(content=_frozen(content), is_static=is_static) for content in contents])
         found = [next(results) if name else Value() for name in node.output]
         if is_static:
@@ -176,13 +183,13 @@ class _Walk:
         except (NotConvertible, GraphpoolError):
             del self._builder.ops[mark:]
             return None
-        return results if isinstance(results, list) else [results]
+        return list(results) if isinstance(results, list) else [results]
 
     def _opset(self, domain: str) -> int:
         return self._source.opsets.get(domain, 1)
 
     def _leave_to_host(self, node: NodeProto, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
-        label = node.name or _named(node.output)[0]
+        label = _label(node)
         if not self._owner._fallback:
             raise UnsupportedError(
                 explain(f"node {label!r} ({node.op_type}) is not supported", hint="load with fallback=True"),
@@ -190,9 +197,12 @@ class _Walk:
                 op_type=node.op_type,
             )
         results = self._infer(node, inputs, captured, label)
-        names = {id(v): v for v in (*inputs, *captured.values()) if v is not None and not v.is_known}
-        sources = list(names.values())
-        function = make_host_function(self._source, node, inputs, captured, sources, results)
+        read = [value for value in (*inputs, *captured.values()) if value is not None]
+        sources = list({id(value): value for value in read if not value.is_known}.values())
+        function = self._host_function(node, inputs, captured, sources, results)
+        for value in read:
+            if value.is_known and value.is_plain:
+                self._builder.tensor(value)  # counts among the constants of the form
         op_id = self._builder.add_wildcard(
             [self._builder.tensor(value) for value in sources],
             [value.tensor for value in results if value.tensor is not None],
@@ -201,13 +211,29 @@ class _Walk:
         self._host[op_id] = function
         return results
 
+    def _host_function(
+        self,
+        node: NodeProto,
+        inputs: list[Value | None],
+        captured: Mapping[str, Value],
+        sources: list[Value],
+        results: list[Value],
+    ) -> HostFunction:
+        try:
+            return make_host_function(self._source, node, inputs, captured, sources, results)
+        except Exception as error:
+            what = f"node {_label(node)!r}: nothing runs {node.op_type} of domain {node.domain or 'ai.onnx'!r}"
+            raise UnsupportedError(
+                explain(what, got=str(error).strip().splitlines()[0]), node=_label(node), op_type=node.op_type
+            ) from error
+
     def _infer(
         self, node: NodeProto, inputs: list[Value | None], captured: Mapping[str, Value], label: str
     ) -> list[Value]:
         """Outputs with types and shapes as ONNX infers them; those that it cannot infer are Python objects."""
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
         types = {name: type_ for name, value in named.items() if value and (type_ := _type_of(value)) is not None}
-        known = {n: numpy_helper.from_array(v.content, n) for n, v in named.items() if v and v.is_plain and v.is_known}
+        known = {n: numpy_helper.from_array(v.content, n) for n, v in named.items() if v and _is_small(v)}
         found: Mapping[str, Any] = {}
         if all(name in types for name in node.input if name):
             try:
@@ -231,6 +257,16 @@ class _Walk:
         return Value(type_, self._builder.new_tensor(dtype, shape))
 
 
+def _is_small(value: Value) -> bool:
+    """Whether the content may decide shapes; weights never do, and handing them to ONNX would copy them."""
+    return value.is_known and value.is_plain and value.content.size <= _SMALL
+
+
+def _label(node: NodeProto) -> str:
+    """What messages call the node."""
+    return node.name or _named(node.output)[0]
+
+
 def _named(names: Sequence[str]) -> list[str]:
     return [name for name in names if name]
 
@@ -245,7 +281,7 @@ def _measure(node: NodeProto, shape: tuple[int, ...]) -> Any:
 
 def _frozen(content: Any) -> Any:
     if isinstance(content, (np.ndarray, np.generic)):
-        content = np.asarray(content)
+        content = np.require(content, requirements=["C", "A"])
         content.flags.writeable = False
     return content
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import TensorProto, helper
 
-from graphpool.runtime.model import ModelPort
+from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["data_type", "describe_type", "elem_type", "make_port", "make_type", "static_shape"]
 
-_PAIRS = {
+_PAIRS: dict[int, DataType] = {
     TensorProto.FLOAT: DataType.F32, TensorProto.DOUBLE: DataType.F64, TensorProto.FLOAT16: DataType.F16,
     TensorProto.BFLOAT16: DataType.BF16, TensorProto.FLOAT8E5M2: DataType.F8_E5M2,
     TensorProto.FLOAT8E4M3FN: DataType.F8_E4M3, TensorProto.INT64: DataType.S64, TensorProto.INT32: DataType.S32,

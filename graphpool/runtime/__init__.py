@@ -6,6 +6,11 @@
     _stream.pyx     Stream, Event: an ordered queue of an engine
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
+    blas_threads.py keeps SciPy's BLAS to one thread while programs run
+    model.py        Model: a whole graph, compiled once for each set of input shapes
+    model_port.py   its inputs and outputs: what they are, and whether a value fits
+    model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
+    executable.py   one of those: compiled partitions and host functions over one arena
 
     execute(stream, inputs, outputs) -> bind pointers -> lease an arena -> Program.run -> release
 

@@ -18,6 +18,7 @@ cdef class CompiledPartition:
     cdef readonly object engine
     cdef readonly Program program
     cdef readonly tuple implementations
+    cdef readonly tuple step_ops
     cdef readonly tuple inplace_ports
     cdef object host_function
     cdef ArenaPool arenas
@@ -27,7 +28,7 @@ cdef class CompiledPartition:
     cdef bint closed
     cdef bint has_unknown_outputs
     cdef object __weakref__
-    cdef int _bind(self, object tensors, int64_t first, int64_t count, char **pointers, int64_t *nbytes) except -1
+    cdef tuple _bind(self, object given, int64_t first, int64_t count, char **pointers, int64_t *nbytes)
     cdef int _check_overlap(self, char **pointers, int64_t *nbytes) except -1
-    cdef int _run(self, char **bases, object scratchpad) except -1
-    cdef int _run_program(self, char **bases, object scratchpad) except -1
+    cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1
+    cdef int _run_program(self, char **bases, Stream stream, object scratchpad) except -1

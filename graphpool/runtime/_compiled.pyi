@@ -22,6 +22,7 @@ class CompiledPartition:
         program: Program | None = None,
         host_function: Callable[[list[Any]], Sequence[Any]] | None = None,
         implementations: Iterable[str] = (),
+        step_ops: Iterable[int] = (),
         inplace_ports: Iterable[tuple[int, int]] = (),
     ) -> None: ...
     @property
@@ -36,6 +37,8 @@ class CompiledPartition:
     def program(self) -> Program | None: ...
     @property
     def implementations(self) -> tuple[str, ...]: ...
+    @property
+    def step_ops(self) -> tuple[int, ...]: ...
     @property
     def inplace_ports(self) -> tuple[tuple[int, int], ...]: ...
     @property

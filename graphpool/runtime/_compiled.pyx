@@ -16,7 +16,7 @@ from . import blas_threads
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 
 cdef enum:
-    MAX_PORTS = 256
+    MAX_PORTS = 4096
 
 ALIGNMENT = 64
 
@@ -37,6 +37,8 @@ cdef class CompiledPartition:
         Instead of a program: takes a list of input arrays, returns a list of output arrays.
     implementations : sequence of str
         One name a step, for reports.
+    step_ops : sequence of int
+        Id of the op that each step computes, or of the first of several.
     inplace_ports : sequence of (int, int)
         Ids of (input, output) that may share one buffer.
 
@@ -49,7 +51,7 @@ cdef class CompiledPartition:
     """
 
     def __init__(self, partition, inputs, outputs, engine, *, Program program=None, host_function=None,
-                 implementations=(), inplace_ports=()):
+                 implementations=(), step_ops=(), inplace_ports=()):
         cdef int64_t i
         self.partition = partition
         self.inputs = tuple(inputs)
@@ -58,6 +60,7 @@ cdef class CompiledPartition:
         self.program = program
         self.host_function = host_function
         self.implementations = tuple(implementations)
+        self.step_ops = tuple(step_ops)
         self.inplace_ports = tuple(inplace_ports)
         self.ninputs = len(self.inputs)
         self.noutputs = len(self.outputs)
@@ -156,32 +159,34 @@ cdef class CompiledPartition:
             self._check_stream(stream)
         if outputs is None:
             outputs = [Tensor(lt, self.engine) for lt in self.outputs]
-        self._bind(inputs, 0, self.ninputs, bases + 2, nbytes)
+        # tuples of our own: nobody can take a tensor out of them, and so free its memory, while the program runs
+        cdef tuple sources = self._bind(inputs, 0, self.ninputs, bases + 2, nbytes)
+        cdef tuple targets
         if self.host_function is not None:
-            self._execute_on_host(inputs, outputs)
+            self._execute_on_host(sources, outputs)
             return outputs
-        self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
+        targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
-        self._run(bases, scratchpad)
+        self._run(bases, stream, scratchpad)
         return outputs
 
-    cdef int _run(self, char **bases, object scratchpad) except -1:
+    cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1:
         if self.program.uses_blas:
             blas_threads.enter()
             try:
-                return self._run_program(bases, scratchpad)
+                return self._run_program(bases, stream, scratchpad)
             finally:
                 blas_threads.leave()
-        return self._run_program(bases, scratchpad)
+        return self._run_program(bases, stream, scratchpad)
 
-    cdef int _run_program(self, char **bases, object scratchpad) except -1:
+    cdef int _run_program(self, char **bases, Stream stream, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
         if type(scratchpad) is Tensor:
             self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes)
             bases[0] = (<Tensor>scratchpad).data
             with nogil:
-                self.program.run(bases)
+                self.program.run(bases, stream.team)
             return 0
         if scratchpad is not None:
             PyObject_GetBuffer(scratchpad, &view, PyBUF_WRITABLE)
@@ -189,7 +194,7 @@ cdef class CompiledPartition:
                 self._check_scratchpad(<uintptr_t>view.buf, view.len)
                 bases[0] = <char *>view.buf
                 with nogil:
-                    self.program.run(bases)
+                    self.program.run(bases, stream.team)
             finally:
                 PyBuffer_Release(&view)
             return 0
@@ -198,16 +203,15 @@ cdef class CompiledPartition:
             arena = self.arenas.acquire()
         bases[0] = <char *>arena
         with nogil:
-            self.program.run(bases)
+            self.program.run(bases, stream.team)
             self.arenas.release(arena)
         return 0
 
-    cdef int _bind(self, object tensors, int64_t first, int64_t count, char **pointers, int64_t *nbytes) except -1:
-        """Fill in the addresses of `count` tensors for the ports from `first` on."""
+    cdef tuple _bind(self, object given, int64_t first, int64_t count, char **pointers, int64_t *nbytes):
+        """Fill in the addresses of `count` tensors for the ports from `first` on; the tensors."""
         cdef int64_t i
         cdef Tensor tensor
-        if type(tensors) is not list and type(tensors) is not tuple:
-            tensors = list(tensors)
+        cdef tuple tensors = given if type(given) is tuple else tuple(given)
         if len(tensors) != count:
             tensors = self._match(tensors, first, count)
         for i in range(count):
@@ -226,7 +230,7 @@ cdef class CompiledPartition:
                 )
             pointers[i] = tensor.data
             nbytes[i] = tensor.nbytes
-        return 0
+        return tensors
 
     cdef int _check_overlap(self, char **pointers, int64_t *nbytes) except -1:
         """An output overlaps no other output, and an input only as an in-place pair."""
@@ -261,7 +265,7 @@ cdef class CompiledPartition:
                     explain(f"no {side} tensor with id {id}", accepted=f"ids {wanted}", got=f"ids {list(by_id)}"),
                     tensor_id=id,
                 )
-        return [by_id[id] for id in wanted]
+        return tuple([by_id[id] for id in wanted])
 
     def _check_tensor(self, Tensor tensor, int64_t port):
         """Say what of a tensor differs from the port."""

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t
 
 from graphpool._kernels._dispatch cimport gp_kernel_fn
+from graphpool._kernels._team cimport Team, gp_team
 
 
 cdef struct ArgRef:
@@ -11,9 +12,25 @@ cdef struct ArgRef:
 cdef struct Step:
     gp_kernel_fn fn
     const void *params
-    int64_t first_arg
+    const ArgRef *args
     int64_t nargs
     int64_t ntasks
+
+
+# One run; lives on the stack of the thread that is lane 0. The words that all lanes change have lines of their own.
+cdef struct Run:
+    const Step *steps
+    int64_t nsteps
+    char **bases
+    char *scratch
+    int64_t scratch_stride
+    gp_team *team
+    int64_t nlanes
+    int64_t padding0[9]
+    int64_t place           # step << TASK_BITS | first task that nobody has taken
+    int64_t padding1[15]
+    int64_t done            # finished tasks of that step
+    int64_t padding2[15]
 
 
 cdef class Program:
@@ -21,10 +38,14 @@ cdef class Program:
     cdef ArgRef *args
     cdef int64_t nsteps
     cdef readonly int64_t nbases
+    cdef readonly int64_t nlanes
     cdef readonly int64_t arena_nbytes
     cdef int64_t scratch_offset
+    cdef int64_t scratch_stride
+    cdef public int64_t trials
     cdef char *literals
     cdef readonly tuple calls
     cdef readonly bint uses_blas
-    # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on
-    cdef void run(self, char **bases) noexcept nogil
+    # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None.
+    cdef void run(self, char **bases, Team team) noexcept nogil
+    cdef void _share(self, Run *run, Team team) noexcept nogil

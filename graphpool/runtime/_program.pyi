@@ -7,15 +7,19 @@ LITERALS: int
 FIRST_EXTERNAL: int
 
 class Program:
+    trials: int
     def __init__(
         self,
         steps: Sequence[tuple[KernelCall, Sequence[tuple[int, int]]]],
         arena_nbytes: int,
         nexternals: int,
         literals: bytes | bytearray | memoryview = b"",
+        lanes: int = 1,
     ) -> None: ...
     @property
     def nbases(self) -> int: ...
+    @property
+    def nlanes(self) -> int: ...
     @property
     def arena_nbytes(self) -> int: ...
     @property

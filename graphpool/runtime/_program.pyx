@@ -1,10 +1,20 @@
-"""The step loop: kernels called one after another on raw pointers, without the interpreter."""
+"""The step loop: kernels called one after another on raw pointers, without the interpreter.
+
+With a team of lanes, a step's tasks are shared out on demand. The place where a run has arrived is one word, (step, first
+task that nobody has taken): a lane takes tasks by moving it on, and the lane that finishes the last task of a step runs
+the steps of one task that follow, then opens the next step to all. So a run of small steps costs no hand-over at all, a
+lane that comes late is waited for by nobody, and each kernel gets the same tasks as on one lane: the results are equal
+to the last bit.
+"""
 
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from graphpool._kernels._dispatch cimport GP_MAX_ARGS, Kernel
+from graphpool._kernels._team cimport (
+    Team, gp_clock_ns, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
+)
 
 from graphpool.errors import InvalidArgumentError, explain
 
@@ -15,6 +25,83 @@ cdef extern from "<stdlib.h>" nogil:
 ARENA = 0
 LITERALS = 1
 FIRST_EXTERNAL = 2
+
+cdef enum:
+    TASK_BITS = 40
+    SHARES = 2          # a lane takes its part of what is left, divided by this: pieces shrink towards the end
+    TRIALS = 3
+    NEVER = -1
+
+cdef int64_t ONE_STEP = <int64_t>1 << TASK_BITS
+
+# A sleeping lane answers after 28 us on the machine of docs/benchmarks.md; a run that ends before gains nothing by it.
+cdef int64_t TRIAL_NS = 30_000
+
+
+cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
+    cdef void *pointers[80]     # GP_MAX_ARGS
+    cdef int64_t j
+    for j in range(step.nargs):
+        pointers[j] = run.bases[step.args[j].base] + step.args[j].offset
+    step.fn(step.params, pointers, begin, end, run.scratch + lane * run.scratch_stride)
+
+
+cdef void run_alone(Run *run, int64_t k, int64_t begin) noexcept nogil:
+    """Run all steps from task `begin` of step `k` on."""
+    while k < run.nsteps:
+        call_step(run, &run.steps[k], begin, run.steps[k].ntasks, 0)
+        begin = 0
+        k += 1
+
+
+cdef int64_t run_single_tasks(Run *run, int64_t k, int64_t lane) noexcept nogil:
+    """Run the steps from `k` on that cannot be shared; the first one that can, or nsteps."""
+    while k < run.nsteps and run.steps[k].ntasks <= 1:
+        call_step(run, &run.steps[k], 0, run.steps[k].ntasks, lane)
+        k += 1
+    return k
+
+
+cdef int64_t run_trial(Run *run, int64_t k) noexcept nogil:
+    """Run from step `k` on alone, in pieces that double, until TRIAL_NS have passed; the place arrived at."""
+    cdef int64_t until = gp_clock_ns() + TRIAL_NS
+    cdef int64_t begin, end, piece
+    while k < run.nsteps:
+        begin, piece = 0, 1
+        while begin < run.steps[k].ntasks:
+            if gp_clock_ns() >= until:
+                return (k << TASK_BITS) | begin
+            end = min(begin + piece, run.steps[k].ntasks)
+            call_step(run, &run.steps[k], begin, end, 0)
+            begin, piece = end, 2 * piece
+        k = run_single_tasks(run, k + 1, 0)
+    return k << TASK_BITS
+
+
+cdef void run_lane(void *context, int64_t lane) noexcept nogil:
+    """What each lane of a region does: take tasks of the open step, wait when there are none, until all steps are done."""
+    cdef Run *run = <Run *>context
+    cdef const Step *step
+    cdef int64_t place, k, begin, n
+    while True:
+        place = gp_team_load(&run.place)
+        k = place >> TASK_BITS
+        if k == run.nsteps:
+            return
+        step = &run.steps[k]
+        begin = place & (ONE_STEP - 1)
+        n = step.ntasks - begin
+        if n == 0:
+            gp_team_await(run.team, &run.place, place)
+            continue
+        n = max(n // (SHARES * run.nlanes), 1)
+        if not gp_team_cas(&run.place, place, place + n):
+            continue
+        call_step(run, step, begin, begin + n, lane)
+        if gp_team_add(&run.done, n) == step.ntasks:
+            run.done = 0
+            gp_team_store(&run.place, run_single_tasks(run, k + 1, lane) << TASK_BITS)
+            gp_team_announce(run.team)
 
 
 cdef class Program:
@@ -33,22 +120,34 @@ cdef class Program:
         Number of external tensors.
     literals : bytes-like, default=b""
         Numbers that were known at compilation; the program keeps a copy.
+    lanes : int, default=1
+        Most lanes that a run may use.
 
     Attributes
     ----------
     arena_nbytes : int
-        Bytes that one run needs, scratch included.
+        Bytes that one run needs, the scratch of every lane included.
+    nlanes : int
+        Lanes that a run can use: at most `lanes`, at most the tasks of its largest step.
+    trials : int
+        Runs that still begin alone, to find out what is worth sharing: when 30 us have passed and work is left, the
+        team is called for the rest. Once a run ends before, the program stays on the caller's thread for good (-1);
+        after three that did not, every run is shared from the start (0). Starts at 3, or at -1 with one lane; may be
+        set, for tests and benchmarks.
     calls : tuple of KernelCall
     uses_blas : bool
         Whether a step calls BLAS, whose own threads must then be kept out.
 
     Notes
     -----
-    Ownership: owns the parameter blocks. Threads: immutable; `run` may be going on in any number of threads, each with
-    an arena of its own. Cost of a step beyond its kernel: a few nanoseconds; a run allocates nothing and takes no lock.
+    Ownership: owns the parameter blocks. Threads: immutable but for `trials`; `run` may be going on in any number of
+    threads, each with an arena of its own. Results do not depend on the number of lanes. Cost of a step beyond its
+    kernel: a few nanoseconds alone, and below a microsecond when lanes share it; a run allocates nothing and takes no
+    lock but that of its team, which it never waits for.
+    Source: guided self-scheduling (Polychronopoulos and Kuck, 1987) for the size of what a lane takes.
     """
 
-    def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b""):
+    def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t lanes=1):
         cdef int64_t total = sum(len(args) for _, args in steps)
         self.nsteps = len(steps)
         self.nbases = FIRST_EXTERNAL + nexternals
@@ -63,9 +162,19 @@ cdef class Program:
         memcpy(self.literals, <const char *>data, len(data))
         self.calls = tuple([call for call, _ in steps])
         self.uses_blas = any(["blas" in call.kernel.name for call in self.calls])
+        most_tasks = max([call.ntasks for call in self.calls], default=1)
+        if not 1 <= lanes or most_tasks >= ONE_STEP:
+            raise InvalidArgumentError(
+                explain("lanes, or tasks of a step", accepted=f"1 .. , 0 .. {ONE_STEP - 1}", got=(lanes, most_tasks))
+            )
+        self.nlanes = max(1, min(lanes, most_tasks))
+        self.trials = TRIALS if self.nlanes > 1 else NEVER
         scratch = max([call.scratch_nbytes for call in self.calls], default=0)
         self.scratch_offset = (arena_nbytes + 63) // 64 * 64
-        self.arena_nbytes = self.scratch_offset + scratch if scratch else arena_nbytes
+        self.scratch_stride = (scratch + 63) // 64 * 64
+        self.arena_nbytes = arena_nbytes
+        if scratch:
+            self.arena_nbytes = self.scratch_offset + (self.nlanes - 1) * self.scratch_stride + scratch
         self._fill(steps)
 
     def _fill(self, steps):
@@ -84,7 +193,7 @@ cdef class Program:
             step = &self.steps[k]
             step.fn = kernel.fn
             step.params = &block[0]
-            step.first_arg = first
+            step.args = &self.args[first]
             step.nargs = len(args)
             step.ntasks = call.ntasks
             for base, offset in args:
@@ -99,19 +208,38 @@ cdef class Program:
         free(self.literals)
         free(self.args)
 
-    cdef void run(self, char **bases) noexcept nogil:
-        cdef void *pointers[80]
-        cdef int64_t k, j
-        cdef Step *step
-        cdef ArgRef *arg
-        cdef void *scratch = bases[0] + self.scratch_offset
+    cdef void run(self, char **bases, Team team) noexcept nogil:
+        cdef Run run
+        run.steps = self.steps
+        run.nsteps = self.nsteps
+        run.bases = bases
+        run.scratch = bases[0] + self.scratch_offset
+        run.scratch_stride = self.scratch_stride
         bases[1] = self.literals
-        for k in range(self.nsteps):
-            step = &self.steps[k]
-            arg = &self.args[step.first_arg]
-            for j in range(step.nargs):
-                pointers[j] = bases[arg[j].base] + arg[j].offset
-            step.fn(step.params, pointers, 0, step.ntasks, scratch)
+        if team is not None and gp_team_load(&self.trials) >= 0:
+            self._share(&run, team)
+        else:
+            run_alone(&run, 0, 0)
+
+    cdef void _share(self, Run *run, Team team) noexcept nogil:
+        """Run on the team, if it is free and the work is worth it."""
+        cdef int64_t k = run_single_tasks(run, 0, 0)
+        cdef int64_t trials = gp_team_load(&self.trials)
+        run.place = k << TASK_BITS
+        if trials > 0:
+            run.place = run_trial(run, k)
+            if run.place >> TASK_BITS == run.nsteps:
+                gp_team_cas(&self.trials, trials, NEVER)
+                return
+            gp_team_cas(&self.trials, trials, trials - 1)
+        run.nlanes = team.enter(self.nlanes)
+        if run.nlanes == 0:
+            run_alone(run, run.place >> TASK_BITS, run.place & (ONE_STEP - 1))
+            return
+        run.done = run.place & (ONE_STEP - 1)
+        run.team = team.team
+        team.run(run.nlanes, run_lane, run)
+        team.leave()
 
     def __len__(self):
         return self.nsteps

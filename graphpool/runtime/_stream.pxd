@@ -1,5 +1,9 @@
+from graphpool._kernels._team cimport Team
+
+
 cdef class Stream:
     cdef readonly object engine
+    cdef Team team
     cdef bint closed
 
 

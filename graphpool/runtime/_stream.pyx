@@ -1,13 +1,17 @@
-"""Streams and events of the CPU, where work is done by the caller's thread before `execute` returns."""
+"""Streams and events of the CPU, where work is done before `execute` returns, by the caller and the stream's lanes."""
 
+from graphpool._kernels._team cimport Team
+
+from . import thread_limits
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
 
 cdef class Stream:
     """An ordered queue of an engine.
 
-    On the CPU the work of a stream is done when `CompiledPartition.execute` returns; several threads may use one
-    stream, and their executions then run side by side.
+    On the CPU the work of a stream is done when `CompiledPartition.execute` returns. The stream has a team of
+    ``engine.threads`` lanes, the caller's thread among them, which share what is large enough. Several threads may use
+    one stream, and their executions then run side by side: one has the team, the others run on their own thread alone.
 
     Parameters
     ----------
@@ -21,7 +25,8 @@ cdef class Stream:
 
     Notes
     -----
-    Ownership: keeps the engine alive, holds no memory of its own. Threads: safe.
+    Ownership: keeps the engine alive; owns its threads, which start when they are first needed and end at `close` or
+    with the stream. Threads: safe. Fork: a stream works in a child, where it starts threads of its own.
     Source: seed "graph programming model", section Stream.
     """
 
@@ -29,6 +34,10 @@ cdef class Stream:
         if engine.is_closed:
             raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
         self.engine = engine
+        self.team = None
+        if engine.threads > 1:
+            thread_limits.register()
+            self.team = Team(engine.threads)
         self.closed = False
 
     @property
@@ -54,8 +63,10 @@ cdef class Stream:
             )
 
     def close(self):
-        """Wait, and refuse further work. Idempotent."""
+        """Wait, refuse further work, and end the threads. Idempotent."""
         self.closed = True
+        if self.team is not None:
+            self.team.close()
 
     def _check_open(self):
         if self.closed:
@@ -72,7 +83,12 @@ cdef class Stream:
 
 
 cdef class Event:
-    """A point in the work of a stream, made by `Stream.record`."""
+    """A point in the work of a stream, made by `Stream.record`.
+
+    Notes
+    -----
+    Ownership: keeps the stream alive. Threads: immutable, safe.
+    """
 
     def __init__(self, Stream stream not None):
         self.stream = stream

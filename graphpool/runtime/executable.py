@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.memory import ArenaPool, BufferInfo, plan
 from graphpool.typing import DataType
 
+from . import blas_threads
 from ._stream import Stream
 from ._tensor import Tensor
 
@@ -24,47 +25,12 @@ if TYPE_CHECKING:
 
     from ._compiled import CompiledPartition
     from .engine import Engine
+    from .model_form import HostFunction, ModelForm
 
-__all__ = ["Executable", "HostFunction", "ModelForm"]
+__all__ = ["Executable"]
 
 ALIGNMENT = 64
 _MAX_FRAMES = 64
-
-
-class HostFunction(Protocol):
-    """Runs an op that no backend runs. Called from any thread.
-
-    It gets the values of the op's inputs (arrays, or other objects for tensors of type ``undef``) and, for each output,
-    an array to write to, or None where the shape is not known before. It returns the output values; one that it wrote
-    in place is returned itself, and any other one is copied to where it belongs. Inputs must not be written or kept.
-    """
-
-    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
-        """The values of the outputs."""
-        ...
-
-
-@dataclass(frozen=True)
-class ModelForm:
-    """A model specialised to given shapes.
-
-    Attributes
-    ----------
-    graph : Graph
-        Finalised. Shapes and types of all tensors are known, except of those that only host functions touch.
-    constants : mapping of int to value
-        Tensor id -> content; arrays are bound without a copy.
-    inputs, outputs : mapping of str to int
-        Name -> tensor id. An output may be an input or a constant, and two outputs may be one tensor.
-    host_functions : mapping of int to HostFunction
-        Op id -> what runs a ``Wildcard``.
-    """
-
-    graph: Graph
-    constants: Mapping[int, Any]
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-    host_functions: Mapping[int, HostFunction]
 
 
 @dataclass(frozen=True)
@@ -126,14 +92,17 @@ class Executable:
         self._tensors: dict[int, LogicalTensor] = _settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
         self.partitions = tuple(partitions)
-        self._steps = [self._compile(partition) for partition in partitions]
+        self._steps = [self._compile(partition) for partition in _merge(form.graph, partitions)]
         self._constants = {
             tensor_id: Tensor(self._tensors[tensor_id], engine, value)
             for tensor_id, value in form.constants.items()
             if tensor_id in self._tensors
         }
-        self.constants_nbytes = sum(tensor.nbytes for tensor in self._constants.values())
+        held = {id(value): getattr(value, "nbytes", 0) for value in form.constants.values()}
+        self.constants_nbytes = sum(held.values())
         self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
+        programs = [step.compiled.program for step in self._steps if step.compiled is not None]
+        self._uses_blas = any(program is not None and program.uses_blas for program in programs)
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
         self._passing = {*form.inputs.values(), *written}
         self._offsets, self.arena_nbytes = self._plan()
@@ -158,7 +127,7 @@ class Executable:
     # ---- memory
 
     def _plan(self) -> tuple[dict[Any, int], int]:
-        """Offsets of the tensors and of the scratch memories (keyed by a negative number) in the arena, and its size."""
+        """Offsets in the arena of tensors, and of scratch memories by ``~step``, and the size of the arena."""
         last = {i: number for number, step in enumerate(self._steps) for i in (*step.outputs, *step.inputs)}
         lives: dict[int, list[int]] = {}
         root: dict[int, int] = {}
@@ -194,6 +163,19 @@ class Executable:
             and self._tensors[source].nbytes == self._tensors[target].nbytes
         }
 
+    @property
+    def implementations(self) -> tuple[tuple[str, ...], ...]:
+        """What runs each partition: one name a kernel call; none where its ops only change how memory is seen."""
+        names: dict[int, list[str]] = {}
+        for step in self._steps:
+            if step.compiled is not None:
+                for op_id, name in zip(step.compiled.step_ops, step.compiled.implementations, strict=True):
+                    names.setdefault(op_id, []).append(name)
+        return tuple(
+            tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else ("host",)
+            for p in self.partitions
+        )
+
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""
         return self._arenas.stats()
@@ -226,12 +208,16 @@ class Executable:
         with self._arenas.lease() as lease:
             idle = self._frames.get(lease.address)
             frame = idle.pop() if idle else self._make_frame(lease.address)
+            if self._uses_blas:
+                blas_threads.enter()  # once around all partitions: theirs only count then
             try:
                 self._bind(frame, inputs)
                 for call in frame.calls:
                     call()
                 return self._collect(frame)
             finally:
+                if self._uses_blas:
+                    blas_threads.leave()
                 self._unbind(frame)
                 if len(self._frames) > _MAX_FRAMES:
                     self._frames.clear()
@@ -299,6 +285,18 @@ class Executable:
         return partial(step.compiled.execute, self._stream, ins, outs, scratchpad=scratch)
 
 
+def _merge(graph: Graph, partitions: Sequence[Partition]) -> list[Partition]:
+    """Partitions to compile: neighbours of one backend become one, whose tensors then need no place of their own."""
+    runs: list[list[Partition]] = []
+    for partition in partitions:
+        backend = partition.backend
+        if runs and backend is not None and backend.merges and runs[-1][-1].backend is backend:
+            runs[-1].append(partition)
+        else:
+            runs.append([partition])
+    return [graph.merge_partitions(run) for run in runs]
+
+
 def _settled_tensors(graph: Graph) -> dict[int, LogicalTensor]:
     """The graph's tensors with their inferred shapes."""
     found = {}
@@ -320,7 +318,7 @@ def _call_host(step: _Step, values: dict[int, Any], is_plain: Sequence[bool]) ->
         # a result without a known shape may be a view of an input, and arenas are written again
         sources = [source.copy() if isinstance(source, np.ndarray) else source for source in sources]
     targets = [values[i] if plain else None for i, plain in zip(step.outputs, is_plain, strict=True)]
-    assert step.function is not None  # noqa: S101 - a step is one or the other
+    assert step.function is not None  # a step is one or the other
     try:
         results = step.function(sources, targets)
     except Exception as error:

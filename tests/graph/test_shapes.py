@@ -388,7 +388,6 @@ def test_shapes_that_do_not_fit(kind: str, inputs: list[str], attrs: dict[str, A
         ("ConvTransposeBackwardWeights", {"weights_shape": (3, 4, 6, 4)}, '"src" .* dimension 2; accepted: 7'),
         ("AvgPoolBackward", {"src_shape": (2, 12, 8, 4)}, '"diff_dst" .* dimension 1; accepted: 6'),
         ("AvgPoolBackward", {"src_shape": (2, 8)}, '"src_shape" is malformed'),
-        ("InterpolateBackward", {"sizes": (5, 6)}, '"diff_dst" .* dimension 2; accepted: 6'),
     ],
 )
 def test_gradients_check_the_forward_shape(kind: str, attrs: dict[str, Any], message: str) -> None:

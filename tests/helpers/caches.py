@@ -1,5 +1,6 @@
 """Threads and producers for tests of caches: steps are forced by events, never by sleeping."""
 
+import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -54,3 +55,32 @@ def wait_until(condition):
             return
         threading.Event().wait(0.001)
     raise AssertionError("the condition never held")
+
+
+class QuarantineResource:
+    """Memory that is filled with `POISON` when it is given back, and never used again, so that late readers show."""
+
+    POISON = 0xDD
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._live = {}
+        self._freed = []
+        self.live_nbytes = self.peak_nbytes = 0
+
+    def allocate(self, nbytes, alignment=64, stream=None):
+        memory = ctypes.create_string_buffer(nbytes + alignment)
+        address = -(-ctypes.addressof(memory) // alignment) * alignment
+        with self._lock:
+            self._live[address] = (nbytes, memory)
+            self.live_nbytes += nbytes
+            self.peak_nbytes = max(self.peak_nbytes, self.live_nbytes)
+        return address
+
+    def deallocate(self, address, nbytes, alignment=64, stream=None):
+        with self._lock:
+            expected, memory = self._live.pop(address)
+            assert nbytes == expected
+            self.live_nbytes -= nbytes
+            self._freed.append(memory)
+        ctypes.memset(address, self.POISON, nbytes)

@@ -6,8 +6,10 @@
     lowering.py    Lowering: values, temporaries and steps of one partition
     groups.py      ops of a partition grouped into anchors with their post-ops
     region.py      elementwise ops as one program of the elementwise engine
+    epilogue.py    the region behind an anchor, run on its tile
     emit_*.py      how each kind of op becomes kernel calls
     layouts.py     opaque layouts
+    placement.py   which bytes the values take
 
     ops -> groups -> emit -> steps on values -> plan (offsets) -> Program
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...memory import BufferInfo, plan
 from ...runtime._compiled import CompiledPartition
-from ...runtime._program import ARENA, FIRST_EXTERNAL, Program
-from ...typing import LayoutType, PropertyType
+from ...runtime._program import ARENA, Program
+from ...typing import LayoutType
 from .emit import lower_group
 from .groups import make_groups
 from .layouts import choose_layout, strides_of
 from .lowering import Lowering
 from .patterns import PATTERNS
+from .placement import find_inplace_ports, plan_temporaries
 from .support import supports
 
 if TYPE_CHECKING:
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from ...graph.op import Op
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
-    from .lowering import Buffer, Step
+    from .lowering import Buffer
 
 __all__ = ["CpuBackend"]
-
-ALIGNMENT = 64
 
 
 class CpuBackend:
@@ -40,6 +38,7 @@ class CpuBackend:
     name = "cpu"
     engine_kind = "cpu"
     priority = 100
+    merges = True
     patterns: Sequence[Pattern] = PATTERNS
 
     def supports(self, op: Op) -> bool:
@@ -62,8 +61,9 @@ class CpuBackend:
             inputs,
             outputs,
             engine,
-            program=link(lowering, len(inputs) + len(outputs)),
+            program=link(lowering, len(inputs) + len(outputs), engine.threads),
             implementations=[step.name for step in lowering.steps],
+            step_ops=[step.op_id for step in lowering.steps],
             inplace_ports=find_inplace_ports(lowering.steps, inputs, outputs),
         )
 
@@ -86,58 +86,20 @@ def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     lowering = Lowering(inputs, outputs, shapes, dtypes)
     for group in make_groups(ops, shapes, {tensor.id for tensor in outputs}):
+        lowering.op_id = group.first.id
         lower_group(lowering, group)
     return lowering
 
 
-def link(lowering: Lowering, nexternals: int) -> Program:
-    """The program of lowered steps: places of the temporaries, then arguments as (base, offset)."""
-    offsets, arena_nbytes = _plan_temporaries(lowering.steps)
+def link(lowering: Lowering, nexternals: int, lanes: int) -> Program:
+    """The program of lowered steps for up to `lanes` lanes: places of the temporaries, arguments as (base, offset)."""
+    offsets, arena_nbytes = plan_temporaries(lowering.steps)
     steps = [
         (step.call, [(v.buffer.base, _place(v.buffer, offsets) + v.dtype.nbytes(v.offset)) for v in step.args])
         for step in lowering.steps
     ]
-    return Program(steps, arena_nbytes, nexternals, lowering.literals)
+    return Program(steps, arena_nbytes, nexternals, lowering.literals, lanes)
 
 
 def _place(buffer: Buffer, offsets: Mapping[Buffer, int]) -> int:
     return offsets[buffer] if buffer.base == ARENA else buffer.offset
-
-
-def _plan_temporaries(steps: Sequence[Step]) -> tuple[dict[Buffer, int], int]:
-    """Offsets of the temporaries in the arena, and its size."""
-    uses: dict[Buffer, list[int]] = {}
-    for number, step in enumerate(steps):
-        for value in step.args:
-            if value.buffer.base == ARENA:
-                uses.setdefault(value.buffer, []).append(number)
-    infos = [BufferInfo(k, used[0], used[-1] + 1, buffer.nbytes) for k, (buffer, used) in enumerate(uses.items())]
-    placed = plan(infos, alignment=ALIGNMENT)
-    return {buffer: placed.offsets[k] for k, buffer in enumerate(uses)}, placed.nbytes
-
-
-def find_inplace_ports(
-    steps: Sequence[Step], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]
-) -> list[tuple[int, int]]:
-    """Pairs of ports that may share a buffer: one elementwise step reads the input, last of all, and writes the output.
-
-    Every port is in one pair at most. Cost: linear in the steps' arguments.
-    """
-    first_write: dict[int, int] = {}
-    last_use: dict[int, int] = {}
-    for number, step in enumerate(steps):
-        for value in step.args:
-            last_use[value.buffer.base] = number
-            if value.buffer.base >= FIRST_EXTERNAL + len(inputs):
-                first_write.setdefault(value.buffer.base, number)
-    pairs: list[tuple[int, int]] = []
-    for j, output in enumerate(outputs, FIRST_EXTERNAL + len(inputs)):
-        writer = first_write.get(j)
-        if writer is None or not steps[writer].is_elementwise:
-            continue
-        for i, source in enumerate(inputs, FIRST_EXTERNAL):
-            is_free = source.property is not PropertyType.CONSTANT and all(source.id != pair[0] for pair in pairs)
-            if is_free and last_use.get(i) == writer and source.has_same_content_type(output):
-                pairs.append((source.id, output.id))
-                break
-    return pairs

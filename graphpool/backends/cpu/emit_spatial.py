@@ -93,7 +93,6 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     call = resample(
         op.attrs["mode"],
         **image,
-        scales=op.attrs.get("scales"),
         coordinate_transformation_mode=op.attrs["coordinate_transformation_mode"],
         epilogue=epilogue.block,
         dst_needs_scratch=not epilogue.is_dense_f32,

@@ -90,13 +90,16 @@ class Step:
     name : str
         For reports.
     is_elementwise : bool
-        Whether the step may write over an argument that it reads with the same strides.
+        Whether the step writes its first argument alone, and may write it over one that it reads in the same order.
+    op_id : int
+        Id of the first op of the group that the step belongs to.
     """
 
     call: KernelCall
     args: tuple[Value, ...]
     name: str
     is_elementwise: bool
+    op_id: int
 
 
 class Lowering:
@@ -123,6 +126,7 @@ class Lowering:
         self.dtypes = dtypes
         self.steps: list[Step] = []
         self.literals = bytearray()
+        self.op_id = -1
         self._values: dict[int, Value] = {}
         self._targets: dict[int, Value] = {}
         for number, tensor in enumerate(inputs, FIRST_EXTERNAL):
@@ -186,7 +190,7 @@ class Lowering:
         """Append a kernel call on these values, in the kernel's order; calls without work are left out."""
         if call.ntasks > 0:
             label = f"{call.kernel.name}:{call.kernel.isa}" + ("" if name is None else f" {name}")
-            self.steps.append(Step(call, tuple(args), label, is_elementwise))
+            self.steps.append(Step(call, tuple(args), label, is_elementwise, self.op_id))
 
     def move(self, source: Value, place: Value) -> None:
         """Copy or convert one value into another of the same shape."""

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UnsupportedError, explain
+from ...graph.pattern import OpNode, Pattern
 from ...runtime._compiled import CompiledPartition
 from ...typing import LayoutType
 from .registry import OutputSpec, evaluate, registered_kinds
@@ -18,15 +19,22 @@ if TYPE_CHECKING:
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
     from ...graph.partition import Partition
-    from ...graph.pattern import Pattern
 
 __all__ = ["ReferenceBackend"]
+
+PATTERNS = (
+    Pattern(
+        "batch_norm_backward", 8.8, "batch_norm_backward",
+        OpNode("BatchNormTrainingBackward", inputs={0: OpNode("ReLUBackward"), 1: OpNode("ReLUBackward")}),
+    ),
+)  # fmt: skip
+"""What runs as one partition although it runs op by op: the backward pairs that oneDNN Graph fuses."""
 
 
 class ReferenceBackend:
     """Runs every op kind, clearly and slowly; the oracle of the tests, and what is left when nothing faster fits.
 
-    It makes partitions of one op each, and is the one backend that computes outputs whose shape depends on the
+    It makes partitions of one op each, but for `PATTERNS`, and is the one backend that computes outputs whose shape depends on the
     content of an input.
 
     Notes
@@ -37,7 +45,8 @@ class ReferenceBackend:
     name = "reference"
     engine_kind = "cpu"
     priority = 0
-    patterns: Sequence[Pattern] = ()
+    merges = False
+    patterns: Sequence[Pattern] = PATTERNS
 
     def __init__(self) -> None:
         self._kinds = registered_kinds()
@@ -76,6 +85,7 @@ class ReferenceBackend:
             engine,
             host_function=run,
             implementations=[f"ref:numpy {op.kind}" for op in partition.ops],
+            step_ops=[op.id for op in partition.ops],
         )
 
 

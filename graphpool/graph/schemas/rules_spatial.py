@@ -328,6 +328,14 @@ def interpolate(query: ShapeQuery) -> Sequence[Shape]:
 
 
 def interpolate_backward(query: ShapeQuery) -> Sequence[Shape]:
-    """The shape of src; diff_dst has the shape that Interpolate gives for it."""
-    query.match(1, _interpolated(query, 2), "what the forward operation gives")
-    return [query.shape(0)]
+    """The shape of src; diff_dst has its batch and channels, and spatial sizes of its own, which decide.
+
+    Scales are not compared with them: the forward operation truncates, and a scale written with six digits misses.
+    """
+    found, diff_dst = data_axis(query, ndim_min=3), query.shape(1)
+    if found is None or diff_dst is None:
+        return [query.shape(0)]
+    src = found[1]
+    query.rank(1, len(diff_dst), f"{len(src)}-D, as src", len(diff_dst) == len(src))
+    query.match(1, _join(query, src[0], src[found[0]], _split(query, diff_dst)[2]), "batch and channels of src")
+    return [src]

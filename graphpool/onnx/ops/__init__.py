@@ -14,11 +14,20 @@ refused by them.
     resize.py        interpolation
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from . import elementwise, matmul, movement, norm, quantization, reduction, resize, window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphpool.onnx.build import NodeView
 
 __all__ = ["CONVERTERS"]
 
-CONVERTERS = {
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **elementwise.CONVERTERS,
     **matmul.CONVERTERS,
     **window.CONVERTERS,

@@ -151,7 +151,7 @@ def _where(n: NodeView) -> Value:
 def _cast(n: NodeView) -> Value:
     target = data_type(n.attr("to"))
     n.require(target is not None, "a type that we do not have")
-    assert target is not None  # noqa: S101 - required above
+    assert target is not None  # required above
     return n.cast(n[0], target)
 
 

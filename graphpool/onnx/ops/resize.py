@@ -24,8 +24,10 @@ def _resize(n: NodeView) -> Value:
     if mode == "nearest":
         _check_nearest(n, coordinates, scales, sizes)
         coordinates = "half_pixel"
-    whole = not scales or all(float(dim * scale).is_integer() for dim, scale in zip(n[0].shape[2:], scales, strict=True))
-    n.require(coordinates != "align_corners" or whole, "corners of a size that is no integer")
+    whole = not scales or all(
+        float(dim * scale).is_integer() for dim, scale in zip(n[0].shape[2:], scales, strict=True)
+    )
+    n.require(whole, "a scale that is not the ratio of the sizes, which ours takes")
     n.require(mode in ("nearest", "linear") and coordinates in ("half_pixel", "align_corners"), f"{mode} {coordinates}")
     target = {"sizes": [int(size) for size in sizes]} if sizes else {"scales": scales}
     return n.emit(

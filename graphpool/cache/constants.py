@@ -1,0 +1,438 @@
+"""ConstantTensorCache: a bounded cache of constants in the form that kernels want, shared by a device's backends."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError, StateError, explain
+from ._callbacks import Callbacks, report_unraisable
+from ._check import check_limit, check_nbytes
+from ._entry import Entry, FullKey, Outcome, Reservation
+from ._fork import guard_fork
+from ._handle import ConstantBuffer, ConstantHandle
+from ._stats import CacheStats
+from .policies import Item, choose_victims, make_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from ..typing import MemoryResource
+    from .policies import Policy
+
+__all__ = ["ConstantTensorCache"]
+
+CALL_COST_S, BYTES_PER_S = 5e-6, 10e9
+"""What making a constant is taken to cost if nothing is said: a call, and one pass of packing."""
+
+
+class ConstantTensorCache:
+    """Constants of one device, each made once and shared, within a bound in bytes.
+
+    Parameters
+    ----------
+    capacity_nbytes : int or str, optional
+        Most bytes, those being produced included; 0 disables the cache, None sets no bound. Unit: bytes.
+    policy : str or Policy, default="no_evict"
+        Who leaves when a newcomer does not fit, see `make_policy`. ``"no_evict"`` turns the newcomer away.
+    name : str, default="constant tensor cache"
+        Shown by ``repr``.
+
+    Attributes
+    ----------
+    name : str
+        As given.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Not a size, or an unknown policy.
+
+    Notes
+    -----
+    Keys are (backend id, backend key), compared in full. Bytes are charged from the reservation on, before any memory
+    is taken, so the bound holds at every instant for what is kept; an evicted buffer lives until its last user ends and
+    is not counted any more.
+    Ownership: buffers are co-owned by the cache and their users. Threads: every method is safe at any moment, also
+    across ``fork`` and without a GIL; nobody waits, produces, frees or calls back while a lock is held. Cost: a look-up
+    is one lock; a warm use through a `ConstantHandle` needs none.
+    Source: seed "constant tensor cache capacity".
+
+    Examples
+    --------
+    >>> from graphpool.cache import ConstantBuffer, ConstantTensorCache
+    >>> cache, data = ConstantTensorCache("1KiB"), bytearray(800)
+    >>> def pack():
+    ...     import numpy as np
+    ...     return ConstantBuffer(np.frombuffer(data, np.uint8).ctypes.data, 800, owner=data)
+    >>> cache.get_or_add("cpu", "weight 1", 800, pack)  # doctest: +ELLIPSIS
+    <ConstantBuffer 800 bytes at 0x...>
+    >>> cache.get_or_add("cpu", "weight 2", 800, pack) is None   # it would not be kept: nothing was packed
+    True
+    """
+
+    def __init__(
+        self,
+        capacity_nbytes: int | str | None = None,
+        *,
+        policy: str | Policy | None = "no_evict",
+        name: str = "constant tensor cache",
+    ) -> None:
+        self.name = name
+        self._capacity_nbytes = check_limit(capacity_nbytes)
+        self._policy = make_policy(policy)
+        self._lock = threading.RLock()
+        self._entries: dict[FullKey, Entry] = {}
+        self._nbytes = 0
+        self._hits = self._misses = self._evictions = self._declined = 0
+        self._callbacks: Callbacks[FullKey, ConstantBuffer] = Callbacks()
+        guard_fork(self)
+
+    @property
+    def capacity_nbytes(self) -> int | None:
+        """Most bytes, or None. Unit: bytes."""
+        return self._capacity_nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """What entries and productions under way are charged; waits for nobody. Unit: bytes."""
+        return self._nbytes
+
+    @property
+    def policy(self) -> Policy:
+        """Who decides."""
+        return self._policy
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def keys(self) -> list[FullKey]:
+        """The (backend id, backend key) of every entry, those being produced included."""
+        with self._lock:
+            return list(self._entries)
+
+    # ---- look up and produce
+
+    def get_or_add(
+        self,
+        backend_id: Hashable,
+        key: Hashable,
+        nbytes: int,
+        producer: Callable[..., Any],
+        *,
+        resource: MemoryResource | None = None,
+        cost: float | None = None,
+        handle: ConstantHandle | None = None,
+    ) -> ConstantBuffer | None:
+        """The constant; the first caller produces it, those who come meanwhile wait.
+
+        Parameters
+        ----------
+        backend_id, key : hashable
+            `key` holds everything that the bytes depend on: identity of the weight, layout, transform.
+        nbytes : int
+            Size of the constant. Unit: bytes.
+        producer : callable
+            ``producer() -> ConstantBuffer``; with `resource`, ``producer(buffer)`` fills a writable buffer that the
+            cache has allocated there. It may use the cache for other keys.
+        resource : MemoryResource, optional
+            Where the cache allocates; kept alive by the buffer.
+        cost : float, optional
+            What producing costs, for the policy. Unit: seconds; by default estimated from `nbytes`.
+        handle : ConstantHandle, optional
+            Bound to the constant, for warm uses.
+
+        Returns
+        -------
+        buffer : ConstantBuffer or None
+            It lives as long as the caller refers to it, whatever happens to the entry. None if it would not be kept:
+            nothing was produced, and a kernel that needs no such constant should run.
+
+        Raises
+        ------
+        StateError
+            The producer asks, directly or through other threads, for the key that it is to produce.
+        InvalidArgumentError
+            `nbytes` is not a size, the producer returned no buffer or a larger one, or `handle` is of another key.
+        Exception
+            What the producer, the resource or the policy raised; all who waited get it, and no entry is left.
+        """
+        with self.lookup_or_reserve(backend_id, key, nbytes, cost=cost, handle=handle) as reservation:
+            if reservation.outcome is not Outcome.PRODUCE:
+                return reservation.buffer
+            if resource is None:
+                return reservation.fulfil(producer())
+            buffer = ConstantBuffer.allocate(resource, nbytes)
+            producer(buffer)
+            return reservation.fulfil(buffer)
+
+    def lookup_or_reserve(
+        self,
+        backend_id: Hashable,
+        key: Hashable,
+        nbytes: int,
+        *,
+        cost: float | None = None,
+        handle: ConstantHandle | None = None,
+    ) -> Reservation:
+        """Find the constant, or learn whether it is worth producing, before any of that work is done.
+
+        Waits while another thread produces it. Parameters and errors are those of `get_or_add`.
+
+        Returns
+        -------
+        reservation : Reservation
+        """
+        full = (backend_id, key)
+        _check_handle(handle, full)
+        check_nbytes(nbytes)
+        item = Item(full, nbytes, CALL_COST_S + nbytes / BYTES_PER_S if cost is None else cost)
+        while True:
+            with self._lock:
+                entry = self._entries.get(full)
+                if entry is None:
+                    reserved, left = self._reserve(full, item)
+                    break
+                if entry.buffer is not None:
+                    return self._hit(entry, entry.buffer, handle)
+            landed, buffer = entry.flight.wait()
+            if landed:
+                with self._lock:
+                    return self._hit(entry, buffer, handle)
+        if reserved is None:
+            return Reservation(Outcome.DECLINED)
+        reservation = Reservation(Outcome.PRODUCE, producing=(self, reserved, handle))
+        self._let_go(left)  # if a callback is interrupted, the reservation dies and wakes those who wait
+        return reservation
+
+    def _hit(self, entry: Entry, buffer: ConstantBuffer, handle: ConstantHandle | None) -> Reservation:
+        """Count a hit; the entry may have left meanwhile, then the buffer is good all the same. Under the lock."""
+        self._hits += 1
+        if self._entries.get(entry.full) is entry:
+            self._tell(self._policy.on_hit, entry.full, 1 + entry.take_hits())
+            if handle is not None:
+                entry.attach(handle, buffer)
+        return Reservation(Outcome.HIT, buffer=buffer)
+
+    def _reserve(self, full: FullKey, item: Item) -> tuple[Entry | None, list[Entry]]:
+        """Make room and charge, or decline. Under the lock."""
+        self._misses += 1
+        victims = self._room(item)
+        if victims is None:
+            self._declined += 1
+            return None, []
+        left = [self._pop(victim) for victim in victims]
+        entry = Entry(full, item)
+        self._entries[full] = entry
+        self._nbytes += item.nbytes
+        return entry, left
+
+    def _room(self, item: Item) -> list[Entry] | None:
+        """Whom to evict for a newcomer; None declines it. Under the lock."""
+        limit = self._capacity_nbytes
+        if item.nbytes == 0 or (limit is not None and item.nbytes > limit):
+            return None
+        if limit is None or self._nbytes + item.nbytes <= limit:
+            return []
+        self._tell_warm_hits()
+        keys = choose_victims(
+            self._policy, item, self._nbytes + item.nbytes - limit, lambda k: self._kept(k).item.nbytes
+        )
+        return None if keys is None else [self._kept(key) for key in keys]
+
+    def _kept(self, key: Any) -> Entry:
+        """The entry that a policy names."""
+        entry = self._entries.get(key)
+        if entry is None or entry.buffer is None:
+            raise StateError(explain(f"policy {self._policy.name} names {key!r}", accepted="keys that it was told of"))
+        return entry
+
+    def _fulfil(self, entry: Entry, handle: ConstantHandle | None, buffer: ConstantBuffer) -> None:
+        """End a production with a buffer."""
+        try:
+            _check_product(buffer, entry.item.nbytes)
+        except InvalidArgumentError as error:
+            self._fail(entry, error)
+            raise
+        buffer.freeze()
+        with self._lock:
+            is_kept = self._entries.get(entry.full) is entry
+            if is_kept:
+                entry.buffer = buffer
+                self._tell(self._policy.on_insert, entry.item)
+                if handle is not None:
+                    entry.attach(handle, buffer)
+            else:
+                self._evictions += 1
+        entry.flight.land(buffer)
+        if not is_kept:
+            self._callbacks.run([(entry.full, buffer)])
+
+    def _fail(self, entry: Entry, error: BaseException) -> None:
+        """End a production with an error."""
+        with self._lock:
+            if self._entries.get(entry.full) is entry:
+                self._pop(entry)
+        entry.flight.fail(error)
+
+    # ---- leave
+
+    def _pop(self, entry: Entry) -> Entry:
+        """Take an entry off the books; if it is being produced, its producer finds that it is not kept."""
+        del self._entries[entry.full]
+        self._nbytes -= entry.item.nbytes
+        if entry.buffer is not None:
+            self._evictions += 1
+            self._tell(self._policy.on_remove, entry.full)
+        return entry
+
+    def _let_go(self, left: list[Entry]) -> None:
+        """Tell handles and callbacks of entries that have left. Outside the lock."""
+        for entry in left:
+            for handle in entry.live_handles():
+                handle.evict()
+            if entry.buffer is not None:
+                self._callbacks.run([(entry.full, entry.buffer)])
+
+    def _pop_until(self, nbytes: int, candidates: list[Entry]) -> list[Entry]:
+        """Take off candidates, in order, until at most `nbytes` are charged. Under the lock."""
+        left = []
+        for entry in candidates:
+            if self._nbytes <= nbytes:
+                break
+            if self._entries.get(entry.full) is entry:
+                left.append(self._pop(entry))
+        return left
+
+    def _by_policy(self) -> list[Entry]:
+        """The entries that are not being produced, in the order in which the policy would evict. Under the lock."""
+        self._tell_warm_hits()
+        return [self._kept(key) for key in self._policy.victims()]
+
+    def resize(self, capacity_nbytes: int | str | None) -> None:
+        """Set another bound without a flush: entries leave, in the policy's order, only until it holds.
+
+        Productions under way that no longer fit go on, and their constants are not kept.
+        """
+        limit = check_limit(capacity_nbytes)
+        with self._lock:
+            left = []
+            if limit is not None:
+                left = self._pop_until(limit, [*self._by_policy(), *self._entries.values()])
+            self._capacity_nbytes = limit
+        self._let_go(left)
+
+    def set_capacity(self, capacity_nbytes: int | str | None, *, policy: str | Policy | None = None) -> None:
+        """Set another bound, and a policy if one is given, and flush; 0 disables.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Not a size, or an unknown policy; nothing is changed.
+        """
+        limit = check_limit(capacity_nbytes)
+        chosen = None if policy is None else make_policy(policy)
+        with self._lock:
+            left = self._pop_until(-1, list(self._entries.values()))
+            self._capacity_nbytes = limit
+            self._policy = chosen or self._policy
+        self._let_go(left)
+
+    def clear(self) -> None:
+        """Evict everything. Productions under way go on, and their constants are not kept."""
+        with self._lock:
+            left = self._pop_until(-1, list(self._entries.values()))
+        self._let_go(left)
+
+    def remove_if_exist(self, backend_id: Hashable, key: Hashable) -> bool:
+        """Evict one entry, or let go of its production; returns whether there was one."""
+        with self._lock:
+            entry = self._entries.get((backend_id, key))
+            left = [] if entry is None else [self._pop(entry)]
+        self._let_go(left)
+        return bool(left)
+
+    def reclaim(self, nbytes: int) -> int:
+        """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes."""
+        check_nbytes(nbytes)
+        with self._lock:
+            idle = [entry for entry in self._by_policy() if not any(h.users for h in entry.live_handles())]
+            left = self._pop_until(max(self._nbytes - nbytes, 0), idle)
+        self._let_go(left)
+        return sum(entry.item.nbytes for entry in left)
+
+    # ---- tell and observe
+
+    def _tell(self, told: Callable[..., object], *what: Any) -> None:
+        """Tell the policy; an error of it cannot leave the cache half changed."""
+        try:
+            told(*what)
+        except Exception as error:
+            report_unraisable(error, told)
+
+    def _tell_warm_hits(self) -> None:
+        """Tell the policy of the uses through handles, which the cache did not see. Under the lock."""
+        for entry in list(self._entries.values()):
+            count = entry.take_hits()
+            if count:
+                self._tell(self._policy.on_hit, entry.full, count)
+
+    def on_evict(self, callback: Callable[[FullKey, ConstantBuffer], object]) -> Callable[[], None]:
+        """Call ``callback((backend id, key), buffer)`` once for each entry that leaves, for whatever reason.
+
+        It runs outside every lock, after the entry's handles have become invalid, in the thread that made it leave.
+        What it raises goes to `sys.unraisablehook`.
+
+        Returns
+        -------
+        unsubscribe : callable
+        """
+        if not callable(callback):
+            raise InvalidArgumentError(explain("callback", accepted="a callable(key, buffer)", got=repr(callback)))
+        return self._callbacks.add(callback)
+
+    def stats(self) -> CacheStats:
+        """The counters now; uses through handles are not lookups and are not counted."""
+        with self._lock:
+            return CacheStats(
+                hits=self._hits,
+                misses=self._misses,
+                evictions=self._evictions,
+                declined=self._declined,
+                entries=len(self._entries),
+                nbytes=self._nbytes,
+                capacity=None,
+                capacity_nbytes=self._capacity_nbytes,
+            )
+
+    def __repr__(self) -> str:
+        bound = "" if self._capacity_nbytes is None else f" of {self._capacity_nbytes}"
+        return f"<{self.name}: {len(self)} entries, {self._nbytes}{bound} bytes, {self._policy.name}>"
+
+    # ---- fork
+
+    def _before_fork(self) -> None:
+        self._lock.acquire()
+
+    def _after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = threading.RLock()
+        for entry in list(self._entries.values()):
+            if entry.buffer is None and not entry.flight.survive_fork():
+                self._pop(entry)
+
+
+def _check_handle(handle: ConstantHandle | None, full: FullKey) -> None:
+    if handle is not None and handle.key != full:
+        raise InvalidArgumentError(explain("handle of another entry", accepted=repr(full), got=repr(handle.key)))
+
+
+def _check_product(buffer: object, nbytes: int) -> None:
+    if not isinstance(buffer, ConstantBuffer):
+        raise InvalidArgumentError(explain("the producer's result", accepted="a ConstantBuffer", got=repr(buffer)))
+    if buffer.nbytes > nbytes:
+        raise InvalidArgumentError(
+            explain("the constant is larger than reserved", accepted=f"up to {nbytes} bytes", got=buffer.nbytes)
+        )

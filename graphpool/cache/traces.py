@@ -1,0 +1,185 @@
+"""Policies judged on traces: a simulator, and what a policy that knew the future could save.
+
+A trace is a sequence of accesses (key, nbytes, cost); its file is CSV with these three columns and a header.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ..errors import InvalidArgumentError, explain
+from .policies import Item, choose_victims, make_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from .policies import Policy
+
+__all__ = ["Clairvoyant", "Replay", "clairvoyant", "read_trace", "replay", "write_trace"]
+
+HEADER = ["key", "nbytes", "cost"]
+
+
+class Replay(NamedTuple):
+    """What a policy achieved: hits, misses, cost of the hits, cost of all accesses, most bytes held at once."""
+
+    hits: int
+    misses: int
+    saved_cost: float
+    total_cost: float
+    peak_nbytes: int
+
+    @property
+    def saved_share(self) -> float:
+        """Share of the cost that hits saved, from 0 to 1."""
+        return self.saved_cost / self.total_cost if self.total_cost else 0.0
+
+
+class Clairvoyant(NamedTuple):
+    """Bounds on what the best policy that knows the future saves: `achievable_cost` <= best <= `bound_cost`."""
+
+    achievable_cost: float
+    bound_cost: float
+    total_cost: float
+
+
+def replay(trace: Iterable[Item], policy: str | Policy, capacity_nbytes: int) -> Replay:
+    """Run a policy over a trace, with the decisions that `ConstantTensorCache` would take.
+
+    Parameters
+    ----------
+    trace : iterable of Item
+        Sizes and costs of one key do not change.
+    policy : str or Policy
+        As for `make_policy`; an object must be new.
+    capacity_nbytes : int
+        Unit: bytes.
+
+    Returns
+    -------
+    result : Replay
+
+    Notes
+    -----
+    Cost: that of the policy; about 1 µs an access besides.
+    """
+    policy = make_policy(policy)
+    kept: dict[Hashable, int] = {}
+    in_use = peak = hits = misses = 0
+    saved = total = 0.0
+    for item in trace:
+        total += item.cost
+        if item.key in kept:
+            hits, saved = hits + 1, saved + item.cost
+            policy.on_hit(item.key, 1)
+            continue
+        misses += 1
+        victims = _room(policy, item, in_use + item.nbytes - capacity_nbytes, kept, capacity_nbytes)
+        if victims is None:
+            continue
+        for key in victims:
+            in_use -= kept.pop(key)
+            policy.on_remove(key)
+        kept[item.key] = item.nbytes
+        in_use += item.nbytes
+        peak = max(peak, in_use)
+        policy.on_insert(item)
+    return Replay(hits, misses, saved, total, peak)
+
+
+def _room(
+    policy: Policy, item: Item, need_nbytes: int, kept: dict[Hashable, int], capacity_nbytes: int
+) -> list[Hashable] | None:
+    if item.nbytes > capacity_nbytes:
+        return None
+    return [] if need_nbytes <= 0 else choose_victims(policy, item, need_nbytes, kept.__getitem__)
+
+
+def clairvoyant(trace: Sequence[Item], capacity_nbytes: int) -> Clairvoyant:
+    """Bounds on the cost that the best policy with knowledge of the future saves, newcomers turned away included.
+
+    For sizes that differ the optimum is NP-hard, so two bounds are computed over the intervals between two uses of a
+    key, each of which, if kept, saves one production and occupies nbytes x length of the space capacity x accesses:
+
+    - `bound_cost`: the best fraction of intervals by cost per space in that total space; no policy saves more;
+    - `achievable_cost`: intervals taken greedily in the same order wherever they fit at every access; a policy that
+      knew the future would save this.
+
+    Parameters
+    ----------
+    trace : sequence of Item
+    capacity_nbytes : int
+        Unit: bytes.
+
+    Notes
+    -----
+    Cost: O(n log n) for the bound, O(n x mean interval) for the other, for n accesses.
+    Source: the relaxation of D. Berger, N. Beckmann, M. Harchol-Balter, "Practical bounds on optimal caching with
+    variable object sizes" (2018).
+    """
+    starts, ends, sizes, costs = _intervals(trace, capacity_nbytes)
+    lengths = ends - starts
+    order = np.argsort(-costs / np.maximum(sizes * lengths, 1), kind="stable")
+    room = np.full(len(trace), capacity_nbytes, np.int64)
+    achievable = 0.0
+    for i in order:
+        span = room[starts[i] : ends[i]]
+        if span.min() >= sizes[i]:
+            span -= sizes[i]
+            achievable += float(costs[i])
+    space = np.cumsum(np.concatenate([[0.0], (sizes * lengths)[order].astype(float)]))
+    saved = np.cumsum(np.concatenate([[0.0], costs[order]]))
+    bound = float(np.interp(float(capacity_nbytes) * len(trace), space, saved))
+    return Clairvoyant(achievable, max(bound, achievable), float(sum(item.cost for item in trace)))
+
+
+def _intervals(trace: Sequence[Item], capacity_nbytes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """First access, second access, bytes and cost of every interval between two uses of a key that could be kept."""
+    last: dict[Hashable, int] = {}
+    rows: list[tuple[int, int, int, float]] = []
+    for now, item in enumerate(trace):
+        if item.key in last and item.nbytes <= capacity_nbytes:
+            rows.append((last[item.key], now, item.nbytes, item.cost))
+        last[item.key] = now
+    starts, ends, sizes, costs = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return (
+        np.array(starts, np.int64),
+        np.array(ends, np.int64),
+        np.array(sizes, np.int64),
+        np.array(costs, np.float64),
+    )
+
+
+def read_trace(path: str | Path) -> list[Item]:
+    """The accesses of a CSV file with the columns key, nbytes, cost.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The header or a line is not of this form.
+    """
+    with Path(path).open(newline="") as file:
+        rows = list(csv.reader(file))
+    if not rows or rows[0] != HEADER:
+        raise InvalidArgumentError(explain(f"{path} is no trace", accepted=f"first line {','.join(HEADER)}"))
+    trace = []
+    for number, row in enumerate(rows[1:], 2):
+        try:
+            key, nbytes, cost = row
+            trace.append(Item(key, int(nbytes), float(cost)))
+        except ValueError as error:
+            message = explain(f"{path}, line {number}", accepted="key,nbytes,cost", got=",".join(row))
+            raise InvalidArgumentError(message, line=number) from error
+    return trace
+
+
+def write_trace(path: str | Path, trace: Iterable[Item]) -> None:
+    """Write accesses as `read_trace` reads them; keys become text."""
+    with Path(path).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEADER)
+        writer.writerows((item.key, item.nbytes, repr(item.cost)) for item in trace)

@@ -1,0 +1,347 @@
+"""The command ``graphpool``: one function a subcommand, each returning a report and whether all is well.
+
+A report is a dict that ``--json`` prints as it is; otherwise `_show` prints it as text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import graphpool as gp
+
+from .errors import GraphpoolError, InvalidArgumentError, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .runtime import Model
+
+__all__ = ["main"]
+
+MIN_ACCURACY = 0.98
+Report = dict[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; those of the process by default.
+
+    Returns
+    -------
+    status : int
+        0 when all is well, 1 when a check of the subcommand failed, 2 for an error, whose message goes to stderr.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        report, is_well = arguments.command(arguments)
+    except (GraphpoolError, OSError) as error:
+        print(f"graphpool: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(report, indent=2) if arguments.json else _as_text(report))
+    return 0 if is_well else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="graphpool", description="Run neural-network graphs inside a memory limit.")
+    parser.add_argument("--version", action="version", version=gp.__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print the report as JSON")
+    engine = argparse.ArgumentParser(add_help=False, parents=[common])
+    engine.add_argument("--threads", type=int, help="threads of the engine (default: what the machine allows)")
+    engine.add_argument("--memory-limit", help='most memory of the engine, such as "512MiB"')
+    model = argparse.ArgumentParser(add_help=False, parents=[engine])
+    model.add_argument("model", help="an ONNX file")
+    model.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help="shape of a dynamic input")
+
+    def add(name: str, command: Callable[..., Any], text: str, parent: argparse.ArgumentParser) -> Any:
+        sub = commands.add_parser(name, help=text, description=text, parents=[parent])
+        sub.set_defaults(command=command)
+        return sub
+
+    add("demo", demo, "Run the models that come with graphpool and check accuracy and predicted memory.", engine)
+    add("info", info, "Show versions, processor, instruction sets and threads.", common)
+    add("inspect", inspect, "Show the partitions of a model and how each is implemented.", model)
+    add("predict", predict, "Predict the memory of a run without running.", model)
+    run_parser = add("run", run, "Run a model on inputs from an .npz file, or on random ones.", model)
+    run_parser.add_argument("--inputs", help="an .npz file with one array an input")
+    run_parser.add_argument("--save", help="write the outputs to this .npz file")
+    bench_parser = add("bench", bench, "Time a model on random inputs.", model)
+    bench_parser.add_argument("--seconds", type=float, default=2.0, help="time at least this long (default: 2)")
+    plan_parser = add("plan", plan, "Plan the buffers of a CSV file (id, lower, upper, size).", common)
+    plan_parser.add_argument("file", help="a CSV file; lifetimes are half-open")
+    plan_parser.add_argument("--capacity", type=int, help="bytes that the plan should fit")
+    plan_parser.add_argument("--deadline", type=float, default=0.0, help="seconds that an exact search may take")
+    return parser
+
+
+# ---- subcommands
+
+
+def demo(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Run both digit models on the held-out images; well when accuracy and the memory prediction hold."""
+    from . import demo as data
+
+    models = {name: _demo_model(name, arguments) for name in data.MODELS}
+    return {"models": models}, all(report["is_accurate"] and report["is_predicted"] for report in models.values())
+
+
+def _demo_model(name: str, arguments: argparse.Namespace) -> Report:
+    from . import demo as data
+
+    images, labels = data.test_images()
+    with _engine(arguments) as engine, gp.onnx.load(data.model_path(name), engine=engine) as model:
+        predicted = model.predict_peak({"image": images.shape})
+        probabilities = model.run({"image": images})["probabilities"]
+        accuracy = float((probabilities.argmax(axis=1) == labels).mean())
+        measured = engine.stats().peak_nbytes + model.stats().constants_nbytes
+        one = {"image": images[:1]}
+        model.run(one)
+        return {
+            "partitions": _partitions(model, one),
+            "images": len(images),
+            "accuracy": accuracy,
+            "latency_ms": {
+                f"batch {len(images)}": _median_ms(model, {"image": images}, 0.5),
+                "batch 1": _median_ms(model, one, 0.25),
+            },
+            "predicted_peak_nbytes": predicted,
+            "measured_peak_nbytes": measured,
+            "cache": _cache_stats(model),
+            "is_accurate": accuracy >= MIN_ACCURACY,
+            "is_predicted": predicted == measured,
+        }
+
+
+def info(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """What graphpool found on this machine."""
+    import platform
+
+    from ._kernels import _dispatch
+    from .config import VARIABLES
+    from .runtime.threads import available_threads
+
+    return {
+        "graphpool": gp.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "instruction_sets": _dispatch.isas(),
+        "kernels": len(_dispatch.names()),
+        "threads": available_threads(),
+        "variables": {variable.names[0]: variable.doc for variable in VARIABLES.values()},
+    }, True
+
+
+def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Partitions of a model, or of a graph in oneDNN's JSON form."""
+    if Path(arguments.model).suffix == ".json":
+        graph = gp.Graph.from_json(arguments.model)
+        partitions = [_partition(p, ()) for p in graph.get_partitions()]
+        return {"graph": repr(graph), "partitions": partitions}, True
+    with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
+        inputs = _random_inputs(model, arguments)
+        return {
+            "inputs": {port.name: f"{port.dtype} {port.shape}" for port in model.inputs},
+            "outputs": {port.name: f"{port.dtype} {port.shape}" for port in model.outputs},
+            "partitions": _partitions(model, inputs),
+        }, True
+
+
+def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Memory of one run at a time."""
+    with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
+        form = model.specialise(_random_inputs(model, arguments))
+        return {
+            "arena_nbytes": form.arena_nbytes,
+            "constants_nbytes": form.constants_nbytes,
+            "peak_nbytes": form.arena_nbytes + form.constants_nbytes,
+        }, True
+
+
+def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """One run; the outputs' shapes, types and ranges."""
+    with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
+        inputs = _read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
+        start = time.perf_counter()
+        outputs = model.run(inputs)
+        seconds = time.perf_counter() - start
+        if arguments.save:
+            np.savez(arguments.save, **outputs)
+        return {
+            "first_run_ms": seconds * 1e3,
+            "outputs": {name: _describe_array(array) for name, array in outputs.items()},
+        }, True
+
+
+def bench(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Median latency on random inputs, the first run apart."""
+    with _engine(arguments) as engine:
+        start = time.perf_counter()
+        with gp.onnx.load(arguments.model, engine=engine) as model:
+            inputs = _random_inputs(model, arguments)
+            model.run(inputs)
+            first = time.perf_counter() - start
+            median = _median_ms(model, inputs, arguments.seconds)
+            return {
+                "load_and_first_run_ms": first * 1e3,
+                "median_ms": median,
+                "peak_nbytes": engine.stats().peak_nbytes + model.stats().constants_nbytes,
+                "cache": _cache_stats(model),
+            }, True
+
+
+def plan(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Offsets for the buffers of a file; well when they fit the capacity, where one is given."""
+    buffers = gp.memory.read_csv(arguments.file)
+    start = time.perf_counter()
+    try:
+        made = gp.memory.plan(buffers, capacity=arguments.capacity, deadline_s=arguments.deadline)
+        is_feasible = True
+    except gp.OutOfMemoryError:
+        made = gp.memory.plan(buffers)
+        is_feasible = False
+    seconds = time.perf_counter() - start
+    return {
+        "nbytes": made.nbytes,
+        "lower_bound": made.lower_bound,
+        "ratio": made.ratio,
+        "is_optimal": made.is_optimal,
+        "feasible": is_feasible,
+        "seconds": seconds,
+        "offsets": {str(key): offset for key, offset in made.offsets.items()},
+    }, is_feasible
+
+
+# ---- helpers
+
+
+def _engine(arguments: argparse.Namespace) -> gp.Engine:
+    return gp.Engine(threads=arguments.threads, memory_limit=arguments.memory_limit)
+
+
+def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
+    """The partitions of the form for these inputs, with what implements each."""
+    form = model.specialise(inputs)
+    return [
+        _partition(p, implementations) for p, implementations in zip(form.partitions, form.implementations, strict=True)
+    ]
+
+
+def _partition(partition: gp.Partition, implementations: Sequence[str]) -> Report:
+    return {
+        "kind": partition.kind,
+        "ops": [op.kind for op in partition.ops],
+        "backend": partition.backend_name or "host",
+        "implementations": list(implementations),
+    }
+
+
+def _cache_stats(model: Model) -> Report:
+    stats = model.stats()
+    return {
+        "specialised_forms": {
+            "hits": stats.hits, "misses": stats.misses, "evictions": stats.evictions, "entries": stats.forms,
+        },
+    }  # fmt: skip
+
+
+def _median_ms(model: Model, inputs: Mapping[str, Any], seconds: float) -> float:
+    model.run(inputs)
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        model.run(inputs)
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def _random_inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, Any]]:
+    """Content for every input: floats from a normal distribution, zeros for integers, which may be indices."""
+    shapes = dict(_parse_shape(text) for text in arguments.shape)
+    rng = np.random.default_rng(0)
+    inputs = {}
+    for port in model.inputs:
+        shape = shapes.get(port.name) or (port.shape if port.is_static else None)
+        if shape is None or port.dtype is None:
+            raise InvalidArgumentError(
+                explain(
+                    f"input {port.name!r} has no fixed shape",
+                    accepted=f"--shape {port.name}=2x3",
+                    got=f"{port.dtype} {port.shape}",
+                )
+            )
+        dtype = port.dtype.numpy
+        dims = [int(dim) for dim in shape if dim is not None]
+        is_float = np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
+        inputs[port.name] = (rng.standard_normal(dims) if is_float else np.zeros(dims)).astype(dtype)
+    return inputs
+
+
+def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, dims = text.rpartition("=")
+    if not name or not all(dim.isdigit() for dim in dims.split("x")):
+        raise InvalidArgumentError(explain("--shape", accepted="NAME=2x3", got=text))
+    return name, tuple(int(dim) for dim in dims.split("x"))
+
+
+def _read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
+    try:
+        with np.load(path) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(explain(f"cannot read {path}", accepted="an .npz file", got=error)) from error
+
+
+def _describe_array(array: Any) -> Report:
+    report: Report = {"dtype": str(array.dtype), "shape": list(array.shape)}
+    if array.size and array.dtype.kind in "fiub":
+        report |= {"min": float(array.min()), "mean": float(array.mean()), "max": float(array.max())}
+    return report
+
+
+# ---- text
+
+
+def _as_text(report: Report, indent: str = "") -> str:
+    """A report for people: nested names are indented, lists of partitions become tables, bytes get units."""
+    lines = []
+    for key, value in report.items():
+        if isinstance(value, dict) and value:
+            lines += [f"{indent}{key}:", _as_text(value, indent + "  ")]
+        elif key == "partitions":
+            lines += [f"{indent}partitions:", *(f"{indent}  {line}" for line in _table(value))]
+        else:
+            lines.append(f"{indent}{key}: {_value(key, value)}")
+    return "\n".join(lines)
+
+
+def _table(partitions: Sequence[Report]) -> list[str]:
+    rows = []
+    for number, partition in enumerate(partitions):
+        ops = "+".join(partition["ops"][:6]) + ("+..." if len(partition["ops"]) > 6 else "")
+        names = ", ".join(partition["implementations"]) or f"{partition['backend']} (no step of its own)"
+        rows.append((f"{number:3}", ops, names))
+    width = max((len(row[1]) for row in rows), default=0)
+    return [f"{number}  {ops:<{width}}  {names}" for number, ops, names in rows]
+
+
+def _value(key: str, value: Any) -> str:
+    if key.endswith("nbytes"):
+        return f"{value} ({value / 2**20:.2f} MiB)"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,441 @@
+"""Exact search for a plan within a capacity: branch and bound over buffers that rest on one another.
+
+In some best plan every buffer rests on the bottom or on another one. So a node asks one question about one buffer, the
+one that can lie lowest: does it rest right there, with nothing unplaced below it? If so it is placed, and all that live
+with it go above. If not, it is *blocked*: something unplaced that lives with it must come below, which raises it at
+least to the lowest top of those. Both answers together cover every plan once.
+
+A node fails when, at some time, the buffers live then cannot be stacked under the capacity from their lowest offsets
+up. Groups of unplaced buffers that share no time are solved apart. Order among equals decides over luck and failure, so
+the search restarts under growing limits with three orders: by overflows of a buffer's sections, by crowd, by area.
+
+Sections, decomposition, and the canonical order by rising offset are ideas of Moffitt, "MiniMalloc: a lightweight
+memory allocator for hardware-accelerated machine learning" (ASPLOS 2024); stacking from lowest offsets is the
+one-machine bound with release dates of scheduling theory; blocking replaces that paper's dominance rules.
+"""
+
+import numpy as np
+
+from libc.limits cimport INT_MAX
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from graphpool.memory._gate cimport clock_ns
+
+
+cdef extern from *:
+    """
+    /* Put a buffer on top of what is stacked in sections; returns whether one overflows. Wants vector instructions. */
+    #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+    __attribute__((optimize("O3"), target_clones("avx2", "default")))
+    #endif
+    static int gp_stack(int *stacked, int *peak, int n, int size, int floor, int capacity) {
+        int overflows = 0;
+        for (int i = 0; i < n; i++) {
+            int height = stacked[i] + size;
+            stacked[i] = height;
+            height += floor;
+            peak[i] = peak[i] > height ? peak[i] : height;
+            overflows |= height > capacity;
+        }
+        return overflows;
+    }
+    """
+    bint gp_stack(int *stacked, int *peak, int n, int size, int floor, int capacity) noexcept nogil
+
+cdef enum:
+    INFEASIBLE = 0
+    FOUND = 1
+    UNKNOWN = -1
+
+MAX_BUFFERS = 4096
+"""More buffers than this are left to the greedy passes: the search's tables grow with the square of their number."""
+
+MAX_UNITS = 2**29
+"""Arenas of more units than this are left to the greedy passes: offsets are 32-bit, so that vectors hold many."""
+
+cdef int64_t FIRST_NODE_LIMIT = 1000
+
+
+cdef inline int align_up(int offset, int step) noexcept nogil:
+    return offset if step == 1 else (offset + step - 1) // step * step
+
+
+cdef void *table(size_t count, size_t nbytes) except NULL:
+    cdef void *memory = calloc(max(count, 1), nbytes)
+    if memory == NULL:
+        raise MemoryError
+    return memory
+
+
+cdef class Search:
+    """Buffers in units and sections, and the tables of the search; for one thread."""
+
+    def __init__(
+        self, const int[::1] first, const int[::1] last, const int[::1] size, const int[::1] step, int common,
+        int n_sections,
+    ):
+        cdef int n = <int>size.shape[0], a, b
+        cdef size_t pairs = 0, levels = n + 2
+        self.n, self.n_sections = n, n_sections
+        self.first, self.last = <int *>table(n, sizeof(int)), <int *>table(n, sizeof(int))
+        self.size, self.step = <int *>table(n, sizeof(int)), <int *>table(n, sizeof(int))
+        self.rounded = <int *>table(n, sizeof(int))
+        self.key, self.placed = <double *>table(n, sizeof(double)), <int *>table(n, sizeof(int))
+        self.is_open, self.start = <char *>table(n, 1), <int *>table(n + 1, sizeof(int))
+        self.floors, self.blocked = <int *>table(levels * n, sizeof(int)), <char *>table(levels * n, 1)
+        self.rest, self.parts = <int *>table(levels * n, sizeof(int)), <int *>table(levels * n, sizeof(int))
+        self.ends = <int *>table(levels * (n_sections + 1), sizeof(int))
+        self.stacked, self.peak = <int *>table(n_sections, sizeof(int)), <int *>table(n_sections, sizeof(int))
+        self.group = <int *>table(n_sections + 1, sizeof(int))
+        self.failures = <double *>table(n_sections, sizeof(double))
+        for a in range(n):
+            self.first[a], self.last[a], self.size[a], self.step[a] = first[a], last[a], size[a], step[a]
+            self.rounded[a] = align_up(size[a], common)
+            self.slack = max(self.slack, self.rounded[a] - size[a])
+            for b in range(n):
+                pairs += a != b and first[a] < last[b] and first[b] < last[a]
+        self.neighbours = <int *>table(pairs, sizeof(int))
+        pairs = 0
+        for a in range(n):
+            for b in range(n):
+                if a != b and first[a] < last[b] and first[b] < last[a]:
+                    self.neighbours[pairs] = b
+                    pairs += 1
+            self.start[a + 1] = <int>pairs
+
+    def __dealloc__(self):
+        tables = [
+            <size_t>self.first, <size_t>self.last, <size_t>self.size, <size_t>self.step, <size_t>self.rounded,
+            <size_t>self.key, <size_t>self.neighbours, <size_t>self.start, <size_t>self.floors, <size_t>self.blocked,
+            <size_t>self.rest, <size_t>self.parts, <size_t>self.ends, <size_t>self.is_open, <size_t>self.placed,
+            <size_t>self.stacked, <size_t>self.peak, <size_t>self.group, <size_t>self.failures,
+        ]
+        cdef size_t address
+        for address in tables:
+            free(<void *>address)
+
+    def run(self, capacity, keys, int64_t deadline_ns):
+        """Offsets within `capacity` as an array, None when there are none, or False when time ran out."""
+        cdef int outcome = UNKNOWN, a, i
+        cdef double[::1] key
+        self.capacity, self.deadline_ns, self.node_limit = capacity, deadline_ns, FIRST_NODE_LIMIT
+        memset(self.failures, 0, self.n_sections * sizeof(double))
+        while outcome == UNKNOWN and clock_ns() < deadline_ns:
+            for order in (None, *keys):
+                # Only its own runs teach the order by failures: others overflow elsewhere.
+                self.is_learning = order is None
+                key = self._sum_failures() if order is None else order
+                for a in range(self.n):
+                    self.key[a] = key[a]
+                with nogil:
+                    outcome = self._run()
+                if outcome != UNKNOWN:
+                    break
+            self.node_limit *= 2
+        if outcome == FOUND:
+            return np.array([self.placed[i] for i in range(self.n)], dtype=np.int64)
+        return None if outcome == INFEASIBLE else False
+
+    def _sum_failures(self):
+        """For each buffer how often its sections overflowed."""
+        cdef double[::1] total = np.zeros(self.n)
+        cdef int a, s
+        for a in range(self.n):
+            for s in range(self.first[a], self.last[a]):
+                total[a] += self.failures[s]
+        return total
+
+    cdef int _run(self) noexcept nogil:
+        """One search from the root."""
+        cdef int a
+        self.nodes = 0
+        memset(self.floors, 0, self.n * sizeof(int))
+        memset(self.blocked, 0, self.n)
+        memset(self.is_open, 1, self.n)
+        for a in range(self.n):
+            self.rest[a] = a
+        return self._solve_parts(0, self.rest, self.n, 0, self.n_sections)
+
+    cdef bint _tighten(self, int depth, int *buffers, int m, int lower, int upper) noexcept nogil:
+        """Raise blocked buffers, order all by lowest offset, and stack those whose sections changed."""
+        cdef int *floors = self.floors + <size_t>depth * self.n
+        cdef int i, j, a
+        if not self._raise_blocked(depth, buffers, m, &lower, &upper):
+            return False
+        for i in range(1, m):
+            a, j = buffers[i], i
+            while j > 0 and floors[buffers[j - 1]] > floors[a]:
+                buffers[j] = buffers[j - 1]
+                j -= 1
+            buffers[j] = a
+        return lower >= upper or self._stack(depth, buffers, m, lower, upper)
+
+    cdef bint _raise_blocked(self, int depth, int *buffers, int m, int *lower, int *upper) noexcept nogil:
+        """Lift each blocked buffer to the lowest top of what may lie below it, until nothing moves."""
+        cdef int *floors = self.floors + <size_t>depth * self.n
+        cdef char *blocked = self.blocked + <size_t>depth * self.n
+        cdef int i, a, b, k, top
+        cdef bint moved = True
+        while moved:
+            moved = False
+            for i in range(m):
+                a = buffers[i]
+                if not blocked[a]:
+                    continue
+                top = INT_MAX
+                for k in range(self.start[a], self.start[a + 1]):
+                    b = self.neighbours[k]
+                    if self.is_open[b]:
+                        top = min(top, floors[b] + self.size[b])
+                top = top if top == INT_MAX else align_up(top, self.step[a])
+                if top > self.capacity - self.size[a]:
+                    if self.is_learning:
+                        for k in range(self.first[a], self.last[a]):
+                            self.failures[k] += 1.0 / (self.last[a] - self.first[a])
+                    return False
+                if top > floors[a]:
+                    floors[a] = top
+                    lower[0], upper[0] = min(lower[0], self.first[a]), max(upper[0], self.last[a])
+                    moved = True
+        return True
+
+    cdef bint _stack(self, int depth, int *buffers, int m, int lower, int upper) noexcept nogil:
+        """Whether the buffers fit under the capacity in each section of [lower, upper), looked at by itself."""
+        cdef int *floors = self.floors + <size_t>depth * self.n
+        cdef int i, a, start, end, s
+        # Whoever lies below another takes its rounded size; the topmost does not, and nobody knows which that is.
+        cdef int capacity = self.capacity + self.slack
+        memset(self.stacked + lower, 0, (upper - lower) * sizeof(int))
+        memset(self.peak + lower, 0, (upper - lower) * sizeof(int))
+        for i in range(m - 1, -1, -1):
+            a = buffers[i]
+            start, end = max(self.first[a], lower), min(self.last[a], upper)
+            if start < end and gp_stack(
+                self.stacked + start, self.peak + start, end - start, self.rounded[a], floors[a], capacity
+            ):
+                if self.is_learning:
+                    for s in range(start, end):
+                        if self.peak[s] > capacity:
+                            self.failures[s] += 1
+                return False
+        return True
+
+    cdef int _choose(self, int depth, int *buffers, int m) noexcept nogil:
+        """The buffer to ask about: the lowest that is not blocked, by key among equals; -1 when all are blocked."""
+        cdef int *floors = self.floors + <size_t>depth * self.n
+        cdef char *blocked = self.blocked + <size_t>depth * self.n
+        cdef int i, a, best = -1
+        for i in range(m):
+            a = buffers[i]
+            if best >= 0 and floors[a] > floors[best]:
+                break
+            if not blocked[a] and (best < 0 or self.key[a] > self.key[best]):
+                best = a
+        return best
+
+    cdef int _solve_parts(self, int depth, int *buffers, int m, int lower, int upper) noexcept nogil:
+        """Solve the groups that share no time, small ones first; sections outside [lower, upper) have not changed."""
+        cdef int *parts = self.parts + <size_t>depth * self.n
+        cdef int *ends = self.ends + <size_t>depth * (self.n_sections + 1)
+        cdef int n_parts, i, start, nbuffers, wanted = 1, following, outcome
+        if m == 0:
+            return FOUND
+        if not self._tighten(depth, buffers, m, lower, upper):
+            return INFEASIBLE
+        n_parts = self._split(depth, buffers, m)
+        while wanted <= m:
+            following, start = m + 1, 0
+            for i in range(n_parts):
+                nbuffers = ends[i] - start
+                if nbuffers == wanted:
+                    outcome = self._solve(depth, parts + start, nbuffers)
+                    if outcome != FOUND:
+                        return outcome
+                elif nbuffers > wanted:
+                    following = min(following, nbuffers)
+                start = ends[i]
+            wanted = following
+        return FOUND
+
+    cdef int _split(self, int depth, int *buffers, int m) noexcept nogil:
+        """Write the buffers to `parts`, group by group in time and in their order; returns the number of groups."""
+        cdef int *parts = self.parts + <size_t>depth * self.n
+        cdef int *ends = self.ends + <size_t>depth * (self.n_sections + 1)
+        cdef int i, s, live = 0, n_parts = 0, lower = self.n_sections, upper = 0
+        for i in range(m):
+            lower, upper = min(lower, self.first[buffers[i]]), max(upper, self.last[buffers[i]])
+        memset(self.group + lower, 0, (upper - lower) * sizeof(int))
+        for i in range(m):
+            self.group[self.first[buffers[i]]] += 1
+            self.group[self.last[buffers[i]] - 1] -= 1
+        for s in range(lower, upper):
+            live += self.group[s]
+            self.group[s] = n_parts
+            n_parts += live == 0
+        # Count, sum up, and fill: a stable sort by group. Sections that nobody uses make groups of none.
+        memset(ends, 0, (n_parts + 1) * sizeof(int))
+        for i in range(m):
+            ends[self.group[self.first[buffers[i]]] + 1] += 1
+        for i in range(n_parts):
+            ends[i + 1] += ends[i]
+        for i in range(m):
+            s = self.group[self.first[buffers[i]]]
+            parts[ends[s]] = buffers[i]
+            ends[s] += 1
+        return n_parts
+
+    cdef int _solve(self, int depth, int *buffers, int m) noexcept nogil:
+        """Place `m` buffers that share time, in every way that matters."""
+        cdef char *blocked = self.blocked + <size_t>depth * self.n
+        cdef int chosen, outcome
+        while True:
+            self.nodes += 1
+            if self.nodes > self.node_limit or (self.nodes % 256 == 0 and clock_ns() > self.deadline_ns):
+                return UNKNOWN
+            chosen = self._choose(depth, buffers, m)
+            if chosen < 0:
+                return INFEASIBLE
+            outcome = self._place(depth, buffers, m, chosen)
+            if outcome != INFEASIBLE:
+                return outcome
+            blocked[chosen] = True
+            if not self._tighten(depth, buffers, m, self.n_sections, 0):
+                return INFEASIBLE
+
+    cdef int _place(self, int depth, int *buffers, int m, int chosen) noexcept nogil:
+        """Rest `chosen` at its lowest offset, lift what lives with it above, and solve the others."""
+        cdef size_t here = <size_t>depth * self.n, below = here + self.n
+        cdef int *floors = self.floors + below
+        cdef char *blocked = self.blocked + below
+        cdef int *rest = self.rest + below
+        cdef int lower = self.first[chosen], upper = self.last[chosen], i, k, b, n_rest = 0, outcome, top, offset
+        memcpy(floors, self.floors + here, self.n * sizeof(int))
+        memcpy(blocked, self.blocked + here, self.n)
+        for i in range(m):
+            if buffers[i] != chosen:
+                rest[n_rest] = buffers[i]
+                n_rest += 1
+        self.placed[chosen] = floors[chosen]
+        top = floors[chosen] + self.size[chosen]
+        self.is_open[chosen] = False
+        outcome = FOUND
+        for k in range(self.start[chosen], self.start[chosen + 1]):
+            b = self.neighbours[k]
+            if not self.is_open[b]:
+                continue
+            blocked[b] = False
+            offset = align_up(top, self.step[b])
+            if offset > floors[b]:
+                floors[b] = offset
+                lower, upper = min(lower, self.first[b]), max(upper, self.last[b])
+                if offset > self.capacity - self.size[b]:
+                    outcome = INFEASIBLE
+        if outcome == FOUND:
+            outcome = self._solve_parts(depth + 1, rest, n_rest, lower, upper)
+        self.is_open[chosen] = True
+        return outcome
+
+
+cdef tuple _sections(lower, upper):
+    """First and one past the last section of each buffer, and the number of sections.
+
+    A section is a time at which a buffer starts, if one ends before another starts: whatever is live at any
+    time is live together in some section.
+    """
+    starts, ends = np.unique(lower), np.unique(upper)
+    next_end = ends[np.searchsorted(ends, starts, side="right")]
+    next_start = np.append(starts[1:], np.iinfo(np.int64).max)
+    times = starts[next_end <= next_start]
+    return np.searchsorted(times, lower).astype(np.intc), np.searchsorted(times, upper).astype(np.intc), len(times)
+
+
+cdef int64_t _unit(size, alignment) except -1:
+    """The largest unit of which all sizes and all offsets that matter are multiples."""
+    unit = np.gcd.reduce(size)
+    return unit if (unit % alignment == 0).all() else np.gcd(unit, np.gcd.reduce(alignment))
+
+
+class _Instance:
+    """A problem in units and sections, without its empty buffers."""
+
+    def __init__(self, problem):
+        self.used = problem.size > 0
+        lower, upper, size, step = (
+            column[self.used] for column in (problem.lower, problem.upper, problem.size, problem.alignment)
+        )
+        self.size, self.unit = size, _unit(size, step)
+        units, step = (size // self.unit).astype(np.intc), np.maximum(step // self.unit, 1).astype(np.intc)
+        first, last, n_sections = _sections(lower, upper)
+        self.search = Search(first, last, units, step, np.gcd.reduce(step), n_sections)
+        lifetime = (upper - lower).astype(np.float64)
+        crowd = np.array(_crowds(first, last, units, n_sections))
+        self.keys = [crowd * lifetime.max() * 2 + lifetime, lifetime * units]
+
+    def run(self, capacity, deadline_ns):
+        """Offsets in bytes, None, or False, as `Search.run`."""
+        found = self.search.run(capacity // self.unit, self.keys, deadline_ns)
+        return found * self.unit if isinstance(found, np.ndarray) else found
+
+
+def _crowds(first, last, size, n_sections):
+    """For each buffer, the most units live at once during its life."""
+    live = np.zeros(n_sections + 1, dtype=np.int64)
+    np.add.at(live, first, size)
+    np.subtract.at(live, last, size)
+    live = np.cumsum(live)
+    return [live[start:end].max() for start, end in zip(first, last)]
+
+
+def search(problem, offsets, int64_t nbytes, int64_t bound, int64_t target, double deadline_s):
+    """Improve a plan until it meets `target`, is proved optimal, or time is up.
+
+    Parameters
+    ----------
+    problem : object
+        Arrays `lower`, `upper`, `size`, `alignment`, `fixed` of shape (n,), int64, and `windows` of shape (m, 3).
+    offsets : ndarray of shape (n,), int64
+        A valid plan of `nbytes` bytes. Unit: bytes.
+    bound, target : int
+        No plan needs less than `bound`; one within `target` is good enough. Unit: bytes.
+    deadline_s : float
+        Unit: seconds.
+
+    Returns
+    -------
+    offsets : ndarray of shape (n,), int64
+        The given array, or a better one.
+    nbytes : int
+        Size of its arena. Unit: bytes.
+    is_optimal : bool
+        Proved.
+
+    Notes
+    -----
+    Fixed offsets and more than `MAX_BUFFERS` buffers are left as they are. Gaps are kept closed, and then nothing but
+    `bound` proves a plan optimal. Cost: exponential in the worst case, hence the deadline.
+    """
+    cdef int64_t deadline = clock_ns() + <int64_t>(min(deadline_s, 1e9) * 1e9)
+    cdef int64_t proved = bound, low = target, capacity, until
+    n = np.count_nonzero(problem.size)
+    if n == 0 or n > MAX_BUFFERS or (problem.fixed >= 0).any():
+        return offsets, nbytes, nbytes <= bound
+    if nbytes // _unit(problem.size[problem.size > 0], problem.alignment) > MAX_UNITS:
+        return offsets, nbytes, nbytes <= bound
+    instance = _Instance(problem)
+    has_gaps = (problem.windows[:, 2] - problem.windows[:, 1]).sum() != (problem.upper - problem.lower).sum()
+    while low < nbytes and clock_ns() < deadline:
+        # The target gets half of the time first, since it can often be met; then bisection towards the best plan known.
+        capacity = low if low == target else (low + nbytes - 1) // 2
+        until = clock_ns() + (deadline - clock_ns()) // 2 if low == target == bound else deadline
+        found = instance.run(capacity, until)
+        if isinstance(found, np.ndarray):
+            offsets = np.zeros_like(problem.size)
+            offsets[instance.used] = found
+            nbytes = int((found + instance.size).max())
+            continue
+        if found is None and not has_gaps and proved >= low:
+            proved = capacity + 1
+        low = capacity + 1
+    return offsets, nbytes, nbytes <= proved

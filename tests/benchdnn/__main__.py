@@ -1,0 +1,50 @@
+"""``python -m tests.benchdnn FOLDER [--json OUT] [--only TEXT]``: run benchdnn's graph cases, one record a run.
+
+FOLDER holds ``cases/`` and ``manifest.jsonl``; by default it is ``$GRAPHPOOL_BENCHDNN``. Exit status 1 when a
+run fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: two processes share two cores
+# The processes below keep freed memory instead of returning it to the system: half of the time went into page faults.
+os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 33))
+os.environ.setdefault("MALLOC_TOP_PAD_", str(1 << 28))
+
+DEFAULT = Path(os.environ.get("GRAPHPOOL_BENCHDNN") or Path(__file__).parents[2] / "../shared/data/benchdnn-graph")
+
+
+def main() -> int:
+    """Run and report."""
+    from tests.benchdnn.runner import as_json, as_table, count, read_manifest, run_all
+
+    parser = argparse.ArgumentParser(prog="python -m tests.benchdnn", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT)
+    parser.add_argument("--json", type=Path, help="where the records go, as a list")
+    parser.add_argument("--only", default="", help="run the rows in which this text occurs")
+    parser.add_argument("--processes", type=int, default=2)
+    args = parser.parse_args()
+    rows = [row for row in read_manifest(args.folder) if args.only in json.dumps(row)]
+    start = time.perf_counter()
+    records = []
+    for record in run_all(args.folder, rows, args.processes):
+        records.append(record)
+        if record.status == "failed":
+            print(f"{record.case} {record.knobs}: {record.error}", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps([as_json(record) for record in records], indent=1) + "\n")
+    print(as_table(count(records)))
+    print(f"{time.perf_counter() - start:.0f} s")
+    return int(any(record.status == "failed" for record in records))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

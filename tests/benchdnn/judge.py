@@ -1,0 +1,108 @@
+"""Whether results agree with the reference (`spec` 6.4): exactly where arithmetic is exact, else within a bound.
+
+Every op adds to the bound of what is computed from it; products of small integers, moves and comparisons add nothing.
+Where values are summed that were not exact any more, cancellation makes the bound one on the largest value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import graphpool as gp
+from graphpool.typing import DataType
+
+EPSILON = {DataType.F32: 2.0**-23, DataType.BF16: 2.0**-7, DataType.F16: 2.0**-10,
+           DataType.F8_E4M3: 2.0**-3, DataType.F8_E5M2: 2.0**-2}  # fmt: skip
+F32 = EPSILON[DataType.F32]
+ELTWISE = 4e-6
+LOOSE_ELTWISE = 4e-5
+
+BOUNDS = {
+    **dict.fromkeys(["Exp", "Sigmoid", "Sqrt", "Square", "HardSwish", "HardSigmoid", "SoftPlus", "Reciprocal", "Pow"],
+                    ELTWISE),
+    **dict.fromkeys(["GELU", "Elu", "Tanh", "Mish", "Log"], LOOSE_ELTWISE),
+    "SoftMax": 10 * F32, "LogSoftmax": 50 * F32, "SoftMaxBackward": 40 * F32, "LogSoftmaxBackward": 200 * F32,
+    **dict.fromkeys(["BatchNormInference", "BatchNormForwardTraining", "BatchNormTrainingBackward", "LayerNorm",
+                     "LayerNormBackward", "GroupNorm", "RMSNorm"], 2e-5),
+    **dict.fromkeys(["AvgPool", "ReduceMean", "ReduceL2", "ReduceProd", "Divide", "Interpolate", "Dropout"], 10 * F32),
+}  # fmt: skip
+"""Relative error of one op in float32; kinds that are not named are exact on exact inputs."""
+
+SUMS = frozenset({"MatMul", "Convolution", "ConvTranspose", "Add", "Subtract", "ReduceSum", "ReduceMean", "ReduceL2",
+                  "ReduceL1", "AvgPool", "BatchNormInference", "LayerNorm", "SoftMaxBackward", "SquaredDifference",
+                  "BiasAdd", "LogSoftmax", "Interpolate", "BatchNormForwardTraining", "GroupNorm", "RMSNorm",
+                  "BatchNormTrainingBackward", "LayerNormBackward", "SoftMax"})  # fmt: skip
+"""Kinds that may cancel."""
+
+MATCHING_NORM = 3e-3
+FEW = 1024
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far a tensor may be from its reference: relative to the value, and to the largest one of the tensor."""
+
+    relative: float
+    of_largest: float
+
+
+def bounds(ops: Sequence[gp.Op]) -> dict[int, Bound]:
+    """The bound of every tensor that a partition computes, its inputs taken as exact."""
+    known: dict[int, Bound] = {}
+    for op in ops:
+        before = [known.get(tensor.id, Bound(0.0, 0.0)) for tensor in op.inputs]
+        relative = sum(b.relative for b in before)
+        largest = sum(b.of_largest for b in before)
+        if op.kind in SUMS and (relative or largest):
+            relative, largest = 0.0, largest + relative
+        if op.kind in BOUNDS and op.kind in SUMS:
+            largest += BOUNDS[op.kind]
+        relative += BOUNDS.get(op.kind, 0.0)
+        if op.kind in ("MatMul", "Convolution", "ConvTranspose") and largest:
+            largest += 16 * F32
+        for tensor in op.outputs:
+            rounding = EPSILON.get(tensor.dtype, 0.0)
+            if rounding == F32 and not (relative or largest):
+                rounding = 0.0
+            known[tensor.id] = Bound(relative + rounding, largest)
+    return known
+
+
+def compare(actual: np.ndarray, expected: np.ndarray, dtype: DataType, bound: Bound) -> str | None:
+    """What is wrong with a result; None when nothing is."""
+    if actual.shape != expected.shape:
+        return f"shape {actual.shape} instead of {expected.shape}"
+    if dtype is DataType.BOOLEAN or (dtype not in EPSILON and not (bound.relative or bound.of_largest)):
+        wrong = np.count_nonzero(actual != expected)
+        return f"{wrong} of {actual.size} elements differ" if wrong else None
+    if actual.tobytes() == expected.tobytes():
+        return None
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    step = 1.0 if dtype not in EPSILON else 0.0
+    finite = np.isfinite(e)
+    largest = np.max(np.abs(e), where=finite, initial=0.0)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(a - e)
+        room = np.maximum(bound.relative * np.abs(e), bound.of_largest * largest) + step
+        if bound.relative:
+            room = np.maximum(room, F32)
+        fine = (a == e) | (np.isnan(a) & np.isnan(e)) | (finite & (error <= room))
+    wrong = fine.size - np.count_nonzero(fine)
+    if not wrong or (wrong <= fine.size // FEW and _norm(a, e, finite) <= MATCHING_NORM):
+        return None
+    worst = np.unravel_index(
+        np.argmax(np.where(fine, 0.0, np.nan_to_num(error - room, nan=np.inf, posinf=np.inf))), e.shape
+    )
+    where = tuple(map(int, worst))
+    return f"{wrong} of {fine.size} elements differ, worst at {where}: {a[worst]!r} instead of {e[worst]!r}"
+
+
+def _norm(a: np.ndarray, e: np.ndarray, finite: np.ndarray) -> float:
+    """Euclidean norm of the error relative to that of the reference."""
+    if not np.array_equal(np.isfinite(a), finite):
+        return np.inf
+    difference, size = (np.linalg.norm(x[finite]) for x in (a - e, e))
+    return float(difference / size) if size else float(difference)

@@ -1,0 +1,173 @@
+"""Runs a manifest of benchdnn cases through graphpool and judges the results."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+import graphpool as gp
+from graphpool.backends.reference import OutputSpec, evaluate
+from graphpool.typing import DataType
+from tests.benchdnn.fill import Filler
+from tests.benchdnn.judge import bounds, compare
+from tests.benchdnn.knobs import build
+
+NOT_KNOBS = ("suite", "case", "expected-n-partitions")
+
+
+@dataclass
+class Record:
+    """What became of a run.
+
+    Attributes
+    ----------
+    status : str
+        "passed" or "failed".
+    fallback : bool
+        Whether a forward op on float or int8 data ran on the reference backend.
+    """
+
+    suite: str
+    case: str
+    knobs: dict[str, str]
+    status: str = "passed"
+    expected_partitions: int = 0
+    partitions: int = 0
+    implementations: list[list[str]] = field(default_factory=list)
+    fallback: bool = False
+    error: str | None = None
+    seconds: float = 0.0
+
+
+def read_manifest(folder: Path) -> list[dict[str, str]]:
+    """The runs of a folder of cases."""
+    return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines() if line]
+
+
+def run_all(folder: Path, rows: Iterable[dict[str, str]], processes: int = 2) -> Iterator[Record]:
+    """Run rows in processes of one thread each; records come as they are done."""
+    jobs = [(folder, row) for row in rows]
+    if processes < 2:
+        yield from map(run, jobs)
+        return
+    with get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(run, jobs, chunksize=1)
+
+
+def run(job: tuple[Path, dict[str, str]]) -> Record:
+    """Run one row; whatever goes wrong is a failed record."""
+    folder, row = job
+    record = Record(row["suite"], row["case"], {k: v for k, v in row.items() if k not in NOT_KNOBS})
+    record.expected_partitions = int(row.get("expected-n-partitions", 1))
+    start = time.perf_counter()
+    try:
+        faults = _run(folder / "cases" / row["case"], record, crc32(json.dumps(row, sort_keys=True).encode()))
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        faults = [f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"]
+    if faults:
+        record.status, record.error = "failed", "; ".join(faults)
+    record.seconds = round(time.perf_counter() - start, 3)
+    return record
+
+
+def _run(path: Path, record: Record, seed: int) -> list[str]:
+    graph = build(path, record.knobs)
+    graph.finalize()
+    partitions = graph.get_partitions()
+    record.partitions = len(partitions)
+    faults = []
+    if record.expected_partitions and record.partitions != record.expected_partitions:
+        shape = " | ".join("+".join(op.kind for op in partition.ops) for partition in partitions)
+        faults.append(f"{record.partitions} partitions instead of {record.expected_partitions}: {shape}")
+    filler = Filler(graph, seed)
+    values: dict[int, np.ndarray] = {}
+    with gp.Engine(threads=1) as engine:
+        for partition in partitions:
+            if not partition.is_supported:
+                faults.append(f"{'+'.join(op.kind for op in partition.ops)} is not supported")
+                return faults
+            faults += _run_partition(partition, engine, filler, values, record)
+    return faults
+
+
+def _run_partition(
+    partition: gp.Partition, engine: gp.Engine, filler: Filler, values: dict[int, np.ndarray], record: Record
+) -> list[str]:
+    """Compute a partition twice, compare, and keep what it has computed in `values`."""
+    expected = _evaluate(partition, filler, values)
+    stream = gp.Stream(engine)
+    with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:
+        record.implementations.append(list(compiled.implementations))
+        if partition.backend_name == "reference" and any(_needs_kernel(op) for op in partition.ops):
+            record.fallback = True
+        inputs = [gp.Tensor(lt, engine, values[lt.id]) for lt in partition.input_ports]
+        outputs = [gp.Tensor(compiled.query_logical_tensor(lt.id), engine) for lt in partition.output_ports]
+        compiled.execute(stream, inputs, outputs)
+    limits = bounds(partition.ops)
+    faults = []
+    for lt, output in zip(partition.output_ports, outputs, strict=True):
+        actual = values[lt.id] = output.numpy()
+        fault = compare(actual, expected[lt.id], lt.dtype, limits[lt.id])
+        if fault:
+            faults.append(f"tensor {lt.id} ({lt.dtype}): {fault}")
+    return faults
+
+
+def _evaluate(partition: gp.Partition, filler: Filler, values: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """The ops one by one on the reference, every tensor rounded to its type; fills inputs that are new."""
+    known: dict[int, np.ndarray] = {}
+    wanted = {lt.id for lt in partition.output_ports}
+    last = {tensor.id: number for number, op in enumerate(partition.ops) for tensor in op.inputs}
+    for number, op in enumerate(partition.ops):
+        for port, tensor in enumerate(op.inputs):
+            if tensor.id not in known and tensor.id not in values:
+                values[tensor.id] = filler.fill(tensor, op, port, known | values)
+        specs = [OutputSpec(tensor.dtype, tensor.shape) for tensor in op.outputs]
+        arrays = [known[t.id] if t.id in known else values[t.id] for t in op.inputs]
+        results = evaluate(op.kind, arrays, op.attrs, specs) if op.outputs else []
+        known.update(zip((tensor.id for tensor in op.outputs), results, strict=True))
+        for tensor in op.inputs:
+            if last[tensor.id] == number and tensor.id not in wanted:
+                known.pop(tensor.id, None)
+    return known
+
+
+def _needs_kernel(op: gp.Op) -> bool:
+    """Whether an op must not run on the reference backend: forward, on float or int8 data."""
+    is_f8 = any(t.dtype in (DataType.F8_E4M3, DataType.F8_E5M2) for t in (*op.inputs, *op.outputs))
+    return not is_f8 and "Backward" not in op.kind
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    """The record as JSON holds it."""
+    return asdict(record)
+
+
+def count(records: Iterable[Record]) -> dict[str, dict[str, int]]:
+    """Suite -> how many runs there were, how many failed, how many fell back to the reference backend."""
+    table: dict[str, dict[str, int]] = {}
+    for record in records:
+        row = table.setdefault(record.suite, {"runs": 0, "failed": 0, "fallback": 0})
+        row["runs"] += 1
+        row["failed"] += record.status == "failed"
+        row["fallback"] += record.fallback
+    return dict(sorted(table.items()))
+
+
+def as_table(table: dict[str, dict[str, int]]) -> str:
+    """The counts for people."""
+    lines = [f"{'suite':24}{'runs':>7}{'passed':>8}{'failed':>8}{'fallback':>10}"]
+    total = {key: sum(row[key] for row in table.values()) for key in ("runs", "failed", "fallback")}
+    for name, row in (*table.items(), ("all", total)):
+        lines.append(f"{name:24}{row['runs']:7}{row['runs'] - row['failed']:8}{row['failed']:8}{row['fallback']:10}")
+    return "\n".join(lines)

@@ -1,0 +1,87 @@
+"""Imports point downward only: leaves <- islands <- runtime <- backends <- what users call."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.helpers.tree import label, module_name, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LEAVES = {"errors", "typing", "config"}
+ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
+BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
+TOP = BELOW_BACKENDS | {"backends"}
+
+MAY_IMPORT = {
+    "errors": set(),
+    "typing": {"errors"},
+    "config": {"errors"},
+    **dict.fromkeys(ISLANDS, LEAVES),
+    "runtime": LEAVES | ISLANDS,
+    "backends": BELOW_BACKENDS,
+    "profile": TOP,
+    "onnx": TOP | {"profile"},
+    "demo": TOP | {"profile", "onnx"},
+    "cli": TOP | {"profile", "onnx", "demo", "graphpool"},
+    "__main__": {"cli"},
+    "graphpool": TOP | {"profile", "onnx"},
+}
+"""For each part of the package, the parts that it may import; ``graphpool`` stands for ``graphpool/__init__.py``."""
+
+_CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(\.*[\w.]*)\s+c?import\s+([\w, ]+)|c?import\s+([\w.]+))", re.MULTILINE)
+
+
+def _part(name: str) -> str:
+    """The part that a dotted name is in."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def _absolute(path: Path, module: str, level: int, names: list[str]) -> list[str]:
+    """Dotted names that ``from <level dots><module> import <names>`` reads."""
+    if level:
+        package = module_name(path).split(".")
+        package = package if path.name == "__init__.py" else package[:-1]
+        base = package[: len(package) - level + 1]
+        module = ".".join([*base, module] if module else base)
+    return [f"{module}.{name}" for name in names] if module == "graphpool" else [module]
+
+
+def _python_imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from _absolute(path, node.module or "", node.level, [alias.name for alias in node.names])
+
+
+def _cython_imports(path: Path) -> Iterator[str]:
+    for origin, names, plain in _CYTHON_IMPORT.findall(path.read_text()):
+        if plain:
+            yield plain
+        else:
+            module = origin.lstrip(".")
+            listed = [name.split(" as ")[0].strip() for name in names.split(",")]
+            yield from _absolute(path, module, len(origin) - len(module), listed)
+
+
+@pytest.mark.parametrize("path", sources(".py", ".pyx", ".pxd", ".pyi"), ids=label)
+def test_imports_point_downward(path: Path) -> None:
+    own = _part(module_name(path))
+    assert own in MAY_IMPORT, f"{own} has no place among the layers yet"
+    read = _cython_imports(path) if path.suffix in (".pyx", ".pxd") else _python_imports(path)
+    parts = {_part(name) for name in read if name.split(".")[0] == "graphpool"}
+    assert parts - {own} <= MAY_IMPORT[own]
+
+
+def test_kernels_are_free_of_the_interpreter() -> None:
+    """C files see neither Python nor an allocator."""
+    forbidden = re.compile(r"Python\.h|\b(malloc|calloc|realloc|free)\s*\(")
+    assert not [label(path) for path in sources(".c", ".h") if forbidden.search(path.read_text())]
