@@ -276,8 +276,8 @@ CASES: list[Case] = [
         for kind in ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
     ],
     Case("ReduceSum_keep", lambda g: g.op("ReduceSum", g.input((3, 40)), axes=[0], keep_dims=True), scale=4),
-    Case("Attention", _attention, partitions=3, scale=8),
-    Case("Moved", _moved, partitions=3),
+    Case("Attention", _attention, scale=8),
+    Case("Moved", _moved),
     Case("Concat", lambda g: g.op("Concat", g.input((2, 3, 4)), g.input((2, 1, 4)), g.input((2, 5, 4)), axis=1)),
     Case("GenIndex", lambda g: g.op("GenIndex", g.input((3, 4, 5)), dtype="s32", axis=1)),
     Case("TypeCast", lambda g: g.op("TypeCast", g.input((3, 50)), dtype="bf16")),

@@ -36,6 +36,17 @@ def _flag(text: str) -> bool:
     return {"0": False, "1": True}[text]
 
 
+def _capacities(text: str) -> dict[str, tuple[int, str | None]]:
+    """``cpu:10240;gpu:2048:lru`` as {engine kind: (megabytes, policy or None)}."""
+    found: dict[str, tuple[int, str | None]] = {}
+    for part in text.strip().rstrip(";").split(";"):
+        kind, megabytes, *policy = (field.strip() for field in part.split(":"))
+        if kind not in ("cpu", "gpu") or kind in found or len(policy) > 1 or policy == [""]:
+            raise ValueError(part)
+        found[kind] = (_count(megabytes), policy[0] if policy else None)
+    return found
+
+
 @dataclass(frozen=True)
 class Variable:
     """One variable: its spellings (the first that is set wins), how it is read, what is accepted, its default."""
@@ -73,6 +84,11 @@ VARIABLES = {
     ),
     "graph_dump": Variable(
         ("GRAPHPOOL_GRAPH_DUMP",), str, "a folder", None, "Folder to which every graph that is finalised is written."
+    ),
+    "constant_tensor_cache_capacity": Variable(
+        ("GRAPHPOOL_CONSTANT_TENSOR_CACHE_CAPACITY", "ONEDNN_GRAPH_CONSTANT_TENSOR_CACHE_CAPACITY"), _capacities,
+        "kind:megabytes or kind:megabytes:policy, each kind once, joined by ';', for instance cpu:10240;gpu:2048:lru",
+        {}, "Capacity of the constant tensor cache of each device.",
     ),
     "verbose": Variable(("GRAPHPOOL_VERBOSE",), _flag, "0 | 1", False, "Log compilations and their implementations."),
 }  # fmt: skip

@@ -14,8 +14,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphpool.cache.replay import write_trace
-from graphpool.cache.policies import Item
+from graphpool.cache import Item, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +63,7 @@ def workloads(executions: int, seed: int) -> dict[str, Sequence[Item]]:
 
 
 def main() -> None:
+    """Write one file a workload."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--executions", type=int, default=100)

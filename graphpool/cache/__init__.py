@@ -1,28 +1,73 @@
 """Caches, each bounded and safe at any moment.
 
-    lru.py           LruCache: bounded in entries and bytes           _check.py  _callbacks.py  _fork.py  _stats.py
-    constants.py     ConstantTensorCache: constants of one device     what all caches share
+    process.py       the caches of this process and their capacities: what users set
+      lru.py           LruCache: primitives and compiled partitions, bounded in entries and bytes
+      constants.py     ConstantTensorCache: constants of one device, bounded in bytes; _entry.py: what it hands out
     _handle.pyx      ConstantBuffer and ConstantHandle: the memory of a constant, and its use without a look-up
     _flight.py       single flight: one produces, the others wait
-    policies.py      who leaves a full constant cache; cost_policy.py, replay.py: the simulator of policies
+    policies.py      who leaves a full constant cache; cost_policy.py: the one that weighs cost; traces.py: simulator
+    identity.py      names of contents
+    packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file
+    _check.py  _callbacks.py  _fork.py  _stats.py    what all caches share
 
 Nothing here knows of graphs, memory pools or kernels.
 """
 
+from ._entry import Outcome, Reservation
 from ._handle import ConstantBuffer, ConstantHandle
 from ._stats import CacheStats
-from .constants import ConstantTensorCache, Outcome, Reservation
+from .constants import ConstantTensorCache
+from .identity import Fingerprint, FingerprintMemo, fingerprint
 from .lru import LruCache
+from .packed_store import PackedKey, PackedStore
 from .policies import Item, Policy
+from .process import (
+    UNLIMITED_MB,
+    compiled_partition_cache,
+    constant_tensor_cache,
+    get_compiled_partition_cache_capacity,
+    get_constant_tensor_cache,
+    get_constant_tensor_cache_capacity,
+    get_primitive_cache_capacity,
+    primitive_cache,
+    set_compiled_partition_cache_capacity,
+    set_constant_tensor_cache,
+    set_constant_tensor_cache_capacity,
+    set_primitive_cache_capacity,
+)
+from .traces import Clairvoyant, Replay, clairvoyant, read_trace, replay, write_trace
 
 __all__ = [
+    "UNLIMITED_MB",
     "CacheStats",
+    "Clairvoyant",
     "ConstantBuffer",
     "ConstantHandle",
     "ConstantTensorCache",
+    "Fingerprint",
+    "FingerprintMemo",
     "Item",
     "LruCache",
     "Outcome",
+    "PackedKey",
+    "PackedStore",
     "Policy",
+    "Replay",
     "Reservation",
+    "clairvoyant",
+    "compiled_partition_cache",
+    "constant_tensor_cache",
+    "fingerprint",
+    "get_compiled_partition_cache_capacity",
+    "get_constant_tensor_cache",
+    "get_constant_tensor_cache_capacity",
+    "get_primitive_cache_capacity",
+    "primitive_cache",
+    "read_trace",
+    "replay",
+    "set_compiled_partition_cache_capacity",
+    "set_constant_tensor_cache",
+    "set_constant_tensor_cache_capacity",
+    "set_primitive_cache_capacity",
+    "write_trace",
 ]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-import weakref
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, StateError, explain
 from ._callbacks import Callbacks, report_unraisable
 from ._check import check_limit, check_nbytes
-from ._flight import Flight
+from ._entry import Entry, FullKey, Outcome, Reservation
 from ._fork import guard_fork
 from ._handle import ConstantBuffer, ConstantHandle
 from ._stats import CacheStats
@@ -18,122 +16,14 @@ from .policies import Item, choose_victims, make_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from types import TracebackType
 
     from ..typing import MemoryResource
     from .policies import Policy
 
-__all__ = ["ConstantTensorCache", "Outcome", "Reservation"]
+__all__ = ["ConstantTensorCache"]
 
 CALL_COST_S, BYTES_PER_S = 5e-6, 10e9
 """What making a constant is taken to cost if nothing is said: a call, and one pass of packing."""
-
-FullKey = tuple["Hashable", "Hashable"]
-
-
-class Outcome(Enum):
-    """What a look-up found."""
-
-    HIT = "hit"
-    PRODUCE = "produce"
-    DECLINED = "declined"
-
-
-class _Entry:
-    """What the cache knows of a key; `buffer` is None while it is produced. Changed under the lock only."""
-
-    __slots__ = ("buffer", "flight", "full", "handles", "item")
-
-    def __init__(self, full: FullKey, item: Item) -> None:
-        self.full = full
-        self.item = item
-        self.flight: Flight[ConstantBuffer] = Flight(full, item.nbytes)
-        self.buffer: ConstantBuffer | None = None
-        self.handles: list[weakref.ref[ConstantHandle]] = []
-
-    def attach(self, handle: ConstantHandle, buffer: ConstantBuffer) -> None:
-        """Bind a handle, and tell it when the entry leaves."""
-        if handle.bind(buffer):
-            self.handles = [ref for ref in self.handles if ref() not in (None, handle)]
-            self.handles.append(weakref.ref(handle))
-
-    def live_handles(self) -> list[ConstantHandle]:
-        return [handle for handle in (ref() for ref in self.handles) if handle is not None]
-
-    def take_hits(self) -> int:
-        """Uses through handles since the last call."""
-        return sum(handle.take_hits() for handle in self.live_handles())
-
-
-class Reservation:
-    """The answer to a look-up: a constant, the right and duty to produce it, or the advice to do without.
-
-    As a context manager it fails the production if the block ends without `fulfil`.
-
-    Attributes
-    ----------
-    outcome : Outcome
-        ``HIT``: `buffer` is the constant. ``PRODUCE``: its bytes are charged; call `fulfil` or `fail`, others wait for
-        it. ``DECLINED``: it would not be kept; use a kernel that needs no such constant.
-    buffer : ConstantBuffer or None
-        The constant, after a hit and after `fulfil`; it lives as long as anyone refers to it.
-
-    Notes
-    -----
-    Ownership: made by `ConstantTensorCache.lookup_or_reserve`. Threads: belongs to one thread.
-    """
-
-    def __init__(
-        self,
-        outcome: Outcome,
-        *,
-        buffer: ConstantBuffer | None = None,
-        producing: tuple[ConstantTensorCache, _Entry, ConstantHandle | None] | None = None,
-    ) -> None:
-        self.outcome = outcome
-        self.buffer = buffer
-        self._producing = producing
-
-    def fulfil(self, buffer: ConstantBuffer) -> ConstantBuffer:
-        """Hand over the constant, whose content is final from now on; returns it.
-
-        Raises
-        ------
-        InvalidArgumentError
-            No buffer, or larger than was reserved; the production has failed.
-        StateError
-            There is nothing to produce, or no longer.
-        """
-        cache, entry, handle = self._take()
-        cache._fulfil(entry, handle, buffer)
-        self.buffer = buffer
-        return buffer
-
-    def fail(self, error: BaseException) -> None:
-        """Give up; those who wait get `error`, or, if it is no `Exception`, one of them produces instead."""
-        cache, entry, _ = self._take()
-        cache._fail(entry, error)
-
-    def _take(self) -> tuple[ConstantTensorCache, _Entry, ConstantHandle | None]:
-        if self._producing is None:
-            raise StateError(explain("there is nothing to produce", accepted="one fulfil or fail after PRODUCE"))
-        producing, self._producing = self._producing, None
-        return producing
-
-    def __enter__(self) -> Reservation:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if self._producing is not None:
-            self.fail(error or _abandoned())
-
-    def __del__(self) -> None:
-        if self._producing is not None:
-            self.fail(_abandoned())
-
-
-def _abandoned() -> StateError:
-    return StateError(explain("the production of a constant was given up", hint="call fulfil or fail"))
 
 
 class ConstantTensorCache:
@@ -163,9 +53,9 @@ class ConstantTensorCache:
     Keys are (backend id, backend key), compared in full. Bytes are charged from the reservation on, before any memory
     is taken, so the bound holds at every instant for what is kept; an evicted buffer lives until its last user ends and
     is not counted any more.
-    Ownership: buffers are co-owned by the cache and their users. Threads: every method is safe at any moment, also across
-    ``fork`` and without a GIL; nobody waits, produces, frees or calls back while a lock is held. Cost: a look-up is one
-    lock; a warm use through a `ConstantHandle` needs none.
+    Ownership: buffers are co-owned by the cache and their users. Threads: every method is safe at any moment, also
+    across ``fork`` and without a GIL; nobody waits, produces, frees or calls back while a lock is held. Cost: a look-up
+    is one lock; a warm use through a `ConstantHandle` needs none.
     Source: seed "constant tensor cache capacity".
 
     Examples
@@ -192,7 +82,7 @@ class ConstantTensorCache:
         self._capacity_nbytes = check_limit(capacity_nbytes)
         self._policy = make_policy(policy)
         self._lock = threading.RLock()
-        self._entries: dict[FullKey, _Entry] = {}
+        self._entries: dict[FullKey, Entry] = {}
         self._nbytes = 0
         self._hits = self._misses = self._evictions = self._declined = 0
         self._callbacks: Callbacks[FullKey, ConstantBuffer] = Callbacks()
@@ -309,12 +199,13 @@ class ConstantTensorCache:
             if landed:
                 with self._lock:
                     return self._hit(entry, buffer, handle)
-        self._let_go(left)
         if reserved is None:
             return Reservation(Outcome.DECLINED)
-        return Reservation(Outcome.PRODUCE, producing=(self, reserved, handle))
+        reservation = Reservation(Outcome.PRODUCE, producing=(self, reserved, handle))
+        self._let_go(left)  # if a callback is interrupted, the reservation dies and wakes those who wait
+        return reservation
 
-    def _hit(self, entry: _Entry, buffer: ConstantBuffer, handle: ConstantHandle | None) -> Reservation:
+    def _hit(self, entry: Entry, buffer: ConstantBuffer, handle: ConstantHandle | None) -> Reservation:
         """Count a hit; the entry may have left meanwhile, then the buffer is good all the same. Under the lock."""
         self._hits += 1
         if self._entries.get(entry.full) is entry:
@@ -323,7 +214,7 @@ class ConstantTensorCache:
                 entry.attach(handle, buffer)
         return Reservation(Outcome.HIT, buffer=buffer)
 
-    def _reserve(self, full: FullKey, item: Item) -> tuple[_Entry | None, list[_Entry]]:
+    def _reserve(self, full: FullKey, item: Item) -> tuple[Entry | None, list[Entry]]:
         """Make room and charge, or decline. Under the lock."""
         self._misses += 1
         victims = self._room(item)
@@ -331,12 +222,12 @@ class ConstantTensorCache:
             self._declined += 1
             return None, []
         left = [self._pop(victim) for victim in victims]
-        entry = _Entry(full, item)
+        entry = Entry(full, item)
         self._entries[full] = entry
         self._nbytes += item.nbytes
         return entry, left
 
-    def _room(self, item: Item) -> list[_Entry] | None:
+    def _room(self, item: Item) -> list[Entry] | None:
         """Whom to evict for a newcomer; None declines it. Under the lock."""
         limit = self._capacity_nbytes
         if item.nbytes == 0 or (limit is not None and item.nbytes > limit):
@@ -349,14 +240,14 @@ class ConstantTensorCache:
         )
         return None if keys is None else [self._kept(key) for key in keys]
 
-    def _kept(self, key: Any) -> _Entry:
+    def _kept(self, key: Any) -> Entry:
         """The entry that a policy names."""
         entry = self._entries.get(key)
         if entry is None or entry.buffer is None:
             raise StateError(explain(f"policy {self._policy.name} names {key!r}", accepted="keys that it was told of"))
         return entry
 
-    def _fulfil(self, entry: _Entry, handle: ConstantHandle | None, buffer: ConstantBuffer) -> None:
+    def _fulfil(self, entry: Entry, handle: ConstantHandle | None, buffer: ConstantBuffer) -> None:
         """End a production with a buffer."""
         try:
             _check_product(buffer, entry.item.nbytes)
@@ -377,7 +268,7 @@ class ConstantTensorCache:
         if not is_kept:
             self._callbacks.run([(entry.full, buffer)])
 
-    def _fail(self, entry: _Entry, error: BaseException) -> None:
+    def _fail(self, entry: Entry, error: BaseException) -> None:
         """End a production with an error."""
         with self._lock:
             if self._entries.get(entry.full) is entry:
@@ -386,7 +277,7 @@ class ConstantTensorCache:
 
     # ---- leave
 
-    def _pop(self, entry: _Entry) -> _Entry:
+    def _pop(self, entry: Entry) -> Entry:
         """Take an entry off the books; if it is being produced, its producer finds that it is not kept."""
         del self._entries[entry.full]
         self._nbytes -= entry.item.nbytes
@@ -395,7 +286,7 @@ class ConstantTensorCache:
             self._tell(self._policy.on_remove, entry.full)
         return entry
 
-    def _let_go(self, left: list[_Entry]) -> None:
+    def _let_go(self, left: list[Entry]) -> None:
         """Tell handles and callbacks of entries that have left. Outside the lock."""
         for entry in left:
             for handle in entry.live_handles():
@@ -403,7 +294,7 @@ class ConstantTensorCache:
             if entry.buffer is not None:
                 self._callbacks.run([(entry.full, entry.buffer)])
 
-    def _pop_until(self, nbytes: int, candidates: list[_Entry]) -> list[_Entry]:
+    def _pop_until(self, nbytes: int, candidates: list[Entry]) -> list[Entry]:
         """Take off candidates, in order, until at most `nbytes` are charged. Under the lock."""
         left = []
         for entry in candidates:
@@ -413,7 +304,7 @@ class ConstantTensorCache:
                 left.append(self._pop(entry))
         return left
 
-    def _by_policy(self) -> list[_Entry]:
+    def _by_policy(self) -> list[Entry]:
         """The entries that are not being produced, in the order in which the policy would evict. Under the lock."""
         self._tell_warm_hits()
         return [self._kept(key) for key in self._policy.victims()]

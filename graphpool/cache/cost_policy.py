@@ -16,24 +16,26 @@ __all__ = ["CostPolicy"]
 MEMORY = 8192
 """Keys that are not kept but remembered, so that their second use is known as one."""
 
-HORIZON = 20
+HORIZON = 10
 """Intervals of a key over which their mean is taken, about; older ones fade."""
 
-PATIENCE = 3.0
+PATIENCE = 2.0
 """How many of its usual intervals a key may stay unused before its worth begins to fall."""
 
-MARGIN = 1.2
+MARGIN = 1.4
 """How much more a newcomer must save than its victims: evicting costs a production that keeping would not."""
 
+STALENESS = 8
+"""The order of victims is sorted anew after (kept entries / this) uses; a newcomer is weighed by present numbers."""
 
+
+@dataclass(slots=True)
 class _Mean:
     """A running mean: exact over the first values, then fading over `horizon` of them."""
 
-    __slots__ = ("count", "horizon", "value")
-
-    def __init__(self, horizon: int, start: _Mean | None = None) -> None:
-        self.horizon = horizon
-        self.count, self.value = (1, start.value) if start is not None and start.count else (0, 0.0)
+    horizon: int
+    count: int = 0
+    value: float = 0.0
 
     def add(self, newest: float) -> None:
         self.count = min(self.count + 1, self.horizon)
@@ -59,18 +61,21 @@ class CostPolicy:
 
     Notes
     -----
-    Threads: called under its cache's lock. Cost: O(n log n) for n kept entries when the cache is full, O(1) otherwise.
+    Threads: called under its cache's lock. Cost, for n kept entries: O(1) while there is room; when the
+    cache is full O(log n) on average, and O(n log n) after an exchange.
     Source: value per byte with ageing follows GreedyDual-Size (P. Cao, S. Irani, 1997) and GreedyDual-Size-Frequency
-    (L. Cherkasova, 1998); the frequency is replaced by the interval between uses, as LRU-K has it (O'Neil et al., 1993),
-    because the plain methods evict in loops.
+    (L. Cherkasova, 1998); the frequency is replaced by the interval between uses, as LRU-K has it (O'Neil and others,
+    1993), because the plain methods evict in loops.
     """
 
     name = "cost"
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._typical = _Mean(HORIZON**2)  # interval between uses of any key: what a new key starts from
+        self._typical = _Mean(HORIZON**2)  # of the intervals of all keys: what is expected of a key without one
         self._kept: dict[Hashable, _Use] = {}
+        self._order: list[Hashable] | None = None  # of victims, as it was at `_order_time`
+        self._order_time = 0.0
         self._ghosts: OrderedDict[Hashable, _Use] = OrderedDict()  # seen, not kept; the oldest first
 
     def on_insert(self, item: Item) -> None:
@@ -79,6 +84,7 @@ class CostPolicy:
         if use is None or use.last != self._now:
             use = self._see(item, use)
         self._kept[item.key] = use
+        self._order = None
 
     def on_hit(self, key: Hashable, count: int) -> None:
         """Count `count` uses."""
@@ -88,10 +94,14 @@ class CostPolicy:
     def on_remove(self, key: Hashable) -> None:
         """Remember the key for a while."""
         self._remember(key, self._kept.pop(key))
+        self._order = None
 
     def victims(self) -> Iterable[Hashable]:
         """Least saved time per byte first."""
-        return sorted(self._kept, key=lambda key: self._worth(self._kept[key]) / max(self._kept[key].nbytes, 1))
+        if self._order is None or self._now - self._order_time > len(self._order) / STALENESS:
+            density = {key: self._worth(use) / max(use.nbytes, 1) for key, use in self._kept.items()}
+            self._order, self._order_time = sorted(density, key=density.__getitem__), self._now
+        return self._order
 
     def admits(self, item: Item, victims: Sequence[Hashable]) -> bool:
         """Whether the newcomer saves more than its victims together."""
@@ -103,12 +113,14 @@ class CostPolicy:
         """Count one use of something that is not kept."""
         self._now += 1
         if use is None:
-            return _Use(item.nbytes, item.cost, self._now, _Mean(HORIZON, self._typical))
+            return _Use(item.nbytes, item.cost, self._now, _Mean(HORIZON))
         self._touch(use, 1)
         return use
 
     def _touch(self, use: _Use, count: int) -> None:
         newest = (self._now - use.last) / count
+        if use.interval.count == 0 and self._typical.count:
+            use.interval.add(self._typical.value)  # one interval alone says little
         use.interval.add(newest)
         self._typical.add(newest)
         use.last = self._now
@@ -121,7 +133,8 @@ class CostPolicy:
 
     def _worth(self, use: _Use) -> float:
         """Time saved per use of any key, were it kept."""
-        if use.interval.count == 0:
+        interval = use.interval if use.interval.count else self._typical
+        if interval.count == 0:
             return 0.0
         unused = (self._now - use.last) / PATIENCE
-        return use.cost / max(use.interval.value, unused)
+        return use.cost / max(interval.value, unused)

@@ -17,7 +17,6 @@ from .view import GraphView
 
 if TYPE_CHECKING:
     import os
-
     from collections.abc import Sequence
 
     from .logical_tensor import LogicalTensor
@@ -50,7 +49,7 @@ class Graph:
 
     Notes
     -----
-    Threads: not safe while ops are added; safe to read once finalised.
+    Ownership: holds no memory. Threads: not safe while ops are added; safe to read once finalised.
     Source: seed "graph programming model", section Graph.
 
     Examples
@@ -305,7 +304,8 @@ class Graph:
             return partitions[0]
         names = {partition.backend_name for partition in partitions}
         if len(names) != 1 or None in names:
-            raise InvalidArgumentError(explain("partitions to merge", accepted="one backend", got=sorted(map(str, names))))
+            got = sorted(map(str, names))
+            raise InvalidArgumentError(explain("partitions to merge", accepted="one backend", got=got))
         wanted = {op.id for partition in partitions for op in partition.ops}
         ops = [op for op in view.ops if op.id in wanted]
         return Partition("merged", ops, view, partitions[0].backend, self.engine_kind, self.fpmath)

@@ -72,7 +72,8 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise InvalidGraphError(explain("file of a graph is no JSON", got=f"{type(error).__name__}: {error}")) from error
+        got = f"{type(error).__name__}: {error}"
+        raise InvalidGraphError(explain("file of a graph is no JSON", got=got)) from error
     return _object(content, "the file")
 
 
@@ -80,12 +81,12 @@ def _read_op(record: object, where: str) -> Op:
     fields = _object(record, where)
     kind = _text(fields, "kind", where)
     attrs = _object(fields.get("attrs", {}), f"{where}: attrs")
-    ports = [
+    inputs, outputs = (
         [_read_tensor(tensor, f"{where}: {side}[{k}]") for k, tensor in enumerate(_list(fields, side, where))]
         for side in ("inputs", "outputs")
-    ]
+    )
     name = _text(fields, "name", where) if "name" in fields else None
-    op = Op(_integer(fields, "id", where), KIND_ALIASES.get(kind, kind), *ports, name=name)
+    op = Op(_integer(fields, "id", where), KIND_ALIASES.get(kind, kind), inputs, outputs, name=name)
     return op.with_attrs({name: _read_attribute(entry, f"{where}: {name}") for name, entry in attrs.items()})
 
 

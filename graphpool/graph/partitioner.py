@@ -11,19 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .pattern import OpNode, Pattern, PostOps
+from .growth import grow_region, match_cluster, match_inputs
+from .pattern import ANY_PORT, OpNode, Pattern, PostOps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from .backend import Backend
     from .op import Op
+    from .pattern import TailElement
     from .view import GraphView
 
-__all__ = ["Cover", "cover", "grow_region"]
-
-MAX_REGION = 64
-"""Most ops that may lie between the two ends of one branching elementwise region."""
+__all__ = ["Cover", "Quotient", "cover"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,8 @@ def cover(view: GraphView, backends: Sequence[Backend], policy: str) -> list[Cov
     """Cover all ops of `view`, in topological order of the partitions.
 
     With policy ``"debug"`` every op becomes a partition of its own; with ``"fusion"`` the backends' patterns are
-    matched first. Ops that no backend supports become partitions without a backend.
+    matched first. Ops that no backend supports become partitions without a backend; an End, which computes nothing, may
+    join a pattern of any backend.
     """
     owner: list[Backend | None] = [_first_supporting(op, backends) for op in view.ops]
     quotient = Quotient(view)
@@ -49,7 +49,7 @@ def cover(view: GraphView, backends: Sequence[Backend], policy: str) -> list[Cov
         for number, op in enumerate(view.ops):
             by_kind.setdefault(op.kind, []).append(number)
         for backend in backends:
-            free = [candidate is backend for candidate in owner]
+            free = [o is backend or (o is None and op.kind == "End") for o, op in zip(owner, view.ops, strict=True)]
             for pattern in sorted(backend.patterns, key=lambda p: -p.priority):
                 _apply(pattern, view, by_kind, free, quotient, kinds)
     return [
@@ -89,42 +89,64 @@ def _match(pattern: Pattern, view: GraphView, anchor: int, free: list[bool]) -> 
 
     When the whole would close a cycle, the later stages are given up first, but never a required element.
     """
-    op = view.ops[anchor]
-    if not pattern.anchor.fits(op):
+    if not pattern.anchor.fits(view.ops[anchor]):
         return [], []
-    taken = [anchor, *_match_inputs(pattern.anchor, view, anchor, free)]
-    ends = [len(taken)]
-    for element in pattern.tail:
-        if isinstance(element, PostOps):
-            ends += _match_post_ops(element, view, taken, free)
-            continue
-        added = _match_node(element, view, taken, free)
-        taken += added
-        if added:
-            ends.append(len(taken))
-        if not element.is_optional:
-            ends = ends[-1:] if added else []
-            if not ends:
-                break
+    if pattern.cluster is None:
+        taken, chains = [anchor, *match_inputs(pattern.anchor, view, anchor, free)], [anchor]
+    else:
+        taken, chains = match_cluster(pattern.cluster, view, anchor, free)
+    ends = [len(taken)] if taken else []
+    for end in chains:
+        if not _match_tail(pattern.tail, view, taken, ends, end, free):
+            return taken, []
     return taken, ends
 
 
-def _match_post_ops(element: PostOps, view: GraphView, taken: list[int], free: list[bool]) -> list[int]:
-    """Append all regions that follow to `taken`; the length of it after each."""
-    ends = []
+def _match_tail(
+    tail: Sequence[TailElement], view: GraphView, taken: list[int], ends: list[int], end: int, free: list[bool]
+) -> bool:
+    """Append what follows op `end` to `taken`, and the length of it after each stage to `ends`.
+
+    False when a required element does not fit.
+    """
+    for element in tail:
+        if isinstance(element, PostOps):
+            end = _match_post_ops(element, view, taken, ends, end, free)
+            continue
+        found = [n for n in _match_node(element, view, end, free) if n not in taken]
+        if found:
+            taken += found
+            ends.append(len(taken))
+            end = found[0]
+        if not element.is_optional:
+            if not found:
+                return False
+            del ends[:-1]
+    return True
+
+
+def _match_post_ops(
+    element: PostOps, view: GraphView, taken: list[int], ends: list[int], end: int, free: list[bool]
+) -> int:
+    """Append all regions that follow op `end`, with what their further operands absorb; returns the new end."""
     inside = set(taken)
-    end = max(taken)
+    sides = None if element.sides is None else OpNode((), inputs={ANY_PORT: element.sides})
     while region := grow_region(view, view.ops[end].outputs[0].id, inside, free, element.fits):
-        taken += region
         inside.update(region)
-        ends.append(len(taken))
+        taken += region
         end = region[-1]
-    return ends
+        for number in region:
+            found = [] if sides is None else match_inputs(sides, view, number, free)
+            absorbed = [n for n in found if n not in inside]
+            inside.update(absorbed)
+            taken += absorbed
+        ends.append(len(taken))
+    return end
 
 
-def _match_node(element: OpNode, view: GraphView, taken: list[int], free: list[bool]) -> list[int]:
-    """The op that reads the end of the chain, alone, with the producers that it absorbs; empty when it does not fit."""
-    users = view.consumers.get(view.ops[max(taken)].outputs[0].id, [])
+def _match_node(element: OpNode, view: GraphView, end: int, free: list[bool]) -> list[int]:
+    """The op that reads the result of op `end`, alone, then the producers that it absorbs; empty if it does not fit."""
+    users = view.consumers.get(view.ops[end].outputs[0].id, [])
     if len(users) != 1:
         return []
     number, port = users[0]
@@ -132,63 +154,7 @@ def _match_node(element: OpNode, view: GraphView, taken: list[int], free: list[b
         return []
     if element.ports is not None and port not in element.ports:
         return []
-    return [number, *_match_inputs(element, view, number, free)]
-
-
-def _match_inputs(node: OpNode, view: GraphView, number: int, free: list[bool]) -> list[int]:
-    """Producers that the node absorbs, each read by nobody else."""
-    absorbed: list[int] = []
-    for port, wanted in node.inputs.items():
-        tensors = view.ops[number].inputs
-        source = view.producer.get(tensors[port].id) if port < len(tensors) else None
-        if source is None or not free[source] or not wanted.fits(view.ops[source]):
-            continue
-        if all(view.users(t.id) in ([], [number]) for t in view.ops[source].outputs):
-            absorbed += [source, *_match_inputs(wanted, view, source, free)]
-    return absorbed
-
-
-def grow_region(
-    view: GraphView, value: int, inside: set[int], free: Sequence[bool], fits: Callable[[Op], bool]
-) -> list[int]:
-    """The smallest set of ops behind tensor `value` after which one value alone is left open; empty when none is.
-
-    Parameters
-    ----------
-    view : GraphView
-    value : int
-        Id of the tensor at which the region starts.
-    inside : set of int
-        Numbers of ops that are taken already.
-    free : sequence of bool
-        Which ops may be taken.
-    fits : callable
-        Which ops may take part.
-
-    Notes
-    -----
-    Takes the users of open values in topological order; a value is open while somebody outside the region reads it,
-    or when nobody reads it at all (it leaves the graph). Cost: linear in the ops looked at, at most `MAX_REGION`.
-    """
-    region: list[int] = []
-    open_values = {value: [n for n in view.users(value) if n not in inside]}
-    while not region or len(open_values) > 1:
-        users = [numbers[0] for numbers in open_values.values() if numbers]
-        if not users or (region and len(users) < len(open_values)) or len(region) == MAX_REGION:
-            return []
-        number = min(users)
-        op = view.ops[number]
-        if not free[number] or not fits(op):
-            return []
-        region.append(number)
-        for tensor, numbers in list(open_values.items()):
-            if number in numbers:
-                numbers.remove(number)
-                if not numbers:
-                    del open_values[tensor]
-        for tensor_out in op.outputs:
-            open_values[tensor_out.id] = view.users(tensor_out.id)
-    return region
+    return [number, *match_inputs(element, view, number, free)]
 
 
 class Quotient:

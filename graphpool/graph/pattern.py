@@ -3,12 +3,20 @@
 A pattern is an anchor op with what may come before it and what may follow it::
 
     Pattern("matmul_post_ops", 8.8, "matmul_post_ops",
-            anchor=OpNode("MatMul"), tail=[optional(OpNode("BiasAdd")), PostOps(POST_OPS)])
+            anchor=OpNode("MatMul", inputs={1: DEQUANTIZE}), tail=[optional(OpNode("BiasAdd")), PostOps(POST_OPS)])
 
 A tail is a chain: each element takes the value at the end of what was matched before it and hands its own result on.
 `PostOps` absorbs whole regions of elementwise ops, however their values branch, as long as they end in one value
-again; that covers plain chains of any length, Sigmoid-Multiply diamonds and decomposed GELUs alike. Matching is greedy
-and does not backtrack: an optional element is taken when it fits.
+again; that covers plain chains of any length, Sigmoid-Multiply diamonds and decomposed GELUs alike.
+
+`Cluster` is for what is no chain: the ops around the anchor, in both directions, as far as the products that feed them
+and that they feed. Attention, forward and backward, and gated MLPs are clusters::
+
+    Pattern("attention", 22, "attention", anchor=OpNode("SoftMax"), tail=[PostOps(POST_OPS)],
+            cluster=Cluster(ELTWISE, OpNode("MatMul"), feeding=(1, 1), fed=(1, 1)))
+
+Matching is greedy and does not backtrack: an optional element is taken when it fits. Its cost is linear in the ops
+looked at.
 """
 
 from __future__ import annotations
@@ -21,7 +29,32 @@ if TYPE_CHECKING:
 
     from .op import Op
 
-__all__ = ["OpNode", "Pattern", "PostOps", "TailElement", "optional"]
+__all__ = ["ANY_PORT", "Cluster", "OpNode", "Pattern", "PostOps", "TailElement", "Upstream", "optional"]
+
+ANY_PORT = -1
+"""As a key of `OpNode.inputs`: every input port that has no entry of its own."""
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Ops that lead to an input: all producers of these kinds, as far back as nobody else reads their results.
+
+    They are absorbed only if nothing that they read is computed by another op, so that no op is taken away from what
+    comes before it.
+
+    Attributes
+    ----------
+    kinds : frozenset of str
+    where : callable, optional
+        A further condition on each op.
+    """
+
+    kinds: frozenset[str]
+    where: Callable[[Op], bool] | None = None
+
+    def fits(self, op: Op) -> bool:
+        """Whether the op may take part."""
+        return op.kind in self.kinds and (self.where is None or self.where(op))
 
 
 @dataclass(frozen=True)
@@ -36,8 +69,8 @@ class OpNode:
         A further condition on the op.
     ports : frozenset of int, optional
         In a tail: input ports at which the chain's value may arrive; any when None.
-    inputs : mapping of int to OpNode
-        Producers to absorb, by input port: taken when the producer fits and nobody else reads its result.
+    inputs : mapping of int to tuple of OpNode or Upstream
+        Producers to absorb, by input port or `ANY_PORT`: the first of them that fits, if nobody else reads its result.
     is_optional : bool
         In a tail: skip it when it does not fit.
     """
@@ -45,7 +78,7 @@ class OpNode:
     kinds: frozenset[str]
     where: Callable[[Op], bool] | None = None
     ports: frozenset[int] | None = None
-    inputs: Mapping[int, OpNode] = field(default_factory=dict)
+    inputs: Mapping[int, tuple[OpNode | Upstream, ...]] = field(default_factory=dict)
     is_optional: bool = False
 
     def __init__(
@@ -54,19 +87,23 @@ class OpNode:
         where: Callable[[Op], bool] | None = None,
         *,
         ports: Iterable[int] | None = None,
-        inputs: Mapping[int, OpNode] | None = None,
+        inputs: Mapping[int, OpNode | Upstream | tuple[OpNode | Upstream, ...]] | None = None,
         is_optional: bool = False,
     ) -> None:
         put = object.__setattr__
         put(self, "kinds", frozenset([kinds] if isinstance(kinds, str) else kinds))
         put(self, "where", where)
         put(self, "ports", None if ports is None else frozenset(ports))
-        put(self, "inputs", dict(inputs or {}))
+        put(self, "inputs", {k: v if isinstance(v, tuple) else (v,) for k, v in (inputs or {}).items()})
         put(self, "is_optional", is_optional)
 
     def fits(self, op: Op) -> bool:
         """Whether the op has the kind and satisfies the condition."""
         return op.kind in self.kinds and (self.where is None or self.where(op))
+
+    def producers(self, port: int) -> tuple[OpNode | Upstream, ...]:
+        """What may be absorbed at an input port."""
+        return self.inputs.get(port) or self.inputs.get(ANY_PORT, ())
 
 
 def optional(node: OpNode) -> OpNode:
@@ -84,13 +121,48 @@ class PostOps:
         Kinds that may take part.
     where : callable, optional
         A further condition on each op.
+    sides : OpNode, optional
+        Producers of further operands to absorb, such as their dequantisation.
     """
 
     kinds: frozenset[str]
     where: Callable[[Op], bool] | None = None
+    sides: OpNode | None = None
 
     def fits(self, op: Op) -> bool:
         """Whether the op may take part."""
+        return op.kind in self.kinds and (self.where is None or self.where(op))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The ops around an anchor, in both directions, and the border ops (products) at which they begin and end.
+
+    The inside grows from the anchor to all ops of `kinds` that read a value of it, and to their producers that nobody
+    outside reads. Border ops next to it are taken with what they absorb, and nothing is looked at behind them.
+
+    Attributes
+    ----------
+    kinds : frozenset of str
+        Kinds of the ops inside, the anchor's besides.
+    border : OpNode
+    feeding, fed : (int, int)
+        Least and most border ops whose results the inside reads, and that read results of the inside.
+    shared_port : int, optional
+        An input port at which all feeding ops must read one tensor.
+    where : callable, optional
+        A further condition on each op inside.
+    """
+
+    kinds: frozenset[str]
+    border: OpNode
+    feeding: tuple[int, int]
+    fed: tuple[int, int]
+    shared_port: int | None = None
+    where: Callable[[Op], bool] | None = None
+
+    def fits(self, op: Op) -> bool:
+        """Whether the op may lie inside."""
         return op.kind in self.kinds and (self.where is None or self.where(op))
 
 
@@ -99,7 +171,7 @@ TailElement = OpNode | PostOps
 
 @dataclass(frozen=True)
 class Pattern:
-    """An anchor with its tail; patterns are tried in descending order of priority.
+    """An anchor with what surrounds it; patterns are tried in descending order of priority.
 
     Attributes
     ----------
@@ -112,7 +184,9 @@ class Pattern:
     anchor : OpNode
         Where matching starts.
     tail : tuple of OpNode or PostOps
-        What may follow, in order.
+        What may follow, in order: the anchor, or each op that a cluster feeds.
+    cluster : Cluster, optional
+        What must surround the anchor.
     """
 
     name: str
@@ -120,3 +194,4 @@ class Pattern:
     kind: str
     anchor: OpNode
     tail: tuple[TailElement, ...] = ()
+    cluster: Cluster | None = None

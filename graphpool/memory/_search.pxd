@@ -3,9 +3,11 @@ from libc.stdint cimport int64_t
 
 cdef class Search:
     cdef int n, n_sections, capacity
+    cdef int slack          # most that a size grows when it is rounded up
     cdef int *first         # (n) first section of a buffer
     cdef int *last          # (n) one past its last section
     cdef int *size          # (n)
+    cdef int *rounded       # (n) size, rounded up to what divides every alignment
     cdef int *step          # (n) alignment
     cdef double *key        # (n) who is tried first among equals
     cdef int *neighbours    # (n_pairs) buffers that live at the same time, by buffer

@@ -73,13 +73,15 @@ cdef class Search:
     """Buffers in units and sections, and the tables of the search; for one thread."""
 
     def __init__(
-        self, const int[::1] first, const int[::1] last, const int[::1] size, const int[::1] step, int n_sections
+        self, const int[::1] first, const int[::1] last, const int[::1] size, const int[::1] step, int common,
+        int n_sections,
     ):
         cdef int n = <int>size.shape[0], a, b
         cdef size_t pairs = 0, levels = n + 2
         self.n, self.n_sections = n, n_sections
         self.first, self.last = <int *>table(n, sizeof(int)), <int *>table(n, sizeof(int))
         self.size, self.step = <int *>table(n, sizeof(int)), <int *>table(n, sizeof(int))
+        self.rounded = <int *>table(n, sizeof(int))
         self.key, self.placed = <double *>table(n, sizeof(double)), <int *>table(n, sizeof(int))
         self.is_open, self.start = <char *>table(n, 1), <int *>table(n + 1, sizeof(int))
         self.floors, self.blocked = <int *>table(levels * n, sizeof(int)), <char *>table(levels * n, 1)
@@ -90,6 +92,8 @@ cdef class Search:
         self.failures = <double *>table(n_sections, sizeof(double))
         for a in range(n):
             self.first[a], self.last[a], self.size[a], self.step[a] = first[a], last[a], size[a], step[a]
+            self.rounded[a] = align_up(size[a], common)
+            self.slack = max(self.slack, self.rounded[a] - size[a])
             for b in range(n):
                 pairs += a != b and first[a] < last[b] and first[b] < last[a]
         self.neighbours = <int *>table(pairs, sizeof(int))
@@ -103,10 +107,10 @@ cdef class Search:
 
     def __dealloc__(self):
         tables = [
-            <size_t>self.first, <size_t>self.last, <size_t>self.size, <size_t>self.step, <size_t>self.key,
-            <size_t>self.neighbours, <size_t>self.start, <size_t>self.floors, <size_t>self.blocked, <size_t>self.rest,
-            <size_t>self.parts, <size_t>self.ends, <size_t>self.is_open, <size_t>self.placed, <size_t>self.stacked,
-            <size_t>self.peak, <size_t>self.group, <size_t>self.failures,
+            <size_t>self.first, <size_t>self.last, <size_t>self.size, <size_t>self.step, <size_t>self.rounded,
+            <size_t>self.key, <size_t>self.neighbours, <size_t>self.start, <size_t>self.floors, <size_t>self.blocked,
+            <size_t>self.rest, <size_t>self.parts, <size_t>self.ends, <size_t>self.is_open, <size_t>self.placed,
+            <size_t>self.stacked, <size_t>self.peak, <size_t>self.group, <size_t>self.failures,
         ]
         cdef size_t address
         for address in tables:
@@ -185,9 +189,12 @@ cdef class Search:
                     b = self.neighbours[k]
                     if self.is_open[b]:
                         top = min(top, floors[b] + self.size[b])
+                top = top if top == INT_MAX else align_up(top, self.step[a])
                 if top > self.capacity - self.size[a]:
+                    if self.is_learning:
+                        for k in range(self.first[a], self.last[a]):
+                            self.failures[k] += 1.0 / (self.last[a] - self.first[a])
                     return False
-                top = align_up(top, self.step[a])
                 if top > floors[a]:
                     floors[a] = top
                     lower[0], upper[0] = min(lower[0], self.first[a]), max(upper[0], self.last[a])
@@ -198,17 +205,19 @@ cdef class Search:
         """Whether the buffers fit under the capacity in each section of [lower, upper), looked at by itself."""
         cdef int *floors = self.floors + <size_t>depth * self.n
         cdef int i, a, start, end, s
+        # Whoever lies below another takes its rounded size; the topmost does not, and nobody knows which that is.
+        cdef int capacity = self.capacity + self.slack
         memset(self.stacked + lower, 0, (upper - lower) * sizeof(int))
         memset(self.peak + lower, 0, (upper - lower) * sizeof(int))
         for i in range(m - 1, -1, -1):
             a = buffers[i]
             start, end = max(self.first[a], lower), min(self.last[a], upper)
             if start < end and gp_stack(
-                self.stacked + start, self.peak + start, end - start, self.size[a], floors[a], self.capacity
+                self.stacked + start, self.peak + start, end - start, self.rounded[a], floors[a], capacity
             ):
                 if self.is_learning:
                     for s in range(start, end):
-                        if self.peak[s] > self.capacity:
+                        if self.peak[s] > capacity:
                             self.failures[s] += 1
                 return False
         return True
@@ -343,10 +352,9 @@ cdef tuple _sections(lower, upper):
 
 
 cdef int64_t _unit(size, alignment) except -1:
-    """The largest unit of which all offsets that matter are multiples: a divisor of every aligned size."""
-    common = np.gcd.reduce(alignment)
-    unit = np.gcd.reduce(-(-size // common) * common)
-    return unit if (unit % alignment == 0).all() else np.gcd(unit, common)
+    """The largest unit of which all sizes and all offsets that matter are multiples."""
+    unit = np.gcd.reduce(size)
+    return unit if (unit % alignment == 0).all() else np.gcd(unit, np.gcd.reduce(alignment))
 
 
 class _Instance:
@@ -358,18 +366,16 @@ class _Instance:
             column[self.used] for column in (problem.lower, problem.upper, problem.size, problem.alignment)
         )
         self.size, self.unit = size, _unit(size, step)
-        units = (-(-size // self.unit)).astype(np.intc)
+        units, step = (size // self.unit).astype(np.intc), np.maximum(step // self.unit, 1).astype(np.intc)
         first, last, n_sections = _sections(lower, upper)
-        self.search = Search(first, last, units, np.maximum(step // self.unit, 1).astype(np.intc), n_sections)
+        self.search = Search(first, last, units, step, np.gcd.reduce(step), n_sections)
         lifetime = (upper - lower).astype(np.float64)
         crowd = np.array(_crowds(first, last, units, n_sections))
         self.keys = [crowd * lifetime.max() * 2 + lifetime, lifetime * units]
 
     def run(self, capacity, deadline_ns):
         """Offsets in bytes, None, or False, as `Search.run`."""
-        # An offset in whole units leaves the last, partial unit of a capacity to sizes that were rounded up.
-        units = capacity // self.unit if (self.size % self.unit == 0).all() else -(-capacity // self.unit)
-        found = self.search.run(units, self.keys, deadline_ns)
+        found = self.search.run(capacity // self.unit, self.keys, deadline_ns)
         return found * self.unit if isinstance(found, np.ndarray) else found
 
 
@@ -415,7 +421,7 @@ def search(problem, offsets, int64_t nbytes, int64_t bound, int64_t target, doub
     n = np.count_nonzero(problem.size)
     if n == 0 or n > MAX_BUFFERS or (problem.fixed >= 0).any():
         return offsets, nbytes, nbytes <= bound
-    if nbytes // _unit(problem.size, problem.alignment) > MAX_UNITS:
+    if nbytes // _unit(problem.size[problem.size > 0], problem.alignment) > MAX_UNITS:
         return offsets, nbytes, nbytes <= bound
     instance = _Instance(problem)
     has_gaps = (problem.windows[:, 2] - problem.windows[:, 1]).sum() != (problem.upper - problem.lower).sum()
@@ -428,8 +434,8 @@ def search(problem, offsets, int64_t nbytes, int64_t bound, int64_t target, doub
             offsets = np.zeros_like(problem.size)
             offsets[instance.used] = found
             nbytes = int((found + instance.size).max())
-        elif found is None and not has_gaps and proved >= low:
+            continue
+        if found is None and not has_gaps and proved >= low:
             proved = capacity + 1
-        if nbytes > capacity:
-            low = capacity + 1
+        low = capacity + 1
     return offsets, nbytes, nbytes <= proved

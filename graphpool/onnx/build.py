@@ -251,12 +251,6 @@ class NodeView:
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
 
-    def reshape_vector(self, value: Value) -> Value:
-        """A number as a vector of one element."""
-        if value.is_known:
-            return self.builder.literal(np.reshape(value.content, -1), value.dtype)
-        return value if value.shape else self.reshape(value, (1,))
-
     def cast(self, value: Value, dtype: DataType) -> Value:
         """The value in another float type; itself when it has that type."""
         if value.dtype is dtype:

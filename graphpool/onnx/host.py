@@ -9,6 +9,8 @@ import numpy as np
 from onnx import ValueInfoProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from graphpool.memory._fork import reset_in_child
+
 from .host_ops import NUMPY_FUNCTIONS
 from .types import make_type
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from onnx import NodeProto
 
-    from graphpool.runtime.executable import HostFunction
+    from graphpool.runtime.model_form import HostFunction
 
     from .build import Value
     from .source import OnnxModel
@@ -78,6 +80,10 @@ class _Evaluator:
         self._evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
         self._known = dict(known)
         self._passed = list(passed.items())
+        self._reset_in_child()
+        reset_in_child(self)
+
+    def _reset_in_child(self) -> None:
         self._lock = threading.Lock()
 
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from onnx import NodeProto
 
-    from graphpool.runtime.executable import HostFunction
+    from graphpool.runtime.model_form import HostFunction
 
 __all__ = ["NUMPY_FUNCTIONS"]
 

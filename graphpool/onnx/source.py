@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-    from graphpool.runtime.model import ModelPort
+    from graphpool.runtime.model_port import ModelPort
 
 __all__ = ["OnnxModel", "captured_names", "read_model"]
 

@@ -9,7 +9,7 @@ import onnx
 from onnx import defs, helper, numpy_helper, shape_inference
 
 from graphpool.errors import GraphpoolError, InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
-from graphpool.runtime.model import ModelForm
+from graphpool.runtime.model_form import ModelForm
 
 from .build import GraphBuilder, NodeView, NotConvertible, Value
 from .host import make_host_function
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from graphpool.graph import LogicalTensor
-    from graphpool.runtime.executable import HostFunction
+    from graphpool.runtime.model_form import HostFunction
 
     from .source import OnnxModel
 

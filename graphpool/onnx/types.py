@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import TensorProto, helper
 
-from graphpool.runtime.model import ModelPort
+from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:

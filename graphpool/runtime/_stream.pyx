@@ -89,7 +89,12 @@ cdef class Stream:
 
 
 cdef class Event:
-    """A point in the work of a stream, made by `Stream.record`."""
+    """A point in the work of a stream, made by `Stream.record`.
+
+    Notes
+    -----
+    Ownership: keeps the stream alive. Threads: immutable, safe.
+    """
 
     def __init__(self, Stream stream not None):
         self.stream = stream

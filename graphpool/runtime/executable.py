@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.memory import ArenaPool, BufferInfo, plan
 from graphpool.typing import DataType
 
+from . import blas_threads
 from ._stream import Stream
 from ._tensor import Tensor
 
@@ -24,47 +25,12 @@ if TYPE_CHECKING:
 
     from ._compiled import CompiledPartition
     from .engine import Engine
+    from .model_form import HostFunction, ModelForm
 
-__all__ = ["Executable", "HostFunction", "ModelForm"]
+__all__ = ["Executable"]
 
 ALIGNMENT = 64
 _MAX_FRAMES = 64
-
-
-class HostFunction(Protocol):
-    """Runs an op that no backend runs. Called from any thread.
-
-    It gets the values of the op's inputs (arrays, or other objects for tensors of type ``undef``) and, for each output,
-    an array to write to, or None where the shape is not known before. It returns the output values; one that it wrote
-    in place is returned itself, and any other one is copied to where it belongs. Inputs must not be written or kept.
-    """
-
-    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
-        """The values of the outputs."""
-        ...
-
-
-@dataclass(frozen=True)
-class ModelForm:
-    """A model specialised to given shapes.
-
-    Attributes
-    ----------
-    graph : Graph
-        Finalised. Shapes and types of all tensors are known, except of those that only host functions touch.
-    constants : mapping of int to value
-        Tensor id -> content; arrays are bound without a copy.
-    inputs, outputs : mapping of str to int
-        Name -> tensor id. An output may be an input or a constant, and two outputs may be one tensor.
-    host_functions : mapping of int to HostFunction
-        Op id -> what runs a ``Wildcard``.
-    """
-
-    graph: Graph
-    constants: Mapping[int, Any]
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-    host_functions: Mapping[int, HostFunction]
 
 
 @dataclass(frozen=True)
@@ -135,6 +101,8 @@ class Executable:
         held = {id(value): getattr(value, "nbytes", 0) for value in form.constants.values()}
         self.constants_nbytes = sum(held.values())
         self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
+        programs = [step.compiled.program for step in self._steps if step.compiled is not None]
+        self._uses_blas = any(program is not None and program.uses_blas for program in programs)
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
         self._passing = {*form.inputs.values(), *written}
         self._offsets, self.arena_nbytes = self._plan()
@@ -147,7 +115,7 @@ class Executable:
         ids = tuple(t.id for t in inputs), tuple(t.id for t in outputs)
         label = partition.ops[0].name
         if partition.is_supported:
-            return _Step(partition.compile(inputs, outputs, self._engine), None, label, *ids)
+            return _Step(partition.compile(inputs, outputs, self._engine, scratch="shared"), None, label, *ids)
         function = self._form.host_functions.get(partition.ops[0].id)
         if function is None:
             raise UnsupportedError(
@@ -240,12 +208,16 @@ class Executable:
         with self._arenas.lease() as lease:
             idle = self._frames.get(lease.address)
             frame = idle.pop() if idle else self._make_frame(lease.address)
+            if self._uses_blas:
+                blas_threads.enter()  # once around all partitions: theirs only count then
             try:
                 self._bind(frame, inputs)
                 for call in frame.calls:
                     call()
                 return self._collect(frame)
             finally:
+                if self._uses_blas:
+                    blas_threads.leave()
                 self._unbind(frame)
                 if len(self._frames) > _MAX_FRAMES:
                     self._frames.clear()

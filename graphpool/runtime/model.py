@@ -10,44 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, StateError, explain
+from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.memory._fork import reset_in_child
 
-from .executable import Executable, ModelForm
+from .executable import Executable
+from .model_form import ModelForm
+from .model_port import ModelPort, as_input, check_shape, describe_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from graphpool.graph.partition import Partition
-    from graphpool.typing import DataType
 
     from .engine import Engine
 
-__all__ = ["Model", "ModelForm", "ModelPort", "ModelStats"]
-
-Signature = tuple[tuple[int, ...] | None, ...]
-
-
-@dataclass(frozen=True)
-class ModelPort:
-    """An input or output of a model.
-
-    Attributes
-    ----------
-    name : str
-    dtype : DataType or None
-        None for what is no tensor of numbers; such values pass unchecked.
-    shape : tuple of int, str or None; or None
-        A string names a symbolic dimension, None an unknown one; None in place of the tuple an unknown rank.
-    """
-
-    name: str
-    dtype: DataType | None
-    shape: tuple[int | str | None, ...] | None
-
-    @property
-    def is_static(self) -> bool:
-        """Whether every dimension is a number."""
-        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+__all__ = ["Model", "ModelStats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +115,16 @@ class Model:
         self._capacity = capacity
         self._owns_engine = owns_engine
         self._entries: OrderedDict[Any, _Entry] = OrderedDict()
-        self._lock = threading.Lock()
-        self._compiling = threading.Lock()
+        self._reset_in_child()
         self._runs = self._hits = self._misses = self._evictions = 0
         self._is_closed = False
         engine.attach(self)
+        reset_in_child(self)
+
+    def _reset_in_child(self) -> None:
+        """Fresh locks: in a forked child nobody is left who would release the old ones."""
+        self._lock = threading.Lock()
+        self._compiling = threading.Lock()
 
     # ---- running
 
@@ -172,7 +154,7 @@ class Model:
             A host function failed.
         """
         self._check_names(inputs)
-        arrays = {port.name: _as_input(port, inputs[port.name]) for port in self.inputs}
+        arrays = {port.name: as_input(port, inputs[port.name]) for port in self.inputs}
         entry = self._enter(arrays)
         try:
             return entry.executable.run(arrays)
@@ -284,16 +266,16 @@ class Model:
     def _example(self, port: ModelPort, given: Any) -> Any:
         """An array without memory that stands for the input."""
         if isinstance(given, np.ndarray) or port.dtype is None:
-            return _as_input(port, given)
+            return as_input(port, given)
         if given is None and (not port.is_static or port.name in self._deciding):
             needed = "its content" if port.name in self._deciding else "its shape"
             raise InvalidArgumentError(
-                explain(f"input {port.name!r} is not static ({_describe(port)})", hint=f"give {needed} in shapes"),
+                explain(f"input {port.name!r} is not static ({describe_port(port)})", hint=f"give {needed} in shapes"),
                 input_name=port.name,
             )
         shape: Any = port.shape if given is None else tuple(given)
         stand_in = np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
-        _check_shape(port, stand_in)
+        check_shape(port, stand_in)
         return stand_in
 
     def predict_peak(self, shapes: Mapping[str, Any] | None = None) -> int:
@@ -381,73 +363,7 @@ class Model:
 
     def __repr__(self) -> str:
         ins, outs = (
-            ", ".join(f"{port.name}: {_describe(port)}" for port in side) for side in (self.inputs, self.outputs)
+            ", ".join(f"{port.name}: {describe_port(port)}" for port in side) for side in (self.inputs, self.outputs)
         )
         state = ", closed" if self._is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
-
-
-def _describe(port: ModelPort) -> str:
-    """Type and shape as messages write them: ``f32 [batch, 3]``."""
-    dims = "[...]" if port.shape is None else "[" + ", ".join("?" if d is None else str(d) for d in port.shape) + "]"
-    return f"{'object' if port.dtype is None else port.dtype} {dims}"
-
-
-def _as_input(port: ModelPort, value: Any) -> Any:
-    """The value as a dense aligned array of the input's type; checked."""
-    if port.dtype is None:
-        return value
-    array = _as_array(port, value)
-    if array.dtype != port.dtype.numpy:
-        raise InvalidDataTypeError(
-            explain(
-                f"input {port.name!r}: data type",
-                accepted=port.dtype.numpy,
-                got=array.dtype,
-                hint=f"convert with .astype({str(port.dtype.numpy)!r})",
-            ),
-            input_name=port.name,
-        )
-    _check_shape(port, array)
-    if not (array.flags.c_contiguous and array.flags.aligned):
-        array = np.require(array, requirements=["C", "A"])
-    return array
-
-
-def _as_array(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
-    if type(value) is np.ndarray:
-        return value
-    try:
-        if isinstance(value, (np.ndarray, np.generic)):
-            return np.asarray(value)
-        if hasattr(value, "__dlpack__"):
-            return np.from_dlpack(value)
-        return np.asarray(memoryview(value))
-    except (TypeError, BufferError, ValueError, RuntimeError) as error:
-        accepted = f"an array of {_describe(port)}, or an object with DLPack or the buffer protocol"
-        raise InvalidArgumentError(
-            explain(f"input {port.name!r}", accepted=accepted, got=type(value).__name__), input_name=port.name
-        ) from error
-
-
-def _check_shape(port: ModelPort, array: np.ndarray[Any, Any]) -> None:
-    wanted = port.shape
-    if wanted is None or array.shape == wanted:
-        return
-    if len(wanted) != array.ndim:
-        raise InvalidShapeError(
-            explain(f"input {port.name!r}: rank {array.ndim}", accepted=_describe(port), got=f"shape {array.shape}"),
-            input_name=port.name,
-            dim=None,
-        )
-    for dim, (expected, got) in enumerate(zip(wanted, array.shape, strict=True)):
-        if isinstance(expected, int) and expected != got:
-            raise InvalidShapeError(
-                explain(
-                    f"input {port.name!r}: dimension {dim} is {got}",
-                    accepted=f"{expected}, as in {_describe(port)}",
-                    got=f"shape {array.shape}",
-                ),
-                input_name=port.name,
-                dim=dim,
-            )

@@ -182,7 +182,9 @@ def test_a_child_forked_while_the_team_is_busy_has_a_free_team():
 
 @pytest.mark.parametrize("ending", ["", "team.close()", "del team", "import os; os._exit(0)", "raise SystemExit"])
 def test_the_process_ends_with_teams_open(ending):
-    printed = run_script(f"from graphpool._kernels._team import Team\nteam = Team(3)\nprint(team.roll_call(3), flush=True)\n{ending}")
+    printed = run_script(
+        f"from graphpool._kernels._team import Team\nteam = Team(3)\nprint(team.roll_call(3), flush=True)\n{ending}"
+    )
     assert printed == ["3"]
 
 
@@ -209,7 +211,17 @@ def test_thread_sanitizer_finds_no_race(tmp_path):
         pytest.skip("needs a C compiler and setarch")
     here, program = Path(__file__).parent, tmp_path / "team_race"
     include = Path(_team.__file__).parent / "include"
-    build = [compiler, "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{include}", here / "team_race.c", "-o", program]
+    build = [
+        compiler,
+        "-O1",
+        "-g",
+        "-fsanitize=thread",
+        "-pthread",
+        f"-I{include}",
+        here / "team_race.c",
+        "-o",
+        program,
+    ]
     if subprocess.run(build, capture_output=True, check=False).returncode:
         pytest.skip("the compiler builds no programs with ThreadSanitizer")
     # Without address randomisation, which ThreadSanitizer's memory map does not always tolerate.

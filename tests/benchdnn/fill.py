@@ -122,7 +122,7 @@ def place(content: Array, tensor: gp.LogicalTensor) -> Array:
 # ---- rules: (filler, tensor, op, port, values, rng) -> content, or None for small integers
 
 
-def _product(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _product(filler, tensor, op, port, values, rng):
     if port > 1:
         return None
     tops = PRODUCT_RANGES[op.inputs[0].dtype] if op.kind == "MatMul" else (8, 4)
@@ -132,17 +132,17 @@ def _product(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
     return content if density >= 1 else content * (rng.random(tensor.shape, np.float32) < density)
 
 
-def _second_factor(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _second_factor(filler, tensor, op, port, values, rng):
     if port == 1 or _is_computed(filler, op.inputs[1 - port]):
         return 2.0 ** rng.integers(-2, 1, tensor.shape)
     return None
 
 
-def _second_divisor(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _second_divisor(filler, tensor, op, port, values, rng):
     return 2.0 ** rng.integers(1, 4, tensor.shape) if port == 1 else None
 
 
-def _mask(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _mask(filler, tensor, op, port, values, rng):
     """Of an Add in front of a SoftMax: minus infinity above the diagonal where the mask is a matrix, else zeros."""
     if not _leads_to(filler, op, "SoftMax") or not _is_computed(filler, op.inputs[1 - port]):
         return None
@@ -152,7 +152,7 @@ def _mask(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
     return content
 
 
-def _statistics(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _statistics(filler, tensor, op, port, values, rng):
     """Of a Subtract in front of an Exp: the log of the sum of exponentials, as the forward pass has kept it."""
     if port != 1 or not _leads_to(filler, op, "Exp") or op.inputs[0].id not in values:
         return None
@@ -163,26 +163,26 @@ def _statistics(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
         return top + np.log(np.sum(np.exp(scores - top), axis=-1, keepdims=True))
 
 
-def _select(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _select(filler, tensor, op, port, values, rng):
     return np.full(tensor.shape, -10000.0, np.float32) if _leads_to(filler, op, "SoftMax", "Exp") else None
 
 
-def _positive(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _positive(filler, tensor, op, port, values, rng):
     return numbers(rng, tensor.shape, 32, 1) / 8
 
 
-def _fraction(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _fraction(filler, tensor, op, port, values, rng):
     return numbers(rng, tensor.shape, 32) / 8
 
 
-def _variance(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _variance(filler, tensor, op, port, values, rng):
     """Inputs of norms: small integers, a positive variance where there is one."""
     is_variance = (op.kind, port) in {("BatchNormInference", 4), ("BatchNormForwardTraining", 2),
                                       ("BatchNormTrainingBackward", 3), ("LayerNormBackward", 3)}  # fmt: skip
     return numbers(rng, tensor.shape, 4, 1) if is_variance else numbers(rng, tensor.shape, 4)
 
 
-def _product_of_all(filler, tensor, op, port, values, rng):  # noqa: ANN001, ANN202
+def _product_of_all(filler, tensor, op, port, values, rng):
     """Mostly ones, so that a product of thousands neither vanishes nor overflows."""
     choice = np.asarray([0.5, 1, 1, 1, 1, 1, 1, 2, -1], np.float32)
     return choice[rng.integers(0, len(choice), tensor.shape)]

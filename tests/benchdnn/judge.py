@@ -93,8 +93,11 @@ def compare(actual: np.ndarray, expected: np.ndarray, dtype: DataType, bound: Bo
     wrong = fine.size - np.count_nonzero(fine)
     if not wrong or (wrong <= fine.size // FEW and _norm(a, e, finite) <= MATCHING_NORM):
         return None
-    worst = np.unravel_index(np.argmax(np.where(fine, 0.0, np.nan_to_num(error - room, nan=np.inf, posinf=np.inf))), e.shape)
-    return f"{wrong} of {fine.size} elements differ, worst at {tuple(map(int, worst))}: {a[worst]!r} instead of {e[worst]!r}"
+    worst = np.unravel_index(
+        np.argmax(np.where(fine, 0.0, np.nan_to_num(error - room, nan=np.inf, posinf=np.inf))), e.shape
+    )
+    where = tuple(map(int, worst))
+    return f"{wrong} of {fine.size} elements differ, worst at {where}: {a[worst]!r} instead of {e[worst]!r}"
 
 
 def _norm(a: np.ndarray, e: np.ndarray, finite: np.ndarray) -> float:

@@ -5,11 +5,11 @@ import threading
 
 import numpy as np
 import pytest
-from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, together, wait_until
 
 from graphpool.cache import ConstantBuffer, ConstantHandle, ConstantTensorCache, Outcome
 from graphpool.cache._flight import _waiting
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError
+from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, together, wait_until
 
 BACKEND = "cpu"
 
@@ -462,6 +462,21 @@ def test_a_forked_child_produces_what_another_thread_was_producing():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     gate.open()
     assert thread.result(TIMEOUT_S) is gate.value
+
+
+def test_an_interrupted_callback_leaves_no_production():
+    def interrupt(key, buffer):
+        raise KeyboardInterrupt
+
+    cache = ConstantTensorCache(10, policy="lru")
+    end = cache.on_evict(interrupt)
+    add(cache, "a", 8)
+    with pytest.raises(KeyboardInterrupt):
+        add(cache, "b", 8)
+    gc.collect()
+    assert (len(cache), cache.nbytes) == (0, 0)
+    end()
+    assert add(cache, "b", 8) is not None
 
 
 def test_callbacks_and_producers_run_without_the_lock():

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import random
 import threading
@@ -5,11 +6,11 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers.caches import TIMEOUT_S, Gate, in_thread, together, wait_until
 
 from graphpool.cache import LruCache
 from graphpool.cache._flight import _waiting
 from graphpool.errors import InvalidArgumentError, StateError
+from tests.helpers.caches import TIMEOUT_S, Gate, in_thread, together, wait_until
 
 
 def fill(cache, keys, nbytes=0):
@@ -173,6 +174,21 @@ def test_a_callback_that_raises_stops_nothing(monkeypatch):
     assert left == ["a"]
     assert cache.keys() == ["b"]
     assert isinstance(reported[0], ZeroDivisionError)
+
+
+def test_an_interrupted_callback_leaves_no_production():
+    def interrupt(key, value):
+        raise KeyboardInterrupt
+
+    cache = LruCache(1)
+    end = cache.on_evict(interrupt)
+    fill(cache, "a")
+    with pytest.raises(KeyboardInterrupt):
+        fill(cache, "b")
+    assert (len(cache), cache.nbytes) == (0, 0)
+    end()
+    fill(cache, "b")
+    assert cache.keys() == ["b"]
 
 
 def test_a_callback_may_use_the_cache():
@@ -343,12 +359,9 @@ def test_bounds_hold_at_every_instant_under_stress(seed):
                 case 2:
                     cache.resize(random_.randrange(10), nbytes=random_.randrange(1000, 2000))
                 case _:
-                    try:
-                        cache.get_or_create(
-                            random_.randrange(20), lambda: produce(random_), nbytes=random_.randrange(400)
-                        )
-                    except OSError:
-                        pass
+                    with contextlib.suppress(OSError):
+                        nbytes = random_.randrange(400)
+                        cache.get_or_create(random_.randrange(20), lambda: produce(random_), nbytes=nbytes)
             check()
 
     together(16, work)

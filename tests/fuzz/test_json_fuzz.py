@@ -10,7 +10,9 @@ import graphpool as gp
 from bench.graphs import GraphBuilder
 from bench.workloads import CASES
 
-SEEDS = [case for case in CASES if case.name in ("Attention", "MatMul_int8", "Conv_batch_norm", "ConvTranspose", "Moved")]
+SEEDS = [
+    case for case in CASES if case.name in ("Attention", "MatMul_int8", "Conv_batch_norm", "ConvTranspose", "Moved")
+]
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.just([]), st.just({}),
     st.sampled_from([-(2**63), 2**63, 10**30, "f32", "any", "opaque", [2**31] * 12, [0] * 13, [1e308], {"a": []}]),

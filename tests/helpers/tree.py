@@ -18,7 +18,7 @@ def sources(*suffixes: str) -> list[Path]:
 
 
 def own_texts() -> list[Path]:
-    """Every text file of the tree that somebody wrote: sources, tests, benchmarks, examples, documentation, settings."""
+    """Every text file of the tree that somebody wrote."""
     folders = [PACKAGE, *(ROOT / name for name in ("tests", "bench", "examples", "docs", ".ci"))]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     files += [path for path in ROOT.iterdir() if path.is_file()]

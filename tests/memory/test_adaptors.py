@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from bench.replay import replay
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
 from graphpool.memory import (
     AllocationStats,
@@ -235,3 +236,17 @@ def test_errors_of_a_malloc_pass_through():
 def test_callbacks_must_be_callable():
     with pytest.raises(InvalidArgumentError, match="callables"):
         CallbackResource(None, print)
+
+
+def test_a_log_can_be_replayed(tmp_path):
+    path = tmp_path / "log.csv"
+    with LoggingResource(LimitingResource(HostResource(), 1000), path) as resource:
+        address, leaked = resource.allocate(100, 128), resource.allocate(7)
+        with pytest.raises(OutOfMemoryError):
+            resource.allocate(901)
+        resource.deallocate(address, 100, 128)
+    counted = StatisticsResource(HostResource())
+    result = replay(path, counted)
+    assert (result["calls"], result["refused"], result["leaked_nbytes"]) == (4, 0, 7)
+    assert (counted.stats().peak_nbytes, counted.stats().current_nbytes) == (1008, 0)
+    resource.deallocate(leaked, 7)

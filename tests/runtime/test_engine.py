@@ -52,7 +52,10 @@ def test_streams_and_events():
         ({"self": "0::/a/b\n", "a/b/cpu.max": "150000 100000\n", "a/cpu.max": "max 100000\n"}, 1.5),
         ({"self": "0::/a/b\n", "a/b/cpu.max": "max 100000\n", "a/cpu.max": "50000 100000\n"}, 0.5),
         ({"self": "0::/\n"}, None),
-        ({"self": "4:cpu,cpuacct:/x\n", "cpu/x/cpu.cfs_quota_us": "300000\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, 3.0),
+        (
+            {"self": "4:cpu,cpuacct:/x\n", "cpu/x/cpu.cfs_quota_us": "300000\n", "cpu/x/cpu.cfs_period_us": "100000\n"},
+            3.0,
+        ),
         ({"self": "4:cpu:/x\n", "cpu/x/cpu.cfs_quota_us": "-1\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, None),
         ({}, None),
     ],

@@ -26,7 +26,7 @@ typedef struct {
 #define GP_PASTE(a, b) GP_PASTE_(a, b)
 #define GP_KERNEL(name) GP_PASTE(name, GP_ISA)
 
-/* Element types as kernels see them; the numbers are those of graphpool._kernels.params.DTYPE_CODES. */
+/* Element types as kernels see them; the numbers are those of graphpool._kernels.call.DTYPE_CODES. */
 enum gp_dtype {
     GP_F32 = 0, GP_F64 = 1, GP_F16 = 2, GP_BF16 = 3, GP_F8_E5M2 = 4, GP_F8_E4M3 = 5,
     GP_S8 = 6, GP_U8 = 7, GP_S32 = 8, GP_S64 = 9, GP_BOOL = 10, GP_S4 = 11, GP_U4 = 12,

@@ -11,6 +11,8 @@ extern const gp_kernel_entry GP_KERNEL(reduce_table)[];
 extern const gp_kernel_entry GP_KERNEL(scan_table)[];
 extern const gp_kernel_entry GP_KERNEL(random_table)[];
 extern const gp_kernel_entry GP_KERNEL(matmul_table)[];
+extern const gp_kernel_entry GP_KERNEL(packed_table)[];
+extern const gp_kernel_entry GP_KERNEL(packed_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_table)[];
 extern const gp_kernel_entry GP_KERNEL(pool_table)[];
 extern const gp_kernel_entry GP_KERNEL(resample_table)[];
@@ -27,6 +29,8 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(scan_table),
     GP_KERNEL(random_table),
     GP_KERNEL(matmul_table),
+    GP_KERNEL(packed_table),
+    GP_KERNEL(packed_weights_table),
     GP_KERNEL(conv_table),
     GP_KERNEL(pool_table),
     GP_KERNEL(resample_table),

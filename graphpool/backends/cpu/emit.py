@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import emit_matmul, emit_movement, emit_norm, emit_reduce, emit_spatial
-from .region import REGION_KINDS, lower_region
+from . import emit_matmul, emit_movement, emit_norm, emit_quantization, emit_reduce, emit_spatial
+from .region import lower_region
+from .support import is_elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ RULES: dict[str, Callable[[Lowering, Group], None]] = {
     **emit_matmul.RULES,
     **emit_movement.RULES,
     **emit_norm.RULES,
+    **emit_quantization.RULES,
     **emit_reduce.RULES,
     **emit_spatial.RULES,
 }
@@ -28,7 +30,7 @@ def lower_group(lowering: Lowering, group: Group) -> None:
     """Emit the kernel calls of a group."""
     if group.anchor is not None:
         RULES[group.anchor.kind](lowering, group)
-    elif group.ops[0].kind in REGION_KINDS:
+    elif is_elementwise(group.ops[0]):
         lower_region(lowering, group.ops)
     else:
         RULES[group.ops[0].kind](lowering, group)

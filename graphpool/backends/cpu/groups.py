@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...graph.partitioner import Quotient, grow_region
+from ...graph.growth import grow_region
+from ...graph.partitioner import Quotient
 from ...graph.view import GraphView
-from .support import ANCHORS, ELTWISE, is_integer
+from ...typing import DataType
+from .support import ANCHORS, is_elementwise, is_integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from ...graph.op import Op
 
 __all__ = ["Group", "make_groups"]
+
+ROUNDED_BY_STORES = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
+"""Types that a register does not hold rounded: what reads them begins a region."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,11 @@ def make_groups(ops: Sequence[Op], shapes: Mapping[int, tuple[int, ...]], output
     outputs : set of int
         Ids of tensors that leave the partition: they are stored, so no region runs past them.
     """
-    view = GraphView(ops)
+    view = GraphView([op for op in ops if op.kind != "End"])
     free = [True] * len(view.ops)
     quotient = Quotient(view)
     for number, op in enumerate(view.ops):
-        if free[number] and (op.kind in ANCHORS or op.kind in ELTWISE):
+        if free[number] and (op.kind in ANCHORS or is_elementwise(op)):
             taken = _grow(view, number, free, shapes, outputs, quotient)
             for member in taken:
                 free[member] = False
@@ -84,7 +89,8 @@ def _grow(
     integer = is_integer(view.ops[number])
 
     def fits(op: Op) -> bool:
-        return op.kind in ELTWISE and shapes[op.outputs[0].id] == shape and is_integer(op) is integer
+        is_alike = is_elementwise(op) and is_integer(op) is integer
+        return is_alike and shapes[op.outputs[0].id] == shape and op.inputs[0].dtype not in ROUNDED_BY_STORES
 
     taken = [number]
     value = view.ops[number].outputs[0].id

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._kernels.eltwise import EltwiseBuilder
+from ...errors import UnsupportedError, explain
 from ...typing import DataType
 from .support import is_integer
 
@@ -79,6 +80,8 @@ class Region:
         """Numbers that are known now: one for all, or one for each index of `axis`."""
         if len(numbers) == 1:
             return self.builder.const(float(numbers[0]))
+        if len(numbers) != self.shape[axis]:
+            raise UnsupportedError(explain("scales of a channel axis", accepted=self.shape[axis], got=len(numbers)))
         return self.load_along(self.lowering.literal(np.asarray(numbers, np.float32)), axis)
 
     def _load(self, value: Value, strides: Sequence[int]) -> Any:
@@ -183,6 +186,10 @@ def _prelu(region: Region, op: Op) -> Any:
     return region.binary("prelu", region.get(op.inputs[0].id), loaded)
 
 
+F8_LIMITS = {DataType.F8_E4M3: 448.0, DataType.F8_E5M2: 57344.0}
+"""Largest finite values. Source: OCP 8-bit floating point specification (OFP8) revision 1.0."""
+
+
 def _identity(region: Region, op: Op) -> Any:
     return region.get(op.inputs[0].id)
 
@@ -201,11 +208,19 @@ def _dynamic_quantize(region: Region, op: Op) -> Any:
 
 
 def _round_to(region: Region, dtype: DataType, x: Any, scale: Any, zero_point: Any) -> Any:
+    """x / scale + zp within the range of the type; the store rounds to f8."""
     scaled = region.binary("div", x, scale)
     if zero_point is not None:
         scaled = region.binary("add", scaled, zero_point)
-    low, high = (0.0, 255.0) if dtype is DataType.U8 else (-128.0, 127.0)
-    return region.unary("clamp", region.unary("round", scaled), low, high)
+    if dtype not in F8_LIMITS:
+        scaled = region.unary("round", scaled)
+    return region.unary("clamp", scaled, *_limits(dtype))
+
+
+def _limits(dtype: DataType) -> tuple[float, float]:
+    if dtype in F8_LIMITS:
+        return -F8_LIMITS[dtype], F8_LIMITS[dtype]
+    return (0.0, 255.0) if dtype is DataType.U8 else (-128.0, 127.0)
 
 
 def _dequantize(region: Region, op: Op) -> Any:

@@ -9,7 +9,7 @@ from ...typing import DataType
 if TYPE_CHECKING:
     from ...graph.op import Op
 
-__all__ = ["ANCHORS", "ELTWISE", "STANDALONE", "is_integer", "supports"]
+__all__ = ["ANCHORS", "ELTWISE", "STANDALONE", "is_elementwise", "is_integer", "supports"]
 
 ANCHORS = frozenset({
     "MatMul", "Convolution", "ConvTranspose", "AvgPool", "MaxPool", "Interpolate", "LayerNorm", "GroupNorm", "RMSNorm",
@@ -32,9 +32,10 @@ STANDALONE = frozenset({
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 _QUANTIZED = frozenset({DataType.U8, DataType.S8})
+_F8 = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
 _COMPRESSED = _QUANTIZED | {DataType.U4, DataType.S4}
 _INDEX = frozenset({DataType.S32, DataType.S64, DataType.S8, DataType.U8, DataType.U4, DataType.S4})
-_FREE = {"Quantize": _QUANTIZED, "DynamicQuantize": _QUANTIZED | _INDEX, "Dequantize": _QUANTIZED,
+_FREE = {"Quantize": _QUANTIZED | _F8, "DynamicQuantize": _QUANTIZED | _INDEX, "Dequantize": _QUANTIZED | _F8,
          "DynamicDequantize": _COMPRESSED | _INDEX, "GreaterEqual": frozenset({DataType.BOOLEAN}),
          "Select": frozenset({DataType.BOOLEAN}), "GenIndex": frozenset({DataType.S32}),
          "Dropout": frozenset({DataType.S64, DataType.U8})}  # fmt: skip
@@ -59,6 +60,11 @@ def supports(op: Op) -> bool:
     return check is None or check(op)
 
 
+def is_elementwise(op: Op) -> bool:
+    """Whether the op becomes instructions of an elementwise program: groups of scales do not fit its index space."""
+    return op.kind in ELTWISE and op.attrs.get("qtype") != "per_group"
+
+
 def is_integer(op: Op) -> bool:
     """Whether the op is elementwise arithmetic on integers alone, which is computed exactly."""
     return op.kind in _INTEGER and all(t.dtype in _INTEGER[op.kind] for t in (*op.inputs, *op.outputs))
@@ -75,5 +81,4 @@ def _is_not_grouped(op: Op) -> bool:
 _CONDITIONS = {
     **dict.fromkeys([kind for kind in ANCHORS if kind.startswith("Reduce")], _has_axes_attribute),
     "Interpolate": _has_axes_attribute,
-    "DynamicDequantize": _is_not_grouped,
 }

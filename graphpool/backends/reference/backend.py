@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UnsupportedError, explain
+from ...graph.pattern import OpNode, Pattern
 from ...runtime._compiled import CompiledPartition
 from ...typing import LayoutType
 from .registry import OutputSpec, evaluate, registered_kinds
@@ -18,16 +19,23 @@ if TYPE_CHECKING:
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
     from ...graph.partition import Partition
-    from ...graph.pattern import Pattern
 
 __all__ = ["ReferenceBackend"]
+
+PATTERNS = (
+    Pattern(
+        "batch_norm_backward", 8.8, "batch_norm_backward",
+        OpNode("BatchNormTrainingBackward", inputs={0: OpNode("ReLUBackward"), 1: OpNode("ReLUBackward")}),
+    ),
+)  # fmt: skip
+"""What runs as one partition although it runs op by op: the backward pairs that oneDNN Graph fuses."""
 
 
 class ReferenceBackend:
     """Runs every op kind, clearly and slowly; the oracle of the tests, and what is left when nothing faster fits.
 
-    It makes partitions of one op each, and is the one backend that computes outputs whose shape depends on the
-    content of an input.
+    It makes partitions of one op each, but for `PATTERNS`, and is the one backend that computes outputs whose shape
+    depends on the content of an input.
 
     Notes
     -----
@@ -38,7 +46,7 @@ class ReferenceBackend:
     engine_kind = "cpu"
     priority = 0
     merges = False
-    patterns: Sequence[Pattern] = ()
+    patterns: Sequence[Pattern] = PATTERNS
 
     def __init__(self) -> None:
         self._kinds = registered_kinds()
@@ -53,6 +61,7 @@ class ReferenceBackend:
         inputs: Sequence[LogicalTensor],
         outputs: Sequence[LogicalTensor],
         engine: Any,
+        scratch: str = "primitive",
     ) -> CompiledPartition:
         """A partition that evaluates its ops one after another on arrays; see `Partition.compile`."""
         for tensor in (*inputs, *outputs):
@@ -77,7 +86,7 @@ class ReferenceBackend:
             engine,
             host_function=run,
             implementations=[f"ref:numpy {op.kind}" for op in partition.ops],
-            step_ops=[op.id for op in partition.ops],
+            scratch=scratch,
         )
 
 

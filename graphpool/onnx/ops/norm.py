@@ -46,16 +46,7 @@ def _layer_norm(n: NodeView) -> list[Value]:
 
 
 def _group_norm(n: NodeView) -> Value:
-    groups, channels = n.attr("num_groups"), n[0].shape[1]
-    gamma, beta = (_per_channel(n, k, groups, channels) for k in (1, 2))
-    return _normalise_groups(n, gamma, beta, groups)
-
-
-def _per_channel(n: NodeView, index: int, groups: int, channels: int) -> Value:
-    """Scale or bias with one element a channel; before opset 21 they had one a group."""
-    if n.opset >= 21:
-        return n[index]
-    return n.literal(np.repeat(n.known(index), channels // groups), n[index])
+    return _normalise_groups(n, n[1], n[2], n.attr("num_groups"))
 
 
 def _instance_norm(n: NodeView) -> Value:

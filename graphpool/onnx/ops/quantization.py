@@ -1,4 +1,8 @@
-"""Quantise and dequantise, by scales that are known (attributes) or computed (inputs)."""
+"""Quantise and dequantise, by scales that are known (attributes) or computed (inputs).
+
+ONNX rounds x / scale and then adds the zero point, ours rounds the sum; they differ by one where x / scale lies halfway
+between two integers and the zero point is odd.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ def _convert(n: NodeView, kind: str, target: DataType) -> Value:
         points = n.known(2).reshape(-1) if n.has(2) else np.zeros(len(scales), np.int64)
         options |= {"scales": scales.astype(np.float64), "zps": points.astype(np.int64)}
         return n.emit_several(kind, [target], n[0], **options)[0]
-    inputs = [n[0], *(n.reshape_vector(n[k]) for k in (1, 2) if n.has(k))]
+    inputs = [n[0], *(n[k] for k in (1, 2) if n.has(k))]
     return n.emit_several(f"Dynamic{kind}", [target], *inputs, **options)[0]
 
 

@@ -27,7 +27,7 @@ def _resize(n: NodeView) -> Value:
     whole = not scales or all(
         float(dim * scale).is_integer() for dim, scale in zip(n[0].shape[2:], scales, strict=True)
     )
-    n.require(coordinates != "align_corners" or whole, "corners of a size that is no integer")
+    n.require(whole, "a scale that is not the ratio of the sizes, which ours takes")
     n.require(mode in ("nearest", "linear") and coordinates in ("half_pixel", "align_corners"), f"{mode} {coordinates}")
     target = {"sizes": [int(size) for size in sizes]} if sizes else {"scales": scales}
     return n.emit(

@@ -76,23 +76,22 @@ def _pool(kind: str) -> Callable[[NodeView], Value]:
         if kind == "AvgPool":
             n.require(set(dilations) <= {1}, "dilated mean")
             options = {"exclude_pad": not n.attr("count_include_pad", 0)}
-        rounding = "floor"
-        if n.attr("ceil_mode", 0):
-            rounding = "ceil"
-            _check_last_window(n, kernel, dilations)
+        rounding = _rounding(n, kernel, dilations) if n.attr("ceil_mode", 0) else "floor"
         return n.emit(kind, n[0], kernel=kernel, rounding_type=rounding, **_window(n, len(kernel)), **options)
 
     return convert
 
 
-def _check_last_window(n: NodeView, kernel: list[int], dilations: list[int]) -> None:
-    """ONNX leaves a window out that would start behind the input; ours counts it."""
-    window = _window(n, len(kernel))
+def _rounding(n: NodeView, kernel: list[int], dilations: list[int]) -> str:
+    """How our op has to round: ONNX rounds up, but leaves out a window that would start behind the input."""
+    window, needed = _window(n, len(kernel)), set()
     for k, size in enumerate(n[0].shape[2:]):
         begin, end, stride = window["pads_begin"][k], window["pads_end"][k], window["strides"][k]
-        reach = dilations[k] * (kernel[k] - 1) + 1
-        last = -(-(size + begin + end - reach) // stride)
-        n.require(last * stride < size + begin, "the last window starts behind the input")
+        last, rest = divmod(size + begin + end - dilations[k] * (kernel[k] - 1) - 1, stride)
+        if rest:
+            needed.add("ceil" if (last + 1) * stride < size + begin else "floor")
+    n.require(len(needed) < 2, "one dimension rounds up and another one down")
+    return needed.pop() if needed else "floor"
 
 
 def _global(kind: str) -> Callable[[NodeView], Value]:

@@ -1,0 +1,40 @@
+"""Settings of Sphinx. The API pages import graphpool, so it must be built."""
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS), str(DOCS.parent)]
+
+import generate_ops  # noqa: E402
+
+import graphpool  # noqa: E402
+
+project = "graphpool"
+author = copyright = "the graphpool developers"  # noqa: A001
+release = version = graphpool.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+html_theme = "alabaster"
+html_theme_options = {"description": graphpool.__doc__.splitlines()[0].partition(": ")[2], "fixed_sidebar": True}
+
+autodoc_member_order = "groupwise"
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+
+
+def show_map(app, what, name, obj, options, lines):
+    """Packages open with a map of their modules, which keeps its lines."""
+    if what == "module":
+        lines[1:] = ["", "::", "", *(f"    {line}" for line in lines[1:]), ""]
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", show_map, priority=900)
+
+
+generate_ops.generate(DOCS / "reference" / "ops.md")

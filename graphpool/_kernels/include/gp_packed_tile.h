@@ -1,0 +1,123 @@
+/* The tile of packed products: arithmetic of each type, the loop along k, and what happens to finished sums. */
+#ifndef GP_PACKED_TILE_H
+#define GP_PACKED_TILE_H
+
+#include "gp_packed.h"
+
+/* s8 without the instruction for it: even and odd bytes widen to s16, which no product of 255 * 128 can overflow. */
+GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
+{
+#if defined(__AVX512VNNI__)
+    return (gp_vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)y, (__m512i)x);
+#else
+    const gp_vi a_even = y & 0x00ff00ff, a_odd = (gp_vi)((gp_vu)y >> 8) & 0x00ff00ff;
+    const gp_vi b_odd = (gp_vi)((gp_vh)x >> 8), b_even = (gp_vi)((gp_vh)((gp_vh)x << 8) >> 8);
+    return acc + gp_madd((gp_vh)a_even, (gp_vh)b_even) + gp_madd((gp_vh)a_odd, (gp_vh)b_odd);
+#endif
+}
+
+/* bf16 without the instruction for it: the halves of a word are floats once they stand on top. */
+GP_INLINE gp_vf gp_dot_halves(gp_vi y, gp_vi x, gp_vf acc)
+{
+#if defined(__AVX512BF16__)
+    return (gp_vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)y, (__m512bh)x);
+#else
+    const int32_t top = (int32_t)0xffff0000;
+    acc = gp_vfma((gp_vf)(y << 16), (gp_vf)(x << 16), acc);
+    return gp_vfma((gp_vf)(y & top), (gp_vf)(x & top), acc);
+#endif
+}
+
+/* acc plus the product of a row's word and the words of a vector of columns; s8 keeps integers in the same bits. */
+GP_INLINE gp_vf gp_dot(const enum gp_packed_type type, gp_vi y, gp_vf x, gp_vf acc)
+{
+    if (type == GP_PACKED_S8)
+        return (gp_vf)gp_dot_bytes(y, (gp_vi)x, (gp_vi)acc);
+    return type == GP_PACKED_BF16 ? gp_dot_halves(y, (gp_vi)x, acc) : gp_vfma((gp_vf)y, x, acc);
+}
+
+/* The integer sums of a vector of columns as f32; `left` of them count. */
+GP_INLINE gp_vf gp_dequantize(gp_vi sum, const gp_packed_sink *sink, int64_t row, int64_t col, int64_t left)
+{
+    gp_vi col_sum;
+    memcpy(&col_sum, sink->col_sum + col, sizeof col_sum);
+    sum -= col_sum * sink->a_zero;
+    if (sink->row_shift)
+        sum -= sink->row_shift[row];
+    return __builtin_convertvector(sum, gp_vf) * gp_load_some(sink->scale + col, left);
+}
+
+/* Post-operations on finished sums, and their store. One pass over the registers for each operation, so that what is
+ * asked for is asked once; is_whole: all lanes of all vectors count. */
+GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const int nv, const int is_whole,
+                         gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+{
+    const gp_packed_sink s = *sink; /* a copy that the stores cannot change */
+    const gp_vf lo = gp_splat(s.lo), hi = gp_splat(s.hi);
+#pragma GCC unroll 8
+    for (int j = 0; j < nv; j++) {
+        const int64_t col = j * GP_VL, left = is_whole ? GP_VL : s.cols - col;
+        const gp_vf bias = s.bias ? gp_load_some(s.bias + col, left) : gp_splat(-0.0f);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            if (type == GP_PACKED_S8)
+                acc[i][j] = gp_dequantize((gp_vi)acc[i][j], &s, i, col, left);
+            acc[i][j] += bias;
+        }
+    }
+    if (s.residual)
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                acc[i][j] += gp_load_some(s.residual + i * s.residual_row + j * GP_VL,
+                                          is_whole ? GP_VL : s.cols - j * GP_VL);
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            gp_store_part(s.c + i * s.ldc + j * GP_VL, gp_vclamp(acc[i][j], lo, hi),
+                          is_whole ? GP_VL : s.cols - j * GP_VL);
+}
+
+/* rows x (panels * vectors) vectors of results. `a` holds words at byte strides; panels lie panel_step words apart. */
+GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                              int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
+                              int64_t panel_step, const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors, width = vectors * GP_VL;
+    gp_vf acc[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
+    const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = sink->is_first ? (gp_vf){0} : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
+    for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
+        gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            x[j] = gp_load(b + j / vectors * panel_step + p * width + j % vectors * GP_VL);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            const gp_vi y = gp_splat_word(i < 3 ? a + i * a_row : second + (i - 3) * a_row);
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
+        }
+    }
+    if (sink->is_last) {
+        if (panels > 1 || sink->cols == nv * GP_VL)
+            gp_finish(type, rows, nv, 1, acc, sink);
+        else
+            gp_finish(type, rows, nv, 0, acc, sink);
+        return;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            gp_store(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL, acc[i][j]);
+}
+
+#endif

@@ -1,0 +1,55 @@
+"""Dequantisation in groups: one scale for a block of elements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .region import Region
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .groups import Group
+    from .lowering import Lowering, Value
+
+__all__ = ["RULES"]
+
+
+def lower_grouped_dequantize(lowering: Lowering, group: Group) -> None:
+    """(x - zp) * scale over an index space in which every axis is split into groups and elements of a group."""
+    op = group.ops[0]
+    source, scales, *zero_points = (lowering.value(tensor.id) for tensor in op.inputs)
+    counts = [min(dim, count) for dim, count in zip(source.shape, scales.shape, strict=True)]
+    x = split_axes(source, counts)
+    region = Region(lowering, x.shape)
+    loaded = region.load(x)
+    for zero_point in zero_points:
+        loaded = region.binary("sub", loaded, region.load(_spread(zero_point, x.shape)))
+    result = region.binary("mul", loaded, region.load(_spread(scales, x.shape)))
+    place = lowering.target(op.outputs[0].id)
+    region.builder.store(0, place.dtype.value, None, result)
+    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(DynamicDequantize in groups)")
+    lowering.finish(op.outputs[0].id, place)
+
+
+def split_axes(value: Value, counts: Sequence[int]) -> Value:
+    """The same elements with every axis split in two: `counts` groups, and the elements of a group."""
+    shape: list[int] = []
+    strides: list[int] = []
+    for dim, stride, count in zip(value.shape, value.strides, counts, strict=True):
+        size = dim // max(count, 1)
+        shape += [count, size]
+        strides += [stride * size, stride]
+    return replace(value, shape=tuple(shape), strides=tuple(strides))
+
+
+def _spread(value: Value, shape: Sequence[int]) -> Value:
+    """One element a group as a value of the split index space: it does not move within a group."""
+    strides: list[int] = []
+    for dim, stride in zip(value.shape, value.strides, strict=True):
+        strides += [0 if dim == 1 else stride, 0]
+    return replace(value, shape=tuple(shape), strides=tuple(strides))
+
+
+RULES = {"DynamicDequantize": lower_grouped_dequantize}

@@ -1,0 +1,104 @@
+"""The file of one packed weight: a page that says what follows, then the bytes, for mapping.
+
+    0      magic, 8 bytes
+    8      digest of the rest of the page
+    24     length of the JSON text, 4 bytes, little-endian
+    28     JSON: the key, the number of bytes that follow and their digest; zeros up to the end of the page
+    4096   the packed weight
+
+A file is trusted only if all of it is as its checksums say, so what a killed writer or a failing disk left is a miss.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InvalidArgumentError, explain
+from ._handle import ConstantBuffer
+from .identity import digest_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .packed_store import PackedKey
+
+__all__ = ["HEADER_NBYTES", "DamagedFileError", "file_name", "map_file", "write_file"]
+
+MAGIC = b"GPPACK\x00\x01"
+HEADER_NBYTES = 4096
+CHUNK_NBYTES = 8 << 20
+
+
+class DamagedFileError(Exception):
+    """A file that does not hold what its name promises."""
+
+
+def file_name(key: PackedKey) -> str:
+    """A name for the key, the same in every process."""
+    return digest_of(json.dumps(_describe(key)).encode()).hex() + ".packed"
+
+
+def _describe(key: PackedKey) -> list[Any]:
+    content = key.content
+    return [content.digest.hex(), content.dtype, list(content.shape), key.layout, key.isa]
+
+
+def _header(key: PackedKey, data: memoryview) -> bytes:
+    text = json.dumps({"key": _describe(key), "nbytes": data.nbytes, "digest": digest_of(data).hex()}).encode()
+    rest = len(text).to_bytes(4, "little") + text
+    if len(rest) > HEADER_NBYTES - 24:
+        raise InvalidArgumentError(explain("key of a packed weight", accepted="up to 3 KiB of names", got=len(text)))
+    rest = rest.ljust(HEADER_NBYTES - 24, b"\0")
+    return MAGIC + digest_of(rest) + rest
+
+
+def write_file(descriptor: int, key: PackedKey, data: memoryview) -> None:
+    """Write a whole file, and wait until it is on the disk."""
+    for part in (memoryview(_header(key, data)), data):
+        start = 0
+        while start < part.nbytes:
+            start += os.write(descriptor, part[start : start + CHUNK_NBYTES])
+    os.fsync(descriptor)
+
+
+def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
+    """The packed weight of a file, mapped read-only, after all of it was checked.
+
+    Raises
+    ------
+    DamagedFileError
+        Something is not as it should be.
+    FileNotFoundError
+        There is none.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size < HEADER_NBYTES:
+            raise DamagedFileError("the file is cut short")
+        mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+    whole = np.frombuffer(mapped, np.uint8)
+    about = _read_header(whole[:HEADER_NBYTES].tobytes())
+    if about["key"] != _describe(key):
+        raise DamagedFileError(f"it holds {about['key'][-2:]}, not {[key.layout, key.isa]}")
+    blob = whole[HEADER_NBYTES:]
+    if blob.nbytes != about["nbytes"] or digest_of(blob.data).hex() != about["digest"]:
+        raise DamagedFileError("its bytes have changed")
+    buffer = ConstantBuffer(blob.ctypes.data, blob.nbytes, owner=blob)
+    buffer.freeze()
+    return buffer
+
+
+def _read_header(page: bytes) -> dict[str, Any]:
+    """What the first page says; checked, so that only files of this program's making are parsed."""
+    if page[:8] != MAGIC or page[8:24] != digest_of(page[24:]):
+        raise DamagedFileError("its first page has changed")
+    about: dict[str, Any] = json.loads(page[28 : 28 + int.from_bytes(page[24:28], "little")])
+    return about

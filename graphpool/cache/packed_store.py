@@ -1,0 +1,282 @@
+"""PackedStore: packed weights in files, mapped by any number of processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import uuid
+import warnings
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from ..errors import InvalidArgumentError, PerformanceWarning, explain
+from ._check import check_limit
+from ._fork import reset_in_child
+from ._packed_file import HEADER_NBYTES, DamagedFileError, file_name, map_file, write_file
+from ._stats import CacheStats
+from .identity import Fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ._handle import ConstantBuffer
+
+__all__ = ["PackedKey", "PackedStore"]
+
+
+class PackedKey(NamedTuple):
+    """What the bytes of a packed weight depend on: its content, the layout's id, the instruction set it is for."""
+
+    content: Fingerprint
+    layout: str
+    isa: str
+
+
+class _File(NamedTuple):
+    path: Path
+    nbytes: int
+    used_ns: int
+
+
+class PackedStore:
+    """Packed weights that outlive the process: each is packed once, and mapped read-only by all who need it.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder, made if need be, which only trusted users can write to: checksums find damage, not malice.
+    capacity_nbytes : int, str or None, default="4GiB"
+        Most bytes of all files, those being written included; None sets no bound. Unit: bytes.
+
+    Attributes
+    ----------
+    path : Path
+        As given.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `path` is not a folder, or the capacity is not a size.
+
+    Notes
+    -----
+    A file is written beside its place, flushed to the disk and then renamed, so readers see all of it or nothing. One
+    that is damaged, or is for another instruction set than its name says, is a miss with one warning, and is removed.
+    When the files exceed the capacity, those used longest ago, by any process, are removed; who has them mapped keeps
+    them. What killed writers left is removed by the next writer.
+    Ownership: a buffer keeps its mapping alive. Threads: safe, between processes as well, also after ``fork``. Cost: a
+    first `get` reads and checks the file, about 1 s for 1 GB; further ones, while a buffer of it lives, are a look-up.
+    Needs a file system with renaming and advisory locks (``flock``).
+    Source: the mapped weights of inference servers; atomic replacement as databases do it.
+    """
+
+    def __init__(self, path: str | Path, *, capacity_nbytes: int | str | None = "4GiB") -> None:
+        self.path = Path(path)
+        self._capacity_nbytes = check_limit(capacity_nbytes)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgumentError(explain(f"store at {path}", accepted="a folder", got=error)) from error
+        self._lock = threading.RLock()
+        self._mapped: WeakValueDictionary[str, ConstantBuffer] = WeakValueDictionary()
+        self._warned: set[str] = set()
+        self._hits = self._misses = self._evictions = self._declined = 0
+        reset_in_child(self)
+
+    @property
+    def capacity_nbytes(self) -> int | None:
+        """Most bytes of all files, or None. Unit: bytes."""
+        return self._capacity_nbytes
+
+    # ---- read
+
+    def get(self, key: PackedKey) -> ConstantBuffer | None:
+        """The packed weight, mapped read-only and aligned to a page, or None if there is none that can be trusted.
+
+        Parameters
+        ----------
+        key : PackedKey
+
+        Returns
+        -------
+        buffer : ConstantBuffer or None
+        """
+        name = file_name(key)
+        with self._lock:
+            buffer = self._mapped.get(name)
+        if buffer is None:
+            buffer = self._open(name, key)
+        with self._lock:
+            self._hits += buffer is not None
+            self._misses += buffer is None
+        return buffer
+
+    def _open(self, name: str, key: PackedKey) -> ConstantBuffer | None:
+        path = self.path / name
+        try:
+            buffer = map_file(path, key)
+        except FileNotFoundError:
+            return None
+        except DamagedFileError as error:
+            with suppress(OSError):
+                path.unlink()
+            self._warn(name, f"packed weight {path} is damaged and will be packed again: {error}")
+            return None
+        except OSError as error:
+            self._warn(name, f"packed weight {path} cannot be read: {error}")
+            return None
+        with suppress(OSError):
+            os.utime(path)  # the order of eviction; a store that only others may write to has its own
+        with self._lock:
+            return self._mapped.setdefault(name, buffer)
+
+    def _warn(self, name: str, message: str) -> None:
+        with self._lock:
+            if name in self._warned:
+                return
+            self._warned.add(name)
+        warnings.warn(message, PerformanceWarning, stacklevel=3)
+
+    # ---- write
+
+    def put(self, key: PackedKey, data: Any) -> bool:
+        """Write a packed weight, after removing those used longest ago if it would not fit.
+
+        Parameters
+        ----------
+        key : PackedKey
+        data : contiguous buffer
+            For instance an array or a `ConstantBuffer`.
+
+        Returns
+        -------
+        is_kept : bool
+            False if it can never fit, or the disk refuses it (with one warning).
+        """
+        name, view = file_name(key), memoryview(data).cast("B")
+        with self._lock:
+            if self._capacity_nbytes is not None and HEADER_NBYTES + view.nbytes > self._capacity_nbytes:
+                self._declined += 1
+                return False
+        try:
+            self._write(name, key, view)
+        except OSError as error:
+            self._warn(name, f"packed weight is not stored in {self.path}: {error}")
+            return False
+        return True
+
+    def _write(self, name: str, key: PackedKey, view: memoryview) -> None:
+        temporary = self.path / f"{uuid.uuid4().hex}.writing"
+        descriptor = self._reserve(temporary, HEADER_NBYTES + view.nbytes)
+        try:
+            write_file(descriptor, key, view)
+            temporary.replace(self.path / name)
+            self._sync_folder()
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _reserve(self, temporary: Path, nbytes: int) -> int:
+        """Make room, and a file of the full size, locked so that others see that its writer lives; its descriptor."""
+        with self._folder_lock():
+            self._make_room(nbytes)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.ftruncate(descriptor, nbytes)
+            return descriptor
+
+    def _make_room(self, nbytes: int) -> None:
+        """Remove what killed writers left, then files by their last use. Under the folder's lock."""
+        for path in self.path.glob("*.writing"):
+            _remove_if_orphaned(path)
+        if self._capacity_nbytes is None:
+            return
+        in_use = self.nbytes + nbytes
+        for file in sorted(self._files(), key=lambda file: file.used_ns):
+            if in_use <= self._capacity_nbytes:
+                break
+            self._evict(file)
+            in_use -= file.nbytes
+
+    def _evict(self, file: _File) -> None:
+        with suppress(FileNotFoundError):
+            file.path.unlink()
+        with self._lock:
+            self._evictions += 1
+            self._mapped.pop(file.path.name, None)
+
+    @contextmanager
+    def _folder_lock(self) -> Iterator[None]:
+        """Exclude other writers' reservations, in this process and in others; the system frees it if we are killed."""
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    # ---- observe and clear
+
+    def _files(self, *suffixes: str) -> list[_File]:
+        found = []
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.name.endswith(suffixes or ".packed"):
+                        about = entry.stat()
+                        found.append(_File(Path(entry.path), about.st_size, about.st_mtime_ns))
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """What all files take, those being written included. Unit: bytes."""
+        return sum(file.nbytes for file in self._files(".packed", ".writing"))
+
+    def __len__(self) -> int:
+        return len(self._files())
+
+    def clear(self) -> None:
+        """Remove all files; who has one mapped keeps it."""
+        with self._folder_lock():
+            for file in self._files():
+                self._evict(file)
+
+    def stats(self) -> CacheStats:
+        """The counters of this object, and the files of all processes."""
+        with self._lock:
+            return CacheStats(
+                hits=self._hits,
+                misses=self._misses,
+                evictions=self._evictions,
+                declined=self._declined,
+                entries=len(self),
+                nbytes=self.nbytes,
+                capacity=None,
+                capacity_nbytes=self._capacity_nbytes,
+            )
+
+    def __repr__(self) -> str:
+        return f"<PackedStore {self.path}: {len(self)} files, {self.nbytes} bytes>"
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = threading.RLock()
+
+
+def _remove_if_orphaned(path: Path) -> None:
+    """Remove a file that no living process is writing: then its lock is free."""
+    with suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()

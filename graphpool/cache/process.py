@@ -1,0 +1,236 @@
+"""The caches of this process, made when they are first used: of primitives, of compiled partitions, of constants.
+
+A capacity set by a function beats the environment variable, which is read once, which beats the default. Constants have
+one cache for each (engine kind, device index); a capacity set for a kind holds for each of its devices.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .. import config
+from ..errors import InvalidArgumentError, explain
+from ._fork import reset_in_child
+from .constants import ConstantTensorCache
+from .lru import LruCache
+from .policies import make_policy
+
+if TYPE_CHECKING:
+    from .policies import Policy
+
+__all__ = [
+    "ENGINE_KINDS",
+    "UNLIMITED_MB",
+    "compiled_partition_cache",
+    "constant_tensor_cache",
+    "get_compiled_partition_cache_capacity",
+    "get_constant_tensor_cache",
+    "get_constant_tensor_cache_capacity",
+    "get_primitive_cache_capacity",
+    "primitive_cache",
+    "set_compiled_partition_cache_capacity",
+    "set_constant_tensor_cache",
+    "set_constant_tensor_cache_capacity",
+    "set_primitive_cache_capacity",
+]
+
+ENGINE_KINDS = ("cpu", "gpu")
+MB = 2**20
+UNLIMITED_MB = (2**64 - 1) // MB
+"""What an unlimited capacity reads as, like oneDNN's largest size in megabytes. Unit: 2**20 bytes."""
+
+
+@dataclass(eq=False)
+class _Caches:
+    """All caches of the process. Its lock is held while they are made, never while they are used or flushed."""
+
+    lock: Any = field(default_factory=threading.RLock)
+    lru: dict[str, LruCache[Any, Any]] = field(default_factory=dict)
+    constants: dict[tuple[str, int], ConstantTensorCache] = field(default_factory=dict)
+    settings: dict[str, tuple[int, str | None]] = field(default_factory=dict)  # of kinds, by function: MB, policy
+
+    def __post_init__(self) -> None:
+        reset_in_child(self)
+
+    def _after_fork_in_child(self) -> None:
+        self.lock = threading.RLock()
+
+    def lru_cache(self, name: str) -> LruCache[Any, Any]:
+        with self.lock:
+            if name not in self.lru:
+                self.lru[name] = LruCache(config.get(f"{name}_capacity"), name=name.replace("_", " "))
+            return self.lru[name]
+
+    def setting(self, kind: str) -> tuple[int, str | None]:
+        return self.settings.get(kind) or _configured(kind)
+
+
+_caches = _Caches()
+
+
+# ---- primitives and compiled partitions
+
+
+def primitive_cache() -> LruCache[Any, Any]:
+    """The cache of primitives. Keys and values are the backends'."""
+    return _caches.lru_cache("primitive_cache")
+
+
+def compiled_partition_cache() -> LruCache[Any, Any]:
+    """The cache of compiled partitions."""
+    return _caches.lru_cache("compiled_partition_cache")
+
+
+def set_primitive_cache_capacity(entries: int, *, nbytes: int | str | None = None) -> None:
+    """Bound the cache of primitives; those used longest ago leave at once if they are too many.
+
+    Parameters
+    ----------
+    entries : int
+        Unit: entries; 0 disables the cache.
+    nbytes : int or str, optional
+        Unit: bytes; None sets no bound in bytes.
+
+    Raises
+    ------
+    InvalidArgumentError
+        No count or no size; nothing is changed.
+    """
+    primitive_cache().resize(entries, nbytes=nbytes)
+
+
+def get_primitive_cache_capacity() -> int:
+    """Most entries of the cache of primitives: 1024 unless set. Unit: entries."""
+    return primitive_cache().capacity
+
+
+def set_compiled_partition_cache_capacity(entries: int, *, nbytes: int | str | None = None) -> None:
+    """Bound the cache of compiled partitions; see `set_primitive_cache_capacity`."""
+    compiled_partition_cache().resize(entries, nbytes=nbytes)
+
+
+def get_compiled_partition_cache_capacity() -> int:
+    """Most entries of the cache of compiled partitions: 1024 unless set. Unit: entries."""
+    return compiled_partition_cache().capacity
+
+
+# ---- constants
+
+
+def constant_tensor_cache(kind: str, index: int = 0) -> ConstantTensorCache:
+    """The constant tensor cache of one device.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Unknown kind or impossible index, or the environment variable is malformed or names an unknown policy.
+    """
+    _check_device(kind, index)
+    with _caches.lock:
+        cache = _caches.constants.get((kind, index))
+        if cache is None:
+            megabytes, policy = _caches.setting(kind)
+            name = f"constant tensor cache of {kind}:{index}"
+            cache = ConstantTensorCache(_nbytes(megabytes), policy=policy, name=name)
+            _caches.constants[kind, index] = cache
+        return cache
+
+
+def set_constant_tensor_cache_capacity(
+    kind: str, megabytes: int | None, *, index: int | None = None, policy: str | Policy | None = None
+) -> None:
+    """Set how much memory constants may take on each device of a kind; safe at any moment, whatever runs.
+
+    All constants of these devices are evicted, also if the capacity grows; executions that use them end undisturbed.
+    `ConstantTensorCache.resize` changes a capacity without that.
+
+    Parameters
+    ----------
+    kind : {"cpu", "gpu"}
+    megabytes : int or None
+        For each device. Unit: 2**20 bytes; 0 disables the cache; None, or `UNLIMITED_MB` and more, sets no bound.
+    index : int, optional
+        One device; by default all of the kind, those to come included.
+    policy : str or Policy, optional
+        Who leaves a full cache: ``"no_evict"`` (at first), ``"lru"``, ``"cost"``, the name of an installed one, or an
+        object of your own, which serves one device only; None leaves the policy as it is.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Unknown kind, impossible index, no count, unknown policy, or an object for several devices; nothing is changed.
+    """
+    _check_device(kind, index or 0)
+    limit = _check_megabytes(megabytes)
+    if index is None and not isinstance(policy, str | None):
+        raise InvalidArgumentError(
+            explain("a policy object keeps the books of one cache", accepted="a name, or index= as well", got=policy)
+        )
+    make_policy(policy)  # refuses before anything is changed
+    if index is not None:
+        constant_tensor_cache(kind, index).set_capacity(_nbytes(limit), policy=policy)
+        return
+    with _caches.lock:
+        name = policy if isinstance(policy, str) else _caches.setting(kind)[1]
+        _caches.settings[kind] = (limit, name)
+        devices = [cache for (k, _), cache in _caches.constants.items() if k == kind]
+    for cache in devices:
+        cache.set_capacity(_nbytes(limit), policy=policy)
+
+
+def get_constant_tensor_cache_capacity(kind: str, index: int = 0) -> int:
+    """How much memory constants may take on a device. Unit: 2**20 bytes, rounded down; `UNLIMITED_MB` is no bound."""
+    nbytes = constant_tensor_cache(kind, index).capacity_nbytes
+    return UNLIMITED_MB if nbytes is None else nbytes // MB
+
+
+def set_constant_tensor_cache(flag: bool | int) -> None:
+    """Turn the constant tensor caches of all kinds on, with the configured or else no bound, or off; flushes them.
+
+    Parameters
+    ----------
+    flag : bool or {0, 1}
+
+    Raises
+    ------
+    InvalidArgumentError
+        Anything else; nothing is changed.
+    """
+    if not isinstance(flag, int) or flag not in (0, 1):
+        raise InvalidArgumentError(explain("flag", accepted="0 or 1", got=repr(flag)), flag=flag)
+    for kind in ENGINE_KINDS:
+        set_constant_tensor_cache_capacity(kind, _configured(kind)[0] if flag else 0)
+
+
+def get_constant_tensor_cache() -> bool:
+    """Whether the constant tensor cache of any kind is on."""
+    return any(get_constant_tensor_cache_capacity(kind) > 0 for kind in ENGINE_KINDS)
+
+
+def _configured(kind: str) -> tuple[int, str | None]:
+    """Megabytes and policy of a kind as the environment has them, or the defaults."""
+    found: tuple[int, str | None] = config.get("constant_tensor_cache_capacity").get(kind, (UNLIMITED_MB, None))
+    return found
+
+
+def _nbytes(megabytes: int) -> int | None:
+    return None if megabytes >= UNLIMITED_MB else megabytes * MB
+
+
+def _check_device(kind: str, index: int) -> None:
+    if kind not in ENGINE_KINDS:
+        raise InvalidArgumentError(explain("engine kind", accepted=", ".join(ENGINE_KINDS), got=repr(kind)), kind=kind)
+    if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+        raise InvalidArgumentError(explain("device index", accepted="an int >= 0", got=repr(index)), index=index)
+
+
+def _check_megabytes(megabytes: int | None) -> int:
+    if megabytes is None:
+        return UNLIMITED_MB
+    if not isinstance(megabytes, int) or isinstance(megabytes, bool) or megabytes < 0:
+        raise InvalidArgumentError(
+            explain("capacity", accepted="megabytes as an int >= 0, or None for no bound", got=repr(megabytes))
+        )
+    return min(megabytes, UNLIMITED_MB)

@@ -1,0 +1,49 @@
+"""A model with all shapes known: what an importer hands to the runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphpool.graph.graph import Graph
+
+__all__ = ["HostFunction", "ModelForm"]
+
+
+class HostFunction(Protocol):
+    """Runs an op that no backend runs. Called from any thread.
+
+    It gets the values of the op's inputs (arrays, or other objects for tensors of type ``undef``) and, for each output,
+    an array to write to, or None where the shape is not known before. It returns the output values; one that it wrote
+    in place is returned itself, and any other one is copied to where it belongs. Inputs must not be written or kept.
+    """
+
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """The values of the outputs."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelForm:
+    """A model specialised to given shapes.
+
+    Attributes
+    ----------
+    graph : Graph
+        Finalised. Shapes and types of all tensors are known, except of those that only host functions touch.
+    constants : mapping of int to value
+        Tensor id -> content; arrays are bound without a copy.
+    inputs, outputs : mapping of str to int
+        Name -> tensor id. An output may be an input or a constant, and two outputs may be one tensor.
+    host_functions : mapping of int to HostFunction
+        Op id -> what runs a ``Wildcard``.
+    """
+
+    graph: Graph
+    constants: Mapping[int, Any]
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    host_functions: Mapping[int, HostFunction]

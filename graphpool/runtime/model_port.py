@@ -1,0 +1,107 @@
+"""The inputs and outputs of a model: what they are, and whether a value fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
+
+if TYPE_CHECKING:
+    from graphpool.typing import DataType
+
+__all__ = ["ModelPort", "as_input", "check_shape", "describe_port"]
+
+
+@dataclass(frozen=True)
+class ModelPort:
+    """An input or output of a model.
+
+    Attributes
+    ----------
+    name : str
+    dtype : DataType or None
+        None for what is no tensor of numbers; such values pass unchecked.
+    shape : tuple of int, str or None; or None
+        A string names a symbolic dimension, None an unknown one; None in place of the tuple an unknown rank.
+    """
+
+    name: str
+    dtype: DataType | None
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is a number."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+
+def describe_port(port: ModelPort) -> str:
+    """Type and shape as messages write them: ``f32 [batch, 3]``."""
+    dims = "[...]" if port.shape is None else "[" + ", ".join("?" if d is None else str(d) for d in port.shape) + "]"
+    return f"{'object' if port.dtype is None else port.dtype} {dims}"
+
+
+def as_input(port: ModelPort, value: Any) -> Any:
+    """The value as a dense aligned array of the input's type; checked."""
+    if port.dtype is None:
+        return value
+    array = _as_array(port, value)
+    if array.dtype != port.dtype.numpy:
+        raise InvalidDataTypeError(
+            explain(
+                f"input {port.name!r}: data type",
+                accepted=port.dtype.numpy,
+                got=array.dtype,
+                hint=f"convert with .astype({str(port.dtype.numpy)!r})",
+            ),
+            input_name=port.name,
+        )
+    check_shape(port, array)
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        array = np.require(array, requirements=["C", "A"])
+    return array
+
+
+def _as_array(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
+    if type(value) is np.ndarray:
+        return value
+    try:
+        if isinstance(value, (np.ndarray, np.generic)):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        return np.asarray(memoryview(value))
+    except (TypeError, BufferError, ValueError, RuntimeError) as error:
+        accepted = f"an array of {describe_port(port)}, or an object with DLPack or the buffer protocol"
+        raise InvalidArgumentError(
+            explain(f"input {port.name!r}", accepted=accepted, got=type(value).__name__), input_name=port.name
+        ) from error
+
+
+def check_shape(port: ModelPort, array: np.ndarray[Any, Any]) -> None:
+    """Raise unless the array has the port's rank and fixed dimensions."""
+    wanted = port.shape
+    if wanted is None or array.shape == wanted:
+        return
+    if len(wanted) != array.ndim:
+        raise InvalidShapeError(
+            explain(
+                f"input {port.name!r}: rank {array.ndim}", accepted=describe_port(port), got=f"shape {array.shape}"
+            ),
+            input_name=port.name,
+            dim=None,
+        )
+    for dim, (expected, got) in enumerate(zip(wanted, array.shape, strict=True)):
+        if isinstance(expected, int) and expected != got:
+            raise InvalidShapeError(
+                explain(
+                    f"input {port.name!r}: dimension {dim} is {got}",
+                    accepted=f"{expected}, as in {describe_port(port)}",
+                    got=f"shape {array.shape}",
+                ),
+                input_name=port.name,
+                dim=dim,
+            )

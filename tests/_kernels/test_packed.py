@@ -1,0 +1,399 @@
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphpool._kernels import _dispatch
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.packed import pack_weights, packed_layout, packed_matmul, unpack_weights
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
+from graphpool.typing import dense_strides
+from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
+
+ISAS = _dispatch.isas()
+NUMPY = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "s8": np.int8, "u8": np.uint8}
+EPS = 2.0**-24
+
+
+def normal(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def integers(shape, dtype, seed=0):
+    info = np.iinfo(NUMPY[dtype])
+    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(NUMPY[dtype])
+
+
+def element_strides(array):
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
+def packed(b, dtype="f32", isa=None, b_dtype=None):
+    """b of shape (..., k, n), any strides, at most one batch axis, in panels: on guarded memory, odd task splits."""
+    (*batch, k, n), (*batch_strides, row, col) = b.shape, element_strides(b)
+    count = math.prod(batch)
+    call = pack_weights(
+        k, n, (row, col), dtype, isa, batch=count, batch_stride=sum(batch_strides), b_dtype=b_dtype
+    )  # fmt: skip
+    layout = packed_layout(k, n, dtype, isa, batch=count)
+    whole, part = guarded(layout.nbytes, np.uint8, fill=0x55)
+    run_in_steps(call, 2, b.ctypes.data, part)
+    assert (whole[:32] == 0x55).all()
+    assert (whole[-32:] == 0x55).all()
+    return part.copy()
+
+
+def bound(a, b, terms):
+    """How far a sum of products in f32, in any order, may lie from the exact one, and that."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return a @ b, (terms + 1) * EPS * (np.abs(a) @ np.abs(b)) + 1e-37
+
+
+def check(a, b, isa, *, row_stride=None):
+    """Multiply views a (m, k) and b (k, n) and compare with float64."""
+    (m, k), n = a.shape, b.shape[1]
+    row = n if row_stride is None else row_stride
+    call = packed_matmul((), m, n, k, element_strides(a), (row,), isa=isa)
+    out = run_checked(call, m * row, a.ctypes.data, packed(b, isa=isa), dst_index=2).reshape(m, row)
+    expected, error = bound(a, b, k)
+    assert (np.abs(out[:, :n] - expected) <= error).all()
+    assert np.isnan(out[:, n:]).all()
+    return call
+
+
+SIZES = [
+    (1, 1, 1), (1, 15, 3), (1, 16, 5), (1, 17, 2), (1, 128, 7), (1, 257, 31), (2, 31, 9), (2, 129, 16), (3, 97, 11),
+    (3, 33, 1), (4, 63, 13), (4, 64, 17), (5, 65, 4), (6, 32, 6), (6, 96, 2), (7, 47, 19), (8, 49, 8), (11, 23, 29),
+    (12, 8, 12), (13, 7, 10), (96, 5, 3), (97, 40, 5), (193, 131, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes_around_every_tile_edge(isa, size):
+    m, n, k = size
+    check(normal((m, k)), normal((k, n), 1), isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)], ids=str)
+def test_zero_sizes(isa, size):
+    m, n, k = size
+    check(normal((m, k)), normal((k, n)), isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_operands_by_any_strides(isa):
+    check(normal((37, 19)).T, normal((37, 70), 1), isa)
+    check(normal((19, 37)), normal((70, 37), 1).T, isa)
+    check(normal((20, 2, 30, 3))[:, 0, :, 1], normal((30, 3, 50, 2), 1)[:, 1, :, 1], isa)
+    check(normal((11, 30))[::-1], normal((30, 13))[:, ::-1], isa)
+    check(np.broadcast_to(normal((1, 30)), (11, 30)), np.broadcast_to(normal((30, 1)), (30, 13)), isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("m", [1, 3, 8, 20])
+def test_rows_of_dst_may_lie_apart(isa, m):
+    check(normal((m, 9)), normal((9, 33)), isa, row_stride=40)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_sums_in_parts_of_k_are_the_sums_of_few_rows(isa):
+    k, n = 26000, 40
+    a, b = normal((7, k)), normal((k, n), 1)
+    weights, many, few = packed(b, isa=isa), np.empty((7, n), np.float32), np.empty((1, n), np.float32)
+    run_all(packed_matmul((), 7, n, k, (k, 1), (n,), isa=isa), a, weights, many)
+    run_all(packed_matmul((), 1, n, k, (k, 1), (n,), isa=isa), a, weights, few)
+    np.testing.assert_array_equal(many[:1], few)
+    expected, error = bound(a, b, k)
+    assert (np.abs(many - expected) <= error).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_row_does_not_depend_on_the_number_of_rows(isa):
+    a, weights = normal((50, 70)), packed(normal((70, 300), 1), isa=isa)
+    results = []
+    for m in range(1, 51):
+        out = np.empty((m, 300), np.float32)
+        run_all(packed_matmul((), m, 300, 70, (70, 1), (300,), isa=isa), a, weights, out)
+        results.append(out)
+    assert all((out == results[-1][: len(out)]).all() for out in results)
+
+
+BATCHES = [
+    ((3, 4, 5), (3, 5, 6), (1,)), ((3, 4, 5), (5, 6), (0,)), ((3, 1, 5), (5, 6), (0,)), ((0, 4, 5), (5, 6), (0,)),
+    ((2, 3, 7, 5), (3, 5, 33), (0, 1)), ((2, 3, 7, 5), (2, 5, 33), (1, 0)), ((2, 1, 1, 9), (9, 40), (0, 0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("a_shape", "b_shape", "weight_strides"), BATCHES)
+def test_batches(isa, a_shape, b_shape, weight_strides):
+    a, b = normal(a_shape), normal(b_shape, 1)
+    (*batch, m, k), n = a_shape, b_shape[-1]
+    a_strides, c_strides = element_strides(a), dense_strides((*batch, m, n))[:-1]
+    call = packed_matmul(batch, m, n, k, a_strides, c_strides, weight_strides=weight_strides, isa=isa)
+    out = run_checked(call, math.prod(batch) * m * n, a, packed(b, isa=isa), dst_index=2).reshape(*batch, m, n)
+    if weight_strides == (1, 0):
+        b = b[:, None]
+    np.testing.assert_allclose(out, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-5)
+
+
+def test_batches_that_share_weights_fold_into_one_matrix():
+    shared = packed_matmul((8,), 5, 6, 5, (25, 5, 1), (30, 6))
+    assert shared.ntasks == 1
+    assert packed_matmul((8,), 5, 6, 5, (25, 5, 1), (30, 6), weight_strides=(1,)).ntasks == 8
+    assert packed_matmul((8,), 5, 6, 5, (50, 5, 1), (30, 6)).ntasks == 8
+    assert packed_matmul((8,), 5, 6, 5, (25, 5, 1), (30, 6), residual_strides=(60, 6)).ntasks == 8
+    assert packed_matmul((8,), 1, 6, 5, (50, 0, 1), (30, 6)).ntasks == 1
+
+
+# ---- what happens to a sum
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("size", [(1, 130, 5), (3, 17, 4), (5, 64, 9), (70, 33, 3), (9, 40, 20000)], ids=str)
+@pytest.mark.parametrize("clamp", [None, (0, math.inf), (-0.5, 6.0)])
+def test_bias_residual_and_clamp(isa, size, clamp):
+    m, n, k = size
+    a, b, bias, residual = normal((m, k)), normal((k, n), 1), normal(n, 2), normal((m, n + 3), 3)[:, :n]
+    call = packed_matmul((), m, n, k, (k, 1), (n,), bias=True, residual_strides=(n + 3,), clamp=clamp, isa=isa)
+    args = a, packed(b, isa=isa), bias, residual.ctypes.data
+    out = run_checked(call, m * n, *args, dst_index=4).reshape(m, n)
+    product, error = bound(a, b, k)
+    expected = np.clip(product + bias + residual, *(clamp or (-np.inf, np.inf)))
+    assert (np.abs(out - expected) <= error + 2 * EPS * (np.abs(product) + np.abs(bias) + np.abs(residual))).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_residual_may_be_dst_itself(isa):
+    m, n, k = 9, 40, 20000  # k in several parts
+    a, b, held = normal((m, k)), normal((k, n), 1), normal((m, n), 2)
+    out = held.copy()
+    run_all(packed_matmul((), m, n, k, (k, 1), (n,), residual_strides=(n,), isa=isa), a, packed(b, isa=isa), out, out)
+    np.testing.assert_allclose(out, a.astype(np.float64) @ b + held, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_nan_and_infinity_stay_in_their_row_and_pass_the_clamp(isa):
+    a, b = normal((7, 8)), normal((8, 50))
+    a[1, 3], a[2, 0] = np.nan, np.inf
+    out = np.empty((7, 50), np.float32)
+    run_all(packed_matmul((), 7, 50, 8, (8, 1), (50,), clamp=(-1, 1), isa=isa), a, packed(b, isa=isa), out)
+    assert np.isnan(out[1]).all()
+    assert (np.abs(out[2]) == 1).all()
+    assert np.isfinite(out[[0, 3, 4, 5, 6]]).all()
+
+
+def bias_relu(batch, m, n, dtype="f32", strides=None):
+    """max(accumulator + bias, 0) stored as `dtype`; argument 1 is the bias of shape (n,)."""
+    builder = EltwiseBuilder((*batch, m, n))
+    total = builder.binary("add", builder.acc(), builder.load(1, "f32", (*[0] * (len(batch) + 1), 1)))
+    builder.store(0, dtype, strides, builder.unary("relu", total))
+    return builder.epilogue()
+
+
+EPILOGUE_SIZES = [((), 1, 5, 3), ((), 7, 600, 20), ((), 300, 33, 4), ((3,), 5, 17, 0), ((2, 3), 70, 40, 9)]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("batch", "m", "n", "k"), EPILOGUE_SIZES)
+def test_epilogue_runs_on_every_result(isa, in_place, batch, m, n, k):
+    a, b, bias = normal((*batch, m, k)), normal((math.prod(batch), k, n), 1), normal(n, 2)
+    weight_strides = tuple(math.prod(batch[axis + 1 :]) for axis in range(len(batch)))
+    call = packed_matmul(
+        batch, m, n, k, element_strides(a), dense_strides((*batch, m, n))[:-1],
+        weight_strides=weight_strides, epilogue=bias_relu(batch, m, n), dst_needs_scratch=not in_place, isa=isa,
+    )  # fmt: skip
+    out = run_checked(call, math.prod(batch) * m * n, a, packed(b, isa=isa), bias, dst_index=2)
+    expected = np.maximum(a.astype(np.float64) @ b.reshape(*batch, k, n) + bias, 0)
+    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_epilogue_reads_what_bias_and_clamp_made_and_stores_another_type(isa):
+    m, n, k = 70, 33, 9
+    a, b, bias = normal((m, k)), normal((k, n), 1), normal(n, 2)
+    epilogue = bias_relu((), m, n, "s8", (1, m))
+    call = packed_matmul((), m, n, k, (k, 1), (n,), bias=True, clamp=(-1, 3), epilogue=epilogue, isa=isa)
+    out = np.full(m * n, -99, np.int8)
+    run_all(call, a, packed(b, isa=isa), bias, out, bias)
+    expected = np.rint(np.maximum(np.clip(a @ b + bias, -1, 3) + bias, 0))
+    assert (np.abs(out.reshape(n, m).T - expected) <= 1).all()
+
+
+# ---- packing
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "s8"])
+@pytest.mark.parametrize("size", [(1, 1), (5, 16), (33, 17), (64, 130), (7, 31), (0, 5), (5, 0)], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_unpacking_gives_back_every_bit(isa, dtype, size, transposed):
+    k, n = size
+    raw = integers((2, n, k) if transposed else (2, k, n), "u8")
+    b = np.ascontiguousarray(np.repeat(raw, np.dtype(NUMPY[dtype]).itemsize, -1)).view(NUMPY[dtype])
+    strides = (1, k) if transposed else (n, 1)
+    view = b.transpose(0, 2, 1) if transposed else b
+    whole, part = guarded(b.size, NUMPY[dtype], fill=3)
+    call = unpack_weights(k, n, strides, dtype, isa, batch=2, batch_stride=k * n)
+    run_in_steps(call, 2, packed(view, dtype, isa), part)
+    assert part.tobytes() == b.tobytes()
+    assert (whole[:32] == 3).all()
+    assert (whole[len(whole) - 32 :] == 3).all()
+
+
+def test_layout_ids_tell_types_and_panels_apart():
+    ids = {(dtype, isa): packed_layout(8, 8, dtype, isa).layout_id for dtype in ("f32", "bf16", "s8") for isa in ISAS}
+    panels = {isa: packed_layout(8, 8, isa=isa).panel for isa in ISAS}
+    assert len(set(ids.values())) == 3 * len(set(panels.values()))
+    assert packed_layout(768, 3072, isa="generic").nbytes == 768 * 3072 * 4
+    assert packed_layout(5, 3, "bf16", "generic", batch=4).nbytes == 4 * 64
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_packing_rounds_f32_to_bf16_to_nearest_even(isa):
+    b = normal((31, 50))
+    np.testing.assert_array_equal(packed(b, "bf16", isa, "f32"), packed(b.astype(ml_dtypes.bfloat16), "bf16", isa))
+
+
+# ---- narrower types
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("a_dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("size", [(1, 40, 7), (3, 130, 16), (7, 33, 9), (100, 65, 5), (4, 5, 0)], ids=str)
+def test_bf16(isa, a_dtype, size):
+    m, n, k = size
+    a = normal((m, k + 1)).astype(NUMPY[a_dtype])[:, :k]
+    b = normal((k, n), 1).astype(ml_dtypes.bfloat16)
+    call = packed_matmul((), m, n, k, (k + 1, 1), (n,), dtype="bf16", a_dtype=a_dtype, isa=isa)
+    out = run_checked(call, m * n, a.ctypes.data, packed(b, "bf16", isa), dst_index=2).reshape(m, n)
+    expected, error = bound(a.astype(ml_dtypes.bfloat16), b, k)
+    assert (np.abs(out - expected) <= 2 * error).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("a_dtype", ["f32", "bf16"])
+def test_bf16_transposed(isa, a_dtype):
+    a, b = normal((30, 9)).astype(NUMPY[a_dtype]).T, normal((40, 30), 1).astype(ml_dtypes.bfloat16).T
+    call = packed_matmul((), 9, 40, 30, (1, 9), (40,), dtype="bf16", a_dtype=a_dtype, isa=isa)
+    out = run_checked(call, 360, a.ctypes.data, packed(b, "bf16", isa), dst_index=2).reshape(9, 40)
+    expected, error = bound(a.astype(ml_dtypes.bfloat16), b, 30)
+    assert (np.abs(out - expected) <= 2 * error).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("a_dtype", ["u8", "s8"])
+@pytest.mark.parametrize("zero_points", [(0, 0), (13, 0), (-5, 7)])
+@pytest.mark.parametrize("size", [(1, 40, 7), (3, 130, 16), (7, 33, 9), (100, 65, 5), (4, 5, 0)], ids=str)
+def test_s8_sums_are_exact(isa, a_dtype, zero_points, size):
+    m, n, k = size
+    a, b = integers((k, m), a_dtype).T, integers((n, k), "s8", 1).T
+    a = a if m == 7 else np.ascontiguousarray(a)
+    scales = 2.0 ** (np.arange(n, dtype=np.float32) % 5 - 3)
+    call = packed_matmul(
+        (), m, n, k, element_strides(a), (n,), dtype="s8", a_dtype=a_dtype, zero_points=zero_points, isa=isa
+    )
+    out = run_checked(call, m * n, a.ctypes.data, packed(b, "s8", isa), scales, dst_index=3).reshape(m, n)
+    sums = (a.astype(np.int64) - zero_points[0]) @ (b.astype(np.int64) - zero_points[1])
+    np.testing.assert_array_equal(out, sums.astype(np.float32) * scales)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_s8_of_the_largest_operands_does_not_saturate(isa):
+    m, n, k = 2, 20, 2**15
+    a, b = np.full((m, k), 255, np.uint8), np.full((k, n), -128, np.int8)
+    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", isa=isa)
+    out = run_checked(call, m * n, a, packed(b, "s8", isa), np.ones(n, np.float32), dst_index=3)
+    assert (out == -128.0 * 255 * k).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["bf16", "s8"])
+def test_narrow_types_take_bias_residual_clamp_and_epilogue(isa, dtype):
+    m, n, k = 9, 70, 30
+    a = normal((m, k)) if dtype == "bf16" else integers((m, k), "u8")
+    b = normal((k, n), 1).astype(ml_dtypes.bfloat16) if dtype == "bf16" else integers((k, n), "s8", 1)
+    scales = [] if dtype == "bf16" else [np.full(n, 1e-4, np.float32)]
+    bias, residual, more = normal(n, 2), normal((m, n), 3), normal(n, 4)
+    call = packed_matmul(
+        (), m, n, k, (k, 1), (n,), dtype=dtype, bias=True, residual_strides=(n,), clamp=(-1, 1),
+        epilogue=bias_relu((), m, n), isa=isa,
+    )  # fmt: skip
+    weights = packed(b, dtype, isa)
+    out = run_checked(call, m * n, a, weights, *scales, bias, residual, more, dst_index=4 + len(scales))
+    product = a.astype(np.float64) @ b.astype(np.float64) * (scales[0] if scales else 1)
+    expected = np.maximum(np.clip(product + bias + residual, -1, 1) + more, 0)
+    np.testing.assert_allclose(out.reshape(m, n), expected, rtol=0.02, atol=0.1 if dtype == "bf16" else 1e-5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_random_geometry(data):
+    size = st.integers(1, 40)
+    m, n, k, batch = (data.draw(size) for _ in range(4))
+    isa = data.draw(st.sampled_from(ISAS))
+    a_order, b_order = data.draw(st.permutations(range(3))), data.draw(st.permutations(range(2)))
+    is_shared, gap = data.draw(st.booleans()), data.draw(st.integers(0, 2))
+    a = normal([(batch, m, k)[axis] for axis in a_order]).transpose(np.argsort(a_order))
+    b = normal([1 if is_shared else batch, *((k, n)[axis] for axis in b_order)], 1)
+    b = b.transpose(0, *(1 + np.argsort(b_order)))
+    row = n + gap
+    call = packed_matmul(
+        (batch,), m, n, k, element_strides(a), (m * row, row), weight_strides=(0 if is_shared else 1,), isa=isa
+    )
+    out = run_checked(call, batch * m * row, a.ctypes.data, packed(b, isa=isa), dst_index=2).reshape(batch, m, row)
+    expected, error = bound(a, b, k)
+    assert (np.abs(out[..., :n] - expected) <= error).all()
+    assert np.isnan(out[..., n:]).all()
+
+
+# ---- bad arguments
+
+GOOD = {"batch_shape": (), "m": 2, "n": 4, "k": 3, "a_strides": (3, 1), "c_strides": (4,)}
+
+
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [
+        (InvalidShapeError, {"m": -1}),
+        (InvalidShapeError, {"k": -1}),
+        (InvalidShapeError, {"a_strides": (1,)}),
+        (InvalidShapeError, {"c_strides": (3,)}),
+        (InvalidShapeError, {"weight_strides": (1,)}),
+        (InvalidShapeError, {"residual_strides": ()}),
+        (InvalidShapeError, {"batch_shape": (1,) * 11}),
+        (InvalidDataTypeError, {"dtype": "f16"}),
+        (InvalidDataTypeError, {"a_dtype": "bf16"}),
+        (InvalidDataTypeError, {"dtype": "s8", "a_dtype": "f32"}),
+        (InvalidArgumentError, {"clamp": (1, 0)}),
+        (InvalidArgumentError, {"clamp": (math.nan, 0)}),
+        (InvalidArgumentError, {"zero_points": (1, 0)}),
+        (UnsupportedError, {"k": 2**15 + 1, "dtype": "s8"}),
+        (UnsupportedError, {"isa": "z80"}),
+    ],
+)
+def test_bad_arguments_of_a_product_raise(error, change):
+    with pytest.raises(error):
+        packed_matmul(**(GOOD | change))
+
+
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [
+        (InvalidShapeError, {"k": -1}),
+        (InvalidShapeError, {"batch": -1}),
+        (InvalidShapeError, {"strides": (1,)}),
+        (InvalidDataTypeError, {"dtype": "u8"}),
+        (InvalidDataTypeError, {"b_dtype": "bf16"}),
+        (UnsupportedError, {"isa": "z80"}),
+    ],
+)
+def test_bad_arguments_of_packing_raise(error, change):
+    with pytest.raises(error):
+        pack_weights(**({"k": 2, "n": 4, "strides": (4, 1)} | change))

@@ -1,0 +1,245 @@
+import os
+import signal
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from graphpool.cache import Fingerprint, PackedKey, PackedStore, fingerprint
+from graphpool.errors import InvalidArgumentError, PerformanceWarning
+from tests.helpers.caches import together
+
+DATA = np.arange(3000, dtype=np.float32)
+HEADER_NBYTES = 4096
+FILE_NBYTES = HEADER_NBYTES + DATA.nbytes
+
+
+def make_key(number=0, layout="f32_k8n64", isa="avx512"):
+    return PackedKey(fingerprint(np.array([number])), layout, isa)
+
+
+def paths(store):
+    return sorted(store.path.glob("*.packed"))
+
+
+def test_what_was_put_is_found_by_another_object(tmp_path):
+    key = make_key()
+    assert PackedStore(tmp_path).get(key) is None
+    assert PackedStore(tmp_path / "deeper" / "store").put(key, DATA)
+    store = PackedStore(tmp_path / "deeper" / "store")
+    buffer = store.get(key)
+    assert np.array_equal(np.frombuffer(buffer, np.float32), DATA)
+    assert buffer.address % 4096 == 0
+    assert buffer.is_frozen
+    assert not np.frombuffer(buffer, np.uint8).flags.writeable
+    assert store.get(key) is buffer
+    stats = store.stats()
+    assert (stats.hits, stats.misses, stats.entries, stats.nbytes) == (2, 0, 1, FILE_NBYTES)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [make_key(1), make_key(layout="f32_k8n32"), make_key(isa="avx2"), PackedKey(Fingerprint(b"", "f32", ()), "", "")],
+)
+def test_every_part_of_the_key_counts(tmp_path, other):
+    store = PackedStore(tmp_path)
+    store.put(make_key(), DATA)
+    assert store.get(other) is None
+
+
+def test_nothing_to_store_is_a_file_too(tmp_path):
+    store = PackedStore(tmp_path)
+    assert store.put(make_key(), b"")
+    assert bytes(store.get(make_key())) == b""
+
+
+def test_a_second_put_replaces(tmp_path):
+    store = PackedStore(tmp_path)
+    store.put(make_key(), DATA)
+    old = store.get(make_key())
+    store.put(make_key(), DATA)
+    assert (len(store), store.nbytes) == (1, FILE_NBYTES)
+    assert np.array_equal(np.frombuffer(old, np.float32), DATA)
+
+
+# ---- damage
+
+
+def flip(position):
+    def damage(path):
+        data = bytearray(path.read_bytes())
+        data[position] ^= 1
+        path.write_bytes(data)
+
+    return damage
+
+
+DAMAGES = {
+    "magic": flip(0),
+    "header digest": flip(10),
+    "header text": flip(40),
+    "header padding": flip(4000),
+    "first byte": flip(HEADER_NBYTES),
+    "last byte": flip(-1),
+    "cut in the header": lambda path: os.truncate(path, 100),
+    "cut in the data": lambda path: os.truncate(path, FILE_NBYTES - 1),
+    "longer": lambda path: os.truncate(path, FILE_NBYTES + 1),
+    "empty": lambda path: os.truncate(path, 0),
+    "zeros": lambda path: path.write_bytes(bytes(FILE_NBYTES)),
+    "foreign": lambda path: path.write_bytes(b"hello" * 2000),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_a_miss_with_one_warning(tmp_path, damage):
+    store = PackedStore(tmp_path)
+    for _ in range(2):
+        store.put(make_key(), DATA)
+        DAMAGES[damage](paths(store)[0])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert store.get(make_key()) is None
+            assert store.get(make_key()) is None
+        assert paths(store) == []
+        assert [w.category for w in caught] in ([PerformanceWarning], [])
+    assert caught == []
+    store.put(make_key(), DATA)
+    assert np.array_equal(np.frombuffer(store.get(make_key()), np.float32), DATA)
+
+
+def test_a_file_for_another_instruction_set_is_a_miss_with_a_warning(tmp_path):
+    store = PackedStore(tmp_path)
+    store.put(make_key(isa="avx512"), DATA)
+    [wrong] = paths(store)
+    store.put(make_key(isa="avx2"), DATA)
+    [right] = [path for path in paths(store) if path != wrong]
+    wrong.replace(right)
+    with pytest.warns(PerformanceWarning, match="avx512.*not.*avx2"):
+        assert store.get(make_key(isa="avx2")) is None
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from graphpool.cache import PackedKey, PackedStore, _packed_file, fingerprint
+when, calls = sys.argv[2], []
+real_write, real_fsync, real_close = os.write, os.fsync, os.close
+def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+def write(descriptor, data):
+    calls.append(1)
+    if when == "middle" and len(calls) == 3:
+        die()
+    return real_write(descriptor, data)
+os.write = write
+if when == "flush":
+    os.fsync = die
+_packed_file.CHUNK_NBYTES = 4096
+store = PackedStore(sys.argv[1], capacity_nbytes=40_000)
+store.put(PackedKey(fingerprint(np.array([0])), "f32_k8n64", "avx512"), np.arange(3000, dtype=np.float32))
+"""
+
+
+@pytest.mark.parametrize("when", ["middle", "flush"])
+def test_a_killed_writer_leaves_nothing_that_is_trusted(tmp_path, when):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), when], check=False)
+    assert done.returncode == -signal.SIGKILL
+    store = PackedStore(tmp_path, capacity_nbytes=40_000)
+    assert (store.get(make_key()), len(store)) == (None, 0)
+    assert len(list(tmp_path.glob("*.writing"))) == 1
+    assert store.put(make_key(), DATA)
+    assert list(tmp_path.glob("*.writing")) == []
+    assert np.array_equal(np.frombuffer(store.get(make_key()), np.float32), DATA)
+
+
+def test_a_living_writer_is_left_alone(tmp_path, monkeypatch):
+    store, other = PackedStore(tmp_path), PackedStore(tmp_path)
+    real, seen = os.fsync, []
+
+    def fsync(descriptor):
+        if not seen:
+            seen.append(descriptor)
+            assert other.put(make_key(1), DATA)
+            assert len(list(tmp_path.glob("*.writing"))) == 1
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert store.put(make_key(0), DATA)
+    assert len(store) == 2
+
+
+# ---- bounds
+
+
+def test_what_was_used_longest_ago_leaves(tmp_path):
+    store = PackedStore(tmp_path, capacity_nbytes=3 * FILE_NBYTES)
+    for number in range(3):
+        store.put(make_key(number), DATA)
+        os.utime(paths(store)[0], ns=(number, number)) if number == 0 else None
+    for path in paths(store):
+        os.utime(path, ns=(5, 5))
+    held = store.get(make_key(0))
+    store.put(make_key(3), DATA)
+    store.put(make_key(4), DATA)
+    assert [store.get(make_key(n)) is not None for n in range(5)] == [True, False, False, True, True]
+    store.put(make_key(5), DATA)
+    store.put(make_key(6), DATA)
+    store.put(make_key(7), DATA)
+    assert np.array_equal(np.frombuffer(held, np.float32), DATA)
+    assert store.get(make_key(0)) is None
+    assert store.stats().evictions == 5
+
+
+def test_what_can_never_fit_is_declined(tmp_path):
+    store = PackedStore(tmp_path, capacity_nbytes=FILE_NBYTES)
+    store.put(make_key(0), DATA)
+    assert not store.put(make_key(1), np.arange(3001, dtype=np.float32))
+    assert (len(store), store.stats().declined) == (1, 1)
+    assert not PackedStore(tmp_path / "none", capacity_nbytes=0).put(make_key(), b"")
+
+
+def test_the_bound_holds_while_many_write(tmp_path, monkeypatch):
+    stores = [PackedStore(tmp_path, capacity_nbytes=4 * FILE_NBYTES) for _ in range(4)]
+    real, over = os.fsync, []
+
+    def fsync(descriptor):
+        real(descriptor)
+        over.append(stores[0].nbytes > 4 * FILE_NBYTES)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    together(4, lambda i: [stores[i].put(make_key(10 * i + n), DATA) for n in range(5)])
+    assert not any(over)
+    assert 1 <= len(stores[0]) <= 4
+
+
+def test_a_full_disk_is_a_warning(tmp_path, monkeypatch):
+    store = PackedStore(tmp_path)
+
+    def full(descriptor, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.warns(PerformanceWarning, match="No space left"):
+        assert not store.put(make_key(), DATA)
+    assert store.nbytes == 0
+
+
+def test_clear(tmp_path):
+    store = PackedStore(tmp_path)
+    store.put(make_key(), DATA)
+    held = store.get(make_key())
+    store.clear()
+    assert (len(store), store.get(make_key())) == (0, None)
+    assert np.array_equal(np.frombuffer(held, np.float32), DATA)
+
+
+def test_a_path_that_is_no_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidArgumentError, match="a folder"):
+        PackedStore(tmp_path / "file")
+    with pytest.raises(InvalidArgumentError):
+        PackedStore(tmp_path, capacity_nbytes=-1)
+    with pytest.raises(InvalidArgumentError):
+        PackedStore(tmp_path).put(make_key(layout="x" * 5000), DATA)

@@ -1,0 +1,71 @@
+"""Small ONNX models, and their comparison with the reference evaluator of the onnx package."""
+
+import numpy as np
+from onnx import ValueInfoProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import graphpool as gp
+
+TOLERANCE = {"float32": (2e-5, 2e-6), "float16": (4e-3, 4e-3)}
+"""Relative and absolute, by the output's type; other types must be equal."""
+
+
+def random_array(shape, dtype="float32", seed=0):
+    """Normal numbers, or small integers."""
+    rng = np.random.default_rng([seed, *shape])
+    if np.dtype(dtype).kind in "iu":
+        return rng.integers(0, 5, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def make_model(nodes, inputs, outputs, constants=(), *, opset=21, shapes=None, name="model"):
+    """A model of nodes, of example inputs by name, output names, and constants by name.
+
+    `shapes` replaces the examples' shapes in the model's declaration; outputs are declared by type and rank.
+    """
+    infos = [
+        helper.make_tensor_value_info(
+            key, helper.np_dtype_to_tensor_dtype(value.dtype), (shapes or {}).get(key, value.shape)
+        )
+        for key, value in inputs.items()
+    ]
+    results = [ValueInfoProto(name=key) for key in outputs]
+    tensors = [numpy_helper.from_array(np.asarray(value), key) for key, value in dict(constants).items()]
+    graph = helper.make_graph(nodes, name, infos, results, tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    for result, value in zip(model.graph.output, ReferenceEvaluator(model).run(None, inputs), strict=True):
+        elem_type = helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
+        result.type.CopyFrom(helper.make_tensor_type_proto(elem_type, [None] * np.ndim(value)))
+    return model
+
+
+def node_model(kind, inputs, *, constants=(), noutputs=1, opset=21, **attributes):
+    """A model of one node; inputs whose index is in `constants` become initialisers, None leaves an input out."""
+    names = ["" if value is None else f"x{k}" for k, value in enumerate(inputs)]
+    outputs = [f"y{k}" for k in range(noutputs)]
+    node = helper.make_node(kind, names, outputs, name=f"the_{kind}", **attributes)
+    given = {n: v for k, (n, v) in enumerate(zip(names, inputs, strict=True)) if n and k not in constants}
+    fixed = {n: v for k, (n, v) in enumerate(zip(names, inputs, strict=True)) if n and k in constants}
+    return make_model([node], given, outputs, fixed, opset=opset), given
+
+
+def check_against_evaluator(model, inputs):
+    """Run on graphpool and on the evaluator, compare, and return how many partitions the host ran."""
+    expected = ReferenceEvaluator(model).run(None, inputs)
+    with gp.onnx.load(model) as loaded:
+        got = loaded.run(inputs)
+        hosted = sum(not partition.is_supported for partition in loaded.partitions)
+    for result, wanted in zip(got.values(), expected, strict=True):
+        assert_close(result, wanted)
+    return hosted
+
+
+def assert_close(result, wanted):
+    """Equal types and shapes, and numbers within `TOLERANCE`."""
+    wanted = np.asarray(wanted)
+    assert result.dtype == wanted.dtype
+    assert result.shape == wanted.shape
+    rtol, atol = TOLERANCE.get(str(wanted.dtype), (0, 0))
+    np.testing.assert_allclose(
+        result.astype("float64"), wanted.astype("float64"), rtol=rtol, atol=atol * max(1, np.abs(wanted).max(initial=0))
+    )

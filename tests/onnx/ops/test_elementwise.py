@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+
+from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
+
+X = random_array((3, 4, 5)) * 3
+Y, ROW = random_array((3, 4, 5), seed=1), random_array((4, 1), seed=2)
+POSITIVE = np.abs(X) + 0.1
+
+UNARY = [
+    ("Abs", X, {}), ("Exp", X, {}), ("Log", POSITIVE, {}), ("Relu", X, {}), ("Sqrt", POSITIVE, {}), ("Tanh", X, {}),
+    ("Sigmoid", X, {}), ("Reciprocal", POSITIVE, {}), ("Round", X, {}), ("Mish", X, {}), ("HardSwish", X, {}),
+    ("Elu", X, {"alpha": 1.5}), ("LeakyRelu", X, {"alpha": 0.1}), ("LeakyRelu", X, {}),
+    ("HardSigmoid", X, {"alpha": 0.3, "beta": 0.4}), ("HardSigmoid", X, {}), ("Softplus", X, {}),
+    ("Gelu", X, {}), ("Gelu", X, {"approximate": "tanh"}), ("Neg", X, {}), ("Softsign", X, {}), ("Selu", X, {}),
+    ("Selu", X, {"alpha": 2.0, "gamma": 3.0}), ("Celu", X, {"alpha": 2.0}), ("ThresholdedRelu", X, {"alpha": 0.5}),
+    ("ThresholdedRelu", X, {}), ("Shrink", X, {"bias": 0.5, "lambd": 1.5}), ("Shrink", X, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "x", "attributes"), UNARY, ids=lambda v: v if isinstance(v, str) else "")
+def test_unary_runs_natively(kind, x, attributes):
+    assert check_against_evaluator(*node_model(kind, [x], opset=22, **attributes)) == 0
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("other", [Y, ROW, np.float32(2.5)], ids=["same", "broadcast", "scalar"])
+def test_binary_broadcasts(kind, other):
+    assert check_against_evaluator(*node_model(kind, [X, np.asarray(other)])) == 0
+    assert check_against_evaluator(*node_model(kind, [np.asarray(other), X], constants={0})) == 0
+
+
+@pytest.mark.parametrize("kind", ["Sum", "Max", "Min", "Mean"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_variadic(kind, count):
+    assert check_against_evaluator(*node_model(kind, [X, ROW, Y][:count])) == 0
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul"])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float64"])
+def test_other_types_are_left_to_the_host_or_are_exact(kind, dtype):
+    a, b = random_array((3, 4), dtype), random_array((4,), dtype, 1)
+    check_against_evaluator(*node_model(kind, [a, b]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_half_precision(dtype):
+    assert check_against_evaluator(*node_model("Mul", [X.astype(dtype), Y.astype(dtype)])) == 0
+
+
+@pytest.mark.parametrize("bounds", [(-1.0, 1.0), (-1.0, None), (None, 1.0), (None, None)])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_clip(bounds, is_constant):
+    inputs = [X, *(None if bound is None else np.array(bound, "float32") for bound in bounds)]
+    assert check_against_evaluator(*node_model("Clip", inputs, constants={1, 2} if is_constant else ())) == 0
+
+
+def test_clip_by_attributes():
+    assert check_against_evaluator(*node_model("Clip", [X], opset=6, min=-0.5, max=0.5)) == 0
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, -0.5, 0.0])
+def test_power_by_a_known_number(exponent):
+    model = node_model("Pow", [POSITIVE, np.array(exponent, "float32")], constants={1})
+    assert check_against_evaluator(*model) == 0
+
+
+def test_power_by_a_tensor_is_left_to_the_host():
+    assert check_against_evaluator(*node_model("Pow", [POSITIVE, Y])) == 1
+
+
+@pytest.mark.parametrize("slope", [(5,), (4, 1), (1,), (3, 4, 5)])
+def test_prelu_broadcasts_the_slope_to_the_last_dimensions(slope):
+    assert check_against_evaluator(*node_model("PRelu", [X, random_array(slope, seed=3)])) == 0
+
+
+@pytest.mark.parametrize("kind", ["GreaterOrEqual", "LessOrEqual", "Greater", "Less", "Equal"])
+def test_comparison(kind):
+    check_against_evaluator(*node_model(kind, [np.round(X), np.round(Y)]))
+
+
+def test_where():
+    assert check_against_evaluator(*node_model("Where", [X > 0, X, ROW])) == 0
+
+
+@pytest.mark.parametrize(("source", "target", "hosted"), [
+    ("float32", 10, 0), ("float16", 1, 0), ("float32", 7, 1), ("int64", 1, 1), ("float32", 1, 0),
+])  # fmt: skip
+def test_cast(source, target, hosted):
+    assert check_against_evaluator(*node_model("Cast", [(X * 4).astype(source)], to=target)) == hosted
+
+
+def test_dropout_and_identity_do_nothing():
+    assert check_against_evaluator(*node_model("Dropout", [X])) == 0
+    assert check_against_evaluator(*node_model("Identity", [X])) == 0

@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+
+from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
+
+X = np.abs(random_array((3, 4, 5))) + 0.1
+KINDS = ["ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+         "ReduceLogSum", "ReduceLogSumExp"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("axes", [[1], [-1, 0], None])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_axes_as_an_input(kind, axes, keepdims):
+    inputs = [X] if axes is None else [X, np.array(axes, "int64")]
+    assert check_against_evaluator(*node_model(kind, inputs, keepdims=keepdims)) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_axes_as_an_attribute(kind):
+    assert check_against_evaluator(*node_model(kind, [X], opset=11, axes=[0, 2])) == 0
+
+
+def test_no_axes_may_mean_no_reduction():
+    model = node_model("ReduceSum", [X, np.array([], "int64")], constants={1}, noop_with_empty_axes=1)
+    assert check_against_evaluator(*model) == 1
+
+
+def test_a_sum_of_exponentials_does_not_overflow():
+    assert check_against_evaluator(*node_model("ReduceLogSumExp", [X * 200])) == 0

@@ -1,0 +1,126 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import graphpool as gp
+from tests.helpers.onnx_models import check_against_evaluator, make_model, node_model, random_array
+
+X = random_array((3, 4))
+
+
+def test_a_static_model_is_compiled_when_it_is_loaded():
+    with gp.onnx.load(node_model("Relu", [X])[0]) as model:
+        assert model.stats().forms == 1
+        assert [p.is_supported for p in model.partitions] == [True]
+
+
+def test_unsupported_ops_are_named_when_the_host_may_not_help():
+    model, _ = node_model("Det", [random_array((3, 3))])
+    with pytest.raises(
+        gp.UnsupportedError, match=r"node 'the_Det' \(Det\) is not supported; load with fallback=True"
+    ) as e:
+        gp.onnx.load(model, fallback=False)
+    assert (e.value.node, e.value.op_type) == ("the_Det", "Det")
+
+
+def test_an_op_that_nobody_runs_is_named():
+    model, _ = node_model("Relu", [X])
+    model.graph.node[0].domain = "acme"
+    model.opset_import.append(helper.make_opsetid("acme", 1))
+    with pytest.raises(gp.UnsupportedError, match=r"node 'the_Relu': nothing runs Relu of domain 'acme'"):
+        gp.onnx.load(model)
+
+
+def test_shapes_that_do_not_fit_name_the_node():
+    model, _ = node_model("Add", [X, random_array((3, 4), seed=1)])
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 5
+    with pytest.raises(gp.InvalidShapeError, match=r"node 'the_Add' \(Add\)"):
+        gp.onnx.load(model)
+
+
+def test_the_engine_is_the_users_or_the_models_own():
+    model, _ = node_model("Relu", [X])
+    with gp.Engine("cpu", threads=1) as engine:
+        with gp.onnx.load(model, engine=engine) as loaded:
+            assert loaded.engine is engine
+        assert not engine.is_closed
+        with pytest.raises(gp.InvalidArgumentError, match="belong to the engine"):
+            gp.onnx.load(model, engine=engine, threads=2)
+    loaded = gp.onnx.load(model, threads=1, memory_limit="64MiB")
+    assert loaded.engine.threads == 1
+    assert loaded.engine.memory_limit == 64 * 2**20
+    loaded.close()
+    assert loaded.engine.is_closed
+
+
+def test_a_model_that_fails_to_compile_leaves_nothing_open():
+    model, _ = node_model("Det", [random_array((3, 3))])
+    with gp.Engine("cpu") as engine:
+        with pytest.raises(gp.UnsupportedError):
+            gp.onnx.load(model, engine=engine, fallback=False)
+        assert engine.stats().current_nbytes == 0
+
+
+def test_importing_graphpool_does_not_import_onnx():
+    code = "import sys, graphpool; graphpool.Model; import graphpool.onnx; sys.exit('onnx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_onnx_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(gp.UnsupportedError, match=r"install the extra graphpool\[onnx\]"):
+        gp.onnx.load(b"")
+
+
+def test_host_and_native_partitions_work_together():
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Det", ["a"], ["d"]),
+        helper.make_node("Mul", ["a", "d"], ["b"]),
+        helper.make_node("Sin", ["b"], ["c"]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    x = random_array((3, 4))
+    model = make_model(nodes, {"x": x}, ["y", "a"], {"w": random_array((4, 3), seed=1)})
+    assert check_against_evaluator(model, {"x": x}) == 2
+
+
+def test_control_flow_runs_on_the_host_with_what_it_captures():
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(kind, ["h"], ["r"])], name, [], [helper.make_tensor_value_info("r", 1, [3, 4])]
+        )
+        for name, kind in (("then", "Neg"), ("else", "Relu"))
+    }
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["h"]),
+        helper.make_node("If", ["flag"], ["z"], **branches),
+        helper.make_node("Exp", ["z"], ["y"]),
+    ]
+    for flag in (True, False):
+        inputs = {"x": X, "flag": np.array(flag)}
+        check_against_evaluator(make_model(nodes, inputs, ["y"]), inputs)
+
+
+def test_outputs_may_be_inputs_constants_and_one_another():
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Identity", ["w"], ["fixed"]),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Identity", ["r"], ["again"]),
+    ]
+    model = make_model(nodes, {"x": X}, ["same", "fixed", "r", "again"], {"w": X + 1})
+    with gp.onnx.load(model) as loaded:
+        results = loaded.run({"x": X})
+    for name, wanted in {"same": X, "fixed": X + 1, "r": np.maximum(X, 0), "again": np.maximum(X, 0)}.items():
+        np.testing.assert_array_equal(results[name], wanted)
+    arrays = [X, *results.values()]
+    assert not any(np.shares_memory(a, b) for k, a in enumerate(arrays) for b in arrays[:k])
+
+
+def test_shapes_that_depend_on_content_pass_through_the_host():
+    nodes = [helper.make_node("NonZero", ["x"], ["i"]), helper.make_node("Cast", ["i"], ["y"], to=1)]
+    check_against_evaluator(make_model(nodes, {"x": X}, ["y"]), {"x": np.round(X)})

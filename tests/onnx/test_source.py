@@ -1,0 +1,144 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import external_data_helper, helper, numpy_helper
+
+import graphpool as gp
+from graphpool.onnx.source import captured_names, read_model
+from tests.helpers.onnx_models import make_model, random_array
+
+W = random_array((64, 8))
+
+
+@pytest.fixture
+def model():
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    return make_model([node], {"x": random_array((3, 64))}, ["y"], {"w": W}, name="tiny")
+
+
+@pytest.fixture
+def external(model, tmp_path):
+    """The model with its weight in a file beside it."""
+    path = tmp_path / "tiny.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def test_every_kind_of_source_gives_the_same_model(model, tmp_path):
+    path = tmp_path / "tiny.onnx"
+    onnx.save(model, path)
+    for source in (model, model.SerializeToString(), path, str(path)):
+        found = read_model(source)
+        assert [port.name for port in found.inputs] == ["x"]
+        assert found.inputs[0].shape == (3, 64)
+        np.testing.assert_array_equal(found.constants["w"], W)
+        assert found.opsets == {"": 21}
+
+
+def test_a_given_proto_is_not_changed(model):
+    before = model.SerializeToString()
+    read_model(model)
+    assert model.SerializeToString() == before
+
+
+def test_constants_are_read_only(model):
+    with pytest.raises(ValueError, match="read-only"):
+        read_model(model).constants["w"][0] = 1
+
+
+def test_external_data_is_mapped(external):
+    found = read_model(external).constants["w"]
+    np.testing.assert_array_equal(found, W)
+    base = found
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    assert isinstance(base, np.memmap)
+
+
+def test_missing_external_data_names_tensor_and_file(external):
+    (external.parent / "weights.bin").unlink()
+    with pytest.raises(gp.InvalidArgumentError, match=r"tensor 'w': file 'weights.bin' is missing") as caught:
+        read_model(external)
+    assert caught.value.tensor_name == "w"
+    assert caught.value.location == "weights.bin"
+
+
+def test_short_external_data_says_how_much_is_missing(external):
+    (external.parent / "weights.bin").write_bytes(bytes(100))
+    with pytest.raises(gp.InvalidArgumentError, match=rf"too short; accepted: {W.nbytes} bytes.*got: 100 bytes"):
+        read_model(external)
+
+
+def test_external_data_needs_the_path(external):
+    with pytest.raises(gp.InvalidArgumentError, match=r"'w'.*load the model by its path"):
+        read_model(external.read_bytes())
+
+
+def test_external_data_must_lie_beside_the_model(model, tmp_path):
+    (tmp_path / "secret.bin").write_bytes(W.tobytes())
+    tensor = model.graph.initializer[0]
+    external_data_helper.set_external_data(tensor, "../secret.bin", 0, W.nbytes)
+    tensor.ClearField("raw_data")
+    (tmp_path / "inner").mkdir()
+    path = tmp_path / "inner" / "tiny.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(gp.InvalidArgumentError, match="outside the model's folder"):
+        read_model(path)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 10, 0.5, 0.99])
+def test_truncated_files_are_refused(model, tmp_path, keep):
+    data = model.SerializeToString()
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(data[: keep if isinstance(keep, int) else int(len(data) * keep)])
+    with pytest.raises(gp.InvalidArgumentError, match=r"cut\.onnx' is no valid ONNX model"):
+        read_model(path)
+
+
+def test_other_files_are_refused():
+    for data in (b"", b"PK\x03\x04 a zip file", b"{}", bytes(1000)):
+        with pytest.raises(gp.InvalidArgumentError, match="no valid ONNX model"):
+            read_model(data)
+    with pytest.raises(gp.InvalidArgumentError, match=r"accepted: a path, bytes or an onnx.ModelProto; got: int"):
+        read_model(3)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.onnx"):
+        read_model(tmp_path / "none.onnx")
+
+
+def test_a_malformed_graph_is_refused(model):
+    model.graph.node[0].input[0] = "nowhere"
+    with pytest.raises(gp.InvalidArgumentError, match=r"'tiny' is no valid ONNX model.*nowhere"):
+        read_model(model)
+
+
+def test_an_initialiser_that_is_also_an_input_is_a_constant(model):
+    model.graph.input.append(helper.make_tensor_value_info("w", 1, W.shape))
+    found = read_model(model)
+    assert [port.name for port in found.inputs] == ["x"]
+
+
+def test_functions_of_the_model_are_inlined(model):
+    body = [helper.make_node("Relu", ["a"], ["b"]), helper.make_node("Neg", ["b"], ["c"])]
+    model.functions.append(helper.make_function("mine", "Twist", ["a"], ["c"], body, [helper.make_opsetid("", 21)]))
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    model.graph.node[0].output[0] = "h"
+    model.graph.node.append(helper.make_node("Twist", ["h"], ["y"], domain="mine"))
+    assert [node.op_type for node in read_model(model).nodes] == ["MatMul", "Relu", "Neg"]
+    x = random_array((3, 64))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_allclose(loaded.run({"x": x})["y"], -np.maximum(x @ W, 0), rtol=1e-4, atol=1e-5)
+
+
+def test_captured_names_are_those_of_the_outer_scope():
+    inner = helper.make_graph(
+        [helper.make_node("Add", ["outer", "own"], ["sum"])],
+        "inner",
+        [],
+        [helper.make_tensor_value_info("sum", 1, None)],
+        [numpy_helper.from_array(np.float32(1), "own")],
+    )
+    node = helper.make_node("If", ["condition"], ["y"], then_branch=inner, else_branch=inner)
+    assert captured_names(node) == ["outer"]

@@ -1,0 +1,326 @@
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool.memory import HostResource, StatisticsResource
+from graphpool.runtime.model import Model
+from graphpool.runtime.model_form import ModelForm
+from graphpool.runtime.model_port import ModelPort
+from graphpool.typing import DataType
+
+W = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def specialise(shapes, contents):
+    """relu(x W) * 2 by a host function, + x W again: three partitions, two of them native."""
+    rows = shapes["x"][0]
+    x = gp.LogicalTensor(0, "f32", (rows, 4))
+    w = gp.LogicalTensor(1, "f32", (4, 3), property="constant")
+    h, r, d, y = (gp.LogicalTensor(k, "f32", (rows, 3)) for k in (2, 3, 4, 5))
+    graph = gp.Graph("cpu")
+    graph.add_op(gp.Op(0, "MatMul", [x, w], [h]))
+    graph.add_op(gp.Op(1, "ReLU", [h], [r]))
+    graph.add_op(gp.Op(2, "Wildcard", [r], [d], "twice"))
+    graph.add_op(gp.Op(3, "Add", [d, h], [y]))
+    graph.finalize()
+    return ModelForm(graph, {1: W}, {"x": 0}, {"y": 5}, {2: twice})
+
+
+def twice(inputs, outputs):
+    return [np.multiply(inputs[0], 2, out=outputs[0])]
+
+
+def expected(x):
+    h = x @ W
+    return np.maximum(h, 0) * 2 + h
+
+
+def make_model(engine, **options):
+    inputs = [ModelPort("x", DataType.F32, ("rows", 4))]
+    return Model(inputs, [ModelPort("y", DataType.F32, ("rows", 3))], specialise, engine, **options)
+
+
+@pytest.fixture
+def engine():
+    with gp.Engine("cpu", allocator=StatisticsResource(HostResource())) as engine:
+        yield engine
+
+
+@pytest.fixture
+def model(engine):
+    with make_model(engine) as model:
+        yield model
+
+
+def batch(rows, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, 4)).astype(np.float32)
+
+
+def test_native_and_host_partitions_give_the_result(model):
+    x = batch(5)
+    results = model.run({"x": x})
+    assert list(results) == ["y"]
+    np.testing.assert_allclose(results["y"], expected(x), rtol=1e-5, atol=1e-5)
+    assert [p.is_supported for p in model.partitions].count(False) == 1
+
+
+def test_results_are_fresh_arrays(model):
+    first = model.run({"x": batch(5)})["y"]
+    kept = first.copy()
+    model.run({"x": batch(5, 1)})
+    np.testing.assert_array_equal(first, kept)
+    assert first.flags.writeable
+
+
+@pytest.mark.parametrize("change", ["read-only", "transposed", "strided", "dlpack", "unaligned", "memoryview"])
+def test_every_kind_of_input(model, change):
+    x = batch(5)
+    given = {
+        "read-only": x.copy(), "transposed": np.asfortranarray(x), "strided": np.repeat(x, 2, axis=1)[:, ::2],
+        "dlpack": OnlyDLPack(x), "unaligned": unaligned(x), "memoryview": memoryview(x),
+    }[change]  # fmt: skip
+    if change == "read-only":
+        given.flags.writeable = False
+    before = x.copy()
+    np.testing.assert_allclose(model.run({"x": given})["y"], expected(x), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(x, before)
+
+
+class OnlyDLPack:
+    """An array of another library."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+def unaligned(array):
+    raw = np.empty(array.nbytes + 1, np.uint8)[1:]
+    raw[:] = array.view(np.uint8).reshape(-1)
+    return raw.view(array.dtype).reshape(array.shape)
+
+
+def test_missing_and_unknown_inputs_are_named(model):
+    with pytest.raises(
+        gp.InvalidArgumentError, match=r"input 'x' is missing; accepted: inputs \['x'\]; got: \['z'\]"
+    ) as e:
+        model.run({"z": batch(5)})
+    assert e.value.input_name == "x"
+    with pytest.raises(gp.InvalidArgumentError, match="unknown input 'z'"):
+        model.run({"x": batch(5), "z": batch(5)})
+    with pytest.raises(gp.InvalidArgumentError, match=r"a mapping with the keys \['x'\]; got: list"):
+        model.run([batch(5)])
+
+
+def test_a_wrong_type_is_named(model):
+    with pytest.raises(
+        gp.InvalidDataTypeError, match=r"input 'x': data type; accepted: float32; got: float64; convert"
+    ):
+        model.run({"x": batch(5).astype(np.float64)})
+    with pytest.raises(gp.InvalidArgumentError, match=r"input 'x'; accepted: an array of f32 \[rows, 4\].*got: list"):
+        model.run({"x": [[1.0, 2.0, 3.0, 4.0]]})
+
+
+def test_a_wrong_shape_names_input_and_dimension(model):
+    with pytest.raises(
+        gp.InvalidShapeError, match=r"input 'x': dimension 1 is 5; accepted: 4.*got: shape \(2, 5\)"
+    ) as e:
+        model.run({"x": np.zeros((2, 5), np.float32)})
+    assert (e.value.input_name, e.value.dim) == ("x", 1)
+    with pytest.raises(gp.InvalidShapeError, match=r"input 'x': rank 1; accepted: f32 \[rows, 4\]"):
+        model.run({"x": np.zeros(4, np.float32)})
+
+
+def test_nothing_was_run_after_a_refusal(model):
+    for bad in (np.zeros(4, np.float32), batch(5).astype(int)):
+        with pytest.raises(gp.InvalidArgumentError):
+            model.run({"x": bad})
+    assert model.stats().runs == 0
+
+
+def test_forms_are_found_again_and_the_least_recent_one_goes(engine):
+    with make_model(engine, capacity=2) as model:
+        for rows in (1, 2, 1, 3, 1, 2):
+            x = batch(rows)
+            np.testing.assert_allclose(model.run({"x": x})["y"], expected(x), rtol=1e-5, atol=1e-5)
+        stats = model.stats()
+    assert (stats.hits, stats.misses, stats.evictions, stats.forms, stats.runs) == (2, 4, 2, 2, 6)
+
+
+def test_an_evicted_form_gives_its_memory_back(engine):
+    with make_model(engine, capacity=1) as model:
+        for rows in (1000, 10):
+            model.run({"x": batch(rows)})
+        assert engine.resource.stats().current_nbytes == model.stats().arena_nbytes < 1000 * 3 * 4
+
+
+def test_the_prediction_is_what_the_engine_hands_out(engine, model):
+    predicted = model.predict_peak({"x": (100, 4)})
+    assert engine.resource.stats().current_nbytes == 0
+    model.run({"x": batch(100)})
+    stats = model.stats()
+    assert engine.resource.stats().peak_nbytes == stats.arena_nbytes
+    assert predicted == stats.arena_nbytes + stats.constants_nbytes
+    assert stats.constants_nbytes == W.nbytes
+
+
+def test_a_prediction_needs_the_shapes(model):
+    with pytest.raises(gp.InvalidArgumentError, match=r"input 'x' is not static \(f32 \[rows, 4\]\); give its shape"):
+        model.predict_peak()
+    with pytest.raises(gp.InvalidShapeError, match="dimension 1 is 5"):
+        model.predict_peak({"x": (3, 5)})
+    with pytest.raises(gp.InvalidArgumentError, match="unknown input 'z'"):
+        model.predict_peak({"z": (3, 5)})
+
+
+def test_threads_run_one_model_side_by_side(model):
+    failures = []
+    start = threading.Barrier(8)
+
+    def work(seed):
+        start.wait()
+        for k in range(40):
+            x = batch(1 + (seed + k) % 3 * 50, seed * 100 + k)
+            if not np.allclose(model.run({"x": x})["y"], expected(x), rtol=1e-4, atol=1e-4):
+                failures.append((seed, k))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    stats = model.stats()
+    assert (stats.runs, stats.misses, stats.forms) == (320, 3, 3)
+
+
+def test_closing_while_others_run_lets_them_finish(engine):
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(inputs, outputs):
+        entered.set()
+        assert go_on.wait(10)
+        return twice(inputs, outputs)
+
+    def specialise_slowly(shapes, contents):
+        form = specialise(shapes, contents)
+        return ModelForm(form.graph, form.constants, form.inputs, form.outputs, {2: slow})
+
+    inputs = [ModelPort("x", DataType.F32, ("rows", 4))]
+    model = Model(inputs, [ModelPort("y", DataType.F32, None)], specialise_slowly, engine)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(model.run({"x": batch(5)})["y"]))
+    thread.start()
+    assert entered.wait(10)
+    model.close()
+    go_on.set()
+    thread.join()
+    np.testing.assert_allclose(results[0], expected(batch(5)), rtol=1e-5, atol=1e-5)
+    assert engine.resource.stats().current_nbytes == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_runs_though_a_thread_held_the_locks(model):
+    x = batch(5)
+    model.run({"x": x})
+    with model._lock, model._compiling:
+        child = os.fork()
+        if child == 0:
+            for rows in (5, 6):
+                good = np.allclose(model.run({"x": batch(rows)})["y"], expected(batch(rows)), atol=1e-4)
+                if not good:
+                    os._exit(1)
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_closed_model_refuses(engine):
+    model = make_model(engine)
+    model.run({"x": batch(5)})
+    model.close()
+    model.close()
+    assert model.is_closed
+    assert engine.resource.stats().current_nbytes == 0
+    with pytest.raises(gp.StateError, match=r"model is closed; load the model again"):
+        model.run({"x": batch(5)})
+    with pytest.raises(gp.StateError, match="closed"):
+        _ = model.partitions
+
+
+def test_closing_the_engine_closes_the_model():
+    engine = gp.Engine("cpu")
+    model = make_model(engine)
+    engine.close()
+    assert model.is_closed
+
+
+def test_an_open_model_that_is_collected_warns(engine):
+    with pytest.warns(ResourceWarning, match="never closed"):
+        make_model(engine).__del__()
+
+
+def test_idle_memory_can_be_given_back(engine, model):
+    x = batch(100)
+    model.run({"x": x})
+    assert model.trim() > 0
+    assert engine.resource.stats().current_nbytes == 0
+    np.testing.assert_allclose(model.run({"x": x})["y"], expected(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_limit_is_held_and_named():
+    with gp.Engine("cpu", memory_limit="4KiB") as engine, make_model(engine) as model:
+        with pytest.raises(gp.OutOfMemoryError):
+            model.run({"x": batch(10_000)})
+        x = batch(2)
+        np.testing.assert_allclose(model.run({"x": x})["y"], expected(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_failing_host_function_is_named_and_the_model_lives_on(engine):
+    broken = True
+
+    def fragile(inputs, outputs):
+        if broken:
+            raise ZeroDivisionError("no")
+        return twice(inputs, outputs)
+
+    def specialise_fragile(shapes, contents):
+        form = specialise(shapes, contents)
+        return ModelForm(form.graph, form.constants, form.inputs, form.outputs, {2: fragile})
+
+    inputs = [ModelPort("x", DataType.F32, ("rows", 4))]
+    with Model(inputs, [ModelPort("y", DataType.F32, None)], specialise_fragile, engine) as model:
+        with pytest.raises(gp.BackendError, match="the host function of twice failed; got: ZeroDivisionError: no"):
+            model.run({"x": batch(5)})
+        broken = False
+        np.testing.assert_allclose(model.run({"x": batch(5)})["y"], expected(batch(5)), rtol=1e-5, atol=1e-5)
+
+
+def test_a_failing_specialisation_leaves_nothing(engine):
+    def fail(shapes, contents):
+        raise gp.UnsupportedError("not today")
+
+    inputs = [ModelPort("x", DataType.F32, ("rows", 4))]
+    with Model(inputs, [], fail, engine) as model:
+        with pytest.raises(gp.UnsupportedError, match="not today"):
+            model.run({"x": batch(5)})
+        assert model.stats().forms == 0
+
+
+def test_repr_shows_ports_and_state(engine):
+    model = make_model(engine, name="tiny")
+    assert repr(model) == "Model('tiny', (x: f32 [rows, 4]) -> (y: f32 [rows, 3]))"
+    model.close()
+    assert repr(model).endswith(", closed)")
+
+
+def test_capacity_is_checked(engine):
+    with pytest.raises(gp.InvalidArgumentError, match="capacity; accepted: an int of at least 1; got: 0"):
+        make_model(engine, capacity=0)
