@@ -91,24 +91,30 @@ def wake_latency(lanes, pause_s):
     return best
 
 
-def throughput(threads_of_python, seconds=2.0):
-    """Executions a second of one compiled product by so many Python threads, each with a stream of its own."""
-    counts = [0] * threads_of_python
+def throughput(nthreads, seconds=2.0):
+    """One compiled product executed by Python threads, each with a stream of its own.
+
+    Returns executions a second, processor time of one in milliseconds, and the processors that were had: on a machine
+    that others use too, only the second tells whether threads disturb one another.
+    """
+    counts, busy_s = [0] * nthreads, [0.0] * nthreads
     with prepared(product, 1) as (bind, _):
         calls = [bind() for _ in counts]
         end = time.perf_counter() + seconds
 
         def work(i):
+            start = time.thread_time()
             while time.perf_counter() < end:
                 calls[i]()
                 counts[i] += 1
+            busy_s[i] = time.thread_time() - start
 
-        workers = [threading.Thread(target=work, args=[i]) for i in range(threads_of_python)]
+        workers = [threading.Thread(target=work, args=[i]) for i in range(nthreads)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-    return sum(counts) / seconds
+    return sum(counts) / seconds, sum(busy_s) / sum(counts) * 1e3, sum(busy_s) / seconds
 
 
 def step_cost(threads):
@@ -147,8 +153,9 @@ def main():
         with prepared(build, 1) as (one, _), prepared(build, 2) as (two, _):
             alone, shared = best_us([one(), two()])
         print(f"{name}: {alone:.0f} us on 1 lane, {shared:.0f} us on 2, {alone / shared:.2f} times as fast")
-    rates = {n: throughput(n) for n in (1, 2, 8)}
-    print("executions/s by Python threads, threads=1:", ", ".join(f"{n}: {rate:.1f}" for n, rate in rates.items()))
+    for nthreads in (1, 2, 8):
+        rate, cpu_ms, cpus = throughput(nthreads)
+        print(f"{nthreads} Python threads, threads=1: {rate:.1f}/s, {cpu_ms:.1f} ms each, on {cpus:.2f} processors")
 
 
 if __name__ == "__main__":
