@@ -6,15 +6,17 @@ The loops are C, compiled for this very processor when a benchmark asks for them
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["best_time", "cpu_time", "dot_rate", "read_rate"]
+__all__ = ["best_time", "best_times", "cpu_time", "dot_rate", "read_rate"]
 
 _SOURCE = r"""
 #include <string.h>
@@ -102,15 +104,21 @@ def cpu_time() -> float:
     return time.thread_time_ns() * 1e-9
 
 
-def best_time(work: object, seconds: float) -> float:
-    """The least processor time of a call of `work`, over `seconds` of them, at least five. Unit: seconds."""
-    best, end, calls = np.inf, time.monotonic() + seconds, 0
-    while calls < 5 or time.monotonic() < end:
-        start = cpu_time()
-        work()  # type: ignore[operator]
-        best = min(best, cpu_time() - start)
-        calls += 1
-    return float(best)
+def best_times(works: Sequence[Callable[[], object]], seconds: float) -> list[float]:
+    """The least processor time of each of `works`, run in turn for `seconds`, at least five times. Unit: seconds."""
+    best, end, rounds = [math.inf] * len(works), time.monotonic() + seconds, 0
+    while rounds < 5 or time.monotonic() < end:
+        for number, work in enumerate(works):
+            start = cpu_time()
+            work()
+            best[number] = min(best[number], cpu_time() - start)
+        rounds += 1
+    return best
+
+
+def best_time(work: Callable[[], object], seconds: float) -> float:
+    """`best_times` of one."""
+    return best_times([work], seconds)[0]
 
 
 def dot_rate(dtype: str, seconds: float = 0.3) -> float | None:
