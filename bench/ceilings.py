@@ -123,11 +123,12 @@ def best_time(work: Callable[[], object], seconds: float) -> float:
 
 def dot_rate(dtype: str, seconds: float = 0.3) -> float | None:
     """Operations per second (a multiply-add is two) of f32 FMA, or of dot products of bf16 or bytes (None: no such)."""
-    library, steps = _library(), 20_000
+    library, steps = _library(), 100_000
     if not hasattr(library, dtype):
         return None
     loop = getattr(library, dtype)
-    return 2 * _TERMS[dtype] * library.lanes() * steps / best_time(lambda: loop(steps), seconds)
+    took = best_time(lambda: loop(steps), seconds) - best_time(lambda: loop(0), 0.02)
+    return float(2 * _TERMS[dtype] * library.lanes() * steps / took)
 
 
 def read_rate(nbytes: int, *, copies: int = 1, seconds: float = 0.3) -> float:
@@ -135,8 +136,8 @@ def read_rate(nbytes: int, *, copies: int = 1, seconds: float = 0.3) -> float:
     library, room = _library(), np.ones((copies, max(nbytes // 4, 1)), np.float32)
     turn = [0]
 
-    def read() -> None:
+    def read(length: int) -> None:
         turn[0] = (turn[0] + 1) % copies
-        library.read_all(room[turn[0]].ctypes.data, room.shape[1])
+        library.read_all(room[turn[0]].ctypes.data, length)
 
-    return nbytes / best_time(read, seconds)
+    return nbytes / (best_time(lambda: read(room.shape[1]), seconds) - best_time(lambda: read(0), 0.02))
