@@ -241,7 +241,9 @@ cdef class Tensor:
         if lt.size == 0:
             return np.empty(lt.shape, dtype)
         strides = [stride * dtype.itemsize for stride in lt.strides]
-        return np.lib.stride_tricks.as_strided(raw.view(dtype), lt.shape, strides, writeable=not self.is_readonly)
+        array = np.ndarray(lt.shape, dtype, raw, strides=strides)  # as_strided does not know 8-bit floats
+        array.flags.writeable = not self.is_readonly
+        return array
 
     def __array__(self, dtype=None, copy=None):
         return np.array(self.numpy(), dtype=dtype, copy=copy)

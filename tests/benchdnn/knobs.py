@@ -54,14 +54,14 @@ class Facts:
 
 def build(path: Path, knobs: dict[str, str]) -> gp.Graph:
     """The graph of a case under knobs, not finalised; tensors are strided and have known shapes."""
-    ops, tensors, fpmath = _load(path)
+    ops, originals, fpmath = _load(path)
     ops = [replace(op, attrs=dict(op.attrs)) for op in ops]
-    tensors = {number: replace(facts) for number, facts in tensors.items()}
+    tensors = {number: replace(facts) for number, facts in originals.items()}
     _change_kinds(ops, tensors, _pairs(knobs.get("op-kind")))
     _change_shapes(ops, tensors, knobs)
     _change_attrs(ops, knobs.get("op-attrs"))
     _infer(ops, tensors)
-    _fit_scales(ops, tensors)
+    _fit_scales(ops, tensors, originals)
     _change_types(ops, tensors, knobs)
     for number, prop in _pairs(knobs.get("tensor-property")).items():
         tensors[number].property = prop
@@ -191,16 +191,15 @@ def _op(op: Ported, lts: dict[int, gp.LogicalTensor]) -> gp.Op:
     return made.with_attrs(get_schema(op.kind).complete(made.label, op.attrs))
 
 
-def _fit_scales(ops: list[Ported], tensors: dict[int, Facts]) -> None:
-    """Powers of two, and as many as there are channels now."""
+def _fit_scales(ops: list[Ported], tensors: dict[int, Facts], originals: dict[int, Facts]) -> None:
+    """Scales as powers of two, and one a channel where the shape has changed."""
     for op in ops:
         if op.kind not in ("Quantize", "Dequantize"):
             continue
         scales, zps = op.attrs["scales"], op.attrs.get("zps") or ()
-        count = len(scales)
-        if op.attrs.get("qtype") == "per_channel":
-            channels = tensors[op.inputs[0]].shape[op.attrs.get("axis", 1)]
-            count = channels if count % channels else count
+        count, shape = len(scales), tensors[op.inputs[0]].shape
+        if op.attrs.get("qtype") == "per_channel" and shape != originals[op.inputs[0]].shape:
+            count = shape[op.attrs.get("axis", 1)]
         op.attrs["scales"] = tuple(2.0 ** math.ceil(math.log2(scales[k % len(scales)])) for k in range(count))
         if zps:
             op.attrs["zps"] = tuple(zps[k % len(zps)] for k in range(count))

@@ -117,7 +117,8 @@ PATTERNS = (
     Pattern("concat", 8.2, "concat", OpNode("Concat", supports, inputs={ANY_PORT: OPERAND}), (LAST,)),
     Pattern("shuffle", 8.2, "shuffle", OpNode("StaticReshape", supports),
             (OpNode("StaticTranspose", supports), OpNode("StaticReshape", supports))),
-    Pattern("reorder_post_ops", 8.1, "reorder_post_ops", OpNode(MOVES, supports, inputs={0: OPERAND}), (POST_OPS, LAST)),
+    Pattern("reorder_post_ops", 8.1, "reorder_post_ops", OpNode(MOVES, supports, inputs={0: OPERAND}),
+            (MOVE, MOVE, POST_OPS, LAST)),
     Pattern("eltwise_post_ops", 8.0, "eltwise_post_ops", OpNode(ELTWISE, supports, inputs={ANY_PORT: OPERAND}),
             (POST_OPS, MOVE, LAST)),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._kernels.eltwise import EltwiseBuilder
+from ...errors import UnsupportedError, explain
 from ...typing import DataType
 from .support import is_integer
 
@@ -79,6 +80,8 @@ class Region:
         """Numbers that are known now: one for all, or one for each index of `axis`."""
         if len(numbers) == 1:
             return self.builder.const(float(numbers[0]))
+        if len(numbers) != self.shape[axis]:
+            raise UnsupportedError(explain("scales of a channel axis", accepted=self.shape[axis], got=len(numbers)))
         return self.load_along(self.lowering.literal(np.asarray(numbers, np.float32)), axis)
 
     def _load(self, value: Value, strides: Sequence[int]) -> Any:
