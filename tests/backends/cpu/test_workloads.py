@@ -44,7 +44,7 @@ def test_writes_its_outputs_and_nothing_else(engine, name):
     stream = gp.Stream(engine)
     for partition in builder.graph.get_partitions():
         inputs = [lt.replace(shape=values[lt.id].shape) for lt in partition.input_ports]
-        compiled = partition.compile(inputs, partition.output_ports, engine)
+        compiled = partition.compile(inputs, partition.output_ports, engine, scratch="none")
         tensors = []
         for lt in inputs:
             array = np.array(values[lt.id])
