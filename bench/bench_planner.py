@@ -1,6 +1,7 @@
-"""How small are plans, and how long do they take?
+"""Question: how small are plans, and how long do they take.
 
-Greedy passes run on large inputs, the exact search on MiniMalloc's hard cases. ``python bench/bench_planner.py [folder] [deadline in seconds]`` prints the table; pytest-benchmark runs the rest.
+Greedy passes run on large inputs, the exact search on MiniMalloc's hard cases. ``python bench/bench_planner.py [folder]
+[deadline in seconds]`` prints the table; pytest-benchmark runs the rest.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""What does a warm lease cost, also when threads share the pool?
+"""Question: what does a warm lease cost, also when threads share the pool.
 
 The baseline is a fresh allocation of the same size in the same process.
 """

@@ -7,6 +7,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from ._version import __version__ as __version__
 from .errors import (
     BackendError,
     CapacityWarning,
@@ -31,8 +32,6 @@ if _TYPE_CHECKING:
     from .graph import Graph, LogicalTensor, Op, Partition
     from .memory import CallbackResource as Allocator
     from .runtime import CompiledPartition, Engine, Event, Model, Stream, Tensor
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "UNKNOWN_DIM",

@@ -250,10 +250,16 @@ def _partition(partition: gp.Partition, implementations: Sequence[str]) -> Repor
 
 
 def _cache_stats(model: Model) -> Report:
-    stats = model.stats()
+    from .cache import primitive_cache
+
+    stats, primitives = model.stats(), primitive_cache().stats()
     return {
         "specialised_forms": {
             "hits": stats.hits, "misses": stats.misses, "evictions": stats.evictions, "entries": stats.forms,
+        },
+        "primitives": {
+            "hits": primitives.hits, "misses": primitives.misses, "evictions": primitives.evictions,
+            "entries": primitives.entries, "nbytes": primitives.nbytes,
         },
     }  # fmt: skip
 

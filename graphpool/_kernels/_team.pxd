@@ -20,8 +20,8 @@ cdef class Team:
     cdef int64_t closed
     cdef readonly int64_t nlanes
     cdef object __weakref__
-    # Become the owner: the number of lanes that a region of up to `lanes` lanes has, at least 2; or 0, and no owner, when
-    # another thread owns the team, or there is but one lane. Never blocks.
+    # Become the owner: the number of lanes that a region of up to `lanes` lanes has, at least 2; or 0, and no owner,
+    # when another thread owns the team, or there is but one lane. Never blocks.
     cdef int64_t enter(self, int64_t lanes) noexcept nogil
     # Run a region; to be called by the owner with what `enter` returned, any number of times.
     cdef void run(self, int64_t lanes, gp_lane_fn fn, void *context) noexcept nogil

@@ -45,8 +45,8 @@ cdef extern from *:
 
 MAX_LANES = 1024
 
-# About what waking a sleeper takes here (28 us), so that no wait costs much more than twice the best one (Karlin et al.,
-# 1991). Lanes that outnumber the processors look 16 times and sleep: who spins there keeps away whom it waits for.
+# About what waking a sleeper takes here (28 us), so that no wait costs much more than twice the best one (Karlin et
+# al., 1991). Lanes that outnumber the processors look 16 times and sleep: who spins there keeps away whom it waits for.
 cdef int64_t SPIN_NS = 20_000
 
 _teams = weakref.WeakSet()

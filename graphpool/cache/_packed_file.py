@@ -1,9 +1,9 @@
 """The file of one packed weight: a page that says what follows, then the bytes, for mapping.
 
     0      magic, 8 bytes
-    8      BLAKE2b-128 of the rest of the page
+    8      digest of the rest of the page
     24     length of the JSON text, 4 bytes, little-endian
-    28     JSON: the key, the number of bytes that follow and their BLAKE2b-128; zeros up to the end of the page
+    28     JSON: the key, the number of bytes that follow and their digest; zeros up to the end of the page
     4096   the packed weight
 
 A file is trusted only if all of it is as its checksums say, so what a killed writer or a failing disk left is a miss.
@@ -11,7 +11,6 @@ A file is trusted only if all of it is as its checksums say, so what a killed wr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import os
@@ -21,6 +20,7 @@ import numpy as np
 
 from ..errors import InvalidArgumentError, explain
 from ._handle import ConstantBuffer
+from .identity import digest_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,11 +40,7 @@ class DamagedFileError(Exception):
 
 def file_name(key: PackedKey) -> str:
     """A name for the key, the same in every process."""
-    return _digest(json.dumps(_describe(key)).encode()).hex() + ".packed"
-
-
-def _digest(data: Any) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
+    return digest_of(json.dumps(_describe(key)).encode()).hex() + ".packed"
 
 
 def _describe(key: PackedKey) -> list[Any]:
@@ -53,12 +49,12 @@ def _describe(key: PackedKey) -> list[Any]:
 
 
 def _header(key: PackedKey, data: memoryview) -> bytes:
-    text = json.dumps({"key": _describe(key), "nbytes": data.nbytes, "digest": _digest(data).hex()}).encode()
+    text = json.dumps({"key": _describe(key), "nbytes": data.nbytes, "digest": digest_of(data).hex()}).encode()
     rest = len(text).to_bytes(4, "little") + text
     if len(rest) > HEADER_NBYTES - 24:
         raise InvalidArgumentError(explain("key of a packed weight", accepted="up to 3 KiB of names", got=len(text)))
     rest = rest.ljust(HEADER_NBYTES - 24, b"\0")
-    return MAGIC + _digest(rest) + rest
+    return MAGIC + digest_of(rest) + rest
 
 
 def write_file(descriptor: int, key: PackedKey, data: memoryview) -> None:
@@ -93,7 +89,7 @@ def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
     if about["key"] != _describe(key):
         raise DamagedFileError(f"it holds {about['key'][-2:]}, not {[key.layout, key.isa]}")
     blob = whole[HEADER_NBYTES:]
-    if blob.nbytes != about["nbytes"] or _digest(blob.data).hex() != about["digest"]:
+    if blob.nbytes != about["nbytes"] or digest_of(blob.data).hex() != about["digest"]:
         raise DamagedFileError("its bytes have changed")
     buffer = ConstantBuffer(blob.ctypes.data, blob.nbytes, owner=blob)
     buffer.freeze()
@@ -102,7 +98,7 @@ def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
 
 def _read_header(page: bytes) -> dict[str, Any]:
     """What the first page says; checked, so that only files of this program's making are parsed."""
-    if page[:8] != MAGIC or page[8:24] != _digest(page[24:]):
+    if page[:8] != MAGIC or page[8:24] != digest_of(page[24:]):
         raise DamagedFileError("its first page has changed")
     about: dict[str, Any] = json.loads(page[28 : 28 + int.from_bytes(page[24:28], "little")])
     return about

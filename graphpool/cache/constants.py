@@ -199,10 +199,11 @@ class ConstantTensorCache:
             if landed:
                 with self._lock:
                     return self._hit(entry, buffer, handle)
-        self._let_go(left)
         if reserved is None:
             return Reservation(Outcome.DECLINED)
-        return Reservation(Outcome.PRODUCE, producing=(self, reserved, handle))
+        reservation = Reservation(Outcome.PRODUCE, producing=(self, reserved, handle))
+        self._let_go(left)  # if a callback is interrupted, the reservation dies and wakes those who wait
+        return reservation
 
     def _hit(self, entry: Entry, buffer: ConstantBuffer, handle: ConstantHandle | None) -> Reservation:
         """Count a hit; the entry may have left meanwhile, then the buffer is good all the same. Under the lock."""

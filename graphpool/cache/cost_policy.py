@@ -25,6 +25,9 @@ PATIENCE = 2.0
 MARGIN = 1.4
 """How much more a newcomer must save than its victims: evicting costs a production that keeping would not."""
 
+STALENESS = 8
+"""The order of victims is sorted anew after (kept entries / this) uses; a newcomer is weighed by present numbers."""
+
 
 @dataclass(slots=True)
 class _Mean:
@@ -58,7 +61,8 @@ class CostPolicy:
 
     Notes
     -----
-    Threads: called under its cache's lock. Cost: O(n log n) for n kept entries when the cache is full, O(1) otherwise.
+    Threads: called under its cache's lock. Cost, for n kept entries: O(1) while there is room; when the
+    cache is full O(log n) on average, and O(n log n) after an exchange.
     Source: value per byte with ageing follows GreedyDual-Size (P. Cao, S. Irani, 1997) and GreedyDual-Size-Frequency
     (L. Cherkasova, 1998); the frequency is replaced by the interval between uses, as LRU-K has it (O'Neil and others,
     1993), because the plain methods evict in loops.
@@ -70,6 +74,8 @@ class CostPolicy:
         self._now = 0.0
         self._typical = _Mean(HORIZON**2)  # of the intervals of all keys: what is expected of a key without one
         self._kept: dict[Hashable, _Use] = {}
+        self._order: list[Hashable] | None = None  # of victims, as it was at `_order_time`
+        self._order_time = 0.0
         self._ghosts: OrderedDict[Hashable, _Use] = OrderedDict()  # seen, not kept; the oldest first
 
     def on_insert(self, item: Item) -> None:
@@ -78,6 +84,7 @@ class CostPolicy:
         if use is None or use.last != self._now:
             use = self._see(item, use)
         self._kept[item.key] = use
+        self._order = None
 
     def on_hit(self, key: Hashable, count: int) -> None:
         """Count `count` uses."""
@@ -87,10 +94,14 @@ class CostPolicy:
     def on_remove(self, key: Hashable) -> None:
         """Remember the key for a while."""
         self._remember(key, self._kept.pop(key))
+        self._order = None
 
     def victims(self) -> Iterable[Hashable]:
         """Least saved time per byte first."""
-        return sorted(self._kept, key=lambda key: self._worth(self._kept[key]) / max(self._kept[key].nbytes, 1))
+        if self._order is None or self._now - self._order_time > len(self._order) / STALENESS:
+            density = {key: self._worth(use) / max(use.nbytes, 1) for key, use in self._kept.items()}
+            self._order, self._order_time = sorted(density, key=density.__getitem__), self._now
+        return self._order
 
     def admits(self, item: Item, victims: Sequence[Hashable]) -> bool:
         """Whether the newcomer saves more than its victims together."""

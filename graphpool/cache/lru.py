@@ -157,8 +157,7 @@ class LruCache(Generic[K, V]):
                 with self._lock:
                     self._hits += 1
                 return value
-        self._callbacks.run(victims)
-        return producer() if flight is None else self._produce(flight, key, producer)
+        return producer() if flight is None else self._produce(flight, key, producer, victims)
 
     def _hit(self, key: K) -> object:
         """The value, now the most recently used one, or `_NONE`. Under the lock."""
@@ -182,8 +181,9 @@ class LruCache(Generic[K, V]):
         self._flights_nbytes += nbytes
         return flight, victims
 
-    def _produce(self, flight: Flight[V], key: K, producer: Callable[[], V]) -> V:
+    def _produce(self, flight: Flight[V], key: K, producer: Callable[[], V], victims: list[tuple[K, V]]) -> V:
         try:
+            self._callbacks.run(victims)  # before the newcomer takes memory
             value = producer()
         except BaseException as error:
             with self._lock:

@@ -138,7 +138,7 @@ class PackedStore:
             if name in self._warned:
                 return
             self._warned.add(name)
-        warnings.warn(message, PerformanceWarning, stacklevel=4)
+        warnings.warn(message, PerformanceWarning, stacklevel=3)
 
     # ---- write
 

@@ -115,6 +115,10 @@ def clairvoyant(trace: Sequence[Item], capacity_nbytes: int) -> Clairvoyant:
     capacity_nbytes : int
         Unit: bytes.
 
+    Returns
+    -------
+    bounds : Clairvoyant
+
     Notes
     -----
     Cost: O(n log n) for the bound, O(n x mean interval) for the other, for n accesses.

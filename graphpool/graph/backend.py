@@ -50,6 +50,7 @@ class Backend(Protocol):
         inputs: Sequence[LogicalTensor],
         outputs: Sequence[LogicalTensor],
         engine: Any,
+        scratch: str,
     ) -> Any:
         """A compiled partition for complete inputs and completed outputs, both in the caller's order."""
         ...

@@ -59,9 +59,7 @@ def _match_upstream(wanted: Upstream, view: GraphView, source: int, reader: int,
     return found
 
 
-def match_cluster(
-    cluster: Cluster, view: GraphView, anchor: int, free: Sequence[bool]
-) -> tuple[list[int], list[int]]:
+def match_cluster(cluster: Cluster, view: GraphView, anchor: int, free: Sequence[bool]) -> tuple[list[int], list[int]]:
     """The ops of a cluster around `anchor`, and the border ops that it feeds; empty when it is none."""
     inside = _grow_inside(cluster, view, anchor, free)
     feeding = {n for m in inside for n in view.predecessors(m) if free[n] and cluster.border.fits(view.ops[n])}

@@ -97,7 +97,14 @@ class Partition:
         """Name of the backend that compiles it."""
         return None if self._backend is None else self._backend.name
 
-    def compile(self, inputs: Iterable[LogicalTensor], outputs: Iterable[LogicalTensor], engine: Any) -> Any:
+    def compile(
+        self,
+        inputs: Iterable[LogicalTensor],
+        outputs: Iterable[LogicalTensor],
+        engine: Any,
+        *,
+        scratch: str = "primitive",
+    ) -> Any:
         """Compile for given shapes and layouts.
 
         Parameters
@@ -111,6 +118,9 @@ class Partition:
             chooses the layout.
         engine : Engine
             Of the partition's kind.
+        scratch : {"primitive", "shared", "none"}, default="primitive"
+            Where executions have their temporaries: in a pool reserved with the cached primitive, which `close`
+            returns to it; in arenas that all partitions of the engine share; or in memory allocated for each run.
 
         Returns
         -------
@@ -125,10 +135,12 @@ class Partition:
             A port without a tensor, a data type other than the port's, an unknown or contradictory shape.
         StateError
             The engine is of another kind or closed.
+        OutOfMemoryError
+            The engine has no memory for the pool.
 
         Notes
         -----
-        Threads: safe. Cost: milliseconds for a new partition.
+        Threads: safe. Cost: milliseconds for a new structure; microseconds for one that the primitive cache knows.
         """
         if self._backend is None:
             raise UnsupportedError(
@@ -152,7 +164,7 @@ class Partition:
                     explain(f"output tensor {tensor.id}: layout", accepted="strided, any or opaque", got="undef"),
                     tensor_id=tensor.id,
                 )
-        return self._backend.compile(self, given_inputs, completed, engine)
+        return self._backend.compile(self, given_inputs, completed, engine, scratch)
 
     def _check_engine(self, engine: Any) -> None:
         kind = getattr(engine, "kind", None)

@@ -135,8 +135,9 @@ def _match_post_ops(
         inside.update(region)
         taken += region
         end = region[-1]
-        for number in region if sides is not None else ():
-            absorbed = [n for n in match_inputs(sides, view, number, free) if n not in inside]
+        for number in region:
+            found = [] if sides is None else match_inputs(sides, view, number, free)
+            absorbed = [n for n in found if n not in inside]
             inside.update(absorbed)
             taken += absorbed
         ends.append(len(taken))
@@ -144,7 +145,7 @@ def _match_post_ops(
 
 
 def _match_node(element: OpNode, view: GraphView, end: int, free: list[bool]) -> list[int]:
-    """The op that reads the result of op `end`, alone, then the producers that it absorbs; empty when it does not fit."""
+    """The op that reads the result of op `end`, alone, then the producers that it absorbs; empty if it does not fit."""
     users = view.consumers.get(view.ops[end].outputs[0].id, [])
     if len(users) != 1:
         return []

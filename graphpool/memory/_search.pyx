@@ -108,9 +108,9 @@ cdef class Search:
     def __dealloc__(self):
         tables = [
             <size_t>self.first, <size_t>self.last, <size_t>self.size, <size_t>self.step, <size_t>self.rounded,
-            <size_t>self.key, <size_t>self.neighbours, <size_t>self.start, <size_t>self.floors, <size_t>self.blocked, <size_t>self.rest,
-            <size_t>self.parts, <size_t>self.ends, <size_t>self.is_open, <size_t>self.placed, <size_t>self.stacked,
-            <size_t>self.peak, <size_t>self.group, <size_t>self.failures,
+            <size_t>self.key, <size_t>self.neighbours, <size_t>self.start, <size_t>self.floors, <size_t>self.blocked,
+            <size_t>self.rest, <size_t>self.parts, <size_t>self.ends, <size_t>self.is_open, <size_t>self.placed,
+            <size_t>self.stacked, <size_t>self.peak, <size_t>self.group, <size_t>self.failures,
         ]
         cdef size_t address
         for address in tables:

@@ -3,9 +3,12 @@
     engine.py       Engine: a device with its memory and its number of threads
     threads.py      how many threads the process may use
     _tensor.pyx     Tensor: a logical tensor bound to data
-    _stream.pyx     Stream, Event: an ordered queue of an engine
-    _program.pyx    Program: a C array of steps, run without the GIL on raw pointers
+    _stream.pyx     Stream, Event: an ordered queue of an engine, with a team of threads
+    _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
+    primitive.py    Primitive: a cached program and the managers of its scratch memory
+    shared_arenas.py   arenas that all partitions of an engine share
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
+    thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for each set of input shapes
     model_port.py   its inputs and outputs: what they are, and whether a value fits

@@ -16,12 +16,15 @@ cdef class CompiledPartition:
     cdef readonly tuple inputs
     cdef readonly tuple outputs
     cdef readonly object engine
+    cdef readonly object primitive
     cdef readonly Program program
+    cdef readonly str scratch
     cdef readonly tuple implementations
     cdef readonly tuple step_ops
     cdef readonly tuple inplace_ports
     cdef object host_function
-    cdef ArenaPool arenas
+    cdef ArenaPool arenas           # of the primitive; None in the other modes of scratch
+    cdef int64_t scratch_nbytes
     cdef Port *ports
     cdef int64_t ninputs
     cdef int64_t noutputs
@@ -31,4 +34,5 @@ cdef class CompiledPartition:
     cdef tuple _bind(self, object given, int64_t first, int64_t count, char **pointers, int64_t *nbytes)
     cdef int _check_overlap(self, char **pointers, int64_t *nbytes) except -1
     cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1
+    cdef int _run_without_pool(self, char **bases, Stream stream) except -1
     cdef int _run_program(self, char **bases, Stream stream, object scratchpad) except -1

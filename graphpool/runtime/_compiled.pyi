@@ -8,8 +8,10 @@ from ._program import Program
 from ._stream import Stream
 from ._tensor import Tensor
 from .engine import Engine
+from .primitive import Primitive
 
 ALIGNMENT: int
+SCRATCH_MODES: tuple[str, ...]
 
 class CompiledPartition:
     def __init__(
@@ -19,11 +21,10 @@ class CompiledPartition:
         outputs: Iterable[LogicalTensor],
         engine: Engine,
         *,
-        program: Program | None = None,
+        primitive: Primitive | None = None,
         host_function: Callable[[list[Any]], Sequence[Any]] | None = None,
         implementations: Iterable[str] = (),
-        step_ops: Iterable[int] = (),
-        inplace_ports: Iterable[tuple[int, int]] = (),
+        scratch: str = "primitive",
     ) -> None: ...
     @property
     def partition(self) -> Partition: ...
@@ -33,6 +34,10 @@ class CompiledPartition:
     def outputs(self) -> tuple[LogicalTensor, ...]: ...
     @property
     def engine(self) -> Engine: ...
+    @property
+    def primitive(self) -> Primitive | None: ...
+    @property
+    def scratch(self) -> str: ...
     @property
     def program(self) -> Program | None: ...
     @property
@@ -47,7 +52,7 @@ class CompiledPartition:
     def is_closed(self) -> bool: ...
     def query_logical_tensor(self, id: int) -> LogicalTensor: ...
     def predict_peak(self, executions: int = 1) -> int: ...
-    def stats(self) -> ArenaStats: ...
+    def stats(self) -> ArenaStats | None: ...
     def execute(
         self,
         stream: Stream,

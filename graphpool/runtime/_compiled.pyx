@@ -12,6 +12,8 @@ from ._tensor cimport Tensor, signature_of
 
 import warnings
 
+from graphpool.cache import primitive_cache
+
 from . import blas_threads
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 
@@ -19,6 +21,8 @@ cdef enum:
     MAX_PORTS = 4096
 
 ALIGNMENT = 64
+cdef char _nowhere = 0   # the arena of programs without temporaries
+SCRATCH_MODES = ("primitive", "shared", "none")
 
 
 cdef class CompiledPartition:
@@ -31,37 +35,44 @@ cdef class CompiledPartition:
         In the order in which tensors are passed to `execute`; layouts settled. Shapes of outputs may be unknown only
         when `host_function` computes them.
     engine : Engine
-    program : Program, optional
-        What runs; its external tensors are the inputs, then the outputs.
+    primitive : Primitive, optional
+        What runs.
     host_function : callable, optional
-        Instead of a program: takes a list of input arrays, returns a list of output arrays.
-    implementations : sequence of str
-        One name a step, for reports.
-    step_ops : sequence of int
+        Instead of a primitive: takes a list of input arrays, returns a list of output arrays.
+    implementations : sequence of str, optional
+        What the host function calls, one name a step; a primitive brings its own.
+    scratch : {"primitive", "shared", "none"}, default="primitive"
+        Where executions have their temporaries: in a pool that compilation reserves with the primitive and `close`
+        returns to it; in arenas that all partitions of the engine share; or in memory allocated for each run.
+
+    Attributes
+    ----------
+    step_ops : tuple of int
         Id of the op that each step computes, or of the first of several.
-    inplace_ports : sequence of (int, int)
+    inplace_ports : tuple of (int, int)
         Ids of (input, output) that may share one buffer.
 
     Notes
     -----
-    Ownership: owns its arenas; tensors are the caller's. Threads: immutable but for its arenas; any number of threads
-    may execute it at once. Cost of `execute`: about a quarter of a microsecond beyond the kernels, without allocation
-    or lock when warm.
-    Source: seed "graph programming model", section Compiled Partition.
+    Ownership: a user of its primitive until it is closed; tensors are the caller's. Threads: immutable; any number of
+    threads may execute it at once. Cost of `execute`: about a fifth of a microsecond beyond the kernels, without
+    allocation or lock when warm.
+    Source: seeds "graph programming model" (Compiled Partition) and "primitive memory caching".
     """
 
-    def __init__(self, partition, inputs, outputs, engine, *, Program program=None, host_function=None,
-                 implementations=(), step_ops=(), inplace_ports=()):
+    def __init__(self, partition, inputs, outputs, engine, *, primitive=None, host_function=None, implementations=(),
+                 str scratch="primitive"):
         cdef int64_t i
+        if scratch not in SCRATCH_MODES:
+            raise InvalidArgumentError(explain("scratch", accepted=", ".join(SCRATCH_MODES), got=repr(scratch)))
+        self.closed = True
         self.partition = partition
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.engine = engine
-        self.program = program
+        self.primitive = primitive
         self.host_function = host_function
-        self.implementations = tuple(implementations)
-        self.step_ops = tuple(step_ops)
-        self.inplace_ports = tuple(inplace_ports)
+        self.scratch = scratch
         self.ninputs = len(self.inputs)
         self.noutputs = len(self.outputs)
         self.has_unknown_outputs = not all([lt.is_shape_known for lt in self.outputs])
@@ -75,8 +86,26 @@ cdef class CompiledPartition:
         for i, lt in enumerate(self.inputs + self.outputs):
             self.ports[i].id = lt.id
             self.ports[i].signature = signature_of(lt)
-        self.arenas = ArenaPool(engine.resource, 0 if program is None else program.arena_nbytes)
+        if primitive is None:
+            self.implementations = tuple(implementations)
+            self.step_ops = tuple([op.id for op in partition.ops])
+            self.inplace_ports = ()
+        else:
+            self._use(primitive)
+        self.closed = False
         engine.attach(self)
+
+    def _use(self, primitive):
+        """Take from a primitive what it says in positions, and a pool of its arenas."""
+        self.program = primitive.program
+        self.scratch_nbytes = self.program.arena_nbytes
+        self.implementations = primitive.implementations
+        self.step_ops = tuple([self.partition.ops[k].id for k in primitive.step_ops])
+        self.inplace_ports = tuple([(self.inputs[i].id, self.outputs[j].id) for i, j in primitive.inplace_ports])
+        if self.scratch == "primitive":
+            self.arenas = primitive.acquire(self.engine)
+        elif self.scratch == "shared":
+            self.engine.shared_arenas.require(self.scratch_nbytes)
 
     def __dealloc__(self):
         free(self.ports)
@@ -86,7 +115,7 @@ cdef class CompiledPartition:
     @property
     def scratchpad_nbytes(self):
         """Memory that one execution needs beside its tensors. Unit: bytes."""
-        return self.arenas.nbytes
+        return self.scratch_nbytes
 
     @property
     def is_closed(self):
@@ -116,11 +145,15 @@ cdef class CompiledPartition:
         nbytes : int
             Exact for the arenas. Unit: bytes.
         """
-        return self.arenas.nbytes * executions
+        if self.scratch == "shared" and self.program is not None:
+            return self.engine.shared_arenas.current().nbytes * executions
+        return self.scratch_nbytes * executions
 
     def stats(self):
-        """Statistics of the arenas."""
-        return self.arenas.stats()
+        """Statistics of the arenas that the partition uses; None when it has none."""
+        if self.scratch == "shared":
+            return self.engine.shared_arenas.current().stats()
+        return None if self.arenas is None else self.arenas.stats()
 
     # ---- execution
 
@@ -161,11 +194,11 @@ cdef class CompiledPartition:
             outputs = [Tensor(lt, self.engine) for lt in self.outputs]
         # tuples of our own: nobody can take a tensor out of them, and so free its memory, while the program runs
         cdef tuple sources = self._bind(inputs, 0, self.ninputs, bases + 2, nbytes)
-        cdef tuple targets
+        cdef tuple _targets
         if self.host_function is not None:
             self._execute_on_host(sources, outputs)
             return outputs
-        targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
+        _targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
         self._run(bases, stream, scratchpad)
         return outputs
@@ -182,6 +215,11 @@ cdef class CompiledPartition:
     cdef int _run_program(self, char **bases, Stream stream, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
+        if self.scratch_nbytes == 0:
+            bases[0] = &_nowhere
+            with nogil:
+                self.program.run(bases, stream.team)
+            return 0
         if type(scratchpad) is Tensor:
             self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes)
             bases[0] = (<Tensor>scratchpad).data
@@ -198,6 +236,8 @@ cdef class CompiledPartition:
             finally:
                 PyBuffer_Release(&view)
             return 0
+        if self.arenas is None:
+            return self._run_without_pool(bases, stream)
         arena = self.arenas.acquire_fast()
         if arena == NULL:
             arena = self.arenas.acquire()
@@ -206,6 +246,34 @@ cdef class CompiledPartition:
             self.program.run(bases, stream.team)
             self.arenas.release(arena)
         return 0
+
+    cdef int _run_without_pool(self, char **bases, Stream stream) except -1:
+        """Run in an arena of the engine, or in memory allocated for this run alone."""
+        cdef uintptr_t address
+        if self.scratch == "shared":
+            with self._shared_lease() as lease:
+                address = lease.address
+                bases[0] = <char *>address
+                with nogil:
+                    self.program.run(bases, stream.team)
+            return 0
+        address = self.engine.resource.allocate(self.scratch_nbytes, ALIGNMENT)
+        bases[0] = <char *>address
+        with nogil:
+            self.program.run(bases, stream.team)
+        self.engine.resource.deallocate(address, self.scratch_nbytes, ALIGNMENT)
+        return 0
+
+    def _shared_lease(self):
+        """An arena of the engine; its pool may be outgrown, and so closed, at any moment."""
+        shared = self.engine.shared_arenas
+        while True:
+            pool = shared.current()
+            try:
+                return pool.lease()
+            except StateError:
+                if shared.current() is pool:
+                    raise
 
     cdef tuple _bind(self, object given, int64_t first, int64_t count, char **pointers, int64_t *nbytes):
         """Fill in the addresses of `count` tensors for the ports from `first` on; the tensors."""
@@ -313,17 +381,21 @@ cdef class CompiledPartition:
     # ---- life
 
     def trim(self):
-        """Give back the memory of idle arenas; returns its bytes."""
-        return self.arenas.trim()
+        """Give back the memory of arenas that nobody uses or has reserved; returns its bytes."""
+        return 0 if self.arenas is None else self.arenas.trim()
 
     def close(self):
-        """Give back the arenas; executions that are running finish first, new ones are refused. Idempotent."""
-        self.closed = True
-        self.arenas.close()
+        """End the use of the primitive, which keeps the pool for its next user; executions that are running finish
+        first, new ones are refused. Idempotent.
+        """
+        if not self.closed:
+            self.closed = True
+            if self.arenas is not None:
+                self.primitive.release(self.engine, keep=self.primitive.key in primitive_cache())
 
     def __del__(self):
-        if not self.closed and self.arenas is not None:
-            if self.arenas.stats().nbytes:
+        if not self.closed:
+            if self.scratch_nbytes and self.arenas is not None:
                 warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
             self.close()
 

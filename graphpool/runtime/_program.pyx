@@ -1,10 +1,10 @@
 """The step loop: kernels called one after another on raw pointers, without the interpreter.
 
-With a team of lanes, a step's tasks are shared out on demand. The place where a run has arrived is one word, (step, first
-task that nobody has taken): a lane takes tasks by moving it on, and the lane that finishes the last task of a step runs
-the steps of one task that follow, then opens the next step to all. So a run of small steps costs no hand-over at all, a
-lane that comes late is waited for by nobody, and each kernel gets the same tasks as on one lane: the results are equal
-to the last bit.
+With a team of lanes, a step's tasks are shared out on demand. The place where a run has arrived is one word, (step,
+first task that nobody has taken): a lane takes tasks by moving it on, and the lane that finishes the last task of a
+step runs the steps of one task that follow, then opens the next step to all. So a run of small steps costs no hand-over
+at all, a lane that comes late is waited for by nobody, and each kernel gets the same tasks as on one lane: the results
+are equal to the last bit.
 """
 
 from libc.stdint cimport int64_t
@@ -79,7 +79,7 @@ cdef int64_t run_trial(Run *run, int64_t k) noexcept nogil:
 
 
 cdef void run_lane(void *context, int64_t lane) noexcept nogil:
-    """What each lane of a region does: take tasks of the open step, wait when there are none, until all steps are done."""
+    """What each lane of a region does: take tasks of the open step, wait for more, until all steps are done."""
     cdef Run *run = <Run *>context
     cdef const Step *step
     cdef int64_t place, k, begin, n

@@ -3,7 +3,7 @@ from graphpool._kernels._team cimport Team
 
 cdef class Stream:
     cdef readonly object engine
-    cdef Team team
+    cdef readonly Team team
     cdef bint closed
 
 

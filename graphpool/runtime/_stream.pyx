@@ -18,6 +18,12 @@ cdef class Stream:
     engine : Engine
         Must be open.
 
+    Attributes
+    ----------
+    engine : Engine
+    team : Team or None
+        The lanes; None when the engine has one thread.
+
     Raises
     ------
     StateError

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, StateError, UnsupportedError, explain
 from ..memory import HostResource, LimitingResource, StatisticsResource
 from ..typing import parse_nbytes
+from .shared_arenas import SharedArenas
 from .threads import available_threads
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Engine:
         Unit: bytes.
     resource : MemoryResource
         Where arenas and output tensors are allocated; counts them and holds the limit.
+    shared_arenas : SharedArenas
+        Arenas of compiled partitions with ``scratch="shared"``.
 
     Raises
     ------
@@ -86,6 +90,7 @@ class Engine:
         self._statistics = StatisticsResource(source)
         self._is_closed = False
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.shared_arenas = SharedArenas(self._statistics)
 
     @property
     def resource(self) -> MemoryResource:
@@ -115,7 +120,7 @@ class Engine:
         nbytes : int
             Memory given back. Unit: bytes.
         """
-        return sum(dependent.trim() for dependent in list(self._dependents))
+        return self.shared_arenas.trim() + sum(dependent.trim() for dependent in list(self._dependents))
 
     def close(self) -> None:
         """Close all compiled partitions of the engine and give their memory back. Idempotent.
@@ -125,6 +130,13 @@ class Engine:
         self._is_closed = True
         for dependent in list(self._dependents):
             dependent.close()
+        self.shared_arenas.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            if self.stats().current_nbytes:
+                warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            self.close()
 
     def __enter__(self) -> Engine:
         return self

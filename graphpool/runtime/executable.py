@@ -115,7 +115,7 @@ class Executable:
         ids = tuple(t.id for t in inputs), tuple(t.id for t in outputs)
         label = partition.ops[0].name
         if partition.is_supported:
-            return _Step(partition.compile(inputs, outputs, self._engine), None, label, *ids)
+            return _Step(partition.compile(inputs, outputs, self._engine, scratch="shared"), None, label, *ids)
         function = self._form.host_functions.get(partition.ops[0].id)
         if function is None:
             raise UnsupportedError(

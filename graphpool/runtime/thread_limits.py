@@ -26,8 +26,6 @@ def register() -> None:
 
     import threadpoolctl
 
-    from .. import __version__
-
     class Controller(threadpoolctl.LibController):  # type: ignore[misc]
         """The extension that holds the limit, found by its file name and its symbols."""
 
@@ -45,7 +43,7 @@ def register() -> None:
             limit = UNLIMITED if num_threads >= available_threads() else num_threads
             self.dynlib.graphpool_set_thread_limit(ctypes.c_int64(limit))
 
-        def get_version(self) -> str:
-            return __version__
+        def get_version(self) -> None:
+            return None
 
     threadpoolctl.register(Controller)

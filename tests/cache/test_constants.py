@@ -464,6 +464,21 @@ def test_a_forked_child_produces_what_another_thread_was_producing():
     assert thread.result(TIMEOUT_S) is gate.value
 
 
+def test_an_interrupted_callback_leaves_no_production():
+    def interrupt(key, buffer):
+        raise KeyboardInterrupt
+
+    cache = ConstantTensorCache(10, policy="lru")
+    end = cache.on_evict(interrupt)
+    add(cache, "a", 8)
+    with pytest.raises(KeyboardInterrupt):
+        add(cache, "b", 8)
+    gc.collect()
+    assert (len(cache), cache.nbytes) == (0, 0)
+    end()
+    assert add(cache, "b", 8) is not None
+
+
 def test_callbacks_and_producers_run_without_the_lock():
     cache = ConstantTensorCache(10, policy="lru")
     checked = threading.Event()

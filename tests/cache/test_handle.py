@@ -3,13 +3,14 @@ import gc
 import os
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from graphpool.cache import ConstantBuffer, ConstantHandle
 from graphpool.errors import InvalidArgumentError, StateError
-from tests.helpers.caches import QuarantineResource, together
+from tests.helpers.caches import QuarantineResource, together, wait_until
 
 
 def make(resource=None, nbytes=64):
@@ -254,21 +255,28 @@ def test_many_threads_never_see_freed_memory():
     resource, handle, stop = QuarantineResource(), ConstantHandle("k"), threading.Event()
     acquire, release = c_functions(handle)
     compare = ctypes.CDLL(None).memcmp  # called without the GIL, so the reading overlaps with evictions
-    good = (ctypes.c_char * 4096)(*b"\x5a" * 4096)
+    nbytes = 1 << 16
+    good = (ctypes.c_char * nbytes)(*b"\x5a" * nbytes)
+    uses = []
 
     def use():
         while not stop.is_set():
             address = acquire(id(handle))
             if address:
-                assert compare(ctypes.c_void_p(address), good, 4096) == 0
+                same = compare(ctypes.c_void_p(address), good, nbytes)
                 release(id(handle))
+                uses.append(same)
+
+    def bind():
+        buffer = make(resource, nbytes)
+        np.frombuffer(buffer, np.uint8)[:] = 0x5A
+        handle.bind(buffer)
 
     def churn():
-        for _ in range(2000):
-            buffer = make(resource, 4096)
-            np.frombuffer(buffer, np.uint8)[:] = 0x5A
-            handle.bind(buffer)
-            del buffer
+        wait_until(lambda: uses)
+        for _ in range(300):
+            bind()
+            time.sleep(0)  # let users in
             handle.evict()
 
     def work(i):
@@ -278,7 +286,9 @@ def test_many_threads_never_see_freed_memory():
             if i == 0:
                 stop.set()
 
+    bind()
     together(6, work)
+    assert set(uses) == {0}
     handle.evict()
     assert handle.users == 0
     assert resource.live_nbytes == 0

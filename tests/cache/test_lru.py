@@ -176,6 +176,21 @@ def test_a_callback_that_raises_stops_nothing(monkeypatch):
     assert isinstance(reported[0], ZeroDivisionError)
 
 
+def test_an_interrupted_callback_leaves_no_production():
+    def interrupt(key, value):
+        raise KeyboardInterrupt
+
+    cache = LruCache(1)
+    end = cache.on_evict(interrupt)
+    fill(cache, "a")
+    with pytest.raises(KeyboardInterrupt):
+        fill(cache, "b")
+    assert (len(cache), cache.nbytes) == (0, 0)
+    end()
+    fill(cache, "b")
+    assert cache.keys() == ["b"]
+
+
 def test_a_callback_may_use_the_cache():
     cache = LruCache(1)
     cache.on_evict(lambda key, value: key < 5 and fill(cache, [key + 10]))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphpool.graph.growth import grow_region
 from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.graph.op import Op
-from graphpool.graph.growth import grow_region
 from graphpool.graph.partitioner import Quotient, cover
 from graphpool.graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, Upstream, optional
 from graphpool.graph.view import GraphView

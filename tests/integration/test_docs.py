@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,10 +25,12 @@ def _label(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=_label)
-def test_code(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    namespace: dict[str, object] = {"__name__": "__page__"}
-    for number, block in enumerate(_code(page)):
-        exec(compile(block, f"{page.name}[{number}]", "exec"), namespace)
+def test_code(page: Path, tmp_path: Path) -> None:
+    """In a process of its own, because pages set what holds for the whole process."""
+    command = [sys.executable, "-W", "error", "-c", "\n".join(_code(page))]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_label)

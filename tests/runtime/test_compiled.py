@@ -11,6 +11,9 @@ import graphpool as gp
 from bench.graphs import GraphBuilder
 
 
+FOREIGN = gp.Engine()
+
+
 def lt(tensor_id, shape=(4, 16), dtype="f32", **fields):
     return gp.LogicalTensor(tensor_id, dtype, shape, **fields)
 
@@ -98,7 +101,7 @@ def test_allocates_outputs_with_the_engines_allocator(arrays):
             gp.InvalidShapeError, "got: LogicalTensor(0, 's32', (4, 16))",
         ),
         (
-            lambda ins, outs, e: ([gp.Tensor(lt(0), gp.Engine()), ins[1]], outs),
+            lambda ins, outs, e: ([gp.Tensor(lt(0), FOREIGN, np.zeros((4, 16), np.float32)), ins[1]], outs),
             gp.StateError, "make the tensor with the engine that the partition was compiled for",
         ),
         (
@@ -205,20 +208,36 @@ def test_scratchpad_of_the_user(matmul, engine, stream, arrays):
 
 
 def test_predicted_peak_is_what_the_counters_say(matmul, engine, stream, arrays):
+    """Compilation reserves the pool, executions take no more, closing leaves it for the next user of the primitive."""
     inputs = bind(matmul, engine, arrays)
     out = gp.Tensor(lt(3, (4, 8)), engine, np.empty((4, 8), np.float32))
-    before = engine.stats().current_nbytes
+    assert engine.stats().current_nbytes == matmul.predict_peak() == matmul.scratchpad_nbytes > 0
     for _ in range(3):
         matmul.execute(stream, inputs, [out])
-    assert engine.stats().current_nbytes - before == matmul.predict_peak() == matmul.scratchpad_nbytes
-    assert matmul.trim() == matmul.scratchpad_nbytes
-    assert engine.stats().current_nbytes == before
+    assert engine.stats().peak_nbytes == matmul.scratchpad_nbytes
+    assert matmul.trim() == 0
+    matmul.close()
+    assert engine.stats().current_nbytes == matmul.scratchpad_nbytes
+    assert engine.trim() == matmul.scratchpad_nbytes
+    assert engine.stats().current_nbytes == 0
 
 
-def test_memory_limit_is_an_error_before_running(arrays):
+def test_memory_limit_is_an_error_at_compilation():
     with gp.Engine(threads=1, memory_limit=1024) as engine:
         partition = gp.Partition.from_op(gp.Op(0, "MatMul", [lt(0), lt(1, (16, 8))], [lt(2, (4, 8))]))
-        with partition.compile([lt(0), lt(1, (16, 8))], [lt(2, (4, 8))], engine) as compiled:
+        with pytest.raises(gp.OutOfMemoryError) as caught:
+            partition.compile([lt(0), lt(1, (16, 8))], [lt(2, (4, 8))], engine)
+        assert caught.value.limit == 1024
+        assert engine.stats().current_nbytes == 0
+        with gp.Engine(threads=1, memory_limit=caught.value.smallest_limit) as larger:
+            partition.compile([lt(0), lt(1, (16, 8))], [lt(2, (4, 8))], larger).close()
+
+
+@pytest.mark.parametrize("scratch", ["shared", "none"])
+def test_memory_limit_is_an_error_before_running(scratch, arrays):
+    with gp.Engine(threads=1, memory_limit=1024) as engine:
+        partition = gp.Partition.from_op(gp.Op(0, "MatMul", [lt(0), lt(1, (16, 8))], [lt(2, (4, 8))]))
+        with partition.compile([lt(0), lt(1, (16, 8))], [lt(2, (4, 8))], engine, scratch=scratch) as compiled:
             out = np.full((4, 8), 5, np.float32)
             tensors = bind(compiled, engine, arrays)
             with pytest.raises(gp.OutOfMemoryError) as caught:
@@ -276,13 +295,13 @@ def test_inputs_are_never_written(matmul, engine, stream, arrays):
 def test_left_open_warns_with_its_name(engine, stream, arrays):
     partition = gp.Partition.from_op(gp.Op(0, "MatMul", [lt(0), lt(1, (16, 8))], [lt(2, (4, 8))]))
     compiled = partition.compile([lt(0), lt(1, (16, 8))], [lt(2, (4, 8))], engine)
-    compiled.execute(stream, bind(compiled, engine, arrays))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del compiled
         gc.collect()
     assert [w.category for w in caught] == [ResourceWarning]
     assert "CompiledPartition" in str(caught[0].message)
+    engine.trim()
     assert engine.stats().current_nbytes == 0
 
 

@@ -2,7 +2,7 @@
  *
  * A task is row_block x col_block results of one matrix of the batch: its panels one group after the other, for each
  * all rows, so that a group is read from memory once and then lies in L2. K is split only where a group would not fit
- * there. f32 reads A where it lies; the other types convert the task's rows to words in scratch first.
+ * there. A is read where it lies if its rows are words; else the task's rows become words in scratch first.
  *
  * args: a, packed b, then at the places that the parameters name: bias, residual, scale, dst and what the epilogue reads
  * beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n). Scratch: the tile of the
@@ -105,37 +105,50 @@ static void bf16_words(const gp_packed_matmul *p, const char *a, int64_t first, 
     }
 }
 
-/* Unsigned bytes, s8 moved up by 128; returns their sum. */
-static int64_t byte_words(const gp_packed_matmul *p, const char *a, int64_t first, uint8_t *words)
+/* k unsigned bytes, flipped by 0x80 if they are signed; returns their sum. Bytes alias everything: hence restrict. */
+static int64_t byte_words(int64_t k, const uint8_t *restrict from, int64_t step, uint8_t flip, uint8_t *restrict words)
 {
-    const uint8_t flip = p->a_dtype == GP_S8 ? 0x80 : 0, *from = (const uint8_t *)a + first;
-    int64_t sum = 0;
-    if (p->a_col == 1)
-        for (int64_t i = 0; i < p->k; i++)
+    uint32_t sum = 0; /* at most 255 * 2^15 */
+    if (step == 1)
+        for (int64_t i = 0; i < k; i++)
             words[i] = from[i] ^ flip;
     else
-        for (int64_t i = 0; i < p->k; i++)
-            words[i] = from[i * p->a_col] ^ flip;
-    for (int64_t i = 0; p->b_zero && i < p->k; i++)
+        for (int64_t i = 0; i < k; i++)
+            words[i] = from[i * step] ^ flip;
+    for (int64_t i = 0; i < k; i++)
         sum += words[i];
     return sum;
+}
+
+/* Whether the rows of A are words as they lie. */
+GP_INLINE int is_words(const enum gp_packed_type type, const gp_packed_matmul *p)
+{
+    if (type == GP_PACKED_F32)
+        return 1;
+    if (type == GP_PACKED_BF16)
+        return p->a_dtype == GP_BF16 && p->a_col == 1 && p->k % 2 == 0;
+    return p->a_dtype == GP_U8 && p->a_col == 1 && p->k % 4 == 0 && p->b_zero == 0;
 }
 
 /* Rows of A, from element `first` on, in the form that the tiles read; behind the words of s8, one s32 a row. */
 GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_matmul *p, const char *a, int64_t first,
                               int64_t rows, int64_t words, char *scratch)
 {
-    if (type == GP_PACKED_F32)
-        return (gp_words){a + first * 4, p->a_row * 4, p->a_col * 4};
+    const int64_t nbytes = type == GP_PACKED_F32 ? 4 : type == GP_PACKED_BF16 ? 2 : 1;
+    if (is_words(type, p))
+        return (gp_words){a + first * nbytes, p->a_row * nbytes, p->a_col * 4};
     char *to = scratch + p->words_offset;
     int32_t *row_shift = (int32_t *)(to + p->row_block * words * 4);
-    for (int64_t i = 0; i < rows; i++, to += words * 4) {
+    const uint8_t flip = p->a_dtype == GP_S8 ? 0x80 : 0;
+    for (int64_t i = 0; i < rows; i++, first += p->a_row, to += words * 4) {
         if (words)
             memset(to + (words - 1) * 4, 0, 4);
-        if (type == GP_PACKED_BF16)
-            bf16_words(p, a, first + i * p->a_row, (uint16_t *)to, (float *)(scratch + p->row_offset));
-        else
-            row_shift[i] = (int32_t)(p->b_zero * (byte_words(p, a, first + i * p->a_row, (uint8_t *)to) - p->k * p->a_zero));
+        if (type == GP_PACKED_BF16) {
+            bf16_words(p, a, first, (uint16_t *)to, (float *)(scratch + p->row_offset));
+            continue;
+        }
+        const int64_t sum = byte_words(p->k, (const uint8_t *)a + first, p->a_col, flip, (uint8_t *)to);
+        row_shift[i] = (int32_t)(p->b_zero * (sum - p->k * p->a_zero));
     }
     return (gp_words){scratch + p->words_offset, words * 4, 4};
 }

@@ -1,7 +1,7 @@
 /* Bring weights into panels (gp_packed.h) and back.
  *
  * A task is GP_PACK_PANELS panels of one matrix: rows of B are read in runs of that many panels, and transposed ones in
- * blocks of GP_PACK_ROWS rows, so that the lines being written stay in L1. args: b and packed; unpacking: packed and b. */
+ * blocks of GP_PACK_ROWS words, so that the lines being written stay in L1. args: b and packed; unpacking: packed and b. */
 #include "gp_convert.h"
 #include "gp_packed.h"
 
@@ -22,112 +22,175 @@ typedef struct {
     int64_t j, cols;
 } gp_pack_task;
 
-static int64_t element_nbytes(int64_t dtype)
+GP_INLINE int64_t element_nbytes(int64_t dtype)
 {
     return dtype == GP_F32 ? 4 : dtype == GP_BF16 ? 2 : 1;
 }
 
-static int64_t word_count(const gp_pack_params *p)
+GP_INLINE int64_t word_count(const gp_pack_params *p)
 {
     const int64_t depth = 4 / element_nbytes(p->dtype);
     return (p->k + depth - 1) / depth;
 }
 
-/* Address of an element of the panels. */
-GP_INLINE char *locate_packed(const gp_pack_task *t, int64_t words, int64_t i, int64_t j, const int nbytes)
+/* The word of a column at row i of a panel; `left` rows exist from there on. Constant arguments make loops of it into
+ * vector instructions where columns lie side by side. */
+GP_INLINE uint32_t make_word(const int64_t dtype, const int64_t b_dtype, const char *b, int64_t step, const int64_t left)
 {
-    const int64_t first = j / GP_PANEL * GP_PANEL, depth = 4 / nbytes;
-    const int64_t word = first * words + i / depth * gp_panel_width(first, t->p->n) + (j - first);
-    return t->packed + word * 4 + i % depth * nbytes;
+    const int depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4;
+    uint32_t word = 0;
+    for (int r = 0; r < depth && r < left; r++, b += step) {
+        float x;
+        uint16_t h;
+        if (dtype == GP_F32) {
+            memcpy(&word, b, 4);
+        } else if (dtype == GP_S8) {
+            word |= (uint32_t)(uint8_t)*b << 8 * r;
+        } else if (b_dtype == GP_F32) {
+            memcpy(&x, b, 4);
+            word |= (uint32_t)gp_to_bf16(x) << 16 * r;
+        } else {
+            memcpy(&h, b, 2);
+            word |= (uint32_t)h << 16 * r;
+        }
+    }
+    return word;
 }
 
-GP_INLINE void move_element(char *b, char *packed, const int nbytes, const int rounds, const int is_packing)
+/* `count` rows of words of `cols` columns of a panel of that `width`, from b on; strides in bytes. */
+GP_INLINE void pack_rows(const int64_t dtype, const int64_t b_dtype, const char *restrict b, int64_t row, int64_t col,
+                         uint32_t *restrict to, int64_t width, int64_t count, int64_t cols)
 {
-    if (rounds) {
-        float x;
-        memcpy(&x, b, 4);
-        const uint16_t y = gp_to_bf16(x);
-        memcpy(packed, &y, 2);
-    } else if (is_packing) {
-        memcpy(packed, b, (size_t)nbytes);
-    } else {
-        memcpy(b, packed, (size_t)nbytes);
+    const int depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4;
+    for (int64_t w = 0; w < count; w++)
+        for (int64_t c = 0; c < cols; c++)
+            to[w * width + c] = make_word(dtype, b_dtype, b + w * depth * row + c * col, row, depth);
+}
+
+typedef uint32_t gp_quad __attribute__((vector_size(16), aligned(4), may_alias));
+
+#if defined(__clang__)
+#define GP_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+#define GP_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (gp_quad){i, j, k, l})
+#endif
+
+/* Four words of four columns, to four rows of the panel. */
+GP_INLINE void transpose_quads(const uint32_t (*from)[GP_PACK_ROWS], int64_t w, uint32_t *to, int64_t width)
+{
+    const gp_quad a = *(const gp_quad *)&from[0][w], b = *(const gp_quad *)&from[1][w];
+    const gp_quad c = *(const gp_quad *)&from[2][w], d = *(const gp_quad *)&from[3][w];
+    const gp_quad ab_low = GP_SHUFFLE(a, b, 0, 4, 1, 5), ab_high = GP_SHUFFLE(a, b, 2, 6, 3, 7);
+    const gp_quad cd_low = GP_SHUFFLE(c, d, 0, 4, 1, 5), cd_high = GP_SHUFFLE(c, d, 2, 6, 3, 7);
+    *(gp_quad *)to = GP_SHUFFLE(ab_low, cd_low, 0, 1, 4, 5);
+    *(gp_quad *)(to + width) = GP_SHUFFLE(ab_low, cd_low, 2, 3, 6, 7);
+    *(gp_quad *)(to + 2 * width) = GP_SHUFFLE(ab_high, cd_high, 0, 1, 4, 5);
+    *(gp_quad *)(to + 3 * width) = GP_SHUFFLE(ab_high, cd_high, 2, 3, 6, 7);
+}
+
+/* The same from columns that are contiguous: four at a time become words, which are transposed in registers. */
+GP_INLINE void pack_columns(const int64_t dtype, const int64_t b_dtype, const int64_t nbytes, const char *restrict b,
+                            int64_t col, uint32_t *restrict to, int64_t width, int64_t count, int64_t cols)
+{
+    const int depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4;
+    uint32_t words[4][GP_PACK_ROWS];
+    for (int64_t c = 0; c < cols; c += 4) {
+        const int64_t group = gp_min(cols - c, 4);
+        for (int64_t r = 0; r < group; r++)
+            for (int64_t w = 0; w < count; w++)
+                words[r][w] = make_word(dtype, b_dtype, b + (c + r) * col + w * depth * nbytes, nbytes, depth);
+        int64_t w = 0;
+        for (; group == 4 && w + 4 <= count; w += 4)
+            transpose_quads(words, w, to + w * width + c, width);
+        for (; w < count; w++)
+            for (int64_t r = 0; r < group; r++)
+                to[w * width + c + r] = words[r][w];
     }
 }
 
-/* The elements of rows [i, last) and columns [j, j + cols) of one panel. */
-GP_INLINE void move_part(const gp_pack_task *t, int64_t words, int64_t i, int64_t last, int64_t j, int64_t cols,
-                         const int nbytes, const int rounds, const int is_packing)
+GP_INLINE void pack_panels(const gp_pack_task *t, const int64_t dtype, const int64_t b_dtype)
 {
     const gp_pack_params *p = t->p;
-    const int64_t b_nbytes = rounds ? 4 : nbytes, depth = 4 / nbytes;
-    const int64_t width = gp_panel_width(j, p->n) * 4;
-    char *b = t->b + (i * p->row + j * p->col) * b_nbytes, *to = locate_packed(t, words, i, j, nbytes);
-    if (p->row == 1 && p->col != 1) {
-        for (int64_t c = 0; c < cols; c++)
-            for (int64_t r = 0; r < last - i; r++)
-                move_element(b + (r + c * p->col) * b_nbytes, to + r / depth * width + r % depth * nbytes + c * 4, nbytes,
-                             rounds, is_packing);
-        return;
-    }
-    for (int64_t r = 0; r < last - i; r++)
-        for (int64_t c = 0; c < cols; c++)
-            move_element(b + (r * p->row + c * p->col) * b_nbytes, to + r / depth * width + r % depth * nbytes + c * 4,
-                         nbytes, rounds, is_packing);
+    const int64_t depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4, nbytes = b_dtype == GP_F32 ? 4 : 4 / depth;
+    const int64_t words = word_count(p), row = p->row * nbytes, col = p->col * nbytes, whole = p->k / depth;
+    for (int64_t w = 0; w < words; w += GP_PACK_ROWS)
+        for (int64_t j = t->j; j < t->j + t->cols; j += GP_PANEL) {
+            const int64_t width = gp_panel_width(j, p->n), cols = gp_min(t->j + t->cols - j, GP_PANEL);
+            const int64_t count = gp_min(whole - w, GP_PACK_ROWS);
+            const char *b = t->b + w * depth * row + j * col;
+            uint32_t *to = (uint32_t *)t->packed + j * words + w * width;
+            if (col == nbytes && cols == GP_PANEL)
+                pack_rows(dtype, b_dtype, b, row, nbytes, to, GP_PANEL, count, GP_PANEL);
+            else if (row == nbytes)
+                pack_columns(dtype, b_dtype, nbytes, b, col, to, width, count, cols);
+            else
+                pack_rows(dtype, b_dtype, b, row, col, to, width, count, cols);
+            if (w + GP_PACK_ROWS >= words && whole < words) /* the last word has fewer elements */
+                for (int64_t c = 0; c < cols; c++)
+                    to[count * width + c] = make_word(dtype, b_dtype, b + count * depth * row + c * col, row, p->k % depth);
+        }
 }
 
-GP_INLINE void move_panels(const gp_pack_task *t, const int nbytes, const int rounds, const int is_packing)
+/* Elements of the columns of a task back to where they came from. */
+GP_INLINE void unpack_panels(const gp_pack_task *t, const int nbytes)
 {
-    const int64_t words = word_count(t->p);
-    for (int64_t i = 0; i < t->p->k; i += GP_PACK_ROWS)
-        for (int64_t c = 0; c < t->cols; c += GP_PANEL)
-            move_part(t, words, i, gp_min(i + GP_PACK_ROWS, t->p->k), t->j + c, gp_min(t->cols - c, GP_PANEL), nbytes,
-                      rounds, is_packing);
+    const gp_pack_params *p = t->p;
+    const int64_t words = word_count(p), depth = 4 / nbytes;
+    for (int64_t j = t->j; j < t->j + t->cols; j++) {
+        const int64_t first = j / GP_PANEL * GP_PANEL, width = gp_panel_width(first, p->n);
+        const char *from = t->packed + (first * words + j - first) * 4;
+        for (int64_t i = 0; i < p->k; i++)
+            memcpy(t->b + (i * p->row + j * p->col) * nbytes, from + i / depth * width * 4 + i % depth * nbytes,
+                   (size_t)nbytes);
+    }
 }
 
-/* Zeros wherever no element will come: behind the last column, and behind the last row where words are not full. */
+/* Zeros behind the last column, wherever no element will come. */
 static void clear_padding(const gp_pack_task *t)
 {
-    const gp_pack_params *p = t->p;
-    const int64_t words = word_count(p), depth = 4 / element_nbytes(p->dtype);
-    const int64_t first = t->j * words, last = gp_min(t->j + GP_PACK_PANELS * GP_PANEL, gp_packed_cols(p->n)) * words;
-    if (p->k % depth || t->cols < GP_PACK_PANELS * GP_PANEL)
-        memset(t->packed + first * 4, 0, (size_t)(last - first) * 4);
+    const int64_t words = word_count(t->p), last = gp_min(t->j + GP_PACK_PANELS * GP_PANEL, gp_packed_cols(t->p->n));
+    if (t->cols < GP_PACK_PANELS * GP_PANEL)
+        memset(t->packed + t->j * words * 4, 0, (size_t)((last - t->j) * words) * 4);
 }
 
-/* The sums over k that s8 weights carry, zeros for the columns of the padding. */
+/* The sums over k that s8 weights carry, read from the panels: zeros for the columns of the padding. */
 static void add_columns(const gp_pack_task *t)
 {
-    const gp_pack_params *p = t->p;
-    const int64_t cols = gp_min(GP_PACK_PANELS * GP_PANEL, gp_packed_cols(p->n) - t->j);
-    int32_t *sums = (int32_t *)t->packed + word_count(p) * gp_packed_cols(p->n) + t->j;
-    memset(sums, 0, (size_t)cols * 4);
-    for (int64_t i = 0; i < p->k; i++)
-        for (int64_t c = 0; c < t->cols; c++)
-            sums[c] += (int8_t)t->b[i * p->row + (t->j + c) * p->col];
+    const int64_t words = word_count(t->p), cols = gp_packed_cols(t->p->n);
+    const int32_t *panel = (const int32_t *)t->packed + t->j * words;
+    int32_t *restrict sums = (int32_t *)t->packed + words * cols + t->j;
+    for (int64_t j = t->j; j < t->j + t->cols; j += GP_PANEL, sums += GP_PANEL) {
+        const int64_t width = gp_panel_width(j, t->p->n);
+        memset(sums, 0, (size_t)width * 4);
+        for (int64_t w = 0; w < words; w++, panel += width)
+            for (int64_t c = 0; c < width; c++)
+                sums[c] += (int8_t)panel[c] + (int8_t)(panel[c] >> 8) + (int8_t)(panel[c] >> 16) + (panel[c] >> 24);
+    }
 }
 
 static void pack_task(const gp_pack_task *t)
 {
     clear_padding(t);
-    if (t->p->dtype == GP_F32)
-        move_panels(t, 4, 0, 1);
-    else if (t->p->dtype == GP_BF16 && t->p->b_dtype == GP_F32)
-        move_panels(t, 2, 1, 1);
-    else if (t->p->dtype == GP_BF16)
-        move_panels(t, 2, 0, 1);
-    else
-        move_panels(t, 1, 0, 1), add_columns(t);
+    if (t->p->dtype == GP_F32) {
+        pack_panels(t, GP_F32, GP_F32);
+    } else if (t->p->dtype == GP_BF16 && t->p->b_dtype == GP_F32) {
+        pack_panels(t, GP_BF16, GP_F32);
+    } else if (t->p->dtype == GP_BF16) {
+        pack_panels(t, GP_BF16, GP_BF16);
+    } else {
+        pack_panels(t, GP_S8, GP_S8);
+        add_columns(t);
+    }
 }
 
 static void unpack_task(const gp_pack_task *t)
 {
     if (t->p->dtype == GP_F32)
-        move_panels(t, 4, 0, 0);
+        unpack_panels(t, 4);
     else if (t->p->dtype == GP_BF16)
-        move_panels(t, 2, 0, 0);
+        unpack_panels(t, 2);
     else
-        move_panels(t, 1, 0, 0);
+        unpack_panels(t, 1);
 }
 
 static gp_pack_task make_task(const gp_pack_params *p, char *b, char *packed, int64_t number)

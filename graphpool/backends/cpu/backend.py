@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...cache import primitive_cache
 from ...runtime._compiled import CompiledPartition
 from ...runtime._program import ARENA, Program
+from ...runtime.primitive import Primitive
 from ...typing import LayoutType
 from .emit import lower_group
 from .groups import make_groups
+from .key import structural_key
 from .layouts import choose_layout, strides_of
 from .lowering import Lowering
 from .patterns import PATTERNS
@@ -16,7 +19,7 @@ from .placement import find_inplace_ports, plan_temporaries
 from .support import supports
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
@@ -51,21 +54,52 @@ class CpuBackend:
         inputs: Sequence[LogicalTensor],
         outputs: Sequence[LogicalTensor],
         engine: Any,
+        scratch: str = "primitive",
     ) -> CompiledPartition:
-        """Lower, plan and link a partition; see `Partition.compile`."""
+        """The cached primitive for this structure, lowered, planned and linked if need be; see `Partition.compile`."""
         inputs = [_settle(tensor) for tensor in inputs]
         outputs = [_settle(tensor) for tensor in outputs]
-        lowering = lower(partition.ops, inputs, outputs)
-        return CompiledPartition(
-            partition,
-            inputs,
-            outputs,
-            engine,
-            program=link(lowering, len(inputs) + len(outputs), engine.threads),
-            implementations=[step.name for step in lowering.steps],
-            step_ops=[step.op_id for step in lowering.steps],
-            inplace_ports=find_inplace_ports(lowering.steps, inputs, outputs),
-        )
+        key = structural_key(partition, inputs, outputs, engine)
+        cache = primitive_cache()
+        made: list[Primitive] = []
+
+        def produce() -> Primitive:
+            made.append(make_primitive(key, partition.ops, inputs, outputs, engine.threads))
+            return made[0]
+
+        primitive = cache.get_or_create(key, produce)
+        if made:
+            cache.recharge(key, primitive.nbytes)
+        return CompiledPartition(partition, inputs, outputs, engine, primitive=primitive, scratch=scratch)
+
+
+def make_primitive(
+    key: Hashable,
+    ops: Sequence[Op],
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    lanes: int,
+) -> Primitive:
+    """Lower, plan and link."""
+    lowering = lower(ops, inputs, outputs)
+    position = {op.id: k for k, op in enumerate(ops)}
+    in_port = {tensor.id: k for k, tensor in enumerate(inputs)}
+    out_port = {tensor.id: k for k, tensor in enumerate(outputs)}
+    pairs = find_inplace_ports(lowering.steps, inputs, outputs)
+    return Primitive(
+        key,
+        link(lowering, len(inputs) + len(outputs), lanes),
+        [step.name for step in lowering.steps],
+        [position[step.op_id] for step in lowering.steps],
+        [(in_port[i], out_port[j]) for i, j in pairs],
+    )
+
+
+def _evict(key: Hashable, primitive: Primitive) -> None:
+    primitive.evict()
+
+
+primitive_cache().on_evict(_evict)
 
 
 def _settle(tensor: LogicalTensor) -> LogicalTensor:

@@ -34,8 +34,8 @@ PATTERNS = (
 class ReferenceBackend:
     """Runs every op kind, clearly and slowly; the oracle of the tests, and what is left when nothing faster fits.
 
-    It makes partitions of one op each, but for `PATTERNS`, and is the one backend that computes outputs whose shape depends on the
-    content of an input.
+    It makes partitions of one op each, but for `PATTERNS`, and is the one backend that computes outputs whose shape
+    depends on the content of an input.
 
     Notes
     -----
@@ -61,6 +61,7 @@ class ReferenceBackend:
         inputs: Sequence[LogicalTensor],
         outputs: Sequence[LogicalTensor],
         engine: Any,
+        scratch: str = "primitive",
     ) -> CompiledPartition:
         """A partition that evaluates its ops one after another on arrays; see `Partition.compile`."""
         for tensor in (*inputs, *outputs):
@@ -85,7 +86,7 @@ class ReferenceBackend:
             engine,
             host_function=run,
             implementations=[f"ref:numpy {op.kind}" for op in partition.ops],
-            step_ops=[op.id for op in partition.ops],
+            scratch=scratch,
         )
 
 

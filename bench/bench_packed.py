@@ -1,0 +1,203 @@
+"""How near products with packed weights come to what one core can do.
+
+    python -m bench.bench_packed [--seconds 0.3] [--isa avx2]    a table, with ceilings measured in the same run
+    pytest bench/bench_packed.py --benchmark-only                the same products as pytest-benchmark cases
+
+Times are processor time of one thread, the least of many calls, less what an empty call costs: other work on the
+machine can only add to them, through the caches and the memory that it shares. A product that reads its weights from
+memory ("cold") walks through copies that no cache holds. NumPy runs on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from bench.ceilings import best_time, dot_rate, read_rate
+from graphpool._kernels import _dispatch
+from graphpool._kernels.call import KernelCall
+from graphpool._kernels.matmul import matmul
+from graphpool._kernels.packed import pack_weights, packed_layout, packed_matmul
+
+SHAPES = [
+    *((m, 768, 3072) for m in (1, 2, 3, 4, 8, 16, 64, 168)),
+    *((m, 3072, 768) for m in (1, 4, 16, 128)),
+    (1, 768, 768), (16, 768, 768), (128, 1024, 1024), (1024, 1024, 1024), (2048, 2048, 2048),
+    (16, 64, 64), (256, 256, 256), (1, 2048, 1000), (64, 8192, 1024),
+]  # fmt: skip
+"""(m, k, n)."""
+
+COLD = [(1, 768, 3072), (4, 768, 3072), (16, 768, 3072), (64, 768, 3072)]
+COLD_NBYTES = 192 << 20
+DTYPES = ("f32", "bf16", "s8")
+
+
+def operands(shape: tuple[int, int, int], dtype: str = "f32") -> tuple[Any, Any]:
+    """Activations, and weights as they are before packing."""
+    m, k, n = shape
+    rng = np.random.default_rng(0)
+    if dtype == "s8":
+        return rng.integers(0, 256, (m, k)).astype(np.uint8), rng.integers(-128, 128, (k, n)).astype(np.int8)
+    return rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+
+
+def packed_product(
+    shape: tuple[int, int, int], dtype: str = "f32", isa: str | None = None, copies: int = 1, **options: Any
+) -> tuple[KernelCall, list[tuple[Any, ...]]]:
+    """A product and its arguments, once for each copy of the weights."""
+    m, k, n = shape
+    a, b = operands(shape, dtype)
+    layout = packed_layout(k, n, dtype, isa, batch=copies)
+    weights = np.empty((copies, layout.pitch), np.uint8)
+    pack_weights(k, n, (n, 1), dtype, isa, batch=copies, b_dtype="s8" if dtype == "s8" else "f32")(b, weights)
+    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype=dtype, isa=isa, **options)
+    extra = [np.ones(n, np.float32)] * ((dtype == "s8") + bool(options.get("bias")))
+    dst = np.empty((m, n), np.float32)
+    return call, [(a, one, *extra, dst) for one in weights]
+
+
+def plain_product(shape: tuple[int, int, int], impl: str, isa: str | None = None) -> tuple[KernelCall, Any]:
+    """The same by the builder that takes weights as they are."""
+    m, k, n = shape
+    call = matmul((), m, n, k, (k, 1), (n, 1), (n,), impl=impl, isa=isa)
+    return call, (*operands(shape), np.empty((m, n), np.float32))
+
+
+def runner(call: KernelCall, arguments: list[tuple[Any, ...]]) -> Callable[[], None]:
+    """A function that runs all tasks on the next arguments in turn."""
+    turn = [0]
+
+    def run() -> None:
+        turn[0] = (turn[0] + 1) % len(arguments)
+        _dispatch.call(call.kernel, call.params, arguments[turn[0]], 0, call.ntasks, call.scratch_nbytes)
+
+    return run
+
+
+def seconds_of(call: KernelCall, arguments: list[tuple[Any, ...]], seconds: float) -> float:
+    """Time of a product without the door."""
+    empty = KernelCall(call.kernel, call.params, 0, call.scratch_nbytes)
+    return best_time(runner(call, arguments), seconds) - best_time(runner(empty, arguments), 0.05)
+
+
+def numpy_seconds(shape: tuple[int, int, int], seconds: float) -> float:
+    """Time of ``np.matmul`` on one thread."""
+    a, b = operands(shape)
+    dst = np.empty((shape[0], shape[2]), np.float32)
+    with threadpool_limits(1):
+        return best_time(lambda: np.matmul(a, b, out=dst), seconds)
+
+
+def print_f32(seconds: float, isa: str | None) -> None:
+    """The table of f32: time, share of the FMA peak, and for few rows share of the read bandwidth."""
+    peak = dot_rate("f32", seconds)
+    assert peak is not None
+    print(f"f32 FMA on registers: {peak / 1e9:.1f} GFLOP/s\n")
+    print("| m x k x n | packed us | GFLOP/s | of peak | B GB/s | of reading | simd us | blas us | numpy us |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for shape in SHAPES:
+        m, k, n = shape
+        t = seconds_of(*packed_product(shape, isa=isa), seconds)
+        reading = f"{4 * k * n / t / read_rate(4 * k * n, seconds=seconds):.0%}" if m <= 3 else ""
+        others = [
+            seconds_of(call, [args], seconds) for call, args in (plain_product(shape, i, isa) for i in ("simd", "blas"))
+        ]
+        row = [t * 1e6, 2 * m * k * n / t / 1e9]
+        print(
+            f"| {m} x {k} x {n} | {row[0]:.1f} | {row[1]:.1f} | {2 * m * k * n / t / peak:.1%} | "
+            f"{4 * k * n / t / 1e9:.1f} | {reading} | {others[0] * 1e6:.1f} | {others[1] * 1e6:.1f} | "
+            f"{numpy_seconds(shape, seconds) * 1e6:.1f} |",
+            flush=True,
+        )
+
+
+def print_cold(seconds: float, isa: str | None) -> None:
+    """Weights from memory."""
+    print("\n| m x k x n, weights cold | packed us | GFLOP/s | B GB/s | of reading |")
+    print("|---|---:|---:|---:|---:|")
+    for shape in COLD:
+        m, k, n = shape
+        copies = COLD_NBYTES // (4 * k * n)
+        t = seconds_of(*packed_product(shape, isa=isa, copies=copies), 3 * seconds)
+        rate = read_rate(4 * k * n, copies=copies, seconds=3 * seconds)
+        print(
+            f"| {m} x {k} x {n} | {t * 1e6:.1f} | {2 * m * k * n / t / 1e9:.1f} | {4 * k * n / t / 1e9:.1f} | "
+            f"{4 * k * n / t / rate:.0%} |",
+            flush=True,
+        )
+
+
+def print_narrow(seconds: float, isa: str | None) -> None:
+    """bf16 and 8-bit integers beside f32."""
+    peaks = {dtype: dot_rate(dtype, seconds) for dtype in DTYPES}
+    print("\n| m x k x n | " + " | ".join(f"{d} us | of peak" for d in DTYPES) + " |")
+    print("|---|" + "---:|" * 6)
+    for shape in SHAPES[:-3]:
+        m, k, n = shape
+        cells = []
+        for dtype, peak in peaks.items():
+            t = seconds_of(*packed_product(shape, dtype, isa), seconds)
+            cells += [f"{t * 1e6:.1f}", f"{2 * m * k * n / t / peak:.0%}" if peak else ""]
+        print(f"| {m} x {k} x {n} | " + " | ".join(cells) + " |", flush=True)
+
+
+def print_packing(seconds: float, isa: str | None) -> None:
+    """What packing costs, once."""
+    k, n = 768, 3072
+    print("\n| packing 768 x 3072 | us | read + written GB/s |")
+    print("|---|---:|---:|")
+    for dtype in DTYPES:
+        layout, (_, b) = packed_layout(k, n, dtype, isa), operands((1, k, n), dtype)
+        room = np.empty(layout.nbytes, np.uint8)
+        for name, strides in (("by rows", (n, 1)), ("transposed", (1, k))):
+            call = pack_weights(k, n, strides, dtype, isa, b_dtype="s8" if dtype == "s8" else "f32")
+            t = seconds_of(call, [(b, room)], seconds)
+            print(f"| {dtype} {name} | {t * 1e6:.0f} | {(b.nbytes + layout.nbytes) / t / 1e9:.1f} |")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+def test_packed(benchmark: Any, shape: tuple[int, int, int], dtype: str) -> None:
+    call, arguments = packed_product(shape, dtype, bias=True, clamp=(0, np.inf))
+    m, k, n = shape
+    nbytes = packed_layout(k, n, dtype).nbytes
+    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * k * n, weight_nbytes=nbytes)
+    benchmark(runner(call, arguments))
+
+
+@pytest.mark.parametrize("impl", ["simd", "blas"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+def test_plain(benchmark: Any, shape: tuple[int, int, int], impl: str) -> None:
+    call, arguments = plain_product(shape, impl)
+    m, k, n = shape
+    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * k * n, weight_nbytes=4 * k * n)
+    with threadpool_limits(1):
+        benchmark(runner(call, [arguments]))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+def test_numpy(benchmark: Any, shape: tuple[int, int, int]) -> None:
+    a, b = operands(shape)
+    benchmark.extra_info.update(threads=1, flops=2 * shape[0] * shape[1] * shape[2], weight_nbytes=b.nbytes)
+    with threadpool_limits(1):
+        benchmark(np.matmul, a, b)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Products with packed weights against the ceilings of one core.")
+    parser.add_argument("--seconds", type=float, default=0.3, help="time to spend on each figure")
+    parser.add_argument("--isa", choices=_dispatch.isas(), help="instruction set (default: the best)")
+    chosen = parser.parse_args()
+    print(f"instruction set: {chosen.isa or _dispatch.isas()[-1]}")
+    with threadpool_limits(1):
+        for part in (print_f32, print_cold, print_narrow, print_packing):
+            part(chosen.seconds, chosen.isa)
+
+
+if __name__ == "__main__":
+    main()

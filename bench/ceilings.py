@@ -1,0 +1,134 @@
+"""What one core can do at most: multiply-adds on registers, and reading as many bytes as a problem has.
+
+The loops are C, compiled for this very processor when a benchmark asks for them; nothing of graphpool is in them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["best_time", "cpu_time", "dot_rate", "read_rate"]
+
+_SOURCE = r"""
+#include <string.h>
+#ifdef __AVX512F__
+#define LANES 16
+#define CHAINS 24
+#elif defined(__AVX__)
+#define LANES 8
+#define CHAINS 12
+#else
+#define LANES 4
+#define CHAINS 12
+#endif
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+int lanes(void) { return LANES * CHAINS; }
+
+float f32(long steps)
+{
+    vec a, b, acc[CHAINS];
+    for (int i = 0; i < LANES; i++) { a[i] = 0.999f; b[i] = 1e-3f; }
+#pragma GCC unroll 24
+    for (int c = 0; c < CHAINS; c++) acc[c] = b * (float)c;
+    for (long n = 0; n < steps; n++)
+#pragma GCC unroll 24
+        for (int c = 0; c < CHAINS; c++) acc[c] = acc[c] * a + b;
+#pragma GCC unroll 24
+    for (int c = 1; c < CHAINS; c++) acc[0] += acc[c];
+    return acc[0][0];
+}
+
+/* Constant indices after unrolling, or accumulators would live in memory. */
+#define DOT(name, instruction)                                                                                         \
+    float name(long steps)                                                                                             \
+    {                                                                                                                  \
+        vec a, acc[CHAINS];                                                                                            \
+        memset(&a, 3, sizeof a);                                                                                       \
+        _Pragma("GCC unroll 24") for (int c = 0; c < CHAINS; c++) acc[c] = (vec){0};                                   \
+        for (long n = 0; n < steps; n++)                                                                               \
+            _Pragma("GCC unroll 24") for (int c = 0; c < CHAINS; c++)                                                  \
+                __asm__ volatile(instruction " %1,%1,%0" : "+v"(acc[c]) : "v"(a));                                     \
+        _Pragma("GCC unroll 24") for (int c = 1; c < CHAINS; c++) acc[0] += acc[c];                                    \
+        return acc[0][0];                                                                                              \
+    }
+#ifdef __AVX512BF16__
+DOT(bf16, "vdpbf16ps")
+#endif
+#ifdef __AVX512VNNI__
+DOT(s8, "vpdpbusd")
+#endif
+
+float read_all(const float *from, long n)
+{
+    vec sum[8];
+    memset(sum, 0, sizeof sum);
+    for (long i = 0; i + 8 * LANES <= n; i += 8 * LANES)
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++) sum[j] += *(const vec *)(from + i + j * LANES);
+    for (int j = 1; j < 8; j++) sum[0] += sum[j];
+    return sum[0][0];
+}
+"""
+
+_TERMS = {"f32": 1, "bf16": 2, "s8": 4}
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """The compiled loops; the file is gone once it is loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "ceilings.c"), Path(folder, "ceilings.so")
+        source.write_text(_SOURCE)
+        flags = ["-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC"]
+        subprocess.run(["cc", *flags, "-o", library, source], check=True)
+        loaded = ctypes.CDLL(str(library))
+    for name in ("f32", "bf16", "s8"):
+        if hasattr(loaded, name):
+            getattr(loaded, name).argtypes = [ctypes.c_long]
+    loaded.read_all.argtypes = [ctypes.c_void_p, ctypes.c_long]
+    return loaded
+
+
+def cpu_time() -> float:
+    """Processor time of this thread. Unit: seconds."""
+    return time.thread_time_ns() * 1e-9
+
+
+def best_time(work: object, seconds: float) -> float:
+    """The least processor time of a call of `work`, over `seconds` of them, at least five. Unit: seconds."""
+    best, end, calls = np.inf, time.monotonic() + seconds, 0
+    while calls < 5 or time.monotonic() < end:
+        start = cpu_time()
+        work()  # type: ignore[operator]
+        best = min(best, cpu_time() - start)
+        calls += 1
+    return float(best)
+
+
+def dot_rate(dtype: str, seconds: float = 0.3) -> float | None:
+    """Operations per second (a multiply-add is two) of f32 FMA, or of dot products of bf16 or bytes (None: no such)."""
+    library, steps = _library(), 20_000
+    if not hasattr(library, dtype):
+        return None
+    loop = getattr(library, dtype)
+    return 2 * _TERMS[dtype] * library.lanes() * steps / best_time(lambda: loop(steps), seconds)
+
+
+def read_rate(nbytes: int, *, copies: int = 1, seconds: float = 0.3) -> float:
+    """Bytes per second of reading `nbytes` again and again, or as many in each of `copies` places in turn."""
+    library, room = _library(), np.ones((copies, max(nbytes // 4, 1)), np.float32)
+    turn = [0]
+
+    def read() -> None:
+        turn[0] = (turn[0] + 1) % copies
+        library.read_all(room[turn[0]].ctypes.data, room.shape[1])
+
+    return nbytes / best_time(read, seconds)

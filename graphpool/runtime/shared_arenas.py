@@ -1,0 +1,55 @@
+"""Arenas that all compiled partitions of an engine lease from: the footprint is concurrency times the largest layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..memory import ArenaPool
+from ..memory._fork import Locked
+
+if TYPE_CHECKING:
+    from ..typing import MemoryResource
+
+__all__ = ["SharedArenas"]
+
+
+class SharedArenas(Locked):
+    """Arenas of one size, which grows to that of the largest layout asked for.
+
+    Parameters
+    ----------
+    resource : MemoryResource
+        Source of the memory; nothing is taken before an arena is leased.
+
+    Notes
+    -----
+    Ownership: the arenas; leased ones of a size that was outgrown are freed when they are released. Threads: safe.
+    """
+
+    def __init__(self, resource: MemoryResource) -> None:
+        super().__init__()
+        self._resource = resource
+        self._pool = ArenaPool(resource, 0)
+        self._is_closed = False
+
+    def require(self, nbytes: int) -> None:
+        """Make arenas of at least `nbytes` from now on."""
+        with self._lock:
+            if nbytes > self._pool.nbytes and not self._is_closed:
+                outgrown, self._pool = self._pool, ArenaPool(self._resource, nbytes)
+                outgrown.close()
+
+    def current(self) -> ArenaPool:
+        """The arenas of the present size."""
+        with self._lock:
+            return self._pool
+
+    def trim(self) -> int:
+        """Free the idle arenas; returns their bytes."""
+        return self.current().trim()
+
+    def close(self) -> None:
+        """Free the arenas, leased ones when they are released. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            self._pool.close()
