@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class GraphpoolBackendRep(BackendRep):  # type: ignore[misc]
+class GraphpoolBackendRep(BackendRep):
     """A prepared model.
 
     Parameters
@@ -74,7 +74,7 @@ class GraphpoolBackendRep(BackendRep):  # type: ignore[misc]
             The inputs do not fit.
         """
         results = self.model.run(self._by_name(inputs))
-        return namedtupledict("Outputs", list(results))(*results.values())  # type: ignore[no-any-return]
+        return namedtupledict("Outputs", list(results))(*results.values())
 
     def _by_name(self, inputs: Any) -> dict[str, Any]:
         names = [port.name for port in self.model.inputs]
@@ -101,7 +101,7 @@ class GraphpoolBackendRep(BackendRep):  # type: ignore[misc]
         self.close()
 
 
-class GraphpoolBackend(Backend):  # type: ignore[misc]
+class GraphpoolBackend(Backend):
     """graphpool behind ONNX's interface; all methods are class methods.
 
     Notes

@@ -1,4 +1,4 @@
-"""ONNX's backend interface, driven by the suite that the onnx package ships for it: converted, operator, simple models."""
+"""ONNX's backend interface, driven by the suites of the onnx package: converted, operator and simple models."""
 
 import warnings
 
