@@ -49,6 +49,13 @@ class Filler:
         content = self._content(tensor, op, port, values, rng)
         return place(np.asarray(content), tensor)
 
+    def fill_all(self, partition: gp.Partition, values: dict[int, Array]) -> None:
+        """Put content for the inputs of a partition that are missing into `values`."""
+        for op in partition.ops:
+            for port, tensor in enumerate(op.inputs):
+                if tensor.id not in values and tensor.id in {lt.id for lt in partition.input_ports}:
+                    values[tensor.id] = self.fill(tensor, op, port, values)
+
     def depends(self, op: gp.Op, port: int) -> bool:
         """Whether content at a port depends on what `op` reads at its other one."""
         return op.kind == "Subtract" and port == 1 and _is_computed(self, op.inputs[0]) and _leads_to(self, op, "Exp")

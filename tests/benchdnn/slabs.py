@@ -14,15 +14,18 @@ from tests.benchdnn.fill import Filler, place
 ELEMENTS = 1 << 18
 """Elements of the largest tensor of a slab."""
 
-LAST_AXES = frozenset({"SoftMax", "LogSoftmax", "GenIndex"})
-FREE = frozenset({"TypeCast", "Reorder", "Quantize", "Dequantize", "End", "Select", "GreaterEqual", "Add", "Subtract",
-                  "Multiply", "Divide", "Maximum", "Minimum", "Exp", "Tanh", "ReLU", "GELU", "Sigmoid", "MatMul"})  # fmt: skip
+ONE_AXIS = frozenset({"SoftMax", "LogSoftmax", "GenIndex", "Concat"})
+WINDOWS = frozenset({"Convolution", "ConvTranspose", "AvgPool", "MaxPool", "Interpolate"})
+FREE = WINDOWS | {
+    "TypeCast", "Reorder", "Quantize", "Dequantize", "End", "Select", "GreaterEqual", "Add", "Subtract", "Multiply",
+    "Divide", "Maximum", "Minimum", "MatMul", "BiasAdd", "BatchNormInference", "Abs", "Exp", "Tanh", "ReLU", "GELU",
+    "Sigmoid", "HardSwish", "Log", "Mish", "Round", "Sqrt", "Square", "Clamp", "Elu", "LeakyReLU", "HardSigmoid",
+    "SoftPlus",
+}  # fmt: skip
 """Kinds that work on each index of the first axis by itself, operands without that axis aside."""
 
 
-def evaluate_partition(
-    partition: gp.Partition, filler: Filler, values: dict[int, np.ndarray]
-) -> dict[int, np.ndarray]:
+def evaluate_partition(partition: gp.Partition, filler: Filler, values: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
     """The tensors that leave a partition, op by op, every tensor rounded to its type.
 
     Inputs that are missing in `values` are filled and put there.
@@ -60,13 +63,16 @@ def _common_length(ops: Sequence[gp.Op]) -> int:
     lengths = {shape[0] for shape in shapes if len(shape) > 2}
     if len(lengths) != 1 or any(len(shape) < 3 for shape in shapes) or not all(map(_is_parallel, ops)):
         return 0
+    computed = {t.id for op in ops for t in op.outputs}
+    if any(t.id in computed for op in ops if op.kind in WINDOWS for t in op.inputs[1:]):
+        return 0
     return lengths.pop()
 
 
 def _is_parallel(op: gp.Op) -> bool:
     """Whether an op computes each index of the first axis by itself."""
     ndim = len(op.inputs[0].shape)
-    if op.kind in LAST_AXES:
+    if op.kind in ONE_AXIS:
         return op.attrs["axis"] % ndim != 0
     if op.kind == "ReduceSum":
         return all(axis % ndim for axis in op.attrs["axes"]) and bool(op.attrs["axes"])
@@ -104,7 +110,8 @@ def _evaluate_slab(
                 continue
             if tensor.id not in values:
                 values[tensor.id] = filler.fill(tensor, op, port, known | values)
-            known[tensor.id] = _cut(values[tensor.id], slab, tensor.shape, ndim)
+            is_whole = op.kind in WINDOWS and port > 0
+            known[tensor.id] = values[tensor.id] if is_whole else _cut(values[tensor.id], slab, tensor.shape, ndim)
         arrays = [known[t.id] for t in op.inputs]
         specs = [OutputSpec(tensor.dtype) for tensor in op.outputs]
         results = evaluate(op.kind, arrays, _attrs(op, arrays, slab), specs) if op.outputs else []

@@ -12,11 +12,12 @@ from tests.benchdnn.__main__ import DEFAULT
 from tests.benchdnn.runner import as_table, count, read_manifest, run_all
 
 ROWS = read_manifest(DEFAULT) if (DEFAULT / "manifest.jsonl").is_file() else []
+ABSENT = pytest.param("all", marks=pytest.mark.skip(reason=f"no cases at {DEFAULT}"))
 SUITES = sorted({row["suite"] for row in ROWS})
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("suite", SUITES or [pytest.param("all", marks=pytest.mark.skip(reason=f"no cases at {DEFAULT}"))])
+@pytest.mark.parametrize("suite", SUITES or [ABSENT])
 def test_suite(suite: str) -> None:
     records = list(run_all(DEFAULT, [row for row in ROWS if row["suite"] == suite]))
     print(as_table(count(records)))

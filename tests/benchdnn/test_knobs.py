@@ -12,7 +12,9 @@ def case(tmp_path):
     graph = gp.Graph()
     q, x, w, y, z = (
         gp.LogicalTensor(number, dtype, shape, property="constant" if number == 2 else "undef")
-        for number, (dtype, shape) in enumerate([("s8", (4, 6)), ("f32", (4, 6)), ("f32", (6, 8)), ("f32", (4, 8)), ("f32", (4, 8))])
+        for number, (dtype, shape) in enumerate(
+            [("s8", (4, 6)), ("f32", (4, 6)), ("f32", (6, 8)), ("f32", (4, 8)), ("f32", (4, 8))]
+        )
     )
     graph.add_op(gp.Op(0, "Dequantize", [q], [x], scales=[0.3] * 6, zps=[1] * 6, qtype="per_channel", axis=1))
     graph.add_op(gp.Op(1, "MatMul", [x, w], [y]))

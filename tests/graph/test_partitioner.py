@@ -61,7 +61,13 @@ def patterns(draw):
         if draw(st.booleans()):
             inner = frozenset(draw(st.sets(st.sampled_from(KINDS), min_size=1)))
             least = draw(st.integers(0, 2))
-            cluster = Cluster(inner, OpNode("MatMul", inputs={ANY_PORT: BEFORE[0]}), (least, 3), (0, 2), draw(st.sampled_from([None, 0])))
+            cluster = Cluster(
+                inner,
+                OpNode("MatMul", inputs={ANY_PORT: BEFORE[0]}),
+                (least, 3),
+                (0, 2),
+                draw(st.sampled_from([None, 0])),
+            )
         made.append(Pattern(f"p{k}", float(k), f"k{k}", anchor, tuple(tail), cluster))
     return made
 

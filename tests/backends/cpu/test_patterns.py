@@ -154,7 +154,7 @@ def attention(g, *, cap=False, causal=False, stats=False, between=None, reader=F
 @pytest.mark.parametrize("form", [{}, {"cap": True}, {"causal": True}, {"stats": True}, {"reader": True}])
 def test_attention(form):
     found = kinds(lambda g: attention(g, **form))
-    assert [partition for partition in found if "SoftMax" in partition][0].count("MatMul") == 2
+    assert next(partition for partition in found if "SoftMax" in partition).count("MatMul") == 2
     assert len(found) == 1 + bool(form.get("reader"))
 
 
@@ -209,7 +209,16 @@ def test_batch_norm_backward_behind_relu_backward_is_one_partition_of_the_refere
     g = GraphBuilder()
     d = g.op("ReLUBackward", g.input((1, 4, 5, 5)), g.input((1, 4, 5, 5)), use_dst=False)
     params = [g.input((4,)) for _ in range(3)]
-    g.op("BatchNormTrainingBackward", g.input((1, 4, 5, 5)), d, *params, n=3, dtype=["f32"] * 3, epsilon=0.1, data_format="NCX")
+    g.op(
+        "BatchNormTrainingBackward",
+        g.input((1, 4, 5, 5)),
+        d,
+        *params,
+        n=3,
+        dtype=["f32"] * 3,
+        epsilon=0.1,
+        data_format="NCX",
+    )
     [partition] = g.finish()
     assert partition.backend_name == "reference"
 
