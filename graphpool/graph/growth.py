@@ -61,9 +61,7 @@ def _match_upstream(wanted: Upstream, view: GraphView, source: int, reader: int,
 
 def match_cluster(cluster: Cluster, view: GraphView, anchor: int, free: Sequence[bool]) -> tuple[list[int], list[int]]:
     """The ops of a cluster around `anchor`, and the border ops that it feeds; empty when it is none."""
-    inside = _grow_inside(cluster, view, anchor, free)
-    feeding = {n for m in inside for n in view.predecessors(m) if free[n] and cluster.border.fits(view.ops[n])}
-    fed = {n for m in inside for n in view.successors(m) if free[n] and cluster.border.fits(view.ops[n])}
+    inside, feeding, fed = _grow_inside(cluster, view, anchor, free)
     counts = ((len(feeding), cluster.feeding), (len(fed), cluster.fed))
     if feeding & fed or not all(least <= count <= most for count, (least, most) in counts):
         return [], []
@@ -77,21 +75,35 @@ def match_cluster(cluster: Cluster, view: GraphView, anchor: int, free: Sequence
     return taken, sorted(fed)
 
 
-def _grow_inside(cluster: Cluster, view: GraphView, anchor: int, free: Sequence[bool]) -> list[int]:
-    """The ops inside, the anchor first. Cost: linear in the ops looked at, at most `MAX_REGION` of them taken."""
-    inside = [anchor]
-    known = {anchor}
+def _grow_inside(
+    cluster: Cluster, view: GraphView, anchor: int, free: Sequence[bool]
+) -> tuple[list[int], set[int], set[int]]:
+    """The ops inside, the anchor first, and the border ops that feed it and that it feeds.
+
+    Stops as soon as it has met more border ops than a cluster has. Cost: linear in the ops looked at, at most
+    `MAX_REGION` of them taken.
+    """
+    inside, known = [anchor], {anchor}
+    feeding: set[int] = set()
+    fed: set[int] = set()
     at = 0
-    while at < len(inside) < MAX_REGION:
+    while at < len(inside) and len(feeding) <= cluster.feeding[1] and len(fed) <= cluster.fed[1]:
         number = inside[at]
         at += 1
-        for other in (*view.successors(number), *view.predecessors(number)):
-            if other in known or not free[other] or not cluster.fits(view.ops[other]):
-                continue
-            if other in view.successors(number) or _is_read_only_by(view, other, known):
-                known.add(other)
-                inside.append(other)
-    return inside
+        for others, border, behind in (
+            (view.successors(number), fed, True),
+            (view.predecessors(number), feeding, False),
+        ):
+            for other in others:
+                if other in known or not free[other]:
+                    continue
+                op = view.ops[other]
+                if cluster.border.fits(op):
+                    border.add(other)
+                if len(inside) < MAX_REGION and cluster.fits(op) and (behind or _is_read_only_by(view, other, known)):
+                    known.add(other)
+                    inside.append(other)
+    return inside, feeding, fed
 
 
 def grow_region(
@@ -133,5 +145,5 @@ def grow_region(
                 if not numbers:
                     del open_values[tensor]
         for tensor_out in op.outputs:
-            open_values[tensor_out.id] = view.users(tensor_out.id)
+            open_values[tensor_out.id] = list(view.users(tensor_out.id))
     return region

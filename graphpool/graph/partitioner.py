@@ -71,6 +71,10 @@ def _apply(
     kinds: dict[int, str],
 ) -> None:
     """Match one pattern wherever it fits among the free ops, and merge what it finds."""
+    if pattern.cluster is not None:
+        borders = sum(len(by_kind.get(kind, ())) for kind in pattern.cluster.border.kinds)
+        if borders < pattern.cluster.feeding[0] + pattern.cluster.fed[0]:
+            return
     anchors = sorted(number for kind in pattern.anchor.kinds for number in by_kind.get(kind, ()))
     for anchor in anchors:
         if not free[anchor]:

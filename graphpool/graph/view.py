@@ -41,7 +41,7 @@ class GraphView:
     Cost: linear in ops and ports. Threads: immutable after construction.
     """
 
-    __slots__ = ("consumers", "ops", "producer")
+    __slots__ = ("_predecessors", "_successors", "_users", "consumers", "ops", "producer")
 
     def __init__(self, ops: Sequence[Op]) -> None:
         order = _topological_order(ops)
@@ -53,18 +53,25 @@ class GraphView:
                 self.producer[tensor.id] = number
             for port, tensor in enumerate(op.inputs):
                 self.consumers.setdefault(tensor.id, []).append((number, port))
+        # matching asks for these over and over, so they are lists, made once
+        self._users: dict[int, list[int]] = {
+            tensor_id: list(dict.fromkeys([number for number, _ in readers]))
+            for tensor_id, readers in self.consumers.items()
+        }
+        self._successors = [[user for t in op.outputs for user in self._users.get(t.id, ())] for op in self.ops]
+        self._predecessors = [[self.producer[t.id] for t in op.inputs if t.id in self.producer] for op in self.ops]
 
     def users(self, tensor_id: int) -> list[int]:
-        """Numbers of the ops that read a tensor, each once, in topological order."""
-        return list(dict.fromkeys(number for number, _ in self.consumers.get(tensor_id, ())))
+        """Numbers of the ops that read a tensor, each once, in topological order; the caller does not change it."""
+        return self._users.get(tensor_id, [])
 
     def successors(self, number: int) -> list[int]:
-        """Numbers of the ops that read an output of op `number`."""
-        return [user for tensor in self.ops[number].outputs for user in self.users(tensor.id)]
+        """Numbers of the ops that read an output of op `number`; the caller does not change it."""
+        return self._successors[number]
 
     def predecessors(self, number: int) -> list[int]:
-        """Numbers of the ops that write an input of op `number`."""
-        return [self.producer[t.id] for t in self.ops[number].inputs if t.id in self.producer]
+        """Numbers of the ops that write an input of op `number`; the caller does not change it."""
+        return self._predecessors[number]
 
 
 def _topological_order(ops: Sequence[Op]) -> list[int]:

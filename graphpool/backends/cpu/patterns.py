@@ -8,8 +8,8 @@
     8.1 .. 8.5 norms, SoftMax, reductions, resampling, moves       anchor, post-ops, quantisation
     8          elementwise regions
 
-A partition is a permission: the lowering runs any list of supported ops as a sequence of kernel calls, and fuses what
-it can within it.
+Only ops that the backend supports are offered to its patterns, so none of them asks. A partition is a permission: the
+lowering runs any list of supported ops as a sequence of kernel calls, and fuses what it can within it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, TailElement, Upstream, optional
-from .support import ELTWISE, supports
+from .support import ELTWISE
 
 if TYPE_CHECKING:
     from ...graph.op import Op
@@ -31,45 +31,41 @@ DEQUANTIZE = {"Dequantize", "DynamicDequantize"}
 MOVES = {"StaticReshape", "StaticTranspose", "Reorder"}
 REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 
-DQ = OpNode(DEQUANTIZE, supports)
-OPERAND = OpNode({"TypeCast", *DEQUANTIZE}, supports, inputs={0: DQ})
+DQ = OpNode(DEQUANTIZE)
+OPERAND = OpNode({"TypeCast", *DEQUANTIZE}, inputs={0: DQ})
 """What may come before an operand: dequantisation, with or without a cast behind it."""
 
-_FROZEN = OpNode({"StaticReshape"}, supports)
+_FROZEN = OpNode({"StaticReshape"})
 for _ in range(4):
-    _FROZEN = OpNode({*MOVES, *QUANTIZE, *DEQUANTIZE, "TypeCast"}, supports, inputs={0: _FROZEN})
+    _FROZEN = OpNode({*MOVES, *QUANTIZE, *DEQUANTIZE, "TypeCast"}, inputs={0: _FROZEN})
 WEIGHTS = _FROZEN
 """What may come before weights: besides, moves and a quantisation of their own."""
 
-MOVED_OPERAND = OpNode({*MOVES, "TypeCast", *DEQUANTIZE}, supports, inputs={0: OPERAND})
+MOVED_OPERAND = OpNode({*MOVES, "TypeCast", *DEQUANTIZE}, inputs={0: OPERAND})
 """An operand of attention: besides, a reshape that groups heads."""
 
-POST_OPS = PostOps(frozenset(ELTWISE - QUANTIZE - DEQUANTIZE - {"GreaterEqual"}), supports, sides=OPERAND)
+POST_OPS = PostOps(frozenset(ELTWISE - QUANTIZE - DEQUANTIZE - {"GreaterEqual"}), sides=OPERAND)
 """Elementwise ops behind an anchor, with the dequantisation of their further operands."""
 
-LAST = optional(OpNode({*QUANTIZE, "GreaterEqual"}, supports, ports=[0]))
+LAST = optional(OpNode({*QUANTIZE, "GreaterEqual"}, ports=[0]))
 """An op that may end a chain: its result has another type than a float."""
 
-MOVE = optional(OpNode(MOVES, supports))
+MOVE = optional(OpNode(MOVES))
 TAIL: tuple[TailElement, ...] = (POST_OPS, MOVE, MOVE, MOVE, POST_OPS, LAST)
 """Post-ops, moves of the result, casts, quantisation."""
 
 BINARY = {"Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum"}
-PRE_OPS = Upstream(frozenset({*BINARY, "TypeCast"}), supports)
+PRE_OPS = Upstream(frozenset({*BINARY, "TypeCast"}))
 """Elementwise ops between inputs of the graph and a product."""
 
 INSIDE = frozenset((ELTWISE - {"BatchNormInference"}) | MOVES | {"GenIndex", "Dropout", "SoftMax", "ReduceSum", "End"})
 """What may lie between the products of attention, forward and backward."""
 
 
-def _supported(op: Op) -> bool:
-    return op.kind == "End" or supports(op)
-
-
 def _is_depthwise(op: Op) -> bool:
     """Whether every group of a convolution has one input channel."""
     weights = op.inputs[1].shape
-    if weights is None or not supports(op):
+    if weights is None:
         return False
     return op.attrs["groups"] > 1 and weights[1 if op.attrs["weights_format"] == "OIX" else -2] == 1
 
@@ -77,32 +73,32 @@ def _is_depthwise(op: Op) -> bool:
 def _is_pointwise(op: Op) -> bool:
     """Whether a convolution has kernels of one element."""
     weights = op.inputs[1].shape
-    if weights is None or not supports(op):
+    if weights is None:
         return False
     return all(size == 1 for size in (weights[2:] if op.attrs["weights_format"] == "OIX" else weights[:-2]))
 
 
-PRODUCT = OpNode("MatMul", supports, inputs={0: MOVED_OPERAND, 1: MOVED_OPERAND})
+PRODUCT = OpNode("MatMul", inputs={0: MOVED_OPERAND, 1: MOVED_OPERAND})
 CONVOLUTION = {0: OPERAND, 1: WEIGHTS}
 
 
 def _chain(name: str, priority: float, kinds: str | set[str], *, inputs: dict[int, OpNode] | None = None) -> Pattern:
     """An anchor, what its operands absorb, and a tail."""
-    return Pattern(name, priority, name, OpNode(kinds, supports, inputs=inputs or {ANY_PORT: OPERAND}), TAIL)
+    return Pattern(name, priority, name, OpNode(kinds, inputs=inputs or {ANY_PORT: OPERAND}), TAIL)
 
 
 # ---- the table
 
 PATTERNS = (
-    Pattern("attention_backward", 22.2, "attention_backward", OpNode("Exp", supports),
-            (optional(OpNode("ReduceSum", supports)), MOVE, MOVE),
-            cluster=Cluster(INSIDE, PRODUCT, feeding=(2, 2), fed=(3, 3), where=_supported)),
-    Pattern("attention", 22.1, "attention", OpNode("SoftMax", supports), (MOVE, MOVE, MOVE, POST_OPS, LAST),
-            cluster=Cluster(INSIDE, PRODUCT, feeding=(1, 1), fed=(1, 1), where=_supported)),
-    Pattern("gated_mlp", 22.0, "gated_mlp", OpNode(BINARY, supports), (POST_OPS, LAST),
-            cluster=Cluster(ELTWISE, PRODUCT, feeding=(2, 2), fed=(1, 1), shared_port=0, where=supports)),
+    Pattern("attention_backward", 22.2, "attention_backward", OpNode("Exp"),
+            (optional(OpNode("ReduceSum")), MOVE, MOVE),
+            cluster=Cluster(INSIDE, PRODUCT, feeding=(2, 2), fed=(3, 3))),
+    Pattern("attention", 22.1, "attention", OpNode("SoftMax"), (MOVE, MOVE, MOVE, POST_OPS, LAST),
+            cluster=Cluster(INSIDE, PRODUCT, feeding=(1, 1), fed=(1, 1))),
+    Pattern("gated_mlp", 22.0, "gated_mlp", OpNode(BINARY), (POST_OPS, LAST),
+            cluster=Cluster(ELTWISE, PRODUCT, feeding=(2, 2), fed=(1, 1), shared_port=0)),
     Pattern("binary_matmul_binary", 19.5, "binary_matmul_binary",
-            OpNode("MatMul", supports, inputs={0: (PRE_OPS, OPERAND), 1: (PRE_OPS, OPERAND)}), TAIL),
+            OpNode("MatMul", inputs={0: (PRE_OPS, OPERAND), 1: (PRE_OPS, OPERAND)}), TAIL),
     Pattern("convolution_depthwise", 10.5, "convolution_depthwise",
             OpNode("Convolution", _is_pointwise, inputs=CONVOLUTION),
             (POST_OPS, OpNode("Convolution", _is_depthwise, ports=[0], inputs={1: WEIGHTS}), POST_OPS, LAST)),
@@ -113,11 +109,11 @@ PATTERNS = (
     _chain("interpolate_post_ops", 8.4, "Interpolate"),
     _chain("norm_post_ops", 8.4, {"LayerNorm", "GroupNorm", "RMSNorm"}),
     _chain("softmax_post_ops", 8.2, {"SoftMax", "LogSoftmax"}),
-    Pattern("concat", 8.2, "concat", OpNode("Concat", supports, inputs={ANY_PORT: OPERAND}), (LAST,)),
-    Pattern("shuffle", 8.2, "shuffle", OpNode("StaticReshape", supports),
-            (OpNode("StaticTranspose", supports), OpNode("StaticReshape", supports))),
-    Pattern("reorder_post_ops", 8.1, "reorder_post_ops", OpNode(MOVES, supports, inputs={0: OPERAND}),
+    Pattern("concat", 8.2, "concat", OpNode("Concat", inputs={ANY_PORT: OPERAND}), (LAST,)),
+    Pattern("shuffle", 8.2, "shuffle", OpNode("StaticReshape"),
+            (OpNode("StaticTranspose"), OpNode("StaticReshape"))),
+    Pattern("reorder_post_ops", 8.1, "reorder_post_ops", OpNode(MOVES, inputs={0: OPERAND}),
             (MOVE, MOVE, POST_OPS, LAST)),
-    Pattern("eltwise_post_ops", 8.0, "eltwise_post_ops", OpNode(ELTWISE, supports, inputs={ANY_PORT: OPERAND}),
+    Pattern("eltwise_post_ops", 8.0, "eltwise_post_ops", OpNode(ELTWISE, inputs={ANY_PORT: OPERAND}),
             (POST_OPS, MOVE, LAST)),
 )  # fmt: skip
