@@ -8,8 +8,8 @@
     8.1 .. 8.5 norms, SoftMax, reductions, resampling, moves       anchor, post-ops, quantisation
     8          elementwise regions
 
-A partition is a permission: the lowering runs any list of supported ops as a sequence of kernel calls, and fuses what it
-can within it.
+A partition is a permission: the lowering runs any list of supported ops as a sequence of kernel calls, and fuses what
+it can within it.
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ TAIL: tuple[TailElement, ...] = (POST_OPS, MOVE, MOVE, MOVE, POST_OPS, LAST)
 PRE_OPS = Upstream(frozenset({"Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", "TypeCast"}), supports)
 """Elementwise ops between inputs of the graph and a product."""
 
-INSIDE = frozenset(
-    (ELTWISE - {"BatchNormInference"}) | MOVES | {"GenIndex", "Dropout", "SoftMax", "ReduceSum", "End"}
-)
+INSIDE = frozenset((ELTWISE - {"BatchNormInference"}) | MOVES | {"GenIndex", "Dropout", "SoftMax", "ReduceSum", "End"})
 """What may lie between the products of attention, forward and backward."""
 
 
@@ -100,12 +98,14 @@ PATTERNS = (
             cluster=Cluster(INSIDE, PRODUCT, feeding=(2, 2), fed=(3, 3), where=_supported)),
     Pattern("attention", 22.1, "attention", OpNode("SoftMax", supports), (MOVE, MOVE, MOVE, POST_OPS, LAST),
             cluster=Cluster(INSIDE, PRODUCT, feeding=(1, 1), fed=(1, 1), where=_supported)),
-    Pattern("gated_mlp", 22.0, "gated_mlp", OpNode({"Multiply", "Add", "Subtract", "Divide", "Maximum", "Minimum"}, supports),
+    Pattern("gated_mlp", 22.0, "gated_mlp",
+            OpNode({"Multiply", "Add", "Subtract", "Divide", "Maximum", "Minimum"}, supports),
             (POST_OPS, LAST),
             cluster=Cluster(ELTWISE, PRODUCT, feeding=(2, 2), fed=(1, 1), shared_port=0, where=supports)),
     Pattern("binary_matmul_binary", 19.5, "binary_matmul_binary",
             OpNode("MatMul", supports, inputs={0: (PRE_OPS, OPERAND), 1: (PRE_OPS, OPERAND)}), TAIL),
-    Pattern("convolution_depthwise", 10.5, "convolution_depthwise", OpNode("Convolution", _is_pointwise, inputs=CONVOLUTION),
+    Pattern("convolution_depthwise", 10.5, "convolution_depthwise",
+            OpNode("Convolution", _is_pointwise, inputs=CONVOLUTION),
             (POST_OPS, OpNode("Convolution", _is_depthwise, ports=[0], inputs={1: WEIGHTS}), POST_OPS, LAST)),
     _chain("convtranspose_post_ops", 10.4, "ConvTranspose", inputs=CONVOLUTION),
     _chain("pooling_post_ops", 9.9, {"AvgPool", "MaxPool"}),

@@ -44,23 +44,23 @@ def test_writes_its_outputs_and_nothing_else(engine, name):
     stream = gp.Stream(engine)
     for partition in builder.graph.get_partitions():
         inputs = [lt.replace(shape=values[lt.id].shape) for lt in partition.input_ports]
-        compiled = partition.compile(inputs, partition.output_ports, engine)
-        tensors = []
-        for lt in inputs:
-            array = np.array(values[lt.id])
-            array.flags.writeable = False
-            tensors.append(gp.Tensor(lt, engine, array))
-        guarded = [_guarded(compiled.query_logical_tensor(lt.id)) for lt in partition.output_ports]
-        results = [
-            gp.Tensor(compiled.query_logical_tensor(lt.id), engine, array)
-            for lt, (array, _) in zip(partition.output_ports, guarded, strict=True)
-        ]
-        compiled.execute(stream, tensors, results, scratchpad=_poisoned(compiled.scratchpad_nbytes))
-        first = [np.array(array) for array, _ in guarded]
-        assert all(np.all(guard == 0xA5) for _, guards in guarded for guard in guards)
-        compiled.execute(stream, tensors, results, scratchpad=_poisoned(compiled.scratchpad_nbytes))
-        for (array, _), before in zip(guarded, first, strict=True):
-            assert array.tobytes() == before.tobytes()
+        with partition.compile(inputs, partition.output_ports, engine) as compiled:
+            tensors = []
+            for lt in inputs:
+                array = np.array(values[lt.id])
+                array.flags.writeable = False
+                tensors.append(gp.Tensor(lt, engine, array))
+            guarded = [_guarded(compiled.query_logical_tensor(lt.id)) for lt in partition.output_ports]
+            results = [
+                gp.Tensor(compiled.query_logical_tensor(lt.id), engine, array)
+                for lt, (array, _) in zip(partition.output_ports, guarded, strict=True)
+            ]
+            compiled.execute(stream, tensors, results, scratchpad=_poisoned(compiled.scratchpad_nbytes))
+            first = [np.array(array) for array, _ in guarded]
+            assert all(np.all(guard == 0xA5) for _, guards in guarded for guard in guards)
+            compiled.execute(stream, tensors, results, scratchpad=_poisoned(compiled.scratchpad_nbytes))
+            for (array, _), before in zip(guarded, first, strict=True):
+                assert array.tobytes() == before.tobytes()
 
 
 def _guarded(lt):
