@@ -156,6 +156,93 @@ def _quantized_matmul(g: GraphBuilder) -> None:
     g.op("Quantize", y, dtype="u8", scales=[0.5], zps=[3])
 
 
+def _dequantized(g: GraphBuilder, shape: Any, dtype: str = "s8", cast: str | None = None) -> Any:
+    x = g.op("Dequantize", g.input(shape, dtype), dtype="f32", scales=[0.0625], zps=[3])
+    return x if cast is None else g.op("TypeCast", x, dtype=cast)
+
+
+def _quantized_sum(cast: str | None) -> Callable[[GraphBuilder], None]:
+    """An int8 product plus an int8 tensor, with casts to another type in between or without."""
+
+    def build(g: GraphBuilder) -> None:
+        x = g.op("MatMul", _dequantized(g, (7, 33), "u8", cast), _dequantized(g, (33, 20), cast=cast))
+        y = g.op("ReLU", g.op("Add", x, _dequantized(g, (7, 20), cast=cast)))
+        g.op("Quantize", y if cast is None else g.op("TypeCast", y, dtype="f32"), dtype="s8", scales=[0.5], zps=[1])
+
+    return build
+
+
+def _compressed_weights(g: GraphBuilder) -> None:
+    w = g.op(
+        "DynamicDequantize", g.input((32, 20), "s4"), g.input((8, 20)), g.input((8, 20), "s8"),
+        dtype="f32", qtype="per_group", group_shape=[4, 1],
+    )  # fmt: skip
+    g.op("MatMul", g.input((5, 32)), w)
+
+
+def _float8(dtype: str) -> Callable[[GraphBuilder], None]:
+    def build(g: GraphBuilder) -> None:
+        q = g.op("Quantize", g.input((3, 50)), dtype=dtype, scales=[0.5])
+        x = g.op("Dequantize", q, dtype="f32", scales=[0.5])
+        g.op("Quantize", g.op("Abs", x), dtype=dtype, scales=[0.002])
+
+    return build
+
+
+def _quantized_concat(g: GraphBuilder) -> None:
+    g.op("Quantize", g.op("Concat", *(_dequantized(g, (2, n, 4)) for n in (1, 3)), axis=1), dtype="s8", scales=[0.125])
+
+
+def _binary_matmul_binary(g: GraphBuilder) -> None:
+    a = g.op("Multiply", g.op("Add", g.input((2, 6, 5)), g.input((5,))), g.input((2, 1, 5)))
+    g.op("Subtract", g.op("MatMul", a, g.input((2, 5, 7))), g.input((7,)))
+
+
+def _moved_product(g: GraphBuilder) -> None:
+    y = g.op("MatMul", g.input((2, 3, 6, 5)), g.input((2, 3, 5, 7)))
+    g.op("StaticReshape", g.op("StaticTranspose", y, order=[0, 2, 1, 3]), shape=[2, 6, 21], special_zero=False)
+
+
+def _causal_attention(g: GraphBuilder) -> None:
+    q, k, v = g.input((2, 2, 3, 9, 16)), g.input((2, 2, 1, 9, 16)), g.input((2, 2, 1, 9, 16))
+    scores = g.op("Multiply", g.op("MatMul", q, k, transpose_b=True), g.input((1,)))
+    capped = g.op("Multiply", g.op("Tanh", g.op("Divide", scores, g.input((1,)))), g.input((1,)))
+    rows, columns = (g.op("GenIndex", capped, dtype="s32", axis=axis) for axis in (-2, -1))
+    mask = g.op("GreaterEqual", rows, columns, dtype="boolean")
+    p, _ = g.op("SoftMax", g.op("Select", mask, capped, g.input(()), dtype="f32"), axis=-1, n=2, dtype=["f32", "f32"])
+    g.op("MatMul", p, v)
+
+
+def _attention_backward(g: GraphBuilder) -> None:
+    q, k, v, o, do = (g.input((2, 3, 9, 16)) for _ in range(5))
+    scores = g.op("Multiply", g.op("MatMul", q, k, transpose_b=True), g.input((1,)))
+    p = g.op("Exp", g.op("Minimum", g.op("Subtract", scores, g.input((2, 3, 9, 1))), g.input((1,))))
+    g.op("MatMul", p, do, transpose_a=True)
+    share = g.op("ReduceSum", g.op("Multiply", o, do), axes=[-1], keep_dims=True)
+    ds = g.op("Multiply", p, g.op("Subtract", g.op("MatMul", do, v, transpose_b=True), share))
+    g.op("MatMul", ds, k)
+    g.op("MatMul", ds, q, transpose_a=True)
+
+
+def _gated_mlp(g: GraphBuilder) -> None:
+    x = g.input((5, 24))
+    gate, up = (g.op("MatMul", x, g.input((24, 40), property="constant")) for _ in range(2))
+    hidden = g.op("Multiply", g.op("Multiply", gate, g.op("Sigmoid", gate)), up)
+    g.op("MatMul", hidden, g.input((40, 24), property="constant"))
+
+
+def _shuffle(g: GraphBuilder) -> None:
+    x = g.op("StaticReshape", g.input((2, 6, 4)), shape=[2, 2, 3, 4], special_zero=False)
+    g.op("StaticReshape", g.op("StaticTranspose", x, order=[0, 2, 1, 3]), shape=[2, 6, 4], special_zero=False)
+
+
+def _depthwise_block(g: GraphBuilder) -> None:
+    pointwise = CONV | {"pads_begin": [0, 0], "pads_end": [0, 0], "data_format": "NCX", "weights_format": "OIX"}
+    x = g.op("ReLU", g.op("Convolution", g.input((1, 6, 9, 9)), g.input((12, 6, 1, 1)), **pointwise))
+    y = g.op("Convolution", x, g.input((12, 1, 3, 3)), **pointwise | CONV, groups=12)
+    g.op("Clamp", y, min=0.0, max=6.0)
+
+
 def _decomposed_gelu(g: GraphBuilder) -> None:
     x = g.op("MatMul", g.input((9, 32)), g.input((32, 40)))
     half = g.input((1,))
@@ -277,6 +364,19 @@ CASES: list[Case] = [
     ],
     Case("ReduceSum_keep", lambda g: g.op("ReduceSum", g.input((3, 40)), axes=[0], keep_dims=True), scale=4),
     Case("Attention", _attention, scale=8),
+    Case("Attention_causal_grouped", _causal_attention, scale=8),
+    Case("Attention_backward", _attention_backward, scale=64, bounds={"low": -1.0, "high": 1.0}),
+    Case("Gated_mlp", _gated_mlp, scale=64),
+    Case("MatMul_int8_sum", _quantized_sum(None)),
+    Case("MatMul_int8_bf16_sum", _quantized_sum("bf16")),
+    Case("MatMul_compressed", _compressed_weights, scale=64),
+    Case("MatMul_binary", _binary_matmul_binary, scale=8),
+    Case("MatMul_moved", _moved_product, scale=2),
+    Case("Conv_depthwise_block", _depthwise_block, scale=16),
+    Case("Concat_int8", _quantized_concat),
+    Case("Float8_e4m3", _float8("f8_e4m3"), partitions=2),
+    Case("Float8_e5m2", _float8("f8_e5m2"), partitions=2),
+    Case("Shuffle", _shuffle),
     Case("Moved", _moved),
     Case("Concat", lambda g: g.op("Concat", g.input((2, 3, 4)), g.input((2, 1, 4)), g.input((2, 5, 4)), axis=1)),
     Case("GenIndex", lambda g: g.op("GenIndex", g.input((3, 4, 5)), dtype="s32", axis=1)),

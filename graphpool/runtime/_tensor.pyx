@@ -217,7 +217,7 @@ cdef class Tensor:
                 tensor_id=self.lt_id,
             )
         if self.lt.dtype.bits == 4:
-            np.frombuffer(_Memory(self), np.uint8)[:] = _pack(array)
+            np.frombuffer(_Memory(self), np.uint8)[:] = _pack(array, self.lt)
         else:
             self.numpy()[...] = array
 
@@ -331,7 +331,7 @@ def _check_array(array, lt):
 def _as_bytes(array, lt):
     """The raw bytes of an opaque or packed tensor; unpacked 4-bit arrays are packed into a copy."""
     if lt.dtype.bits == 4 and array.dtype == lt.dtype.numpy and array.shape == lt.shape:
-        return _pack(array)
+        return _pack(array, lt)
     if array.dtype != np.uint8 or not array.flags.c_contiguous or array.nbytes < lt.nbytes:
         raise InvalidArgumentError(
             explain(f"tensor {lt.id}: data", accepted=f"a contiguous uint8 array of at least {lt.nbytes} bytes",
@@ -341,11 +341,10 @@ def _as_bytes(array, lt):
     return array.reshape(-1)
 
 
-def _pack(array):
-    """Two 4-bit elements to a byte, low nibble first."""
-    nibbles = array.reshape(-1).astype(np.int8).view(np.uint8) & 15
-    if nibbles.size % 2:
-        nibbles = np.append(nibbles, np.uint8(0))
+def _pack(array, lt):
+    """Two 4-bit elements to a byte, low nibble first, each where the strides say."""
+    nibbles = np.zeros(lt.nbytes * 2, np.uint8)
+    np.ndarray(lt.shape, np.uint8, nibbles, strides=lt.strides)[...] = array.astype(np.int8).view(np.uint8) & 15
     return nibbles[0::2] | (nibbles[1::2] << 4)
 
 
@@ -354,7 +353,7 @@ def _unpack(raw, lt):
     nibbles = np.empty(raw.size * 2, np.uint8)
     nibbles[0::2] = raw & 15
     nibbles[1::2] = raw >> 4
-    values = nibbles[: lt.size].astype(np.int8)
+    values = np.ndarray(lt.shape, np.uint8, nibbles, strides=lt.strides).astype(np.int8)
     if lt.dtype is DataType.S4:
         values = np.where(values > 7, values - 16, values)
-    return values.astype(lt.dtype.numpy).reshape(lt.shape)
+    return values.astype(lt.dtype.numpy)

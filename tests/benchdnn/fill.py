@@ -49,6 +49,17 @@ class Filler:
         content = self._content(tensor, op, port, values, rng)
         return place(np.asarray(content), tensor)
 
+    def fill_all(self, partition: gp.Partition, values: dict[int, Array]) -> None:
+        """Put content for the inputs of a partition that are missing into `values`."""
+        for op in partition.ops:
+            for port, tensor in enumerate(op.inputs):
+                if tensor.id not in values and tensor.id in {lt.id for lt in partition.input_ports}:
+                    values[tensor.id] = self.fill(tensor, op, port, values)
+
+    def depends(self, op: gp.Op, port: int) -> bool:
+        """Whether content at a port depends on what `op` reads at its other one."""
+        return op.kind == "Subtract" and port == 1 and _is_computed(self, op.inputs[0]) and _leads_to(self, op, "Exp")
+
     def _content(
         self, tensor: gp.LogicalTensor, op: gp.Op, port: int, values: dict[int, Array], rng: np.random.Generator
     ) -> Array:
@@ -154,7 +165,7 @@ def _mask(filler, tensor, op, port, values, rng):
 
 def _statistics(filler, tensor, op, port, values, rng):
     """Of a Subtract in front of an Exp: the log of the sum of exponentials, as the forward pass has kept it."""
-    if port != 1 or not _leads_to(filler, op, "Exp") or op.inputs[0].id not in values:
+    if not filler.depends(op, port):
         return None
     scores = values[op.inputs[0].id].astype(np.float64)
     top = np.max(scores, axis=-1, keepdims=True)

@@ -93,9 +93,9 @@ def compare(actual: np.ndarray, expected: np.ndarray, dtype: DataType, bound: Bo
     wrong = fine.size - np.count_nonzero(fine)
     if not wrong or (wrong <= fine.size // FEW and _norm(a, e, finite) <= MATCHING_NORM):
         return None
-    worst = np.unravel_index(
-        np.argmax(np.where(fine, 0.0, np.nan_to_num(error - room, nan=np.inf, posinf=np.inf))), e.shape
-    )
+    with np.errstate(invalid="ignore"):
+        excess = np.where(fine, -1.0, np.nan_to_num(error - room, nan=np.inf, posinf=np.inf))
+    worst = np.unravel_index(np.argmax(excess), e.shape)
     where = tuple(map(int, worst))
     return f"{wrong} of {fine.size} elements differ, worst at {where}: {a[worst]!r} instead of {e[worst]!r}"
 
@@ -104,5 +104,5 @@ def _norm(a: np.ndarray, e: np.ndarray, finite: np.ndarray) -> float:
     """Euclidean norm of the error relative to that of the reference."""
     if not np.array_equal(np.isfinite(a), finite):
         return np.inf
-    difference, size = (np.linalg.norm(x[finite]) for x in (a - e, e))
+    difference, size = np.linalg.norm(a[finite] - e[finite]), np.linalg.norm(e[finite])
     return float(difference / size) if size else float(difference)

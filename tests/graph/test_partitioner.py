@@ -10,9 +10,10 @@ from graphpool.graph.growth import grow_region
 from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.graph.op import Op
 from graphpool.graph.partitioner import Quotient, cover
-from graphpool.graph.pattern import OpNode, Pattern, PostOps, optional
+from graphpool.graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, Upstream, optional
 from graphpool.graph.view import GraphView
 
+BEFORE = (OpNode("Dequantize"), Upstream(frozenset({"Add", "Exp"})))
 KINDS = ("MatMul", "Add", "ReLU", "Exp", "Dequantize")
 
 
@@ -54,9 +55,20 @@ def patterns(draw):
         for _ in range(draw(st.integers(0, 3))):
             kinds = draw(st.sets(st.sampled_from(KINDS), min_size=1))
             node = OpNode(kinds, inputs={1: OpNode("Dequantize")} if draw(st.booleans()) else {})
-            tail.append(draw(st.sampled_from([PostOps(frozenset(kinds)), node, optional(node)])))
-        anchor = OpNode(draw(st.sets(st.sampled_from(KINDS), min_size=1)), inputs={0: OpNode("Dequantize")})
-        made.append(Pattern(f"p{k}", float(k), f"k{k}", anchor, tuple(tail)))
+            tail.append(draw(st.sampled_from([PostOps(frozenset(kinds), sides=BEFORE[0]), node, optional(node)])))
+        anchor = OpNode(draw(st.sets(st.sampled_from(KINDS), min_size=1)), inputs={0: draw(st.sampled_from(BEFORE))})
+        cluster = None
+        if draw(st.booleans()):
+            inner = frozenset(draw(st.sets(st.sampled_from(KINDS), min_size=1)))
+            least = draw(st.integers(0, 2))
+            cluster = Cluster(
+                inner,
+                OpNode("MatMul", inputs={ANY_PORT: BEFORE[0]}),
+                (least, 3),
+                (0, 2),
+                draw(st.sampled_from([None, 0])),
+            )
+        made.append(Pattern(f"p{k}", float(k), f"k{k}", anchor, tuple(tail), cluster))
     return made
 
 

@@ -54,7 +54,8 @@ MOVE = optional(OpNode(MOVES, supports))
 TAIL: tuple[TailElement, ...] = (POST_OPS, MOVE, MOVE, MOVE, POST_OPS, LAST)
 """Post-ops, moves of the result, casts, quantisation."""
 
-PRE_OPS = Upstream(frozenset({"Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", "TypeCast"}), supports)
+BINARY = {"Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum"}
+PRE_OPS = Upstream(frozenset({*BINARY, "TypeCast"}), supports)
 """Elementwise ops between inputs of the graph and a product."""
 
 INSIDE = frozenset((ELTWISE - {"BatchNormInference"}) | MOVES | {"GenIndex", "Dropout", "SoftMax", "ReduceSum", "End"})
@@ -98,9 +99,7 @@ PATTERNS = (
             cluster=Cluster(INSIDE, PRODUCT, feeding=(2, 2), fed=(3, 3), where=_supported)),
     Pattern("attention", 22.1, "attention", OpNode("SoftMax", supports), (MOVE, MOVE, MOVE, POST_OPS, LAST),
             cluster=Cluster(INSIDE, PRODUCT, feeding=(1, 1), fed=(1, 1), where=_supported)),
-    Pattern("gated_mlp", 22.0, "gated_mlp",
-            OpNode({"Multiply", "Add", "Subtract", "Divide", "Maximum", "Minimum"}, supports),
-            (POST_OPS, LAST),
+    Pattern("gated_mlp", 22.0, "gated_mlp", OpNode(BINARY, supports), (POST_OPS, LAST),
             cluster=Cluster(ELTWISE, PRODUCT, feeding=(2, 2), fed=(1, 1), shared_port=0, where=supports)),
     Pattern("binary_matmul_binary", 19.5, "binary_matmul_binary",
             OpNode("MatMul", supports, inputs={0: (PRE_OPS, OPERAND), 1: (PRE_OPS, OPERAND)}), TAIL),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...graph.op import Op
     from .lowering import Lowering, Value
 
-__all__ = ["REGION_KINDS", "Region", "lower_region", "region_name"]
+__all__ = ["Region", "lower_region", "region_name"]
 
 
 class Region:
@@ -99,7 +99,7 @@ class Region:
         return self.builder.binary(name, a, b)
 
     def apply(self, op: Op) -> None:
-        """Compute an op of `REGION_KINDS`."""
+        """Compute an op that `support.is_elementwise` accepts."""
         self.put(op.outputs[0].id, _RULES[op.kind](self, op))
 
     def store(self, tensor_id: int) -> Value:
@@ -286,5 +286,3 @@ _RULES: dict[str, Callable[[Region, Op], Any]] = {
     "DynamicDequantize": _dynamic_dequantize,
     "BatchNormInference": _batch_norm,
 }
-
-REGION_KINDS = frozenset(_RULES)

@@ -1,0 +1,85 @@
+"""What each knob changes of a case."""
+
+import pytest
+
+import graphpool as gp
+from tests.benchdnn.knobs import build
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A file with a quantised product: dequantise -> MatMul -> ReLU."""
+    graph = gp.Graph()
+    q, x, w, y, z = (
+        gp.LogicalTensor(number, dtype, shape, property="constant" if number == 2 else "undef")
+        for number, (dtype, shape) in enumerate(
+            [("s8", (4, 6)), ("f32", (4, 6)), ("f32", (6, 8)), ("f32", (4, 8)), ("f32", (4, 8))]
+        )
+    )
+    graph.add_op(gp.Op(0, "Dequantize", [q], [x], scales=[0.3] * 6, zps=[1] * 6, qtype="per_channel", axis=1))
+    graph.add_op(gp.Op(1, "MatMul", [x, w], [y]))
+    graph.add_op(gp.Op(2, "ReLU", [y], [z]))
+    graph.to_json(tmp_path / "case.json")
+    return tmp_path / "case.json"
+
+
+def op(graph, number):
+    return next(op for op in graph.ops if op.id == number)
+
+
+def test_scales_become_powers_of_two(case):
+    assert op(build(case, {}), 0).attrs["scales"] == (0.5,) * 6
+
+
+def test_shapes_are_inferred_anew_and_scales_fit(case):
+    graph = build(case, {"in-shapes": "0:2x3+2:3x5"})
+    assert graph.tensors[4].shape == (2, 5)
+    assert op(graph, 0).attrs["scales"] == (0.5,) * 3
+    assert op(graph, 0).attrs["zps"] == (1,) * 3
+
+
+def test_strides_and_tags(case):
+    graph = build(case, {"in-shapes": "0:4x6*7x1+2:*ba+99:1x1"})
+    assert graph.tensors[0].strides == (7, 1)
+    assert graph.tensors[2].strides == (1, 6)
+    assert graph.tensors[4].strides == (8, 1)
+
+
+def test_attributes(case):
+    graph = build(case, {"op-attrs": "1:transpose_b:1*accumulation_mode:f32+0:zps:2x2x2x2x2x2", "in-shapes": "2:8x6"})
+    assert op(graph, 1).attrs["transpose_b"] is True
+    assert op(graph, 1).attrs["accumulation_mode"] == "f32"
+    assert op(graph, 0).attrs["zps"] == (2,) * 6
+
+
+def test_lists_of_integers_are_read_as_c_does(tmp_path):
+    graph = gp.Graph()
+    x, y = gp.LogicalTensor(0, "f32", (1, 2, 4, 4)), gp.LogicalTensor(1, "f32", None)
+    graph.add_op(gp.Op(0, "Interpolate", [x], [y], mode="nearest", scales=[2.0, 2.0], data_format="NCX"))
+    graph.to_json(tmp_path / "a.json")
+    built = build(tmp_path / "a.json", {"op-attrs": "0:sizes:3.7x5"})
+    assert built.tensors[1].shape == (1, 2, 3, 5)
+    assert "scales" not in op(built, 0).attrs
+
+
+def test_kinds(case):
+    assert op(build(case, {"op-kind": "2:Exp"}), 2).kind == "Exp"
+    deleted = build(case, {"op-kind": "2:undef"})
+    assert [op.kind for op in deleted.ops] == ["Dequantize", "MatMul"]
+
+
+def test_types_leave_what_an_op_does_not_take(tmp_path):
+    graph = gp.Graph()
+    tensors = [gp.LogicalTensor(k, "f32", shape) for k, shape in enumerate([(2, 8), (8,), (8,), (2, 8), (2,), (2,)])]
+    graph.add_op(gp.Op(0, "LayerNorm", tensors[:3], tensors[3:], keep_stats=True))
+    graph.to_json(tmp_path / "a.json")
+    built = build(tmp_path / "a.json", {"dt": "bf16"})
+    assert [built.tensors[k].dtype for k in range(6)] == ["bf16", "f32", "f32", "bf16", "f32", "f32"]
+    assert build(tmp_path / "a.json", {"dtm": "0:f16+3:f16"}).tensors[3].dtype == "f16"
+
+
+def test_batch_and_properties(case):
+    graph = build(case, {"mb": "9", "tensor-property": "0:variable", "attr-fpmath": "bf16:true"})
+    assert graph.tensors[0].shape == (9, 6)
+    assert graph.tensors[0].property == "variable"
+    assert (graph.fpmath, graph.fpmath_apply_to_int) == ("bf16", True)
