@@ -4,24 +4,26 @@
     pytest bench/bench_packed.py --benchmark-only                the same products as pytest-benchmark cases
 
 Times are processor time of one thread, the least of many calls, less what an empty call costs: other work on the
-machine can only add to them, through the caches and the memory that it shares. A product that reads its weights from
-memory ("cold") walks through copies that no cache holds. NumPy runs on one thread.
+machine can only add to them, through the caches and the memory that it shares. Kernels that run longer than a slice of
+the scheduler are timed in parts that run one after the other, and the least times of the parts added up; NumPy has no
+parts. A product that reads its weights from memory ("cold") walks through copies that no cache holds. One thread.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from bench.ceilings import best_time, dot_rate, read_rate
+from bench.ceilings import best_time, best_times, dot_rate, read_rate
 from graphpool._kernels import _dispatch
 from graphpool._kernels.call import KernelCall
-from graphpool._kernels.matmul import matmul
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.matmul import blas_address, matmul
 from graphpool._kernels.packed import pack_weights, packed_layout, packed_matmul
 
 SHAPES = [
@@ -35,6 +37,7 @@ SHAPES = [
 COLD = [(1, 768, 3072), (4, 768, 3072), (16, 768, 3072), (64, 768, 3072)]
 COLD_NBYTES = 192 << 20
 DTYPES = ("f32", "bf16", "s8")
+PART_S = 1e-3
 
 
 def operands(shape: tuple[int, int, int], dtype: str = "f32") -> tuple[Any, Any]:
@@ -46,6 +49,13 @@ def operands(shape: tuple[int, int, int], dtype: str = "f32") -> tuple[Any, Any]
     return rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
 
 
+def aligned_empty(nbytes: int) -> Any:
+    """Bytes that begin on a cache line, as packed weights should: vectors that straddle two lines are slow."""
+    room = np.empty(nbytes + 63, np.uint8)
+    first = -room.ctypes.data % 64
+    return room[first : first + nbytes]
+
+
 def packed_product(
     shape: tuple[int, int, int], dtype: str = "f32", isa: str | None = None, copies: int = 1, **options: Any
 ) -> tuple[KernelCall, list[tuple[Any, ...]]]:
@@ -53,7 +63,7 @@ def packed_product(
     m, k, n = shape
     a, b = operands(shape, dtype)
     layout = packed_layout(k, n, dtype, isa, batch=copies)
-    weights = np.empty((copies, layout.pitch), np.uint8)
+    weights = aligned_empty(layout.nbytes).reshape(copies, layout.pitch)
     pack_weights(k, n, (n, 1), dtype, isa, batch=copies, b_dtype="s8" if dtype == "s8" else "f32")(b, weights)
     call = packed_matmul((), m, n, k, (k, 1), (n,), dtype=dtype, isa=isa, **options)
     extra = [np.ones(n, np.float32)] * ((dtype == "s8") + bool(options.get("bias")))
@@ -68,21 +78,25 @@ def plain_product(shape: tuple[int, int, int], impl: str, isa: str | None = None
     return call, (*operands(shape), np.empty((m, n), np.float32))
 
 
-def runner(call: KernelCall, arguments: list[tuple[Any, ...]]) -> Callable[[], None]:
-    """A function that runs all tasks on the next arguments in turn."""
-    turn = [0]
+def runner(call: KernelCall, arguments: list[tuple[Any, ...]], begin: int = 0, end: int | None = None) -> Any:
+    """A function that runs the tasks [begin, end) on the next arguments in turn."""
+    last, turn = call.ntasks if end is None else end, [0]
 
     def run() -> None:
         turn[0] = (turn[0] + 1) % len(arguments)
-        _dispatch.call(call.kernel, call.params, arguments[turn[0]], 0, call.ntasks, call.scratch_nbytes)
+        _dispatch.call(call.kernel, call.params, arguments[turn[0]], begin, last, call.scratch_nbytes)
 
     return run
 
 
 def seconds_of(call: KernelCall, arguments: list[tuple[Any, ...]], seconds: float) -> float:
-    """Time of a product without the door."""
-    empty = KernelCall(call.kernel, call.params, 0, call.scratch_nbytes)
-    return best_time(runner(call, arguments), seconds) - best_time(runner(empty, arguments), 0.05)
+    """Time of a product without the door: the sum of the least times of its parts of about a millisecond."""
+    whole = best_time(runner(call, arguments), seconds / 4)
+    parts = min(max(round(whole / PART_S), 1), call.ntasks)
+    cuts = [call.ntasks * part // parts for part in range(parts + 1)]
+    runs = [runner(call, arguments, begin, end) for begin, end in itertools.pairwise(cuts)]
+    door = best_time(runner(call, arguments, 0, 0), 0.02)
+    return sum(best_times(runs, seconds)) - parts * door
 
 
 def numpy_seconds(shape: tuple[int, int, int], seconds: float) -> float:
@@ -146,6 +160,37 @@ def print_narrow(seconds: float, isa: str | None) -> None:
         print(f"| {m} x {k} x {n} | " + " | ".join(cells) + " |", flush=True)
 
 
+def post_ops(m: int, n: int) -> dict[str, tuple[dict[str, Any], list[Any]]]:
+    """What may happen to sums, as (options, arguments between the weights and dst)."""
+    row, whole = np.ones(n, np.float32), np.ones((m, n), np.float32)
+    builder = EltwiseBuilder((m, n))
+    builder.store(0, "f32", None, builder.unary("gelu_erf", builder.acc()))
+    gelu = {"epilogue": builder.epilogue(), "dst_needs_scratch": False}
+    return {
+        "nothing": ({}, []),
+        "bias": ({"bias": True}, [row]),
+        "bias, ReLU": ({"bias": True, "clamp": (0, np.inf)}, [row]),
+        "bias, residual, ReLU": ({"bias": True, "clamp": (0, np.inf), "residual_strides": (n,)}, [row, whole]),
+        "bias, GELU (epilogue)": ({"bias": True, **gelu}, [row]),
+    }
+
+
+def print_post_ops(seconds: float, isa: str | None) -> None:
+    """What post-operations add."""
+    k, n = 768, 3072
+    print("\n| post-ops of m x 768 x 3072, us | m = 1 | m = 16 | m = 128 |")
+    print("|---|---:|---:|---:|")
+    rows: dict[str, list[str]] = {}
+    for m in (1, 16, 128):
+        _, [(a, weights, dst)] = packed_product((m, k, n), isa=isa)
+        for name, (options, extra) in post_ops(m, n).items():
+            call = packed_matmul((), m, n, k, (k, 1), (n,), isa=isa, **options)
+            t = seconds_of(call, [(a, weights, *extra, dst)], seconds)
+            rows.setdefault(name, []).append(f"{t * 1e6:.1f}")
+    for name, cells in rows.items():
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
 def print_packing(seconds: float, isa: str | None) -> None:
     """What packing costs, once."""
     k, n = 768, 3072
@@ -153,7 +198,7 @@ def print_packing(seconds: float, isa: str | None) -> None:
     print("|---|---:|---:|")
     for dtype in DTYPES:
         layout, (_, b) = packed_layout(k, n, dtype, isa), operands((1, k, n), dtype)
-        room = np.empty(layout.nbytes, np.uint8)
+        room = aligned_empty(layout.nbytes)
         for name, strides in (("by rows", (n, 1)), ("transposed", (1, k))):
             call = pack_weights(k, n, strides, dtype, isa, b_dtype="s8" if dtype == "s8" else "f32")
             t = seconds_of(call, [(b, room)], seconds)
@@ -176,6 +221,7 @@ def test_plain(benchmark: Any, shape: tuple[int, int, int], impl: str) -> None:
     call, arguments = plain_product(shape, impl)
     m, k, n = shape
     benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * k * n, weight_nbytes=4 * k * n)
+    blas_address("f32")
     with threadpool_limits(1):
         benchmark(runner(call, [arguments]))
 
@@ -194,8 +240,9 @@ def main() -> None:
     parser.add_argument("--isa", choices=_dispatch.isas(), help="instruction set (default: the best)")
     chosen = parser.parse_args()
     print(f"instruction set: {chosen.isa or _dispatch.isas()[-1]}")
+    blas_address("f32")  # loads SciPy's BLAS, so that the limit holds for it too
     with threadpool_limits(1):
-        for part in (print_f32, print_cold, print_narrow, print_packing):
+        for part in (print_f32, print_cold, print_narrow, print_post_ops, print_packing):
             part(chosen.seconds, chosen.isa)
 
 

@@ -6,15 +6,17 @@ The loops are C, compiled for this very processor when a benchmark asks for them
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["best_time", "cpu_time", "dot_rate", "read_rate"]
+__all__ = ["best_time", "best_times", "cpu_time", "dot_rate", "read_rate"]
 
 _SOURCE = r"""
 #include <string.h>
@@ -102,24 +104,31 @@ def cpu_time() -> float:
     return time.thread_time_ns() * 1e-9
 
 
-def best_time(work: object, seconds: float) -> float:
-    """The least processor time of a call of `work`, over `seconds` of them, at least five. Unit: seconds."""
-    best, end, calls = np.inf, time.monotonic() + seconds, 0
-    while calls < 5 or time.monotonic() < end:
-        start = cpu_time()
-        work()  # type: ignore[operator]
-        best = min(best, cpu_time() - start)
-        calls += 1
-    return float(best)
+def best_times(works: Sequence[Callable[[], object]], seconds: float) -> list[float]:
+    """The least processor time of each of `works`, run in turn for `seconds`, at least five times. Unit: seconds."""
+    best, end, rounds = [math.inf] * len(works), time.monotonic() + seconds, 0
+    while rounds < 5 or time.monotonic() < end:
+        for number, work in enumerate(works):
+            start = cpu_time()
+            work()
+            best[number] = min(best[number], cpu_time() - start)
+        rounds += 1
+    return best
+
+
+def best_time(work: Callable[[], object], seconds: float) -> float:
+    """`best_times` of one."""
+    return best_times([work], seconds)[0]
 
 
 def dot_rate(dtype: str, seconds: float = 0.3) -> float | None:
     """Operations per second (a multiply-add is two) of f32 FMA, or of dot products of bf16 or bytes (None: no such)."""
-    library, steps = _library(), 20_000
+    library, steps = _library(), 100_000
     if not hasattr(library, dtype):
         return None
     loop = getattr(library, dtype)
-    return 2 * _TERMS[dtype] * library.lanes() * steps / best_time(lambda: loop(steps), seconds)
+    took = best_time(lambda: loop(steps), seconds) - best_time(lambda: loop(0), 0.02)
+    return float(2 * _TERMS[dtype] * library.lanes() * steps / took)
 
 
 def read_rate(nbytes: int, *, copies: int = 1, seconds: float = 0.3) -> float:
@@ -127,8 +136,8 @@ def read_rate(nbytes: int, *, copies: int = 1, seconds: float = 0.3) -> float:
     library, room = _library(), np.ones((copies, max(nbytes // 4, 1)), np.float32)
     turn = [0]
 
-    def read() -> None:
+    def read(length: int) -> None:
         turn[0] = (turn[0] + 1) % copies
-        library.read_all(room[turn[0]].ctypes.data, room.shape[1])
+        library.read_all(room[turn[0]].ctypes.data, length)
 
-    return nbytes / best_time(read, seconds)
+    return nbytes / (best_time(lambda: read(room.shape[1]), seconds) - best_time(lambda: read(0), 0.02))

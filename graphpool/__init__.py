@@ -28,7 +28,8 @@ from .graph.backend import set_loader as _set_loader
 from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType
 
 if _TYPE_CHECKING:
-    from . import memory, onnx, schedule
+    from . import cache, memory, onnx, schedule
+    from .cache import get_primitive_cache_capacity, set_primitive_cache_capacity
     from .graph import Graph, LogicalTensor, Op, Partition
     from .memory import CallbackResource as Allocator
     from .runtime import CompiledPartition, Engine, Event, Model, Stream, Tensor
@@ -63,19 +64,24 @@ __all__ = [
     "Stream",
     "Tensor",
     "UnsupportedError",
+    "cache",
+    "get_primitive_cache_capacity",
     "memory",
     "onnx",
     "schedule",
+    "set_primitive_cache_capacity",
 ]
 
+_MODULES = ("cache", "memory", "onnx", "schedule")
 _HOMES = {
+    **dict.fromkeys(["get_primitive_cache_capacity", "set_primitive_cache_capacity"], "cache"),
     **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),
     **dict.fromkeys(["CompiledPartition", "Engine", "Event", "Model", "Stream", "Tensor"], "runtime"),
 }
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("memory", "onnx", "schedule"):
+    if name in _MODULES:
         return _import_module(f".{name}", __name__)
     if name == "Allocator":
         value = _import_module(".memory", __name__).CallbackResource

@@ -75,7 +75,8 @@ cdef class Team:
     Ownership: owns its threads, and ends them at `close` or when it is collected; they never run Python, take no signal
     and do not keep the process alive. Threads: safe. Fork: a child has a team without threads, which starts its own. A
     region runs on fewer lanes than asked when the system refuses threads or the limit of threadpoolctl says so.
-    Cost, on a virtual machine with two AMD EPYC cores: see `docs/benchmarks.md`, "Thread team".
+    Cost until all of two lanes are at work, on a virtual machine with two AMD EPYC cores: 0.4 us while they spin, 28 us
+    when they sleep (`docs/benchmarks.md`, "Thread team").
     Source: the event-count construction for sleeping, known from D. Vyukov's writings; work handed out on demand, so
     that no lane waits for one that has not woken up, is our own.
     """

@@ -117,7 +117,8 @@ def packed_layout(k: int, n: int, dtype: str = "f32", isa: str | None = None, *,
     Returns
     -------
     PackedLayout
-        Columns are filled up to whole vectors and k to whole words; s8 takes 4 bytes more a column.
+        Columns are filled up to whole vectors and k to whole words; s8 takes 4 bytes more a column. Any address will
+        do, but few rows are up to 1.5 times as fast where it is a multiple of 64.
 
     Raises
     ------

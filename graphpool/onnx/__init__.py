@@ -7,11 +7,21 @@ specialise.py  walks the nodes for given input shapes: fold, convert, or leave t
 build.py       the graph under construction: values, constants, ops with inferred shapes
 types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
+backend.py     ONNX's backend interface
 host.py        host functions: NumPy (host_ops.py) for cheap ones, ONNX's reference evaluator for all others
 
 load -> Model -> (first run of new shapes) -> specialise -> ops/ | host -> Graph -> partitions
 """
 
+from importlib import import_module
+from typing import Any
+
 from .loader import load
 
 __all__ = ["load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "backend":
+        return import_module(".backend", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

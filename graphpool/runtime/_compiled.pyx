@@ -4,9 +4,6 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 
-from graphpool.memory._arena cimport ArenaPool
-
-from ._program cimport Program
 from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 

@@ -45,7 +45,20 @@ def enter() -> None:
                 threads = library.get_num_threads()
                 if threads != 1:
                     _saved.append((library, threads))
-                    library.set_num_threads(1)
+                    _set_threads(library, 1)
+
+
+def _set_threads(library: Any, threads: int) -> None:
+    """Set the threads of a BLAS from whatever thread this is.
+
+    threadpoolctl lets one thread control OpenBLAS and ignores all others without a word, and executions come from any
+    thread. Left with threads of its own, OpenBLAS fights our lanes for the processors, and a fork in the middle of a
+    product, for which it ends its threads, hangs that product for good.
+    """
+    release = getattr(library, "clear_controlling_thread", lambda force: None)
+    release(force=True)
+    library.set_num_threads(threads)
+    release(force=True)
 
 
 def leave() -> None:
@@ -56,7 +69,7 @@ def leave() -> None:
         if _running == 0:
             while _saved:
                 library, threads = _saved.pop()
-                library.set_num_threads(threads)
+                _set_threads(library, threads)
 
 
 def _reset_after_fork() -> None:

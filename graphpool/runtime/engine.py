@@ -120,7 +120,8 @@ class Engine:
         nbytes : int
             Memory given back. Unit: bytes.
         """
-        return self.shared_arenas.trim() + sum(dependent.trim() for dependent in list(self._dependents))
+        freed: int = sum(dependent.trim() for dependent in list(self._dependents))
+        return freed + self.shared_arenas.trim()
 
     def close(self) -> None:
         """Close all compiled partitions of the engine and give their memory back. Idempotent.

@@ -130,6 +130,10 @@ class Primitive(Locked):
         for manager in managers.values():
             manager.close()
 
+    def __del__(self) -> None:
+        # a primitive that no cache keeps goes with its last user
+        self._close_managers()
+
     def stats(self) -> dict[str, Any]:
         """Users, and the statistics of the arenas on each engine."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""Arenas that all compiled partitions of an engine lease from: the footprint is concurrency times the largest layout."""
+"""Arenas that all partitions of an engine lease from: the footprint is concurrency times the largest layout."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ class Job:
 
 
 @contextmanager
-def compile_whole(build: Callable[[GraphBuilder], object], threads: int, seed: int = 0, **bounds: float) -> Iterator[Job]:
+def compile_whole(
+    build: Callable[[GraphBuilder], object], threads: int, seed: int = 0, **bounds: float
+) -> Iterator[Job]:
     """All ops of a graph as one program that every run shares among up to `threads` lanes."""
     builder = GraphBuilder()
     build(builder)

@@ -36,6 +36,22 @@ def test_a_setting_of_one_is_left_alone(library):
     assert library.get_num_threads() == 1
 
 
+def test_a_thread_that_does_not_control_the_library_sets_it_too(library):
+    """threadpoolctl ignores every thread but the first that set a limit: here the one that made the fixture."""
+    seen = []
+
+    def work():
+        blas_threads.enter()
+        seen.append(library.get_num_threads())
+        blas_threads.leave()
+        seen.append(library.get_num_threads())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [1, 2]
+
+
 def test_programs_in_many_threads_restore(library):
     shapes = (300, 64), (64, 80), (300, 80)
     a, b, c = (gp.LogicalTensor(i, "f32", shape) for i, shape in enumerate(shapes))

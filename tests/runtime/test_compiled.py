@@ -10,7 +10,6 @@ import pytest
 import graphpool as gp
 from bench.graphs import GraphBuilder
 
-
 FOREIGN = gp.Engine()
 
 

@@ -6,7 +6,7 @@
 #include "gp_packed.h"
 
 #define GP_PACK_PANELS 4
-#define GP_PACK_ROWS 32
+#define GP_PACK_ROWS 128
 
 typedef struct {
     int64_t k, n;

@@ -1,0 +1,162 @@
+"""What does waking the lanes of a stream cost, a shared step, and what do lanes and Python threads gain?
+
+    python -m bench.bench_team                        # all tables
+    python -m pytest bench/bench_team.py -o addopts= --import-mode=importlib
+
+Times are the best of many, taken in turns: what a busy machine adds, no lane can give back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from bench.graphs import GraphBuilder, random_array
+from graphpool._kernels._team import Team
+
+
+def product(g):
+    """relu(512x1024 @ 1024x1024)."""
+    g.op("ReLU", g.op("MatMul", g.input((512, 1024)), g.input((1024, 1024), property="constant")))
+
+
+def chain(g):
+    """Four ops on 4M elements, fused."""
+    x = g.input((4 << 20,))
+    for kind in ("Exp", "Tanh", "Sigmoid", "Square"):
+        x = g.op(kind, x)
+
+
+def steps_of(count):
+    """`count` steps of two tasks each: copies of 128 KiB, which never fuse."""
+
+    def build(g):
+        x = g.input((128, 256))
+        for _ in range(count):
+            x = g.op("Concat", x, axis=0)
+
+    return build
+
+
+WORKLOADS = {"matmul 512x1024x1024 + ReLU": product, "eltwise chain, 4M elements": chain}
+
+
+@contextmanager
+def prepared(build, threads):
+    """A function that executes the whole graph once, and the compiled partition."""
+    builder = GraphBuilder()
+    build(builder)
+    whole = builder.graph.merge_partitions(builder.finish())
+    outputs = [lt.replace(shape=None) for lt in whole.output_ports]
+    rng = np.random.default_rng(0)
+    with gp.Engine(threads=threads) as engine, whole.compile(whole.input_ports, outputs, engine) as compiled:
+        ins = [gp.Tensor(lt, engine, random_array(lt, rng)) for lt in compiled.inputs]
+
+        def bind():
+            stream, outs = gp.Stream(engine), [gp.Tensor(lt, engine) for lt in compiled.outputs]
+            return lambda: compiled.execute(stream, ins, outs)
+
+        yield bind, compiled
+
+
+def best_us(calls, seconds=3.0):
+    """Best time of each call, in turns. Unit: microseconds."""
+    best = [float("inf")] * len(calls)
+    for call in calls * 4:
+        call()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for i, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            best[i] = min(best[i], (time.perf_counter() - start) * 1e6)
+    return best
+
+
+def wake_latency(lanes, pause_s):
+    """Best time until every lane has answered, after a pause. Unit: microseconds."""
+    team = Team(lanes)
+    best = float("inf")
+    for _ in range(300):
+        time.sleep(pause_s) if pause_s else team.roll_call(lanes)
+        start = time.perf_counter()
+        team.roll_call(lanes)
+        best = min(best, (time.perf_counter() - start) * 1e6)
+    team.close()
+    return best
+
+
+def throughput(nthreads, seconds=2.0):
+    """One compiled product executed by Python threads, each with a stream of its own.
+
+    Returns executions a second, processor time of one in milliseconds, and the processors that were had: on a machine
+    that others use too, only the second tells whether threads disturb one another.
+    """
+    counts, busy_s = [0] * nthreads, [0.0] * nthreads
+    with prepared(product, 1) as (bind, _):
+        calls = [bind() for _ in counts]
+        end = time.perf_counter() + seconds
+
+        def work(i):
+            start = time.thread_time()
+            while time.perf_counter() < end:
+                calls[i]()
+                counts[i] += 1
+            busy_s[i] = time.thread_time() - start
+
+        workers = [threading.Thread(target=work, args=[i]) for i in range(nthreads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return sum(counts) / seconds, sum(busy_s) / sum(counts) * 1e3, sum(busy_s) / seconds
+
+
+def step_cost(threads):
+    """What one more shared step costs, copy of 128 KiB included. Unit: microseconds."""
+    with prepared(steps_of(1), threads) as (one, a), prepared(steps_of(65), threads) as (many, b):
+        for compiled in (a, b):
+            compiled.program.trials = 0 if compiled.program.nlanes > 1 else -1
+        short, long = best_us([one(), many()], 1.0)
+    return (long - short) / 64
+
+
+@pytest.mark.benchmark(group="team")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_lanes(benchmark, name, threads):
+    benchmark.extra_info["threads"] = threads
+    with prepared(WORKLOADS[name], threads) as (bind, _):
+        benchmark(bind())
+
+
+@pytest.mark.benchmark(group="team")
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_roll_call(benchmark, lanes):
+    team = Team(lanes)
+    benchmark(team.roll_call, lanes)
+    team.close()
+
+
+def main():
+    for lanes in (2, 4):
+        print(
+            f"{lanes} lanes answer: {wake_latency(lanes, 0):.1f} us spinning, {wake_latency(lanes, 1e-3):.1f} us asleep"
+        )
+    print(f"one more step: {step_cost(1):.2f} us on 1 lane, {step_cost(2):.2f} us on 2")
+    for name, build in WORKLOADS.items():
+        with prepared(build, 1) as (one, _), prepared(build, 2) as (two, _):
+            alone, shared = best_us([one(), two()])
+        print(f"{name}: {alone:.0f} us on 1 lane, {shared:.0f} us on 2, {alone / shared:.2f} times as fast")
+    for nthreads in (1, 2, 8):
+        rate, cpu_ms, cpus = throughput(nthreads)
+        print(f"{nthreads} Python threads, threads=1: {rate:.1f}/s, {cpu_ms:.1f} ms each, on {cpus:.2f} processors")
+
+
+if __name__ == "__main__":
+    main()

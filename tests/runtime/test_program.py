@@ -1,0 +1,64 @@
+"""Programs: arguments that are refused, lanes and the arena, and when a run is shared."""
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool._kernels.eltwise import TASK_SIZE, EltwiseBuilder
+from graphpool._kernels.norm import layer_norm
+from graphpool._kernels.softmax import softmax
+from graphpool.runtime._program import ARENA, FIRST_EXTERNAL, Program
+
+
+def relu(size):
+    """dst, src: f32 vectors of `size` elements, in tasks of TASK_SIZE."""
+    builder = EltwiseBuilder((size,))
+    builder.store(0, "f32", (1,), builder.unary("relu", builder.load(1, "f32", (1,))))
+    return builder.build()
+
+
+def test_bases_are_checked():
+    with pytest.raises(gp.InvalidArgumentError, match="base"):
+        Program([(relu(4), [(FIRST_EXTERNAL, 0), (FIRST_EXTERNAL + 1, 0)])], 0, 1)
+
+
+@pytest.mark.parametrize("lanes", [0, -1])
+def test_lanes_are_checked(lanes):
+    with pytest.raises(gp.InvalidArgumentError, match="lanes"):
+        Program([], 0, 0, lanes=lanes)
+
+
+@pytest.mark.parametrize(("tasks", "lanes", "expected"), [(1, 8, 1), (3, 8, 3), (8, 3, 3), (5, 1, 1)])
+def test_lanes_are_no_more_than_tasks(tasks, lanes, expected):
+    program = Program([(relu(tasks * TASK_SIZE), [(2, 0), (3, 0)])], 0, 2, lanes=lanes)
+    assert (program.nlanes, program.trials) == (expected, 3 if expected > 1 else -1)
+
+
+def test_an_empty_program_has_one_lane():
+    program = Program([], 10, 0, lanes=4)
+    assert (len(program), program.nlanes, program.arena_nbytes) == (0, 1, 10)
+
+
+def test_every_lane_has_scratch_of_its_own_behind_the_arena():
+    call = layer_norm((6, 100), 1, epsilon=1e-5)
+    args = [(ARENA, 0), (FIRST_EXTERNAL, 0)]
+    assert call.scratch_nbytes == 400
+    assert Program([(call, args)], 100, 1).arena_nbytes == 128 + 400
+    assert Program([(call, args)], 100, 1, lanes=4).arena_nbytes == 128 + 3 * 448 + 400
+
+
+def test_a_program_decides_for_good_after_its_trials():
+    x, y = (gp.LogicalTensor(i, "f32", (3 * TASK_SIZE,)) for i in range(2))
+    partition = gp.Partition.from_op(gp.Op(0, "ReLU", [x], [y]))
+    with gp.Engine(threads=2) as engine, gp.Stream(engine) as stream, partition.compile([x], [y], engine) as compiled:
+        source = gp.Tensor(x, engine, np.linspace(-1, 1, 3 * TASK_SIZE, dtype=np.float32))
+        for _ in range(4):
+            [result] = compiled.execute(stream, [source])
+            np.testing.assert_array_equal(result.numpy(), np.maximum(source.numpy(), 0))
+        assert compiled.program.trials in (-1, 0)
+
+
+def test_the_kernels_of_a_program_are_named():
+    program = Program([(softmax((2, 8), 1), [(2, 0), (3, 0)])], 0, 2)
+    assert "softmax" in repr(program)
+    assert [call.kernel.name for call in program.calls] == ["f32_softmax"]
