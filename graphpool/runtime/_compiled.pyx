@@ -8,6 +8,7 @@ from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 
 import warnings
+from sys import is_finalizing
 
 from graphpool.cache import primitive_cache
 
@@ -391,7 +392,7 @@ cdef class CompiledPartition:
                 self.primitive.release(self.engine, keep=self.primitive.key in primitive_cache())
 
     def __del__(self):
-        if not self.closed:
+        if not self.closed and not is_finalizing():
             if self.scratch_nbytes and self.arenas is not None:
                 warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
             self.close()

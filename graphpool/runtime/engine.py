@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from .shared_arenas import SharedArenas
 from .threads import available_threads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..typing import MemoryResource
 
 __all__ = ["Engine"]
@@ -133,8 +136,8 @@ class Engine:
             dependent.close()
         self.shared_arenas.close()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_is_closed", True):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not getattr(self, "_is_closed", True) and not is_finalizing():
             if self.stats().current_nbytes:
                 warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             self.close()

@@ -8,6 +8,7 @@ is used again allocates nothing.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from graphpool.memory import MemoryManagerCached, OffsetLifetimeManager
 from ..memory._fork import Locked
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from ..memory import ArenaPool
     from ._program import Program
@@ -130,9 +131,10 @@ class Primitive(Locked):
         for manager in managers.values():
             manager.close()
 
-    def __del__(self) -> None:
-        # a primitive that no cache keeps goes with its last user
-        self._close_managers()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # a primitive that no cache keeps goes with its last user; when the process ends, its memory goes anyway
+        if not is_finalizing():
+            self._close_managers()
 
     def stats(self) -> dict[str, Any]:
         """Users, and the statistics of the arenas on each engine."""
