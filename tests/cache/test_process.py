@@ -14,6 +14,7 @@ from tests.helpers.caches import together
 
 @pytest.fixture(autouse=True)
 def restored():
+    caches.primitive_cache().clear()  # other tests compile
     yield
     for cache in (caches.primitive_cache(), caches.compiled_partition_cache()):
         cache.clear()

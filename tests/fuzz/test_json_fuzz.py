@@ -1,5 +1,6 @@
 """Mutated files of graphs: an error of graphpool or a graph, and nothing else."""
 
+import copy
 import json
 
 import pytest
@@ -60,7 +61,7 @@ def test_mutated_structure(seeds, tmp_path, data):
         if data.draw(st.booleans()) and isinstance(container, dict):
             del container[key]
         else:
-            container[key] = data.draw(JUNK)
+            container[key] = copy.deepcopy(data.draw(JUNK))  # a later change must not reach into the strategy
     path = tmp_path / "a.json"
     path.write_text(json.dumps(content))
     survives(path)

@@ -95,8 +95,9 @@ def make_primitive(
     )
 
 
-def _evict(key: Hashable, primitive: Primitive) -> None:
-    primitive.evict()
+def _evict(key: Hashable, value: object) -> None:
+    if isinstance(value, Primitive):  # the cache is the process's: other backends keep what they like
+        value.evict()
 
 
 primitive_cache().on_evict(_evict)
