@@ -231,14 +231,14 @@ class PackedStore:
     # ---- observe and clear
 
     def _files(self, *suffixes: str) -> list[_File]:
-        found = []
+        found: dict[int, _File] = {}  # by inode: a file that is renamed meanwhile may be listed under both names
         with os.scandir(self.path) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     if entry.name.endswith(suffixes or ".packed"):
                         about = entry.stat()
-                        found.append(_File(Path(entry.path), about.st_size, about.st_mtime_ns))
-        return found
+                        found[about.st_ino] = _File(Path(entry.path), about.st_size, about.st_mtime_ns)
+        return list(found.values())
 
     @property
     def nbytes(self) -> int:
