@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...cache import primitive_cache
+from ...graph.completion import complete_shapes
 from ...runtime._compiled import CompiledPartition
 from ...runtime._program import ARENA, Program
 from ...runtime.primitive import Primitive
@@ -114,8 +115,6 @@ def _settle(tensor: LogicalTensor) -> LogicalTensor:
 
 def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> Lowering:
     """The steps of a partition."""
-    from ...graph.completion import complete_shapes
-
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}

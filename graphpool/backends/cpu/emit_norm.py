@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from ..._kernels.norm import batch_moments, group_norm, layer_norm
 from ..._kernels.softmax import softmax
+from ...graph.shapes import channel_axis
 from ...typing import DataType
 from .epilogue import make_epilogue
-from .region import Region, channel_axis
+from .region import Region
 
 if TYPE_CHECKING:
     from ...graph.op import Op
@@ -32,7 +33,7 @@ def lower_norm(lowering: Lowering, group: Group) -> None:
         call = group_norm(
             source.shape,
             op.attrs["groups"],
-            channel_axis(op, len(source.shape)),
+            channel_axis(len(source.shape), op.attrs["data_format"]),
             gamma=gamma,
             beta=beta,
             keep_stats=keep_stats,
@@ -86,7 +87,7 @@ def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
     op = group.ops[0]
     source = lowering.typed(lowering.value(op.inputs[0].id))
     mean, variance, *affine = (lowering.value(tensor.id) for tensor in op.inputs[1:])
-    axis = channel_axis(op, len(source.shape))
+    axis = channel_axis(len(source.shape), op.attrs["data_format"])
     channels = (source.shape[axis],)
     moments = [lowering.temporary(channels), lowering.temporary(channels)]
     lowering.emit(batch_moments(source.shape, axis, src_strides=source.strides), [source, *moments])

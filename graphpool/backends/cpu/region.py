@@ -9,6 +9,7 @@ import numpy as np
 
 from ..._kernels.eltwise import EltwiseBuilder
 from ...errors import UnsupportedError, explain
+from ...graph.shapes import channel_axis
 from ...typing import DataType
 from .support import is_integer
 
@@ -143,11 +144,6 @@ _BINARY = {
 }  # fmt: skip
 
 
-def channel_axis(op: Op, ndim: int) -> int:
-    """Axis of the channels by the op's data_format."""
-    return 1 if op.attrs["data_format"] == "NCX" else ndim - 1
-
-
 def _plain_unary(region: Region, op: Op) -> Any:
     return region.unary(_PLAIN_UNARY[op.kind], region.get(op.inputs[0].id))
 
@@ -174,14 +170,16 @@ def _select(region: Region, op: Op) -> Any:
 def _bias_add(region: Region, op: Op) -> Any:
     bias = region.lowering.value(op.inputs[1].id)
     return region.binary(
-        "add", region.get(op.inputs[0].id), region.load_along(bias, channel_axis(op, len(region.shape)))
+        "add",
+        region.get(op.inputs[0].id),
+        region.load_along(bias, channel_axis(len(region.shape), op.attrs["data_format"])),
     )
 
 
 def _prelu(region: Region, op: Op) -> Any:
     slope = region.lowering.value(op.inputs[1].id)
     along_channels = len(slope.shape) == 1 and op.attrs["per_channel_broadcast"]
-    axis = channel_axis(op, len(region.shape))
+    axis = channel_axis(len(region.shape), op.attrs["data_format"])
     loaded = region.load_along(slope, axis) if along_channels else region.load(slope)
     return region.binary("prelu", region.get(op.inputs[0].id), loaded)
 
@@ -250,7 +248,7 @@ def _batch_norm(region: Region, op: Op) -> Any:
     """x * scale + shift, with scale and shift computed once a channel by a step of their own."""
     gamma, beta, mean, variance = (region.lowering.value(tensor.id) for tensor in op.inputs[1:])
     scale, shift = _fold_batch_norm(region.lowering, gamma, beta, mean, variance, op.attrs["epsilon"])
-    axis = channel_axis(op, len(region.shape))
+    axis = channel_axis(len(region.shape), op.attrs["data_format"])
     x = region.get(op.inputs[0].id)
     return region.builder.ternary("fma", x, region.load_along(scale, axis), region.load_along(shift, axis))
 
