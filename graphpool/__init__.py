@@ -29,10 +29,19 @@ from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType
 
 if _TYPE_CHECKING:
     from . import cache, memory, onnx, schedule
-    from .cache import get_primitive_cache_capacity, set_primitive_cache_capacity
+    from .cache import (
+        get_compiled_partition_cache_capacity,
+        get_constant_tensor_cache,
+        get_constant_tensor_cache_capacity,
+        get_primitive_cache_capacity,
+        set_compiled_partition_cache_capacity,
+        set_constant_tensor_cache,
+        set_constant_tensor_cache_capacity,
+        set_primitive_cache_capacity,
+    )
     from .graph import Graph, LogicalTensor, Op, Partition
     from .memory import CallbackResource as Allocator
-    from .runtime import CompiledPartition, Engine, Event, Model, Stream, Tensor
+    from .runtime import CompiledPartition, Engine, Event, ExecuteOptions, Model, Stream, Tensor
 
 __all__ = [
     "UNKNOWN_DIM",
@@ -43,6 +52,7 @@ __all__ = [
     "DataType",
     "Engine",
     "Event",
+    "ExecuteOptions",
     "Graph",
     "GraphpoolError",
     "GraphpoolWarning",
@@ -65,18 +75,24 @@ __all__ = [
     "Tensor",
     "UnsupportedError",
     "cache",
+    "get_compiled_partition_cache_capacity",
+    "get_constant_tensor_cache",
+    "get_constant_tensor_cache_capacity",
     "get_primitive_cache_capacity",
     "memory",
     "onnx",
     "schedule",
+    "set_compiled_partition_cache_capacity",
+    "set_constant_tensor_cache",
+    "set_constant_tensor_cache_capacity",
     "set_primitive_cache_capacity",
 ]
 
 _MODULES = ("cache", "memory", "onnx", "schedule")
 _HOMES = {
-    **dict.fromkeys(["get_primitive_cache_capacity", "set_primitive_cache_capacity"], "cache"),
+    **dict.fromkeys([name for name in __all__ if "_cache" in name], "cache"),
     **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),
-    **dict.fromkeys(["CompiledPartition", "Engine", "Event", "Model", "Stream", "Tensor"], "runtime"),
+    **dict.fromkeys(["CompiledPartition", "Engine", "Event", "ExecuteOptions", "Model", "Stream", "Tensor"], "runtime"),
 }
 
 

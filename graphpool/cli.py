@@ -167,7 +167,8 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
         return {
             "arena_nbytes": form.arena_nbytes,
             "constants_nbytes": form.constants_nbytes,
-            "peak_nbytes": form.arena_nbytes + form.constants_nbytes,
+            "cached_nbytes": form.cached_nbytes,
+            "peak_nbytes": form.peak_nbytes,
         }, True
 
 

@@ -90,6 +90,10 @@ VARIABLES = {
         "kind:megabytes or kind:megabytes:policy, each kind once, joined by ';', for instance cpu:10240;gpu:2048:lru",
         {}, "Capacity of the constant tensor cache of each device.",
     ),
+    "check_constants": Variable(
+        ("GRAPHPOOL_CHECK_CONSTANTS",), _flag, "0 | 1", False,
+        "Raise at executions whose constants were changed without `Tensor.invalidate`; reads them all each time.",
+    ),
     "verbose": Variable(("GRAPHPOOL_VERBOSE",), _flag, "0 | 1", False, "Log compilations and their implementations."),
 }  # fmt: skip
 

@@ -352,6 +352,22 @@ class ConstantTensorCache:
         self._let_go(left)
         return bool(left)
 
+    def remove_if_unused(self, backend_id: Hashable, key: Hashable) -> bool:
+        """Evict one entry that no handle is bound to; returns whether there was one."""
+        with self._lock:
+            entry = self._entries.get((backend_id, key))
+            is_idle = entry is not None and entry.buffer is not None and not entry.live_handles()
+            left = [self._pop(entry)] if is_idle and entry is not None else []
+        self._let_go(left)
+        return bool(left)
+
+    def remove_all_of(self, resource: MemoryResource) -> None:
+        """Evict every entry whose memory is from `resource`."""
+        with self._lock:
+            theirs = [e for e in self._entries.values() if e.buffer is not None and e.buffer.resource is resource]
+            left = [self._pop(entry) for entry in theirs]
+        self._let_go(left)
+
     def reclaim(self, nbytes: int) -> int:
         """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes."""
         check_nbytes(nbytes)

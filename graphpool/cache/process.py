@@ -6,6 +6,7 @@ one cache for each (engine kind, device index); a capacity set for a kind holds 
 
 from __future__ import annotations
 
+import atexit
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,13 @@ class _Caches:
 
 
 _caches = _Caches()
+
+
+@atexit.register
+def _let_go_of_constants() -> None:
+    """Give constants back while what their resources are made of still works."""
+    for cache in _caches.constants.values():
+        cache.clear()
 
 
 # ---- primitives and compiled partitions

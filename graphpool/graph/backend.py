@@ -50,9 +50,14 @@ class Backend(Protocol):
         inputs: Sequence[LogicalTensor],
         outputs: Sequence[LogicalTensor],
         engine: Any,
+        *,
         scratch: str,
+        weights: str,
     ) -> Any:
-        """A compiled partition for complete inputs and completed outputs, both in the caller's order."""
+        """A compiled partition for complete inputs and completed outputs, both in the caller's order.
+
+        `scratch` and `weights` are those of `Partition.compile`.
+        """
         ...
 
 

@@ -104,6 +104,7 @@ class Partition:
         engine: Any,
         *,
         scratch: str = "primitive",
+        weights: str = "cached",
     ) -> Any:
         """Compile for given shapes and layouts.
 
@@ -121,6 +122,9 @@ class Partition:
         scratch : {"primitive", "shared", "none"}, default="primitive"
             Where executions have their temporaries: in a pool reserved with the cached primitive, which `close`
             returns to it; in arenas that all partitions of the engine share; or in memory allocated for each run.
+        weights : {"cached", "scoped"}, default="cached"
+            Whether forms of constants stay in the constant tensor cache when the compiled partition is closed, or
+            leave it with the last compiled partition that uses them.
 
         Returns
         -------
@@ -164,7 +168,7 @@ class Partition:
                     explain(f"output tensor {tensor.id}: layout", accepted="strided, any or opaque", got="undef"),
                     tensor_id=tensor.id,
                 )
-        return self._backend.compile(self, given_inputs, completed, engine, scratch)
+        return self._backend.compile(self, given_inputs, completed, engine, scratch=scratch, weights=weights)
 
     def _check_engine(self, engine: Any) -> None:
         kind = getattr(engine, "kind", None)

@@ -7,6 +7,8 @@
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
     primitive.py    Primitive: a cached program and the managers of its scratch memory
     shared_arenas.py   arenas that all partitions of an engine share
+    constant_part.py   what is made of constants once, and the names of their contents
+    _constants.pyx  which cached buffers stand for a compiled partition's constants, asked at every execution
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
     thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
@@ -15,7 +17,7 @@
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
     executable.py   one of those: compiled partitions and host functions over one arena
 
-    execute(stream, inputs, outputs) -> bind pointers -> lease an arena -> Program.run -> release
+    execute(stream, inputs, outputs) -> bind pointers -> find constants -> lease an arena -> Program.run -> release
 
 What an execution changes lives in its arena; everything else may be used by any number of threads.
 """
@@ -24,7 +26,8 @@ from ._compiled import CompiledPartition
 from ._program import Program
 from ._stream import Event, Stream
 from ._tensor import Tensor
+from .constant_part import ExecuteOptions
 from .engine import Engine
 from .model import Model
 
-__all__ = ["CompiledPartition", "Engine", "Event", "Model", "Program", "Stream", "Tensor"]
+__all__ = ["CompiledPartition", "Engine", "Event", "ExecuteOptions", "Model", "Program", "Stream", "Tensor"]

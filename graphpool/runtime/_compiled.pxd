@@ -2,6 +2,7 @@ from libc.stdint cimport int64_t
 
 from graphpool.memory._arena cimport ArenaPool
 
+from ._constants cimport Constants
 from ._program cimport Program
 from ._stream cimport Stream
 
@@ -19,10 +20,12 @@ cdef class CompiledPartition:
     cdef readonly object primitive
     cdef readonly Program program
     cdef readonly str scratch
+    cdef readonly str weights
     cdef readonly tuple implementations
     cdef readonly tuple step_ops
     cdef readonly tuple inplace_ports
     cdef object host_function
+    cdef Constants constants        # None where no form of a constant is kept
     cdef ArenaPool arenas           # of the primitive; None in the other modes of scratch
     cdef int64_t scratch_nbytes
     cdef Port *ports

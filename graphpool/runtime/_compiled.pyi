@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Self
 
 from graphpool.graph import LogicalTensor, Partition
@@ -7,11 +7,13 @@ from graphpool.memory import ArenaStats
 from ._program import Program
 from ._stream import Stream
 from ._tensor import Tensor
+from .constant_part import ExecuteOptions
 from .engine import Engine
 from .primitive import Primitive
 
 ALIGNMENT: int
 SCRATCH_MODES: tuple[str, ...]
+WEIGHTS_MODES: tuple[str, ...]
 
 class CompiledPartition:
     def __init__(
@@ -25,6 +27,7 @@ class CompiledPartition:
         host_function: Callable[[list[Any]], Sequence[Any]] | None = None,
         implementations: Iterable[str] = (),
         scratch: str = "primitive",
+        weights: str = "cached",
     ) -> None: ...
     @property
     def partition(self) -> Partition: ...
@@ -39,6 +42,8 @@ class CompiledPartition:
     @property
     def scratch(self) -> str: ...
     @property
+    def weights(self) -> str: ...
+    @property
     def program(self) -> Program | None: ...
     @property
     def implementations(self) -> tuple[str, ...]: ...
@@ -52,6 +57,7 @@ class CompiledPartition:
     def is_closed(self) -> bool: ...
     def query_logical_tensor(self, id: int) -> LogicalTensor: ...
     def predict_peak(self, executions: int = 1) -> int: ...
+    def cached_constants(self) -> dict[tuple[Hashable, Hashable], int]: ...
     def stats(self) -> ArenaStats | None: ...
     def execute(
         self,
@@ -60,7 +66,9 @@ class CompiledPartition:
         outputs: Iterable[Tensor] | None = None,
         *,
         scratchpad: Any = None,
+        options: ExecuteOptions | None = None,
     ) -> Sequence[Tensor]: ...
+    def prepare(self, inputs: Iterable[Tensor], *, options: ExecuteOptions | None = None) -> None: ...
     def trim(self) -> int: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...

@@ -3,7 +3,9 @@
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
+from cpython.object cimport PyObject
 
+from ._constants cimport Constants
 from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 
@@ -13,6 +15,7 @@ from sys import is_finalizing
 from graphpool.cache import primitive_cache
 
 from . import blas_threads
+from ._program import FIRST_EXTERNAL
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 
 cdef enum:
@@ -21,6 +24,7 @@ cdef enum:
 ALIGNMENT = 64
 cdef char _nowhere = 0   # the arena of programs without temporaries
 SCRATCH_MODES = ("primitive", "shared", "none")
+WEIGHTS_MODES = ("cached", "scoped")
 
 
 cdef class CompiledPartition:
@@ -42,6 +46,9 @@ cdef class CompiledPartition:
     scratch : {"primitive", "shared", "none"}, default="primitive"
         Where executions have their temporaries: in a pool that compilation reserves with the primitive and `close`
         returns to it; in arenas that all partitions of the engine share; or in memory allocated for each run.
+    weights : {"cached", "scoped"}, default="cached"
+        Whether forms of constants stay in the constant tensor cache when the partition is closed, or leave it with the
+        last compiled partition that uses them.
 
     Attributes
     ----------
@@ -59,10 +66,10 @@ cdef class CompiledPartition:
     """
 
     def __init__(self, partition, inputs, outputs, engine, *, primitive=None, host_function=None, implementations=(),
-                 str scratch="primitive"):
+                 str scratch="primitive", str weights="cached"):
         cdef int64_t i
-        if scratch not in SCRATCH_MODES:
-            raise InvalidArgumentError(explain("scratch", accepted=", ".join(SCRATCH_MODES), got=repr(scratch)))
+        _check_mode("scratch", scratch, SCRATCH_MODES)
+        _check_mode("weights", weights, WEIGHTS_MODES)
         self.closed = True
         self.partition = partition
         self.inputs = tuple(inputs)
@@ -71,12 +78,15 @@ cdef class CompiledPartition:
         self.primitive = primitive
         self.host_function = host_function
         self.scratch = scratch
+        self.weights = weights
         self.ninputs = len(self.inputs)
         self.noutputs = len(self.outputs)
         self.has_unknown_outputs = not all([lt.is_shape_known for lt in self.outputs])
-        if self.ninputs + self.noutputs > MAX_PORTS - 2:
+        nparts = 0 if primitive is None else len(primitive.constant_parts)
+        if self.ninputs + self.noutputs + nparts > MAX_PORTS - FIRST_EXTERNAL:
             raise InvalidArgumentError(
-                explain("ports of a partition", accepted=f"at most {MAX_PORTS - 2}", got=self.ninputs + self.noutputs)
+                explain("ports of a partition and forms of its constants", got=self.ninputs + self.noutputs + nparts,
+                        accepted=f"at most {MAX_PORTS - FIRST_EXTERNAL}")
             )
         self.ports = <Port *>calloc(self.ninputs + self.noutputs + 1, sizeof(Port))
         if self.ports == NULL:
@@ -100,6 +110,9 @@ cdef class CompiledPartition:
         self.implementations = primitive.implementations
         self.step_ops = tuple([self.partition.ops[k].id for k in primitive.step_ops])
         self.inplace_ports = tuple([(self.inputs[i].id, self.outputs[j].id) for i, j in primitive.inplace_ports])
+        if primitive.constant_parts:
+            first = FIRST_EXTERNAL + self.ninputs + self.noutputs
+            self.constants = Constants(primitive.constant_parts, self.engine, first)
         if self.scratch == "primitive":
             self.arenas = primitive.acquire(self.engine)
         elif self.scratch == "shared":
@@ -141,11 +154,24 @@ cdef class CompiledPartition:
         Returns
         -------
         nbytes : int
-            Exact for the arenas. Unit: bytes.
+            Exact for the arenas, and for the forms of constants that the cache has room for, if it has none of them
+            yet. Unit: bytes.
         """
         if self.scratch == "shared" and self.program is not None:
-            return self.engine.shared_arenas.current().nbytes * executions
-        return self.scratch_nbytes * executions
+            arenas = self.engine.shared_arenas.current().nbytes * executions
+        else:
+            arenas = self.scratch_nbytes * executions
+        return arenas if self.constants is None else self.constants.predict_peak(arenas)
+
+    def cached_constants(self):
+        """The forms of constants that the constant tensor cache keeps for it now, those that others share included.
+
+        Returns
+        -------
+        nbytes : dict
+            Key of the entry -> its size. Unit: bytes.
+        """
+        return {} if self.constants is None else self.constants.kept()
 
     def stats(self):
         """Statistics of the arenas that the partition uses; None when it has none."""
@@ -155,7 +181,7 @@ cdef class CompiledPartition:
 
     # ---- execution
 
-    def execute(self, Stream stream not None, inputs, outputs=None, *, scratchpad=None):
+    def execute(self, Stream stream not None, inputs, outputs=None, *, scratchpad=None, options=None):
         """Compute the outputs from the inputs.
 
         Parameters
@@ -170,6 +196,8 @@ cdef class CompiledPartition:
         scratchpad : Tensor or writable buffer, optional
             Memory for the temporaries, aligned to 64 bytes, of at least `scratchpad_nbytes`; it must not be used by
             another execution at the same time.
+        options : ExecuteOptions, optional
+            The name under which constants are cached.
 
         Returns
         -------
@@ -183,8 +211,15 @@ cdef class CompiledPartition:
             A tensor is missing, does not match what was compiled, is read-only, or overlaps another one.
         OutOfMemoryError
             There is no memory for the temporaries; nothing was run.
+
+        Notes
+        -----
+        Inputs that are constant are cached in the form that the kernels want, under the name of their content, see
+        `identity_of`. What the cache does not keep is computed by kernels for the plain layout. A change of a constant
+        must be announced by `Tensor.invalidate`.
         """
         cdef char *bases[MAX_PORTS]
+        cdef PyObject *held[MAX_PORTS]
         cdef int64_t nbytes[MAX_PORTS]
         if stream.engine is not self.engine or stream.closed or self.closed:
             self._check_stream(stream)
@@ -198,11 +233,40 @@ cdef class CompiledPartition:
             return outputs
         _targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
-        self._run(bases, stream, scratchpad)
+        if self.constants is None:
+            self._run(bases, stream, scratchpad)
+            return outputs
+        self.constants.acquire(sources, None if options is None else options.key, bases, held)
+        try:
+            self._run(bases, stream, scratchpad)
+        finally:
+            self.constants.release(held)
         return outputs
 
+    def prepare(self, inputs, *, options=None):
+        """Bring the constants among `inputs` into the cache now rather than at the first execution.
+
+        Parameters
+        ----------
+        inputs : sequence of Tensor
+            As for `execute`; those that are not constant need no data.
+        options : ExecuteOptions, optional
+
+        Notes
+        -----
+        Threads: safe. Cost: a read of each constant for its name, a read and a write for its form.
+        """
+        cdef char *bases[MAX_PORTS]
+        cdef PyObject *held[MAX_PORTS]
+        if self.closed:
+            raise StateError(explain("the compiled partition is closed", hint="compile the partition again"))
+        if self.constants is not None:
+            tensors = self._match(tuple(inputs), 0, self.ninputs)
+            self.constants.acquire(tensors, None if options is None else options.key, bases, held)
+            self.constants.release(held)
+
     cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1:
-        if self.program.uses_blas:
+        if self.program.calls_blas(bases):
             blas_threads.enter()
             try:
                 return self._run_program(bases, stream, scratchpad)
@@ -388,6 +452,8 @@ cdef class CompiledPartition:
         """
         if not self.closed:
             self.closed = True
+            if self.constants is not None:
+                self.constants.close(release=self.weights == "scoped")
             if self.arenas is not None:
                 self.primitive.release(self.engine, keep=self.primitive.key in primitive_cache())
 
@@ -407,3 +473,8 @@ cdef class CompiledPartition:
         state = ", closed" if self.closed else ""
         return (f"CompiledPartition({self.partition!r}, scratchpad {self.scratchpad_nbytes} bytes, "
                 f"{', '.join(self.implementations)}{state})")
+
+
+def _check_mode(name, mode, modes):
+    if mode not in modes:
+        raise InvalidArgumentError(explain(name, accepted=", ".join(modes), got=repr(mode)))

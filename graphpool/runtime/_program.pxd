@@ -15,6 +15,8 @@ cdef struct Step:
     const ArgRef *args
     int64_t nargs
     int64_t ntasks
+    int64_t guard           # base that decides whether the step is due, or -1
+    bint wants_constant     # due if that base pointer is not NULL, else if it is
 
 
 # One run; lives on the stack of the thread that is lane 0. The words that all lanes change have lines of their own.
@@ -46,6 +48,8 @@ cdef class Program:
     cdef char *literals
     cdef readonly tuple calls
     cdef readonly bint uses_blas
+    cdef readonly tuple blas_guards
+    cdef bint calls_blas(self, char **bases)
     # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None.
     cdef void run(self, char **bases, Team team) noexcept nogil
     cdef void _share(self, Run *run, Team team) noexcept nogil

@@ -31,6 +31,7 @@ cdef enum:
     SHARES = 2          # a lane takes its part of what is left, divided by this: pieces shrink towards the end
     TRIALS = 3
     NEVER = -1
+    NO_GUARD = -1
 
 cdef int64_t ONE_STEP = <int64_t>1 << TASK_BITS
 
@@ -46,18 +47,27 @@ cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int6
     step.fn(step.params, pointers, begin, end, run.scratch + lane * run.scratch_stride)
 
 
+cdef bint is_due(Run *run, const Step *step) noexcept nogil:
+    """Whether the step belongs to this run: its constant is there, or is not, as the step wants it."""
+    return step.guard == NO_GUARD or (run.bases[step.guard] != NULL) == step.wants_constant
+
+
 cdef void run_alone(Run *run, int64_t k, int64_t begin) noexcept nogil:
     """Run all steps from task `begin` of step `k` on."""
     while k < run.nsteps:
-        call_step(run, &run.steps[k], begin, run.steps[k].ntasks, 0)
+        if is_due(run, &run.steps[k]):
+            call_step(run, &run.steps[k], begin, run.steps[k].ntasks, 0)
         begin = 0
         k += 1
 
 
 cdef int64_t run_single_tasks(Run *run, int64_t k, int64_t lane) noexcept nogil:
-    """Run the steps from `k` on that cannot be shared; the first one that can, or nsteps."""
-    while k < run.nsteps and run.steps[k].ntasks <= 1:
-        call_step(run, &run.steps[k], 0, run.steps[k].ntasks, lane)
+    """Run the steps from `k` on that cannot be shared, pass those that are not due; the first to share, or nsteps."""
+    while k < run.nsteps:
+        if is_due(run, &run.steps[k]):
+            if run.steps[k].ntasks > 1:
+                break
+            call_step(run, &run.steps[k], 0, run.steps[k].ntasks, lane)
         k += 1
     return k
 
@@ -122,6 +132,9 @@ cdef class Program:
         Numbers that were known at compilation; the program keeps a copy.
     lanes : int, default=1
         Most lanes that a run may use.
+    guards : sequence of (int, bool) or None, optional
+        For each step a base, and whether the step wants it: in a run where that base pointer is NULL, steps that want
+        it are passed, and in other runs those that do not. None for steps of every run.
 
     Attributes
     ----------
@@ -136,7 +149,7 @@ cdef class Program:
         set, for tests and benchmarks.
     calls : tuple of KernelCall
     uses_blas : bool
-        Whether a step calls BLAS, whose own threads must then be kept out.
+        Whether a step of every run calls BLAS, whose own threads must then be kept out.
 
     Notes
     -----
@@ -147,7 +160,7 @@ cdef class Program:
     Source: guided self-scheduling (Polychronopoulos and Kuck, 1987) for the size of what a lane takes.
     """
 
-    def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t lanes=1):
+    def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t lanes=1, guards=()):
         cdef int64_t total = sum(len(args) for _, args in steps)
         self.nsteps = len(steps)
         self.nbases = FIRST_EXTERNAL + nexternals
@@ -161,7 +174,10 @@ cdef class Program:
             raise MemoryError()
         memcpy(self.literals, <const char *>data, len(data))
         self.calls = tuple([call for call, _ in steps])
-        self.uses_blas = any(["blas" in call.kernel.name for call in self.calls])
+        guards = tuple(guards) or (None,) * self.nsteps
+        callers = {guard for call, guard in zip(self.calls, guards, strict=True) if "blas" in call.kernel.name}
+        self.uses_blas = None in callers
+        self.blas_guards = () if self.uses_blas else tuple(sorted(callers))
         most_tasks = max([call.ntasks for call in self.calls], default=1)
         if not 1 <= lanes or most_tasks >= ONE_STEP:
             raise InvalidArgumentError(
@@ -175,9 +191,9 @@ cdef class Program:
         self.arena_nbytes = arena_nbytes
         if scratch:
             self.arena_nbytes = self.scratch_offset + (self.nlanes - 1) * self.scratch_stride + scratch
-        self._fill(steps)
+        self._fill(steps, guards)
 
-    def _fill(self, steps):
+    def _fill(self, steps, guards):
         cdef int64_t first = 0, k, base, offset
         cdef Step *step
         cdef Kernel kernel
@@ -196,12 +212,18 @@ cdef class Program:
             step.args = &self.args[first]
             step.nargs = len(args)
             step.ntasks = call.ntasks
+            step.guard, step.wants_constant = guards[k] or (NO_GUARD, False)
+            if step.guard != NO_GUARD:
+                self._check_base(step.guard)
             for base, offset in args:
-                if not 0 <= base < self.nbases:
-                    raise InvalidArgumentError(explain("base", accepted=f"0 .. {self.nbases - 1}", got=base))
+                self._check_base(base)
                 self.args[first].base = base
                 self.args[first].offset = offset
                 first += 1
+
+    def _check_base(self, int64_t base):
+        if not 0 <= base < self.nbases:
+            raise InvalidArgumentError(explain("base", accepted=f"0 .. {self.nbases - 1}", got=base))
 
     def __dealloc__(self):
         free(self.steps)
@@ -220,6 +242,15 @@ cdef class Program:
             self._share(&run, team)
         else:
             run_alone(&run, 0, 0)
+
+    cdef bint calls_blas(self, char **bases):
+        """Whether a run with these base pointers calls BLAS."""
+        if self.uses_blas:
+            return True
+        for guard, wants_constant in self.blas_guards:
+            if (bases[<int64_t>guard] != NULL) == wants_constant:
+                return True
+        return False
 
     cdef void _share(self, Run *run, Team team) noexcept nogil:
         """Run on the team, if it is free and the work is worth it."""

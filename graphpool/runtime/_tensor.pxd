@@ -13,6 +13,7 @@ cdef class Tensor:
     cdef object resource     # gives `data` back to it; None when the data is the user's
     cdef object user_id
     cdef int64_t content_version
+    cdef int64_t invalidation_count
     cdef object __weakref__
     cdef int _describe(self, object lt, object engine) except -1
     cdef int _allocate(self) except -1

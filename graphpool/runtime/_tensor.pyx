@@ -136,7 +136,7 @@ cdef class Tensor:
             self.data, self.owner = NULL, None
         else:
             self._bind(data)
-            self.content_version = next(_versions)
+            self.invalidate()
 
     cdef int _allocate(self) except -1:
         self.nbytes = self.lt.nbytes
@@ -179,6 +179,11 @@ cdef class Tensor:
         return self.content_version
 
     @property
+    def invalidations(self):
+        """How often the content was said to have changed."""
+        return self.invalidation_count
+
+    @property
     def is_allocated(self):
         """Whether the tensor has a buffer; False until an execution fills a tensor of unknown size."""
         return self.data != NULL
@@ -196,8 +201,12 @@ cdef class Tensor:
         return <uintptr_t>self.data
 
     def invalidate(self):
-        """Say that the content has changed: cached forms of the old content are not used for this tensor again."""
+        """Say that the content has changed: cached forms of the old content are not used for this tensor again.
+
+        An explicit id names, from the n-th call on, the n-th content: another tensor of that id needs the calls too.
+        """
         self.content_version = next(_versions)
+        self.invalidation_count += 1
 
     def fill(self, array):
         """Take over the content of an array; a tensor of unknown size gets its buffer now.
@@ -230,9 +239,7 @@ cdef class Tensor:
             Of the shape, strides and type of the logical tensor; the raw bytes of an opaque one; a fresh unpacked
             array for 4-bit types. It keeps the buffer alive.
         """
-        self._check_allocated()
-        lt = self.lt
-        raw = np.frombuffer(_Memory(self), np.uint8) if self.nbytes else np.empty(0, np.uint8)
+        lt, raw = self.lt, self.raw()
         if lt.layout is LayoutType.OPAQUE:
             return raw
         dtype = lt.dtype.numpy
@@ -244,6 +251,11 @@ cdef class Tensor:
         array = np.ndarray(lt.shape, dtype, raw, strides=strides)  # as_strided does not know 8-bit floats
         array.flags.writeable = not self.is_readonly
         return array
+
+    def raw(self):
+        """The bytes of the buffer as an array, without a copy; it keeps the buffer alive."""
+        self._check_allocated()
+        return np.frombuffer(_Memory(self), np.uint8) if self.nbytes else np.empty(0, np.uint8)
 
     def __array__(self, dtype=None, copy=None):
         return np.array(self.numpy(), dtype=dtype, copy=copy)

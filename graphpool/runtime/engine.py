@@ -7,6 +7,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ..cache import constant_tensor_cache
 from ..errors import InvalidArgumentError, StateError, UnsupportedError, explain
 from ..memory import HostResource, LimitingResource, StatisticsResource
 from ..typing import parse_nbytes
@@ -127,7 +128,7 @@ class Engine:
         return freed + self.shared_arenas.trim()
 
     def close(self) -> None:
-        """Close all compiled partitions of the engine and give their memory back. Idempotent.
+        """Close all compiled partitions of the engine and give their memory and its constants back. Idempotent.
 
         Tensors that the engine allocated keep their memory until they die.
         """
@@ -135,6 +136,7 @@ class Engine:
         for dependent in list(self._dependents):
             dependent.close()
         self.shared_arenas.close()
+        constant_tensor_cache(self.kind, self.index).remove_all_of(self._statistics)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not getattr(self, "_is_closed", True) and not is_finalizing():

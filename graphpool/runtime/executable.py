@@ -98,6 +98,8 @@ class Executable:
             for tensor_id, value in form.constants.items()
             if tensor_id in self._tensors
         }
+        for step in self._steps:
+            self._prepare(step)
         held = {id(value): getattr(value, "nbytes", 0) for value in form.constants.values()}
         self.constants_nbytes = sum(held.values())
         self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
@@ -115,7 +117,8 @@ class Executable:
         ids = tuple(t.id for t in inputs), tuple(t.id for t in outputs)
         label = partition.ops[0].name
         if partition.is_supported:
-            return _Step(partition.compile(inputs, outputs, self._engine, scratch="shared"), None, label, *ids)
+            compiled = partition.compile(inputs, outputs, self._engine, scratch="shared", weights="scoped")
+            return _Step(compiled, None, label, *ids)
         function = self._form.host_functions.get(partition.ops[0].id)
         if function is None:
             raise UnsupportedError(
@@ -124,7 +127,31 @@ class Executable:
             )
         return _Step(None, function, label, *ids)
 
+    def _prepare(self, step: _Step) -> None:
+        """Bring the step's constants into the cache."""
+        if step.compiled is not None:
+            bound = [self._constants.get(i) or Tensor.at(self._tensors[i], self._engine) for i in step.inputs]
+            step.compiled.prepare(bound)
+
     # ---- memory
+
+    def cached_constants(self) -> dict[Any, int]:
+        """The forms of its constants that the constant tensor cache keeps now: key -> size in bytes."""
+        found: dict[Any, int] = {}
+        for step in self._steps:
+            if step.compiled is not None:
+                found |= step.compiled.cached_constants()
+        return found
+
+    @property
+    def cached_nbytes(self) -> int:
+        """Size of the forms of its constants that are cached. Unit: bytes."""
+        return sum(self.cached_constants().values())
+
+    @property
+    def peak_nbytes(self) -> int:
+        """Memory of one run at a time: the arena, the constants, and their forms that are cached. Unit: bytes."""
+        return self.arena_nbytes + self.constants_nbytes + self.cached_nbytes
 
     def _plan(self) -> tuple[dict[Any, int], int]:
         """Offsets in the arena of tensors, and of scratch memories by ``~step``, and the size of the arena."""

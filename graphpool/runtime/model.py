@@ -37,8 +37,9 @@ class ModelStats:
         Runs that ended; lookups of a specialised form that found one, or had to make one; forms given up.
     forms : int
         Specialised forms kept now.
-    arena_nbytes, constants_nbytes : int
-        Memory of all their arenas now, and of their constants, shared ones counted once. Unit: bytes.
+    arena_nbytes, constants_nbytes, cached_nbytes : int
+        Memory of all their arenas now, of their constants, and of the forms of these that the constant tensor cache
+        keeps, shared ones counted once. Unit: bytes.
     """
 
     runs: int
@@ -48,6 +49,7 @@ class ModelStats:
     forms: int
     arena_nbytes: int
     constants_nbytes: int
+    cached_nbytes: int
 
 
 @dataclass
@@ -279,7 +281,9 @@ class Model:
         return stand_in
 
     def predict_peak(self, shapes: Mapping[str, Any] | None = None) -> int:
-        """Memory of one run at a time: arena, scratch included, and constants; inputs and outputs are the caller's.
+        """Memory of one run at a time: arena, scratch included, constants, and their forms that are cached.
+
+        Inputs and outputs are the caller's.
 
         Parameters
         ----------
@@ -296,8 +300,7 @@ class Model:
         InvalidArgumentError, InvalidShapeError
             A shape is missing or does not fit.
         """
-        executable = self.specialise(shapes)
-        return executable.arena_nbytes + executable.constants_nbytes
+        return self.specialise(shapes).peak_nbytes
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -321,7 +324,10 @@ class Model:
         values = [value for entry in entries for value in entry.form.constants.values()]
         constants = {id(value): getattr(value, "nbytes", 0) for value in values}
         arenas = sum(entry.executable.stats().nbytes for entry in entries)
-        return ModelStats(*counts, len(entries), arenas, sum(constants.values()))
+        cached: dict[Any, int] = {}
+        for entry in entries:
+            cached |= entry.executable.cached_constants()
+        return ModelStats(*counts, len(entries), arenas, sum(constants.values()), sum(cached.values()))
 
     # ---- life
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..memory import ArenaPool
     from ._program import Program
+    from .constant_part import ConstantPart
     from .engine import Engine
 
 __all__ = ["Primitive"]
@@ -41,6 +42,8 @@ class Primitive(Locked):
         Position, among the partition's ops, of the op that each step computes, or of the first of several.
     inplace_ports : sequence of (int, int)
         Positions of (input, output) that may share one buffer.
+    constant_parts : sequence of ConstantPart, default=()
+        Their results are the program's external tensors behind inputs and outputs.
 
     Attributes
     ----------
@@ -60,6 +63,7 @@ class Primitive(Locked):
         implementations: Sequence[str],
         step_ops: Sequence[int],
         inplace_ports: Sequence[tuple[int, int]],
+        constant_parts: Sequence[ConstantPart] = (),
     ) -> None:
         super().__init__()
         self.key = key
@@ -67,7 +71,9 @@ class Primitive(Locked):
         self.implementations = tuple(implementations)
         self.step_ops = tuple(step_ops)
         self.inplace_ports = tuple(inplace_ports)
-        self.nbytes = sum(call.params.nbytes for call in program.calls)
+        self.constant_parts = tuple(constant_parts)
+        programs = (program, *(part.program for part in self.constant_parts))
+        self.nbytes = sum(call.params.nbytes for each in programs for call in each.calls)
         self._managers: WeakKeyDictionary[Engine, MemoryManagerCached] = WeakKeyDictionary()
         self._users = 0
         self._is_evicted = False

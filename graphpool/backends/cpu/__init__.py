@@ -9,10 +9,12 @@
     region.py      elementwise ops as one program of the elementwise engine
     epilogue.py    the region behind an anchor, run on its tile
     emit_*.py      how each kind of op becomes kernel calls
+    weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them
     layouts.py     opaque layouts
+    link.py        steps to Programs: of the partition, and of what is made of its constants once
     placement.py   which bytes the values take
 
-    ops -> groups -> emit -> steps on values -> plan (offsets) -> Program
+    ops -> groups -> emit -> steps on values -> plan (offsets) -> link -> Program
 
 A new kind of op is a line in support.py, an emitter, and, if it anchors a fusion, an entry in patterns.py.
 """

@@ -7,26 +7,25 @@ from typing import TYPE_CHECKING, Any
 from ...cache import primitive_cache
 from ...graph.completion import complete_shapes
 from ...runtime._compiled import CompiledPartition
-from ...runtime._program import ARENA, Program
 from ...runtime.primitive import Primitive
 from ...typing import LayoutType
 from .emit import lower_group
 from .groups import make_groups
 from .key import structural_key
 from .layouts import choose_layout, strides_of
+from .link import link, link_constants
 from .lowering import Lowering
 from .patterns import PATTERNS
-from .placement import find_inplace_ports, plan_temporaries
+from .placement import find_inplace_ports
 from .support import supports
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Sequence
 
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
-    from .lowering import Buffer
 
 __all__ = ["CpuBackend"]
 
@@ -55,7 +54,9 @@ class CpuBackend:
         inputs: Sequence[LogicalTensor],
         outputs: Sequence[LogicalTensor],
         engine: Any,
+        *,
         scratch: str = "primitive",
+        weights: str = "cached",
     ) -> CompiledPartition:
         """The cached primitive for this structure, lowered, planned and linked if need be; see `Partition.compile`."""
         inputs = [_settle(tensor) for tensor in inputs]
@@ -71,7 +72,9 @@ class CpuBackend:
         primitive = cache.get_or_create(key, produce)
         if made:
             cache.recharge(key, primitive.nbytes)
-        return CompiledPartition(partition, inputs, outputs, engine, primitive=primitive, scratch=scratch)
+        return CompiledPartition(
+            partition, inputs, outputs, engine, primitive=primitive, scratch=scratch, weights=weights
+        )
 
 
 def make_primitive(
@@ -93,6 +96,7 @@ def make_primitive(
         [step.name for step in lowering.steps],
         [position[step.op_id] for step in lowering.steps],
         [(in_port[i], out_port[j]) for i, j in pairs],
+        link_constants(lowering),
     )
 
 
@@ -123,17 +127,3 @@ def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[
         lowering.op_id = group.first.id
         lower_group(lowering, group)
     return lowering
-
-
-def link(lowering: Lowering, nexternals: int, lanes: int) -> Program:
-    """The program of lowered steps for up to `lanes` lanes: places of the temporaries, arguments as (base, offset)."""
-    offsets, arena_nbytes = plan_temporaries(lowering.steps)
-    steps = [
-        (step.call, [(v.buffer.base, _place(v.buffer, offsets) + v.dtype.nbytes(v.offset)) for v in step.args])
-        for step in lowering.steps
-    ]
-    return Program(steps, arena_nbytes, nexternals, lowering.literals, lanes)
-
-
-def _place(buffer: Buffer, offsets: Mapping[Buffer, int]) -> int:
-    return offsets[buffer] if buffer.base == ARENA else buffer.offset

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from ..._kernels.matmul import matmul
 from ...typing import dense_strides
 from .epilogue import make_epilogue
+from .weights import Product, emit_packed, packed_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...graph.op import Op
+    from .epilogue import Epilogue
     from .groups import Group
     from .lowering import Lowering, Value
 
@@ -21,28 +24,54 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     """One product with the bias and the post-ops behind it."""
     op = group.anchor
     assert op is not None
-    a, b = (lowering.typed(lowering.value(tensor.id)) for tensor in op.inputs[:2])
+    a, b = (lowering.value(tensor.id) for tensor in op.inputs[:2])
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    epilogue = make_epilogue(lowering, group, bias)
+    form = packed_form(lowering, find_product(op, a, b))
+    if form is None:
+        emit_plain(lowering, op, epilogue)
+    else:
+        with lowering.when_kept(form.panels, True):
+            a = a if form.takes(a.dtype) else lowering.dense(a)
+            emit_packed(lowering, group, find_product(op, a, b), form, bias, epilogue)
+        with lowering.when_kept(form.panels, False):
+            emit_plain(lowering, op, epilogue)
+    lowering.finish(group.result, epilogue.place)
+
+
+def find_product(op: Op, a: Value, b: Value) -> Product:
+    """The operands as matrices where they lie."""
     a_shape, a_strides = as_matrix(a, transpose=op.attrs["transpose_a"], is_left=True)
     b_shape, b_strides = as_matrix(b, transpose=op.attrs["transpose_b"], is_left=False)
     ndim = max(len(a_shape), len(b_shape))
-    m, k, n = a_shape[-2], a_shape[-1], b_shape[-1]
-    batch = _broadcast(a_shape[:-2], b_shape[:-2])
-    epilogue = make_epilogue(lowering, group, bias)
-    c_strides = dense_strides([*batch, m, n])[:-1]
+    return Product(
+        _broadcast(a_shape[:-2], b_shape[:-2]),
+        a_shape[-2],
+        b_shape[-1],
+        a_shape[-1],
+        a,
+        b,
+        (*batch_strides(a_shape, a_strides, ndim), *a_strides[-2:]),
+        (*batch_strides(b_shape, b_strides, ndim), *b_strides[-2:]),
+    )
+
+
+def emit_plain(lowering: Lowering, op: Op, epilogue: Epilogue) -> None:
+    """The product of operands as they lie, in f32."""
+    a, b = (lowering.typed(lowering.value(tensor.id)) for tensor in op.inputs[:2])
+    product = find_product(op, a, b)
     call = matmul(
-        batch,
-        m,
-        n,
-        k,
-        [*batch_strides(a_shape, a_strides, ndim), *a_strides[-2:]],
-        [*batch_strides(b_shape, b_strides, ndim), *b_strides[-2:]],
-        c_strides,
+        product.batch,
+        product.m,
+        product.n,
+        product.k,
+        product.a_strides,
+        product.b_strides,
+        dense_strides([*product.batch, product.m, product.n])[:-1],
         epilogue=epilogue.block,
         dst_needs_scratch=not epilogue.is_dense_f32,
     )
     lowering.emit(call, [a, b, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
 
 
 def as_matrix(value: Value, *, transpose: bool, is_left: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,16 @@ import numpy as np
 from ..._kernels.eltwise import EltwiseBuilder
 from ..._kernels.move import copy
 from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS
-from ...typing import DataType, LayoutType, dense_strides
+from ...typing import DataType, LayoutType, PropertyType, dense_strides
 from .layouts import strides_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..._kernels.call import KernelCall
     from ...graph.logical_tensor import LogicalTensor
 
-__all__ = ["Buffer", "Lowering", "Step", "Value"]
+__all__ = ["Buffer", "ConstantForm", "Lowering", "Step", "Value"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +94,8 @@ class Step:
         Whether the step writes its first argument alone, and may write it over one that it reads in the same order.
     op_id : int
         Id of the first op of the group that the step belongs to.
+    guard : (int, bool) or None
+        The base pointer that decides whether a run takes the step, and whether it wants it there; None for always.
     """
 
     call: KernelCall
@@ -100,6 +103,25 @@ class Step:
     name: str
     is_elementwise: bool
     op_id: int
+    guard: tuple[int, bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantForm:
+    """A form of constant inputs that kernels want, and the steps that make it once.
+
+    Attributes
+    ----------
+    sources : tuple of int
+        Base pointers of the inputs.
+    result : Value
+        Its bytes; the base pointer is NULL in runs for which the form is not kept.
+    steps : tuple of Step
+    """
+
+    sources: tuple[int, ...]
+    result: Value
+    steps: tuple[Step, ...]
 
 
 class Lowering:
@@ -127,6 +149,10 @@ class Lowering:
         self.steps: list[Step] = []
         self.literals = bytearray()
         self.op_id = -1
+        self.forms: list[ConstantForm] = []
+        self._guard: tuple[int, bool] | None = None
+        self._first_form = FIRST_EXTERNAL + len(inputs) + len(outputs)
+        self._constants = {n for n, t in enumerate(inputs, FIRST_EXTERNAL) if t.property is PropertyType.CONSTANT}
         self._values: dict[int, Value] = {}
         self._targets: dict[int, Value] = {}
         for number, tensor in enumerate(inputs, FIRST_EXTERNAL):
@@ -182,6 +208,46 @@ class Lowering:
             self.move(result, place)
         self._values[tensor_id] = place
 
+    # ---- constants
+
+    def is_constant(self, value: Value) -> bool:
+        """Whether the value is a constant input, or a view of one."""
+        return value.buffer.base in self._constants
+
+    def constant_form(self, source: Value, nbytes: int, fill: Callable[[Value], None]) -> Value:
+        """Another form of a constant input, which the constant tensor cache may keep.
+
+        Parameters
+        ----------
+        source : Value
+            For which `is_constant` holds.
+        nbytes : int
+            Of the form. Unit: bytes.
+        fill : callable
+            Takes the form as bytes, and emits the steps that write it from `source` alone.
+
+        Returns
+        -------
+        result : Value
+            To be read under ``when_kept(result, True)`` only; other steps must compute the same without it, under
+            ``when_kept(result, False)``.
+        """
+        base = self._first_form + len(self.forms)
+        result = Value(DataType.U8, (nbytes,), (1,), Buffer(base, nbytes))
+        outer, self.steps = self.steps, []
+        guard, self._guard = self._guard, None
+        fill(result)
+        self.forms.append(ConstantForm((source.buffer.base,), result, tuple(self.steps)))
+        self.steps, self._guard = outer, guard
+        return result
+
+    @contextmanager
+    def when_kept(self, form: Value, is_kept: bool) -> Iterator[None]:
+        """Let the steps emitted inside run only when the form is kept, or only when it is not."""
+        guard, self._guard = self._guard, (form.buffer.base, is_kept)
+        yield
+        self._guard = guard
+
     # ---- steps
 
     def emit(
@@ -190,7 +256,7 @@ class Lowering:
         """Append a kernel call on these values, in the kernel's order; calls without work are left out."""
         if call.ntasks > 0:
             label = f"{call.kernel.name}:{call.kernel.isa}" + ("" if name is None else f" {name}")
-            self.steps.append(Step(call, tuple(args), label, is_elementwise, self.op_id))
+            self.steps.append(Step(call, tuple(args), label, is_elementwise, self.op_id, self._guard))
 
     def move(self, source: Value, place: Value) -> None:
         """Copy or convert one value into another of the same shape."""

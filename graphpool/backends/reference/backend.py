@@ -61,7 +61,9 @@ class ReferenceBackend:
         inputs: Sequence[LogicalTensor],
         outputs: Sequence[LogicalTensor],
         engine: Any,
+        *,
         scratch: str = "primitive",
+        weights: str = "cached",
     ) -> CompiledPartition:
         """A partition that evaluates its ops one after another on arrays; see `Partition.compile`."""
         for tensor in (*inputs, *outputs):
@@ -87,6 +89,7 @@ class ReferenceBackend:
             host_function=run,
             implementations=[f"ref:numpy {op.kind}" for op in partition.ops],
             scratch=scratch,
+            weights=weights,
         )
 
 

@@ -1,0 +1,167 @@
+"""Constant weights of matrix products in panels, and the products that read them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..._kernels.packed import pack_weights, packed_layout, packed_matmul
+from ...typing import DataType, dense_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...graph.op import Op
+    from .epilogue import Epilogue
+    from .groups import Group
+    from .lowering import Lowering, Value
+
+__all__ = ["PackedForm", "Product", "emit_packed", "packed_form"]
+
+_FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
+
+
+@dataclass(frozen=True)
+class Product:
+    """A batch of products of two matrices, each with the strides of its batch axes, then of rows and columns.
+
+    Attributes
+    ----------
+    batch : tuple of int
+        After broadcasting.
+    m, n, k : int
+    a, b : Value
+    a_strides, b_strides : tuple of int
+        Unit: elements.
+    """
+
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    a: Value
+    b: Value
+    a_strides: tuple[int, ...]
+    b_strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PackedForm:
+    """Weights in panels.
+
+    Attributes
+    ----------
+    panels : Value
+        To be read in runs that keep it.
+    dtype : {"f32", "bf16"}
+        Of the panels.
+    """
+
+    panels: Value
+    dtype: str
+
+    def takes(self, dtype: DataType) -> bool:
+        """Whether activations of this type are multiplied as they are."""
+        return dtype is DataType.F32 if self.dtype == "f32" else dtype is DataType.BF16
+
+
+def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
+    """The weights in panels, kept by the constant tensor cache; None where they are no constants or not one matrix."""
+    b, strides = product.b, product.b_strides
+    if not lowering.is_constant(b) or b.dtype not in _FLOATS:
+        return None
+    if any(strides[:-2]) or 0 in (*product.batch, product.m, product.n, product.k):
+        return None
+    is_exact = b.dtype is DataType.BF16 and product.a.dtype is DataType.BF16
+    dtype = "bf16" if is_exact else "f32"
+
+    def fill(panels: Value) -> None:
+        source, rows = (b, strides[-2:]) if b.dtype.value == dtype else (lowering.dense(b), _dense_order(b, strides))
+        call = pack_weights(product.k, product.n, rows, dtype)
+        lowering.emit(call, [source, panels])
+
+    nbytes = packed_layout(product.k, product.n, dtype).nbytes
+    return PackedForm(lowering.constant_form(b, nbytes, fill), dtype)
+
+
+def _dense_order(b: Value, strides: Sequence[int]) -> tuple[int, int]:
+    """Row and column stride, in a dense copy of `b`, of the matrix that had `strides` in it."""
+    seen = dict(zip(b.strides, dense_strides(b.shape), strict=True))
+    return seen.get(strides[-2], 0), seen.get(strides[-1], 0)
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """Post-ops that the product does on registers."""
+
+    bias: Value | None
+    residual: Value | None
+    clamp: tuple[float, float] | None
+
+
+def emit_packed(
+    lowering: Lowering, group: Group, product: Product, form: PackedForm, bias: Value | None, epilogue: Epilogue
+) -> None:
+    """The product of any activations with weights in panels, with the bias and the post-ops of the group."""
+    c_strides = dense_strides([*product.batch, product.m, product.n])[:-1]
+    tail = _find_tail(lowering, group, product, bias, epilogue.place)
+    options: dict[str, Any] = {"dtype": form.dtype, "a_dtype": product.a.dtype.value}
+    sizes = product.batch, product.m, product.n, product.k, product.a_strides, c_strides
+    if tail is None:
+        call = packed_matmul(*sizes, **options, epilogue=epilogue.block, dst_needs_scratch=not epilogue.is_dense_f32)
+        lowering.emit(call, [product.a, form.panels, epilogue.place, *epilogue.operands], epilogue.name)
+        return
+    residual_strides = c_strides if tail.residual is not None else None
+    call = packed_matmul(
+        *sizes, **options, bias=tail.bias is not None, residual_strides=residual_strides, clamp=tail.clamp
+    )
+    operands = [value for value in (tail.bias, tail.residual) if value is not None]
+    lowering.emit(call, [product.a, form.panels, *operands, epilogue.place], epilogue.name)
+
+
+def _find_tail(lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value) -> _Tail | None:
+    """The post-ops as bias, residual and clamp in that order; None if they are others, or the result is not f32."""
+    if place.dtype is not DataType.F32 or not place.is_dense:
+        return None
+    found: dict[str, Any] = {"bias": None, "residual": None, "clamp": None}
+    if bias is not None:
+        if not _is_row(bias, product.n):
+            return None
+        found["bias"] = bias
+    assert group.anchor is not None
+    value = group.anchor.outputs[0].id
+    for op in group.ops:
+        if not _take(lowering, op, value, product, found) or op.outputs[0].dtype is not DataType.F32:
+            return None
+        value = op.outputs[0].id
+    return _Tail(**found)
+
+
+def _take(lowering: Lowering, op: Op, value: int, product: Product, found: dict[str, Any]) -> bool:
+    """Add one op to what was found, if it is the next thing that the product can do."""
+    if found["clamp"] is not None:
+        return False
+    if op.kind in ("ReLU", "Clamp"):
+        low, high = (0.0, math.inf) if op.kind == "ReLU" else (op.attrs["min"], op.attrs["max"])
+        found["clamp"] = low, high
+        return bool(low <= high)
+    if op.kind not in ("Add", "BiasAdd"):
+        return False
+    ids = [tensor.id for tensor in op.inputs]
+    if ids.count(value) != 1:
+        return False
+    other = lowering.value(ids[1 - ids.index(value)])
+    shape = lowering.shapes[op.outputs[0].id]
+    if found["bias"] is None and found["residual"] is None and _is_row(other, product.n):
+        found["bias"] = other
+        return op.kind == "Add" or op.attrs["data_format"] == "NXC"
+    if op.kind == "Add" and found["residual"] is None and other.shape == shape:
+        found["residual"] = other
+        return other.dtype is DataType.F32 and other.is_dense
+    return False
+
+
+def _is_row(value: Value, n: int) -> bool:
+    """Whether the value is one f32 number for each column."""
+    return value.dtype is DataType.F32 and value.shape == (n,) and (n == 1 or value.strides == (1,))

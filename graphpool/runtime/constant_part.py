@@ -1,0 +1,87 @@
+"""What of a partition depends on constants alone, and by what name its results are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graphpool.cache import FingerprintMemo
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ._program import Program
+    from ._tensor import Tensor
+
+__all__ = ["ConstantPart", "ExecuteOptions", "fingerprints", "identity_of"]
+
+fingerprints = FingerprintMemo()
+"""Names of contents by tensor version, of the whole process."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantPart:
+    """A form of constants that kernels want, such as weights in panels: made once, kept by the constant tensor cache.
+
+    Attributes
+    ----------
+    sources : tuple of int
+        Positions of the inputs that it is made from.
+    nbytes : int
+        Size of the result. Unit: bytes.
+    program : Program
+        Makes it: its external tensors are the sources, then the result.
+    key : hashable
+        The kernels with their parameter blocks: equal keys make equal bytes of equal sources.
+    """
+
+    sources: tuple[int, ...]
+    nbytes: int
+    program: Program
+    key: Hashable
+
+
+@dataclass(frozen=True)
+class ExecuteOptions:
+    """What one execution asks for beside its tensors.
+
+    Parameters
+    ----------
+    key : hashable, optional
+        Names the contents of all constant inputs of this execution, across tensors and compiled partitions: a cached
+        form under this name is used without a look at the contents, so another content needs another key. It must not
+        be changed while it is in use.
+
+    Notes
+    -----
+    Source: seed "constant block weight", option 3.
+    """
+
+    key: Hashable = None
+
+
+def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
+    """The name of a constant's content: the execution's key, else the tensor's explicit id, else a fingerprint.
+
+    Parameters
+    ----------
+    tensor : Tensor
+    position : int
+        Of the input: one key names all constants of an execution.
+    key : hashable
+        `ExecuteOptions.key`.
+
+    Notes
+    -----
+    Cost: the first fingerprint of a tensor version reads the whole content, see `graphpool.cache.fingerprint`.
+    """
+    if key is not None:
+        return "key", key, position
+    if tensor.has_explicit_id:
+        return "id", tensor.id, tensor.invalidations
+    return fingerprints.get(tensor.version, content_of(tensor), dtype=tensor.lt.dtype)
+
+
+def content_of(tensor: Tensor) -> Any:
+    """The elements of a tensor as an array; raw bytes where NumPy has no such elements."""
+    return tensor.raw() if tensor.lt.dtype.bits < 8 else tensor.numpy()
