@@ -90,6 +90,10 @@ VARIABLES = {
         "kind:megabytes or kind:megabytes:policy, each kind once, joined by ';', for instance cpu:10240;gpu:2048:lru",
         {}, "Capacity of the constant tensor cache of each device.",
     ),
+    "packed_store": Variable(
+        ("GRAPHPOOL_PACKED_STORE",), str, "a folder", None,
+        "Folder in which packed weights are kept, mapped by all processes that need them.",
+    ),
     "check_constants": Variable(
         ("GRAPHPOOL_CHECK_CONSTANTS",), _flag, "0 | 1", False,
         "Raise at executions whose constants were changed without `Tensor.invalidate`; reads them all each time.",

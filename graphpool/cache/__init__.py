@@ -29,10 +29,12 @@ from .process import (
     get_constant_tensor_cache,
     get_constant_tensor_cache_capacity,
     get_primitive_cache_capacity,
+    packed_store,
     primitive_cache,
     set_compiled_partition_cache_capacity,
     set_constant_tensor_cache,
     set_constant_tensor_cache_capacity,
+    set_packed_store,
     set_primitive_cache_capacity,
 )
 from .traces import Clairvoyant, Replay, clairvoyant, read_trace, replay, write_trace
@@ -62,12 +64,14 @@ __all__ = [
     "get_constant_tensor_cache",
     "get_constant_tensor_cache_capacity",
     "get_primitive_cache_capacity",
+    "packed_store",
     "primitive_cache",
     "read_trace",
     "replay",
     "set_compiled_partition_cache_capacity",
     "set_constant_tensor_cache",
     "set_constant_tensor_cache_capacity",
+    "set_packed_store",
     "set_primitive_cache_capacity",
     "write_trace",
 ]

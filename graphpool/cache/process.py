@@ -16,9 +16,12 @@ from ..errors import InvalidArgumentError, explain
 from ._fork import reset_in_child
 from .constants import ConstantTensorCache
 from .lru import LruCache
+from .packed_store import PackedStore
 from .policies import make_policy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .policies import Policy
 
 __all__ = [
@@ -30,10 +33,12 @@ __all__ = [
     "get_constant_tensor_cache",
     "get_constant_tensor_cache_capacity",
     "get_primitive_cache_capacity",
+    "packed_store",
     "primitive_cache",
     "set_compiled_partition_cache_capacity",
     "set_constant_tensor_cache",
     "set_constant_tensor_cache_capacity",
+    "set_packed_store",
     "set_primitive_cache_capacity",
 ]
 
@@ -51,6 +56,7 @@ class _Caches:
     lru: dict[str, LruCache[Any, Any]] = field(default_factory=dict)
     constants: dict[tuple[str, int], ConstantTensorCache] = field(default_factory=dict)
     settings: dict[str, tuple[int, str | None]] = field(default_factory=dict)  # of kinds, by function: MB, policy
+    stores: list[PackedStore | None] = field(default_factory=list)  # the one in use, once that was asked for or set
 
     def __post_init__(self) -> None:
         reset_in_child(self)
@@ -215,6 +221,42 @@ def set_constant_tensor_cache(flag: bool | int) -> None:
 def get_constant_tensor_cache() -> bool:
     """Whether the constant tensor cache of any kind is on."""
     return any(get_constant_tensor_cache_capacity(kind) > 0 for kind in ENGINE_KINDS)
+
+
+# ---- packed weights
+
+
+def packed_store() -> PackedStore | None:
+    """The folder that keeps packed weights for all processes: the one set, else that of the environment, else None.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The environment variable names no folder.
+    """
+    with _caches.lock:
+        if not _caches.stores:
+            path = config.get("packed_store")
+            _caches.stores.append(None if path is None else PackedStore(path))
+        return _caches.stores[0]
+
+
+def set_packed_store(store: PackedStore | str | Path | None) -> None:
+    """Keep packed weights in a folder from now on; constants that are cached already stay as they are.
+
+    Parameters
+    ----------
+    store : PackedStore, str, Path or None
+        A store, or the path of a folder; None for none, whatever the environment says.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Not a folder; nothing is changed.
+    """
+    chosen = store if store is None or isinstance(store, PackedStore) else PackedStore(store)
+    with _caches.lock:
+        _caches.stores[:] = [chosen]
 
 
 def _configured(kind: str) -> tuple[int, str | None]:

@@ -21,7 +21,7 @@ import threading
 from weakref import WeakKeyDictionary
 
 from graphpool import config
-from graphpool.cache import Outcome, constant_tensor_cache
+from graphpool.cache import Fingerprint, Outcome, PackedKey, constant_tensor_cache, packed_store
 from graphpool.cache._fork import reset_in_child
 from graphpool.cache.identity import fingerprint
 from graphpool.errors import OutOfMemoryError, StateError, explain
@@ -167,7 +167,7 @@ cdef class Constants:
                 if reservation.outcome is Outcome.DECLINED:
                     return NULL
                 if reservation.outcome is Outcome.PRODUCE:
-                    reservation.fulfil(self._make(part, tensors))
+                    reservation.fulfil(self._produce(part, tensors, full[1][-1]))
                 buffer = reservation.buffer
         except OutOfMemoryError:
             return NULL     # without room for the constant the plain kernel runs, as if the cache had declined
@@ -207,6 +207,19 @@ cdef class Constants:
                 self.bindings.pop((k, old), None)
         if old != full:
             self.cache.remove_if_unused(*old)
+
+    def _produce(self, part, tuple tensors, tuple identities):
+        """The part's buffer: mapped from the store of packed weights, if there is one, else made."""
+        store = packed_store()
+        if store is None or len(identities) != 1 or not isinstance(identities[0], Fingerprint):
+            return self._make(part, tensors)
+        key = PackedKey(identities[0], part.layout, part.isa)
+        buffer = store.get(key)
+        if buffer is None:
+            buffer = self._make(part, tensors)
+            if store.put(key, buffer):
+                buffer = store.get(key) or buffer
+        return buffer
 
     def _make(self, part, tuple tensors):
         """The part's buffer, in memory of the engine."""

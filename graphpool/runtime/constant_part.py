@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from graphpool._version import __version__
 from graphpool.cache import FingerprintMemo
+from graphpool.cache.identity import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -39,6 +41,16 @@ class ConstantPart:
     nbytes: int
     program: Program
     key: Hashable
+
+    @property
+    def isa(self) -> str:
+        """Instruction set of the kernels that make it."""
+        return self.program.calls[-1].kernel.isa
+
+    @property
+    def layout(self) -> str:
+        """The key as a name for files, which holds for one version of graphpool."""
+        return f"{__version__}:{digest_of(repr(self.key).encode()).hex()}"
 
 
 @dataclass(frozen=True)

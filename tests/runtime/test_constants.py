@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.cache import constant_tensor_cache
+from graphpool.cache import constant_tensor_cache, packed_store, set_packed_store
 from graphpool.config import _values as config_values
 
 M, K, N = 5, 24, 40
@@ -253,3 +253,40 @@ def test_results_hold_while_the_cache_is_resized_flushed_and_disabled(engine, ca
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_packed_weights_come_from_the_store(engine, cache, tmp_path):
+    w = weights()
+    set_packed_store(tmp_path)
+    try:
+        for _ in range(2):
+            with Job(engine) as job:
+                job.check(job.tensor(w), w)
+                assert engine.stats().current_nbytes == job.compiled.scratchpad_nbytes  # the file is mapped
+            cache.clear()
+        stats = packed_store().stats()
+        assert (stats.entries, stats.hits) == (1, 2)
+        with Job(engine) as job:
+            job.check(job.tensor(w, id=3), w)  # an id says nothing in other processes
+        assert packed_store().stats().entries == 1
+    finally:
+        set_packed_store(None)
+
+
+def test_a_damaged_file_of_the_store_is_packed_again(engine, cache, tmp_path):
+    w = weights()
+    set_packed_store(tmp_path)
+    try:
+        with Job(engine) as job:
+            job.check(job.tensor(w), w)
+            cache.clear()
+            [path] = tmp_path.glob("*.packed")
+            content = bytearray(path.read_bytes())
+            content[-2000] ^= 1
+            path.write_bytes(content)
+            fresh = job.tensor(w)
+            with pytest.warns(gp.PerformanceWarning, match="damaged and will be packed again"):
+                job.check(fresh, w)
+            job.check(fresh, w)
+    finally:
+        set_packed_store(None)
