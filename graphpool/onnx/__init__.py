@@ -1,7 +1,8 @@
 """Runs ONNX models: an importer in front of `graphpool.Model`. `load` needs the extra ``graphpool[onnx]``.
 
 loader.py      load(): file, bytes or ModelProto -> Model
-source.py      reads and checks the protobuf: ports, constants (external data mapped, not read), nodes
+source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
+wire.py        finds large weights inside a model's file
 rewrite.py     patterns of ONNX nodes that are one op here (GELU), nodes that nobody needs
 specialise.py  walks the nodes for given input shapes: fold, convert, or leave to the host -> ModelForm
 build.py       the graph under construction: values, constants, ops with inferred shapes

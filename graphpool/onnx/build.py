@@ -104,7 +104,7 @@ class GraphBuilder:
     def tensor(self, value: Value) -> LogicalTensor:
         """The tensor of a value; a known one becomes a constant of the graph."""
         if value.tensor is None:
-            array = np.require(value.content, requirements=["C", "A"])
+            array = np.require(value.content, requirements=["C"])  # mapped weights lie at any address
             dtype = DataType.parse(array.dtype)
             if value.is_static:
                 number = self._static_ids.setdefault(id(value.content), len(self._static_ids))

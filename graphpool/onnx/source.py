@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from graphpool.errors import InvalidArgumentError, explain
 
 from .types import make_port
+from .wire import outline
 
 if TYPE_CHECKING:
     import os
@@ -39,7 +40,8 @@ class OnnxModel:
         Inputs that have an initialiser are constants and not listed.
     input_types : dict of str to TypeProto
     constants : dict of str to ndarray
-        Initialisers, read-only; those in external files are mapped.
+        Initialisers, read-only. Large ones of a file, and those in external files, are mapped; they may lie at any
+        address.
     nodes : list of NodeProto
         In topological order; calls of model-local functions are inlined.
     opsets : dict of str to int
@@ -76,10 +78,14 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel
     FileNotFoundError
         There is no such file.
     """
-    proto, folder, name = _parse(source)
+    parsed = _parse(source)
+    proto, folder, name = parsed.proto, parsed.folder, parsed.name
     constants: dict[str, Any] = {}
-    for tensor in proto.graph.initializer:
-        constants[tensor.name] = _constant(tensor, folder)
+    for number, tensor in enumerate(proto.graph.initializer):
+        if number in parsed.places:
+            constants[tensor.name] = _inside(tensor, parsed.pages, *parsed.places[number])
+        else:
+            constants[tensor.name] = _constant(tensor, folder)
         if proto is not source:
             tensor.ClearField("raw_data")  # else every weight would be in memory twice until the end
     skeleton = _skeleton(proto, folder)
@@ -99,12 +105,35 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel
     )
 
 
-def _parse(source: Any) -> tuple[ModelProto, Path | None, str]:
-    """The model, the folder of its external data, and what messages call it."""
+@dataclass
+class _Parsed:
+    """A model as it was read.
+
+    Attributes
+    ----------
+    proto : ModelProto
+    folder : Path or None
+        Of its external data.
+    name : str
+        What messages call it.
+    pages : mmap or None
+        The file itself, where weights that `proto` lacks lie.
+    places : dict of int to (int, int)
+        Number of the initialiser -> offset and size in the file. Unit: bytes.
+    """
+
+    proto: ModelProto
+    folder: Path | None
+    name: str
+    pages: mmap.mmap | None = None
+    places: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+def _parse(source: Any) -> _Parsed:
     if isinstance(source, onnx.ModelProto):
-        return source, None, source.graph.name or "model"
+        return _Parsed(source, None, source.graph.name or "model")
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _decode(memoryview(source), "the given bytes"), None, "model"
+        return _Parsed(_decode(bytes(source), "the given bytes"), None, "model")
     try:
         path = Path(source)
     except TypeError:
@@ -114,20 +143,32 @@ def _parse(source: Any) -> tuple[ModelProto, Path | None, str]:
     with path.open("rb") as file:
         if not path.stat().st_size:
             raise _malformed(what, "0 bytes")
-        # the pages of a mapped file are the system's, so that a large model is not in memory twice
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages, memoryview(pages) as view:
-            return _decode(view, what), path.resolve().parent, path.stem
+        # the pages of a mapped file are the system's: large weights stay there and are not in memory twice
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with memoryview(pages) as view:
+        found = outline(view)
+    return _Parsed(_decode(found.model, what), path.resolve().parent, path.stem, pages, found.places)
 
 
-def _decode(data: memoryview, what: str) -> ModelProto:
+def _decode(data: bytes, what: str) -> ModelProto:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise _malformed(what, f"{data.nbytes} bytes: {error}", "is it complete, and an ONNX file?") from error
+        raise _malformed(what, f"{len(data)} bytes: {error}", "is it complete, and an ONNX file?") from error
     if not proto.ir_version or not proto.HasField("graph"):
-        raise _malformed(what, f"{data.nbytes} bytes without a graph", "is it an ONNX file?")
+        raise _malformed(what, f"{len(data)} bytes without a graph", "is it an ONNX file?")
     return proto
+
+
+def _inside(tensor: TensorProto, pages: mmap.mmap | None, offset: int, nbytes: int) -> Any:
+    """The content of a tensor in the model's own file, at whatever address it lies there; read-only."""
+    raw_type = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    count = int(np.prod(tensor.dims, dtype=np.int64))
+    if pages is None or count * raw_type.itemsize != nbytes:
+        got = f"{nbytes} bytes for {count} elements of {raw_type}"
+        raise _malformed(f"tensor {tensor.name!r}", got)
+    return np.frombuffer(pages, np.uint8, nbytes, offset).view(raw_type).reshape(tuple(tensor.dims))
 
 
 def _malformed(what: str, got: str, hint: str | None = None) -> InvalidArgumentError:

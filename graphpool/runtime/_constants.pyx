@@ -26,7 +26,7 @@ from graphpool.cache._fork import reset_in_child
 from graphpool.cache.identity import fingerprint
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
-from .constant_part import content_of, fingerprints, identity_of
+from .constant_part import content_of, drop_pages, fingerprints, identity_of
 
 cdef enum:
     MAX_BINDINGS = 1024
@@ -169,6 +169,8 @@ cdef class Constants:
                 if reservation.outcome is Outcome.PRODUCE:
                     reservation.fulfil(self._produce(part, tensors, full[1][-1]))
                 buffer = reservation.buffer
+                for position in part.sources:
+                    drop_pages((<Tensor>tensors[<int64_t>position]).owner)
         except OutOfMemoryError:
             return NULL     # without room for the constant the plain kernel runs, as if the cache had declined
         address = binding.handle.acquire()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from graphpool._version import __version__
 from graphpool.cache import FingerprintMemo
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from ._program import Program
     from ._tensor import Tensor
 
-__all__ = ["ConstantPart", "ExecuteOptions", "fingerprints", "identity_of"]
+__all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "identity_of"]
 
 fingerprints = FingerprintMemo()
 """Names of contents by tensor version, of the whole process."""
@@ -92,6 +95,27 @@ def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
     if tensor.has_explicit_id:
         return "id", tensor.id, tensor.invalidations
     return fingerprints.get(tensor.version, content_of(tensor), dtype=tensor.lt.dtype)
+
+
+def drop_pages(array: Any) -> None:
+    """Take an array that lies in a file mapped for reading out of memory: the system reads it again where it is used.
+
+    Other arrays, and files mapped for writing, whose pages may hold what the file does not, are left alone.
+    """
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    base = base.obj if isinstance(base, memoryview) else base
+    if not isinstance(base, mmap.mmap) or not array.flags.c_contiguous:
+        return
+    with memoryview(base) as view:
+        if not view.readonly:
+            return
+        begin = array.__array_interface__["data"][0] - np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < last:
+        base.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def content_of(tensor: Tensor) -> Any:

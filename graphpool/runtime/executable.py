@@ -18,7 +18,7 @@ from ._stream import Stream
 from ._tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
     from graphpool.graph.graph import Graph
     from graphpool.graph.partition import Partition
@@ -66,6 +66,9 @@ class Executable:
     ----------
     form : ModelForm
     engine : Engine
+    bound : mutable mapping of int to Tensor, optional
+        Tensors of constants by the identity of their content, from other forms and for others: a content is then
+        fingerprinted once.
 
     Attributes
     ----------
@@ -85,7 +88,7 @@ class Executable:
     number of threads, each with an arena of its own. Cost of `run`: about a microsecond a partition beyond the work.
     """
 
-    def __init__(self, form: ModelForm, engine: Engine) -> None:
+    def __init__(self, form: ModelForm, engine: Engine, bound: MutableMapping[int, Tensor] | None = None) -> None:
         self._form = form
         self._engine = engine
         self._stream = Stream(engine)
@@ -94,7 +97,7 @@ class Executable:
         self.partitions = tuple(partitions)
         self._steps = [self._compile(partition) for partition in _merge(form.graph, partitions)]
         self._constants = {
-            tensor_id: Tensor(self._tensors[tensor_id], engine, value)
+            tensor_id: self._bind_constant(tensor_id, value, {} if bound is None else bound)
             for tensor_id, value in form.constants.items()
             if tensor_id in self._tensors
         }
@@ -126,6 +129,13 @@ class Executable:
                 op_id=partition.ops[0].id,
             )
         return _Step(None, function, label, *ids)
+
+    def _bind_constant(self, tensor_id: int, value: Any, bound: MutableMapping[int, Tensor]) -> Tensor:
+        """The tensor of a constant: the one that other forms use, if it is the same."""
+        tensor = bound.get(id(value))
+        if tensor is None or tensor.lt != self._tensors[tensor_id]:
+            tensor = bound[id(value)] = Tensor(self._tensors[tensor_id], self._engine, value)
+        return tensor
 
     def _prepare(self, step: _Step) -> None:
         """Bring the step's constants into the cache."""

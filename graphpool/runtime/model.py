@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from graphpool.graph.partition import Partition
 
+    from ._tensor import Tensor
     from .engine import Engine
 
 __all__ = ["Model", "ModelStats"]
@@ -117,6 +119,7 @@ class Model:
         self._capacity = capacity
         self._owns_engine = owns_engine
         self._entries: OrderedDict[Any, _Entry] = OrderedDict()
+        self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._reset_in_child()
         self._runs = self._hits = self._misses = self._evictions = 0
         self._is_closed = False
@@ -204,7 +207,7 @@ class Model:
     def _make(self, key: Any, arrays: Mapping[str, Any]) -> _Entry:
         shapes = dict(zip(arrays, key[0], strict=True))
         form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})
-        entry = _Entry(Executable(form, self.engine), form, users=1)
+        entry = _Entry(Executable(form, self.engine, self._bound), form, users=1)
         with self._lock:
             self._misses += 1
             entry.is_retired = self._is_closed

@@ -1,0 +1,48 @@
+"""Pages of mapped constants."""
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+
+from graphpool.runtime.constant_part import drop_pages
+
+NBYTES = 64 * mmap.PAGESIZE
+
+
+def resident_pages(pages):
+    """Resident size of the mapping. Unit: kilobytes."""
+    address = f"{np.frombuffer(pages, np.uint8).__array_interface__['data'][0]:x}-"
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    next(line for line in lines if line.startswith(address))
+    return int(next(line for line in lines if line.startswith("Rss:")).split()[1])
+
+
+def map_file(path, access):
+    path.write_bytes(np.arange(NBYTES // 4, dtype=np.int32).tobytes())
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), 0, access=access)
+
+
+def test_pages_of_a_file_are_dropped_and_read_again(tmp_path):
+    pages = map_file(tmp_path / "weights", mmap.ACCESS_READ)
+    array = np.frombuffer(pages, np.int32)[7:-9]
+    total = int(array.sum(dtype=np.int64))
+    before = resident_pages(pages)
+    drop_pages(array)
+    assert resident_pages(pages) <= 8 < before
+    assert int(array.sum(dtype=np.int64)) == total
+
+
+def test_pages_that_may_differ_from_the_file_stay(tmp_path):
+    pages = map_file(tmp_path / "weights", mmap.ACCESS_COPY)
+    array = np.frombuffer(pages, np.int32)
+    array[:] = 5
+    drop_pages(array)
+    assert (array == 5).all()
+
+
+def test_other_arrays_stay():
+    array = np.full(NBYTES, 3, np.uint8)
+    drop_pages(array)
+    assert (array == 3).all()
