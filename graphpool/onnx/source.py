@@ -185,13 +185,13 @@ def _check(skeleton: ModelProto, name: str) -> None:
 def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
     """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined."""
     skeleton = onnx.ModelProto()
-    for field, value in proto.ListFields():
-        if field.name == "graph":
+    for entry, value in proto.ListFields():
+        if entry.name == "graph":
             continue
-        if field.is_repeated:
-            getattr(skeleton, field.name).extend(value)
+        if entry.is_repeated:
+            getattr(skeleton, entry.name).extend(value)
         else:
-            setattr(skeleton, field.name, value)
+            setattr(skeleton, entry.name, value)
     graph = skeleton.graph
     graph.name = proto.graph.name
     graph.node.extend(proto.graph.node)

@@ -9,6 +9,7 @@ import numpy as np
 import graphpool as gp
 from bench.graphs import GraphBuilder, random_array
 from graphpool.backends.reference import OutputSpec, evaluate
+from graphpool.cache import constant_tensor_cache
 from graphpool.typing import DataType
 
 TOLERANCE = {
@@ -38,10 +39,25 @@ def run_partitions(
             tensors = [gp.Tensor(lt, engine, values[lt.id]) for lt in inputs]
             results = [gp.Tensor(compiled.query_logical_tensor(lt.id), engine) for lt in outputs]
             compiled.execute(stream, tensors, results)
+            if compiled.cached_constants():
+                check_plain(compiled, stream, tensors, results)
             for lt, result in zip(outputs, results, strict=True):
                 values[lt.id] = np.array(result.numpy())
                 known[lt.id] = values[lt.id].shape
     return values
+
+
+def check_plain(
+    compiled: gp.CompiledPartition, stream: gp.Stream, inputs: list[gp.Tensor], results: list[gp.Tensor]
+) -> None:
+    """The kernels that run while the cache keeps no constants give the same results."""
+    cache = constant_tensor_cache("cpu")
+    cache.set_capacity(0)
+    try:
+        for plain, result in zip(compiled.execute(stream, inputs), results, strict=True):
+            assert_close(plain.numpy(), result.numpy(), result.lt.dtype)
+    finally:
+        cache.set_capacity(None)
 
 
 def run_reference(ops: list[gp.Op], values: dict[int, np.ndarray]) -> dict[int, np.ndarray]:

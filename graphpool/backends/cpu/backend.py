@@ -12,12 +12,13 @@ from ...typing import LayoutType
 from .emit import lower_group
 from .groups import make_groups
 from .key import structural_key
-from .layouts import choose_layout, strides_of
+from .layouts import choose_layout, choose_panels, panels_of, strides_of
 from .link import link, link_constants
 from .lowering import Lowering
 from .patterns import PATTERNS
 from .placement import find_inplace_ports
 from .support import supports
+from .weights import panels_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ...graph.op import Op
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
+    from .layouts import Panels
 
 __all__ = ["CpuBackend"]
 
@@ -59,7 +61,7 @@ class CpuBackend:
         weights: str = "cached",
     ) -> CompiledPartition:
         """The cached primitive for this structure, lowered, planned and linked if need be; see `Partition.compile`."""
-        inputs = [_settle(tensor) for tensor in inputs]
+        inputs = [_settle(tensor, panels_wanted(partition.ops, tensor)) for tensor in inputs]
         outputs = [_settle(tensor) for tensor in outputs]
         key = structural_key(partition, inputs, outputs, engine)
         cache = primitive_cache()
@@ -108,11 +110,11 @@ def _evict(key: Hashable, value: object) -> None:
 primitive_cache().on_evict(_evict)
 
 
-def _settle(tensor: LogicalTensor) -> LogicalTensor:
+def _settle(tensor: LogicalTensor, panels: Panels | None = None) -> LogicalTensor:
     """The tensor with its layout chosen where that was left to us, and checked where it is opaque."""
     if tensor.layout is LayoutType.ANY:
-        return choose_layout(tensor)
-    if tensor.layout is LayoutType.OPAQUE:
+        return choose_layout(tensor) if panels is None else choose_panels(tensor, panels)
+    if tensor.layout is LayoutType.OPAQUE and panels_of(tensor) is None:
         strides_of(tensor)
     return tensor
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..._kernels.matmul import matmul
 from ...typing import dense_strides
 from .epilogue import make_epilogue
-from .weights import Product, emit_packed, packed_form
+from .weights import Product, emit_packed, given_form, packed_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +24,13 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     """One product with the bias and the post-ops behind it."""
     op = group.anchor
     assert op is not None
-    a, b = (lowering.value(tensor.id) for tensor in op.inputs[:2])
+    a, b = lowering.value(op.inputs[0].id), lowering.any_value(op.inputs[1].id)
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     epilogue = make_epilogue(lowering, group, bias)
+    if b.panels is not None:
+        emit_packed(lowering, group, find_product(op, lowering.dense(a), b), given_form(b, op), bias, epilogue)
+        lowering.finish(group.result, epilogue.place)
+        return
     form = packed_form(lowering, find_product(op, a, b))
     if form is None:
         emit_plain(lowering, op, epilogue)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..._kernels.move import concat, gen_index
 from ..._kernels.random import dropout
 from ...typing import DataType
+from .weights import move_panels
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -36,7 +37,13 @@ def lower_transpose(lowering: Lowering, group: Group) -> None:
 def lower_reorder(lowering: Lowering, group: Group) -> None:
     """The same elements in the layout of the result."""
     op = group.ops[0]
-    lowering.finish(op.outputs[0].id, lowering.value(op.inputs[0].id))
+    result, source = op.outputs[0].id, lowering.any_value(op.inputs[0].id)
+    place = lowering.place(result) or lowering.temporary(source.shape, source.dtype)
+    if source.panels is None and place.panels is None:
+        lowering.finish(result, source)
+        return
+    move_panels(lowering, source, place)
+    lowering.finish(result, place)
 
 
 def lower_concat(lowering: Lowering, group: Group) -> None:

@@ -11,15 +11,17 @@ import numpy as np
 
 from ..._kernels.eltwise import EltwiseBuilder
 from ..._kernels.move import copy
+from ...errors import UnsupportedError, explain
 from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS
 from ...typing import DataType, LayoutType, PropertyType, dense_strides
-from .layouts import strides_of
+from .layouts import panels_of, strides_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..._kernels.call import KernelCall
     from ...graph.logical_tensor import LogicalTensor
+    from .layouts import Panels
 
 __all__ = ["Buffer", "ConstantForm", "Lowering", "Step", "Value"]
 
@@ -55,6 +57,8 @@ class Value:
     buffer : Buffer
     offset : int
         Of the first element. Unit: elements.
+    panels : Panels or None
+        How the elements lie where no strides can say it.
     """
 
     dtype: DataType
@@ -62,6 +66,7 @@ class Value:
     strides: tuple[int, ...]
     buffer: Buffer
     offset: int = 0
+    panels: Panels | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -163,7 +168,26 @@ class Lowering:
     # ---- values
 
     def value(self, tensor_id: int) -> Value:
-        """Where the tensor lies."""
+        """Where the tensor lies.
+
+        Raises
+        ------
+        UnsupportedError
+            It lies in panels, which no strides describe.
+        """
+        value = self._values[tensor_id]
+        if value.panels is not None:
+            raise UnsupportedError(
+                explain(
+                    f"tensor {tensor_id} lies in panels, which only the product that they were made for reads",
+                    hint="put a Reorder op in front",
+                ),
+                tensor_id=tensor_id,
+            )
+        return value
+
+    def any_value(self, tensor_id: int) -> Value:
+        """Where the tensor lies, be it in panels."""
         return self._values[tensor_id]
 
     def has_value(self, tensor_id: int) -> bool:
@@ -193,9 +217,13 @@ class Lowering:
         """
         wanted = dtype or self.dtypes[tensor_id]
         place = self._targets.get(tensor_id)
-        if place is not None and place.dtype is wanted and (place.is_dense or not dense):
+        if place is not None and place.panels is None and place.dtype is wanted and (place.is_dense or not dense):
             return place
         return self.temporary(self.shapes[tensor_id], wanted)
+
+    def place(self, tensor_id: int) -> Value | None:
+        """Where an output belongs, be it in panels; None for tensors that stay inside."""
+        return self._targets.get(tensor_id)
 
     def finish(self, tensor_id: int, result: Value) -> None:
         """Say that `result` holds the tensor; it is converted or copied to where the tensor belongs if need be."""
@@ -205,6 +233,11 @@ class Lowering:
             return
         place = place or self.temporary(result.shape, self.dtypes[tensor_id])
         if place is not result:
+            if place.panels is not None:
+                raise UnsupportedError(
+                    explain(f"tensor {tensor_id} cannot be written in panels", hint="put a Reorder op behind it"),
+                    tensor_id=tensor_id,
+                )
             self.move(result, place)
         self._values[tensor_id] = place
 
@@ -285,5 +318,8 @@ class Lowering:
 def _external(tensor: LogicalTensor, number: int) -> Value:
     """An external tensor as a value."""
     shape = tensor.shape or ()
+    panels = panels_of(tensor)
+    if panels is not None:
+        return Value(tensor.dtype, shape, dense_strides(shape), Buffer(number, tensor.nbytes), 0, panels)
     strides = tensor.strides if tensor.layout is LayoutType.STRIDED else strides_of(tensor)
     return Value(tensor.dtype, shape, strides or dense_strides(shape), Buffer(number, tensor.nbytes))

@@ -6,18 +6,22 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..._kernels.packed import pack_weights, packed_layout, packed_matmul
-from ...typing import DataType, dense_strides
+from ..._kernels.move import copy
+from ..._kernels.packed import pack_weights, packed_layout, packed_matmul, unpack_weights
+from ...errors import UnsupportedError, explain
+from ...typing import DataType, PropertyType, dense_strides
+from .layouts import Panels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
     from .epilogue import Epilogue
     from .groups import Group
     from .lowering import Lowering, Value
 
-__all__ = ["PackedForm", "Product", "emit_packed", "packed_form"]
+__all__ = ["PackedForm", "Product", "emit_packed", "given_form", "move_panels", "packed_form", "panels_wanted"]
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
@@ -53,7 +57,7 @@ class PackedForm:
     Attributes
     ----------
     panels : Value
-        To be read in runs that keep it.
+        Where they lie.
     dtype : {"f32", "bf16"}
         Of the panels.
     """
@@ -83,6 +87,52 @@ def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
 
     nbytes = packed_layout(product.k, product.n, dtype).nbytes
     return PackedForm(lowering.constant_form(b, nbytes, fill), dtype)
+
+
+def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
+    """The panels in which the ops want an input: one that is the weights of one product, and nothing else."""
+    users = [(op, port) for op in ops for port, source in enumerate(op.inputs) if source.id == tensor.id]
+    if len(users) != 1 or users[0][0].kind != "MatMul" or users[0][1] != 1:
+        return None
+    is_constant = tensor.property is PropertyType.CONSTANT
+    if not is_constant or tensor.dtype is not DataType.F32 or tensor.ndim != 2 or 0 in (tensor.shape or ()):
+        return None
+    return Panels(bool(users[0][0].attrs["transpose_b"]))
+
+
+def given_form(weights: Value, op: Op) -> PackedForm:
+    """Weights that the user has brought into panels.
+
+    Raises
+    ------
+    UnsupportedError
+        They were made for a product that sums over the other axis.
+    """
+    assert weights.panels is not None
+    if weights.panels.is_transposed != op.attrs["transpose_b"]:
+        raise UnsupportedError(explain(f"{op.label}: panels", accepted="those of this op's transpose_b"), op_id=op.id)
+    return PackedForm(weights, "f32")
+
+
+def move_panels(lowering: Lowering, source: Value, place: Value) -> None:
+    """Bring f32 weights into panels, out of them, or copy panels as they are.
+
+    Raises
+    ------
+    UnsupportedError
+        Both sides are panels, of another order.
+    """
+    panels = source.panels or place.panels
+    if panels is None or (source.panels and place.panels and source.panels != place.panels):
+        raise UnsupportedError(explain("panels of one order to panels of another", hint="reorder to strided between"))
+    if source.panels == place.panels:
+        lowering.emit(copy((source.buffer.nbytes,), (1,), (1,), 1), [source, place])
+        return
+    make = pack_weights if source.panels is None else unpack_weights
+    plain = source if source.panels is None else place
+    (rows, cols), strides = plain.shape, plain.strides
+    k, n, strides = (cols, rows, strides[::-1]) if panels.is_transposed else (rows, cols, strides)
+    lowering.emit(make(k, n, strides), [source, place])
 
 
 def _dense_order(b: Value, strides: Sequence[int]) -> tuple[int, int]:
