@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import emit_matmul, emit_movement, emit_norm, emit_quantization, emit_reduce, emit_spatial
+from .attention import lower_attention
 from .region import lower_region
 from .support import is_elementwise
 
@@ -28,7 +29,9 @@ RULES: dict[str, Callable[[Lowering, Group], None]] = {
 
 def lower_group(lowering: Lowering, group: Group) -> None:
     """Emit the kernel calls of a group."""
-    if group.anchor is not None:
+    if group.attention is not None:
+        lower_attention(lowering, group)
+    elif group.anchor is not None:
         RULES[group.anchor.kind](lowering, group)
     elif is_elementwise(group.ops[0]):
         lower_region(lowering, group.ops)

@@ -13,12 +13,14 @@ from ...graph.growth import grow_region
 from ...graph.partitioner import Quotient
 from ...graph.view import GraphView
 from ...typing import DataType
+from .attention import find_attention
 from .support import ANCHORS, is_elementwise, is_integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ...graph.op import Op
+    from .attention import Attention
 
 __all__ = ["Group", "make_groups"]
 
@@ -36,14 +38,19 @@ class Group:
         What computes the accumulators; None for a region of elementwise ops alone, or one op that stands alone.
     ops : tuple of Op
         The elementwise ops, in topological order; a single other op when it stands alone.
+    attention : Attention or None
+        What the anchor, the product with the values, is the end of.
     """
 
     anchor: Op | None
     ops: tuple[Op, ...]
+    attention: Attention | None = None
 
     @property
     def first(self) -> Op:
         """The op that comes first."""
+        if self.attention is not None:
+            return self.attention.scores
         return self.ops[0] if self.anchor is None else self.anchor
 
     @property
@@ -68,41 +75,61 @@ def make_groups(ops: Sequence[Op], shapes: Mapping[int, tuple[int, ...]], output
     view = GraphView([op for op in ops if op.kind != "End"])
     free = [True] * len(view.ops)
     quotient = Quotient(view)
+    attentions = _merge_attentions(view, free, shapes, outputs, quotient)
     for number, op in enumerate(view.ops):
         if free[number] and (op.kind in ANCHORS or is_elementwise(op)):
-            taken = _grow(view, number, free, shapes, outputs, quotient)
+            taken = _grow(view, [number], free, shapes, outputs, quotient)
             for member in taken:
                 free[member] = False
-    return [_as_group([view.ops[n] for n in numbers]) for numbers in quotient.groups_in_order()]
+    return [_as_group(view, numbers, attentions) for numbers in quotient.groups_in_order()]
+
+
+def _merge_attentions(
+    view: GraphView, free: list[bool], shapes: Mapping[int, tuple[int, ...]], outputs: set[int], quotient: Quotient
+) -> dict[int, Attention]:
+    """The attentions among the ops, merged with their post-ops: number of the first member -> attention."""
+    found: dict[int, Attention] = {}
+    for number, op in enumerate(view.ops):
+        attention = find_attention(view, number, shapes, outputs) if op.kind == "SoftMax" else None
+        if attention is None or not all(free[n] for n in attention.members) or not quotient.merge(attention.members):
+            continue
+        for member in _grow(view, list(attention.members), free, shapes, outputs, quotient):
+            free[member] = False
+        found[attention.members[0]] = attention
+    return found
 
 
 def _grow(
     view: GraphView,
-    number: int,
+    taken: list[int],
     free: list[bool],
     shapes: Mapping[int, tuple[int, ...]],
     outputs: set[int],
     quotient: Quotient,
 ) -> list[int]:
-    """The op and the elementwise regions behind it that keep its shape."""
-    shape = shapes[view.ops[number].outputs[0].id]
-    integer = is_integer(view.ops[number])
+    """The ops of a kernel, the last of which gives its result, and the regions behind that keep its shape."""
+    value = view.ops[taken[-1]].outputs[0].id
+    shape = shapes[value]
+    integer = is_integer(view.ops[taken[-1]])
 
     def fits(op: Op) -> bool:
         is_alike = is_elementwise(op) and is_integer(op) is integer
         return is_alike and shapes[op.outputs[0].id] == shape and op.inputs[0].dtype not in ROUNDED_BY_STORES
 
-    taken = [number]
-    value = view.ops[number].outputs[0].id
     while value not in outputs:
         region = grow_region(view, value, set(taken), free, fits)
         inner = {view.ops[n].outputs[0].id for n in region[:-1]}
         if not region or inner & outputs or not quotient.merge([*taken, *region]):
             break
-        taken += region
+        taken = [*taken, *region]
         value = view.ops[region[-1]].outputs[0].id
     return taken
 
 
-def _as_group(ops: list[Op]) -> Group:
+def _as_group(view: GraphView, numbers: Sequence[int], attentions: Mapping[int, Attention]) -> Group:
+    ops = [view.ops[n] for n in numbers]
+    attention = attentions.get(numbers[0])
+    if attention is not None:
+        inside = set(attention.members)
+        return Group(attention.product, tuple(view.ops[n] for n in numbers if n not in inside), attention)
     return Group(ops[0], tuple(ops[1:])) if ops[0].kind in ANCHORS else Group(None, tuple(ops))

@@ -1,0 +1,155 @@
+"""Attention as one kernel: which ops are, and that results equal the op-by-op reference."""
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from bench.graphs import GraphBuilder
+from tests.helpers.partitions import check_graph
+
+
+@pytest.fixture
+def engine():
+    with gp.Engine() as engine:
+        yield engine
+
+
+def kernels(partitions, engine):
+    """Names of the kernels of all partitions."""
+    found = []
+    for partition in partitions:
+        outputs = [lt.replace(shape=None) for lt in partition.output_ports]
+        with partition.compile(partition.input_ports, outputs, engine) as compiled:
+            found += [name.split(":")[0] for name in compiled.implementations]
+    return found
+
+
+def attend(g, q, k, v, steps=(), dtype="f32", transposed_k=True, transposed_v=False, mode="none"):
+    """softmax(steps(q k^T)) v of inputs with these shapes."""
+    k = k if transposed_k else (*k[:-2], k[-1], k[-2])
+    v = (*v[:-2], v[-1], v[-2]) if transposed_v else v
+    q, k, v = (g.input(shape, dtype) for shape in (q, k, v))
+    scores = g.op("MatMul", q, k, transpose_b=transposed_k)
+    for step in steps:
+        scores = step(g, scores)
+    weights = g.op("SoftMax", scores, axis=-1, mode=mode)
+    return g.op("MatMul", weights, v, transpose_b=transposed_v)
+
+
+def multiply(g, x):
+    return g.op("Multiply", g.input((1,), x.dtype), x)
+
+
+def divide(g, x):
+    return g.op("Divide", x, g.input((1,), x.dtype))
+
+
+def cap(g, x):
+    number = g.input((1, 1), x.dtype)
+    return g.op("Multiply", g.op("Tanh", g.op("Divide", x, number)), number)
+
+
+def mask(*shape):
+    return lambda g, x: g.op("Add", x, g.input(shape, x.dtype))
+
+
+FUSED = {
+    "plain": {},
+    "two axes": {"q": (5, 8), "k": (7, 8), "v": (7, 6)},
+    "three axes": {"q": (3, 5, 8), "k": (3, 7, 8), "v": (3, 7, 6)},
+    "grouped heads": {"q": (2, 3, 4, 5, 8), "k": (2, 3, 1, 7, 8), "v": (2, 3, 1, 7, 6)},
+    "one key head": {"q": (2, 4, 5, 8), "k": (2, 1, 7, 8), "v": (2, 1, 7, 6)},
+    "one key batch": {"q": (2, 4, 5, 8), "k": (1, 4, 7, 8), "v": (1, 4, 7, 6)},
+    "plain keys": {"transposed_k": False},
+    "turned values": {"transposed_v": True},
+    "factor": {"steps": [multiply]},
+    "divisor": {"steps": [divide]},
+    "cap": {"steps": [cap]},
+    "factor, cap, mask": {"steps": [multiply, cap, mask(2, 1, 5, 7)]},
+    "mask of rows": {"steps": [divide, mask(7)]},
+    "mask of heads": {"steps": [mask(4, 1, 1)]},
+    "grouped mask": {
+        "q": (2, 3, 4, 5, 8), "k": (2, 3, 1, 7, 8), "v": (2, 3, 1, 7, 6), "steps": [mask(3, 1, 5, 7)],
+    },
+    "inf as zero": {"steps": [mask(5, 7)], "mode": "inf_as_zero"},
+    "bf16": {"dtype": "bf16", "steps": [multiply]},
+    "f16": {"dtype": "f16", "steps": [mask(5, 7)]},
+    "one query": {"q": (2, 4, 1, 8)},
+}  # fmt: skip
+SHAPES = {"q": (2, 4, 5, 8), "k": (2, 4, 7, 8), "v": (2, 4, 7, 6)}
+
+
+@pytest.mark.parametrize("tail", ["nothing", "gelu", "move"])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused(engine, name, tail):
+    g = GraphBuilder()
+    y = attend(g, **(SHAPES | FUSED[name]))
+    if tail == "gelu":
+        g.op("GELU", y)
+    elif tail == "move":
+        rank = len(g.graph_shape(y))
+        g.op("StaticTranspose", y, order=[*reversed(range(rank))])
+    partitions = check_graph(g, engine, np.random.default_rng(0), scale=4, low=0.5)
+    assert kernels(partitions, engine).count("f32_attention") == 1
+    assert "f32_softmax" not in kernels(partitions, engine)
+
+
+def keep_weights(g):
+    q, k, v = (g.input(SHAPES[name]) for name in "qkv")
+    weights = g.op("SoftMax", g.op("MatMul", q, k, transpose_b=True), axis=-1)
+    g.op("MatMul", weights, v)
+    g.op("Abs", weights)
+
+
+def other_axis(g):
+    q, k, v = (g.input((5, 5)) for _ in range(3))
+    g.op("MatMul", g.op("SoftMax", g.op("MatMul", q, k), axis=0), v)
+
+
+def on_the_right(g):
+    q, k, v = (g.input((5, 5)) for _ in range(3))
+    g.op("MatMul", v, g.op("SoftMax", g.op("MatMul", q, k), axis=-1))
+
+
+def scaled_after_the_mask(g):
+    attend(g, **SHAPES, steps=[mask(5, 7), multiply])
+
+
+def divisor_is_the_score(g):
+    attend(g, **SHAPES, steps=[lambda g, x: g.op("Divide", g.input((1,)), x)])
+
+
+def other_caps(g):
+    def caps(g, x):
+        return g.op("Multiply", g.op("Tanh", g.op("Divide", x, g.input((1,)))), g.input((1,)))
+
+    attend(g, **SHAPES, steps=[caps])
+
+
+def keys_of_every_other_head(g):
+    attend(g, (2, 3, 4, 5, 8), (2, 1, 4, 7, 8), (2, 1, 4, 7, 6))
+
+
+def no_keys(g):
+    attend(g, (2, 5, 8), (2, 7, 8), (2, 7, 0))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [keep_weights, other_axis, on_the_right, scaled_after_the_mask, divisor_is_the_score, other_caps,
+     keys_of_every_other_head, no_keys],
+)  # fmt: skip
+def test_what_the_kernel_does_not_compute_stays_separate(engine, build):
+    g = GraphBuilder()
+    build(g)
+    partitions = check_graph(g, engine, np.random.default_rng(0), scale=4, low=0.5)
+    assert "f32_attention" not in kernels(partitions, engine)
+
+
+def test_long_sequences_need_no_memory_for_scores(engine):
+    g = GraphBuilder()
+    attend(g, (1, 4, 1024, 16), (1, 4, 1024, 16), (1, 4, 1024, 16), steps=[multiply])
+    [partition] = g.finish()
+    outputs = [lt.replace(shape=None) for lt in partition.output_ports]
+    with partition.compile(partition.input_ports, outputs, engine) as compiled:
+        assert compiled.scratchpad_nbytes < 2**18 < 4 * 1024 * 1024 * 4
