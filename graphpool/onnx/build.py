@@ -38,12 +38,15 @@ class Value:
         Of a value that is known now; None otherwise.
     is_static : bool
         Whether the content is the same for all input shapes.
+    from_inputs : bool
+        Whether the content follows from that of the model's inputs, not from their shapes alone.
     """
 
     type: TypeProto | None = None
     tensor: LogicalTensor | None = None
     content: Any = None
     is_static: bool = False
+    from_inputs: bool = False
 
     @property
     def is_known(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -247,7 +248,7 @@ class Executable:
         fresh = set(self._targets)
         for name, tensor_id in self._form.outputs.items():
             value = frame.values[tensor_id]
-            results[name] = value if tensor_id in fresh else np.array(value)
+            results[name] = value if tensor_id in fresh else copy(value)
             fresh.discard(tensor_id)
         return results
 

@@ -10,13 +10,13 @@ import graphpool as gp
 
 KNOWN = re.compile(
     # the evaluator, which runs these for us, fails on them itself
-    r"test_(if_opt|loop16_seq_none|scan_sum|range_\w+_expanded"
+    r"test_(if_opt|scan_sum"
     # random numbers
     r"|bernoulli\w*"
     # needs an image library
     r"|image_decoder\w*"
     # the half-precision result is more exact than the expected one, by one unit in the last place
-    r"|attention_4d_causal_fp16_expanded"
+    r"|attention_4d_causal_fp16(_expanded)?"
     # a tie before the zero point is added, where ONNX rounds; oneDNN's definition, which is ours, rounds behind it
     r"|dynamicquantizelinear_expanded)$"
 )

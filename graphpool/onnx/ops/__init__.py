@@ -6,6 +6,7 @@ refused by them.
 
     elementwise.py   activations, arithmetic, comparison, casts
     matmul.py        products of matrices
+    attention.py     attention
     window.py        convolution and pooling
     norm.py          normalisation and softmax
     reduction.py     reductions
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import elementwise, matmul, movement, norm, quantization, reduction, resize, window
+from . import attention, elementwise, matmul, movement, norm, quantization, reduction, resize, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ __all__ = ["CONVERTERS"]
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **elementwise.CONVERTERS,
     **matmul.CONVERTERS,
+    **attention.CONVERTERS,
     **window.CONVERTERS,
     **norm.CONVERTERS,
     **reduction.CONVERTERS,
