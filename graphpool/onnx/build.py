@@ -254,10 +254,10 @@ class NodeView:
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
 
-    def cast(self, value: Value, dtype: DataType) -> Value:
-        """The value in another float type; itself when it has that type."""
+    def cast(self, value: Value, dtype: DataType, **attrs: Any) -> Value:
+        """The value in another type; itself when it has that type."""
         if value.dtype is dtype:
             return value
         if value.is_known:
             return self.builder.literal(value.content, dtype)
-        return self.emit_several("TypeCast", [dtype], value)[0]
+        return self.emit_several("TypeCast", [dtype], value, **attrs)[0]

@@ -152,11 +152,15 @@ def _cast(n: NodeView) -> Value:
     target = data_type(n.attr("to"))
     n.require(target is not None, "a type that we do not have")
     assert target is not None  # required above
-    return n.cast(n[0], target)
+    return n.cast(n[0], target, **_saturation(n))
 
 
 def _cast_like(n: NodeView) -> Value:
-    return n.cast(n[0], n[1].dtype)
+    return n.cast(n[0], n[1].dtype, **_saturation(n))
+
+
+def _saturation(n: NodeView) -> dict[str, bool]:
+    return {} if n.attr("saturate", 1) else {"saturate": False}
 
 
 def _identity(n: NodeView) -> Value:
