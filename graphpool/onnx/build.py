@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value"]
 
 
+_MOST_JOINED = 64
+"""Inputs of one Concat."""
+
+
 class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, not an error
     """A node has, with these inputs, no expression in our ops; the text says why."""
 
@@ -156,6 +160,14 @@ class GraphBuilder:
         self.ops.append(Op(op.id, kind, sources, targets, name or None, **op.attrs))
         return [Value(tensor=target) for target in targets]
 
+    def join(self, values: Sequence[Value], axis: int) -> Value:
+        """The values one behind the other along an axis: Concat, in stages where there are many."""
+        parts = list(values)
+        while len(parts) > 1:
+            groups = [parts[k : k + _MOST_JOINED] for k in range(0, len(parts), _MOST_JOINED)]
+            parts = [self.emit("Concat", *group, axis=axis)[0] if len(group) > 1 else group[0] for group in groups]
+        return parts[0]
+
     def add_wildcard(self, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], name: str) -> int:
         """Add an op that the host runs; returns its id."""
         self.ops.append(Op(len(self.ops), "Wildcard", inputs, outputs, name))
@@ -253,6 +265,10 @@ class NodeView:
         if value.shape == tuple(shape):
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
+
+    def join(self, values: Sequence[Value], axis: int) -> Value:
+        """The values one behind the other along an axis."""
+        return self.builder.join(values, axis)
 
     def cast(self, value: Value, dtype: DataType, **attrs: Any) -> Value:
         """The value in another type; itself when it has that type."""

@@ -27,8 +27,6 @@ __all__ = ["CONTROL_FLOW"]
 
 _MOST_NODES = 4096
 """Nodes that a loop may become; each takes about 50 microseconds to convert."""
-_MOST_INPUTS = 64
-"""Inputs of one Concat."""
 
 
 def _attrs(node: NodeProto) -> dict[str, Any]:
@@ -149,10 +147,7 @@ def _stack(builder: GraphBuilder, values: list[Value], axis: int) -> Value:
     axis %= len(values[0].shape) + 1
     shape = (*values[0].shape[:axis], 1, *values[0].shape[axis:])
     pieces = [builder.emit("StaticReshape", value, shape=shape, special_zero=False)[0] for value in values]
-    while len(pieces) > 1:
-        groups = [pieces[k : k + _MOST_INPUTS] for k in range(0, len(pieces), _MOST_INPUTS)]
-        pieces = [builder.emit("Concat", *group, axis=axis)[0] if len(group) > 1 else group[0] for group in groups]
-    return pieces[0]
+    return builder.join(pieces, axis)
 
 
 CONTROL_FLOW: dict[str, Callable[[Walk, NodeProto, Sequence[Value | None], Path], list[Value]]] = {

@@ -10,7 +10,8 @@ refused by them.
     window.py        convolution and pooling
     norm.py          normalisation and softmax
     reduction.py     reductions
-    movement.py      shapes and order
+    movement.py      shapes, order, parts and copies
+    scan.py          searches and running results along an axis
     quantization.py  quantise and dequantise
     resize.py        interpolation
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import attention, elementwise, matmul, movement, norm, quantization, reduction, resize, window
+from . import attention, elementwise, matmul, movement, norm, quantization, reduction, resize, scan, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **norm.CONVERTERS,
     **reduction.CONVERTERS,
     **movement.CONVERTERS,
+    **scan.CONVERTERS,
     **quantization.CONVERTERS,
     **resize.CONVERTERS,
 }

@@ -168,4 +168,11 @@ def _keep(n: NodeView, condition: Value, scores: Value) -> Value:
     return n.emit_several("Select", [scores.dtype], condition, scores, n.literal(-np.inf, scores))[0]
 
 
-CONVERTERS = {"Attention": _attention}
+def _rotary(n: NodeView) -> Value:
+    """ONNX specification of RotaryEmbedding, opset 23."""
+    options = {name: n.attr(name, 0) for name in ("num_heads", "rotary_embedding_dim")}
+    inputs = [n[k] for k in range(4) if n.has(k)]
+    return n.emit("RotaryEmbedding", *inputs, interleaved=bool(n.attr("interleaved", 0)), **options)
+
+
+CONVERTERS = {"Attention": _attention, "RotaryEmbedding": _rotary}
