@@ -7,7 +7,8 @@ refused by them.
     elementwise.py   activations, arithmetic, comparison, casts
     matmul.py        products of matrices
     attention.py     attention
-    window.py        convolution and pooling
+    window.py        convolution
+    pooling.py       pooling over space and channels
     norm.py          normalisation and softmax
     reduction.py     reductions
     movement.py      shapes, order, parts and copies
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import attention, elementwise, matmul, movement, norm, quantization, reduction, resize, scan, window
+from . import attention, elementwise, matmul, movement, norm, pooling, quantization, reduction, resize, scan, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,7 @@ CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **matmul.CONVERTERS,
     **attention.CONVERTERS,
     **window.CONVERTERS,
+    **pooling.CONVERTERS,
     **norm.CONVERTERS,
     **reduction.CONVERTERS,
     **movement.CONVERTERS,
