@@ -24,6 +24,7 @@ def window(n: NodeView, spatial: int) -> dict[str, Any]:
 
 
 def dilations_of(n: NodeView, spatial: int) -> list[int]:
+    """One number for each spatial axis."""
     return list(n.attr("dilations") or [1] * spatial)
 
 
