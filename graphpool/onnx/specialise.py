@@ -26,8 +26,11 @@ _DECIDING_PORTS = {
                      "Unsqueeze", "CumSum", "CenterCropPad", "AffineGrid", "ReduceSum", "ReduceMean", "ReduceMax",
                      "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
                      "ReduceSumSquare"), (1, None)),
-    "ConstantOfShape": (0, None), "Range": (0, None), "OneHot": (1, 2), "Col2Im": (1, 3), "If": (0, 1), "Loop": (0, 2),
+    "ConstantOfShape": (0, None), "Range": (0, None), "OneHot": (1, 2), "Col2Im": (1, 3),
 }  # fmt: skip
+
+_CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}
+"""Conditions and trip counts that are inputs themselves; what is computed from data would make each run a new form."""
 
 
 def find_deciding_inputs(source: OnnxModel, nodes: Sequence[NodeProto]) -> frozenset[str]:
@@ -38,6 +41,8 @@ def find_deciding_inputs(source: OnnxModel, nodes: Sequence[NodeProto]) -> froze
         wanted.update(node.input[first:last])
         if node.op_type not in ("Shape", "Size") and any(name in wanted for name in node.output):
             wanted.update(node.input)
+    for node in nodes:
+        wanted.update(node.input[slice(*_CONTROL_PORTS.get(node.op_type, (0, 0)))])
     return frozenset(port.name for port in source.inputs if port.name in wanted and port.dtype is not None)
 
 
