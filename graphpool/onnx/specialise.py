@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphpool.typing import DataType
+
 from .build import Value
 from .rewrite import rewrite
+from .source import captured_names
 from .walk import Walk
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ _DECIDING_PORTS = {
 }  # fmt: skip
 
 _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}
-"""Conditions and trip counts that are inputs themselves; what is computed from data would make each run a new form."""
+"""Conditions and trip counts."""
 
 
 def find_deciding_inputs(source: OnnxModel, nodes: Sequence[NodeProto]) -> frozenset[str]:
@@ -41,9 +44,32 @@ def find_deciding_inputs(source: OnnxModel, nodes: Sequence[NodeProto]) -> froze
         wanted.update(node.input[first:last])
         if node.op_type not in ("Shape", "Size") and any(name in wanted for name in node.output):
             wanted.update(node.input)
-    for node in nodes:
-        wanted.update(node.input[slice(*_CONTROL_PORTS.get(node.op_type, (0, 0)))])
+    wanted |= _control_inputs(source, nodes)
     return frozenset(port.name for port in source.inputs if port.name in wanted and port.dtype is not None)
+
+
+def _control_inputs(source: OnnxModel, nodes: Sequence[NodeProto]) -> set[str]:
+    """Single numbers that alone decide the course of control flow, and for branches no real ones.
+
+    What larger inputs decide stays open: their contents would make each run a form of its own.
+    """
+    numbers = {port.name: port for port in source.inputs if port.shape in ((), (1,)) and port.dtype is not None}
+    roots: dict[str, frozenset[str] | None] = {port.name: None for port in source.inputs}
+    roots |= {name: frozenset([name]) for name in numbers}
+    found: set[str] = set()
+    for node in nodes:
+        for name in node.input[slice(*_CONTROL_PORTS.get(node.op_type, (0, 0)))]:
+            own = roots.get(name, frozenset()) or frozenset()
+            if node.op_type == "Loop" or not any(numbers[root].dtype in _REALS for root in own):
+                found |= own
+        known = node.op_type in ("Shape", "Size")
+        read = [] if known else [roots.get(name, frozenset()) for name in (*node.input, *captured_names(node))]
+        joined = None if None in read else frozenset().union(*(names for names in read if names))
+        roots.update(dict.fromkeys(node.output, joined))
+    return found
+
+
+_REALS = (DataType.F32, DataType.F64, DataType.F16, DataType.BF16)
 
 
 class Specialiser:

@@ -74,6 +74,8 @@ class Executable:
         Memory of one run at a time, and of the constants. Unit: bytes.
     partitions : tuple of Partition
         In the order in which they run.
+    precomputed : tuple of str
+        Nodes that the importer computed ahead from the contents of inputs: see `ModelForm`.
 
     Raises
     ------
@@ -89,6 +91,7 @@ class Executable:
     def __init__(self, form: ModelForm, engine: Engine) -> None:
         self._form = form
         self._engine = engine
+        self.precomputed = form.precomputed
         self._stream = Stream(engine)
         self._tensors: dict[int, LogicalTensor] = _settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
