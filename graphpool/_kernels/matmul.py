@@ -219,9 +219,12 @@ def matmul(
 
 
 def _blocks(p: _Problem, impl: str) -> tuple[int, int]:
-    """Rows and columns of a task: even parts, and for the own loops whole panels, up to eight for few rows."""
+    """Rows and columns of a task: even parts, and for the own loops whole panels, up to eight for few rows.
+
+    Parts for BLAS are equal where they can be: its order of summation depends on their size.
+    """
     most_rows, most_cols = _BLOCKS[impl]
-    rows, unit = max(min(most_rows, p.m), 1), 128 if p.m <= 2 else 48
+    rows, unit = max(min(most_rows, p.m), 1), 4 if impl == "blas" else 128 if p.m <= 2 else 48
     parts = max(-(-p.n // most_cols), 1)
     if impl == "simd" and p.m <= most_rows and p.m * p.n * p.k > _SMALL:
         parts = max(parts, min(p.n // (2 * unit), 8))

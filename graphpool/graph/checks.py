@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "dynamic_quantization", "forward_norm_outputs", "groups", "interpolate_sizes", "layer_norm_backward_outputs",
-    "matmul_types", "norm_types", "pool_kernel", "quantization", "reduce_axes", "shape_source",
-    "softmax_backward_types", "softmax_types", "typecast_types", "windows",
+    "arithmetic_types", "dynamic_quantization", "forward_norm_outputs", "groups", "interpolate_sizes",
+    "layer_norm_backward_outputs", "matmul_types", "norm_types", "pool_kernel", "quantization", "reduce_axes",
+    "scatter_types", "shape_source", "softmax_backward_types", "softmax_types", "typecast_types", "windows",
 ]  # fmt: skip
 
 _HALF = (DataType.BF16, DataType.F16)
@@ -59,11 +59,38 @@ def softmax_backward_types(op: OpLike) -> None:
 
 
 def typecast_types(op: OpLike) -> None:
-    """Exactly one of src and dst is f32."""
+    """The types of src and dst differ."""
     src, dst = op.inputs[0].dtype, op.outputs[0]
-    if (src is DataType.F32) is (dst.dtype is DataType.F32):
-        accepted = "bf16 or f16, as src is f32" if src is DataType.F32 else f"f32, as src is {src}"
-        _refuse_type(op, "dst", dst, accepted, "cast by way of f32")
+    if src is dst.dtype:
+        _refuse_type(op, "dst", dst, f"another type than {src}, that of src", "leave the op out")
+
+
+_MIXED = {
+    "Add": "f32 bf16 f16 s32",
+    "Subtract": "f32 bf16 f16 s32",
+    "Multiply": "f32 bf16 f16",
+    "Divide": "f32 bf16 f16",
+}
+
+
+def arithmetic_types(op: OpLike) -> None:
+    """All types are the same, or all of f32, bf16 and f16 (for Add and Subtract: and s32)."""
+    tensors = (*op.inputs, *op.outputs)
+    mixed = _MIXED[op.kind].split()
+    for tensor in tensors[1:]:
+        if tensor.dtype is not tensors[0].dtype and not all(t.dtype in mixed for t in (tensor, tensors[0])):
+            accepted = f"{tensors[0].dtype}, the type of src_0, or both of {', '.join(mixed)}"
+            _refuse_type(op, "src_1 or dst", tensor, accepted, "insert a TypeCast")
+
+
+def scatter_types(op: OpLike) -> None:
+    """A reduction other than none wants numbers."""
+    src = op.inputs[0]
+    if op.attrs["reduction"] != "none" and src.dtype in _UNORDERED:
+        _refuse_type(op, "src", src, f"a number to {op.attrs['reduction']}")
+
+
+_UNORDERED = (DataType.BOOLEAN, DataType.F8_E4M3, DataType.F8_E5M2)
 
 
 def norm_types(op: OpLike) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidOpError, explain
 
-from .schemas import onednn
+from .schemas import extension, onednn
 from .schemas.attributes import Attribute
 from .schemas.model import OpSchema, Port, closest
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMAS", "TABLES", "Attribute", "OpSchema", "Port", "get_schema"]
 
-TABLES = (onednn.TABLE,)
+TABLES = (onednn.TABLE, extension.TABLE)
 """Tables of rows; a kind stands in one of them only."""
 
 SCHEMAS: Mapping[str, OpSchema] = MappingProxyType({row.kind: row for table in TABLES for row in table})
@@ -32,7 +32,7 @@ def get_schema(kind: str) -> OpSchema:
     Parameters
     ----------
     kind : str
-        oneDNN's spelling, such as ``"MatMul"``.
+        oneDNN's spelling, or ONNX's for the extensions, such as ``"MatMul"``.
 
     Returns
     -------

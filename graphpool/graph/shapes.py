@@ -21,6 +21,7 @@ __all__ = [
     "is_broadcastable",
     "per_axis",
     "resolve_pads",
+    "slice_size",
     "spatial_axes",
     "transposed_size",
     "window_extent",
@@ -168,6 +169,11 @@ def _same_total(size: int, kernel: int, stride: int, dilation: int, extra: int, 
     extent = window_extent(kernel, dilation)
     covered = extent + extra - stride if transposed else (-(-size // stride) - 1) * stride + extent - size
     return max(covered, 0)
+
+
+def slice_size(size: int, start: int, end: int, step: int) -> int:
+    """Elements of a Python slice along an axis of `size`; UNKNOWN_DIM gives UNKNOWN_DIM. The step is not 0."""
+    return UNKNOWN_DIM if size == UNKNOWN_DIM else len(range(*slice(start, end, step).indices(size)))
 
 
 def broadcast_shapes(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | int:

@@ -4,14 +4,17 @@ loader.py      load(): file, bytes or ModelProto -> Model
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 wire.py        finds large weights inside a model's file
 rewrite.py     patterns of ONNX nodes that are one op here (GELU), nodes that nobody needs
-specialise.py  walks the nodes for given input shapes: fold, convert, or leave to the host -> ModelForm
+specialise.py  Specialiser: what is the same for all input shapes, and which inputs' contents decide shapes
+walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
+inline.py      nodes in place of one: ONNX's functions and the graphs of control flow, as scopes of the walk
+control.py     If, Loop and Scan whose course is known
 build.py       the graph under construction: values, constants, ops with inferred shapes
 types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
 host.py        host functions: NumPy (host_ops.py) for cheap ones, ONNX's reference evaluator for all others
 
-load -> Model -> (first run of new shapes) -> specialise -> ops/ | host -> Graph -> partitions
+load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | control | host -> Graph -> partitions
 """
 
 from importlib import import_module

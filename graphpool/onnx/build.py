@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value"]
 
 
+_MOST_JOINED = 64
+"""Inputs of one Concat."""
+
+
 class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, not an error
     """A node has, with these inputs, no expression in our ops; the text says why."""
 
@@ -38,12 +42,15 @@ class Value:
         Of a value that is known now; None otherwise.
     is_static : bool
         Whether the content is the same for all input shapes.
+    from_inputs : bool
+        Whether the content follows from that of the model's inputs, not from their shapes alone.
     """
 
     type: TypeProto | None = None
     tensor: LogicalTensor | None = None
     content: Any = None
     is_static: bool = False
+    from_inputs: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -153,6 +160,14 @@ class GraphBuilder:
         self.ops.append(Op(op.id, kind, sources, targets, name or None, **op.attrs))
         return [Value(tensor=target) for target in targets]
 
+    def join(self, values: Sequence[Value], axis: int) -> Value:
+        """The values one behind the other along an axis: Concat, in stages where there are many."""
+        parts = list(values)
+        while len(parts) > 1:
+            groups = [parts[k : k + _MOST_JOINED] for k in range(0, len(parts), _MOST_JOINED)]
+            parts = [self.emit("Concat", *group, axis=axis)[0] if len(group) > 1 else group[0] for group in groups]
+        return parts[0]
+
     def add_wildcard(self, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], name: str) -> int:
         """Add an op that the host runs; returns its id."""
         self.ops.append(Op(len(self.ops), "Wildcard", inputs, outputs, name))
@@ -251,10 +266,14 @@ class NodeView:
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
 
-    def cast(self, value: Value, dtype: DataType) -> Value:
-        """The value in another float type; itself when it has that type."""
+    def join(self, values: Sequence[Value], axis: int) -> Value:
+        """The values one behind the other along an axis."""
+        return self.builder.join(values, axis)
+
+    def cast(self, value: Value, dtype: DataType, **attrs: Any) -> Value:
+        """The value in another type; itself when it has that type."""
         if value.dtype is dtype:
             return value
         if value.is_known:
             return self.builder.literal(value.content, dtype)
-        return self.emit_several("TypeCast", [dtype], value)[0]
+        return self.emit_several("TypeCast", [dtype], value, **attrs)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,8 @@ class Executable:
         Memory of one run at a time, and of the constants. Unit: bytes.
     partitions : tuple of Partition
         In the order in which they run.
+    precomputed : tuple of str
+        Nodes that the importer computed ahead from the contents of inputs: see `ModelForm`.
 
     Raises
     ------
@@ -91,6 +94,7 @@ class Executable:
     def __init__(self, form: ModelForm, engine: Engine, bound: MutableMapping[int, Tensor] | None = None) -> None:
         self._form = form
         self._engine = engine
+        self.precomputed = form.precomputed
         self._stream = Stream(engine)
         self._tensors: dict[int, LogicalTensor] = _settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
@@ -284,7 +288,7 @@ class Executable:
         fresh = set(self._targets)
         for name, tensor_id in self._form.outputs.items():
             value = frame.values[tensor_id]
-            results[name] = value if tensor_id in fresh else np.array(value)
+            results[name] = value if tensor_id in fresh else copy(value)
             fresh.discard(tensor_id)
         return results
 

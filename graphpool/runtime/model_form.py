@@ -40,6 +40,8 @@ class ModelForm:
         Name -> tensor id. An output may be an input or a constant, and two outputs may be one tensor.
     host_functions : mapping of int to HostFunction
         Op id -> what runs a ``Wildcard``.
+    precomputed : tuple of str
+        Names of the importer's nodes that it computed itself from the contents of inputs.
     """
 
     graph: Graph
@@ -47,3 +49,4 @@ class ModelForm:
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
     host_functions: Mapping[int, HostFunction]
+    precomputed: tuple[str, ...] = ()

@@ -1,13 +1,14 @@
 """The meaning of every operation: NumPy in float64, written to be read, the oracle of the tests.
 
     registry.py        @reference("MatMul") registers; evaluate(kind, inputs, attrs, outputs) widens, calls, rounds
-    rounding.py        float64 or int64 <-> element types, one rounding
+    rounding.py        float64, int64 or uint64 <-> element types, one rounding
     axes.py window.py  shared: channel axes and broadcasting; sliding windows and auto_pad
     <group>.py         eltwise binary matmul convolution pooling interpolation normalization softmax reduction
                        movement quantization dropout: the operations, forward and backward side by side
+                       elementary logic parts indexing scan: the extension kinds
     backend.py         hands whole partitions to evaluate, one operation after another
 
-A group's functions are private; their contract stands at `registry.reference`. KINDS names all 86 kinds that compute
+A group's functions are private; their contract stands at `registry.reference`. KINDS names all kinds that compute
 (the schema's other two, End and Wildcard, have no evaluation).
 """
 
@@ -17,14 +18,19 @@ from . import (  # noqa: F401  (imported for their registrations)
     binary,
     convolution,
     dropout,
+    elementary,
     eltwise,
+    indexing,
     interpolation,
+    logic,
     matmul,
     movement,
     normalization,
+    parts,
     pooling,
     quantization,
     reduction,
+    scan,
     softmax,
 )
 from .backend import ReferenceBackend

@@ -1,7 +1,7 @@
 """Operations of two or three tensors that broadcast against each other, bias and PReLU included.
 
-s32 operands are exact: int64 holds every sum and difference, and every s32 is a float64. Maximum and Minimum return
-NaN when either side is NaN. Dividing by zero follows IEEE arithmetic.
+Integers are exact, and wrap around at the width of their type; divided by zero they are 0, where floats follow IEEE
+arithmetic. Maximum and Minimum return NaN when either side is NaN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ def _multiply(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
 
 @reference("Divide")
 def _divide(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-    return np.divide(src_0, src_1)
+    """The quotient; of integers without its fraction."""
+    if "f" in (src_0.dtype.kind, src_1.dtype.kind):
+        return np.divide(src_0, src_1)
+    is_rounded_down = (np.remainder(src_0, src_1) != 0) & ((src_0 < 0) != (src_1 < 0))
+    return np.asarray(np.floor_divide(src_0, src_1) + is_rounded_down.astype(src_0.dtype))
 
 
 @reference("Maximum")

@@ -1,7 +1,6 @@
 """Operations that move or convert elements and compute nothing.
 
-Reorder and TypeCast return their input: the layout is not the reference's concern, and `evaluate` rounds to the
-output type.
+Reorder returns its input: the layout is not the reference's concern. `evaluate` rounds what TypeCast returns.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from .registry import Array, Attrs, reference
+from .rounding import round_to
 
 
 @reference("Reorder")
@@ -20,9 +20,12 @@ def _reorder(attrs: Attrs, src: Array) -> Array:
     return src
 
 
-@reference("TypeCast")
+@reference("TypeCast", typed=True)
 def _type_cast(attrs: Attrs, src: Array) -> Array:
-    return src
+    """Floats lose their fraction on the way to an integer."""
+    if attrs["dtype"].value[0] in "su" and src.dtype.kind == "f":
+        return np.trunc(src)
+    return src if attrs.get("saturate", True) else round_to(src, attrs["dtype"], saturate=False)
 
 
 @reference("Concat")

@@ -21,6 +21,7 @@ Attrs: TypeAlias = Mapping[str, Any]
 Function: TypeAlias = Callable[..., Array | tuple[Array, ...]]
 
 _FUNCTIONS: dict[str, Function] = {}
+_TYPED: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,19 @@ class OutputSpec:
     shape: tuple[int, ...] | None = None
 
 
-def reference(kind: str) -> Callable[[Function], Function]:
+def reference(kind: str, *, typed: bool = False) -> Callable[[Function], Function]:
     """Decorator that registers ``function(attrs, *inputs)`` as the meaning of `kind`.
 
-    The function gets widened inputs (float64, int64 or bool) and float attributes that hold float32 values; it
-    returns every output that the kind can have, as one array or a tuple, and rounds nothing.
+    The function gets widened inputs (float64, int64, uint64 or bool) and float attributes that hold float32 values; it
+    returns every output that the kind can have, as one array or a tuple, and rounds nothing. A `typed` one, whose
+    meaning depends on the types of the outputs, finds the DataType of the first as attribute ``dtype``; a kind with
+    a variable number of outputs finds their number as attribute ``noutputs``.
     """
 
     def register(function: Function) -> Function:
         _FUNCTIONS[kind] = function
+        if typed:
+            _TYPED.add(kind)
         return function
 
     return register
@@ -79,8 +84,8 @@ def evaluate(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence
     Returns
     -------
     results : list of ndarray
-        New C-contiguous arrays, one for each entry of `outputs`. Rounding is to nearest even; integers and f8
-        saturate and a NaN becomes the integer 0.
+        New C-contiguous arrays, one for each entry of `outputs`. Rounding is to nearest even; floats saturate at
+        integers and f8, a NaN becomes the integer 0, and integers wrap around.
 
     Raises
     ------
@@ -106,6 +111,8 @@ def evaluate(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence
     if function is None:
         raise UnsupportedError(explain(f"op kind {kind!r} has no reference evaluation"), kind=kind)
     _check_arity(kind, function, inputs)
+    if kind in _TYPED:
+        attrs = {**attrs, "dtype": outputs[0].dtype, "noutputs": len(outputs)}
     with np.errstate(all="ignore"):
         results = _call(kind, function, attrs, inputs)
         if len(outputs) > len(results):
@@ -150,8 +157,9 @@ def _f32_attrs(attrs: Attrs) -> Iterator[tuple[str, Any]]:
 
 
 def _finish(kind: str, port: int, result: Array, spec: OutputSpec) -> Array:
-    """`result` rounded to the type of `spec`, its shape checked."""
-    rounded = round_to(np.asarray(result), spec.dtype)
+    """`result` rounded to the type of `spec`, unless it has that type; its shape checked."""
+    result = np.asarray(result)
+    rounded = np.array(result, order="C") if result.dtype == spec.dtype.numpy else round_to(result, spec.dtype)
     if spec.shape is not None and rounded.shape != tuple(spec.shape):
         what = f"output {port} of {kind} has another shape than declared"
         raise InvalidShapeError(explain(what, accepted=rounded.shape, got=spec.shape), kind=kind, port=port)

@@ -14,23 +14,27 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def widen(array: _Array) -> _Array:
-    """`array` as float64, int64 or bool: the same values, in a type that the reference computes in."""
+    """`array` as float64, int64, uint64 or bool: the same values, in a type that the reference computes in."""
     dtype = DataType.parse(array.dtype)
-    if dtype is DataType.BOOLEAN:
+    if dtype in (DataType.BOOLEAN, DataType.U64):
         return array
     return array.astype(np.int64 if _is_integer(dtype) else np.float64)
 
 
-def round_to(array: _Array, dtype: DataType) -> _Array:
-    """A new C-contiguous array of type `dtype`; to nearest even, integers and f8 saturate."""
+def round_to(array: _Array, dtype: DataType, *, saturate: bool = True) -> _Array:
+    """A new C-contiguous array of type `dtype`; to nearest even, floats saturate at integers and f8, integers wrap.
+
+    Without `saturate` f8 overflows, to infinity or, where it has none, to NaN.
+    """
     if dtype is DataType.BOOLEAN:
         return array.astype(np.bool_, order="C")
     if _is_integer(dtype):
-        return _saturate(array, dtype).astype(dtype.numpy, order="C")
+        whole = _saturate(array, dtype) if array.dtype.kind == "f" else array
+        return whole.astype(dtype.numpy, order="C")
     if dtype in (DataType.F64, DataType.F32, DataType.F16):
         return array.astype(dtype.numpy, order="C")
     narrow = _to_odd_f32(array.astype(np.float64))
-    if dtype in (DataType.F8_E4M3, DataType.F8_E5M2):
+    if saturate and dtype in (DataType.F8_E4M3, DataType.F8_E5M2):
         narrow = _saturate_f8(narrow, dtype)
     return narrow.astype(dtype.numpy, order="C")
 
@@ -43,8 +47,6 @@ def _saturate(array: _Array, dtype: DataType) -> _Array:
     """Round half to even and clip to the range of the integer type; NaN becomes 0."""
     signed = dtype.value[0] == "s"
     low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if signed else (0, (1 << dtype.bits) - 1)
-    if array.dtype.kind != "f":
-        return np.clip(array.astype(np.int64), low, min(high, 2**63 - 1))
     top = float(high)
     # 2**63 - 1 and 2**64 - 1 are no float64 values; the next lower one still converts without overflow.
     top = top if int(top) <= high else float(np.nextafter(top, 0.0))

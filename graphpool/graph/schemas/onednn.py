@@ -3,6 +3,9 @@
 A row is a call of `row`, or of a family that fixes what its rows share. Ports are written ``name:variable``, types
 ``variable -> types``; counts are given where ports are optional. The sections are the categories of the reference page
 that ``docs/generate_ops.py`` writes.
+
+Kinds that only move elements take every type of whole bytes, and arithmetic takes every number, where oneDNN takes
+few: `WIDER` says so on the page.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
     from .query import OpLike, Shape, ShapeQuery
 
-__all__ = ["TABLE", "row"]
+__all__ = ["AUTO_BROADCAST", "BYTES", "FLOATS", "NUMBERS", "TABLE", "row"]
 
 
 def _ports(text: str) -> tuple[Port, ...]:
@@ -51,12 +54,15 @@ def row(
 
 
 FLOAT = "f32 bf16 f16"
-NUMBER = "f32 bf16 f16 s32"
+FLOATS = f"{FLOAT} f64"
+NUMBERS = f"{FLOATS} s8 s16 s32 s64 u8 u16 u32 u64"
+BYTES = f"{NUMBERS} boolean f8_e5m2 f8_e4m3"
 T = {"T": FLOAT}
 T_T1_SAME = {"T1": FLOAT, "T2": "s32"}
 NORM = {"T1": FLOAT, "T2": "f32 bf16"}
 
 # Attributes that several kinds share. Lists of 12 are defaults that are cut to the rank at hand.
+WIDER = "Types beyond f32, bf16, f16 and s32 are accepted."
 ALPHA, BETA = Attribute("alpha", "f32", True), Attribute("beta", "f32", True)
 BETA_1 = Attribute("beta", "f32", default=1.0)
 MIN, MAX = Attribute("min", "f32", True), Attribute("max", "f32", True)
@@ -96,26 +102,27 @@ SCALES, ZPS = Attribute("scales", "f32[]", True), Attribute("zps", "s64[]")
 unary = partial(
     row, category="Element-wise, one input", inputs="src:T", outputs="dst:T", types=T, infer=b.identity,
 )  # fmt: skip
+real = partial(unary, types={"T": FLOATS}, differences=WIDER)
 UNARY = (
-    unary("Abs", "Absolute value."),
-    unary("Clamp", "Limits each element to [min, max].", MIN, MAX),
+    unary("Abs", "Absolute value.", types={"T": NUMBERS}, differences=WIDER),
+    real("Clamp", "Limits each element to [min, max].", MIN, MAX),
     unary("Elu", "x for x > 0, else alpha (exp(x) - 1).", ALPHA),
-    unary("Exp", "Exponential function."),
+    real("Exp", "Exponential function."),
     unary("GELU", "x times the normal distribution function of x, or its tanh form.", GELU_MODE),
     unary("HardSigmoid", "alpha x + beta, limited to [0, 1].", ALPHA, BETA),
     unary("HardSwish", "x times (x + 3) / 6, the factor limited to [0, 1]."),
     unary("LeakyReLU", "x for x > 0, else alpha x.", ALPHA),
-    unary("Log", "Natural logarithm."),
+    real("Log", "Natural logarithm."),
     unary("Mish", "x tanh(log(1 + exp(x)))."),
     unary("Pow", "x to the power beta, one number for all elements.", BETA),
     unary("ReLU", "max(x, 0)."),
-    unary("Reciprocal", "1 / x."),
-    unary("Round", "Nearest integer, halves to the even one."),
-    unary("Sigmoid", "1 / (1 + exp(-x))."),
+    real("Reciprocal", "1 / x."),
+    real("Round", "Nearest integer, halves to the even one."),
+    real("Sigmoid", "1 / (1 + exp(-x))."),
     unary("SoftPlus", "log(1 + exp(beta x)) / beta.", BETA_1),
-    unary("Sqrt", "Square root."),
-    unary("Square", "x times x."),
-    unary("Tanh", "Hyperbolic tangent."),
+    real("Sqrt", "Square root."),
+    real("Square", "x times x."),
+    real("Tanh", "Hyperbolic tangent."),
 )
 
 unary_backward = partial(
@@ -140,22 +147,27 @@ UNARY_BACKWARD = (
 
 binary = partial(
     row, category="Element-wise, several inputs", inputs="src_0:T src_1:T", outputs="dst:T", types=T, infer=b.binary,
+    differences=WIDER,
 )  # fmt: skip
-mixed = partial(binary, inputs="src_0:T1 src_1:T2", outputs="dst:T3")
+mixed = partial(
+    binary, inputs="src_0:T1 src_1:T2", outputs="dst:T3", types=dict.fromkeys(("T1", "T2", "T3"), NUMBERS),
+    checks=(c.arithmetic_types,),
+)  # fmt: skip
 SWAP = ((0, 1),)
 several = partial(row, category="Element-wise, several inputs")
 BINARY = (
-    mixed("Add", "Sum.", AUTO_BROADCAST, types={"T1": NUMBER, "T2": NUMBER, "T3": NUMBER}, commutative=SWAP),
-    mixed("Divide", "Quotient.", AUTO_BROADCAST, types={"T1": FLOAT, "T2": FLOAT, "T3": FLOAT}),
+    mixed("Add", "Sum; integers wrap.", AUTO_BROADCAST, commutative=SWAP),
+    mixed("Divide", "Quotient; of integers it is cut off, and by 0 it is 0.", AUTO_BROADCAST),
     binary("GreaterEqual", "Whether src_0 >= src_1.", AUTO_BROADCAST, inputs="src_0:T1 src_1:T1", outputs="dst:T2",
-           types={"T1": NUMBER, "T2": "boolean"}),
-    binary("Maximum", "The larger of both.", AUTO_BROADCAST, commutative=SWAP),
-    binary("Minimum", "The smaller of both.", AUTO_BROADCAST, commutative=SWAP),
-    mixed("Multiply", "Product.", AUTO_BROADCAST, types={"T1": FLOAT, "T2": FLOAT, "T3": FLOAT}, commutative=SWAP),
-    binary("SquaredDifference", "(src_0 - src_1) squared.", AUTO_BROADCAST),
-    mixed("Subtract", "Difference.", AUTO_BROADCAST, types={"T1": NUMBER, "T2": NUMBER, "T3": NUMBER}),
+           types={"T1": NUMBERS, "T2": "boolean"}),
+    binary("Maximum", "The larger of both.", AUTO_BROADCAST, types={"T": NUMBERS}, commutative=SWAP),
+    binary("Minimum", "The smaller of both.", AUTO_BROADCAST, types={"T": NUMBERS}, commutative=SWAP),
+    mixed("Multiply", "Product; integers wrap.", AUTO_BROADCAST, commutative=SWAP),
+    binary("SquaredDifference", "(src_0 - src_1) squared.", AUTO_BROADCAST, differences=""),
+    mixed("Subtract", "Difference; integers wrap.", AUTO_BROADCAST),
     several("Select", "src_0 where cond is true, else src_1.", AUTO_BROADCAST, inputs="cond:T1 src_0:T2 src_1:T2",
-            outputs="dst:T2", types={"T1": "boolean", "T2": FLOAT}, infer=b.select, commutative=((1, 2),)),
+            outputs="dst:T2", types={"T1": "boolean", "T2": BYTES}, infer=b.select, commutative=((1, 2),),
+            differences=WIDER),
     several("BiasAdd", "Adds one number to each channel.", DATA_FORMAT, inputs="src:T bias:T", outputs="dst:T",
             types=T, infer=b.bias_add),
     several("BiasAddBackward", "Gradient of BiasAdd for its bias: the sum over everything but channels.", DATA_FORMAT,
@@ -268,33 +280,42 @@ SOFTMAX = (
          outputs="diff_src:T", infer=n.softmax_backward),
 )  # fmt: skip
 
+AXES_TENSOR = "Axes may come as a tensor; exactly one of attribute and tensor is accepted."
+T_NUMBER = {"T1": NUMBERS, "T2": "s32"}
 reduction = partial(
     row, category="Reductions", inputs="src:T1 axes:T2", input_counts=(1, 2), outputs="dst:T1", types=T_T1_SAME,
     infer=b.reduce, checks=(c.reduce_axes,),
-    differences="Axes may come as a tensor; exactly one of attribute and tensor is accepted.",
+    differences=AXES_TENSOR,
 )  # fmt: skip
 REDUCE = (Attribute("axes", "s64[]", default=()), Attribute("keep_dims", "bool", default=False))
 REDUCTION = (
     reduction("ReduceL1", "Sum of absolute values.", *REDUCE),
     reduction("ReduceL2", "Root of the sum of squares.", *REDUCE),
-    reduction("ReduceMax", "Maximum.", *REDUCE),
+    reduction("ReduceMax", "Maximum.", *REDUCE, types=T_NUMBER, differences=f"{AXES_TENSOR} {WIDER}"),
     reduction("ReduceMean", "Mean.", *REDUCE),
-    reduction("ReduceMin", "Minimum.", *REDUCE),
-    reduction("ReduceProd", "Product.", *REDUCE),
-    reduction("ReduceSum", "Sum.", *REDUCE),
+    reduction("ReduceMin", "Minimum.", *REDUCE, types=T_NUMBER, differences=f"{AXES_TENSOR} {WIDER}"),
+    reduction("ReduceProd", "Product.", *REDUCE, types=T_NUMBER, differences=f"{AXES_TENSOR} {WIDER}"),
+    reduction("ReduceSum", "Sum.", *REDUCE, types=T_NUMBER, differences=f"{AXES_TENSOR} {WIDER}"),
 )
 
-move = partial(row, category="Data movement", inputs="src:T", outputs="dst:T", types=T, infer=b.identity)
+move = partial(
+    row, category="Data movement", inputs="src:T", outputs="dst:T", types={"T": BYTES}, infer=b.identity,
+    differences=WIDER,
+)  # fmt: skip
 MOVEMENT = (
     move("Concat", "Joins tensors along an axis.", AXIS, inputs="src_i:T", input_counts=range(1, 65), infer=b.concat),
     move("Reorder", "The same tensor in another layout."),
     move("StaticReshape", "The same elements, in order, in another shape.", Attribute("shape", "s64[]", True),
          Attribute("special_zero", "bool", True), infer=b.reshape),
     move("StaticTranspose", "Permutes dimensions.", Attribute("order", "s64[]", True), infer=b.transpose),
-    move("TypeCast", "Converts between f32 and a 16-bit type.", inputs="src:T1", outputs="dst:T2",
-         types={"T1": FLOAT, "T2": FLOAT}, checks=(c.typecast_types,)),
+    move("TypeCast", "Converts to another type: floats to the nearest (beyond f8 to its limits), to integers cut off "
+         "and within range, integers to narrower ones modulo their range, and to boolean whether it differs from 0.",
+         Attribute("saturate", "bool"), inputs="src:T1", outputs="dst:T2", types={"T1": BYTES, "T2": BYTES},
+         checks=(c.typecast_types,),
+         differences="Any two types; oneDNN converts between f32 and 16-bit types. Without saturate, what is beyond "
+         "f8_e5m2 is infinite, and what is beyond f8_e4m3 is NaN."),
     move("GenIndex", "Each element's position along an axis.", AXIS, inputs="src:T1", outputs="dst:T2",
-         types={"T1": FLOAT, "T2": "s32"}, infer=b.gen_index),
+         types={"T1": FLOAT, "T2": "s32"}, infer=b.gen_index, differences=""),
 )  # fmt: skip
 
 quant = partial(row, category="Quantisation", inputs="src:T1", outputs="dst:T2", infer=b.identity)
@@ -318,7 +339,7 @@ QUANTISATION = (
 marker = partial(row, category="Markers", infer=b.markers)
 MARKERS = (
     marker("End", "Marks a tensor as an output of the graph.", inputs="src:T", outputs="",
-           types={"T": "f32 f16 bf16 s8 u8 s32 undef"}, output_counts=(0,)),
+           types={"T": f"{BYTES} undef"}, output_counts=(0,), differences=WIDER),
     marker("Wildcard", "Stands for an op that graphpool does not know.", inputs="src:any", outputs="dst:any",
            types={"any": ""}, input_counts=range(sys.maxsize), output_counts=range(sys.maxsize)),
 )  # fmt: skip

@@ -6,10 +6,13 @@ refused by them.
 
     elementwise.py   activations, arithmetic, comparison, casts
     matmul.py        products of matrices
-    window.py        convolution and pooling
+    attention.py     attention
+    window.py        convolution
+    pooling.py       pooling over space and channels
     norm.py          normalisation and softmax
     reduction.py     reductions
-    movement.py      shapes and order
+    movement.py      shapes, order, parts and copies
+    scan.py          searches and running results along an axis
     quantization.py  quantise and dequantise
     resize.py        interpolation
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import elementwise, matmul, movement, norm, quantization, reduction, resize, window
+from . import attention, elementwise, matmul, movement, norm, pooling, quantization, reduction, resize, scan, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +33,13 @@ __all__ = ["CONVERTERS"]
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **elementwise.CONVERTERS,
     **matmul.CONVERTERS,
+    **attention.CONVERTERS,
     **window.CONVERTERS,
+    **pooling.CONVERTERS,
     **norm.CONVERTERS,
     **reduction.CONVERTERS,
     **movement.CONVERTERS,
+    **scan.CONVERTERS,
     **quantization.CONVERTERS,
     **resize.CONVERTERS,
 }

@@ -43,11 +43,31 @@ def _check_broadcast(n: NodeView) -> None:
 
 
 def _variadic(kind: str) -> Callable[[NodeView], Value]:
+    return lambda n: reduce(lambda a, b: n.emit(kind, a, b), [n[k] for k in range(len(n.inputs))])
+
+
+def _test(kind: str) -> Callable[[NodeView], Value]:
+    """A comparison, or a question to each element."""
+
     def convert(n: NodeView) -> Value:
-        n.require(n[0].dtype in (DataType.F32, DataType.F16, DataType.BF16), "not a float type")
-        return reduce(lambda a, b: n.emit(kind, a, b), [n[k] for k in range(len(n.inputs))])
+        if len(n.inputs) > 1:
+            _check_broadcast(n)
+        return n.emit_several(kind, [DataType.BOOLEAN], *(n[k] for k in range(len(n.inputs))))[0]
 
     return convert
+
+
+def _is_inf(n: NodeView) -> Value:
+    signs = {name: bool(n.attr(name, 1)) for name in ("detect_negative", "detect_positive")}
+    return n.emit_several("IsInf", [DataType.BOOLEAN], n[0], **signs)[0]
+
+
+def _mod(n: NodeView) -> Value:
+    return n.emit("Mod", n[0], n[1], fmod=bool(n.attr("fmod", 0)))
+
+
+def _bit_shift(n: NodeView) -> Value:
+    return n.emit("BitShift", n[0], n[1], direction=n.attr("direction"))
 
 
 def _mean(n: NodeView) -> Value:
@@ -56,10 +76,6 @@ def _mean(n: NodeView) -> Value:
 
 def _gelu(n: NodeView) -> Value:
     return n.emit("GELU", n[0], mode="gelu_tanh" if n.attr("approximate", "none") == "tanh" else "gelu_erf")
-
-
-def _neg(n: NodeView) -> Value:
-    return n.emit("Multiply", n[0], n.literal(-1, n[0]))
 
 
 def _swish(n: NodeView) -> Value:
@@ -108,28 +124,31 @@ def _shrink(n: NodeView) -> Value:
 
 
 def _clip(n: NodeView) -> Value:
-    """Clamp by known bounds, else Maximum and Minimum."""
-    x, bounds = n[0], [-np.inf, np.inf]
-    computed: dict[int, Value] = {}
-    for k, name in enumerate(("min", "max")):
+    """Clamp by known bounds, else Maximum and Minimum, which also keep integers exact."""
+    x, is_float = n[0], n[0].dtype in _FLOATS
+    limits: dict[str, float] = {}
+    for k, (name, kind) in enumerate((("min", "Maximum"), ("max", "Minimum")), 1):
         if n.opset < 11:
-            bounds[k] = n.attr(name, bounds[k])
-        elif n.has(k + 1) and n[k + 1].is_known:
-            bounds[k] = float(n.known(k + 1).reshape(()))
-        elif n.has(k + 1):
-            computed[k] = n[k + 1]
-    if bounds != [-np.inf, np.inf] or not computed:
-        x = n.emit("Clamp", x, min=bounds[0], max=bounds[1])
-    for k, bound in computed.items():
-        x = n.emit("Minimum" if k else "Maximum", x, bound)
-    return x
+            limits[name] = n.attr(name, _UNBOUNDED[name])
+        elif n.has(k) and is_float and n[k].is_known:
+            limits[name] = float(n.known(k).reshape(()))
+        elif n.has(k):
+            x = n.emit(kind, x, n[k])
+    return n.emit("Clamp", x, **_UNBOUNDED | limits) if limits else x
+
+
+_UNBOUNDED = {"min": -np.inf, "max": np.inf}
+_FLOATS = (DataType.F32, DataType.F16, DataType.BF16, DataType.F64)
 
 
 def _pow(n: NodeView) -> Value:
-    exponent = n.known(1)
-    n.require(exponent.size == 1 and exponent.ndim <= len(n[0].shape), "the exponent is no single number")
-    number = float(exponent.reshape(()))
-    return n.emit("Square", n[0]) if number == 2 else n.emit("Pow", n[0], beta=number)
+    """Square or Pow for one known exponent, else Power."""
+    x, exponent = n[0], n[1]
+    is_number = exponent.is_known and exponent.content.size == 1 and len(exponent.shape) <= len(x.shape)
+    if not is_number or x.dtype not in (DataType.F32, DataType.F16, DataType.BF16):
+        return n.emit("Power", x, exponent)
+    number = float(exponent.content.reshape(()))
+    return n.emit("Square", x) if number == 2 else n.emit("Pow", x, beta=number)
 
 
 def _prelu(n: NodeView) -> Value:
@@ -145,18 +164,27 @@ def _compare(swap: bool) -> Callable[[NodeView], Value]:
 
 
 def _where(n: NodeView) -> Value:
-    return n.emit_several("Select", [n[1].dtype], n[0], n[1], n[2])[0]
+    """Select, whose condition must not enlarge the result."""
+    condition, a, b = n[0], n[1], n[2]
+    shape = np.broadcast_shapes(condition.shape, a.shape, b.shape)
+    if np.broadcast_shapes(a.shape, b.shape) != shape:
+        a = n.emit("Expand", a, shape=shape)
+    return n.emit_several("Select", [a.dtype], condition, a, b)[0]
 
 
 def _cast(n: NodeView) -> Value:
     target = data_type(n.attr("to"))
     n.require(target is not None, "a type that we do not have")
     assert target is not None  # required above
-    return n.cast(n[0], target)
+    return n.cast(n[0], target, **_saturation(n))
 
 
 def _cast_like(n: NodeView) -> Value:
-    return n.cast(n[0], n[1].dtype)
+    return n.cast(n[0], n[1].dtype, **_saturation(n))
+
+
+def _saturation(n: NodeView) -> dict[str, bool]:
+    return {} if n.attr("saturate", 1) else {"saturate": False}
 
 
 def _identity(n: NodeView) -> Value:
@@ -173,17 +201,23 @@ def _dropout(n: NodeView) -> Value:
 
 CONVERTERS = {
     **{theirs: _unary(ours) for theirs, ours in {
-        "Abs": "Abs", "Exp": "Exp", "Log": "Log", "Relu": "ReLU", "Sqrt": "Sqrt", "Tanh": "Tanh", "Sigmoid": "Sigmoid",
-        "Reciprocal": "Reciprocal", "Round": "Round", "Mish": "Mish", "HardSwish": "HardSwish",
+        "Exp": "Exp", "Log": "Log", "Relu": "ReLU", "Sqrt": "Sqrt", "Tanh": "Tanh", "Sigmoid": "Sigmoid",
+        "Reciprocal": "Reciprocal", "Round": "Round", "Mish": "Mish", "HardSwish": "HardSwish", "Softplus": "SoftPlus",
     }.items()},
+    **{kind: _unary(kind) for kind in (
+        "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Cos", "Cosh", "Erf", "Floor",
+        "Neg", "Not", "Sign", "Sin", "Sinh", "Tan",
+    )},
     **{theirs: _binary(ours) for theirs, ours in {
-        "Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Div": "Divide",
+        "Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Div": "Divide", "And": "And", "Or": "Or", "Xor": "Xor",
+        "BitwiseAnd": "BitwiseAnd", "BitwiseOr": "BitwiseOr", "BitwiseXor": "BitwiseXor",
     }.items()},
+    **{kind: _test(kind) for kind in ("Equal", "Greater", "Less", "IsNaN")},
     **{theirs: _variadic(ours) for theirs, ours in {"Sum": "Add", "Max": "Maximum", "Min": "Minimum"}.items()},
     "Elu": _with("Elu", alpha=1.0), "LeakyRelu": _with("LeakyReLU", alpha=0.01),
-    "HardSigmoid": _with("HardSigmoid", alpha=0.2, beta=0.5), "Softplus": _unary("SoftPlus"), "Mean": _mean,
-    "Gelu": _gelu, "Neg": _neg, "Swish": _swish, "Softsign": _softsign, "Selu": _selu, "Celu": _celu,
-    "ThresholdedRelu": _thresholded_relu, "Shrink": _shrink, "Clip": _clip, "Pow": _pow, "PRelu": _prelu,
-    "GreaterOrEqual": _compare(False), "LessOrEqual": _compare(True), "Where": _where, "Cast": _cast,
-    "CastLike": _cast_like, "Identity": _identity, "Dropout": _dropout,
+    "HardSigmoid": _with("HardSigmoid", alpha=0.2, beta=0.5), "Mean": _mean, "Gelu": _gelu, "Swish": _swish,
+    "Softsign": _softsign, "Selu": _selu, "Celu": _celu, "ThresholdedRelu": _thresholded_relu, "Shrink": _shrink,
+    "Clip": _clip, "Pow": _pow, "PRelu": _prelu, "GreaterOrEqual": _compare(False), "LessOrEqual": _compare(True),
+    "IsInf": _is_inf, "Mod": _mod, "BitShift": _bit_shift, "Where": _where, "Cast": _cast, "CastLike": _cast_like,
+    "Identity": _identity, "Dropout": _dropout,
 }  # fmt: skip

@@ -1,9 +1,14 @@
-"""Shapes and order."""
+"""Shapes, order, parts and copies."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphpool.onnx.types import data_type
+from graphpool.typing import DataType
 
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
@@ -51,8 +56,7 @@ def _transpose(n: NodeView) -> Value:
 
 
 def _concat(n: NodeView) -> Value:
-    inputs = [n[k] for k in range(len(n.inputs))]
-    return inputs[0] if len(inputs) == 1 else n.emit("Concat", *inputs, axis=n.attr("axis", 1))
+    return n.join([n[k] for k in range(len(n.inputs))], n.attr("axis", 1))
 
 
 def _depth_to_space(n: NodeView) -> Value:
@@ -76,7 +80,96 @@ def _space_to_depth(n: NodeView) -> Value:
     return n.reshape(moved, (batch, channels * block**2, height // block, width // block))
 
 
+def _expand(n: NodeView) -> Value:
+    shape = np.broadcast_shapes(n[0].shape, tuple(n.known(1).tolist()))
+    return n[0] if shape == n[0].shape else n.emit("Expand", n[0], shape=shape)
+
+
+def _tile(n: NodeView) -> Value:
+    return n.emit("Tile", n[0], repeats=n.known(1).tolist())
+
+
+def _slice(n: NodeView) -> Value:
+    starts, ends = n.ints("starts", 1), n.ints("ends", 2)
+    n.require(starts is not None and ends is not None, "no bounds")
+    axes = n.ints("axes", 3) or list(range(len(starts or ())))
+    return n.emit("Slice", n[0], starts=starts, ends=ends, axes=axes, steps=n.ints("steps", 4) or [1] * len(axes))
+
+
+def _split(n: NodeView) -> list[Value]:
+    """Parts of the given sizes, else equal ones, of which the last may be smaller."""
+    axis, count = n.attr("axis", 0), len(n.node.output)
+    size = n[0].shape[axis]
+    step = -(-size // count)
+    sizes = n.ints("split", 1) or [min(step, max(size - step * k, 0)) for k in range(count)]
+    return n.emit_several("Split", [n[0].dtype] * count, n[0], axis=axis, split=sizes)
+
+
+def _pad(n: NodeView) -> Value:
+    """Pads of some axes, positive or negative ones; those take elements away."""
+    ndim, mode = len(n[0].shape), n.attr("mode", "constant")
+    pads = n.ints("pads", 1) or list(n.attr("paddings") or ())
+    axes = [axis % ndim for axis in n.ints("axes", 3) or range(ndim)]
+    begin, end = [0] * ndim, [0] * ndim
+    for axis, first, last in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        begin[axis], end[axis] = first, last
+    value = n.known(2).reshape(()) if n.has(2) else n.attr("value", 0.0)
+    cut = n[0]
+    if min(begin + end, default=0) < 0:
+        n.require(mode == "constant", "negative pads of a mode")
+        ends = [dim + min(last, 0) for dim, last in zip(cut.shape, end, strict=True)]
+        cut = n.emit("Slice", cut, starts=[max(-first, 0) for first in begin], ends=ends, axes=range(ndim))
+    n.require(cut.dtype in _EXACT or np.float32(value) == value, "a value that float32 does not hold")
+    pads_begin, pads_end = ([max(pad, 0) for pad in side] for side in (begin, end))
+    return n.emit("Pad", cut, pads_begin=pads_begin, pads_end=pads_end, mode=mode, value=float(value))
+
+
+_EXACT = (DataType.F32, DataType.F16, DataType.BF16)
+"""Types of which float32 holds every value."""
+
+
+def _gather(n: NodeView) -> Value:
+    return n.emit("Gather", n[0], n[1], axis=n.attr("axis", 0))
+
+
+def _gather_elements(n: NodeView) -> Value:
+    return n.emit("GatherElements", n[0], n[1], axis=n.attr("axis", 0))
+
+
+def _gather_nd(n: NodeView) -> Value:
+    return n.emit("GatherND", n[0], n[1], batch_dims=n.attr("batch_dims", 0))
+
+
+def _scatter_elements(n: NodeView) -> Value:
+    return n.emit("ScatterElements", n[0], n[1], n[2], axis=n.attr("axis", 0), reduction=n.attr("reduction", "none"))
+
+
+def _scatter_nd(n: NodeView) -> Value:
+    return n.emit("ScatterND", n[0], n[1], n[2], reduction=n.attr("reduction", "none"))
+
+
+def _one_hot(n: NodeView) -> Value:
+    depth = int(n.known(1).reshape(()))
+    return n.emit_several("OneHot", [n[2].dtype], n[0], n[2], depth=depth, axis=n.attr("axis", -1))[0]
+
+
+def _trilu(n: NodeView) -> Value:
+    k = int(n.known(1).reshape(())) if n.has(1) else 0
+    return n.emit("Trilu", n[0], upper=bool(n.attr("upper", 1)), k=k)
+
+
+def _eye_like(n: NodeView) -> Value:
+    """Known as soon as the shape is."""
+    dtype = data_type(n.attr("dtype")) if n.attr("dtype") else n[0].dtype
+    n.require(dtype is not None, "a type that we do not have")
+    assert dtype is not None  # required above
+    return n.builder.literal(np.eye(n[0].shape[0], n[0].shape[1], n.attr("k", 0)), dtype)
+
+
 CONVERTERS = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose,
-    "Concat": _concat, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
+    "Concat": _concat, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "Expand": _expand,
+    "Tile": _tile, "Slice": _slice, "Split": _split, "Pad": _pad, "Gather": _gather, "GatherND": _gather_nd,
+    "GatherElements": _gather_elements, "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd,
+    "OneHot": _one_hot, "Trilu": _trilu, "EyeLike": _eye_like,
 }  # fmt: skip

@@ -22,11 +22,23 @@ def _axis(n: NodeView, default: int, rank: int) -> int:
     return int(axis + rank if axis < 0 else axis)
 
 
-def _batch_norm(n: NodeView) -> Value:
-    n.require(n.used_outputs < 2 and not n.attr("training_mode", 0), "training")
+def _batch_norm(n: NodeView) -> list[Value]:
+    if n.attr("training_mode", 0):
+        return _batch_norm_of_batch(n)
+    n.require(n.used_outputs < 2, "training of old opsets")
     n.require(n.opset >= 9 or (n.opset >= 7 and n.attr("spatial", 1) == 1), "statistics of old opsets")
     parameters = [n.cast(n[k], DataType.F32) for k in range(1, 5)]
-    return n.emit("BatchNormInference", n[0], *parameters, epsilon=n.attr("epsilon", 1e-5), data_format="NCX")
+    return [n.emit("BatchNormInference", n[0], *parameters, epsilon=n.attr("epsilon", 1e-5), data_format="NCX")]
+
+
+def _batch_norm_of_batch(n: NodeView) -> list[Value]:
+    """Normalised by the statistics of the batch, and the running ones."""
+    gamma, beta, mean, variance = (n.cast(n[k], DataType.F32) for k in range(1, 5))
+    found = n.emit_several(
+        "BatchNormForwardTraining", [n[0].dtype] + [DataType.F32] * 4, n[0], mean, variance, gamma, beta,
+        epsilon=n.attr("epsilon", 1e-5), momentum=n.attr("momentum", 0.9), data_format="NCX",
+    )  # fmt: skip
+    return [found[0], *(n.cast(running, n[3].dtype) for running in found[1:3])]
 
 
 def _layer_norm(n: NodeView) -> list[Value]:

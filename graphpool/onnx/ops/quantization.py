@@ -1,56 +1,224 @@
-"""Quantise and dequantise, by scales that are known (attributes) or computed (inputs).
+"""Quantise and dequantise, by scales of a tensor, of channels or of blocks, and products of quantised tensors.
 
-ONNX rounds x / scale and then adds the zero point, ours rounds the sum; they differ by one where x / scale lies halfway
-between two integers and the zero point is odd.
+ONNX rounds x / scale and then adds the zero point; oneDNN's Quantize rounds the sum, which differs where a half is
+rounded to even. With a zero point the quotient is therefore rounded first, and Quantize only adds and saturates.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool.onnx.types import data_type
 from graphpool.typing import DataType
 
+from .window import dilations_of, window
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from graphpool.onnx.build import NodeView, Value
 
 __all__ = ["CONVERTERS"]
 
-_EIGHT = (DataType.U8, DataType.S8)
+_BYTES = (DataType.U8, DataType.S8)
+_F8 = (DataType.F8_E4M3, DataType.F8_E5M2)
+_RANGES = {DataType.U8: (0, 255), DataType.S8: (-128, 127), DataType.U16: (0, 65535), DataType.S16: (-32768, 32767)}
+_EXACT_TERMS = 256
+"""Products of two 9-bit integers whose sums float32 holds: 256 * 255 * 255 < 2**24."""
 
 
-def _options(n: NodeView) -> dict[str, Any]:
-    """Per tensor or per channel; blocks are refused."""
-    scale = n[1].shape
-    n.require(not n.attr("block_size", 0) and len(scale) <= 1, "scales of blocks")
-    if scale == () or scale == (1,):
-        return {"qtype": "per_tensor"}
-    return {"qtype": "per_channel", "axis": n.attr("axis", 1)}
+@dataclass(frozen=True)
+class _Scaling:
+    """Scale and zero point of a tensor: of all of it, along an axis, or of blocks along it."""
+
+    scale: Value
+    point: Value | None
+    axis: int
+    block: int = 0
+
+    @property
+    def has_point(self) -> bool:
+        """Whether there is a zero point that may differ from zero."""
+        return self.point is not None and not (self.point.is_known and not np.any(self.point.content))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all numbers are known."""
+        return self.scale.is_known and (not self.has_point or (self.point is not None and self.point.is_known))
+
+    def options(self) -> dict[str, Any]:
+        """Attributes of the kinds that take scales."""
+        if self.scale.shape in ((), (1,)):
+            return {"qtype": "per_tensor"}
+        return {"qtype": "per_channel", "axis": self.axis}
 
 
-def _convert(n: NodeView, kind: str, target: DataType) -> Value:
-    options = _options(n)
-    if n[1].is_known and (not n.has(2) or n[2].is_known):
-        scales = n.known(1).reshape(-1)
-        points = n.known(2).reshape(-1) if n.has(2) else np.zeros(len(scales), np.int64)
-        options |= {"scales": scales.astype(np.float64), "zps": points.astype(np.int64)}
-        return n.emit_several(kind, [target], n[0], **options)[0]
-    inputs = [n[0], *(n[k] for k in (1, 2) if n.has(k))]
-    return n.emit_several(f"Dynamic{kind}", [target], *inputs, **options)[0]
+def _scaling(n: NodeView, first: int, axis: int, block: int = 0) -> _Scaling:
+    """Scale and zero point that are inputs one behind the other."""
+    return _Scaling(n[first], n[first + 1] if n.has(first + 1) else None, axis, block)
 
 
-def _quantize(n: NodeView) -> Value:
-    target = n[2].dtype if n.has(2) else DataType.U8
-    n.require(target in _EIGHT and n.attr("output_dtype", 0) == 0, "not an 8-bit integer type")
-    n.require(n[0].dtype is DataType.F32 and n[1].dtype is DataType.F32, "not float32")
-    return _convert(n, "Quantize", target)
+def _given_scaling(n: NodeView) -> _Scaling:
+    block = n.attr("block_size", 0)
+    n.require(bool(block) or len(n[1].shape) <= 1, "scales of blocks without their size")
+    return _scaling(n, 1, n.attr("axis", 1), block)
 
 
-def _dequantize(n: NodeView) -> Value:
-    n.require(n[0].dtype in _EIGHT and n[1].dtype is DataType.F32, "not an 8-bit integer type")
-    n.require(n.attr("output_dtype", 0) in (0, 1), "not float32")
-    return _convert(n, "Dequantize", DataType.F32)
+# ---- one tensor
 
 
-CONVERTERS = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}
+def _quantize_linear(n: NodeView) -> Value:
+    wanted = data_type(n.attr("output_dtype", 0))
+    target = n[2].dtype if n.has(2) else wanted or DataType.U8
+    return _quantize(n, n[0], _given_scaling(n), target, bool(n.attr("saturate", 1)))
+
+
+def _quantize(n: NodeView, x: Value, by: _Scaling, target: DataType, saturate: bool = True) -> Value:
+    x = n.cast(x, DataType.F32)
+    if target in _BYTES and not by.block:
+        return _quantize_to_bytes(n, x, by, target)
+    shape, x = x.shape, _in_blocks(n, x, by)
+    quotient = n.emit("Divide", x, _spread(n, by.scale, x, by))
+    if target in _F8:
+        return n.reshape(n.cast(quotient, target, **({} if saturate else {"saturate": False})), shape)
+    n.require(target in _RANGES, "no integer of 8 or 16 bits")
+    low, high = _RANGES[target]
+    rounded = n.emit("Round", quotient)
+    if by.has_point and by.point is not None:
+        rounded = n.emit("Add", rounded, _spread(n, by.point, x, by))
+    return n.reshape(n.cast(n.emit("Clamp", rounded, min=low, max=high), target), shape)
+
+
+def _quantize_to_bytes(n: NodeView, x: Value, by: _Scaling, target: DataType) -> Value:
+    if not by.has_point:
+        return _apply(n, "Quantize", target, x, _Scaling(by.scale, None, by.axis))
+    rounded = n.emit("Round", n.emit("Divide", x, _spread(n, by.scale, x, by)))
+    ones = n.literal(np.ones(by.scale.shape), x)
+    return _apply(n, "Quantize", target, rounded, _Scaling(ones, by.point, by.axis))
+
+
+def _apply(n: NodeView, kind: str, target: DataType, x: Value, by: _Scaling) -> Value:
+    """Quantize or Dequantize with known numbers, else the kind that takes tensors."""
+    options, scale = by.options(), n.cast(by.scale, DataType.F32)
+    if by.is_known:
+        options["scales"] = np.asarray(scale.content, np.float64).reshape(-1)
+        point = by.point.content if by.has_point and by.point is not None else np.zeros(scale.shape)
+        options["zps"] = np.asarray(point, np.int64).reshape(-1)
+        return n.emit_several(kind, [target], x, **options)[0]
+    points = [by.point] if by.has_point and by.point is not None else []
+    return n.emit_several(f"Dynamic{kind}", [target], x, scale, *points, **options)[0]
+
+
+def _dequantize_linear(n: NodeView) -> Value:
+    result = _dequantize(n, n[0], _given_scaling(n))
+    return n.cast(result, data_type(n.attr("output_dtype", 0)) or n[1].dtype)
+
+
+def _dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
+    """The numbers that a quantised tensor stands for, in f32."""
+    if x.dtype in _BYTES and not by.block:
+        return _apply(n, "Dequantize", DataType.F32, x, by)
+    shape, numbers = x.shape, _in_blocks(n, n.cast(x, DataType.F32), by)
+    if by.has_point and by.point is not None:
+        numbers = n.emit("Subtract", numbers, _spread(n, by.point, numbers, by))
+    return n.reshape(n.emit("Multiply", numbers, _spread(n, by.scale, numbers, by)), shape)
+
+
+def _in_blocks(n: NodeView, x: Value, by: _Scaling) -> Value:
+    """X with the axis of the blocks split into (blocks, elements of one)."""
+    if not by.block:
+        return x
+    axis, size = by.axis % len(x.shape), x.shape[by.axis]
+    n.require(size == by.scale.shape[axis] * by.block, "a block that is cut off")
+    return n.reshape(x, (*x.shape[:axis], size // by.block, by.block, *x.shape[axis + 1 :]))
+
+
+def _spread(n: NodeView, numbers: Value, x: Value, by: _Scaling) -> Value:
+    """Scales or zero points in f32, in a shape that broadcasts with x."""
+    if by.block:
+        axis = by.axis % (len(x.shape) - 1)
+        shape = (*numbers.shape[: axis + 1], 1, *numbers.shape[axis + 1 :])
+    elif numbers.shape in ((), (1,)):
+        shape = ()
+    else:
+        shape = tuple(numbers.shape[0] if k == by.axis % len(x.shape) else 1 for k in range(len(x.shape)))
+    if numbers.is_known:
+        return n.builder.literal(numbers.content.reshape(shape), DataType.F32)
+    return n.reshape(n.cast(numbers, DataType.F32), shape)
+
+
+# ---- products
+
+
+def _qlinear_matmul(n: NodeView) -> Value:
+    """Rows of a and columns of b may have scales of their own."""
+    a, b = _dequantize(n, n[0], _scaling(n, 1, -2)), _dequantize(n, n[3], _scaling(n, 4, -1))
+    return _quantize(n, n.emit("MatMul", a, b), _scaling(n, 6, -2), n[7].dtype)
+
+
+def _qlinear_conv(n: NodeView) -> Value:
+    """Weights may have a scale for each output channel; the bias has the product of both scales."""
+    x, by_channel = _dequantize(n, n[0], _scaling(n, 1, 1)), _scaling(n, 4, 0)
+    inputs = [x, _dequantize(n, n[3], by_channel)]
+    if n.has(8):
+        scales = n.emit("Multiply", n.cast(n[1], DataType.F32), n.cast(n[4], DataType.F32))
+        bias = n.emit("Multiply", n.cast(n[8], DataType.F32), n.reshape(scales, scales.shape or (1,)))
+        inputs.append(bias)
+    return _quantize(n, _convolution(n, inputs), _scaling(n, 6, 1), n[7].dtype)
+
+
+def _convolution(n: NodeView, inputs: Sequence[Value]) -> Value:
+    spatial = len(n[0].shape) - 2
+    return n.emit(
+        "Convolution", *inputs, **window(n, spatial), dilations=dilations_of(n, spatial), groups=n.attr("group", 1),
+        weights_format="OIX",
+    )  # fmt: skip
+
+
+def _integers(n: NodeView, index: int, point: int, axis: int) -> Value:
+    """An 8-bit input less its zero point, in f32."""
+    numbers = n.cast(n[index], DataType.F32)
+    if not n.has(point):
+        return numbers
+    return n.emit("Subtract", numbers, _spread(n, n[point], numbers, _Scaling(n[point], None, axis)))
+
+
+def _matmul_integer(n: NodeView) -> Value:
+    a, b = _integers(n, 0, 2, -2), _integers(n, 1, 3, -1)
+    inner = -2 if len(b.shape) > 1 else -1
+    return _sum_of_parts(n, a, b, a.shape[-1], (-1, inner), _EXACT_TERMS, lambda x, y: n.emit("MatMul", x, y))
+
+
+def _conv_integer(n: NodeView) -> Value:
+    x, weights = _integers(n, 0, 2, 1), _integers(n, 1, 3, 0)
+    channels, taps = weights.shape[1], int(np.prod(weights.shape[2:]))
+    most = _EXACT_TERMS // max(taps, 1)
+    n.require(most >= 1 and (n.attr("group", 1) == 1 or channels <= most), "a sum that float32 does not hold")
+    return _sum_of_parts(n, x, weights, channels, (1, 1), most, lambda a, b: _convolution(n, [a, b]))
+
+
+def _sum_of_parts(
+    n: NodeView, a: Value, b: Value, size: int, axes: tuple[int, int], most: int, product: Callable[..., Value]
+) -> Value:
+    """A product of integers, exact: parts of the axes that are summed, so short that float32 holds their sums."""
+    if size <= most:
+        return n.cast(product(a, b), DataType.S32)
+    total: Value | None = None
+    for start in range(0, size, most):
+        parts = (
+            n.emit("Slice", value, starts=[start], ends=[min(start + most, size)], axes=[axis])
+            for value, axis in zip((a, b), axes, strict=True)
+        )
+        part = n.cast(product(*parts), DataType.S32)
+        total = part if total is None else n.emit("Add", total, part)
+    assert total is not None  # size > most >= 1
+    return total
+
+
+CONVERTERS = {
+    "QuantizeLinear": _quantize_linear, "DequantizeLinear": _dequantize_linear, "QLinearMatMul": _qlinear_matmul,
+    "QLinearConv": _qlinear_conv, "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer,
+}  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphpool.typing import DataType
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,23 +15,38 @@ __all__ = ["CONVERTERS"]
 
 
 def _axes(n: NodeView) -> list[int]:
-    axes = n.ints("axes", 1)
-    n.require(bool(axes) or not n.attr("noop_with_empty_axes", 0), "no axes and noop_with_empty_axes")
-    n.require(all(n[0].shape) and bool(n[0].shape), "an empty or scalar input")
-    return axes or list(range(len(n[0].shape)))
+    """Axes to reduce; none is all of them, unless the node says that it is none."""
+    axes = n.ints("axes", 1) or []
+    keeps_all = not axes and n.attr("noop_with_empty_axes", 0)
+    return [] if keeps_all else axes or list(range(len(n[0].shape)))
 
 
 def _reduce(n: NodeView, kind: str, value: Value, keep: bool | None = None) -> Value:
-    keep = bool(n.attr("keepdims", 1)) if keep is None else keep
-    return n.emit(kind, value, axes=_axes(n), keep_dims=keep)
+    """The reduction; of no axis, and of a scalar, it is that of single elements."""
+    keep, axes = bool(n.attr("keepdims", 1)) if keep is None else keep, _axes(n)
+    if axes:
+        return n.emit(kind, value, axes=axes, keep_dims=keep)
+    column = n.emit(kind, n.reshape(value, (*value.shape, 1)), axes=[-1], keep_dims=False)
+    return n.reshape(column, value.shape)
 
 
 def _plain(kind: str) -> Callable[[NodeView], Value]:
     return lambda n: _reduce(n, kind, n[0])
 
 
+def _extreme(kind: str) -> Callable[[NodeView], Value]:
+    """Largest or smallest element; of truth values by way of 0 and 1."""
+
+    def convert(n: NodeView) -> Value:
+        if n[0].dtype is not DataType.BOOLEAN:
+            return _reduce(n, kind, n[0])
+        return n.cast(_reduce(n, kind, n.cast(n[0], DataType.U8)), DataType.BOOLEAN)
+
+    return convert
+
+
 def _sum_square(n: NodeView) -> Value:
-    return _reduce(n, "ReduceSum", n.emit("Square", n[0]))
+    return _reduce(n, "ReduceSum", n.emit("Multiply", n[0], n[0]))
 
 
 def _log_sum(n: NodeView) -> Value:
@@ -44,7 +61,7 @@ def _log_sum_exp(n: NodeView) -> Value:
 
 
 CONVERTERS = {
-    **{kind: _plain(kind) for kind in ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-                                       "ReduceSum")},
+    **{kind: _plain(kind) for kind in ("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum")},
+    **{kind: _extreme(kind) for kind in ("ReduceMax", "ReduceMin")},
     "ReduceSumSquare": _sum_square, "ReduceLogSum": _log_sum, "ReduceLogSumExp": _log_sum_exp,
 }  # fmt: skip

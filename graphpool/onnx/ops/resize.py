@@ -1,77 +1,247 @@
-"""Interpolation."""
+"""Interpolation: by our own op where that has the mode, else axis by axis.
+
+Every mode is separable. Along an axis, nearest elements are picked by Gather, and weighted sums of neighbours are a
+product with a matrix that is known (Keys, 1981, for the cubic weights).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from graphpool.typing import DataType
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from graphpool.onnx.build import NodeView, Value
 
 __all__ = ["CONVERTERS"]
 
+_FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
+_Array: TypeAlias = "np.ndarray[Any, Any]"
+_ROUNDING: dict[str, Callable[[_Array], _Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5), "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor, "ceil": np.ceil,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of the tensor: sizes before and after, and the part of it that is resized."""
+
+    number: int
+    size: int
+    target: int
+    scale: float
+    start: float = 0.0
+    stop: float = 1.0
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether anything changes along the axis."""
+        return self.target != self.size or self.scale != 1 or (self.start, self.stop) != (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How a node interpolates; names and defaults are those of ONNX's Resize."""
+
+    mode: str = "nearest"
+    coordinates: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    extrapolation_value: float = 0.0
+
+    def places(self, axis: _Axis) -> _Array:
+        """Where in the input each element of the output lies (ONNX specification, coordinate_transformation_mode)."""
+        x, length = np.arange(axis.target, dtype=np.float64), axis.scale * axis.size
+        if self.coordinates == "asymmetric":
+            return x / axis.scale
+        if self.coordinates == "align_corners":
+            return x * (axis.size - 1) / (length - 1) if length != 1 else np.zeros_like(x)
+        if self.coordinates == "tf_crop_and_resize":
+            span = (axis.stop - axis.start) * (axis.size - 1)
+            return axis.start * (axis.size - 1) + (x * span / (length - 1) if length > 1 else span / 2 + 0 * x)
+        centred = (x + 0.5) / axis.scale - 0.5
+        if self.coordinates == "half_pixel_symmetric":
+            return centred + axis.size / 2 * (1 - axis.target / length)
+        return np.zeros_like(x) if self.coordinates == "pytorch_half_pixel" and length <= 1 else centred
+
+    def is_outside(self, axis: _Axis) -> _Array:
+        """Which elements of the output are extrapolated."""
+        x = self.places(axis)
+        crops = self.coordinates == "tf_crop_and_resize"
+        return ((x < 0) | (x > axis.size - 1)) if crops else np.zeros(x.shape, bool)
+
+    def indices(self, axis: _Axis) -> _Array:
+        """The nearest element of the input for each one of the output."""
+        return np.clip(_ROUNDING[self.nearest_mode](self.places(axis)), 0, axis.size - 1).astype(np.int64)
+
+    def matrix(self, axis: _Axis) -> _Array:
+        """Weights of the input's elements (columns) in the output's (rows); rows of extrapolated ones are 0."""
+        squeeze = min(axis.scale, 1.0) if self.antialias else 1.0
+        reach = int(np.ceil((2 if self.mode == "cubic" else 1) / squeeze))
+        x = self.places(axis)
+        taps = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
+        weights = self._kernel(np.abs(taps - x[:, None]) * squeeze)
+        if self.exclude_outside:
+            weights[(taps < 0) | (taps >= axis.size)] = 0
+        total = weights.sum(axis=1, keepdims=True)
+        if self.antialias or self.exclude_outside:
+            weights = weights / np.where(total == 0, 1, total)
+        weights[self.is_outside(axis)] = 0
+        matrix = np.zeros((axis.target, axis.size))
+        rows = np.broadcast_to(np.arange(axis.target)[:, None], taps.shape)
+        np.add.at(matrix, (rows, np.clip(taps, 0, axis.size - 1)), weights)
+        return matrix
+
+    def _kernel(self, t: _Array) -> _Array:
+        """Weight of an element at distance t."""
+        if self.mode == "linear":
+            return np.asarray(np.maximum(1 - t, 0))
+        a = self.cubic_coeff_a
+        near = ((a + 2) * t - (a + 3)) * t * t + 1
+        far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+        return np.asarray(np.where(t <= 1, near, np.where(t < 2, far, 0.0)))
+
+
+# ---- nodes
+
 
 def _resize(n: NodeView) -> Value:
-    """Resize by half pixels or aligned corners; what has other coordinates is refused."""
-    spatial = len(n[0].shape) - 2
-    n.require(spatial in (1, 2, 3), "not 3-D to 5-D")
-    n.require(n.opset >= 11 and not n.attr("antialias", 0), "an old opset, or antialiasing")
-    n.require(n.attr("keep_aspect_ratio_policy", "stretch") == "stretch", "a kept aspect ratio")
-    scales, sizes = _given(n, 2), _given(n, 3)
-    mode = n.attr("mode", "nearest")
-    coordinates = n.attr("coordinate_transformation_mode", "half_pixel")
-    if mode == "nearest":
-        _check_nearest(n, coordinates, scales, sizes)
-        coordinates = "half_pixel"
-    whole = not scales or all(
-        float(dim * scale).is_integer() for dim, scale in zip(n[0].shape[2:], scales, strict=True)
-    )
-    n.require(whole, "a scale that is not the ratio of the sizes, which ours takes")
-    n.require(mode in ("nearest", "linear") and coordinates in ("half_pixel", "align_corners"), f"{mode} {coordinates}")
-    target = {"sizes": [int(size) for size in sizes]} if sizes else {"scales": scales}
-    return n.emit(
-        "Interpolate", n[0], mode=mode, coordinate_transformation_mode=coordinates, data_format="NCX", **target
-    )
-
-
-def _given(n: NodeView, index: int) -> list[Any]:
-    """Scales or sizes of the spatial dimensions; the others must stay as they are."""
-    if not n.has(index) or not n[index].shape or n[index].shape[0] == 0:
-        return []
-    shape, values = n[0].shape, n.known(index).tolist()
-    axes = [axis % len(shape) for axis in n.attr("axes") or range(len(shape))]
-    unchanged = [1.0] * len(shape) if index == 2 else list(shape)
-    full = list(unchanged)
-    for axis, value in zip(axes, values, strict=True):
-        full[axis] = value
-    n.require(full[:2] == unchanged[:2], "batch or channels are resized")
-    return full[2:]
-
-
-def _check_nearest(n: NodeView, coordinates: str, scales: list[Any], sizes: list[Any]) -> None:
-    """Half pixels without ties, which ours rounds up; flooring whole multiples picks the same elements."""
-    rounding = n.attr("nearest_mode", "round_prefer_floor")
-    if coordinates == "half_pixel" and rounding.startswith("round_prefer"):
-        for k, dim in enumerate(n[0].shape[2:]):
-            scale = scales[k] if scales else sizes[k] / dim
-            points = (np.arange(int(dim * scale)) + 0.5) / scale - 0.5
-            n.require(not np.any(np.abs(points % 1 - 0.5) < 1e-6), "a point lies between two elements")
-        return
-    whole = bool(scales) and all(scale >= 1 and scale == int(scale) for scale in scales)
-    n.require(coordinates == "asymmetric" and rounding == "floor" and whole, f"{coordinates} {rounding}")
+    """Resize; before opset 11 it was Upsample."""
+    if n.opset < 11:
+        return _upsample(n)
+    options = _Options(
+        n.attr("mode", "nearest"), n.attr("coordinate_transformation_mode", "half_pixel"),
+        n.attr("nearest_mode", "round_prefer_floor"), n.attr("cubic_coeff_a", -0.75),
+        bool(n.attr("exclude_outside", 0)), bool(n.attr("antialias", 0)), n.attr("extrapolation_value", 0.0),
+    )  # fmt: skip
+    scales, sizes = ([] if not n.has(k) else n.known(k).reshape(-1).tolist() for k in (2, 3))
+    axes = [axis % len(n[0].shape) for axis in n.attr("axes") or range(len(n[0].shape))]
+    if sizes:
+        resized = _by_sizes(n, axes, sizes)
+    else:
+        n.require(len(scales) == len(axes), "neither scales nor sizes")
+        resized = _by_scales(n, axes, scales)
+    if options.coordinates == "tf_crop_and_resize":
+        roi = n.known(1).reshape(2, -1).tolist()
+        resized = [
+            _Axis(axis.number, axis.size, axis.target, axis.scale, *ends)
+            for axis, *ends in zip(resized, *roi, strict=True)
+        ]
+    return _interpolate(n, [axis for axis in resized if axis.is_resized], options)
 
 
 def _upsample(n: NodeView) -> Value:
-    """Old form of Resize: floored coordinates without half pixels."""
-    n.require(n.attr("mode", "nearest") == "nearest" and n.opset >= 7, "only nearest is the same as ours")
+    """Coordinates without half pixels, floored for the nearest element."""
     scales = n.attr("scales") or n.known(1).tolist()
-    n.require(all(scale >= 1 and scale == int(scale) for scale in scales), "scales are no whole multiples")
-    n.require(list(scales[:2]) == [1, 1] and 3 <= len(scales) <= 5, "batch or channels are resized")
+    options = _Options(n.attr("mode", "nearest"), "asymmetric", "floor")
+    resized = _by_scales(n, list(range(len(n[0].shape))), scales)
+    return _interpolate(n, [axis for axis in resized if axis.is_resized], options)
+
+
+def _by_scales(n: NodeView, axes: list[int], scales: list[float]) -> list[_Axis]:
+    sizes = [n[0].shape[axis] for axis in axes]
+    return [
+        _Axis(axis, size, int(np.floor(size * scale)), scale)
+        for axis, size, scale in zip(axes, sizes, scales, strict=True)
+    ]
+
+
+def _by_sizes(n: NodeView, axes: list[int], targets: list[int]) -> list[_Axis]:
+    """Sizes as given, or the largest or smallest ones of the input's aspect ratio within or around them."""
+    sizes, policy = [n[0].shape[axis] for axis in axes], n.attr("keep_aspect_ratio_policy", "stretch")
+    n.require(all(sizes), "an empty input")
+    scales = [target / size for target, size in zip(targets, sizes, strict=True)]
+    if policy != "stretch":
+        scales = [min(scales) if policy == "not_larger" else max(scales)] * len(scales)
+        targets = [int(size * scale + 0.5) for size, scale in zip(sizes, scales, strict=True)]
+    given = zip(axes, sizes, targets, scales, strict=True)
+    return [_Axis(axis, size, int(target), scale) for axis, size, target, scale in given]
+
+
+# ---- in our ops
+
+
+def _interpolate(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
+    n.require(options.mode in ("nearest", "linear", "cubic"), f"mode {options.mode}")
+    n.require(n[0].dtype in _FLOATS or options.mode == "nearest", "integers between their elements")
+    if not axes:
+        return n[0]
+    if n[0].dtype in _FLOATS and _is_one_op(n, axes, options):
+        return _whole(n, axes, options)
+    if options.mode == "nearest":
+        return _along_axes_nearest(n, axes, options)
+    return _along_axes_weighted(n, axes, options)
+
+
+def _is_one_op(n: NodeView, axes: list[_Axis], options: _Options) -> bool:
+    """Whether Interpolate does the same: half pixels or aligned corners of spatial axes, no ties of the nearest."""
+    if not 3 <= len(n[0].shape) <= 5 or min(axis.number for axis in axes) < 2:
+        return False
+    if any(axis.size * axis.scale != axis.target for axis in axes):
+        return False
+    if options.mode == "nearest":
+        return all(np.array_equal(options.indices(axis), _half_pixel_indices(axis)) for axis in axes)
+    shrinks = options.antialias and any(axis.scale < 1 for axis in axes)
+    is_known = options.coordinates in ("half_pixel", "align_corners")
+    return options.mode == "linear" and is_known and not shrinks and not options.exclude_outside
+
+
+def _half_pixel_indices(axis: _Axis) -> _Array:
+    """The elements that Interpolate takes: ties round up."""
+    return _Options(nearest_mode="round_prefer_ceil").indices(axis)
+
+
+def _whole(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
+    sizes = list(n[0].shape[2:])
+    for axis in axes:
+        sizes[axis.number - 2] = axis.target
+    coordinates = "half_pixel" if options.mode == "nearest" else options.coordinates
     return n.emit(
-        "Interpolate", n[0], mode="nearest", coordinate_transformation_mode="half_pixel", data_format="NCX",
-        scales=[float(scale) for scale in scales[2:]],
+        "Interpolate", n[0], mode=options.mode, coordinate_transformation_mode=coordinates, data_format="NCX",
+        sizes=sizes,
     )  # fmt: skip
+
+
+def _along_axes_nearest(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:
+    n.require(options.coordinates != "tf_crop_and_resize", "extrapolation of the nearest element")
+    value = n[0]
+    for axis in axes:
+        indices = n.builder.literal(options.indices(axis), DataType.S64)
+        value = n.emit("Gather", value, indices, axis=axis.number)
+    return value
+
+
+def _along_axes_weighted(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:
+    value = n.cast(n[0], DataType.F32)
+    outside = np.zeros((), bool)
+    for axis in axes:
+        value = _weigh(n, value, axis, options.matrix(axis))
+        across = [-1 if k == axis.number else 1 for k in range(len(value.shape))]
+        outside = outside | options.is_outside(axis).reshape(across)
+    if outside.any() and options.extrapolation_value:
+        value = n.emit("Add", value, n.literal(outside * options.extrapolation_value, value))
+    return n.cast(value, n[0].dtype)
+
+
+def _weigh(n: NodeView, value: Value, axis: _Axis, matrix: _Array) -> Value:
+    """Weighted sums along an axis: the matrix times the slices (axis, everything behind it)."""
+    shape, k = value.shape, axis.number
+    before, behind = prod(shape[:k]), prod(shape[k + 1 :])
+    if behind == 1:
+        rows = n.reshape(value, (before, axis.size))
+        result = n.emit("MatMul", rows, n.literal(matrix, value), transpose_b=True)
+    else:
+        result = n.emit("MatMul", n.literal(matrix, value), n.reshape(value, (before, axis.size, behind)))
+    return n.reshape(result, (*shape[:k], axis.target, *shape[k + 1 :]))
 
 
 CONVERTERS = {"Resize": _resize, "Upsample": _upsample}

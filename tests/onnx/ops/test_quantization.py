@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
-from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
+import graphpool as gp
+from tests.helpers.onnx_models import assert_close, check_against_evaluator, node_model, random_array
 
 X = random_array((3, 4, 5)) * 4
 
@@ -29,7 +32,73 @@ def test_a_quantised_weight_is_not_folded():
     assert check_against_evaluator(model, {}) == 0
 
 
-def test_blocks_are_left_to_the_host():
-    scale = np.abs(random_array((3, 2, 5), seed=1)) + 0.1
-    model = node_model("QuantizeLinear", [X, scale, np.zeros((3, 2, 5), "int8")], axis=1, block_size=2)
-    assert check_against_evaluator(*model) == 1
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_blocks(is_constant):
+    scale = np.abs(random_array((3, 2, 5), seed=1)) + np.float32(0.1)
+    point = random_array((3, 2, 5), "int8", seed=2)
+    options = {"axis": 1, "block_size": 2, "constants": {1, 2} if is_constant else ()}
+    assert check_against_evaluator(*node_model("QuantizeLinear", [X, scale, point], **options)) == 0
+    q = random_array((3, 4, 5), "int8", seed=3)
+    assert check_against_evaluator(*node_model("DequantizeLinear", [q, scale, point], **options)) == 0
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16"])
+def test_sixteen_bits(dtype):
+    inputs = [X * 1000, np.float32(0.03), np.array(7, dtype)]
+    assert check_against_evaluator(*node_model("QuantizeLinear", inputs)) == 0
+
+
+def test_the_quotient_is_rounded_before_the_zero_point_is_added():
+    x = np.array([0.5, 1.5, 2.5, -0.5, -1.5], "float32")
+    inputs = [x, np.float32(1), np.array(7, "uint8")]
+    assert check_against_evaluator(*node_model("QuantizeLinear", inputs)) == 0
+    assert check_against_evaluator(*node_model("QuantizeLinear", inputs, constants={1, 2})) == 0
+
+
+def test_dynamic_quantisation():
+    assert check_against_evaluator(*node_model("DynamicQuantizeLinear", [X], noutputs=3)) == 0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_product_of_quantised_matrices(dtype):
+    a, b = random_array((2, 3, 4), dtype), random_array((4, 5), dtype, seed=1)
+    scales = [np.float32(0.1), np.abs(random_array((5,), seed=2)) + np.float32(0.1), np.float32(0.5)]
+    points = [np.array(2, dtype), random_array((5,), dtype, seed=3), np.array(3, dtype)]
+    inputs = [a, scales[0], points[0], b, scales[1], points[1], scales[2], points[2]]
+    assert check_against_evaluator(*node_model("QLinearMatMul", inputs)) == 0
+
+
+def test_a_quantised_convolution_with_a_scale_for_each_channel():
+    x, weights = random_array((1, 2, 6, 6), "uint8"), random_array((4, 2, 3, 3), "int8", seed=1)
+    scale = np.abs(random_array((4,), seed=2)) + np.float32(0.1)
+    bias = random_array((4,), "int32", seed=3)
+    inputs = [x, np.float32(0.5), np.uint8(1), weights, scale, np.zeros(4, "int8"), np.float32(2), np.uint8(9), bias]
+    inputs = [np.asarray(value) for value in inputs]
+    _, s, _, _, ws, _, ys, yz, b = (value.astype("float64") for value in inputs)
+    [sums] = ReferenceEvaluator(node_model("ConvInteger", [x, weights, inputs[2]])[0]).run(
+        None, {"x0": x, "x1": weights, "x2": inputs[2]}
+    )
+    expected = np.clip(np.round((sums + b[:, None, None]) * (s * ws)[:, None, None] / ys) + yz, 0, 255)
+    assert_close(run_node("QLinearConv", inputs, "uint8", 4), expected.astype("uint8"))
+
+
+def test_long_sums_of_integers_are_exact():
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(200, 256, shape).astype("uint8") for shape in ((3, 700), (700, 4)))
+    expected = a.astype("int64") @ (b.astype("int64") - 1)
+    assert_close(run_node("MatMulInteger", [a, b, None, np.array(1, "uint8")], "int32", 2), expected.astype("int32"))
+
+
+def run_node(kind, inputs, dtype, rank):
+    """The node on graphpool without a host."""
+    names = ["" if value is None else f"x{k}" for k, value in enumerate(inputs)]
+    given = {name: value for name, value in zip(names, inputs, strict=True) if name}
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in given.items()
+    ]
+    result = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [None] * rank)
+    graph = helper.make_graph([helper.make_node(kind, names, ["y"])], "node", infos, [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        return loaded.run(given)["y"]

@@ -23,7 +23,18 @@ def test_axes_as_an_attribute(kind):
 
 def test_no_axes_may_mean_no_reduction():
     model = node_model("ReduceSum", [X, np.array([], "int64")], constants={1}, noop_with_empty_axes=1)
-    assert check_against_evaluator(*model) == 1
+    assert check_against_evaluator(*model) == 0
+
+
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceL2"])
+def test_a_reduction_of_nothing(kind):
+    inputs = [np.zeros((2, 0, 4), "float32"), np.array([1], "int64")]
+    assert check_against_evaluator(*node_model(kind, inputs)) == 0
+
+
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin"])
+def test_extremes_of_truth_values(kind):
+    assert check_against_evaluator(*node_model(kind, [X > 1, np.array([1], "int64")])) == 0
 
 
 def test_a_sum_of_exponentials_does_not_overflow():

@@ -27,18 +27,46 @@ def test_aligned_corners():
 @pytest.mark.parametrize(("attributes", "hosted"), [
     ({}, 0),
     ({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, 0),
-    ({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}, 1),
+    ({"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}, 0),
 ])  # fmt: skip
 def test_nearest(attributes, hosted):
     assert check_against_evaluator(*resize(scales=[1, 1, 2, 3], mode="nearest", **attributes)) == hosted
 
 
-def test_ties_between_two_elements_are_left_to_the_host():
-    assert check_against_evaluator(*resize(scales=[1, 1, 0.5, 0.5], mode="nearest")) == 1
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@pytest.mark.parametrize("size", [{"scales": [1, 1, 0.5, 0.5]}, {"sizes": [1, 2, 7, 5]}, {"scales": [1, 2, 0.6, 1.7]}])
+def test_ties_between_two_elements(rounding, size):
+    assert check_against_evaluator(*resize(mode="nearest", nearest_mode=rounding, **size)) == 0
 
 
-def test_cubic_is_left_to_the_host():
-    assert check_against_evaluator(*resize(scales=[1, 1, 2, 2], mode="cubic")) == 1
+@pytest.mark.parametrize("coordinates", [
+    "half_pixel", "half_pixel_symmetric", "align_corners", "asymmetric", "pytorch_half_pixel",
+])  # fmt: skip
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("size", [{"scales": [1, 1, 2, 0.4]}, {"sizes": [1, 2, 3, 11]}, {"scales": [2, 1, 1, 1.3]}])
+def test_weighted(coordinates, mode, size):
+    assert check_against_evaluator(*resize(mode=mode, coordinate_transformation_mode=coordinates, **size)) == 0
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("exclude", [0, 1])
+def test_antialiasing(mode, exclude):
+    options = {"antialias": 1, "exclude_outside": exclude}
+    assert check_against_evaluator(*resize(mode=mode, scales=[1, 1, 0.5, 0.3], **options)) == 0
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_a_kept_aspect_ratio(policy):
+    assert (
+        check_against_evaluator(*resize(mode="cubic", sizes=[9, 8], axes=[3, 2], keep_aspect_ratio_policy=policy)) == 0
+    )
+
+
+def test_a_cropped_part_with_values_outside():
+    roi = np.array([0, 0, -0.2, 0.3, 1, 1, 0.7, 1.4], "float32")
+    sizes = np.array([1, 2, 5, 3], "int64")
+    options = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 3.5}
+    assert check_against_evaluator(*node_model("Resize", [X, roi, None, sizes], opset=19, **options)) == 0
 
 
 def test_upsample():

@@ -64,28 +64,3 @@ def run_node(node, inputs, channels):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with gp.onnx.load(model, fallback=False) as loaded:
         return loaded.run(inputs)["y"]
-
-
-@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
-@pytest.mark.parametrize("attributes", [
-    {}, {"strides": [2, 2]}, {"pads": [1, 1, 1, 1]}, {"strides": [2, 2], "ceil_mode": 1},
-    {"auto_pad": "SAME_UPPER"}, {"strides": [3, 2], "auto_pad": "SAME_LOWER"},
-])  # fmt: skip
-def test_pool(kind, attributes):
-    assert check_against_evaluator(*node_model(kind, [X], kernel_shape=[3, 2], **attributes)) == 0
-
-
-def test_mean_over_padding_too():
-    model = node_model("AveragePool", [X], kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
-    assert check_against_evaluator(*model) == 0
-
-
-@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
-def test_no_window_starts_behind_the_input(kind):
-    x = random_array((1, 1, 2, 2))
-    assert check_against_evaluator(*node_model(kind, [x], kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1)) == 0
-
-
-@pytest.mark.parametrize("kind", ["GlobalAveragePool", "GlobalMaxPool"])
-def test_global_pool(kind):
-    assert check_against_evaluator(*node_model(kind, [X])) == 0

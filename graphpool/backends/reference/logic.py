@@ -1,0 +1,50 @@
+"""Extension kinds of two tensors that broadcast: comparisons, logic, bits, remainders, powers.
+
+Any comparison with NaN is false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .registry import Array, Attrs, reference
+
+
+def _function(kind: str, function: Callable[[Array, Array], Array]) -> None:
+    """Register `function(src_0, src_1)` as the meaning of `kind`."""
+
+    @reference(kind)
+    def evaluate_function(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+        return np.asarray(function(src_0, src_1))
+
+
+_function("And", np.logical_and)
+_function("BitwiseAnd", np.bitwise_and)
+_function("BitwiseOr", np.bitwise_or)
+_function("BitwiseXor", np.bitwise_xor)
+_function("Equal", np.equal)
+_function("Greater", np.greater)
+_function("Less", np.less)
+_function("LessEqual", np.less_equal)
+_function("Or", np.logical_or)
+_function("Xor", np.logical_xor)
+
+
+@reference("BitShift")
+def _bit_shift(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    """To the right copies of the sign come in; by 64 places or more, or a negative number, nothing else is left."""
+    return np.left_shift(src_0, src_1) if attrs["direction"] == "LEFT" else np.right_shift(src_0, src_1)
+
+
+@reference("Mod")
+def _mod(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    return np.fmod(src_0, src_1) if attrs["fmod"] else np.remainder(src_0, src_1)
+
+
+@reference("Power")
+def _power(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    """In float64; of integers without its fraction."""
+    result = np.power(src_0.astype(np.float64), src_1.astype(np.float64))
+    return result if src_0.dtype.kind == "f" else np.trunc(result)

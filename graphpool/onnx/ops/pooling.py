@@ -1,0 +1,166 @@
+"""Pooling: maxima, means, sums and norms of windows, over space and over channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool.typing import DataType
+
+from .window import dilations_of, window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphpool.onnx.build import NodeView, Value
+
+__all__ = ["CONVERTERS"]
+
+_BYTES = (DataType.U8, DataType.S8)
+
+
+def _max_pool(n: NodeView) -> Value:
+    """Maxima; those of bytes by way of f32, which holds them all."""
+    n.require(n.used_outputs < 2, "the indices are read")
+    kernel = list(n.attr("kernel_shape"))
+    dilations = dilations_of(n, len(kernel))
+    source = n.cast(n[0], DataType.F32) if n[0].dtype in _BYTES else n[0]
+    result = n.emit(
+        "MaxPool", source, kernel=kernel, rounding_type=_rounding(n, kernel, dilations), dilations=dilations,
+        **window(n, len(kernel)),
+    )  # fmt: skip
+    return n.cast(result, n[0].dtype)
+
+
+def _average_pool(n: NodeView) -> Value:
+    kernel = list(n.attr("kernel_shape"))
+    if max(dilations_of(n, len(kernel))) > 1:
+        return _dilated_mean(n, kernel)
+    return n.emit(
+        "AvgPool", n[0], kernel=kernel, rounding_type=_rounding(n, kernel, [1] * len(kernel)),
+        exclude_pad=not n.attr("count_include_pad", 0), **window(n, len(kernel)),
+    )  # fmt: skip
+
+
+def _dilated_mean(n: NodeView, kernel: list[int]) -> Value:
+    """Sums of windows by the numbers of elements in them, which are known."""
+    axes = _axes(n, kernel)
+    includes_pads = bool(n.attr("count_include_pad", 0))
+    counts = np.ones(())
+    for axis in axes:
+        counts = np.multiply.outer(counts, axis.counts(includes_pads))
+    total = _window_sums(n, n[0], axes)
+    return n.emit("Divide", total, n.literal(counts[None, None], total))
+
+
+def _lp_pool(n: NodeView) -> Value:
+    """The p-th root of sums of p-th powers."""
+    p = n.attr("p", 2)
+    size = n.emit("Abs", n[0])
+    powers = size if p == 1 else n.emit("Square", size) if p == 2 else n.emit("Pow", size, beta=p)
+    total = _window_sums(n, powers, _axes(n, list(n.attr("kernel_shape"))))
+    return total if p == 1 else n.emit("Sqrt", total) if p == 2 else n.emit("Pow", total, beta=1 / p)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Windows along one spatial axis."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+    count: int
+    """Positions of the window."""
+
+    @property
+    def needed_end(self) -> int:
+        """Pad behind the input with which a convolution has as many positions."""
+        reach = (self.count - 1) * self.stride + self.dilation * (self.kernel - 1) + 1
+        return max(reach - self.size - self.begin, 0)
+
+    def counts(self, includes_pads: bool) -> np.ndarray[Any, Any]:
+        """Elements in each window: of the input, or of the input and its pads."""
+        starts = np.arange(self.count)[:, None] * self.stride - self.begin
+        places = starts + np.arange(self.kernel) * self.dilation
+        low, high = (-self.begin, self.size + self.end) if includes_pads else (0, self.size)
+        return np.asarray(np.sum((places >= low) & (places < high), axis=1))
+
+
+def _axes(n: NodeView, kernel: list[int]) -> list[_Axis]:
+    """The windows of a pooling node along each axis."""
+    options, dilations, rounds_up = window(n, len(kernel)), dilations_of(n, len(kernel)), bool(n.attr("ceil_mode", 0))
+    found = []
+    for k, size in enumerate(n[0].shape[2:]):
+        stride, begin, end = options["strides"][k], options["pads_begin"][k], options["pads_end"][k]
+        extent = dilations[k] * (kernel[k] - 1) + 1
+        if options["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
+            count = -(-size // stride)
+            total = max((count - 1) * stride + extent - size, 0)
+            begin = total // 2 if options["auto_pad"] == "SAME_UPPER" else total - total // 2
+            end = total - begin
+        else:
+            count, rest = divmod(size + begin + end - extent, stride)
+            # a window that would start behind the input and its first pad is left out
+            count += 2 if rest and rounds_up and (count + 1) * stride < size + begin else 1
+        found.append(_Axis(size, kernel[k], stride, dilations[k], begin, end, count))
+    return found
+
+
+def _window_sums(n: NodeView, value: Value, axes: list[_Axis]) -> Value:
+    """Sums over windows: a convolution of each channel with ones."""
+    channels = value.shape[1]
+    ones = n.literal(np.ones((channels, 1, *(axis.kernel for axis in axes))), value)
+    return n.emit(
+        "Convolution", value, ones, strides=[axis.stride for axis in axes], pads_begin=[axis.begin for axis in axes],
+        pads_end=[axis.needed_end for axis in axes], dilations=[axis.dilation for axis in axes], groups=channels,
+        data_format="NCX", weights_format="OIX",
+    )  # fmt: skip
+
+
+def _rounding(n: NodeView, kernel: list[int], dilations: list[int]) -> str:
+    """How our op has to round: ONNX rounds up, but leaves out a window that would start behind the input."""
+    if not n.attr("ceil_mode", 0):
+        return "floor"
+    options, needed = window(n, len(kernel)), set()
+    for k, size in enumerate(n[0].shape[2:]):
+        begin, end, stride = options["pads_begin"][k], options["pads_end"][k], options["strides"][k]
+        last, rest = divmod(size + begin + end - dilations[k] * (kernel[k] - 1) - 1, stride)
+        if rest:
+            needed.add("ceil" if (last + 1) * stride < size + begin else "floor")
+    n.require(len(needed) < 2, "one dimension rounds up and another one down")
+    return needed.pop() if needed else "floor"
+
+
+def _lrn(n: NodeView) -> Value:
+    """X / (bias + alpha * mean of the squares of neighbouring channels) ^ beta: a mean pool along the channels."""
+    batch, channels, *space = n[0].shape
+    size = n.attr("size")
+    squares = n.reshape(n.emit("Square", n[0]), (batch, 1, channels, prod(space)))
+    means = n.emit(
+        "AvgPool", squares, kernel=[size, 1], strides=[1, 1], pads_begin=[(size - 1) // 2, 0], pads_end=[size // 2, 0],
+        exclude_pad=False, rounding_type="floor", data_format="NCX",
+    )  # fmt: skip
+    scaled = n.emit("Multiply", n.reshape(means, n[0].shape), n.literal(n.attr("alpha", 1e-4), n[0]))
+    base = n.emit("Add", scaled, n.literal(n.attr("bias", 1.0), n[0]))
+    return n.emit("Multiply", n[0], n.emit("Pow", base, beta=-n.attr("beta", 0.75)))
+
+
+def _global(kind: str) -> Callable[[NodeView], Value]:
+    return lambda n: n.emit(kind, n[0], axes=list(range(2, len(n[0].shape))), keep_dims=True)
+
+
+def _global_lp(n: NodeView) -> Value:
+    n.require(n.attr("p", 2) in (1, 2), "p is neither 1 nor 2")
+    return _global(f"ReduceL{n.attr('p', 2)}")(n)
+
+
+CONVERTERS = {
+    "MaxPool": _max_pool, "AveragePool": _average_pool, "LpPool": _lp_pool, "LRN": _lrn,
+    "GlobalAveragePool": _global("ReduceMean"), "GlobalMaxPool": _global("ReduceMax"), "GlobalLpPool": _global_lp,
+}  # fmt: skip

@@ -1,0 +1,312 @@
+"""One pass over a model's nodes for given input shapes: each is folded, converted, replaced by others, or left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper, shape_inference
+
+from graphpool.errors import GraphpoolError, InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.runtime.model_form import ModelForm
+
+from .build import GraphBuilder, NodeView, NotConvertible, Value
+from .control import CONTROL_FLOW
+from .host import make_host_function
+from .inline import Scope, enter_nodes, function_nodes, names_read
+from .ops import CONVERTERS
+from .source import captured_names
+from .types import data_type, make_type, static_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from onnx import NodeProto
+
+    from graphpool.graph import LogicalTensor
+    from graphpool.runtime.model_form import HostFunction
+
+    from .inline import Path
+    from .specialise import Specialiser
+
+__all__ = ["Walk"]
+
+_RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+                     "RandomUniformLike", "Dropout"})  # fmt: skip
+_KEPT = _RANDOM | {"DequantizeLinear"}
+"""Ops that are not computed ahead: random ones, and those that would blow a quantised weight up."""
+_SMALL = 1024
+
+
+class Walk:
+    """One pass over the nodes.
+
+    Parameters
+    ----------
+    owner : Specialiser
+    shapes, contents : mapping of str to value
+        As for `Specialiser.__call__`.
+
+    Attributes
+    ----------
+    builder : GraphBuilder
+    scope : Scope
+        What is walked now.
+    """
+
+    def __init__(self, owner: Specialiser, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
+        self._owner = owner
+        self._source = owner.source
+        self._host: dict[int, HostFunction] = {}
+        self._precomputed: list[str] = []
+        self._may_call_host = owner.fallback
+        self._inputs: dict[str, LogicalTensor] = {}
+        self.builder = GraphBuilder(owner.static_ids)
+        values = {name: Value(content=value.content, is_static=True) for name, value in owner.constants.items()}
+        outputs = tuple(port.name for port in self._source.outputs)
+        self.scope = Scope(owner.nodes, values, outputs, names_read(owner.nodes, outputs), ())
+        for port in self._source.inputs:
+            values[port.name] = self._input(port.name, port.dtype, shapes[port.name], contents.get(port.name))
+
+    def _input(self, name: str, dtype: Any, shape: Any, content: Any) -> Value:
+        if content is not None:
+            return Value(content=content.copy(), from_inputs=True)
+        tensor = self._inputs[name] = self.builder.new_tensor(dtype, shape)
+        plain = dtype is not None and shape is not None
+        return Value(make_type(dtype, shape) if plain else self._source.input_types[name], tensor)
+
+    def form(self) -> ModelForm:
+        """The result of the pass over the model's own nodes."""
+        values = dict(zip(self.scope.outputs, self.run(self.scope), strict=True))
+        outputs = {name: self._output_tensor(value) for name, value in values.items()}
+        written = {t.id for op in self.builder.ops for t in op.outputs}
+        graph = self.builder.finish([t for t in {t.id: t for t in outputs.values()}.values() if t.id in written])
+        return ModelForm(
+            graph,
+            self.builder.constants,
+            {name: tensor.id for name, tensor in self._inputs.items()},
+            {name: tensor.id for name, tensor in outputs.items()},
+            self._host,
+            tuple(self._precomputed),
+        )
+
+    def _output_tensor(self, value: Value) -> LogicalTensor:
+        if value.tensor is None and not value.is_plain:
+            value.tensor = self.builder.new_tensor(None, None)
+            self.builder.constants[value.tensor.id] = value.content
+        return self.builder.tensor(value)
+
+    def run(self, scope: Scope) -> list[Value]:
+        """Walk the nodes of a scope; returns the values of its outputs."""
+        outer, self.scope = self.scope, scope
+        try:
+            for number, node in enumerate(scope.nodes):
+                self._convert((*scope.path, number), node)
+            return [scope.values[name] for name in scope.outputs]
+        finally:
+            self.scope = outer
+
+    def opset(self, domain: str) -> int:
+        """Version of a domain that the model asks for."""
+        return self._source.opsets.get(domain, 1)
+
+    # ---- one node
+
+    def _convert(self, path: Path, node: NodeProto) -> None:
+        values = self.scope.values
+        inputs = [values[name] if name else None for name in node.input]
+        captured = {name: values[name] for name in captured_names(node) if name in values}
+        read = [value for value in (*inputs, *captured.values()) if value is not None]
+        results = self._owner.folded.get(path) or self._follow(path, node, inputs)
+        if results is None and all(value.is_known for value in read) and node.op_type not in _KEPT:
+            results = self._fold(path, node, inputs, captured, read)
+        elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
+            results = [Value(content=_measure(node, inputs[0].shape))]
+        if results is None:
+            results = self._express(node, inputs) or self._expand(path, node, inputs)
+        if results is None:
+            results = self._leave_to_host(node, inputs, captured)
+        values.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
+
+    def _fold(
+        self,
+        path: Path,
+        node: NodeProto,
+        inputs: list[Value | None],
+        captured: Mapping[str, Value],
+        read: Sequence[Value],
+    ) -> list[Value]:
+        """Compute a node now; once and for all when its inputs never change."""
+        function = self._host_function(node, inputs, captured, [], [])
+        try:
+            contents = function([], [None] * len(_named(node.output)))
+        except Exception as error:
+            what = f"node {_label(node)!r} ({node.op_type}) cannot be computed"
+            raise InvalidArgumentError(
+                explain(what, got=f"{type(error).__name__}: {error}"), node=_label(node)
+            ) from error
+        is_static, from_inputs = (all(v.is_static for v in read), any(v.from_inputs for v in read))
+        results = iter([Value(None, None, _frozen(content), is_static, from_inputs) for content in contents])
+        found = [next(results) if name else Value() for name in node.output]
+        if is_static:
+            self._owner.folded[path] = found
+        if from_inputs:
+            self._precomputed.append(_label(node))
+        return found
+
+    def _follow(self, path: Path, node: NodeProto, inputs: list[Value | None]) -> list[Value] | None:
+        """The outputs of control flow whose course is known; None for other nodes."""
+        unroll = CONTROL_FLOW.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        return None if unroll is None else self._attempt(lambda: unroll(self, node, inputs, path))
+
+    def _express(self, node: NodeProto, inputs: list[Value | None]) -> list[Value] | None:
+        """The outputs of the node in our ops; None when it has no expression in them."""
+        converter = CONVERTERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if converter is None or not all(value is None or value.is_plain for value in inputs):
+            return None
+        used = max((k + 1 for k, name in enumerate(node.output) if name in self.scope.used), default=0)
+        view = NodeView(node, inputs, self.opset(node.domain), used, self.builder)
+        results = self._attempt(lambda: converter(view))
+        return [results] if isinstance(results, Value) else results
+
+    def _expand(self, path: Path, node: NodeProto, inputs: list[Value | None]) -> list[Value] | None:
+        """The outputs of an op that ONNX defines by other ops, if all of those have an expression in ours."""
+        if not all(value is None or value.is_plain for value in inputs):
+            return None
+        named = {name: value for name, value in zip(node.input, inputs, strict=True) if name and value is not None}
+        types = [None if value is None else make_type(value.dtype, value.shape) for value in inputs]
+        nodes = function_nodes(node, types, self._source.opsets_for(node))
+        if nodes is None:
+            return None
+        outputs = [name for name in node.output if name and name in self.scope.used]
+        text = b"".join(inner.SerializeToString(deterministic=True) for inner in nodes)
+        scope = enter_nodes(nodes, named, outputs, (*path, text))
+        allowed, self._may_call_host = self._may_call_host, False
+        try:
+            results = self._attempt(lambda: self.run(scope))
+        finally:
+            self._may_call_host = allowed
+        if results is None:
+            return None
+        found = dict(zip(outputs, results, strict=True))
+        return [found.get(name, Value()) for name in node.output]
+
+    def _attempt(self, make: Any) -> Any:
+        """What `make` returns; None, and what it added is taken back, when it says that it cannot."""
+        nops, nprecomputed = len(self.builder.ops), len(self._precomputed)
+        try:
+            return make()
+        except (NotConvertible, GraphpoolError):
+            del self.builder.ops[nops:], self._precomputed[nprecomputed:]
+            for op_id in [op_id for op_id in self._host if op_id >= nops]:
+                del self._host[op_id]
+            return None
+
+    # ---- the host
+
+    def _leave_to_host(self, node: NodeProto, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
+        label = _label(node)
+        if not self._may_call_host:
+            raise UnsupportedError(
+                explain(f"node {label!r} ({node.op_type}) is not supported", hint="load with fallback=True"),
+                node=label,
+                op_type=node.op_type,
+            )
+        results = self._infer(node, inputs, captured, label)
+        read = [value for value in (*inputs, *captured.values()) if value is not None]
+        sources = list({id(value): value for value in read if not value.is_known}.values())
+        function = self._host_function(node, inputs, captured, sources, results)
+        for value in read:
+            if value.is_known and value.is_plain:
+                self.builder.tensor(value)  # counts among the constants of the form
+        op_id = self.builder.add_wildcard(
+            [self.builder.tensor(value) for value in sources],
+            [value.tensor for value in results if value.tensor is not None],
+            label,
+        )
+        self._host[op_id] = function
+        return results
+
+    def _host_function(
+        self,
+        node: NodeProto,
+        inputs: list[Value | None],
+        captured: Mapping[str, Value],
+        sources: list[Value],
+        results: list[Value],
+    ) -> HostFunction:
+        try:
+            return make_host_function(self._source, node, inputs, captured, sources, results)
+        except Exception as error:
+            what = f"node {_label(node)!r}: nothing runs {node.op_type} of domain {node.domain or 'ai.onnx'!r}"
+            raise UnsupportedError(
+                explain(what, got=str(error).strip().splitlines()[0]), node=_label(node), op_type=node.op_type
+            ) from error
+
+    def _infer(
+        self, node: NodeProto, inputs: list[Value | None], captured: Mapping[str, Value], label: str
+    ) -> list[Value]:
+        """Outputs with types and shapes as ONNX infers them; those that it cannot infer are Python objects."""
+        named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
+        types = {name: type_ for name, value in named.items() if value and (type_ := _type_of(value)) is not None}
+        known = {n: numpy_helper.from_array(v.content, n) for n, v in named.items() if v and _is_small(v)}
+        found: Mapping[str, Any] = {}
+        if all(name in types for name in node.input if name):
+            try:
+                opsets = self._source.opsets_for(node)
+                schema = defs.get_schema(node.op_type, opsets[node.domain], node.domain)
+                imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
+                found = shape_inference.infer_node_outputs(
+                    schema, node, types, known, opset_imports=imports, ir_version=self._source.ir_version
+                )
+            except shape_inference.InferenceError as error:
+                raise InvalidShapeError(
+                    explain(f"node {label!r} ({node.op_type})", got=str(error).strip().splitlines()[-1]), node=label
+                ) from error
+            except (defs.SchemaError, onnx.checker.ValidationError):
+                found = {}
+        return [self._host_output(found.get(name)) if name else Value() for name in node.output]
+
+    def _host_output(self, type_: Any) -> Value:
+        shape = None if type_ is None else static_shape(type_)
+        dtype = None if shape is None else data_type(type_.tensor_type.elem_type)
+        return Value(type_, self.builder.new_tensor(dtype, shape))
+
+
+def _is_small(value: Value) -> bool:
+    """Whether the content may decide shapes; weights never do, and handing them to ONNX would copy them."""
+    return value.is_known and value.is_plain and value.content.size <= _SMALL
+
+
+def _label(node: NodeProto) -> str:
+    """What messages call the node."""
+    return node.name or _named(node.output)[0]
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name]
+
+
+def _measure(node: NodeProto, shape: tuple[int, ...]) -> Any:
+    """What `Shape` or `Size` gives."""
+    if node.op_type == "Size":
+        return np.array(int(np.prod(shape, dtype=np.int64)))
+    attrs = {item.name: item.i for item in node.attribute}
+    return np.array(shape[attrs.get("start", 0) : attrs.get("end")], np.int64)
+
+
+def _frozen(content: Any) -> Any:
+    if isinstance(content, (np.ndarray, np.generic)):
+        content = np.require(content, requirements=["C", "A"])
+        content.flags.writeable = False
+    return content
+
+
+def _type_of(value: Value) -> onnx.TypeProto | None:
+    """ONNX's type of a value, as far as it is known."""
+    if value.is_plain:
+        return make_type(value.dtype, value.shape)
+    if isinstance(value.content, np.ndarray):
+        return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.content.dtype), value.content.shape)
+    return value.type

@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+from onnx import helper
+
+import graphpool as gp
+from tests.helpers.onnx_models import assert_close, check_against_evaluator, node_model, random_array
+
+X = random_array((2, 4, 9, 8))
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("attributes", [
+    {}, {"strides": [2, 2]}, {"pads": [1, 1, 1, 1]}, {"strides": [2, 2], "ceil_mode": 1},
+    {"auto_pad": "SAME_UPPER"}, {"strides": [3, 2], "auto_pad": "SAME_LOWER"},
+])  # fmt: skip
+def test_pool(kind, attributes):
+    assert check_against_evaluator(*node_model(kind, [X], kernel_shape=[3, 2], **attributes)) == 0
+
+
+def test_mean_over_padding_too():
+    model = node_model("AveragePool", [X], kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
+    assert check_against_evaluator(*model) == 0
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+def test_no_window_starts_behind_the_input(kind):
+    x = random_array((1, 1, 2, 2))
+    assert check_against_evaluator(*node_model(kind, [x], kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1)) == 0
+
+
+@pytest.mark.parametrize("kind", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_global_pool(kind):
+    assert check_against_evaluator(*node_model(kind, [X])) == 0
+
+
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 2, 1, 0)])
+@pytest.mark.parametrize("includes_pads", [0, 1])
+@pytest.mark.parametrize("rounds_up", [0, 1])
+def test_a_dilated_mean(pads, includes_pads, rounds_up):
+    options = {"kernel_shape": [3, 2], "dilations": [2, 3], "strides": [2, 3], "pads": list(pads)}
+    model, inputs = node_model("Identity", [X])
+    node = helper.make_node(
+        "AveragePool", ["x0"], ["y0"], count_include_pad=includes_pads, ceil_mode=rounds_up, **options
+    )
+    model.graph.node[0].CopyFrom(node)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        result = loaded.run(inputs)["y0"]
+    assert_close(result, dilated_mean(X, options, includes_pads, rounds_up))
+
+
+def dilated_mean(x, options, includes_pads, rounds_up):
+    """Window by window; NaN stands for what counts in no mean."""
+    (top, left, bottom, right), fill = options["pads"], 0.0 if includes_pads else np.nan
+    padded = np.pad(x, [(0, 0), (0, 0), (top, bottom), (left, right)], constant_values=fill)
+    far = np.pad(padded, [(0, 0), (0, 0), (0, 9), (0, 9)], constant_values=np.nan)
+    places = []
+    for k in (0, 1):
+        size, begin, stride = x.shape[2 + k], options["pads"][k], options["strides"][k]
+        span = padded.shape[2 + k] - (options["kernel_shape"][k] - 1) * options["dilations"][k] - 1
+        last = -(-span // stride) if rounds_up else span // stride
+        starts = [stride * number for number in range(last + 1) if stride * number < size + begin]
+        places.append(
+            [[start + tap * options["dilations"][k] for tap in range(options["kernel_shape"][k])] for start in starts]
+        )
+    rows = [np.stack([np.nanmean(far[:, :, r][..., c], axis=(2, 3)) for c in places[1]], -1) for r in places[0]]
+    return np.stack(rows, -2)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("attributes", [{}, {"strides": [2, 2], "pads": [1, 0, 1, 1]}, {"auto_pad": "SAME_UPPER"}])
+def test_norms_of_windows(p, attributes):
+    assert check_against_evaluator(*node_model("LpPool", [X], kernel_shape=[3, 2], p=p, opset=18, **attributes)) == 0
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+@pytest.mark.parametrize("shape", [(2, 6, 3, 4), (2, 5, 7)])
+def test_normalisation_by_neighbouring_channels(size, shape):
+    x = random_array(shape)
+    radius = (size - 1) // 2, size // 2
+    padded = np.pad(x.astype("float64") ** 2, [(0, 0), radius, *[(0, 0)] * (len(shape) - 2)])
+    sums = sum(padded[:, k : k + shape[1]] for k in range(size))
+    model, inputs = node_model("Identity", [x])
+    model.graph.node[0].op_type = "LRN"
+    model.graph.node[0].attribute.extend(
+        [helper.make_attribute("size", size), helper.make_attribute("alpha", 0.3), helper.make_attribute("beta", 0.6)]
+    )
+    with gp.onnx.load(model, fallback=False) as loaded:
+        assert_close(loaded.run(inputs)["y0"], (x / (1 + 0.3 / size * sums) ** 0.6).astype("float32"))
+
+
+def test_maxima_of_bytes():
+    x = random_array((1, 2, 6, 6), "uint8")
+    assert check_against_evaluator(*node_model("MaxPool", [x], kernel_shape=[2, 2], strides=[2, 1])) == 0

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import graphpool as gp
+from tests.helpers.onnx_models import check_against_evaluator, make_model, random_array
+
+X = random_array((3, 4))
+
+
+def info(name, shape=(), elem=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, elem, shape)
+
+
+def body_graph(nodes, inputs, outputs, name="body"):
+    return helper.make_graph(nodes, name, inputs, outputs)
+
+
+def if_model(flag):
+    branches = {
+        f"{name}_branch": body_graph([helper.make_node(kind, ["h"], ["r"])], [], [info("r", [3, 4])], name)
+        for name, kind in (("then", "Neg"), ("else", "Relu"))
+    }
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["h"]),
+        helper.make_node("If", ["flag"], ["z"], **branches),
+        helper.make_node("Exp", ["z"], ["y"]),
+    ]
+    inputs = {"x": X, "flag": np.array(flag)}
+    return make_model(nodes, inputs, ["y"]), inputs
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_branch_taken_is_compiled(flag):
+    assert check_against_evaluator(*if_model(flag)) == 0
+
+
+def test_each_branch_is_a_form_of_its_own():
+    model, inputs = if_model(True)
+    with gp.onnx.load(model) as loaded:
+        for flag in (True, False, True):
+            wanted = np.exp(-X * X) if flag else np.exp(X * X)
+            np.testing.assert_allclose(loaded.run(inputs | {"flag": np.array(flag)})["y"], wanted, rtol=1e-5)
+        assert loaded.stats().misses == 2
+
+
+def test_a_condition_that_is_computed_goes_to_the_host():
+    branches = {
+        f"{name}_branch": body_graph([helper.make_node(kind, ["x"], ["r"])], [], [info("r", [3, 4])], name)
+        for name, kind in (("then", "Neg"), ("else", "Relu"))
+    }
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
+        helper.make_node("Greater", ["total", "zero"], ["flag"]),
+        helper.make_node("If", ["flag"], ["y"], **branches),
+    ]
+    model = make_model(nodes, {"x": X}, ["y"], {"zero": np.float32(0)})
+    assert check_against_evaluator(model, {"x": X}) == 1
+
+
+def loop_model(trips, cond_nodes=(), cond="more"):
+    """s becomes tanh(s x) in each iteration, and is shown."""
+    body = body_graph(
+        [*cond_nodes, helper.make_node("Identity", ["c"], ["more"]), helper.make_node("Mul", ["s", "x"], ["product"]),
+         helper.make_node("Tanh", ["product"], ["next"]), helper.make_node("Identity", ["next"], ["seen"])],
+        [info("i", (), TensorProto.INT64), info("c", (), TensorProto.BOOL), info("s", [3, 4])],
+        [info(cond, (), TensorProto.BOOL), info("next", [3, 4]), info("seen", [3, 4])],
+    )  # fmt: skip
+    node = helper.make_node("Loop", ["n", "go", "x"], ["last", "all"], body=body)
+    inputs = {"x": X, "n": np.array(trips), "go": np.array(True)}
+    ports = [info("x", [3, 4]), info("n", (), TensorProto.INT64), info("go", (), TensorProto.BOOL)]
+    graph = helper.make_graph([node], "g", ports, [info("last", [3, 4]), info("all", [None, 3, 4])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), inputs
+
+
+def states_after(trips):
+    states = [X]
+    for _ in range(trips):
+        states.append(np.tanh(states[-1] * X))
+    return np.array(states[1:])
+
+
+@pytest.mark.parametrize("trips", [1, 3, 70])
+def test_a_loop_is_unrolled(trips):
+    model, inputs = loop_model(trips)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        results = loaded.run(inputs)
+    wanted = states_after(trips)
+    np.testing.assert_allclose(results["all"], wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(results["last"], wanted[-1], rtol=1e-4, atol=1e-6)
+
+
+def test_a_loop_ends_by_its_own_condition():
+    less = helper.make_node("Less", ["i", "two"], ["again"])
+    two = helper.make_node("Constant", [], ["two"], value_int=2)
+    model, inputs = loop_model(10, [two, less], "again")
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_allclose(loaded.run(inputs)["all"], states_after(3), rtol=1e-4, atol=1e-6)
+
+
+def test_a_long_loop_is_not_unrolled():
+    model, inputs = loop_model(3000)
+    with gp.onnx.load(model, fallback=False) as loaded, pytest.raises(gp.UnsupportedError, match="Loop"):
+        loaded.run(inputs)
+
+
+def test_a_loop_whose_end_is_computed_goes_to_the_host():
+    nodes = [
+        helper.make_node("ReduceMax", ["s"], ["top"], keepdims=0),
+        helper.make_node("Less", ["top", "x_top"], ["again"]),
+    ]
+    body = body_graph(
+        [*nodes, helper.make_node("Add", ["s", "s"], ["next"])],
+        [info("i", (), TensorProto.INT64), info("c", (), TensorProto.BOOL), info("s", [3, 4])],
+        [info("again", (), TensorProto.BOOL), info("next", [3, 4])],
+    )
+    node = helper.make_node("Loop", ["n", "go", "x"], ["y"], body=body)
+    inputs = {"x": np.abs(X), "n": np.array(9), "go": np.array(True), "x_top": np.array(20, "float32")}
+    assert check_against_evaluator(make_model([node], inputs, ["y"]), inputs) == 1
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"scan_input_directions": [1]}, {"scan_output_directions": [1]}, {"scan_input_axes": [1]},
+    {"scan_output_axes": [-1]},
+])  # fmt: skip
+def test_a_scan_is_unrolled(options):
+    axis = options.get("scan_input_axes", [0])[0]
+    width = X.shape[1 - axis]
+    body = body_graph(
+        [helper.make_node("Add", ["s", "e"], ["next"]), helper.make_node("Tanh", ["next"], ["seen"])],
+        [info("s", [width]), info("e", [width])],
+        [info("next", [width]), info("seen", [width])],
+    )
+    node = helper.make_node("Scan", ["start", "x"], ["last", "all"], body=body, num_scan_inputs=1, **options)
+    inputs = {"start": random_array((width,), seed=1), "x": X}
+    ports = [info(name, value.shape) for name, value in inputs.items()]
+    graph = helper.make_graph([node], "g", ports, [info("last", [width]), info("all", [None, None])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        results = loaded.run(inputs)
+    steps = np.moveaxis(X, axis, 0)[:: -1 if options.get("scan_input_directions") else 1]
+    states = np.cumsum([inputs["start"], *steps], axis=0)[1:]
+    seen = np.tanh(states)[:: -1 if options.get("scan_output_directions") else 1]
+    np.testing.assert_allclose(results["last"], states[-1], rtol=1e-5)
+    np.testing.assert_allclose(results["all"], seen.T if "scan_output_axes" in options else seen, rtol=1e-5)
