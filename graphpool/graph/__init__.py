@@ -8,7 +8,7 @@
     json.py             reads and writes graphs in the format of oneDNN Graph's dumps
     view.py             GraphView: producers, consumers and a topological order, as the partitioner reads them
     pattern.py          Pattern: what a backend can run as one partition, as data
-    growth.py           how a match grows from op to op
+    growth.py           how a match grows from op to op     (residual.py: blocks with a shortcut)
     partitioner.py      finds the patterns, keeps the partitions acyclic, orders them
     partition.py        Partition: ports, compile
     completion.py       shapes: what the known ones say about the others

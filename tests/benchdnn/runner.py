@@ -83,6 +83,11 @@ def run(job: tuple[Path, dict[str, str]]) -> Record:
 def _run(path: Path, record: Record, seed: int) -> list[str]:
     graph = build(path, record.knobs)
     graph.finalize()
+    return run_graph(graph, record, seed)
+
+
+def run_graph(graph: gp.Graph, record: Record, seed: int) -> list[str]:
+    """Run a finalised graph whose shapes are known, note in `record` what ran; returns what is wrong."""
     partitions = graph.get_partitions()
     record.partitions = len(partitions)
     faults = []
