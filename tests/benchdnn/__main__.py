@@ -1,4 +1,4 @@
-"""``python -m tests.benchdnn FOLDER [--json OUT] [--only TEXT] [--batch FILE]``: run benchdnn's graph cases, one record a run.
+"""``python -m tests.benchdnn FOLDER [--json OUT] [--only TEXT]``: run benchdnn's graph cases, one record a run.
 
 FOLDER holds ``cases/`` and ``manifest.jsonl``; by default it is ``$GRAPHPOOL_BENCHDNN``. Exit status 1 when a
 run fails.
