@@ -94,7 +94,8 @@ def check(
         x.shape[0], x.shape[1], groups * w.shape[1], x.shape[2:], w.shape[3:], groups=groups,
         src_strides=strides_of(x.shape, src_layout or layout), dst_strides=strides_of(expected.shape, layout),
         weights_strides=w_strides, strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, impl=impl,
-        isa=isa, exact_depth=exact_depth, epilogue=epilogue(expected.shape, layout) if epilogue else b"", dst_needs_scratch=not in_place, **more,
+        isa=isa, exact_depth=exact_depth, epilogue=epilogue(expected.shape, layout) if epilogue else b"",
+        dst_needs_scratch=not in_place, **more,
     )  # fmt: skip
     size = expected.size * (2 if layout.endswith("gap") else 1)
     flat = run_checked(call, size, lay_out(x, src_layout or layout), memory, dst_index=2)

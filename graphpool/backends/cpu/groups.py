@@ -6,13 +6,14 @@ finds its operands computed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...graph.growth import grow_region
 from ...graph.partitioner import Quotient
 from ...graph.view import GraphView
 from ...typing import DataType
+from .integers import find_dequantized
 from .support import ANCHORS, is_elementwise, is_integer
 
 if TYPE_CHECKING:
@@ -36,10 +37,13 @@ class Group:
         What computes the accumulators; None for a region of elementwise ops alone, or one op that stands alone.
     ops : tuple of Op
         The elementwise ops, in topological order; a single other op when it stands alone.
+    dequantized : mapping of int to Op
+        Input ports of the anchor -> the Dequantize in front, which the anchor takes part in (`integers.py`).
     """
 
     anchor: Op | None
     ops: tuple[Op, ...]
+    dequantized: Mapping[int, Op] = field(default_factory=dict)
 
     @property
     def first(self) -> Op:
@@ -68,12 +72,31 @@ def make_groups(ops: Sequence[Op], shapes: Mapping[int, tuple[int, ...]], output
     view = GraphView([op for op in ops if op.kind != "End"])
     free = [True] * len(view.ops)
     quotient = Quotient(view)
+    dequantized = _absorb_dequantized(view, free, shapes, outputs, quotient)
     for number, op in enumerate(view.ops):
         if free[number] and (op.kind in ANCHORS or is_elementwise(op)):
             taken = _grow(view, number, free, shapes, outputs, quotient)
             for member in taken:
                 free[member] = False
-    return [_as_group([view.ops[n] for n in numbers]) for numbers in quotient.groups_in_order()]
+    return [_as_group(view, numbers, dequantized) for numbers in quotient.groups_in_order()]
+
+
+def _absorb_dequantized(
+    view: GraphView,
+    free: list[bool],
+    shapes: Mapping[int, tuple[int, ...]],
+    outputs: set[int],
+    quotient: Quotient,
+) -> dict[int, dict[int, int]]:
+    """Numbers of products -> what `find_dequantized` finds; taken from `free` and merged with the product."""
+    found: dict[int, dict[int, int]] = {}
+    for number in range(len(view.ops)):
+        by_port = find_dequantized(view, number, shapes, outputs)
+        if by_port and quotient.merge([number, *by_port.values()]):
+            found[number] = by_port
+            for source in by_port.values():
+                free[source] = False
+    return found
 
 
 def _grow(
@@ -104,5 +127,10 @@ def _grow(
     return taken
 
 
-def _as_group(ops: list[Op]) -> Group:
-    return Group(ops[0], tuple(ops[1:])) if ops[0].kind in ANCHORS else Group(None, tuple(ops))
+def _as_group(view: GraphView, numbers: Sequence[int], dequantized: Mapping[int, Mapping[int, int]]) -> Group:
+    """The group of these ops: what is absorbed in front of an anchor apart from what follows it."""
+    by_port: Mapping[int, int] = next((dequantized[n] for n in numbers if n in dequantized), {})
+    ops = [view.ops[n] for n in numbers if n not in by_port.values()]
+    if ops[0].kind not in ANCHORS:
+        return Group(None, tuple(ops))
+    return Group(ops[0], tuple(ops[1:]), {port: view.ops[n] for port, n in by_port.items()})
