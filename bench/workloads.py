@@ -348,6 +348,8 @@ CASES: list[Case] = [
     Case("LayerNorm", _norm("LayerNorm", (4, 5, 33), 2, False), scale=4),
     Case("LayerNorm_stats", _norm("LayerNorm", (4, 5, 33), 2, True), scale=4),
     Case("LayerNorm_axis_1", _norm("LayerNorm", (4, 5, 33), 0, True, begin_norm_axis=1), scale=4),
+    Case("LayerNorm_broadcast", lambda g: g.op("LayerNorm", g.input((3, 4, 5)), g.input((5,)), g.input((4, 1)), begin_norm_axis=1, keep_stats=False), scale=4),
+    Case("LayerNorm_unscaled", lambda g: g.op("LayerNorm", g.input((3, 4)), g.input((4,)), g.input((4,)), use_affine=False, keep_stats=False), scale=4),
     Case("LayerNorm_bf16", _norm("LayerNorm", (4, 33), 2, False, "bf16", ("GELU",)), scale=2),
     Case("RMSNorm", _norm("RMSNorm", (4, 5, 64), 1, False, tail=("Multiply",)), scale=4),
     Case("GroupNorm", _norm("GroupNorm", (2, 6, 5, 5), 2, True, groups=3, data_format="NCX"), scale=4),

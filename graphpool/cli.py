@@ -10,13 +10,21 @@ import json
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import graphpool as gp
 
+from .cli_graph import (
+    add_knobs,
+    describe_array,
+    describe_partition,
+    for_each_form,
+    inspect_form,
+    is_graph_file,
+    run_form,
+)
 from .errors import GraphpoolError, InvalidArgumentError, explain
 
 if TYPE_CHECKING:
@@ -63,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--threads", type=int, help="threads of the engine (default: what the machine allows)")
     engine.add_argument("--memory-limit", help='most memory of the engine, such as "512MiB"')
     model = argparse.ArgumentParser(add_help=False, parents=[engine])
-    model.add_argument("model", help="an ONNX file")
+    model.add_argument("model", help="an ONNX file, or where the command says so a graph file")
     model.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help="shape of a dynamic input")
 
     def add(name: str, command: Callable[..., Any], text: str, parent: argparse.ArgumentParser) -> Any:
@@ -73,9 +81,12 @@ def _parser() -> argparse.ArgumentParser:
 
     add("demo", demo, "Run the models that come with graphpool and check accuracy and predicted memory.", engine)
     add("info", info, "Show versions, processor, instruction sets and threads.", common)
-    add("inspect", inspect, "Show the partitions of a model and how each is implemented.", model)
+    inspect_text = "Show the partitions of a model and how each is implemented, or those of a graph file (.json)."
+    add_knobs(add("inspect", inspect, inspect_text, model))
     add("predict", predict, "Predict the memory of a run without running.", model)
-    run_parser = add("run", run, "Run a model on inputs from an .npz file, or on random ones.", model)
+    run_text = "Run a model or a graph file (.json) on inputs from an .npz file, or on random ones."
+    run_parser = add("run", run, run_text, model)
+    add_knobs(run_parser)
     run_parser.add_argument("--inputs", help="an .npz file with one array an input")
     run_parser.add_argument("--save", help="write the outputs to this .npz file")
     bench_parser = add("bench", bench, "Time a model on random inputs.", model)
@@ -147,10 +158,8 @@ def info(arguments: argparse.Namespace) -> tuple[Report, bool]:
 
 def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Partitions of a model, or of a graph in oneDNN's JSON form."""
-    if Path(arguments.model).suffix == ".json":
-        graph = gp.Graph.from_json(arguments.model)
-        partitions = [_partition(p, ()) for p in graph.get_partitions()]
-        return {"graph": repr(graph), "partitions": partitions}, True
+    if is_graph_file(arguments.model):
+        return for_each_form(arguments, inspect_form)
     with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
         inputs = _random_inputs(model, arguments)
         return {
@@ -174,6 +183,8 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
 
 def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """One run; the outputs' shapes, types and ranges."""
+    if is_graph_file(arguments.model):
+        return for_each_form(arguments, run_form)
     with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
         inputs = _read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
         start = time.perf_counter()
@@ -183,7 +194,7 @@ def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
             np.savez(arguments.save, **outputs)
         return {
             "first_run_ms": seconds * 1e3,
-            "outputs": {name: _describe_array(array) for name, array in outputs.items()},
+            "outputs": {name: describe_array(array) for name, array in outputs.items()},
         }, True
 
 
@@ -236,18 +247,8 @@ def _engine(arguments: argparse.Namespace) -> gp.Engine:
 def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
     """The partitions of the form for these inputs, with what implements each."""
     form = model.specialise(inputs)
-    return [
-        _partition(p, implementations) for p, implementations in zip(form.partitions, form.implementations, strict=True)
-    ]
-
-
-def _partition(partition: gp.Partition, implementations: Sequence[str]) -> Report:
-    return {
-        "kind": partition.kind,
-        "ops": [op.kind for op in partition.ops],
-        "backend": partition.backend_name or "host",
-        "implementations": list(implementations),
-    }
+    pairs = zip(form.partitions, form.implementations, strict=True)
+    return [describe_partition(partition, implementations) for partition, implementations in pairs]
 
 
 def _cache_stats(model: Model) -> Report:
@@ -311,13 +312,6 @@ def _read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(explain(f"cannot read {path}", accepted="an .npz file", got=error)) from error
-
-
-def _describe_array(array: Any) -> Report:
-    report: Report = {"dtype": str(array.dtype), "shape": list(array.shape)}
-    if array.size and array.dtype.kind in "fiub":
-        report |= {"min": float(array.min()), "mean": float(array.mean()), "max": float(array.max())}
-    return report
 
 
 # ---- text

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+import graphpool as gp
 from graphpool import cli, demo
 
 pytest.importorskip("onnx")
@@ -97,3 +98,57 @@ def test_errors_are_one_line_and_status_2(capsys, arguments, message):
     printed = capsys.readouterr().err
     assert message in printed
     assert len(printed.splitlines()) == 1
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    """A product behind a sum, whose batch is open."""
+    graph = gp.Graph()
+    a, b, c, d, e = (gp.LogicalTensor(n, "f32", shape) for n, shape in enumerate([(4, 6), (6, 8), (4, 8), (8,), None]))
+    graph.add_op(gp.Op(0, "MatMul", [a, b], [c]))
+    graph.add_op(gp.Op(1, "Add", [c, d], [e]))
+    graph.to_json(tmp_path / "graph.json")
+    return str(tmp_path / "graph.json")
+
+
+def test_inspect_and_run_a_graph_file(capsys, graph_file, tmp_path):
+    assert report(capsys, "inspect", graph_file)["partitions"][0]["ops"] == ["MatMul", "Add"]
+    arrays = {"0": np.ones((4, 6)), "1": np.ones((6, 8)), "3": np.arange(8)}
+    np.savez(tmp_path / "in.npz", **arrays)
+    saved = str(tmp_path / "out.npz")
+    ran = report(capsys, "run", graph_file, "--inputs", str(tmp_path / "in.npz"), "--save", saved, "--threads", "1")
+    assert ran["outputs"]["4"] == {"dtype": "float32", "shape": [4, 8], "min": 6.0, "mean": 9.5, "max": 13.0}
+    assert ran["partitions"][0]["implementations"]
+    np.testing.assert_array_equal(np.load(saved)["4"], 6 + np.broadcast_to(np.arange(8), (4, 8)))
+
+
+def test_knobs_are_options(capsys, graph_file):
+    ran = report(
+        capsys, "run", graph_file, "--in-shapes", "0:2x3+1:3x8", "--dt", "bf16", "--op-kind", "1:Multiply",
+        "--expected-n-partitions", "1", "--tensor-property", "1:constant+9:constant",
+    )  # fmt: skip
+    assert ran["outputs"]["4"]["shape"] == [2, 8]
+    assert ran["outputs"]["4"]["dtype"] == "bfloat16"
+    assert ran["partitions"][0]["ops"] == ["MatMul", "Multiply"]
+    assert (ran["is_expected"], ran["not_in_the_graph"]) == (True, ["tensor 9"])
+    assert report(capsys, "inspect", graph_file, "--expected-n-partitions", "2", status=1)["is_expected"] is False
+
+
+def test_alternatives_are_reported_apart(capsys, graph_file):
+    forms = report(capsys, "run", graph_file, "--dt", "f32,f16", "--mb", "2", "--op-attrs", "0:transpose_a:0")["forms"]
+    assert [form["outputs"]["4"]["dtype"] for form in forms.values()] == ["float32", "float16"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--in-shapes", "0:4x"], "ID:DIMS"),
+        (["--in-shapes", "0:5x9"], "MatMul"),
+        (["--op-attrs", "0:transposeb:1"], "did you mean"),
+        (["--op-kind", "1:ReLU"], "inputs of op 1"),
+        (["--in-shapes", "0:300000x400000+1:400000x8", "--memory-limit", "1MiB"], "smallest limit"),
+    ],
+)
+def test_errors_of_knobs_say_what_to_do(capsys, graph_file, options, message):
+    assert cli.main(["run", graph_file, *options]) == 2
+    assert message in capsys.readouterr().err

@@ -43,7 +43,7 @@ _LAYOUT = np.dtype(
         ("w", "i8", 3),
         *[(name, "i8") for name in ("taps_outer", "w_row", "pack_weights", "gather", "transposed", "src_pixel")],
         *[(name, "i8") for name in ("dst_pixel", "pixel_block", "tile_in_scratch", "has_epilogue")],
-        *[(name, "i8") for name in ("patch_offset", "weights_offset", "panel_offset")],
+        *[(name, "i8") for name in ("patch_offset", "weights_offset", "panel_offset", "exact_depth", "sums_offset")],
         ("blas", "u8"),
     ],
     align=True,
@@ -62,6 +62,7 @@ class _Convolution:
     oc: int
     weights: tuple[int, ...]
     transposed: bool
+    exact_depth: int
 
     @property
     def depth(self) -> int:
@@ -74,9 +75,14 @@ class _Convolution:
         steps = [s for s, extent in zip(self.weights[3:], self.window.kernel, strict=True) if extent > 1]
         return not steps or self.weights[2] <= min(steps)
 
+    @property
+    def parts(self) -> int:
+        """Terms to sum at a time; 0 when all at once are exact enough."""
+        return self.exact_depth if self.exact_depth < self.depth else 0
+
     def is_depthwise(self) -> bool:
-        """Whether every group has one channel on both sides."""
-        return self.ic == 1 and self.oc == 1 and not self.transposed
+        """Whether every group has one channel on both sides, and its terms may be summed at once."""
+        return self.ic == 1 and self.oc == 1 and not self.transposed and not self.parts
 
     def weights_row(self) -> int | None:
         """Stride of the rows of the weight matrix, or None where they must be copied."""
@@ -121,6 +127,7 @@ def convolution(
     dilations: Sequence[int] | None = None,
     groups: int = 1,
     impl: str = "auto",
+    exact_depth: int = 0,
     epilogue: bytes = b"",
     dst_needs_scratch: bool = True,
     isa: str | None = None,
@@ -146,6 +153,9 @@ def convolution(
         Divides both channel counts.
     impl : {"auto", "blas_im2col", "simd_im2col", "depthwise"}
         "auto" takes `choose_convolution`.
+    exact_depth : int, default=0
+        Terms that are summed in f32 at a time, their sums then in f64: exact for integers; see
+        `graphpool._kernels.matmul.matmul`. 0 sums all in f32.
     epilogue : bytes
         A program from ``EltwiseBuilder.epilogue()`` that reads the result as its accumulator; a bias belongs there.
     dst_needs_scratch : bool, default=True
@@ -179,8 +189,9 @@ def convolution(
         src_strides=src_strides, dst_strides=dst_strides,
     )  # fmt: skip
     problem = _check(
-        window, batch, (in_channels, out_channels), groups, weights_strides, len(src_spatial), transposed=False
-    )
+        window, batch, (in_channels, out_channels), groups, weights_strides, len(src_spatial), exact_depth,
+        transposed=False,
+    )  # fmt: skip
     return _build(problem, _choose(problem, impl, isa), epilogue, dst_needs_scratch, isa)
 
 
@@ -201,6 +212,7 @@ def convolution_transpose(
     output_padding: Sequence[int] | None = None,
     groups: int = 1,
     impl: str = "auto",
+    exact_depth: int = 0,
     epilogue: bytes = b"",
     dst_needs_scratch: bool = True,
     isa: str | None = None,
@@ -239,8 +251,9 @@ def convolution_transpose(
         src_strides=src_strides, dst_strides=dst_strides,
     )  # fmt: skip
     problem = _check(
-        window, batch, (in_channels, out_channels), groups, weights_strides, len(src_spatial), transposed=True
-    )
+        window, batch, (in_channels, out_channels), groups, weights_strides, len(src_spatial), exact_depth,
+        transposed=True,
+    )  # fmt: skip
     return _build(problem, _choose(problem, impl, isa), epilogue, dst_needs_scratch, isa)
 
 
@@ -257,8 +270,8 @@ def _fill(ndim: int, *given: Sequence[int] | None) -> list[Sequence[int]]:
 
 
 def _check(
-    window: Window, batch: int, channels: tuple[int, int], groups: int, weights: Sequence[int], ndim: int, *,
-    transposed: bool,
+    window: Window, batch: int, channels: tuple[int, int], groups: int, weights: Sequence[int], ndim: int,
+    exact_depth: int, *, transposed: bool,
 ) -> _Convolution:  # fmt: skip
     """The problem of checked arguments."""
     if min(batch, *channels) < 0:
@@ -268,8 +281,11 @@ def _check(
         raise InvalidArgumentError(explain("groups", accepted=accepted, got=groups))
     if len(weights) != ndim + 3:
         raise InvalidShapeError(explain("weights_strides", accepted="(group, oc, ic, spatial...)", got=tuple(weights)))
+    if exact_depth < 0:
+        raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
     filled = (*weights[:3], *(0,) * (3 - ndim), *weights[3:])
-    return _Convolution(window, batch, groups, channels[0] // groups, channels[1] // groups, filled, transposed)
+    inner, outer = channels[0] // groups, channels[1] // groups
+    return _Convolution(window, batch, groups, inner, outer, filled, transposed, exact_depth)
 
 
 def choose_convolution(*, depthwise: bool = False, isa: str | None = None) -> str:
@@ -290,7 +306,7 @@ def _choose(problem: _Convolution, impl: str, isa: str | None) -> str:
         accepted = "auto, blas_im2col, simd_im2col, depthwise"
         raise InvalidArgumentError(explain("impl", accepted=accepted, got=repr(impl)))
     if impl == "depthwise" and not problem.is_depthwise():
-        accepted = "a convolution with one channel a group on both sides"
+        accepted = "one channel a group on both sides, and no exact depth below the number of taps"
         raise UnsupportedError(explain("depthwise implementation", accepted=accepted))
     if impl == "auto":
         return choose_convolution(depthwise=problem.is_depthwise(), isa=isa)
@@ -319,7 +335,7 @@ def _pixel_block(p: _Convolution) -> int:
 
 
 def _plan(problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: bool) -> tuple[dict[str, Any], int]:
-    """Fields of the parameter block and the size of the scratch, which holds tile, patches, weights and panel."""
+    """Fields of the parameter block and the size of the scratch, which holds tile, patches, weights, panel and sums."""
     p = problem
     row, src_pixel, dst_pixel = p.weights_row(), p.source_pixel(), p.result_pixel()
     pixels = _pixel_block(p)
@@ -329,8 +345,9 @@ def _plan(problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: 
         pixels * p.depth * 4 if src_pixel is None else 0,
         p.depth * p.oc * 4 if row is None else 0,
         p.depth * PANEL_NBYTES if impl == "simd_im2col" else 0,
+        pixels * p.oc * 8 if p.parts else 0,
     )
-    offsets = [sum(map(aligned, sizes[:i])) for i in range(5)]
+    offsets = [sum(map(aligned, sizes[:i])) for i in range(6)]
     w_group, w_oc, w_ic, *w = p.weights
     return {
         "window": p.window.record(), "batch": p.batch, "groups": p.groups, "ic": p.ic, "oc": p.oc,
@@ -339,8 +356,9 @@ def _plan(problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: 
         "src_pixel": src_pixel or 0, "dst_pixel": dst_pixel or 0, "pixel_block": pixels,
         "tile_in_scratch": in_scratch, "has_epilogue": bool(epilogue),
         "patch_offset": offsets[1], "weights_offset": offsets[2], "panel_offset": offsets[3],
+        "exact_depth": p.parts, "sums_offset": offsets[4],
         "blas": blas_address("f32") if impl == "blas_im2col" else 0,
-    }, offsets[4]  # fmt: skip
+    }, offsets[5]  # fmt: skip
 
 
 def _build_depthwise(problem: _Convolution, epilogue: bytes, dst_needs_scratch: bool, isa: str | None) -> KernelCall:

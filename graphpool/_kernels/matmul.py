@@ -41,6 +41,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8", _MAX_BATCH) for name in ("batch_shape", "a_batch", "b_batch", "dst_batch")],
         *[(name, "i8") for name in ("a_row", "a_col", "b_row", "b_col", "dst_row", "pack_a", "pack_b")],
         *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "pack_a_offset", "pack_b_offset")],
+        *[(name, "i8") for name in ("exact_depth", "sums_offset")],
         ("blas", "u8"),
     ],
     align=True,
@@ -160,6 +161,7 @@ def matmul(
     *,
     dtype: str = "f32",
     impl: str = "auto",
+    exact_depth: int = 0,
     epilogue: bytes = b"",
     dst_needs_scratch: bool = True,
     isa: str | None = None,
@@ -184,6 +186,9 @@ def matmul(
         Of a and b, and of dst where there is no epilogue.
     impl : {"auto", "blas", "simd"}
         "auto" takes `choose_matmul`.
+    exact_depth : int, default=0
+        Terms that are summed in f32 at a time, their sums then in f64; 0 sums all in the type of the operands. For
+        integers whose partial sums stay within 2**24 that is exact, as an s32 accumulator would be. f32 only.
     epilogue : bytes
         A program from ``EltwiseBuilder.epilogue()`` over the iteration space (batch..., m, n) in row-major order, that
         reads the product as its accumulator. f32 only.
@@ -203,7 +208,7 @@ def matmul(
     InvalidShapeError, InvalidDataTypeError, InvalidArgumentError
         The arguments do not fit each other.
     UnsupportedError
-        An f64 epilogue, or extents beyond BLAS's integer with ``impl="blas"``.
+        An f64 epilogue or exact depth, or extents beyond BLAS's integer with ``impl="blas"``.
 
     Notes
     -----
@@ -212,10 +217,14 @@ def matmul(
     """
     if dtype not in ("f32", "f64"):
         raise InvalidDataTypeError(explain("dtype of a matrix product", accepted="f32, f64", got=dtype), dtype=dtype)
-    if epilogue and dtype != "f32":
-        raise UnsupportedError(explain(f"epilogue on a {dtype} product", accepted="f32"))
+    if (epilogue or exact_depth) and dtype != "f32":
+        raise UnsupportedError(explain(f"epilogue or exact depth of a {dtype} product", accepted="f32"))
+    if exact_depth < 0:
+        raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
+    depth = exact_depth if exact_depth < k else 0
     problem = _check(batch_shape, (m, n, k), a_strides, b_strides, c_strides).fold()
-    return _build(problem, dtype, _choose(problem, impl, isa), epilogue, bool(epilogue) and dst_needs_scratch, isa)
+    chosen = _choose(problem, impl, isa)
+    return _build(problem, dtype, chosen, depth, epilogue, bool(epilogue) and dst_needs_scratch, isa)
 
 
 def _blocks(p: _Problem, impl: str) -> tuple[int, int]:
@@ -232,7 +241,13 @@ def _blocks(p: _Problem, impl: str) -> tuple[int, int]:
 
 
 def _build(
-    problem: _Problem, dtype: str, impl: str, epilogue: bytes, tile_in_scratch: bool, isa: str | None
+    problem: _Problem,
+    dtype: str,
+    impl: str,
+    depth: int,
+    epilogue: bytes,
+    tile_in_scratch: bool,
+    isa: str | None,
 ) -> KernelCall:
     """Blocks, scratch parts and parameter block of a problem."""
     p, itemsize = problem, 4 if dtype == "f32" else 8
@@ -243,6 +258,8 @@ def _build(
     pack_a_offset = aligned(rows * cols * itemsize) if tile_in_scratch else 0
     pack_b_offset = pack_a_offset + (aligned(rows * p.k * itemsize) if pack_a else 0)
     room_b = p.k * (cols * itemsize if pack_b else 0 if on_blas else PANEL_NBYTES)
+    sums_offset = aligned(pack_b_offset + room_b)
+    scratch_nbytes = sums_offset + rows * cols * 8 if depth else pack_b_offset + room_b
     sizes, a_batch, b_batch, dst_batch = ([axis[i] for axis in p.batch] for i in range(4))
     values = {
         "m": p.m, "n": p.n, "k": p.k, "row_block": rows, "col_block": cols, "nbatch": len(sizes),
@@ -250,12 +267,13 @@ def _build(
         "a_row": p.a_row, "a_col": p.a_col, "b_row": p.b_row, "b_col": p.b_col, "dst_row": p.dst_row,
         "pack_a": pack_a, "pack_b": pack_b, "tile_in_scratch": tile_in_scratch, "has_epilogue": bool(epilogue),
         "pack_a_offset": pack_a_offset, "pack_b_offset": pack_b_offset,
+        "exact_depth": depth, "sums_offset": sums_offset,
         "blas": blas_address(dtype) if on_blas else 0,
     }  # fmt: skip
     ntasks = int(np.prod(sizes, dtype=np.int64)) * -(-p.m // rows) * -(-p.n // cols)
     return pack(
         f"{dtype}_matmul_{impl}", _LAYOUT, values,
-        ntasks=ntasks, scratch_nbytes=pack_b_offset + room_b, tail=epilogue, isa=isa,
+        ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
     )  # fmt: skip
 
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from .growth import grow_region, match_cluster, match_inputs
 from .pattern import ANY_PORT, OpNode, Pattern, PostOps
+from .residual import match_residual, next_joint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from .backend import Backend
     from .op import Op
-    from .pattern import TailElement
+    from .pattern import Residual, TailElement
     from .view import GraphView
 
 __all__ = ["Cover", "Quotient", "cover"]
@@ -95,6 +96,8 @@ def _match(pattern: Pattern, view: GraphView, anchor: int, free: list[bool]) -> 
     """
     if not pattern.anchor.fits(view.ops[anchor]):
         return [], []
+    if pattern.residual is not None:
+        return _match_blocks(pattern.residual, pattern.tail, view, anchor, free)
     if pattern.cluster is None:
         taken, chains = [anchor, *match_inputs(pattern.anchor, view, anchor, free)], [anchor]
     else:
@@ -106,8 +109,28 @@ def _match(pattern: Pattern, view: GraphView, anchor: int, free: list[bool]) -> 
     return taken, ends
 
 
+def _match_blocks(
+    residual: Residual, tail: Sequence[TailElement], view: GraphView, joint: int, free: Sequence[bool]
+) -> tuple[list[int], list[int]]:
+    """Residual blocks with their tails, one after another: as `_match` returns them."""
+    taken: list[int] = []
+    ends: list[int] = []
+    block = match_residual(residual, view, joint, free)
+    while block:
+        taken += [n for n in block if n not in taken]
+        ends.append(len(taken))
+        _match_tail(tail, view, taken, ends, joint, free)
+        value = view.ops[max(taken)].outputs[0].id  # every op of a block leads to its last one
+        block = []
+        for joint in next_joint(residual, view, value, free):
+            block = match_residual(residual, view, joint, free, value)
+            if block:
+                break
+    return taken, ends
+
+
 def _match_tail(
-    tail: Sequence[TailElement], view: GraphView, taken: list[int], ends: list[int], end: int, free: list[bool]
+    tail: Sequence[TailElement], view: GraphView, taken: list[int], ends: list[int], end: int, free: Sequence[bool]
 ) -> bool:
     """Append what follows op `end` to `taken`, and the length of it after each stage to `ends`.
 
@@ -130,7 +153,7 @@ def _match_tail(
 
 
 def _match_post_ops(
-    element: PostOps, view: GraphView, taken: list[int], ends: list[int], end: int, free: list[bool]
+    element: PostOps, view: GraphView, taken: list[int], ends: list[int], end: int, free: Sequence[bool]
 ) -> int:
     """Append all regions that follow op `end`, with what their further operands absorb; returns the new end."""
     inside = set(taken)
@@ -148,7 +171,7 @@ def _match_post_ops(
     return end
 
 
-def _match_node(element: OpNode, view: GraphView, end: int, free: list[bool]) -> list[int]:
+def _match_node(element: OpNode, view: GraphView, end: int, free: Sequence[bool]) -> list[int]:
     """The op that reads the result of op `end`, alone, then the producers that it absorbs; empty if it does not fit."""
     users = view.consumers.get(view.ops[end].outputs[0].id, [])
     if len(users) != 1:

@@ -15,6 +15,8 @@ and that they feed. Attention, forward and backward, and gated MLPs are clusters
     Pattern("attention", 22, "attention", anchor=OpNode("SoftMax"), tail=[PostOps(POST_OPS)],
             cluster=Cluster(ELTWISE, OpNode("MatMul"), feeding=(1, 1), fed=(1, 1)))
 
+`Residual` is for blocks of products around which a shortcut leads; blocks that follow one another are one match.
+
 Matching is greedy and does not backtrack: an optional element is taken when it fits. Its cost is linear in the ops
 looked at.
 """
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
     from .op import Op
 
-__all__ = ["ANY_PORT", "Cluster", "OpNode", "Pattern", "PostOps", "TailElement", "Upstream", "optional"]
+__all__ = ["ANY_PORT", "Cluster", "OpNode", "Pattern", "PostOps", "Residual", "TailElement", "Upstream",
+           "optional"]  # fmt: skip
 
 ANY_PORT = -1
 """As a key of `OpNode.inputs`: every input port that has no entry of its own."""
@@ -166,6 +169,37 @@ class Cluster:
         return op.kind in self.kinds and (self.where is None or self.where(op))
 
 
+@dataclass(frozen=True)
+class Residual:
+    """Products one behind another, and a shortcut around them that begins at their input and ends at the anchor.
+
+    The shortcut may hold one product. Nobody outside reads what lies between. A block that starts from the result of
+    another, its tail included, belongs to the same match: that makes one partition of a stage of a residual network.
+
+    Attributes
+    ----------
+    kinds : frozenset of str
+        Kinds between the products.
+    product : OpNode
+    joints : frozenset of str
+        Kinds of the anchor.
+    length : (int, int)
+        Least and most products one behind another.
+    start : OpNode
+        What may come before the block's input, as long as only the block reads it.
+    """
+
+    kinds: frozenset[str]
+    product: OpNode
+    joints: frozenset[str]
+    length: tuple[int, int]
+    start: OpNode
+
+    def fits(self, op: Op) -> bool:
+        """Whether the op may take part."""
+        return op.kind in self.kinds or self.product.fits(op)
+
+
 TailElement = OpNode | PostOps
 
 
@@ -187,6 +221,8 @@ class Pattern:
         What may follow, in order: the anchor, or each op that a cluster feeds.
     cluster : Cluster, optional
         What must surround the anchor.
+    residual : Residual, optional
+        What must lie before the anchor.
     """
 
     name: str
@@ -195,3 +231,4 @@ class Pattern:
     anchor: OpNode
     tail: tuple[TailElement, ...] = ()
     cluster: Cluster | None = None
+    residual: Residual | None = None

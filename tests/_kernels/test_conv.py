@@ -76,7 +76,7 @@ def store_weights(w, layout):
 
 def check(
     x, w, *, layout="NCX", src_layout=None, weights="OIX", impl="auto", isa=None, epilogue=None, transpose=False,
-    in_place=False, strides=None, begin=None, end=None, dilations=None, extra=None,
+    in_place=False, strides=None, begin=None, end=None, dilations=None, extra=None, exact_depth=0,
 ):  # fmt: skip
     """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare with the definition; returns the call."""
     ndim, groups = x.ndim - 2, w.shape[0]
@@ -94,12 +94,15 @@ def check(
         x.shape[0], x.shape[1], groups * w.shape[1], x.shape[2:], w.shape[3:], groups=groups,
         src_strides=strides_of(x.shape, src_layout or layout), dst_strides=strides_of(expected.shape, layout),
         weights_strides=w_strides, strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, impl=impl,
-        isa=isa, epilogue=epilogue(expected.shape, layout) if epilogue else b"", dst_needs_scratch=not in_place, **more,
+        isa=isa, exact_depth=exact_depth, epilogue=epilogue(expected.shape, layout) if epilogue else b"",
+        dst_needs_scratch=not in_place, **more,
     )  # fmt: skip
     size = expected.size * (2 if layout.endswith("gap") else 1)
     flat = run_checked(call, size, lay_out(x, src_layout or layout), memory, dst_index=2)
     out = read_back(flat, expected.shape, layout)
     wanted = np.maximum(expected, 0) + 1 if epilogue else expected
+    if exact_depth and (x == np.rint(x)).all():
+        np.testing.assert_array_equal(out, wanted.astype(np.float32))
     assert (np.abs(out - wanted) <= RTOL * (terms + bool(epilogue)) + 1e-30).all()
     return call
 
@@ -175,6 +178,22 @@ def test_depthwise_equals_the_definition(isa, layout, weights, case):
 def test_transposed_equals_the_definition(impl, isa, layout, weights, case):
     x, w, geometry = arrays(TRANSPOSED[case])
     check(x, w, layout=layout, weights=weights, impl=impl, isa=isa, transpose=True, **geometry)
+
+
+@pytest.mark.parametrize(("impl", "isa"), IMPLS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("transpose", [False, True])
+def test_exact_depth_sums_integers_as_s32_does(impl, isa, layout, transpose):
+    rng = np.random.default_rng(0)
+    x = rng.integers(200, 256, (1, 150, 4, 5)).astype(np.float32)
+    w = rng.integers(100, 128, (1, 6, 150, 3, 3)).astype(np.float32)
+    check(x, w, layout=layout, impl=impl, isa=isa, transpose=transpose, exact_depth=514, begin=(1, 1), end=(1, 1))
+
+
+def test_many_taps_of_a_depthwise_convolution_are_summed_in_parts():
+    x, w = normal((1, 4, 20, 30)), normal((4, 1, 1, 17, 17), 1)
+    assert check(x, w, exact_depth=514).kernel.name == "f32_conv_depthwise"
+    assert check(x, w, exact_depth=128).kernel.name != "f32_conv_depthwise"
 
 
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])

@@ -109,6 +109,25 @@ def test_rows_of_dst_may_lie_apart(impl, isa):
     check(normal((70, 9)), normal((9, 33)), impl=impl, isa=isa, row_stride=40)
 
 
+@pytest.mark.parametrize(("impl", "isa"), IMPLS)
+@pytest.mark.parametrize("epilogue", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_exact_depth_sums_integers_as_s32_does(impl, isa, epilogue, transposed):
+    m, n, k = 7, 50, 3001
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(200, 256, (m, k)), rng.integers(100, 128, (k, n))
+    expected = (a @ b).astype(np.float32)  # some 50 million: many terms beyond what float32 counts exactly
+    stored = b.astype(np.float32)
+    stored = np.asfortranarray(stored) if transposed else stored
+    call = matmul(
+        (), m, n, k, (k, 1), element_strides(stored), (n,), impl=impl, isa=isa, exact_depth=2**24 // (255 * 127),
+        epilogue=bias_relu((), m, n) if epilogue else b"",
+    )  # fmt: skip
+    bias = (np.zeros(n, np.float32),) if epilogue else ()
+    out = run_checked(call, m * n, a.astype(np.float32), stored.ctypes.data, *bias, dst_index=2)
+    np.testing.assert_array_equal(out.reshape(m, n), expected)
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_nan_and_infinity_stay_in_their_row(isa):
     a, b = normal((5, 8)), normal((8, 50))
@@ -223,6 +242,8 @@ def test_needs_pack(geometry, expected):
         (InvalidArgumentError, {"impl": "magic"}),
         (UnsupportedError, {"k": 2**31, "impl": "blas"}),
         (UnsupportedError, {"dtype": "f64", "epilogue": b"12345678"}),
+        (UnsupportedError, {"dtype": "f64", "exact_depth": 2}),
+        (InvalidArgumentError, {"exact_depth": -1}),
         (UnsupportedError, {"isa": "z80", "impl": "simd"}),
     ],
 )

@@ -24,15 +24,18 @@ DEFAULT = Path(os.environ.get("GRAPHPOOL_BENCHDNN") or Path(__file__).parents[2]
 
 def main() -> int:
     """Run and report."""
+    from tests.benchdnn.batch import read_batch
     from tests.benchdnn.runner import as_json, as_table, count, read_manifest, run_all
 
     parser = argparse.ArgumentParser(prog="python -m tests.benchdnn", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT)
     parser.add_argument("--json", type=Path, help="where the records go, as a list")
     parser.add_argument("--only", default="", help="run the rows in which this text occurs")
+    parser.add_argument("--batch", type=Path, help="a batch file of benchdnn instead of the manifest")
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
-    rows = [row for row in read_manifest(args.folder) if args.only in json.dumps(row)]
+    rows = read_batch(args.batch) if args.batch else read_manifest(args.folder)
+    rows = [row for row in rows if args.only in json.dumps(row)]
     start = time.perf_counter()
     records = []
     for record in run_all(args.folder, rows, args.processes):

@@ -58,7 +58,9 @@ class Filler:
 
     def depends(self, op: gp.Op, port: int) -> bool:
         """Whether content at a port depends on what `op` reads at its other one."""
-        return op.kind == "Subtract" and port == 1 and _is_computed(self, op.inputs[0]) and _leads_to(self, op, "Exp")
+        if op.kind != "Subtract" or port != 1 or not _is_computed(self, op.inputs[0]):
+            return False
+        return op.inputs[1].shape == (*op.inputs[0].shape[:-1], 1) and _leads_to(self, op, "Exp")
 
     def _content(
         self, tensor: gp.LogicalTensor, op: gp.Op, port: int, values: dict[int, Array], rng: np.random.Generator

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from zlib import crc32
 import numpy as np
 
 import graphpool as gp
+from graphpool.graph.knobs import parse_knobs
+from graphpool.graph.rewrite import rewrite_graph
 from graphpool.typing import DataType
 from tests.benchdnn.fill import Filler
 from tests.benchdnn.judge import bounds, compare
-from tests.benchdnn.knobs import build
 from tests.benchdnn.slabs import evaluate_partition
 
 NOT_KNOBS = ("suite", "case", "expected-n-partitions")
@@ -80,9 +82,20 @@ def run(job: tuple[Path, dict[str, str]]) -> Record:
     return record
 
 
+@lru_cache(maxsize=64)
+def load(path: Path) -> gp.Graph:
+    """The graph of a case; runs of one case follow one another."""
+    return gp.Graph.from_json(path, engine_kind="cpu")
+
+
 def _run(path: Path, record: Record, seed: int) -> list[str]:
-    graph = build(path, record.knobs)
+    graph = rewrite_graph(load(path), parse_knobs(record.knobs))
     graph.finalize()
+    return run_graph(graph, record, seed)
+
+
+def run_graph(graph: gp.Graph, record: Record, seed: int) -> list[str]:
+    """Run a finalised graph whose shapes are known, note in `record` what ran; returns what is wrong."""
     partitions = graph.get_partitions()
     record.partitions = len(partitions)
     faults = []
@@ -93,6 +106,8 @@ def _run(path: Path, record: Record, seed: int) -> list[str]:
     values: dict[int, np.ndarray] = {}
     with gp.Engine(threads=1) as engine:
         for partition in partitions:
+            if all(op.kind == "End" for op in partition.ops):
+                continue
             if not partition.is_supported:
                 faults.append(f"{'+'.join(op.kind for op in partition.ops)} is not supported")
                 return faults

@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "profile": TOP,
     "onnx": TOP | {"profile"},
     "demo": TOP | {"profile", "onnx"},
-    "cli": TOP | {"profile", "onnx", "demo", "graphpool"},
+    "cli_graph": TOP | {"graphpool"},
+    "cli": TOP | {"cli_graph", "profile", "onnx", "demo", "graphpool"},
     "__main__": {"cli"},
     "graphpool": TOP | {"profile", "onnx"},
 }

@@ -50,6 +50,34 @@ static inline __attribute__((always_inline)) void gp_copy(void *dst, int64_t dst
     }
 }
 
+/* Add a tile of partial sums to dense rows of doubles; behind the last part the tile holds their rounded totals.
+ *
+ * Products of integers are exact in f32 as long as a sum stays within 2^24, so parts of so many terms, added in f64,
+ * give the s32 accumulation of any number of terms without another product. */
+static inline void gp_add_part(double *sums, float *tile, int64_t ld, int64_t rows, int64_t cols, int is_first,
+                               int is_last)
+{
+    for (int64_t i = 0; i < rows; ++i, sums += cols, tile += ld)
+        for (int64_t j = 0; j < cols; ++j) {
+            const double total = (is_first ? 0 : sums[j]) + (double)tile[j];
+            sums[j] = total;
+            if (is_last)
+                tile[j] = (float)total;
+        }
+}
+
+/* The matrix from column `begin` on. */
+static inline gp_matrix gp_from_col(gp_matrix a, int64_t begin, int64_t nbytes)
+{
+    return (gp_matrix){(const char *)a.data + begin * a.col_stride * nbytes, a.row_stride, a.col_stride};
+}
+
+/* The matrix from row `begin` on. */
+static inline gp_matrix gp_from_row(gp_matrix a, int64_t begin, int64_t nbytes)
+{
+    return (gp_matrix){(const char *)a.data + begin * a.row_stride * nbytes, a.row_stride, a.col_stride};
+}
+
 /* The matrix, copied to `room` as dense rows. */
 static inline gp_matrix gp_pack(gp_matrix a, int64_t rows, int64_t cols, void *room, int64_t nbytes)
 {

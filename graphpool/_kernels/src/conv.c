@@ -18,6 +18,7 @@ typedef struct {
     int64_t src_pixel, dst_pixel;                     /* strides of pixels where src or dst are used in place */
     int64_t pixel_block, tile_in_scratch, has_epilogue;
     int64_t patch_offset, weights_offset, panel_offset; /* bytes into scratch; the tile lies at 0 */
+    int64_t exact_depth, sums_offset;                   /* terms at a time, their sums added in f64; 0: all at once */
     uint64_t blas;
 } gp_conv;
 
@@ -112,6 +113,19 @@ static void product(const gp_conv *p, int64_t pixels, int64_t depth, gp_matrix x
             memset(tile + i * ld, 0, (size_t)cols * sizeof(float));
 }
 
+/* The same, a part of the terms after the other. */
+static void product_of_parts(const gp_conv *p, int64_t pixels, int64_t depth, gp_matrix x, gp_matrix w, float *tile,
+                             int64_t ld, char *scratch)
+{
+    const int last = (int)p->window.channels_last;
+    for (int64_t begin = 0; begin < depth; begin += p->exact_depth) {
+        const int64_t left = depth - begin, part = gp_min(left, p->exact_depth);
+        product(p, pixels, part, gp_from_col(x, begin, 4), gp_from_row(w, begin, 4), tile, ld, scratch);
+        gp_add_part((double *)(scratch + p->sums_offset), tile, ld, last ? pixels : p->oc, last ? p->oc : pixels,
+                    begin == 0, part == left);
+    }
+}
+
 /* Patches of a block: gathered to scratch, or the source itself for 1x1 windows. */
 static gp_matrix find_patches(const gp_conv *p, const float *src, int64_t begin, int64_t end, int64_t depth,
                               char *scratch)
@@ -138,7 +152,8 @@ static void run_block(const gp_conv *p, void *const *args, int64_t n, int64_t gr
     const int64_t rows = last ? end - begin : p->oc, cols = last ? p->oc : end - begin;
     float *tile = p->tile_in_scratch ? (float *)scratch : dst + begin * p->dst_pixel;
     const int64_t ld = p->tile_in_scratch ? cols : last ? p->dst_pixel : win->dst_c;
-    product(p, end - begin, depth, find_patches(p, src, begin, end, depth, scratch), w, tile, ld, scratch);
+    const gp_matrix patches = find_patches(p, src, begin, end, depth, scratch);
+    (p->exact_depth ? product_of_parts : product)(p, end - begin, depth, patches, w, tile, ld, scratch);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + 2, tile, ld, rows, cols,
                         last ? (n * pixels + begin) * channels + c : (n * channels + c) * pixels + begin,

@@ -8,6 +8,7 @@
     groups.py      ops of a partition grouped into anchors with their post-ops
     region.py      elementwise ops as one program of the elementwise engine
     attention.py   two products with a SoftMax between them as one kernel
+    integers.py    products of quantised operands, summed exactly
     epilogue.py    the region behind an anchor, run on its tile
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..._kernels.matmul import matmul
 from ...typing import dense_strides
 from .epilogue import make_epilogue
+from .integers import exact_depth, operands
 from .weights import Product, emit_packed, given_form, packed_form
 
 if TYPE_CHECKING:
@@ -24,22 +25,26 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     """One product with the bias and the post-ops behind it."""
     op = group.anchor
     assert op is not None
-    a, b = lowering.value(op.inputs[0].id), lowering.any_value(op.inputs[1].id)
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     epilogue = make_epilogue(lowering, group, bias)
+    if group.dequantized:
+        emit_plain(lowering, group, epilogue)
+        lowering.finish(group.result, epilogue.place)
+        return
+    a, b = lowering.value(op.inputs[0].id), lowering.any_value(op.inputs[1].id)
     if b.panels is not None:
         emit_packed(lowering, group, find_product(op, lowering.dense(a), b), given_form(b, op), bias, epilogue)
         lowering.finish(group.result, epilogue.place)
         return
     form = packed_form(lowering, find_product(op, a, b))
     if form is None:
-        emit_plain(lowering, op, epilogue)
+        emit_plain(lowering, group, epilogue)
     else:
         with lowering.when_kept(form.panels, True):
             a = a if form.takes(a.dtype) else lowering.dense(a)
             emit_packed(lowering, group, find_product(op, a, b), form, bias, epilogue)
         with lowering.when_kept(form.panels, False):
-            emit_plain(lowering, op, epilogue)
+            emit_plain(lowering, group, epilogue)
     lowering.finish(group.result, epilogue.place)
 
 
@@ -60,10 +65,11 @@ def find_product(op: Op, a: Value, b: Value) -> Product:
     )
 
 
-def emit_plain(lowering: Lowering, op: Op, epilogue: Epilogue) -> None:
-    """The product of operands as they lie, in f32."""
-    a, b = (lowering.typed(lowering.value(tensor.id)) for tensor in op.inputs[:2])
-    product = find_product(op, a, b)
+def emit_plain(lowering: Lowering, group: Group, epilogue: Epilogue) -> None:
+    """The product of operands as they lie, in f32, exact where they are integers."""
+    assert group.anchor is not None
+    a, b = operands(lowering, group)
+    product = find_product(group.anchor, a, b)
     call = matmul(
         product.batch,
         product.m,
@@ -72,6 +78,7 @@ def emit_plain(lowering: Lowering, op: Op, epilogue: Epilogue) -> None:
         product.a_strides,
         product.b_strides,
         dense_strides([*product.batch, product.m, product.n])[:-1],
+        exact_depth=exact_depth(group),
         epilogue=epilogue.block,
         dst_needs_scratch=not epilogue.is_dense_f32,
     )

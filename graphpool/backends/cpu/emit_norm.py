@@ -24,7 +24,7 @@ def lower_norm(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     source = lowering.dense(lowering.value(op.inputs[0].id))
-    affine = [lowering.dense(lowering.value(tensor.id)) for tensor in op.inputs[1:]]
+    affine = _affine(lowering, op)
     statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
     epilogue = make_epilogue(lowering, group)
     gamma, beta, keep_stats = len(affine) > 0, len(affine) > 1, bool(statistics)
@@ -54,6 +54,16 @@ def lower_norm(lowering: Lowering, group: Group) -> None:
     lowering.emit(call, [source, *affine, *statistics, epilogue.place, *epilogue.operands], epilogue.name)
     lowering.finish(group.result, epilogue.place)
     _finish_all(lowering, op, statistics)
+
+
+def _affine(lowering: Lowering, op: Op) -> list[Value]:
+    """Gamma and beta where they are wanted, dense f32, one element for each that they scale."""
+    values = [lowering.value(tensor.id) for tensor in op.inputs[1:]] if op.attrs.get("use_affine", True) else []
+    if op.kind != "GroupNorm":
+        shape = lowering.shapes[op.inputs[0].id]
+        normalised = shape[op.attrs["begin_norm_axis"] % len(shape) :]
+        values = [value.broadcast(normalised) for value in values]
+    return [lowering.dense(value) for value in values]
 
 
 def lower_softmax(lowering: Lowering, group: Group) -> None:

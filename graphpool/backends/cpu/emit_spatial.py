@@ -10,6 +10,7 @@ from ..._kernels.resample import resample
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads, spatial_axes
 from ...typing import dense_strides
 from .epilogue import make_epilogue
+from .integers import exact_depth, operands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +26,8 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
     """A convolution, or a transposed one, with bias and post-ops behind it."""
     op = group.anchor
     assert op is not None
-    source, image = _source(lowering, op)
-    weights = lowering.typed(lowering.value(op.inputs[1].id))
+    source, weights = operands(lowering, group)
+    image = _geometry(lowering, op, source)
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     transposed = op.kind == "ConvTranspose"
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
@@ -52,6 +53,7 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
         pads_end=end,
         dilations=op.attrs["dilations"],
         groups=groups,
+        exact_depth=exact_depth(group),
         epilogue=epilogue.block,
         dst_needs_scratch=not epilogue.is_dense_f32,
         **own,
@@ -64,7 +66,8 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
     """Maximum or mean of each window, post-ops behind it."""
     op = group.anchor
     assert op is not None
-    source, image = _source(lowering, op)
+    source = lowering.typed(lowering.value(op.inputs[0].id))
+    image = _geometry(lowering, op, source)
     kernel = tuple(op.attrs["kernel"])
     begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel)
     epilogue = make_epilogue(lowering, group)
@@ -88,7 +91,8 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     """Resampling, post-ops behind it."""
     op = group.anchor
     assert op is not None
-    source, image = _source(lowering, op)
+    source = lowering.typed(lowering.value(op.inputs[0].id))
+    image = _geometry(lowering, op, source)
     epilogue = make_epilogue(lowering, group)
     call = resample(
         op.attrs["mode"],
@@ -101,14 +105,13 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, epilogue.place)
 
 
-def _source(lowering: Lowering, op: Op) -> tuple[Value, dict[str, Any]]:
-    """The source in f32, and the geometry that all kernels over windows take."""
-    source = lowering.typed(lowering.value(op.inputs[0].id))
+def _geometry(lowering: Lowering, op: Op, source: Value) -> dict[str, Any]:
+    """The geometry that all kernels over windows take."""
     result = lowering.shapes[op.outputs[0].id]
     ndim = len(source.shape)
     channel, spatial = channel_axis(ndim, op.attrs["data_format"]), spatial_axes(ndim, op.attrs["data_format"])
     axes = (0, channel, *spatial)
-    geometry = {
+    return {
         "batch": source.shape[0],
         "channels": source.shape[channel],
         "src_spatial": [source.shape[axis] for axis in spatial],
@@ -116,7 +119,6 @@ def _source(lowering: Lowering, op: Op) -> tuple[Value, dict[str, Any]]:
         "src_strides": _pick(source.strides, axes),
         "dst_strides": _pick(dense_strides(result), axes),
     }
-    return source, geometry
 
 
 def _pick(strides: Sequence[int], axes: Sequence[int]) -> list[int]:

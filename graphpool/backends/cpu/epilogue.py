@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...typing import DataType
+from .integers import scaled
 from .region import Region, region_name
 
 if TYPE_CHECKING:
@@ -58,13 +59,16 @@ def make_epilogue(
     assert group.anchor is not None
     first = group.anchor.outputs[0].id
     region = Region(lowering, lowering.shapes[group.result], accumulator=first)
+    sums = region.get(first)
+    region.put(first, scaled(region, group, sums))
+    is_plain = bias is None and not group.ops and region.get(first) is sums
     if bias is not None:
         added = region.load(bias) if bias_axis is None else region.load_along(bias, bias_axis)
         region.put(first, region.binary("add", region.get(first), added))
     for op in group.ops:
         region.apply(op)
     name = region_name(group.ops) if group.ops else None
-    if bias is None and not group.ops:
+    if is_plain:
         place = lowering.target(group.result, dtype=DataType.F32)
         if place.is_dense:
             return Epilogue(b"", place, [], None)

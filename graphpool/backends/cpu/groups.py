@@ -6,7 +6,7 @@ finds its operands computed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...graph.growth import grow_region
@@ -14,6 +14,7 @@ from ...graph.partitioner import Quotient
 from ...graph.view import GraphView
 from ...typing import DataType
 from .attention import find_attention
+from .integers import find_dequantized
 from .support import ANCHORS, is_elementwise, is_integer
 
 if TYPE_CHECKING:
@@ -40,11 +41,14 @@ class Group:
         The elementwise ops, in topological order; a single other op when it stands alone.
     attention : Attention or None
         What the anchor, the product with the values, is the end of.
+    dequantized : mapping of int to Op
+        Input ports of the anchor -> the Dequantize in front, which the anchor takes part in (`integers.py`).
     """
 
     anchor: Op | None
     ops: tuple[Op, ...]
     attention: Attention | None = None
+    dequantized: Mapping[int, Op] = field(default_factory=dict)
 
     @property
     def first(self) -> Op:
@@ -75,27 +79,56 @@ def make_groups(ops: Sequence[Op], shapes: Mapping[int, tuple[int, ...]], output
     view = GraphView([op for op in ops if op.kind != "End"])
     free = [True] * len(view.ops)
     quotient = Quotient(view)
-    attentions = _merge_attentions(view, free, shapes, outputs, quotient)
+    dequantized = _absorb_dequantized(view, free, shapes, outputs, quotient)
+    attentions = _merge_attentions(view, free, shapes, outputs, quotient, dequantized)
     for number, op in enumerate(view.ops):
         if free[number] and (op.kind in ANCHORS or is_elementwise(op)):
             taken = _grow(view, [number], free, shapes, outputs, quotient)
             for member in taken:
                 free[member] = False
-    return [_as_group(view, numbers, attentions) for numbers in quotient.groups_in_order()]
+    return [_as_group(view, numbers, attentions, dequantized) for numbers in quotient.groups_in_order()]
 
 
 def _merge_attentions(
-    view: GraphView, free: list[bool], shapes: Mapping[int, tuple[int, ...]], outputs: set[int], quotient: Quotient
+    view: GraphView,
+    free: list[bool],
+    shapes: Mapping[int, tuple[int, ...]],
+    outputs: set[int],
+    quotient: Quotient,
+    integers: Mapping[int, object],
 ) -> dict[int, Attention]:
-    """The attentions among the ops, merged with their post-ops: number of the first member -> attention."""
+    """The attentions among the ops, merged with their post-ops: number of the first member -> attention.
+
+    Products of `integers` stay apart: they are summed exactly.
+    """
     found: dict[int, Attention] = {}
     for number, op in enumerate(view.ops):
         attention = find_attention(view, number, shapes, outputs) if op.kind == "SoftMax" else None
-        if attention is None or not all(free[n] for n in attention.members) or not quotient.merge(attention.members):
+        if attention is None or not all(free[n] and n not in integers for n in attention.members):
+            continue
+        if not quotient.merge(attention.members):
             continue
         for member in _grow(view, list(attention.members), free, shapes, outputs, quotient):
             free[member] = False
         found[attention.members[0]] = attention
+    return found
+
+
+def _absorb_dequantized(
+    view: GraphView,
+    free: list[bool],
+    shapes: Mapping[int, tuple[int, ...]],
+    outputs: set[int],
+    quotient: Quotient,
+) -> dict[int, dict[int, int]]:
+    """Numbers of products -> what `find_dequantized` finds; taken from `free` and merged with the product."""
+    found: dict[int, dict[int, int]] = {}
+    for number in range(len(view.ops)):
+        by_port = find_dequantized(view, number, shapes, outputs)
+        if by_port and quotient.merge([number, *by_port.values()]):
+            found[number] = by_port
+            for source in by_port.values():
+                free[source] = False
     return found
 
 
@@ -126,10 +159,19 @@ def _grow(
     return taken
 
 
-def _as_group(view: GraphView, numbers: Sequence[int], attentions: Mapping[int, Attention]) -> Group:
-    ops = [view.ops[n] for n in numbers]
+def _as_group(
+    view: GraphView,
+    numbers: Sequence[int],
+    attentions: Mapping[int, Attention],
+    dequantized: Mapping[int, Mapping[int, int]],
+) -> Group:
+    """The group of these ops: what is inside an attention, or absorbed in front of an anchor, apart from the rest."""
     attention = attentions.get(numbers[0])
     if attention is not None:
-        inside = set(attention.members)
-        return Group(attention.product, tuple(view.ops[n] for n in numbers if n not in inside), attention)
-    return Group(ops[0], tuple(ops[1:])) if ops[0].kind in ANCHORS else Group(None, tuple(ops))
+        behind = [n for n in numbers if n not in attention.members]
+        return Group(attention.product, tuple(view.ops[n] for n in behind), attention)
+    by_port: Mapping[int, int] = next((dequantized[n] for n in numbers if n in dequantized), {})
+    ops = [view.ops[n] for n in numbers if n not in by_port.values()]
+    if ops[0].kind not in ANCHORS:
+        return Group(None, tuple(ops))
+    return Group(ops[0], tuple(ops[1:]), dequantized={port: view.ops[n] for port, n in by_port.items()})

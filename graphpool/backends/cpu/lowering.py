@@ -78,6 +78,12 @@ class Value:
         """The same elements under another dense shape; the value must be dense."""
         return Value(self.dtype, tuple(shape), dense_strides(shape), self.buffer, self.offset)
 
+    def broadcast(self, shape: Sequence[int]) -> Value:
+        """The same memory seen with another shape, to which its own broadcasts as in numpy."""
+        dims = tuple(shape)
+        own = [0 if dim == 1 else stride for dim, stride in zip(self.shape, self.strides, strict=True)]
+        return Value(self.dtype, dims, tuple([0] * (len(dims) - len(own)) + own), self.buffer, self.offset)
+
     def transposed(self, order: Sequence[int]) -> Value:
         """The same memory with its axes in another order."""
         shape, strides = ([axes[k] for k in order] for axes in (self.shape, self.strides))

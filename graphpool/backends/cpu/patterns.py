@@ -1,7 +1,8 @@
 """What the CPU backend fuses into one partition. Adding a pattern is one entry here and one test.
 
     priority   family                                              shape
-    22         attention, its backward pass, gated MLPs            a cluster between products
+    22.3       stages of residual networks                         convolutions around which a shortcut leads
+    22 .. 22.2 attention, its backward pass, gated MLPs            a cluster between products
     10 .. 11   convolution behind 1x1 convolution, ConvTranspose   anchor, operands' dequantisation, post-ops
     9.8        convolution, pooling                                likewise, then moves and a quantisation
     8.8        matrix product                                      likewise, and elementwise ops in front of it
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, TailElement, Upstream, optional
+from ...graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, Residual, TailElement, Upstream, optional
 from .support import ELTWISE
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ LAST = optional(OpNode({*QUANTIZE, "GreaterEqual"}, ports=[0]))
 """An op that may end a chain: its result has another type than a float."""
 
 MOVE = optional(OpNode(MOVES))
+CAST = optional(OpNode("TypeCast"))
+DROPOUT = optional(OpNode("Dropout"))
 TAIL: tuple[TailElement, ...] = (POST_OPS, MOVE, MOVE, MOVE, POST_OPS, LAST)
 """Post-ops, moves of the result, casts, quantisation."""
 
@@ -90,6 +93,9 @@ def _chain(name: str, priority: float, kinds: str | set[str], *, inputs: dict[in
 # ---- the table
 
 PATTERNS = (
+    Pattern("residual_blocks", 22.3, "residual_blocks", OpNode("Add"), (POST_OPS, LAST),
+            residual=Residual(frozenset(ELTWISE), OpNode("Convolution", inputs=CONVOLUTION), frozenset({"Add"}),
+                              length=(2, 3), start=OPERAND)),
     Pattern("attention_backward", 22.2, "attention_backward", OpNode("Exp"),
             (optional(OpNode("ReduceSum")), MOVE, MOVE),
             cluster=Cluster(INSIDE, PRODUCT, feeding=(2, 2), fed=(3, 3))),
@@ -98,22 +104,24 @@ PATTERNS = (
     Pattern("gated_mlp", 22.0, "gated_mlp", OpNode(BINARY), (POST_OPS, LAST),
             cluster=Cluster(ELTWISE, PRODUCT, feeding=(2, 2), fed=(1, 1), shared_port=0)),
     Pattern("binary_matmul_binary", 19.5, "binary_matmul_binary",
-            OpNode("MatMul", inputs={0: (PRE_OPS, OPERAND), 1: (PRE_OPS, OPERAND)}), TAIL),
+            OpNode("MatMul", inputs={0: (PRE_OPS, OPERAND), 1: (PRE_OPS, WEIGHTS)}), (*TAIL, DROPOUT)),
     Pattern("convolution_depthwise", 10.5, "convolution_depthwise",
             OpNode("Convolution", _is_pointwise, inputs=CONVOLUTION),
             (POST_OPS, OpNode("Convolution", _is_depthwise, ports=[0], inputs={1: WEIGHTS}), POST_OPS, LAST)),
     _chain("convtranspose_post_ops", 10.4, "ConvTranspose", inputs=CONVOLUTION),
     _chain("pooling_post_ops", 9.9, {"AvgPool", "MaxPool"}),
     _chain("convolution_post_ops", 9.8, "Convolution", inputs=CONVOLUTION),
+    Pattern("batch_norm_training", 8.8, "batch_norm_training", OpNode("BatchNormForwardTraining"),
+            (optional(OpNode("ReLU")),)),
     _chain("reduction_post_ops", 8.4, REDUCTIONS),
     _chain("interpolate_post_ops", 8.4, "Interpolate"),
     _chain("norm_post_ops", 8.4, {"LayerNorm", "GroupNorm", "RMSNorm"}),
     _chain("softmax_post_ops", 8.2, {"SoftMax", "LogSoftmax"}),
-    Pattern("concat", 8.2, "concat", OpNode("Concat", inputs={ANY_PORT: OPERAND}), (LAST,)),
+    Pattern("concat", 8.2, "concat", OpNode("Concat", inputs={ANY_PORT: OPERAND}), (CAST, LAST)),
     Pattern("shuffle", 8.2, "shuffle", OpNode("StaticReshape"),
             (OpNode("StaticTranspose"), OpNode("StaticReshape"))),
     Pattern("reorder_post_ops", 8.1, "reorder_post_ops", OpNode(MOVES, inputs={0: OPERAND}),
             (MOVE, MOVE, POST_OPS, LAST)),
     Pattern("eltwise_post_ops", 8.0, "eltwise_post_ops", OpNode(ELTWISE, inputs={ANY_PORT: OPERAND}),
-            (POST_OPS, MOVE, LAST)),
+            (POST_OPS, MOVE, LAST, DROPOUT)),
 )  # fmt: skip

@@ -205,6 +205,61 @@ def test_gated_mlp():
     assert len(kinds(lambda g: gated_mlp(g, shared=False))) > 1
 
 
+def residual_block(g, x, *, length=2, kind="Add", reader=False):
+    """Convolutions behind one another, and a shortcut from their input to a sum."""
+    y = x
+    for _ in range(length):
+        y = g.op("ReLU", g.op("Convolution", y, g.input((4, 4, 1, 1)), **CONV))
+    if reader:
+        g.op("Exp", y)
+    return g.op("ReLU", g.op(kind, y, x))
+
+
+def residual_stage(g, blocks=1, **own):
+    x = g.input((1, 4, 5, 5))
+    for _ in range(blocks):
+        x = residual_block(g, x, **own)
+    return x
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+@pytest.mark.parametrize("length", [2, 3])
+def test_residual_blocks(blocks, length):
+    assert counts(lambda g: residual_stage(g, blocks, length=length)) == [blocks * (2 * length + 2)]
+
+
+@pytest.mark.parametrize("own", [{"length": 1}, {"length": 4}, {"kind": "Multiply"}, {"reader": True}])
+def test_what_is_no_residual_block(own):
+    assert len(kinds(lambda g: residual_stage(g, 2, **own))) > 1
+
+
+def test_a_stage_ends_where_its_result_is_read_by_others():
+    def build(g):
+        x = residual_stage(g)
+        g.op("AvgPool", x, kernel=[5, 5], strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], exclude_pad=True,
+             data_format="NCX")  # fmt: skip
+        residual_block(g, x)
+
+    assert sorted(counts(build)) == [1, 12]
+
+
+def test_dropout_ends_a_product():
+    def build(g):
+        x = g.op("ReLU", g.op("MatMul", g.input((4, 8)), g.input((8, 8))))
+        g.op("Dropout", x, g.input((), "s64"), g.input((), "s64"), g.input(()), n=2, dtype=["f32", "u8"])
+
+    assert kinds(build) == [["MatMul", "ReLU", "Dropout"]]
+
+
+def test_relu_behind_batch_norm_in_training():
+    def build(g):
+        x, *_ = g.op("BatchNormForwardTraining", g.input((2, 4, 3, 3)), g.input((4,)), g.input((4,)), n=5,
+                     dtype=["f32"] * 5, epsilon=0.1, data_format="NCX")  # fmt: skip
+        g.op("ReLU", x)
+
+    assert kinds(build) == [["BatchNormForwardTraining", "ReLU"]]
+
+
 def test_batch_norm_backward_behind_relu_backward_is_one_partition_of_the_reference():
     g = GraphBuilder()
     d = g.op("ReLUBackward", g.input((1, 4, 5, 5)), g.input((1, 4, 5, 5)), use_dst=False)

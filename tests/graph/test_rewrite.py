@@ -1,9 +1,11 @@
-"""What each knob changes of a case."""
+"""What each knob changes of a graph."""
 
 import pytest
 
 import graphpool as gp
-from tests.benchdnn.knobs import build
+from graphpool.errors import GraphpoolError
+from graphpool.graph.knobs import parse_knobs
+from graphpool.graph.rewrite import rewrite_graph, unknown_ids
 
 
 @pytest.fixture
@@ -23,6 +25,11 @@ def case(tmp_path):
     return tmp_path / "case.json"
 
 
+def build(path, knobs):
+    """The graph of a file under knobs."""
+    return rewrite_graph(gp.Graph.from_json(path), parse_knobs(knobs))
+
+
 def op(graph, number):
     return next(op for op in graph.ops if op.id == number)
 
@@ -39,7 +46,7 @@ def test_shapes_are_inferred_anew_and_scales_fit(case):
 
 
 def test_strides_and_tags(case):
-    graph = build(case, {"in-shapes": "0:4x6*7x1+2:*ba+99:1x1"})
+    graph = build(case, {"in-shapes": "0:4x6*7x1+2:*ba"})
     assert graph.tensors[0].strides == (7, 1)
     assert graph.tensors[2].strides == (1, 6)
     assert graph.tensors[4].strides == (8, 1)
@@ -83,3 +90,46 @@ def test_batch_and_properties(case):
     assert graph.tensors[0].shape == (9, 6)
     assert graph.tensors[0].property == "variable"
     assert (graph.fpmath, graph.fpmath_apply_to_int) == ("bf16", True)
+
+
+def test_batch_leaves_parameters_alone(tmp_path):
+    graph = gp.Graph()
+    shapes = [(4, 3, 5, 5), (4, 3, 1, 1), None, (4,), None, (4, 4, 5, 5), None]
+    t = [gp.LogicalTensor(n, "f32", shape) for n, shape in enumerate(shapes)]
+    own = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1], "data_format": "NCX"}
+    graph.add_op(gp.Op(0, "Convolution", t[:2], [t[2]], weights_format="OIX", **own))
+    graph.add_op(gp.Op(1, "BiasAdd", [t[2], t[3]], [t[4]], data_format="NCX"))
+    graph.add_op(gp.Op(2, "Add", [t[4], t[5]], [t[6]]))
+    graph.to_json(tmp_path / "a.json")
+    built = build(tmp_path / "a.json", {"mb": "7"})
+    assert [built.tensors[n].shape for n in (0, 1, 3, 5, 6)] == [
+        (7, 3, 5, 5), (4, 3, 1, 1), (4,), (7, 4, 5, 5), (7, 4, 5, 5),
+    ]  # fmt: skip
+
+
+def test_ids_that_are_not_there_are_passed_over_and_named(case):
+    knobs = {"in-shapes": "77:2x3", "dt": "0:s8+78:f16", "tensor-property": "79:constant", "op-attrs": "5:a:1",
+             "op-kind": "6:Exp"}  # fmt: skip
+    graph = gp.Graph.from_json(case)
+    assert len(rewrite_graph(graph, parse_knobs(knobs)).ops) == 3
+    assert unknown_ids(graph, parse_knobs(knobs)) == ["tensor 77", "tensor 78", "tensor 79", "op 5", "op 6"]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"in-shapes": "2:*bc"}, "layout of tensor 2"),
+        ({"in-shapes": "2:6x8*1x2x3"}, "2 strides, or the letters ab"),
+        ({"in-shapes": "0:5x7"}, "wrong dimension"),
+        ({"op-attrs": "1:transpose:1"}, "did you mean"),
+        ({"op-attrs": "1:transpose_b:maybe"}, "transpose_b of op 1"),
+        ({"op-kind": "2:Add"}, "inputs of op 2"),
+        ({"op-kind": "2:ReLu"}, "unknown op kind"),
+        ({"tensor-property": "0:often"}, "property"),
+        ({"dt": "bf15"}, "unknown data type"),
+        ({"attr-fpmath": "f8"}, "fpmath"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(case, knobs, message):
+    with pytest.raises(GraphpoolError, match=message):
+        build(case, knobs)

@@ -1,0 +1,124 @@
+"""Products of quantised operands: the integers are multiplied, and their sums scaled.
+
+A Dequantize in front of both operands of a product is not computed as it stands: x - zp is, which f32 holds exactly,
+and the scales follow behind the product. Sums are exact for any number of terms, as with an s32 accumulator: in f32 for
+as many terms as stay within 2**24, those sums in f64.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from ...graph.shapes import channel_axis, conv_weight_axes
+from ...typing import DataType
+from .region import Region
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ...graph.op import Op
+    from ...graph.view import GraphView
+    from .groups import Group
+    from .lowering import Lowering, Value
+
+__all__ = ["PRODUCTS", "exact_depth", "find_dequantized", "operands", "scaled"]
+
+PRODUCTS = frozenset({"MatMul", "Convolution", "ConvTranspose"})
+
+_EXACT = 2**24
+"""Integers up to this are exact in f32."""
+
+_LIMITS = {DataType.U8: (0, 255), DataType.S8: (-128, 127)}
+
+
+def find_dequantized(
+    view: GraphView, number: int, shapes: Mapping[int, tuple[int, ...]], outputs: set[int]
+) -> dict[int, int]:
+    """Numbers of the Dequantize ops in front of both operands of a product, by port; empty unless both are exact."""
+    op = view.ops[number]
+    if op.kind not in PRODUCTS:
+        return {}
+    found: dict[int, int] = {}
+    for port, tensor in enumerate(op.inputs[:2]):
+        source = view.producer.get(tensor.id)
+        if source is None or tensor.id in outputs or view.consumers[tensor.id] != [(number, port)]:
+            return {}
+        axis = None if port == 0 else _column_axis(op, len(shapes[tensor.id]))
+        if not _is_exact(view.ops[source], axis, len(shapes[tensor.id])):
+            return {}
+        found[port] = source
+    largest = [_largest(view.ops[source]) for source in found.values()]
+    return found if largest[0] * largest[1] <= _EXACT else {}
+
+
+def _is_exact(op: Op, axis: int | None, ndim: int) -> bool:
+    """Whether a Dequantize has 8-bit input and one scale, or one for each index of `axis`."""
+    if op.kind != "Dequantize" or op.inputs[0].dtype not in _LIMITS:
+        return False
+    return len(op.attrs["scales"]) == 1 or (axis is not None and op.attrs["axis"] % ndim == axis)
+
+
+def _column_axis(op: Op, ndim: int) -> int | None:
+    """The axis of the second operand of which every index makes a column or channel of the result."""
+    if op.kind == "MatMul":
+        return None if ndim < 2 else ndim - 2 if op.attrs["transpose_b"] else ndim - 1
+    if op.kind == "ConvTranspose" and op.attrs["groups"] > 1:
+        return None
+    return conv_weight_axes(ndim, op.attrs["weights_format"])[1]
+
+
+def _largest(op: Op) -> int:
+    """The largest absolute value of x - zp."""
+    limits = _LIMITS[op.inputs[0].dtype]
+    return max(abs(limit - int(zp)) for limit, zp in product(limits, op.attrs.get("zps") or [0]))
+
+
+def exact_depth(group: Group) -> int:
+    """Terms whose sum f32 holds exactly; 0 where the operands of the group's product are no integers."""
+    if not group.dequantized:
+        return 0
+    return max(1, _EXACT // max(1, _largest(group.dequantized[0]) * _largest(group.dequantized[1])))
+
+
+def operands(lowering: Lowering, group: Group) -> tuple[Value, Value]:
+    """Both operands of the group's product as f32: the integers x - zp where they are quantised."""
+    assert group.anchor is not None
+    if not group.dequantized:
+        a, b = (lowering.typed(lowering.value(tensor.id)) for tensor in group.anchor.inputs[:2])
+    else:
+        a, b = (_integers(lowering, group.dequantized[port]) for port in (0, 1))
+    return a, b
+
+
+def _integers(lowering: Lowering, op: Op) -> Value:
+    """X - zp of a Dequantize."""
+    source, zero_points = lowering.value(op.inputs[0].id), op.attrs.get("zps") or []
+    if not any(zero_points):
+        return lowering.typed(source)
+    region = Region(lowering, source.shape)
+    axis = op.attrs["axis"] % len(source.shape) if source.shape else 0
+    difference = region.binary("sub", region.load(source), region.literal(zero_points, axis))
+    place = lowering.temporary(source.shape)
+    region.builder.store(0, "f32", place.strides, difference)
+    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(x - zp)", is_elementwise=True)
+    return place
+
+
+def scaled(region: Region, group: Group, sums: Any) -> Any:
+    """Sums of integer products times the scales of both operands; other sums as they are."""
+    scales = _scales(group)
+    if all(scale == 1.0 for scale in scales):
+        return sums
+    assert group.anchor is not None
+    ndim = len(region.shape)
+    is_matmul = group.anchor.kind == "MatMul"
+    axis = ndim - 1 if is_matmul else channel_axis(ndim, group.anchor.attrs["data_format"])
+    return region.binary("mul", sums, region.literal(scales, axis))
+
+
+def _scales(group: Group) -> Sequence[float]:
+    if not group.dequantized:
+        return [1.0]
+    (first,), second = (group.dequantized[port].attrs["scales"] for port in (0, 1))
+    return [first * scale for scale in second]
