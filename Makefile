@@ -6,6 +6,7 @@ smoke: ; ./run demo
 lint: build ; $(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m cython_lint graphpool
 types: build ; $(PYTHON) -m mypy
 bench: build ; $(PYTHON) -m pytest bench --benchmark-only -p no:xdist -o python_files='bench_*.py'
+test-neon: build ; $(PYTHON) tools/test_neon.py
 docs: build ; $(PYTHON) -m sphinx -W -q docs docs/_build/html
 
-.PHONY: build test smoke lint types bench docs
+.PHONY: build test smoke lint types bench test-neon docs
