@@ -165,6 +165,23 @@ def test_norms(engine, data, dtype, shape):
     check(engine, data, g, special=kind == "SoftMax" and dtype == "f32")
 
 
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), shape=st.lists(dims, min_size=2, max_size=5))
+def test_statistics(engine, data, shape):
+    """Statistics over no elements are results too."""
+    kind = data.draw(st.sampled_from(["LayerNorm", "SoftMax", "BatchNormForwardTraining"]))
+    g = GraphBuilder()
+    x = g.input(shape)
+    if kind == "SoftMax":
+        g.op(kind, x, n=2, dtype=["f32"] * 2, axis=data.draw(st.integers(0, len(shape) - 1)))
+    elif kind == "LayerNorm":
+        g.op(kind, x, n=3, dtype=["f32"] * 3, keep_stats=True, use_affine=False)
+    else:
+        moments = [g.input(shape[-1:]) for _ in range(2)]
+        g.op(kind, x, *moments, n=5, dtype=["f32"] * 5, epsilon=0.5)
+    check(engine, data, g)
+
+
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(FLOATS), kind=st.sampled_from(REDUCTIONS))
 def test_reductions(engine, data, dtype, kind):
