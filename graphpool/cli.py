@@ -158,7 +158,7 @@ def info(arguments: argparse.Namespace) -> tuple[Report, bool]:
 
 def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Partitions of a model, or of a graph in oneDNN's JSON form."""
-    if is_graph_file(arguments.model):
+    if is_graph_file(arguments):
         return for_each_form(arguments, inspect_form)
     with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
         inputs = _random_inputs(model, arguments)
@@ -183,7 +183,7 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
 
 def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """One run; the outputs' shapes, types and ranges."""
-    if is_graph_file(arguments.model):
+    if is_graph_file(arguments):
         return for_each_form(arguments, run_form)
     with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
         inputs = _read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)

@@ -27,9 +27,22 @@ _CHUNK = 1 << 20
 Report = dict[str, Any]
 
 
-def is_graph_file(path: str) -> bool:
-    """Whether a file holds a graph, not a model."""
-    return Path(path).suffix == ".json"
+def is_graph_file(arguments: argparse.Namespace) -> bool:
+    """Whether the file holds a graph, not a model.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There are options that only the other kind of file takes.
+    """
+    given = [name for name in KNOBS if getattr(arguments, name.replace("-", "_"))]
+    is_graph = Path(arguments.model).suffix == ".json"
+    if given and not is_graph:
+        raise InvalidArgumentError(explain(f"--{given[0]}", accepted="with a graph file (.json)", got=arguments.model))
+    if arguments.shape and is_graph:
+        hint = "--in-shapes ID:2x3 changes a graph file"
+        raise InvalidArgumentError(explain("--shape", accepted="with an ONNX file", got=arguments.model, hint=hint))
+    return is_graph
 
 
 def add_knobs(parser: argparse.ArgumentParser) -> None:

@@ -152,3 +152,10 @@ def test_alternatives_are_reported_apart(capsys, graph_file):
 def test_errors_of_knobs_say_what_to_do(capsys, graph_file, options, message):
     assert cli.main(["run", graph_file, *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_options_of_the_other_kind_of_file(capsys, graph_file):
+    assert cli.main(["run", graph_file, "--shape", "x=2x3"]) == 2
+    assert "--in-shapes" in capsys.readouterr().err
+    assert cli.main(["inspect", CNN, "--dt", "bf16"]) == 2
+    assert "graph file" in capsys.readouterr().err

@@ -270,7 +270,7 @@ def _check_shape(shape: Sequence[int], tensor_id: int) -> tuple[int, ...]:
                     f"tensor {tensor_id}: dimension {axis}", accepted="at least 0, or graphpool.UNKNOWN_DIM", got=dim
                 )
                 raise InvalidShapeError(message, tensor_id=tensor_id, dim=axis)
-    elif prod(dims) >= 2**60:
+    if prod(filter(None, dims)) >= 2**60 and UNKNOWN_DIM not in dims:  # an array of (0, 2**60) cannot be had either
         message = explain(f"tensor {tensor_id}: number of elements", accepted="below 2**60", got=dims)
         raise InvalidShapeError(message, tensor_id=tensor_id)
     return dims

@@ -187,7 +187,7 @@ def _is_parameter(number: int, ops: list[_Op], tensors: dict[int, _Tensor]) -> b
                 return _is_parameter(op.outputs[0], ops, tensors)
             if op.kind == "MatMul":
                 return port == 2 or (port == 1 and len(tensors[number].shape or ()) < 3)
-            return port > 0 and (op.kind in WITH_PARAMETERS or op.kind in NORMS)
+            return port > ("Backward" in op.kind) and (op.kind in WITH_PARAMETERS or op.kind in NORMS)
     return False
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "is_broadcastable",
     "per_axis",
     "resolve_pads",
+    "scale_group_axis",
     "slice_size",
     "spatial_axes",
     "transposed_size",
@@ -212,3 +213,30 @@ def is_broadcastable(small: Sequence[int], big: Sequence[int]) -> bool:
         return False
     tail = big[len(big) - len(small) :]
     return all(x in (y, 1, UNKNOWN_DIM) or y == UNKNOWN_DIM for x, y in zip(small, tail, strict=True))
+
+
+def scale_group_axis(shape: Sequence[int], axis: int, count: int) -> int:
+    """The axis whose blocks are the groups, where an op along `axis` has a scale for each (group, channel).
+
+    Weights of a grouped ConvTranspose lie so: channels of the result at axis 1 and groups along axis 0, or both among
+    the last two axes.
+
+    Parameters
+    ----------
+    shape : sequence of int
+    axis : int
+        Not negative.
+    count : int
+        Number of scales, a multiple of ``shape[axis]``.
+
+    Raises
+    ------
+    InvalidShapeError
+        The axis of the groups does not divide into them.
+    """
+    groups = count // shape[axis]
+    for channels, other in ((1, 0), (len(shape) - 2, len(shape) - 1)):
+        if axis == channels and 0 <= other < len(shape) and shape[other] % groups == 0:
+            return other
+    accepted = f"{shape[axis]}, or a multiple for weights of a grouped ConvTranspose"
+    raise InvalidShapeError(explain(f"scales along axis {axis} of {tuple(shape)}", accepted=accepted, got=count))

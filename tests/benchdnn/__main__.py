@@ -40,13 +40,14 @@ def main() -> int:
     records = []
     for record in run_all(args.folder, rows, args.processes):
         records.append(record)
-        if record.status == "failed":
-            print(f"{record.case} {record.knobs}: {record.error}", flush=True)
+        if record.status != "passed":
+            print(f"{record.status}: {record.case} {record.knobs}: {record.error}", flush=True)
     if args.json:
         args.json.write_text(json.dumps([as_json(record) for record in records], indent=1) + "\n")
     print(as_table(count(records)))
-    print(f"{time.perf_counter() - start:.0f} s")
-    return int(any(record.status == "failed" for record in records))
+    work, peak = sum(record.seconds for record in records), max((record.peak_nbytes for record in records), default=0)
+    print(f"{time.perf_counter() - start:.0f} s, {work:.0f} s of processors, at most {peak / 2**30:.2f} GiB a process")
+    return int(any(record.status != "passed" for record in records))
 
 
 if __name__ == "__main__":

@@ -195,6 +195,14 @@ def _variance(filler, tensor, op, port, values, rng):
     return numbers(rng, tensor.shape, 4, 1) if is_variance else numbers(rng, tensor.shape, 4)
 
 
+def _around_the_limits(filler, tensor, op, port, values, rng):
+    """Of a Clamp: a quarter below, half inside, a quarter above; of its gradient small integers, not zero."""
+    if port == 1:
+        return numbers(rng, tensor.shape, 8, 1)
+    low, high = (float(np.clip(op.attrs[name], -64, 64)) for name in ("min", "max"))
+    return low + (high - low) * (numbers(rng, tensor.shape, 24, -8) / 16)
+
+
 def _product_of_all(filler, tensor, op, port, values, rng):
     """Mostly ones, so that a product of thousands neither vanishes nor overflows."""
     choice = np.asarray([0.5, 1, 1, 1, 1, 1, 1, 2, -1], np.float32)
@@ -228,6 +236,7 @@ RULES = {
     "Subtract": _statistics,
     "Select": _select,
     "ReduceProd": _product_of_all,
+    **dict.fromkeys(["Clamp", "ClampBackward"], _around_the_limits),
     **dict.fromkeys(["Log", "Sqrt", "Pow", "Reciprocal", "SqrtBackward"], _positive),
     **dict.fromkeys(["Exp", "Tanh", "Sigmoid", "GELU", "Elu", "Mish", "SoftPlus", "HardSwish", "HardSigmoid",
                      "SoftMax", "LogSoftmax", "Round"], _fraction),

@@ -6,6 +6,7 @@ from bench.graphs import GraphBuilder
 from graphpool.typing import DataType
 from tests.benchdnn.fill import Filler
 from tests.benchdnn.judge import Bound, bounds, compare
+from tests.benchdnn.runner import is_mistrusted
 
 EXACT = Bound(0.0, 0.0)
 
@@ -69,6 +70,25 @@ def test_filled_products_are_exact_in_float32():
     assert np.abs(a).max() == 64
     assert np.abs(b).max() == 128
     assert np.abs(a).astype(np.float64).sum(axis=1).max() * 128 < 2**24 * 2
+
+
+def test_results_that_say_little_are_mistrusted():
+    zeros = np.zeros(1000, np.float32)
+    assert is_mistrusted(zeros, DataType.F32)
+    assert not is_mistrusted(zeros[:8], DataType.F32)
+    assert not is_mistrusted(zeros.astype(bool), DataType.BOOLEAN)
+    zeros[::10] = np.nan
+    assert not is_mistrusted(zeros, DataType.F32)
+
+
+def test_clamped_content_lies_on_both_sides_of_the_limits():
+    g = GraphBuilder()
+    g.op("Clamp", g.input((1000,)), min=-1.0, max=3.0)
+    g.graph.finalize()
+    [op] = g.graph.ops
+    content = Filler(g.graph, 0).fill(op.inputs[0], op, 0, {})
+    shares = [(content < -1).mean(), (content > 3).mean(), ((content > -1) & (content < 3)).mean()]
+    assert min(shares) > 0.1
 
 
 def test_masks_and_statistics():

@@ -127,36 +127,37 @@ def _tensors(content):
     return [tensor for op in _ops(content) for side in ("inputs", "outputs") for tensor in op[side]]
 
 
-def _same(content, tensor):
-    """All mentions of a tensor, so that they still agree when all are changed."""
+def _mentions(content, data):
+    """All mentions of one tensor, so that they still agree when all are changed."""
+    tensors = _tensors(content)
+    if not tensors:
+        return []
+    tensor = data.draw(st.sampled_from(tensors))
     return [other for other in _tensors(content) if other["id"] == tensor["id"]]
 
 
 def change_shape(content, data):
     shape = data.draw(SHAPES)
-    for tensor in _same(content, data.draw(st.sampled_from(_tensors(content)))):
+    for tensor in _mentions(content, data):
         tensor["shape"], tensor["stride"] = list(shape), [-(2**63)]
 
 
 def change_dimension(content, data):
-    tensor = data.draw(st.sampled_from(_tensors(content)))
-    if tensor["shape"]:
-        axis, size = data.draw(st.integers(0, len(tensor["shape"]) - 1)), data.draw(NUMBERS)
-        for other in _same(content, tensor):
-            other["shape"][axis] = size
-            other["stride"] = [-(2**63)]
+    axis, size = data.draw(st.integers(0, 5)), data.draw(NUMBERS)
+    for tensor in _mentions(content, data):
+        if tensor["shape"]:
+            tensor["shape"][axis % len(tensor["shape"])] = size
+            tensor["stride"] = [-(2**63)]
 
 
 def change_strides(content, data):
-    tensor = data.draw(st.sampled_from(_tensors(content)))
-    strides = [data.draw(NUMBERS) for _ in tensor["shape"]]
-    for other in _same(content, tensor):
-        other["stride"] = list(strides)
+    for tensor in _mentions(content, data):
+        tensor["stride"] = [data.draw(NUMBERS) for _ in tensor["shape"]]
 
 
 def change_dtype(content, data):
     dtype = data.draw(st.sampled_from(DTYPES))
-    for tensor in _same(content, data.draw(st.sampled_from(_tensors(content)))):
+    for tensor in _mentions(content, data):
         tensor["dtype"] = dtype
 
 
@@ -177,7 +178,7 @@ def change_kind(content, data):
 def rewire(content, data):
     """An op reads some tensor of the graph instead: perhaps a cycle, perhaps another rank."""
     op = data.draw(st.sampled_from(_ops(content)))
-    if op["inputs"]:
+    if op["inputs"] and _tensors(content):
         port = data.draw(st.integers(0, len(op["inputs"]) - 1))
         op["inputs"][port] = copy.deepcopy(data.draw(st.sampled_from(_tensors(content))))
 

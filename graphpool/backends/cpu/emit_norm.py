@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ..._kernels.norm import batch_moments, group_norm, layer_norm
@@ -53,7 +54,7 @@ def lower_norm(lowering: Lowering, group: Group) -> None:
         )
     lowering.emit(call, [source, *affine, *statistics, epilogue.place, *epilogue.operands], epilogue.name)
     lowering.finish(group.result, epilogue.place)
-    _finish_all(lowering, op, statistics)
+    _finish_all(lowering, op, statistics, math.nan if 0 in source.shape else None)
 
 
 def _affine(lowering: Lowering, op: Op) -> list[Value]:
@@ -84,11 +85,21 @@ def lower_softmax(lowering: Lowering, group: Group) -> None:
     )
     lowering.emit(call, [source, *statistics, epilogue.place, *epilogue.operands], epilogue.name)
     lowering.finish(group.result, epilogue.place)
-    _finish_all(lowering, op, statistics)
+    _finish_all(lowering, op, statistics, -math.inf if 0 in source.shape else None)
 
 
-def _finish_all(lowering: Lowering, op: Op, results: list[Value]) -> None:
+def _fill(lowering: Lowering, place: Value, number: float) -> None:
+    """Write one number everywhere."""
+    region = Region(lowering, place.shape)
+    region.builder.store(0, place.dtype.value, place.strides, region.builder.const(number))
+    lowering.emit(region.builder.build(), [place], "eltwise(fill)")
+
+
+def _finish_all(lowering: Lowering, op: Op, results: list[Value], empty: float | None) -> None:
+    """Say where the statistics are; `empty` is what they are over no elements, which kernels do not write."""
     for tensor, result in zip(op.outputs[1:], results, strict=True):
+        if empty is not None:
+            _fill(lowering, result, empty)
         lowering.finish(tensor.id, result)
 
 
@@ -100,7 +111,11 @@ def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
     axis = channel_axis(len(source.shape), op.attrs["data_format"])
     channels = (source.shape[axis],)
     moments = [lowering.temporary(channels), lowering.temporary(channels)]
-    lowering.emit(batch_moments(source.shape, axis, src_strides=source.strides), [source, *moments])
+    if 0 in source.shape:
+        for moment in moments:
+            _fill(lowering, moment, math.nan)
+    else:
+        lowering.emit(batch_moments(source.shape, axis, src_strides=source.strides), [source, *moments])
     _normalise(lowering, op, source, moments, affine, axis)
     momentum = op.attrs.get("momentum", 0.5)
     for tensor, running, batch in zip(op.outputs[1:3], (mean, variance), moments, strict=True):

@@ -44,28 +44,29 @@ def find_dequantized(
         source = view.producer.get(tensor.id)
         if source is None or tensor.id in outputs or view.consumers[tensor.id] != [(number, port)]:
             return {}
-        axis = None if port == 0 else _column_axis(op, len(shapes[tensor.id]))
-        if not _is_exact(view.ops[source], axis, len(shapes[tensor.id])):
+        columns = _columns(op, shapes[tensor.id]) if port else None
+        if not _is_exact(view.ops[source], columns, len(shapes[tensor.id])):
             return {}
         found[port] = source
     largest = [_largest(view.ops[source]) for source in found.values()]
     return found if largest[0] * largest[1] <= _EXACT else {}
 
 
-def _is_exact(op: Op, axis: int | None, ndim: int) -> bool:
-    """Whether a Dequantize has 8-bit input and one scale, or one for each index of `axis`."""
+def _is_exact(op: Op, columns: tuple[int, int] | None, ndim: int) -> bool:
+    """Whether a Dequantize has 8-bit input, and one scale or as many as `columns` says along its axis."""
     if op.kind != "Dequantize" or op.inputs[0].dtype not in _LIMITS:
         return False
-    return len(op.attrs["scales"]) == 1 or (axis is not None and op.attrs["axis"] % ndim == axis)
+    return len(op.attrs["scales"]) == 1 or (op.attrs["axis"] % ndim, len(op.attrs["scales"])) == columns
 
 
-def _column_axis(op: Op, ndim: int) -> int | None:
-    """The axis of the second operand of which every index makes a column or channel of the result."""
+def _columns(op: Op, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """The axis of the second operand along which columns or channels of the result lie, and how many there are."""
+    ndim = len(shape)
     if op.kind == "MatMul":
-        return None if ndim < 2 else ndim - 2 if op.attrs["transpose_b"] else ndim - 1
-    if op.kind == "ConvTranspose" and op.attrs["groups"] > 1:
-        return None
-    return conv_weight_axes(ndim, op.attrs["weights_format"])[1]
+        axis = ndim - 2 if op.attrs["transpose_b"] else ndim - 1
+        return None if ndim < 2 else (axis, shape[axis])
+    axis = conv_weight_axes(ndim, op.attrs["weights_format"])[1]
+    return axis, shape[axis] * (op.attrs["groups"] if op.kind == "ConvTranspose" else 1)
 
 
 def _largest(op: Op) -> int:

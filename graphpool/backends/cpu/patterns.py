@@ -58,8 +58,8 @@ TAIL: tuple[TailElement, ...] = (POST_OPS, MOVE, MOVE, MOVE, POST_OPS, LAST)
 """Post-ops, moves of the result, casts, quantisation."""
 
 BINARY = {"Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum"}
-PRE_OPS = Upstream(frozenset({*BINARY, "TypeCast"}))
-"""Elementwise ops between inputs of the graph and a product."""
+PRE_OPS = Upstream(frozenset({*BINARY, *QUANTIZE, *DEQUANTIZE, "TypeCast"}))
+"""Elementwise ops and quantisation between inputs of the graph and a product."""
 
 INSIDE = frozenset((ELTWISE - {"BatchNormInference"}) | MOVES | {"GenIndex", "Dropout", "SoftMax", "ReduceSum", "End"})
 """What may lie between the products of attention, forward and backward."""
@@ -81,7 +81,7 @@ def _is_pointwise(op: Op) -> bool:
     return all(size == 1 for size in (weights[2:] if op.attrs["weights_format"] == "OIX" else weights[:-2]))
 
 
-PRODUCT = OpNode("MatMul", inputs={0: MOVED_OPERAND, 1: MOVED_OPERAND})
+PRODUCT = OpNode("MatMul", inputs={0: (PRE_OPS, MOVED_OPERAND), 1: (PRE_OPS, MOVED_OPERAND)})
 CONVOLUTION = {0: OPERAND, 1: WEIGHTS}
 
 
@@ -116,7 +116,8 @@ PATTERNS = (
     _chain("reduction_post_ops", 8.4, REDUCTIONS),
     _chain("interpolate_post_ops", 8.4, "Interpolate"),
     _chain("norm_post_ops", 8.4, {"LayerNorm", "GroupNorm", "RMSNorm"}),
-    _chain("softmax_post_ops", 8.2, {"SoftMax", "LogSoftmax"}),
+    Pattern("softmax_post_ops", 8.2, "softmax_post_ops",
+            OpNode({"SoftMax", "LogSoftmax"}, inputs={ANY_PORT: OPERAND}), (*TAIL, DROPOUT)),
     Pattern("concat", 8.2, "concat", OpNode("Concat", inputs={ANY_PORT: OPERAND}), (CAST, LAST)),
     Pattern("shuffle", 8.2, "shuffle", OpNode("StaticReshape"),
             (OpNode("StaticTranspose"), OpNode("StaticReshape"))),

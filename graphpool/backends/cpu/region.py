@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._kernels.eltwise import EltwiseBuilder
-from ...errors import UnsupportedError, explain
-from ...graph.shapes import channel_axis
+from ...graph.shapes import channel_axis, scale_group_axis
 from ...typing import DataType
 from .support import is_integer
 
@@ -78,12 +77,17 @@ class Region:
         return self._load(value, strides)
 
     def literal(self, numbers: Sequence[float], axis: int) -> Any:
-        """Numbers that are known now: one for all, or one for each index of `axis`."""
+        """Numbers that are known now: one for all, one for each index of `axis`, or one for each (group, index)."""
         if len(numbers) == 1:
             return self.builder.const(float(numbers[0]))
-        if len(numbers) != self.shape[axis]:
-            raise UnsupportedError(explain("scales of a channel axis", accepted=self.shape[axis], got=len(numbers)))
-        return self.load_along(self.lowering.literal(np.asarray(numbers, np.float32)), axis)
+        array = np.asarray(numbers, np.float32)
+        size = self.shape[axis]
+        if len(numbers) == size or not size:
+            return self.load_along(self.lowering.literal(array), axis)
+        other = scale_group_axis(self.shape, axis, len(numbers))
+        rows = np.repeat(array.reshape(-1, size), self.shape[other] * size // len(numbers), axis=0)
+        shape = [dim if k in (axis, other) else 1 for k, dim in enumerate(self.shape)]
+        return self.load(self.lowering.literal(np.ascontiguousarray(rows if other < axis else rows.T).reshape(shape)))
 
     def _load(self, value: Value, strides: Sequence[int]) -> Any:
         self.operands.append(value)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...errors import UnsupportedError, explain
+from ...errors import InvalidShapeError, UnsupportedError, explain
 from ...graph.pattern import OpNode, Pattern
 from ...runtime._compiled import CompiledPartition
-from ...typing import LayoutType
+from ...typing import UNKNOWN_DIM, LayoutType
 from .registry import OutputSpec, evaluate, registered_kinds
 
 if TYPE_CHECKING:
@@ -115,10 +115,26 @@ def run_ops(
     -------
     results : list of ndarray
         In the order of `outputs`.
+
+    Raises
+    ------
+    InvalidShapeError
+        A result has another shape than the wanted one: it depends on the content of an input, such as axes or sizes.
     """
     values = dict(zip(input_ids, arrays, strict=True))
     for op in ops:
         specs = [OutputSpec(tensor.dtype, None) for tensor in op.outputs]
         results = evaluate(op.kind, [values[tensor.id] for tensor in op.inputs], op.attrs, specs)
         values.update(zip((tensor.id for tensor in op.outputs), results, strict=True))
+    for tensor_id, shape in outputs.items():
+        _check_result(tensor_id, shape, values[tensor_id].shape)
     return [values[tensor_id] for tensor_id in outputs]
+
+
+def _check_result(tensor_id: int, wanted: tuple[int, ...] | None, got: tuple[int, ...]) -> None:
+    """Refuse a result that does not fit where it is to go."""
+    if wanted is None or UNKNOWN_DIM in wanted or wanted == got:
+        return
+    hint = "give the output the shape that follows from the axes or sizes"
+    message = explain(f"output tensor {tensor_id}", accepted=wanted, got=got, hint=hint)
+    raise InvalidShapeError(message, tensor_id=tensor_id)

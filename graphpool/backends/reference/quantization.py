@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphpool.graph.shapes import scale_group_axis
+
 from .axes import along_axis
 from .registry import Array, Attrs, reference
 
@@ -19,10 +21,22 @@ def _spread(values: Array, src: Array, attrs: Attrs) -> Array:
     if attrs["qtype"] == "per_tensor":
         return values.reshape((1,) * src.ndim)
     if attrs["qtype"] == "per_channel":
-        return along_axis(values, src.ndim, attrs["axis"])
+        axis = attrs["axis"] % src.ndim
+        if values.size in (1, src.shape[axis]):
+            return along_axis(values, src.ndim, axis)
+        return _by_group(values, src, axis)
     for axis, size in enumerate(attrs["group_shape"]):
         values = np.repeat(values, size, axis=axis)
     return values
+
+
+def _by_group(values: Array, src: Array, axis: int) -> Array:
+    """Values in the order (group, channel), each repeated for the indices of its group along another axis."""
+    other = scale_group_axis(src.shape, axis, values.size)
+    rows, channels = src.shape[other], src.shape[axis]
+    block = rows * channels // values.size
+    table = np.stack([values.reshape(-1, channels)[index // block] for index in range(rows)])
+    return np.moveaxis(table.reshape(table.shape + (1,) * (src.ndim - 2)), (0, 1), (other, axis))
 
 
 def _attr_values(values: Sequence[float], src: Array, attrs: Attrs) -> Array:

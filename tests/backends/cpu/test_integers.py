@@ -73,8 +73,7 @@ def test_matmul_with_a_scale_a_column_and_post_ops(engine):
 def test_convolution(engine, kind, groups):
     def build(g):
         shape = (6, 300 // groups, 3, 3) if kind == "Convolution" else (300, 6 // groups, 3, 3)
-        count, axis = (6, 0) if kind == "Convolution" else (6 // groups, 1)
-        scales = [2.0 ** -(n % 4) for n in range(count)] if kind == "Convolution" or groups == 1 else [0.5]
+        scales, axis = [2.0 ** -(n % 4) for n in range(6)], 0 if kind == "Convolution" else 1
         src = dequantized(g, (1, 300, 5, 6), "u8", zps=(2,), scales=(0.5,))
         weights = dequantized(g, shape, "s8", scales=scales, zps=[1] * len(scales), axis=axis)
         own = IMAGE | {"groups": groups, "weights_format": "OIX" if kind == "Convolution" else "IOX"}
@@ -137,3 +136,21 @@ def test_random_products(engine, data):
         return g.op("MatMul", left, right)
 
     check_exact(build, engine)
+
+
+@pytest.mark.parametrize("form", ["IOX", "XOI"])
+@pytest.mark.parametrize("kind", ["Dequantize", "Quantize"])
+def test_a_scale_for_each_group_and_channel(engine, form, kind):
+    """What ConvTranspose's weights have, also where no product follows."""
+    shape, axis = ((4, 3, 2, 2), 1) if form == "IOX" else ((2, 2, 3, 4), 2)
+    g = GraphBuilder()
+    own = {"scales": [2.0**n for n in range(6)], "zps": list(range(6)), "qtype": "per_channel", "axis": axis}
+    source, dtype = ("s8", "f32") if kind == "Dequantize" else ("f32", "s8")
+    x = g.op(kind, g.input(shape, source), dtype=dtype, **own)
+    [partition] = g.finish()
+    values = {g.inputs[0].id: np.arange(48).reshape(shape).astype(g.inputs[0].dtype.numpy)}
+    result = run_partitions([partition], values, engine)[x.id]
+    np.testing.assert_array_equal(result, run_reference(g.graph.ops, values)[x.id])
+    if kind == "Dequantize":  # scale 2 ** (3 group + channel), zero point likewise; groups are halves of the inputs
+        index = (3, 1, 0, 1) if form == "IOX" else (0, 1, 1, 3)
+        assert result[index] == (values[g.inputs[0].id][index] - 4) * 2.0**4

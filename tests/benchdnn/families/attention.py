@@ -145,3 +145,35 @@ def attentions(dtype: str) -> Iterator[tuple[str, Build]]:
         return g.op("MatMul", p, g.input((2, 8, 4), dtype))
 
     yield "mqa_reshaped", shared_keys
+
+    def scaled_in_front(g: GraphBuilder) -> Tensor:
+        q, k = (g.op("Multiply", g.input((2, 3, 8, 4), dtype), g.input((1,), dtype)) for _ in range(2))
+        p = g.op("SoftMax", g.op("MatMul", q, k, transpose_b=True), axis=-1)
+        return g.op("MatMul", p, g.input((2, 3, 8, 4), dtype))
+
+    yield "sdpa_scaled_in_front", scaled_in_front
+
+    def turned_keys(g: GraphBuilder) -> Tensor:
+        k = g.op("StaticTranspose", g.input((2, 8, 3, 4), dtype), order=[0, 2, 3, 1])
+        s = g.op("Divide", g.op("MatMul", g.input((2, 3, 8, 4), dtype), k), g.input((1,), dtype))
+        v = g.op("StaticTranspose", g.input((2, 8, 3, 4), dtype), order=[0, 2, 1, 3])
+        return g.op("MatMul", g.op("SoftMax", s, axis=-1), v)
+
+    yield "sdpa_turned_keys", turned_keys
+
+    def dynamic(g: GraphBuilder) -> Tensor:
+        def load(shape: Any) -> Tensor:
+            own = g.input(shape, "s8"), g.input((1,), dtype), g.input((1,), "s8")
+            return g.op("DynamicDequantize", *own, dtype=dtype)
+
+        def pass_through(x: Tensor) -> Tensor:
+            own = (g.input((1,)), g.input((1,), "u8"))
+            q = g.op("DynamicQuantize", cast(g, x, "f32"), *own, dtype="u8")
+            return cast(g, g.op("DynamicDequantize", q, *own, dtype="f32"), dtype)
+
+        s = g.op("MatMul", load((2, 3, 8, 4)), load((2, 3, 8, 4)), transpose_b=True)
+        p = g.op("SoftMax", g.op("Divide", s, g.input((1,), dtype)), axis=-1)
+        y = cast(g, moved(g, g.op("MatMul", pass_through(p), load((2, 3, 8, 4)))), "f32")
+        return g.op("DynamicQuantize", y, g.input((1,)), g.input((1,), "s8"), dtype="s8")
+
+    yield "int8_sdpa_dynamic", dynamic

@@ -73,6 +73,7 @@ def softmaxes(dtype: str) -> Iterator[tuple[str, Build]]:
                 f"{kind}_{'_'.join(tail)}",
                 lambda g, k=kind, t=tail: chain(g, g.op(k, g.input((3, 4, 9), dtype), axis=-1), *t),
             )
+        yield f"{kind}_dropout", lambda g, k=kind: chain(g, g.op(k, g.input((3, 4, 9), dtype), axis=-1), "Dropout")
         yield f"int8_{kind}", lambda g, k=kind: quantized(g, g.op(k, g.input((3, 4, 9), dtype), axis=1), "u8")
         if dtype != "f32":
             yield f"{kind}_tc", lambda g, k=kind: cast(g, g.op(k, g.input((3, 9), dtype), axis=-1), "f32")

@@ -118,6 +118,17 @@ def compressed(dtype: str) -> Iterator[tuple[str, Build]]:
 
                 yield f"matmul_{source}_{scheme}{'_zps' * zero_points}", build
 
+    def dynamic(g: GraphBuilder) -> Tensor:
+        own = g.input((1,)), g.input((1,), "s8")
+        x = g.op("DynamicQuantize", cast(g, g.input((2, 5, 8), dtype), "f32"), *own, dtype="s8")
+        x = cast(g, g.op("DynamicDequantize", x, *own, dtype="f32"), dtype)
+        w = g.op(
+            "DynamicDequantize", g.input((8, 6), "s4"), g.input((6,), dtype), dtype=dtype, qtype="per_channel", axis=1
+        )
+        return chain(g, g.op("MatMul", x, w), "AddRow", "ReLU")
+
+    yield "matmul_dynamic_activations", dynamic
+
 
 def gated_mlps(dtype: str) -> Iterator[tuple[str, Build]]:
     def weights(g: GraphBuilder, shape: Any, source: str | None) -> Tensor:
