@@ -84,6 +84,7 @@ class ConstantTensorCache:
         self._lock = threading.RLock()
         self._entries: dict[FullKey, Entry] = {}
         self._nbytes = 0
+        self._changes = 0
         self._hits = self._misses = self._evictions = self._declined = 0
         self._callbacks: Callbacks[FullKey, ConstantBuffer] = Callbacks()
         guard_fork(self)
@@ -97,6 +98,14 @@ class ConstantTensorCache:
     def nbytes(self) -> int:
         """What entries and productions under way are charged; waits for nobody. Unit: bytes."""
         return self._nbytes
+
+    @property
+    def changes(self) -> int:
+        """How often something has left or the bound or the policy was set: until then, what was declined stays so.
+
+        Policies that learn may decide otherwise all the same; ask them now and then.
+        """
+        return self._changes
 
     @property
     def policy(self) -> Policy:
@@ -174,10 +183,18 @@ class ConstantTensorCache:
         *,
         cost: float | None = None,
         handle: ConstantHandle | None = None,
+        uses: int = 1,
     ) -> Reservation:
         """Find the constant, or learn whether it is worth producing, before any of that work is done.
 
-        Waits while another thread produces it. Parameters and errors are those of `get_or_add`.
+        Waits while another thread produces it.
+
+        Parameters
+        ----------
+        backend_id, key, nbytes, cost, handle
+            As for `get_or_add`, and so are the errors.
+        uses : int, default=1
+            How often the caller has needed the constant since it last asked, for the policy.
 
         Returns
         -------
@@ -186,7 +203,7 @@ class ConstantTensorCache:
         full = (backend_id, key)
         _check_handle(handle, full)
         check_nbytes(nbytes)
-        item = Item(full, nbytes, CALL_COST_S + nbytes / BYTES_PER_S if cost is None else cost)
+        item = Item(full, nbytes, CALL_COST_S + nbytes / BYTES_PER_S if cost is None else cost, uses)
         while True:
             with self._lock:
                 entry = self._entries.get(full)
@@ -281,6 +298,7 @@ class ConstantTensorCache:
         """Take an entry off the books; if it is being produced, its producer finds that it is not kept."""
         del self._entries[entry.full]
         self._nbytes -= entry.item.nbytes
+        self._changes += 1
         if entry.buffer is not None:
             self._evictions += 1
             self._tell(self._policy.on_remove, entry.full)
@@ -320,6 +338,7 @@ class ConstantTensorCache:
             if limit is not None:
                 left = self._pop_until(limit, [*self._by_policy(), *self._entries.values()])
             self._capacity_nbytes = limit
+            self._changes += 1
         self._let_go(left)
 
     def set_capacity(self, capacity_nbytes: int | str | None, *, policy: str | Policy | None = None) -> None:
@@ -336,6 +355,7 @@ class ConstantTensorCache:
             left = self._pop_until(-1, list(self._entries.values()))
             self._capacity_nbytes = limit
             self._policy = chosen or self._policy
+            self._changes += 1
         self._let_go(left)
 
     def clear(self) -> None:
@@ -352,12 +372,13 @@ class ConstantTensorCache:
         self._let_go(left)
         return bool(left)
 
-    def remove_if_unused(self, backend_id: Hashable, key: Hashable) -> bool:
-        """Evict one entry that no handle is bound to; returns whether there was one."""
+    def remove_if_unused(self, backend_id: Hashable, key: Hashable, *, but: ConstantHandle | None = None) -> bool:
+        """Evict one entry that no handle is bound to, or none `but` this one; returns whether there was one."""
         with self._lock:
             entry = self._entries.get((backend_id, key))
-            is_idle = entry is not None and entry.buffer is not None and not entry.live_handles()
-            left = [self._pop(entry)] if is_idle and entry is not None else []
+            left = []
+            if entry is not None and entry.buffer is not None and not set(entry.live_handles()) - {but}:
+                left = [self._pop(entry)]
         self._let_go(left)
         return bool(left)
 

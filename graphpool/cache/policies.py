@@ -22,11 +22,15 @@ ENTRY_POINT_GROUP = "graphpool.policies"
 
 
 class Item(NamedTuple):
-    """A newcomer: its key, its size in bytes, and what it costs to make it again (any unit; seconds by default)."""
+    """A newcomer: its key, its size in bytes, and what it costs to make it again (any unit; seconds by default).
+
+    `uses` says how often it was needed since the policy was last asked about it.
+    """
 
     key: Hashable
     nbytes: int
     cost: float
+    uses: int = 1
 
 
 @runtime_checkable
