@@ -3,6 +3,7 @@
     process.py       the caches of this process and their capacities: what users set
       lru.py           LruCache: primitives and compiled partitions, bounded in entries and bytes
       constants.py     ConstantTensorCache: constants of one device, bounded in bytes; _entry.py: what it hands out
+    _hits.pyx        the part of it that a hit runs
     _handle.pyx      ConstantBuffer and ConstantHandle: the memory of a constant, and its use without a look-up
     _flight.py       single flight: one produces, the others wait
     policies.py      who leaves a full constant cache; cost_policy.py: the one that weighs cost; traces.py: simulator

@@ -11,6 +11,7 @@ from ._check import check_limit, check_nbytes
 from ._entry import Entry, FullKey, Outcome, Reservation
 from ._fork import guard_fork
 from ._handle import ConstantBuffer, ConstantHandle
+from ._hits import HitPath
 from ._stats import CacheStats
 from .policies import Item, choose_victims, make_policy
 
@@ -26,7 +27,7 @@ CALL_COST_S, BYTES_PER_S = 5e-6, 10e9
 """What making a constant is taken to cost if nothing is said: a call, and one pass of packing."""
 
 
-class ConstantTensorCache:
+class ConstantTensorCache(HitPath):
     """Constants of one device, each made once and shared, within a bound in bytes.
 
     Parameters
@@ -80,12 +81,10 @@ class ConstantTensorCache:
     ) -> None:
         self.name = name
         self._capacity_nbytes = check_limit(capacity_nbytes)
-        self._policy = make_policy(policy)
-        self._lock = threading.RLock()
-        self._entries: dict[FullKey, Entry] = {}
+        super().__init__(make_policy(policy))
         self._nbytes = 0
         self._changes = 0
-        self._hits = self._misses = self._evictions = self._declined = 0
+        self._misses = self._evictions = self._declined = 0
         self._callbacks: Callbacks[FullKey, ConstantBuffer] = Callbacks()
         guard_fork(self)
 
@@ -122,51 +121,17 @@ class ConstantTensorCache:
 
     # ---- look up and produce
 
-    def get_or_add(
+    def _produce(
         self,
-        backend_id: Hashable,
-        key: Hashable,
+        full: FullKey,
         nbytes: int,
         producer: Callable[..., Any],
-        *,
-        resource: MemoryResource | None = None,
-        cost: float | None = None,
-        handle: ConstantHandle | None = None,
+        resource: MemoryResource | None,
+        cost: float | None,
+        handle: ConstantHandle | None,
     ) -> ConstantBuffer | None:
-        """The constant; the first caller produces it, those who come meanwhile wait.
-
-        Parameters
-        ----------
-        backend_id, key : hashable
-            `key` holds everything that the bytes depend on: identity of the weight, layout, transform.
-        nbytes : int
-            Size of the constant. Unit: bytes.
-        producer : callable
-            ``producer() -> ConstantBuffer``; with `resource`, ``producer(buffer)`` fills a writable buffer that the
-            cache has allocated there. It may use the cache for other keys.
-        resource : MemoryResource, optional
-            Where the cache allocates; kept alive by the buffer.
-        cost : float, optional
-            What producing costs, for the policy. Unit: seconds; by default estimated from `nbytes`.
-        handle : ConstantHandle, optional
-            Bound to the constant, for warm uses.
-
-        Returns
-        -------
-        buffer : ConstantBuffer or None
-            It lives as long as the caller refers to it, whatever happens to the entry. None if it would not be kept:
-            nothing was produced, and a kernel that needs no such constant should run.
-
-        Raises
-        ------
-        StateError
-            The producer asks, directly or through other threads, for the key that it is to produce.
-        InvalidArgumentError
-            `nbytes` is not a size, the producer returned no buffer or a larger one, or `handle` is of another key.
-        Exception
-            What the producer, the resource or the policy raised; all who waited get it, and no entry is left.
-        """
-        with self.lookup_or_reserve(backend_id, key, nbytes, cost=cost, handle=handle) as reservation:
+        """What `get_or_add` does when the constant is not there."""
+        with self.lookup_or_reserve(*full, nbytes, cost=cost, handle=handle) as reservation:
             if reservation.outcome is not Outcome.PRODUCE:
                 return reservation.buffer
             if resource is None:
@@ -201,8 +166,9 @@ class ConstantTensorCache:
         reservation : Reservation
         """
         full = (backend_id, key)
-        _check_handle(handle, full)
-        check_nbytes(nbytes)
+        found = self.find(full, nbytes, handle)
+        if found is not None:
+            return Reservation(Outcome.HIT, buffer=found)
         item = Item(full, nbytes, CALL_COST_S + nbytes / BYTES_PER_S if cost is None else cost, uses)
         while True:
             with self._lock:
@@ -210,26 +176,23 @@ class ConstantTensorCache:
                 if entry is None:
                     reserved, left = self._reserve(full, item)
                     break
-                if entry.buffer is not None:
-                    return self._hit(entry, entry.buffer, handle)
             landed, buffer = entry.flight.wait()
             if landed:
-                with self._lock:
-                    return self._hit(entry, buffer, handle)
+                self._count_landed(entry, buffer, handle)
+                return Reservation(Outcome.HIT, buffer=buffer)
         if reserved is None:
             return Reservation(Outcome.DECLINED)
         reservation = Reservation(Outcome.PRODUCE, producing=(self, reserved, handle))
         self._let_go(left)  # if a callback is interrupted, the reservation dies and wakes those who wait
         return reservation
 
-    def _hit(self, entry: Entry, buffer: ConstantBuffer, handle: ConstantHandle | None) -> Reservation:
-        """Count a hit; the entry may have left meanwhile, then the buffer is good all the same. Under the lock."""
-        self._hits += 1
-        if self._entries.get(entry.full) is entry:
-            self._tell(self._policy.on_hit, entry.full, 1 + entry.take_hits())
-            if handle is not None:
-                entry.attach(handle, buffer)
-        return Reservation(Outcome.HIT, buffer=buffer)
+    def _count_landed(self, entry: Entry, buffer: ConstantBuffer, handle: ConstantHandle | None) -> None:
+        """Count a hit that waited; the entry may have left meanwhile, then the buffer is good all the same."""
+        with self._lock:
+            if self._entries.get(entry.full) is entry:
+                self.count_hit(entry, buffer, handle)
+            else:
+                self._hits += 1
 
     def _reserve(self, full: FullKey, item: Item) -> tuple[Entry | None, list[Entry]]:
         """Make room and charge, or decline. Under the lock."""
@@ -459,11 +422,6 @@ class ConstantTensorCache:
         for entry in list(self._entries.values()):
             if entry.buffer is None and not entry.flight.survive_fork():
                 self._pop(entry)
-
-
-def _check_handle(handle: ConstantHandle | None, full: FullKey) -> None:
-    if handle is not None and handle.key != full:
-        raise InvalidArgumentError(explain("handle of another entry", accepted=repr(full), got=repr(handle.key)))
 
 
 def _check_product(buffer: object, nbytes: int) -> None:

@@ -6,6 +6,7 @@ leave, takes as many from the front as make room, and asks whether the newcomer 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -72,7 +73,7 @@ class LruPolicy:
     name = "lru"
 
     def __init__(self) -> None:
-        self._order: dict[Hashable, None] = {}  # oldest use first
+        self._order: OrderedDict[Hashable, None] = OrderedDict()  # oldest use first
 
     def on_insert(self, item: Item) -> None:
         """Put the newcomer last."""
@@ -80,7 +81,7 @@ class LruPolicy:
 
     def on_hit(self, key: Hashable, count: int) -> None:
         """Put the key last."""
-        self._order[key] = self._order.pop(key)
+        self._order.move_to_end(key)
 
     def on_remove(self, key: Hashable) -> None:
         """Forget the key."""
