@@ -5,7 +5,7 @@ from graphpool.typing import MemoryResource
 
 from ._entry import Entry, FullKey
 from ._handle import ConstantBuffer, ConstantHandle
-from .policies import Policy
+from .policies import Item, Policy
 
 class HitPath:
     """Entries under one lock, and the policy that is told of their uses."""
@@ -13,6 +13,7 @@ class HitPath:
     _entries: dict[FullKey, Entry]
     _hits: int
     _policy: Policy
+    _record: list[Item] | None
 
     def __init__(self, policy: Policy) -> None: ...
     def get_or_add(

@@ -24,6 +24,7 @@ cdef class HitPath:
     cdef public object _policy
     cdef public dict _entries
     cdef public int64_t _hits
+    cdef public list _record    # of uses in order, or None
 
     def __init__(self, policy):
         self._lock = threading.RLock()
@@ -112,6 +113,8 @@ cdef class HitPath:
             self._policy.on_hit(entry.full, 1)
         except Exception as error:
             report_unraisable(error, self._policy.on_hit)
-        if handle is not None and not handle.is_valid:
+        if self._record is not None:
+            self._note(entry.full, entry.item._replace(uses=1))
+        elif handle is not None and not handle.is_valid:
             entry.attach(handle, buffer)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, StateError, explain
@@ -16,7 +17,7 @@ from ._stats import CacheStats
 from .policies import Item, choose_victims, make_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from ..typing import MemoryResource
     from .policies import Policy
@@ -84,6 +85,7 @@ class ConstantTensorCache(HitPath):
         super().__init__(make_policy(policy))
         self._nbytes = 0
         self._changes = 0
+        self._names: dict[FullKey, int] = {}  # of what is recorded
         self._misses = self._evictions = self._declined = 0
         self._callbacks: Callbacks[FullKey, ConstantBuffer] = Callbacks()
         guard_fork(self)
@@ -197,6 +199,7 @@ class ConstantTensorCache(HitPath):
     def _reserve(self, full: FullKey, item: Item) -> tuple[Entry | None, list[Entry]]:
         """Make room and charge, or decline. Under the lock."""
         self._misses += 1
+        self._note(full, item)
         victims = self._room(item)
         if victims is None:
             self._declined += 1
@@ -240,7 +243,7 @@ class ConstantTensorCache(HitPath):
             if is_kept:
                 entry.buffer = buffer
                 self._tell(self._policy.on_insert, entry.item)
-                if handle is not None:
+                if handle is not None and self._record is None:
                     entry.attach(handle, buffer)
             else:
                 self._evictions += 1
@@ -376,6 +379,43 @@ class ConstantTensorCache(HitPath):
             count = entry.take_hits()
             if count:
                 self._tell(self._policy.on_hit, entry.full, count)
+
+    @contextmanager
+    def record(self) -> Iterator[list[Item]]:
+        """Record every use of a constant while the block runs, in order, as a trace for `replay`.
+
+        Executions look constants up each time meanwhile, since a use through a handle would not be seen. What the
+        cache declines is noted when it is asked, not at every execution, so record without a bound.
+
+        Yields
+        ------
+        trace : list of Item
+            It grows; keys are numbers in the order of first use.
+
+        Raises
+        ------
+        StateError
+            A recording is going on already.
+        """
+        with self._lock:
+            if self._record is not None:
+                raise StateError(explain("the cache is being recorded already", hint="end that recording first"))
+            self._record, self._names = [], {}
+            trace = self._record
+            bound = [handle for entry in self._entries.values() for handle in entry.live_handles()]
+        for handle in bound:
+            handle.evict()
+        try:
+            yield trace
+        finally:
+            with self._lock:
+                self._record = None
+
+    def _note(self, full: FullKey, item: Item) -> None:
+        """Record uses, if that is wanted. Under the lock."""
+        if self._record is not None:
+            name = self._names.setdefault(full, len(self._names))
+            self._record += [item._replace(key=name, uses=1)] * item.uses
 
     def on_evict(self, callback: Callable[[FullKey, ConstantBuffer], object]) -> Callable[[], None]:
         """Call ``callback((backend id, key), buffer)`` once for each entry that leaves, for whatever reason.

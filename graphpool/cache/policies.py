@@ -15,8 +15,18 @@ from .cost_policy import CostPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
+    from importlib.metadata import EntryPoint
 
-__all__ = ["ENTRY_POINT_GROUP", "Item", "LruPolicy", "NoEvictPolicy", "Policy", "choose_victims", "make_policy"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "Item",
+    "LruPolicy",
+    "NoEvictPolicy",
+    "Policy",
+    "choose_victims",
+    "make_policy",
+    "policy_names",
+]
 
 ENTRY_POINT_GROUP = "graphpool.policies"
 """Entry points of this group name further policies: each loads a callable that returns a new policy."""
@@ -113,6 +123,15 @@ _BUILTIN: dict[str, Callable[[], Policy]] = {
 }
 
 
+def policy_names() -> list[str]:
+    """The names that `make_policy` knows: those that come with graphpool, then installed ones in order."""
+    return [*_BUILTIN, *sorted(_installed().keys() - _BUILTIN.keys())]
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name.lower(): entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
 def make_policy(policy: str | Policy | None) -> Policy:
     """A policy for one cache.
 
@@ -143,7 +162,7 @@ def make_policy(policy: str | Policy | None) -> Policy:
     name = policy.lower()
     if name in _BUILTIN:
         return _BUILTIN[name]()
-    found = {entry.name.lower(): entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    found = _installed()
     if name not in found:
         raise InvalidArgumentError(
             explain(f"no policy is named {policy!r}", accepted=", ".join([*_BUILTIN, *found])), policy=policy

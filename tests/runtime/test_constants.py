@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.cache import constant_tensor_cache, packed_store, set_packed_store
+from graphpool.cache import constant_tensor_cache, packed_store, replay, set_packed_store
 from graphpool.cache.policies import NoEvictPolicy
 from graphpool.config import _values as config_values
 from tests.helpers.constant_jobs import Job, K, M, N, compile_product, weights
@@ -359,3 +359,29 @@ def test_a_constant_that_does_not_fit_what_was_compiled_is_refused_by_prepare(en
         with gp.Engine() as other, pytest.raises(gp.StateError, match="belongs to"):
             job.compiled.prepare([job.source, gp.Tensor(lt, other, weights())])
     assert len(cache) == 0
+
+
+def test_a_recording_sees_every_use_in_order(engine, cache):
+    contents = [weights(seed) for seed in (1, 2)]
+    with Job(engine) as job:
+        tensors = [(job.tensor(w), w) for w in contents]
+        for tensor, w in tensors:
+            job.check(tensor, w)
+        with cache.record() as trace:
+            for _ in range(3):
+                for tensor, w in tensors:
+                    job.check(tensor, w)
+            with pytest.raises(gp.StateError, match="recorded already"), cache.record():
+                pass
+            new = weights(3)
+            job.check(job.tensor(new), new)
+        hits = cache.stats().hits
+        for _ in range(3):
+            for tensor, w in tensors:
+                job.check(tensor, w)
+        assert cache.stats().hits == hits + 2  # looked up once more, then through handles again
+    nbytes = trace[0].nbytes
+    assert [item.key for item in trace] == [0, 1] * 3 + [2]
+    assert {item.nbytes for item in trace} == {nbytes}
+    assert all(item.cost > 0 for item in trace)
+    assert replay(trace, "lru", 2 * nbytes).hits == 4
