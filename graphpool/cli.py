@@ -16,6 +16,7 @@ import numpy as np
 
 import graphpool as gp
 
+from .cli_cache import add_cache
 from .cli_graph import (
     add_knobs,
     describe_array,
@@ -95,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     plan_parser.add_argument("file", help="a CSV file; lifetimes are half-open")
     plan_parser.add_argument("--capacity", type=int, help="bytes that the plan should fit")
     plan_parser.add_argument("--deadline", type=float, default=0.0, help="seconds that an exact search may take")
+    cache_text = "Show the capacities of the caches, or judge policies on a trace of constants."
+    add_cache(commands.add_parser("cache", help=cache_text, description=cache_text), common)
     return parser
 
 
@@ -318,13 +321,15 @@ def _read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _as_text(report: Report, indent: str = "") -> str:
-    """A report for people: nested names are indented, lists of partitions become tables, bytes get units."""
+    """A report for people: nested names are indented, lists of reports become tables, bytes get units."""
     lines = []
     for key, value in report.items():
         if isinstance(value, dict) and value:
             lines += [f"{indent}{key}:", _as_text(value, indent + "  ")]
         elif key == "partitions":
             lines += [f"{indent}partitions:", *(f"{indent}  {line}" for line in _table(value))]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            lines += [f"{indent}{key}:", *(f"{indent}  {line}" for line in _columns(value))]
         else:
             lines.append(f"{indent}{key}: {_value(key, value)}")
     return "\n".join(lines)
@@ -340,8 +345,23 @@ def _table(partitions: Sequence[Report]) -> list[str]:
     return [f"{number}  {ops:<{width}}  {names}" for number, ops, names in rows]
 
 
+def _columns(rows: Sequence[Report]) -> list[str]:
+    """Rows of the same names under their names, those of nested reports included."""
+    flat = [_flatten(row) for row in rows]
+    cells = [list(flat[0]), *([_value(key, value) for key, value in row.items()] for row in flat)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
+
+
+def _flatten(row: Report) -> Report:
+    flat: Report = {}
+    for key, value in row.items():
+        flat |= value if isinstance(value, dict) else {key: value}
+    return flat
+
+
 def _value(key: str, value: Any) -> str:
-    if key.endswith("nbytes"):
+    if key.endswith("nbytes") and value is not None:
         return f"{value} ({value / 2**20:.2f} MiB)"
     if isinstance(value, float):
         return f"{value:.4g}"

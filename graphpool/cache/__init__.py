@@ -3,9 +3,11 @@
     process.py       the caches of this process and their capacities: what users set
       lru.py           LruCache: primitives and compiled partitions, bounded in entries and bytes
       constants.py     ConstantTensorCache: constants of one device, bounded in bytes; _entry.py: what it hands out
+    _hits.pyx        the part of it that a hit runs
     _handle.pyx      ConstantBuffer and ConstantHandle: the memory of a constant, and its use without a look-up
     _flight.py       single flight: one produces, the others wait
-    policies.py      who leaves a full constant cache; cost_policy.py: the one that weighs cost; traces.py: simulator
+    policies.py      who leaves a full constant cache; cost_policy.py: the one that weighs cost
+    traces.py        a simulator of policies; comparison.py: several at several capacities, plotted
     identity.py      names of contents
     packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file
     _check.py  _callbacks.py  _fork.py  _stats.py    what all caches share
@@ -16,11 +18,12 @@ Nothing here knows of graphs, memory pools or kernels.
 from ._entry import Outcome, Reservation
 from ._handle import ConstantBuffer, ConstantHandle
 from ._stats import CacheStats
+from .comparison import Comparison, compare_policies, distinct_nbytes, plot_savings
 from .constants import ConstantTensorCache
 from .identity import Fingerprint, FingerprintMemo, fingerprint
 from .lru import LruCache
 from .packed_store import PackedKey, PackedStore
-from .policies import Item, Policy
+from .policies import Item, Policy, policy_names
 from .process import (
     UNLIMITED_MB,
     compiled_partition_cache,
@@ -43,6 +46,7 @@ __all__ = [
     "UNLIMITED_MB",
     "CacheStats",
     "Clairvoyant",
+    "Comparison",
     "ConstantBuffer",
     "ConstantHandle",
     "ConstantTensorCache",
@@ -57,14 +61,18 @@ __all__ = [
     "Replay",
     "Reservation",
     "clairvoyant",
+    "compare_policies",
     "compiled_partition_cache",
     "constant_tensor_cache",
+    "distinct_nbytes",
     "fingerprint",
     "get_compiled_partition_cache_capacity",
     "get_constant_tensor_cache",
     "get_constant_tensor_cache_capacity",
     "get_primitive_cache_capacity",
     "packed_store",
+    "plot_savings",
+    "policy_names",
     "primitive_cache",
     "read_trace",
     "replay",

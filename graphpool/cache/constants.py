@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, StateError, explain
@@ -11,11 +12,12 @@ from ._check import check_limit, check_nbytes
 from ._entry import Entry, FullKey, Outcome, Reservation
 from ._fork import guard_fork
 from ._handle import ConstantBuffer, ConstantHandle
+from ._hits import HitPath
 from ._stats import CacheStats
 from .policies import Item, choose_victims, make_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from ..typing import MemoryResource
     from .policies import Policy
@@ -26,7 +28,7 @@ CALL_COST_S, BYTES_PER_S = 5e-6, 10e9
 """What making a constant is taken to cost if nothing is said: a call, and one pass of packing."""
 
 
-class ConstantTensorCache:
+class ConstantTensorCache(HitPath):
     """Constants of one device, each made once and shared, within a bound in bytes.
 
     Parameters
@@ -80,11 +82,11 @@ class ConstantTensorCache:
     ) -> None:
         self.name = name
         self._capacity_nbytes = check_limit(capacity_nbytes)
-        self._policy = make_policy(policy)
-        self._lock = threading.RLock()
-        self._entries: dict[FullKey, Entry] = {}
+        super().__init__(make_policy(policy))
         self._nbytes = 0
-        self._hits = self._misses = self._evictions = self._declined = 0
+        self._changes = 0
+        self._names: dict[FullKey, int] = {}  # of what is recorded
+        self._misses = self._evictions = self._declined = 0
         self._callbacks: Callbacks[FullKey, ConstantBuffer] = Callbacks()
         guard_fork(self)
 
@@ -97,6 +99,14 @@ class ConstantTensorCache:
     def nbytes(self) -> int:
         """What entries and productions under way are charged; waits for nobody. Unit: bytes."""
         return self._nbytes
+
+    @property
+    def changes(self) -> int:
+        """How often something has left or the bound or the policy was set: until then, what was declined stays so.
+
+        Policies that learn may decide otherwise all the same; ask them now and then.
+        """
+        return self._changes
 
     @property
     def policy(self) -> Policy:
@@ -113,51 +123,17 @@ class ConstantTensorCache:
 
     # ---- look up and produce
 
-    def get_or_add(
+    def _produce(
         self,
-        backend_id: Hashable,
-        key: Hashable,
+        full: FullKey,
         nbytes: int,
         producer: Callable[..., Any],
-        *,
-        resource: MemoryResource | None = None,
-        cost: float | None = None,
-        handle: ConstantHandle | None = None,
+        resource: MemoryResource | None,
+        cost: float | None,
+        handle: ConstantHandle | None,
     ) -> ConstantBuffer | None:
-        """The constant; the first caller produces it, those who come meanwhile wait.
-
-        Parameters
-        ----------
-        backend_id, key : hashable
-            `key` holds everything that the bytes depend on: identity of the weight, layout, transform.
-        nbytes : int
-            Size of the constant. Unit: bytes.
-        producer : callable
-            ``producer() -> ConstantBuffer``; with `resource`, ``producer(buffer)`` fills a writable buffer that the
-            cache has allocated there. It may use the cache for other keys.
-        resource : MemoryResource, optional
-            Where the cache allocates; kept alive by the buffer.
-        cost : float, optional
-            What producing costs, for the policy. Unit: seconds; by default estimated from `nbytes`.
-        handle : ConstantHandle, optional
-            Bound to the constant, for warm uses.
-
-        Returns
-        -------
-        buffer : ConstantBuffer or None
-            It lives as long as the caller refers to it, whatever happens to the entry. None if it would not be kept:
-            nothing was produced, and a kernel that needs no such constant should run.
-
-        Raises
-        ------
-        StateError
-            The producer asks, directly or through other threads, for the key that it is to produce.
-        InvalidArgumentError
-            `nbytes` is not a size, the producer returned no buffer or a larger one, or `handle` is of another key.
-        Exception
-            What the producer, the resource or the policy raised; all who waited get it, and no entry is left.
-        """
-        with self.lookup_or_reserve(backend_id, key, nbytes, cost=cost, handle=handle) as reservation:
+        """What `get_or_add` does when the constant is not there."""
+        with self.lookup_or_reserve(*full, nbytes, cost=cost, handle=handle) as reservation:
             if reservation.outcome is not Outcome.PRODUCE:
                 return reservation.buffer
             if resource is None:
@@ -174,49 +150,56 @@ class ConstantTensorCache:
         *,
         cost: float | None = None,
         handle: ConstantHandle | None = None,
+        uses: int = 1,
     ) -> Reservation:
         """Find the constant, or learn whether it is worth producing, before any of that work is done.
 
-        Waits while another thread produces it. Parameters and errors are those of `get_or_add`.
+        Waits while another thread produces it.
+
+        Parameters
+        ----------
+        backend_id, key, nbytes, cost, handle
+            As for `get_or_add`, and so are the errors.
+        uses : int, default=1
+            How often the caller has needed the constant since it last asked, for the policy.
 
         Returns
         -------
         reservation : Reservation
         """
         full = (backend_id, key)
-        _check_handle(handle, full)
-        check_nbytes(nbytes)
-        item = Item(full, nbytes, CALL_COST_S + nbytes / BYTES_PER_S if cost is None else cost)
+        found = self.find(full, nbytes, handle)
+        if found is not None:
+            return Reservation(Outcome.HIT, buffer=found)
+        item = Item(full, nbytes, CALL_COST_S + nbytes / BYTES_PER_S if cost is None else cost, uses)
         while True:
             with self._lock:
                 entry = self._entries.get(full)
                 if entry is None:
                     reserved, left = self._reserve(full, item)
                     break
-                if entry.buffer is not None:
-                    return self._hit(entry, entry.buffer, handle)
             landed, buffer = entry.flight.wait()
             if landed:
-                with self._lock:
-                    return self._hit(entry, buffer, handle)
+                self._count_landed(entry, buffer, handle)
+                return Reservation(Outcome.HIT, buffer=buffer)
         if reserved is None:
             return Reservation(Outcome.DECLINED)
         reservation = Reservation(Outcome.PRODUCE, producing=(self, reserved, handle))
         self._let_go(left)  # if a callback is interrupted, the reservation dies and wakes those who wait
         return reservation
 
-    def _hit(self, entry: Entry, buffer: ConstantBuffer, handle: ConstantHandle | None) -> Reservation:
-        """Count a hit; the entry may have left meanwhile, then the buffer is good all the same. Under the lock."""
-        self._hits += 1
-        if self._entries.get(entry.full) is entry:
-            self._tell(self._policy.on_hit, entry.full, 1 + entry.take_hits())
-            if handle is not None:
-                entry.attach(handle, buffer)
-        return Reservation(Outcome.HIT, buffer=buffer)
+    def _count_landed(self, entry: Entry, buffer: ConstantBuffer, handle: ConstantHandle | None) -> None:
+        """Count a hit that waited; the entry may have left meanwhile, then the buffer is good all the same."""
+        with self._lock:
+            if self._entries.get(entry.full) is entry:
+                self.count_hit(entry, buffer, handle)
+            else:
+                self._hits += 1
 
     def _reserve(self, full: FullKey, item: Item) -> tuple[Entry | None, list[Entry]]:
         """Make room and charge, or decline. Under the lock."""
         self._misses += 1
+        self._note(full, item)
         victims = self._room(item)
         if victims is None:
             self._declined += 1
@@ -260,7 +243,7 @@ class ConstantTensorCache:
             if is_kept:
                 entry.buffer = buffer
                 self._tell(self._policy.on_insert, entry.item)
-                if handle is not None:
+                if handle is not None and self._record is None:
                     entry.attach(handle, buffer)
             else:
                 self._evictions += 1
@@ -281,6 +264,7 @@ class ConstantTensorCache:
         """Take an entry off the books; if it is being produced, its producer finds that it is not kept."""
         del self._entries[entry.full]
         self._nbytes -= entry.item.nbytes
+        self._changes += 1
         if entry.buffer is not None:
             self._evictions += 1
             self._tell(self._policy.on_remove, entry.full)
@@ -320,6 +304,7 @@ class ConstantTensorCache:
             if limit is not None:
                 left = self._pop_until(limit, [*self._by_policy(), *self._entries.values()])
             self._capacity_nbytes = limit
+            self._changes += 1
         self._let_go(left)
 
     def set_capacity(self, capacity_nbytes: int | str | None, *, policy: str | Policy | None = None) -> None:
@@ -336,6 +321,7 @@ class ConstantTensorCache:
             left = self._pop_until(-1, list(self._entries.values()))
             self._capacity_nbytes = limit
             self._policy = chosen or self._policy
+            self._changes += 1
         self._let_go(left)
 
     def clear(self) -> None:
@@ -352,12 +338,13 @@ class ConstantTensorCache:
         self._let_go(left)
         return bool(left)
 
-    def remove_if_unused(self, backend_id: Hashable, key: Hashable) -> bool:
-        """Evict one entry that no handle is bound to; returns whether there was one."""
+    def remove_if_unused(self, backend_id: Hashable, key: Hashable, *, but: ConstantHandle | None = None) -> bool:
+        """Evict one entry that no handle is bound to, or none `but` this one; returns whether there was one."""
         with self._lock:
             entry = self._entries.get((backend_id, key))
-            is_idle = entry is not None and entry.buffer is not None and not entry.live_handles()
-            left = [self._pop(entry)] if is_idle and entry is not None else []
+            left = []
+            if entry is not None and entry.buffer is not None and not set(entry.live_handles()) - {but}:
+                left = [self._pop(entry)]
         self._let_go(left)
         return bool(left)
 
@@ -392,6 +379,43 @@ class ConstantTensorCache:
             count = entry.take_hits()
             if count:
                 self._tell(self._policy.on_hit, entry.full, count)
+
+    @contextmanager
+    def record(self) -> Iterator[list[Item]]:
+        """Record every use of a constant while the block runs, in order, as a trace for `replay`.
+
+        Executions look constants up each time meanwhile, since a use through a handle would not be seen. What the
+        cache declines is noted when it is asked, not at every execution, so record without a bound.
+
+        Yields
+        ------
+        trace : list of Item
+            It grows; keys are numbers in the order of first use.
+
+        Raises
+        ------
+        StateError
+            A recording is going on already.
+        """
+        with self._lock:
+            if self._record is not None:
+                raise StateError(explain("the cache is being recorded already", hint="end that recording first"))
+            self._record, self._names = [], {}
+            trace = self._record
+            bound = [handle for entry in self._entries.values() for handle in entry.live_handles()]
+        for handle in bound:
+            handle.evict()
+        try:
+            yield trace
+        finally:
+            with self._lock:
+                self._record = None
+
+    def _note(self, full: FullKey, item: Item) -> None:
+        """Record uses, if that is wanted. Under the lock."""
+        if self._record is not None:
+            name = self._names.setdefault(full, len(self._names))
+            self._record += [item._replace(key=name, uses=1)] * item.uses
 
     def on_evict(self, callback: Callable[[FullKey, ConstantBuffer], object]) -> Callable[[], None]:
         """Call ``callback((backend id, key), buffer)`` once for each entry that leaves, for whatever reason.
@@ -438,11 +462,6 @@ class ConstantTensorCache:
         for entry in list(self._entries.values()):
             if entry.buffer is None and not entry.flight.survive_fork():
                 self._pop(entry)
-
-
-def _check_handle(handle: ConstantHandle | None, full: FullKey) -> None:
-    if handle is not None and handle.key != full:
-        raise InvalidArgumentError(explain("handle of another entry", accepted=repr(full), got=repr(handle.key)))
 
 
 def _check_product(buffer: object, nbytes: int) -> None:

@@ -110,11 +110,11 @@ class CostPolicy:
         return self._worth(use) > MARGIN * sum(self._worth(self._kept[key]) for key in victims)
 
     def _see(self, item: Item, use: _Use | None) -> _Use:
-        """Count one use of something that is not kept."""
+        """Count the uses of something that is not kept, as one moment: what is kept was used meanwhile as well."""
         self._now += 1
         if use is None:
             return _Use(item.nbytes, item.cost, self._now, _Mean(HORIZON))
-        self._touch(use, 1)
+        self._touch(use, item.uses)
         return use
 
     def _touch(self, use: _Use, count: int) -> None:

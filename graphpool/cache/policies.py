@@ -6,6 +6,7 @@ leave, takes as many from the front as make room, and asks whether the newcomer 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -14,19 +15,33 @@ from .cost_policy import CostPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
+    from importlib.metadata import EntryPoint
 
-__all__ = ["ENTRY_POINT_GROUP", "Item", "LruPolicy", "NoEvictPolicy", "Policy", "choose_victims", "make_policy"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "Item",
+    "LruPolicy",
+    "NoEvictPolicy",
+    "Policy",
+    "choose_victims",
+    "make_policy",
+    "policy_names",
+]
 
 ENTRY_POINT_GROUP = "graphpool.policies"
 """Entry points of this group name further policies: each loads a callable that returns a new policy."""
 
 
 class Item(NamedTuple):
-    """A newcomer: its key, its size in bytes, and what it costs to make it again (any unit; seconds by default)."""
+    """A newcomer: its key, its size in bytes, and what it costs to make it again (any unit; seconds by default).
+
+    `uses` says how often it was needed since the policy was last asked about it.
+    """
 
     key: Hashable
     nbytes: int
     cost: float
+    uses: int = 1
 
 
 @runtime_checkable
@@ -68,7 +83,7 @@ class LruPolicy:
     name = "lru"
 
     def __init__(self) -> None:
-        self._order: dict[Hashable, None] = {}  # oldest use first
+        self._order: OrderedDict[Hashable, None] = OrderedDict()  # oldest use first
 
     def on_insert(self, item: Item) -> None:
         """Put the newcomer last."""
@@ -76,7 +91,7 @@ class LruPolicy:
 
     def on_hit(self, key: Hashable, count: int) -> None:
         """Put the key last."""
-        self._order[key] = self._order.pop(key)
+        self._order.move_to_end(key)
 
     def on_remove(self, key: Hashable) -> None:
         """Forget the key."""
@@ -106,6 +121,15 @@ _BUILTIN: dict[str, Callable[[], Policy]] = {
     "lru": LruPolicy,
     "cost": CostPolicy,
 }
+
+
+def policy_names() -> list[str]:
+    """The names that `make_policy` knows: those that come with graphpool, then installed ones in order."""
+    return [*_BUILTIN, *sorted(_installed().keys() - _BUILTIN.keys())]
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name.lower(): entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def make_policy(policy: str | Policy | None) -> Policy:
@@ -138,7 +162,7 @@ def make_policy(policy: str | Policy | None) -> Policy:
     name = policy.lower()
     if name in _BUILTIN:
         return _BUILTIN[name]()
-    found = {entry.name.lower(): entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    found = _installed()
     if name not in found:
         raise InvalidArgumentError(
             explain(f"no policy is named {policy!r}", accepted=", ".join([*_BUILTIN, *found])), policy=policy

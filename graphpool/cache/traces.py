@@ -46,6 +46,16 @@ class Clairvoyant(NamedTuple):
     bound_cost: float
     total_cost: float
 
+    @property
+    def achievable_share(self) -> float:
+        """`achievable_cost` as a share of the total, from 0 to 1."""
+        return self.achievable_cost / self.total_cost if self.total_cost else 0.0
+
+    @property
+    def bound_share(self) -> float:
+        """`bound_cost` as a share of the total, from 0 to 1."""
+        return self.bound_cost / self.total_cost if self.total_cost else 0.0
+
 
 def replay(trace: Iterable[Item], policy: str | Policy, capacity_nbytes: int) -> Replay:
     """Run a policy over a trace, with the decisions that `ConstantTensorCache` would take.

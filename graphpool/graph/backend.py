@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import InvalidArgumentError, explain
@@ -63,6 +65,7 @@ class Backend(Protocol):
 
 _registry: dict[str, list[Backend]] = {kind: [] for kind in ENGINE_KINDS}
 _loader: Callable[[], object] | None = None
+_loading = threading.Lock()
 
 
 def register_backend(backend: Backend) -> None:
@@ -81,12 +84,28 @@ def set_loader(loader: Callable[[], object]) -> None:
 
 
 def backends_for(engine_kind: str) -> list[Backend]:
-    """The backends of an engine kind, highest priority first."""
-    global _loader
+    """The backends of an engine kind, highest priority first; safe from many threads."""
     if _loader is not None:
-        loader, _loader = _loader, None
-        loader()
+        _load()
     return list(_registry[check_engine_kind(engine_kind)])
+
+
+def _load() -> None:
+    """Call the loader, unless another thread has meanwhile; it counts as called when it has ended."""
+    global _loader
+    with _loading:
+        if _loader is not None:
+            _loader()
+            _loader = None
+
+
+def _reset_in_child() -> None:
+    """A fresh lock: in a forked child nobody is left who would release the old one."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def check_engine_kind(kind: str) -> str:

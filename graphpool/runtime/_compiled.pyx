@@ -252,6 +252,13 @@ cdef class CompiledPartition:
             As for `execute`; those that are not constant need no data.
         options : ExecuteOptions, optional
 
+        Raises
+        ------
+        StateError
+            The partition is closed, or a constant has no data or belongs to another engine.
+        InvalidArgumentError, InvalidShapeError
+            A tensor is missing, or a constant does not match what was compiled.
+
         Notes
         -----
         Threads: safe. Cost: a read of each constant for its name, a read and a write for its form.
@@ -262,6 +269,9 @@ cdef class CompiledPartition:
             raise StateError(explain("the compiled partition is closed", hint="compile the partition again"))
         if self.constants is not None:
             tensors = self._match(tuple(inputs), 0, self.ninputs)
+            for position in sorted({position for part in self.constants.parts for position in part.sources}):
+                self._check_tensor(tensors[position], position)
+                (<Tensor>tensors[position])._check_allocated()
             self.constants.acquire(tensors, None if options is None else options.key, bases, held)
             self.constants.release(held)
 

@@ -1,9 +1,11 @@
 """The constants of a compiled partition: which cached buffer stands for which tensors, asked at every execution.
 
 A part whose tensors are those of the last execution is found by comparing version numbers, and its handle says with one
-atomic instruction whether the buffer is still cached. Everything else, a look-up, a fingerprint, the making of the
-buffer, happens only when a tensor is new or an entry has left. A part that the cache does not keep has no pointer, and
-the program then runs the steps that use the plain tensors.
+atomic instruction whether the buffer is still cached; tensors that take turns, and keys of executions, are found in a
+dict of names. Everything else, a look-up, a fingerprint, the making of the buffer, happens only when a tensor is new or
+an entry has left. A part that the cache does not keep has no pointer, and the program then runs the steps that use the
+plain tensors; the cache is asked again when something has left it, and otherwise ever more rarely, because asking a
+full cache can cost as much as a small product.
 """
 
 cimport cython
@@ -31,6 +33,7 @@ from .constant_part import content_of, drop_pages, fingerprints, identity_of
 cdef enum:
     MAX_BINDINGS = 1024
     BY_KEY = -1
+    MAX_REST = 16   # executions without asking, at most
 
 ALIGNMENT = 64
 BACKEND_ID = "cpu"
@@ -68,6 +71,19 @@ cdef class Binding:
                 return False
         return True
 
+    cdef void rest(self, int64_t changes) noexcept:
+        """Do without asking for a while, and for longer than last time if the cache is as it was then."""
+        self.rests = min(2 * self.rests, MAX_REST) if self.rests and changes == self.changes else 1
+        self.changes = changes
+        self.skipped = 0
+
+    cdef bint is_resting(self, int64_t changes) noexcept:
+        """Whether this execution should do without, now that the cache has changed so often."""
+        if self.skipped >= self.rests or changes != self.changes:
+            return False
+        self.skipped += 1
+        return True
+
 
 cdef bint is_valid(Binding binding):
     return binding.handle.is_valid
@@ -97,6 +113,7 @@ cdef class Constants:
         self.first_base = first_base
         self.cache = constant_tensor_cache(engine.kind, engine.index)
         self.current = [None] * self.nparts
+        self.names = [{} for _ in self.parts]
         self.bindings = {}
         self.contents = [WeakKeyDictionary() for _ in self.parts]
         self.checks = config.get("check_constants")
@@ -110,24 +127,50 @@ cdef class Constants:
     cdef int acquire(self, tuple tensors, object key, char **bases, PyObject **held) except -1:
         """Fill in the base pointers of all parts, NULL for those not kept; what `release` must be given."""
         cdef int64_t k
-        cdef Binding binding
-        cdef void *address
-        for k in range(self.nparts):
-            held[k] = NULL
         if self.checks:
             self._check(tensors)
+        for k in range(self.nparts):
+            if key is not None or not self._acquire_warm(k, tensors, bases, held):
+                return self._acquire_from(k, tensors, key, bases, held)
+        return 0
+
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    cdef bint _acquire_warm(self, int64_t k, tuple tensors, char **bases, PyObject **held) noexcept:
+        """Acquire a part if its tensors are those of the last execution and it is still cached."""
+        cdef Binding binding
+        cdef void *address
+        with cython.critical_section(self):
+            binding = <Binding>self.current[k]
+        if binding is None or not binding.is_of(tensors):
+            return False
+        address = binding.handle.acquire()
+        if address == NULL:
+            return False
+        Py_INCREF(binding.handle)
+        held[k] = <PyObject *>binding.handle
+        bases[self.first_base + k] = <char *>address
+        return True
+
+    cdef int _acquire_from(self, int64_t k, tuple tensors, object key, char **bases, PyObject **held) except -1:
+        """Acquire the parts from `k` on, making them if need be."""
+        cdef Binding binding
+        cdef void *address
+        cdef int64_t i
+        for i in range(k, self.nparts):
+            held[i] = NULL
         try:
-            for k in range(self.nparts):
-                binding = self._find(k, tensors, key)
+            for i in range(k, self.nparts):
+                binding = self._find(i, tensors, key)
                 address = NULL
                 if binding is not None:
                     address = binding.handle.acquire()
                     if address != NULL:
                         Py_INCREF(binding.handle)
-                        held[k] = <PyObject *>binding.handle
-                if address == NULL:
-                    address = self._resolve(k, tensors, key, &held[k])
-                bases[self.first_base + k] = <char *>address
+                        held[i] = <PyObject *>binding.handle
+                if address == NULL and (binding is None or not binding.is_resting(self.cache.changes)):
+                    address = self._resolve(i, tensors, key, &held[i])
+                bases[self.first_base + i] = <char *>address
         except BaseException:
             self.release(held)
             raise
@@ -143,14 +186,18 @@ cdef class Constants:
                     (<ConstantHandle>item).release()
                 Py_DECREF(item)
 
-    cdef Binding _find(self, int64_t k, tuple tensors, object key):
-        """The binding that was used last, if it is of these tensors."""
-        cdef Binding binding
+    cdef tuple _name(self, int64_t k, tuple tensors, object key):
+        """What the content of a part is known by here: the execution's key, else the versions of its tensors."""
         if key is not None:
-            return None
+            return "key", key
+        return tuple([(<Tensor>tensors[position]).content_version for position in self.parts[k].sources])
+
+    cdef Binding _find(self, int64_t k, tuple tensors, object key):
+        """The binding that is known by this name, or None."""
+        cdef dict names
         with cython.critical_section(self):
-            binding = <Binding>self.current[k]
-        return binding if binding is not None and binding.is_of(tensors) else None
+            names = <dict>self.names[k]
+        return <Binding>names.get(self._name(k, tensors, key))
 
     cdef void *_resolve(self, int64_t k, tuple tensors, object key, PyObject **held) except? NULL:
         """Ask the cache, which may make this the thread that makes the constant; NULL if it would not be kept."""
@@ -162,9 +209,13 @@ cdef class Constants:
         part = self.parts[k]
         binding = self._bind(k, part, tensors, key)
         full = binding.handle.key
+        uses, changes = 1 + binding.skipped, self.cache.changes
         try:
-            with self.cache.lookup_or_reserve(full[0], full[1], part.nbytes, handle=binding.handle) as reservation:
+            with self.cache.lookup_or_reserve(
+                full[0], full[1], part.nbytes, handle=binding.handle, uses=uses
+            ) as reservation:
                 if reservation.outcome is Outcome.DECLINED:
+                    binding.rest(changes)
                     return NULL
                 if reservation.outcome is Outcome.PRODUCE:
                     reservation.fulfil(self._produce(part, tensors, full[1][-1]))
@@ -172,6 +223,7 @@ cdef class Constants:
                 for position in part.sources:
                     drop_pages((<Tensor>tensors[<int64_t>position]).owner)
         except OutOfMemoryError:
+            binding.rest(changes)
             return NULL     # without room for the constant the plain kernel runs, as if the cache had declined
         address = binding.handle.acquire()
         if address != NULL:
@@ -193,7 +245,10 @@ cdef class Constants:
             binding.rename(versions)
             self.bindings[k, full] = binding        # the newest is last
             if len(self.bindings) > MAX_BINDINGS + self.nparts:
-                del self.bindings[next(iter(self.bindings))]
+                self._forget(*next(iter(self.bindings)))
+            if len(self.names[k]) > MAX_BINDINGS:
+                self.names[k] = {}
+            self.names[k][self._name(k, tensors, key)] = binding
         with cython.critical_section(self):
             self.current[k] = binding
         if key is None:
@@ -203,12 +258,19 @@ cdef class Constants:
     def _replace(self, int64_t k, tensor, full):
         """Note what the tensor holds now; what it held before leaves the cache unless another user has it."""
         with self.lock:
-            old = self.contents[k].get(tensor, full)
-            self.contents[k][tensor] = full
-            if old != full:
-                self.bindings.pop((k, old), None)
-        if old != full:
+            contents = self.contents[k]
+            old = contents.get(tensor, full)
+            contents[tensor] = full
+            is_left = old != full and old not in contents.values()
+            if is_left:
+                self._forget(k, old)
+        if is_left:
             self.cache.remove_if_unused(*old)
+
+    def _forget(self, int64_t k, full):
+        """Drop a binding and its names. Under the lock."""
+        gone = self.bindings.pop((k, full), None)
+        self.names[k] = {name: binding for name, binding in self.names[k].items() if binding is not gone}
 
     def _produce(self, part, tuple tensors, tuple identities):
         """The part's buffer: mapped from the store of packed weights, if there is one, else made."""
@@ -271,11 +333,12 @@ cdef class Constants:
     def close(self, *, bint release):
         """Let go of all entries; with `release`, those that no other compiled partition uses leave the cache."""
         with self.lock:
-            keys = {full for _, full in self.bindings}
+            handles = {full: (<Binding>binding).handle for (_, full), binding in self.bindings.items()}
             self.bindings.clear()
             self.contents = [WeakKeyDictionary() for _ in self.parts]
         with cython.critical_section(self):
             self.current = [None] * self.nparts
+            self.names = [{} for _ in self.parts]
         if release:
-            for backend_id, key in keys:
-                self.cache.remove_if_unused(backend_id, key)
+            for (backend_id, key), handle in handles.items():
+                self.cache.remove_if_unused(backend_id, key, but=handle)

@@ -11,6 +11,7 @@ import numpy as np
 from graphpool._version import __version__
 from graphpool.cache import FingerprintMemo
 from graphpool.cache.identity import digest_of
+from graphpool.errors import InvalidArgumentError, explain
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -67,12 +68,24 @@ class ExecuteOptions:
         form under this name is used without a look at the contents, so another content needs another key. It must not
         be changed while it is in use.
 
+    Raises
+    ------
+    InvalidArgumentError
+        The key has no hash.
+
     Notes
     -----
     Source: seed "constant block weight", option 3.
     """
 
     key: Hashable = None
+
+    def __post_init__(self) -> None:
+        try:
+            hash(self.key)
+        except TypeError as error:
+            message = explain("key of an execution", accepted="a hashable name", got=repr(self.key))
+            raise InvalidArgumentError(message) from error
 
 
 def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.cache import constant_tensor_cache, packed_store, set_packed_store
+from graphpool.cache import constant_tensor_cache, packed_store, replay, set_packed_store
+from graphpool.cache.policies import NoEvictPolicy
 from graphpool.config import _values as config_values
-
-M, K, N = 5, 24, 40
+from tests.helpers.constant_jobs import Job, K, M, N, compile_product, weights
 
 
 @pytest.fixture
@@ -25,48 +25,6 @@ def cache():
 def engine():
     with gp.Engine() as engine:
         yield engine
-
-
-def compile_product(engine, first_id=0, m=M, **modes):
-    x = gp.LogicalTensor(first_id, "f32", (m, K))
-    w = gp.LogicalTensor(first_id + 1, "f32", (K, N), property="constant")
-    y = gp.LogicalTensor(first_id + 2, "f32", (m, N))
-    graph = gp.Graph("cpu")
-    graph.add_op(gp.Op(first_id, "MatMul", [x, w], [y]))
-    graph.finalize()
-    [partition] = graph.get_partitions()
-    return partition.compile([x, w], [y], engine, **modes)
-
-
-class Job:
-    """A compiled product with tensors of its own for everything but the weights."""
-
-    def __init__(self, engine, *, seed=0, **options):
-        self.compiled = compile_product(engine, **options)
-        self.stream = gp.Stream(engine)
-        lt = self.compiled.inputs[0]
-        self.x = np.random.default_rng(seed).standard_normal(lt.shape).astype(np.float32)
-        self.source = gp.Tensor(lt, engine, self.x)
-
-    def tensor(self, weights, **options):
-        return gp.Tensor(self.compiled.inputs[1], self.compiled.engine, weights, **options)
-
-    def run(self, tensor, **options):
-        [y] = self.compiled.execute(self.stream, [self.source, tensor], **options)
-        return y.numpy()
-
-    def check(self, tensor, weights, **options):
-        np.testing.assert_allclose(self.run(tensor, **options), self.x @ weights, rtol=1e-4, atol=1e-4)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.compiled.close()
-
-
-def weights(seed=1):
-    return np.random.default_rng(seed).standard_normal((K, N)).astype(np.float32)
 
 
 def test_the_first_execution_packs_and_the_next_ones_look_nothing_up(engine, cache):
@@ -291,3 +249,139 @@ def test_a_damaged_file_of_the_store_is_packed_again(engine, cache, tmp_path):
             job.check(fresh, w)
     finally:
         set_packed_store(None)
+
+
+# ---- names, and what happens at them
+
+
+def test_tensors_that_take_turns_and_keys_look_nothing_up(engine, cache):
+    first, second = weights(1), weights(2)
+    before = cache.stats()
+    with Job(engine) as job:
+        tensors = [(job.tensor(first), first, None), (job.tensor(second), second, None)]
+        tensors += [(job.tensor(w), w, gp.ExecuteOptions(key=name)) for name, w in (("a", first), ("b", second))]
+        for _ in range(5):
+            for tensor, w, options in tensors:
+                job.check(tensor, w, options=options)
+        stats = cache.stats()
+        assert (stats.entries, stats.misses - before.misses, stats.hits - before.hits) == (4, 4, 0)
+
+
+def test_a_key_is_no_version(engine, cache):
+    first, second = weights(1), weights(2)
+    with Job(engine) as job:
+        tensor = job.tensor(first)
+        job.check(tensor, first)
+        for key in (tensor.version, (tensor.version,)):
+            job.check(job.tensor(second), second, options=gp.ExecuteOptions(key=key))
+        job.check(tensor, first)
+    with pytest.raises(gp.InvalidArgumentError, match="key of an execution"):
+        gp.ExecuteOptions(key=[1])
+
+
+def test_more_contents_than_names_are_kept(engine, cache):
+    w = weights()
+    with Job(engine) as job:
+        for seed in range(1030):
+            job.compiled.prepare([job.source, job.tensor(w)], options=gp.ExecuteOptions(key=seed))
+        assert len(cache) == 1030
+        assert len(job.compiled.cached_constants()) <= 1025
+        job.check(job.tensor(w), w, options=gp.ExecuteOptions(key=0))
+
+
+def test_a_content_stays_while_another_tensor_of_the_partition_has_it(engine, cache):
+    w = weights()
+    with Job(engine) as job:
+        mine, copy = w.copy(), w.copy()
+        changed, other = job.tensor(mine), job.tensor(copy)
+        job.check(changed, w)
+        job.check(other, w)
+        mine += 1
+        changed.invalidate()
+        job.check(changed, mine)
+        assert len(cache) == 2
+        misses = cache.stats().misses
+        job.check(other, w)
+        assert cache.stats().misses == misses
+        copy += 1
+        other.invalidate()
+        job.check(other, copy)
+        assert len(cache) == 1
+
+
+@pytest.mark.parametrize("policy", ["no_evict", "cost"])
+def test_a_full_cache_is_asked_ever_more_rarely_until_something_leaves(engine, cache, policy):
+    kept, turned_away = weights(1), weights(2)
+    with Job(engine) as first, Job(engine) as second:
+        holder, tensor = first.tensor(kept), second.tensor(turned_away)
+        first.check(holder, kept)
+        cache.set_capacity(cache.nbytes * 3 // 2, policy=policy)
+        first.check(holder, kept)
+        cache.resize(cache.nbytes)
+        asked = cache.stats().misses
+        for _ in range(500):
+            first.check(holder, kept)
+            second.check(tensor, turned_away)
+        assert cache.stats().misses - asked <= 60
+        cache.clear()
+        second.check(tensor, turned_away)
+        assert len(cache) == 1
+
+
+def test_uses_without_asking_are_told_to_the_policy(engine, cache):
+    class Counting(NoEvictPolicy):
+        name = "counting"
+        uses = 0
+
+        def admits(self, item, victims):
+            self.uses += item.uses
+            return False
+
+    policy = Counting()
+    with Job(engine) as first, Job(engine) as second:
+        first.check(first.tensor(weights(1)), weights(1))
+        cache.set_capacity(cache.nbytes, policy=policy)
+        first.check(first.tensor(weights(1)), weights(1))
+        tensor = second.tensor(weights(2))
+        for _ in range(1 + 2 + 3 + 5 + 9):  # asked, then after resting 1, 2, 4 and 8 executions
+            second.run(tensor)
+    assert policy.uses == 1 + 2 + 3 + 5 + 9
+
+
+def test_a_constant_that_does_not_fit_what_was_compiled_is_refused_by_prepare(engine, cache):
+    with Job(engine) as job:
+        lt = job.compiled.inputs[1]
+        smaller = gp.Tensor(lt.replace(shape=(3, 4)), engine, np.ones((3, 4), np.float32))
+        with pytest.raises(gp.InvalidShapeError, match="tensor 1 is not what was compiled"):
+            job.compiled.prepare([job.source, smaller], options=gp.ExecuteOptions(key=1))
+        with pytest.raises(gp.StateError, match="no data"):
+            job.compiled.prepare([job.source, gp.Tensor.at(lt, engine)], options=gp.ExecuteOptions(key=1))
+        with gp.Engine() as other, pytest.raises(gp.StateError, match="belongs to"):
+            job.compiled.prepare([job.source, gp.Tensor(lt, other, weights())])
+    assert len(cache) == 0
+
+
+def test_a_recording_sees_every_use_in_order(engine, cache):
+    contents = [weights(seed) for seed in (1, 2)]
+    with Job(engine) as job:
+        tensors = [(job.tensor(w), w) for w in contents]
+        for tensor, w in tensors:
+            job.check(tensor, w)
+        with cache.record() as trace:
+            for _ in range(3):
+                for tensor, w in tensors:
+                    job.check(tensor, w)
+            with pytest.raises(gp.StateError, match="recorded already"), cache.record():
+                pass
+            new = weights(3)
+            job.check(job.tensor(new), new)
+        hits = cache.stats().hits
+        for _ in range(3):
+            for tensor, w in tensors:
+                job.check(tensor, w)
+        assert cache.stats().hits == hits + 2  # looked up once more, then through handles again
+    nbytes = trace[0].nbytes
+    assert [item.key for item in trace] == [0, 1] * 3 + [2]
+    assert {item.nbytes for item in trace} == {nbytes}
+    assert all(item.cost > 0 for item in trace)
+    assert replay(trace, "lru", 2 * nbytes).hits == 4

@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "onnx": TOP | {"profile"},
     "demo": TOP | {"profile", "onnx"},
     "cli_graph": TOP | {"graphpool"},
-    "cli": TOP | {"cli_graph", "profile", "onnx", "demo", "graphpool"},
+    "cli_cache": LEAVES | {"cache"},
+    "cli": TOP | {"cli_cache", "cli_graph", "profile", "onnx", "demo", "graphpool"},
     "__main__": {"cli"},
     "graphpool": TOP | {"profile", "onnx"},
 }

@@ -1,0 +1,101 @@
+"""``graphpool cache``: the caches that a process starts with, and policies replayed on a recorded trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import cache
+from .cache.process import ENGINE_KINDS
+from .errors import InvalidArgumentError, explain
+from .typing import parse_nbytes
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+__all__ = ["add_cache"]
+
+Report = dict[str, Any]
+CAPACITIES = ("25%", "50%", "75%", "100%")
+
+
+def add_cache(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
+    """Add what ``cache`` can do."""
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    text = "Show the capacities that a process starts with, as the environment sets them."
+    commands.add_parser("show", help=text, description=text, parents=[common]).set_defaults(command=show_caches)
+    text = "Replay a trace of constants over policies and capacities, beside the best that foresight could do."
+    parser = commands.add_parser("replay", help=text, description=text, parents=[common])
+    parser.set_defaults(command=replay_trace)
+    parser.add_argument("trace", help="a CSV file with the columns key, nbytes, cost")
+    parser.add_argument(
+        "--capacity",
+        action="append",
+        metavar="SIZE",
+        help='such as "64MiB", or a share of all constants of the trace such as "50%%"; may be repeated '
+        f"(default: {', '.join(CAPACITIES).replace('%', '%%')})",
+    )
+    parser.add_argument(
+        "--policy", action="append", metavar="NAME", help="may be repeated (default: all, installed ones included)"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw the savings into this .png, .svg or .pdf file")
+
+
+def show_caches(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Capacities and policies; nothing is cached yet."""
+    store = cache.packed_store()
+    return {
+        "primitive_cache_entries": cache.get_primitive_cache_capacity(),
+        "compiled_partition_cache_entries": cache.get_compiled_partition_cache_capacity(),
+        "constant_tensor_cache": {kind: _describe(kind) for kind in ENGINE_KINDS},
+        "packed_store": None if store is None else {"path": str(store.path), "nbytes": store.stats().nbytes},
+        "policies": cache.policy_names(),
+    }, True
+
+
+def _describe(kind: str) -> Report:
+    constants = cache.constant_tensor_cache(kind)
+    return {"capacity_nbytes": constants.capacity_nbytes, "policy": constants.policy.name}
+
+
+def replay_trace(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Share of the cost of making constants that each policy saves at each capacity."""
+    trace = cache.read_trace(arguments.trace)
+    total = cache.distinct_nbytes(trace)
+    capacities = [_parse_capacity(text, total) for text in arguments.capacity or CAPACITIES]
+    rows = cache.compare_policies(trace, capacities, arguments.policy)
+    if arguments.plot:
+        cache.plot_savings(rows, arguments.plot, title=Path(arguments.trace).stem)
+    return {
+        "accesses": len(trace),
+        "constants": len({item.key for item in trace}),
+        "constants_nbytes": total,
+        "cost": sum(item.cost for item in trace),
+        "capacities": _savings(rows),
+    }, True
+
+
+def _savings(rows: Sequence[cache.Comparison]) -> list[Report]:
+    """Percent of the cost saved: by each policy, and the bounds on what foresight could save."""
+    return [
+        {
+            "capacity_nbytes": row.capacity_nbytes,
+            "saved_percent": {name: round(100 * result.saved_share, 2) for name, result in row.results.items()},
+            "achievable_percent": round(100 * row.best.achievable_share, 2),
+            "bound_percent": round(100 * row.best.bound_share, 2),
+        }
+        for row in rows
+    ]
+
+
+def _parse_capacity(text: str, total_nbytes: int) -> int:
+    if not text.endswith("%"):
+        return parse_nbytes(text)
+    try:
+        share = float(text[:-1])
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1000:
+        raise InvalidArgumentError(explain("--capacity", accepted='a size such as "64MiB", or "50%"', got=text))
+    return int(total_nbytes * share / 100)

@@ -1,0 +1,60 @@
+import sys
+
+import pytest
+
+from graphpool.cache import Item, compare_policies, distinct_nbytes, plot_savings
+from graphpool.cache.policies import policy_names
+from graphpool.errors import InvalidArgumentError, UnsupportedError
+
+LOOP = [Item(key, 10, 1.0) for key in "abcd"] * 50
+
+
+def test_every_policy_at_every_capacity():
+    rows = compare_policies(LOOP, [20, 40])
+    assert [row.capacity_nbytes for row in rows] == [20, 40]
+    assert [set(row.results) for row in rows] == [set(policy_names())] * 2
+    half, whole = rows
+    assert half.results["lru"].hits == 0
+    assert half.results["no_evict"].hits == half.results["cost"].hits == 98
+    assert {result.saved_share for result in whole.results.values()} == {0.98}
+    assert whole.best.achievable_share == whole.best.bound_share == 0.98
+    assert half.results["cost"].saved_share <= half.best.bound_share
+
+
+def test_chosen_policies_and_unknown_ones():
+    [row] = compare_policies(LOOP, [20], ["LRU"])
+    assert list(row.results) == ["LRU"]
+    with pytest.raises(InvalidArgumentError, match="no policy is named 'best'"):
+        compare_policies(LOOP, [20], ["lru", "best"])
+
+
+def test_distinct_bytes():
+    assert distinct_nbytes(LOOP) == 40
+    assert distinct_nbytes([]) == 0
+
+
+def test_nothing_to_replay():
+    [row] = compare_policies([], [20])
+    assert {result.saved_share for result in row.results.values()} == {0.0}
+    assert (row.best.achievable_share, row.best.bound_share) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_plots(tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    plot_savings(compare_policies(LOOP, [40, 20, 0]), tmp_path / f"savings.{ending}", title="a loop")
+    content = (tmp_path / f"savings.{ending}").read_bytes()
+    assert content.startswith(b"\x89PNG" if ending == "png" else b"<?xml")
+
+
+def test_a_format_that_cannot_be_drawn_is_refused(tmp_path):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(InvalidArgumentError, match=r"accepted: \.png"):
+        plot_savings(compare_policies(LOOP, [20]), tmp_path / "savings.doc")
+    assert not list(tmp_path.iterdir())
+
+
+def test_plots_say_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UnsupportedError, match=r"graphpool\[profile\]"):
+        plot_savings(compare_policies(LOOP, [20]), tmp_path / "savings.png")
