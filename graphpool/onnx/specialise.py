@@ -25,10 +25,11 @@ __all__ = ["Specialiser", "find_deciding_inputs"]
 
 # Inputs whose content an op needs to know when it is compiled: first such port of each op, and the last (None: all).
 _DECIDING_PORTS = {
-    **dict.fromkeys(("Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "Pad", "TopK", "Split", "Squeeze",
-                     "Unsqueeze", "CumSum", "CenterCropPad", "AffineGrid", "ReduceSum", "ReduceMean", "ReduceMax",
-                     "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
-                     "ReduceSumSquare"), (1, None)),
+    **dict.fromkeys((
+        "Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "Pad", "TopK", "Split", "Squeeze", "Unsqueeze",
+        "CumSum", "CumProd", "Trilu", "CenterCropPad", "AffineGrid", "Dropout", "ReduceSum", "ReduceMean", "ReduceMax",
+        "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
+    ), (1, None)),
     "ConstantOfShape": (0, None), "Range": (0, None), "OneHot": (1, 2), "Col2Im": (1, 3),
 }  # fmt: skip
 
