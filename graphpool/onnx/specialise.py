@@ -104,9 +104,9 @@ class Specialiser:
     def __init__(self, source: OnnxModel, fallback: bool) -> None:
         self.source = source
         self.fallback = fallback
-        self.nodes = rewrite(source)
+        self.nodes, constants = rewrite(source)
         self.deciding = find_deciding_inputs(source, self.nodes)
-        self.constants = {name: Value(content=value, is_static=True) for name, value in source.constants.items()}
+        self.constants = {name: Value(content=value, is_static=True) for name, value in constants.items()}
         self.folded: dict[Path, list[Value]] = {}
         self.static_ids: dict[int, int] = {}
 
