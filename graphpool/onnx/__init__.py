@@ -3,7 +3,10 @@
 loader.py      load(): file, bytes or ModelProto -> Model
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 wire.py        finds large weights inside a model's file
-rewrite.py     patterns of ONNX nodes that are one op here (GELU), nodes that nobody needs
+rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded, patterns become one node
+fold.py        computes nodes ahead, where everything that they read is known
+affine.py      arithmetic per channel, BatchNormalization first, into the weights of convolutions
+patterns.py    spelt-out functions (GELU, LayerNormalization, ...) as data; expression.py parses and matching.py finds
 specialise.py  Specialiser: what is the same for all input shapes, and which inputs' contents decide shapes
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
 inline.py      nodes in place of one: ONNX's functions and the graphs of control flow, as scopes of the walk

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from graphpool.runtime.model_port import ModelPort
 
-__all__ = ["OnnxModel", "captured_names", "read_model"]
+__all__ = ["OnnxModel", "captured_names", "label_of", "read_model"]
 
 
 @dataclass
@@ -64,7 +64,8 @@ class OnnxModel:
         return self.opsets | {node.domain: version}
 
 
-_INTRODUCED = {"Gelu": 20, "ScatterElements": 11}
+_INTRODUCED = {"Gelu": 20, "HardSwish": 14, "LayerNormalization": 17, "Mish": 18, "RMSNormalization": 23,
+               "ScatterElements": 11}  # fmt: skip
 """Ops that the rewriter puts into models of older opsets."""
 
 
@@ -271,6 +272,11 @@ def _mapped(tensor: TensorProto, folder: Path | None) -> Any:
         return numpy_helper.to_array(helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data, raw=True))
     mapped = np.memmap(path, np.uint8, "r", offset, (nbytes,))
     return np.asarray(mapped).view(raw_type).reshape(tuple(tensor.dims))
+
+
+def label_of(node: NodeProto) -> str:
+    """What messages call a node."""
+    return str(node.name or next((name for name in node.output if name), node.op_type))
 
 
 def captured_names(node: NodeProto) -> list[str]:

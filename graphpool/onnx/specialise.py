@@ -25,10 +25,11 @@ __all__ = ["Specialiser", "find_deciding_inputs"]
 
 # Inputs whose content an op needs to know when it is compiled: first such port of each op, and the last (None: all).
 _DECIDING_PORTS = {
-    **dict.fromkeys(("Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "Pad", "TopK", "Split", "Squeeze",
-                     "Unsqueeze", "CumSum", "CenterCropPad", "AffineGrid", "ReduceSum", "ReduceMean", "ReduceMax",
-                     "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
-                     "ReduceSumSquare"), (1, None)),
+    **dict.fromkeys((
+        "Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "Pad", "TopK", "Split", "Squeeze", "Unsqueeze",
+        "CumSum", "CumProd", "Trilu", "CenterCropPad", "AffineGrid", "Dropout", "ReduceSum", "ReduceMean", "ReduceMax",
+        "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
+    ), (1, None)),
     "ConstantOfShape": (0, None), "Range": (0, None), "OneHot": (1, 2), "Col2Im": (1, 3),
 }  # fmt: skip
 
@@ -103,9 +104,9 @@ class Specialiser:
     def __init__(self, source: OnnxModel, fallback: bool) -> None:
         self.source = source
         self.fallback = fallback
-        self.nodes = rewrite(source)
+        self.nodes, constants = rewrite(source)
         self.deciding = find_deciding_inputs(source, self.nodes)
-        self.constants = {name: Value(content=value, is_static=True) for name, value in source.constants.items()}
+        self.constants = {name: Value(content=value, is_static=True) for name, value in constants.items()}
         self.folded: dict[Path, list[Value]] = {}
         self.static_ids: dict[int, int] = {}
 

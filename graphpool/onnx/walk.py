@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper, shape_inference
 
-from graphpool.errors import GraphpoolError, InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import GraphpoolError, InvalidShapeError, UnsupportedError, explain
 from graphpool.runtime.model_form import ModelForm
 
 from .build import GraphBuilder, NodeView, NotConvertible, Value
 from .control import CONTROL_FLOW
-from .host import make_host_function
+from .fold import KEPT, compute, find_host_function
 from .inline import Scope, enter_nodes, function_nodes, names_read
 from .ops import CONVERTERS
-from .source import captured_names
+from .source import captured_names, label_of
 from .types import data_type, make_type, static_shape
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Walk"]
 
-_RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-                     "RandomUniformLike", "Dropout"})  # fmt: skip
-_KEPT = _RANDOM | {"DequantizeLinear"}
-"""Ops that are not computed ahead: random ones, and those that would blow a quantised weight up."""
 _SMALL = 1024
 
 
@@ -119,7 +115,7 @@ class Walk:
         captured = {name: values[name] for name in captured_names(node) if name in values}
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         results = self._owner.folded.get(path) or self._follow(path, node, inputs)
-        if results is None and all(value.is_known for value in read) and node.op_type not in _KEPT:
+        if results is None and all(value.is_known for value in read) and node.op_type not in KEPT:
             results = self._fold(path, node, inputs, captured, read)
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
             results = [Value(content=_measure(node, inputs[0].shape))]
@@ -138,21 +134,13 @@ class Walk:
         read: Sequence[Value],
     ) -> list[Value]:
         """Compute a node now; once and for all when its inputs never change."""
-        function = self._host_function(node, inputs, captured, [], [])
-        try:
-            contents = function([], [None] * len(_named(node.output)))
-        except Exception as error:
-            what = f"node {_label(node)!r} ({node.op_type}) cannot be computed"
-            raise InvalidArgumentError(
-                explain(what, got=f"{type(error).__name__}: {error}"), node=_label(node)
-            ) from error
+        contents = compute(self._source, node, inputs, captured)
         is_static, from_inputs = (all(v.is_static for v in read), any(v.from_inputs for v in read))
-        results = iter([Value(None, None, _frozen(content), is_static, from_inputs) for content in contents])
-        found = [next(results) if name else Value() for name in node.output]
+        found = [Value(None, None, content, is_static, from_inputs) for content in contents]
         if is_static:
             self._owner.folded[path] = found
         if from_inputs:
-            self._precomputed.append(_label(node))
+            self._precomputed.append(label_of(node))
         return found
 
     def _follow(self, path: Path, node: NodeProto, inputs: list[Value | None]) -> list[Value] | None:
@@ -206,7 +194,7 @@ class Walk:
     # ---- the host
 
     def _leave_to_host(self, node: NodeProto, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
-        label = _label(node)
+        label = label_of(node)
         if not self._may_call_host:
             raise UnsupportedError(
                 explain(f"node {label!r} ({node.op_type}) is not supported", hint="load with fallback=True"),
@@ -216,7 +204,7 @@ class Walk:
         results = self._infer(node, inputs, captured, label)
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         sources = list({id(value): value for value in read if not value.is_known}.values())
-        function = self._host_function(node, inputs, captured, sources, results)
+        function = find_host_function(self._source, node, inputs, captured, sources, results)
         for value in read:
             if value.is_known and value.is_plain:
                 self.builder.tensor(value)  # counts among the constants of the form
@@ -227,22 +215,6 @@ class Walk:
         )
         self._host[op_id] = function
         return results
-
-    def _host_function(
-        self,
-        node: NodeProto,
-        inputs: list[Value | None],
-        captured: Mapping[str, Value],
-        sources: list[Value],
-        results: list[Value],
-    ) -> HostFunction:
-        try:
-            return make_host_function(self._source, node, inputs, captured, sources, results)
-        except Exception as error:
-            what = f"node {_label(node)!r}: nothing runs {node.op_type} of domain {node.domain or 'ai.onnx'!r}"
-            raise UnsupportedError(
-                explain(what, got=str(error).strip().splitlines()[0]), node=_label(node), op_type=node.op_type
-            ) from error
 
     def _infer(
         self, node: NodeProto, inputs: list[Value | None], captured: Mapping[str, Value], label: str
@@ -279,28 +251,12 @@ def _is_small(value: Value) -> bool:
     return value.is_known and value.is_plain and value.content.size <= _SMALL
 
 
-def _label(node: NodeProto) -> str:
-    """What messages call the node."""
-    return node.name or _named(node.output)[0]
-
-
-def _named(names: Sequence[str]) -> list[str]:
-    return [name for name in names if name]
-
-
 def _measure(node: NodeProto, shape: tuple[int, ...]) -> Any:
     """What `Shape` or `Size` gives."""
     if node.op_type == "Size":
         return np.array(int(np.prod(shape, dtype=np.int64)))
     attrs = {item.name: item.i for item in node.attribute}
     return np.array(shape[attrs.get("start", 0) : attrs.get("end")], np.int64)
-
-
-def _frozen(content: Any) -> Any:
-    if isinstance(content, (np.ndarray, np.generic)):
-        content = np.require(content, requirements=["C", "A"])
-        content.flags.writeable = False
-    return content
 
 
 def _type_of(value: Value) -> onnx.TypeProto | None:

@@ -6,7 +6,7 @@ from onnx.reference import ReferenceEvaluator
 
 import graphpool as gp
 
-TOLERANCE = {"float32": (2e-5, 2e-6), "float16": (4e-3, 4e-3)}
+TOLERANCE = {"float32": (2e-5, 2e-6), "float16": (4e-3, 4e-3), "float64": (1e-12, 1e-12)}
 """Relative and absolute, by the output's type; other types must be equal."""
 
 

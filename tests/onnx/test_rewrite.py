@@ -39,7 +39,7 @@ def product(chain, factors, form):
 
 
 def kinds(model):
-    return [node.op_type for node in rewrite(read_model(model))]
+    return [node.op_type for node in rewrite(read_model(model))[0]]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -68,6 +68,82 @@ def test_every_spelling_of_the_tanh_form(order, cube):
     model = chain.model(product(chain, [("x", "half", gate)[k] for k in order], "left"))
     assert kinds(model) == ["Gelu"]
     assert check_against_evaluator(model, {"x": X}) == 0
+
+
+NORM_CONSTANTS = {
+    "eps": 1e-3, "two": 2.0, "gamma": random_array((8,), seed=1), "beta": random_array((8,), seed=2), "six": 6.0,
+    "axes": np.array([-1]), "zero": 0.0, "sixth": 1 / 6, "half": 0.5, "three": 3.0, "one": 1.0,
+}  # fmt: skip
+
+
+def norm_model(chain):
+    chain.nodes[-1].output[0] = "y"
+    constants = {k: v if k == "axes" else np.asarray(v, "float32") for k, v in NORM_CONSTANTS.items()}
+    return make_model(chain.nodes, {"x": X}, ["y"], constants)
+
+
+def spread(chain, x, square, root):
+    """1 / sqrt(mean of squares + eps), in one of its spellings; what it is to be multiplied or divided by."""
+    squares = chain("Mul", x, x) if square == "Mul" else chain("Pow", x, "two")
+    total = chain("Add", chain("ReduceMean", squares, "axes"), "eps")
+    if root == "Reciprocal":
+        return "Mul", chain("Reciprocal", chain("Sqrt", total))
+    return ("Div", chain("Sqrt", total)) if root == "Div" else ("Mul", chain("Div", "one", chain("Sqrt", total)))
+
+
+@pytest.mark.parametrize("square", ["Mul", "Pow"])
+@pytest.mark.parametrize("root", ["Div", "Reciprocal", "one"])
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_layer_normalisation(square, root, is_shared):
+    chain = Chain()
+    centred = chain("Sub", "x", chain("ReduceMean", "x", "axes"))
+    other = centred if is_shared else chain("Sub", "x", chain("ReduceMean", "x", "axes"))
+    kind, scale = spread(chain, other, square, root)
+    chain("Add", "beta", chain("Mul", chain(kind, centred, scale), "gamma"))
+    model = norm_model(chain)
+    assert kinds(model) == ["LayerNormalization"]
+    assert check_against_evaluator(model, {"x": X}) == 0
+
+
+@pytest.mark.parametrize("root", ["Div", "Reciprocal", "one"])
+def test_rms_normalisation(root):
+    chain = Chain()
+    kind, scale = spread(chain, "x", "Pow", root)
+    chain("Mul", "gamma", chain(kind, "x", scale))
+    model = norm_model(chain)
+    assert kinds(model) == ["RMSNormalization"]
+    assert check_against_evaluator(model, {"x": X}) == 0
+
+
+def test_a_mean_over_another_axis_is_no_layer_normalisation():
+    chain = Chain()
+    kind, scale = spread(chain, chain("Sub", "x", chain("ReduceMean", "x", "zeros")), "Pow", "Div")
+    chain("Mul", chain(kind, "x", scale), "gamma")
+    chain.nodes[-1].output[0] = "y"
+    constants = {k: v if k == "axes" else np.asarray(v, "float32") for k, v in NORM_CONSTANTS.items()}
+    model = make_model(chain.nodes, {"x": X}, ["y"], constants | {"zeros": np.array([0])})
+    assert not {"LayerNormalization", "RMSNormalization"} & set(kinds(model))
+    check_against_evaluator(model, {"x": X})
+
+
+@pytest.mark.parametrize("spelling", ["Clip", "HardSigmoid"])
+def test_hard_swish(spelling):
+    chain = Chain()
+    if spelling == "Clip":
+        chain("Mul", chain("Mul", "x", chain("Clip", chain("Add", "x", "three"), "zero", "six")), "sixth")
+    else:
+        gate = chain("HardSigmoid", "x")
+        chain.nodes[-1].attribute.extend([helper.make_attribute("alpha", 1 / 6), helper.make_attribute("beta", 0.5)])
+        chain("Mul", gate, "x")
+    model = norm_model(chain)
+    assert kinds(model) == ["HardSwish"]
+    assert check_against_evaluator(model, {"x": X}) == 0
+
+
+def test_mish():
+    chain = Chain()
+    chain("Mul", "x", chain("Tanh", chain("Softplus", "x")))
+    assert kinds(norm_model(chain)) == ["Mish"]
 
 
 def test_something_similar_is_left_alone():

@@ -6,7 +6,9 @@ refused by them.
 
     elementwise.py   activations, arithmetic, comparison, casts
     matmul.py        products of matrices
-    attention.py     attention
+    einsum.py        Einsum
+    attention.py     attention and rotary embedding
+    recurrent.py     RNN, GRU and LSTM
     window.py        convolution
     pooling.py       pooling over space and channels
     norm.py          normalisation and softmax
@@ -21,7 +23,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import attention, elementwise, matmul, movement, norm, pooling, quantization, reduction, resize, scan, window
+from . import (
+    attention,
+    einsum,
+    elementwise,
+    matmul,
+    movement,
+    norm,
+    pooling,
+    quantization,
+    recurrent,
+    reduction,
+    resize,
+    scan,
+    window,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +49,9 @@ __all__ = ["CONVERTERS"]
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **elementwise.CONVERTERS,
     **matmul.CONVERTERS,
+    **einsum.CONVERTERS,
     **attention.CONVERTERS,
+    **recurrent.CONVERTERS,
     **window.CONVERTERS,
     **pooling.CONVERTERS,
     **norm.CONVERTERS,

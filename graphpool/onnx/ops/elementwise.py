@@ -191,12 +191,15 @@ def _identity(n: NodeView) -> Value:
     return n[0]
 
 
-def _dropout(n: NodeView) -> Value:
-    """Nothing happens at inference."""
-    n.require(n.used_outputs < 2, "the mask is read")
+def _dropout(n: NodeView) -> list[Value]:
+    """Nothing happens at inference, or where nothing is dropped: the mask is true."""
     n.require(n.opset >= 7 or bool(n.attr("is_test", 0)), "training")
-    n.require(not n.has(2) or not n.known(2).any(), "training")
-    return n[0]
+    drops = n.has(2) and n.known(2).any() and not (n.has(1) and not n.known(1).any())
+    n.require(not drops, "training")
+    if n.used_outputs < 2:
+        return [n[0]]
+    mask_type = DataType.BOOLEAN if n.opset >= 10 else n[0].dtype
+    return [n[0], n.builder.literal(np.ones(n[0].shape), mask_type)]
 
 
 CONVERTERS = {

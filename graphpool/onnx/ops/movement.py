@@ -148,6 +148,19 @@ def _scatter_nd(n: NodeView) -> Value:
     return n.emit("ScatterND", n[0], n[1], n[2], reduction=n.attr("reduction", "none"))
 
 
+def _tensor_scatter(n: NodeView) -> Value:
+    """The cache with an update put in from an index of each batch entry on."""
+    past, update = n[0], n[1]
+    axis = n.attr("axis", -2) % len(past.shape)
+    across = [-1 if k == axis else 1 for k in range(len(past.shape))]
+    places = n.builder.literal(np.arange(update.shape[axis]).reshape(across), DataType.S64)
+    if n.has(2):
+        places = n.emit("Add", n.reshape(n[2], (n[2].shape[0], *[1] * (len(past.shape) - 1))), places)
+        if n.attr("mode", "linear") == "circular":
+            places = n.emit("Mod", places, n.builder.literal(past.shape[axis], DataType.S64))
+    return n.emit("ScatterElements", past, n.emit("Expand", places, shape=update.shape), update, axis=axis)
+
+
 def _one_hot(n: NodeView) -> Value:
     depth = int(n.known(1).reshape(()))
     return n.emit_several("OneHot", [n[2].dtype], n[0], n[2], depth=depth, axis=n.attr("axis", -1))[0]
@@ -171,5 +184,5 @@ CONVERTERS = {
     "Concat": _concat, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "Expand": _expand,
     "Tile": _tile, "Slice": _slice, "Split": _split, "Pad": _pad, "Gather": _gather, "GatherND": _gather_nd,
     "GatherElements": _gather_elements, "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd,
-    "OneHot": _one_hot, "Trilu": _trilu, "EyeLike": _eye_like,
+    "TensorScatter": _tensor_scatter, "OneHot": _one_hot, "Trilu": _trilu, "EyeLike": _eye_like,
 }  # fmt: skip

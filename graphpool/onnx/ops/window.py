@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
@@ -67,4 +70,24 @@ def _pads_for(
     return {"pads_begin": begin, "pads_end": end, "auto_pad": "None"}
 
 
-CONVERTERS = {"Conv": _conv, "ConvTranspose": _conv_transpose}
+def _col2im(n: NodeView) -> Value:
+    """Sums of overlapping blocks: a transposed convolution whose kernels put each element in its place."""
+    image, block = n.known(1).tolist(), n.known(2).tolist()
+    spatial, size = len(image), prod(block)
+    options, dilations = window(n, spatial), dilations_of(n, spatial)
+    extents = [dilation * (kernel - 1) + 1 for dilation, kernel in zip(dilations, block, strict=True)]
+    counts, rests = [], []
+    for k, extent in enumerate(extents):
+        room = image[k] + options["pads_begin"][k] + options["pads_end"][k] - extent
+        count, rest = divmod(room, options["strides"][k])
+        counts.append(count + 1)
+        rests.append(rest)
+    channels = n[0].shape[1] // size
+    places = n.literal(np.tile(np.eye(size).reshape(size, 1, *block), (channels, 1, *[1] * spatial)), n[0])
+    return n.emit(
+        "ConvTranspose", n.reshape(n[0], (n[0].shape[0], channels * size, *counts)), places, **options,
+        dilations=dilations, groups=channels, weights_format="IOX", output_padding=rests,
+    )  # fmt: skip
+
+
+CONVERTERS = {"Conv": _conv, "ConvTranspose": _conv_transpose, "Col2Im": _col2im}

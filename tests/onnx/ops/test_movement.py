@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
+from onnx import helper
 
+import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
 
 X = random_array((2, 3, 4, 1))
@@ -46,3 +48,67 @@ def test_depth_to_space_and_back(mode):
         check_against_evaluator(*node_model("DepthToSpace", [random_array((2, 8, 3, 2))], blocksize=2, mode=mode)) == 0
     )
     assert check_against_evaluator(*node_model("SpaceToDepth", [random_array((2, 3, 4, 6))], blocksize=2)) == 0
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_a_cache_is_updated(mode):
+    past, update = random_array((2, 3, 6, 2)), random_array((2, 3, 2, 2), seed=1)
+    model = node_model("TensorScatter", [past, update, ints(1, 4)], opset=24, mode=mode)
+    assert check_against_evaluator(*model) == 0
+
+
+@pytest.mark.parametrize("attributes", [{"axis": 0}, {"axis": -2}])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_gather(attributes, dtype):
+    model = node_model("Gather", [X.astype(dtype), ints(0, -1)], **attributes)
+    assert check_against_evaluator(*model) == 0
+
+
+def test_scatter():
+    updates = random_array((2, 3, 1, 1), seed=1)
+    indices = np.array([[[[0]], [[3]], [[-1]]], [[[1]], [[1]], [[2]]]])
+    assert check_against_evaluator(*node_model("ScatterElements", [X, indices, updates], axis=2)) == 0
+
+
+@pytest.mark.parametrize("attributes", [{}, {"opset": 9, "starts": [0, 1], "ends": [2, -1], "axes": [0, 2]}])
+def test_slice(attributes):
+    bounds = [] if attributes else [ints(1, 3), ints(-4, 0), ints(0, 2), ints(-1, -2)]
+    assert check_against_evaluator(*node_model("Slice", [X, *bounds], **attributes)) == 0
+
+
+@pytest.mark.parametrize("sizes", [None, (1, 3), (4,)])
+def test_split(sizes):
+    inputs = [X] if sizes is None else [X, ints(*sizes)]
+    count = 2 if sizes is None else len(sizes)
+    options = {"num_outputs": 2} if sizes is None else {}
+    assert check_against_evaluator(*node_model("Split", inputs, noutputs=count, axis=2, opset=18, **options)) == 0
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+def test_pad(mode):
+    assert check_against_evaluator(*node_model("Pad", [X, ints(1, 2, 2, 0), None, ints(1, 2)], mode=mode)) == 0
+
+
+def test_negative_pads_take_away():
+    node = helper.make_node("Pad", ["x", "p", "v"], ["y"])
+    inputs = {"x": X, "p": ints(0, -1, 0, 0, 1, 0, -2, 0), "v": np.array(2.5, "float32")}
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in inputs.items()
+    ]
+    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", 1, [None] * 4)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        result = loaded.run(inputs)["y"]
+    np.testing.assert_array_equal(result, np.pad(X[:, 1:, :2], [(0, 1), (0, 0), (0, 0), (0, 0)], constant_values=2.5))
+
+
+def test_copies():
+    assert check_against_evaluator(*node_model("Expand", [X, ints(5, 1, 3, 1, 2)])) == 0
+    assert check_against_evaluator(*node_model("Tile", [X, ints(2, 1, 1, 3)])) == 0
+    assert check_against_evaluator(*node_model("Trilu", [X[0], np.array(1)], upper=0)) == 0
+
+
+def test_more_than_64_parts_are_joined_in_stages():
+    parts = [X * k for k in range(70)]
+    assert check_against_evaluator(*node_model("Concat", parts, axis=1)) == 0

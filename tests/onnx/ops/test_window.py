@@ -64,3 +64,16 @@ def run_node(node, inputs, channels):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with gp.onnx.load(model, fallback=False) as loaded:
         return loaded.run(inputs)["y"]
+
+
+@pytest.mark.parametrize("attributes", [{}, {"strides": [2, 1]}, {"dilations": [1, 2]}, {"pads": [1, 0, 0, 2]}])
+def test_columns_become_an_image(attributes):
+    image, block = (6, 7), (2, 3)
+    strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
+    pads = attributes.get("pads", [0] * 4)
+    counts = [
+        (image[k] + pads[k] + pads[k + 2] - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1 for k in range(2)
+    ]
+    columns = random_array((2, 3 * 6, int(np.prod(counts))))
+    inputs = [columns, np.array(image, "int64"), np.array(block, "int64")]
+    assert check_against_evaluator(*node_model("Col2Im", inputs, **attributes)) == 0
