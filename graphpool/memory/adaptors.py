@@ -131,6 +131,8 @@ class LimitingResource(_Adaptor):
     upstream : MemoryResource
     limit : int, str or Budget
         Bytes, a size such as ``"512MiB"``, or a budget that others share.
+    takes_spare : bool, default=False
+        Take only what is free and not spoken for, see `Budget.try_charge_spare`; nobody is asked for memory.
 
     Attributes
     ----------
@@ -143,14 +145,19 @@ class LimitingResource(_Adaptor):
     is asked, and taken off after it has them back. Cost: one atomic step per call.
     """
 
-    def __init__(self, upstream: MemoryResource, limit: int | str | Budget) -> None:
+    def __init__(self, upstream: MemoryResource, limit: int | str | Budget, *, takes_spare: bool = False) -> None:
         super().__init__(upstream)
         self.budget = limit if isinstance(limit, Budget) else Budget(limit)
+        self._takes_spare = takes_spare
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
         """Allocate within the limit; raises `OutOfMemoryError` beyond it."""
         check_request(nbytes, alignment)
-        self.budget.charge(nbytes, holder="LimitingResource")
+        if not self._takes_spare:
+            self.budget.charge(nbytes, holder="LimitingResource")
+        elif not self.budget.try_charge_spare(nbytes):
+            budget = self.budget
+            raise out_of_memory(nbytes, in_use=budget.in_use, limit=budget.limit, resource="LimitingResource (spare)")
         try:
             return self.upstream.allocate(nbytes, alignment, stream)
         except BaseException:
