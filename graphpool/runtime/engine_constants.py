@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool.cache import constant_tensor_cache
-from graphpool.memory import CONSTANTS, LimitingResource
+from graphpool.memory import CONSTANTS, CONSTANTS_TRACE_DOMAIN, LimitingResource, TracedResource
 from graphpool.memory._fork import Locked
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class EngineConstants(Locked):
     def __init__(self, kind: str, index: int, source: MemoryResource, budget: Budget) -> None:
         super().__init__()
         self._device = kind, index
-        self.resource = LimitingResource(source, budget, takes_spare=True)
+        self.resource = LimitingResource(TracedResource(source, CONSTANTS_TRACE_DOMAIN), budget, takes_spare=True)
         self._budget = budget
         self._weights: dict[int, tuple[Any, int]] = {}  # address of the object -> the object, which lives on; holders
         budget.register(self, stage=CONSTANTS)

@@ -125,7 +125,7 @@ class Executable:
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
         self._passing = {*form.inputs.values(), *written}
         self._offsets, self.arena_nbytes = self._plan()
-        self._frames: dict[int, list[_Frame]] = {}
+        self._frames: dict[int, _Frame] = {}  # by address: who leases an arena has its frame for himself
         self._shares: list[PrimitiveShare] = []
         self._is_closed = False
         self._charge(name)
@@ -297,8 +297,7 @@ class Executable:
             A host function failed.
         """
         with self._arenas.lease() as lease:
-            idle = self._frames.get(lease.address)
-            frame = idle.pop() if idle else self._make_frame(lease.address)
+            frame = self._frames.get(lease.address) or self._keep_frame(lease.address)
             if self._uses_blas:
                 blas_threads.enter()  # once around all partitions: theirs only count then
             try:
@@ -310,9 +309,6 @@ class Executable:
                 if self._uses_blas:
                     blas_threads.leave()
                 self._unbind(frame)
-                if len(self._frames) > _MAX_FRAMES:
-                    self._frames.clear()
-                self._frames.setdefault(lease.address, []).append(frame)
 
     def _bind(self, frame: _Frame, inputs: Mapping[str, Any]) -> None:
         for name, tensor_id in self._form.inputs.items():
@@ -341,6 +337,13 @@ class Executable:
             results[name] = value if tensor_id in fresh else copy(value)
             fresh.discard(tensor_id)
         return results
+
+    def _keep_frame(self, address: int) -> _Frame:
+        """A new frame, found again when the arena is leased again."""
+        if len(self._frames) > _MAX_FRAMES:
+            self._frames.clear()
+        frame = self._frames[address] = self._make_frame(address)
+        return frame
 
     def _make_frame(self, address: int) -> _Frame:
         frame = _Frame()
@@ -372,7 +375,8 @@ class Executable:
         if ~number in self._offsets:
             described = LogicalTensor(0, DataType.U8, (step.compiled.scratchpad_nbytes,))
             scratch = Tensor.at(described, self._engine, address + self._offsets[~number])
-        ins, outs = ([tensors[i] for i in ids] for ids in (step.inputs, step.outputs))
+        # tuples, which `execute` takes as they are
+        ins, outs = (tuple([tensors[i] for i in ids]) for ids in (step.inputs, step.outputs))
         return partial(step.compiled.execute, self._stream, ins, outs, scratchpad=scratch)
 
 

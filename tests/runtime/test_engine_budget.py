@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import graphpool as gp
 from graphpool.cache import ConstantBuffer, compiled_partition_cache, constant_tensor_cache, primitive_cache
-from graphpool.memory import HostResource, StatisticsResource
+from graphpool.memory import CONSTANTS_TRACE_DOMAIN, TRACE_DOMAIN, HostResource, StatisticsResource
 from tests.helpers.memory import Worker, run_in_child, run_threads, write_bytes
 from tests.runtime.test_model import batch, expected, make_model
 
@@ -335,3 +336,19 @@ def test_constants_leave_room_for_the_arena_of_a_model_and_do_not_thrash():
             assert model.stats().cached_nbytes == (cached if limit == everything else 0)
             assert engine.budget.stats().reclaims == 0
             assert engine.budget.peak <= limit
+
+
+def test_tracemalloc_tells_arenas_from_constants():
+    with gp.Engine(threads=1) as engine:
+        tracemalloc.start()
+        try:
+            tensor = gp.Tensor(gp.LogicalTensor(0, "u8", (5000,)), engine)
+            cached_constant(engine, "c", 3000)
+            snapshot = tracemalloc.take_snapshot()
+            traced = {trace.domain: trace.size for trace in snapshot.traces if trace.domain}
+            assert traced == {TRACE_DOMAIN: tensor.nbytes, CONSTANTS_TRACE_DOMAIN: 3000}
+            constant_tensor_cache("cpu").clear()
+            traces = tracemalloc.take_snapshot().traces
+            assert [trace.size for trace in traces if trace.domain] == [tensor.nbytes]
+        finally:
+            tracemalloc.stop()
