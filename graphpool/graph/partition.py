@@ -270,10 +270,35 @@ class Partition:
                 tensor_id=tensor.id,
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by content; the copy has an id of its own, and the backend of the same name where it is loaded."""
+        ports = self.input_ports, self.output_ports
+        return _restore, (self.kind, self.ops, *ports, self.backend_name, self.engine_kind, self.fpmath)
+
     def __repr__(self) -> str:
         state = self.backend_name or "unsupported"
         kinds = "+".join(op.kind for op in self.ops[:6]) + ("+..." if len(self.ops) > 6 else "")
         return f"Partition({self.id}, {self.kind!r}, {state}, {kinds})"
+
+
+def _restore(
+    kind: str,
+    ops: tuple[Op, ...],
+    input_ports: tuple[LogicalTensor, ...],
+    output_ports: tuple[LogicalTensor, ...],
+    backend_name: str | None,
+    engine_kind: str,
+    fpmath: str,
+) -> Partition:
+    """A partition from its pickle."""
+    backends = {backend.name: backend for backend in backends_for(engine_kind)}
+    if backend_name is not None and backend_name not in backends:
+        raise UnsupportedError(
+            explain(f"backend {backend_name!r} of the pickled partition", accepted=list(backends), got="not registered")
+        )
+    partition = Partition(kind, ops, GraphView(ops), backends.get(backend_name or ""), engine_kind, fpmath)
+    partition.input_ports, partition.output_ports = input_ports, output_ports
+    return partition
 
 
 def _ports(ops: Sequence[Op], view: GraphView) -> tuple[tuple[LogicalTensor, ...], tuple[LogicalTensor, ...]]:

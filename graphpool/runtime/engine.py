@@ -110,6 +110,7 @@ class Engine:
         self.is_closed = False
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
         self.budget = Budget(self.memory_limit)
+        self._has_own_allocator = allocator is not None
         self.source = StatisticsResource(HostResource() if allocator is None else allocator)
         self.resource = LimitingResource(self.source, self.budget)
         self.primitives = EnginePrimitives(self.source, self.budget)
@@ -175,6 +176,13 @@ class Engine:
                 warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by description: the copy is another engine, without any memory."""
+        if self._has_own_allocator:
+            raise TypeError("an engine with an allocator does not pickle: memory has no meaning in another process")
+        options = (self.index, self.threads, self.memory_limit, self.context, self.idle_decay_s)
+        return _restore, (self.kind, *options)
+
     def __enter__(self) -> Engine:
         return self
 
@@ -185,3 +193,12 @@ class Engine:
         limit = "" if self.memory_limit is None else f", memory_limit={self.memory_limit / 2**20:g} MiB"
         state = ", closed" if self.is_closed else ""
         return f"Engine({self.kind}:{self.index}, threads={self.threads}{limit}{state})"
+
+
+def _restore(
+    kind: str, index: int, threads: int, memory_limit: int | None, context: Any, idle_decay_s: float | None
+) -> Engine:
+    """An engine from its pickle."""
+    return Engine(
+        kind, index=index, threads=threads, memory_limit=memory_limit, context=context, idle_decay_s=idle_decay_s
+    )

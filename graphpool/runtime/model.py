@@ -366,6 +366,16 @@ class Model:
         if self._owns_engine and not was_closed:
             self.engine.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles without what was compiled: it is compiled anew, or found in the caches, at the first run.
+
+        With protocol 5 and a ``buffer_callback`` the weights stay out of band. What is loaded has an engine of its own,
+        which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
+        """
+        self._check_open()
+        options = (self._deciding, self._capacity, self._owns_engine, self.name)
+        return _restore, (self.inputs, self.outputs, self._specialise, self.engine, *options)
+
     def __enter__(self) -> Model:
         return self
 
@@ -383,3 +393,19 @@ class Model:
         )
         state = ", closed" if self._is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
+
+
+def _restore(
+    inputs: tuple[ModelPort, ...],
+    outputs: tuple[ModelPort, ...],
+    specialise: Callable[[Mapping[str, Any], Mapping[str, np.ndarray[Any, Any]]], ModelForm],
+    engine: Engine,
+    deciding: tuple[str, ...],
+    capacity: int,
+    owns_engine: bool,
+    name: str,
+) -> Model:
+    """A model from its pickle."""
+    return Model(
+        inputs, outputs, specialise, engine, deciding=deciding, capacity=capacity, owns_engine=owns_engine, name=name
+    )
