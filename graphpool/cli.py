@@ -120,7 +120,7 @@ def _demo_model(name: str, arguments: argparse.Namespace) -> Report:
         predicted = model.predict_peak({"image": images.shape})
         probabilities = model.run({"image": images})["probabilities"]
         accuracy = float((probabilities.argmax(axis=1) == labels).mean())
-        measured = engine.stats().peak_nbytes + model.stats().constants_nbytes
+        measured = engine.budget.peak
         one = {"image": images[:1]}
         model.run(one)
         return {
@@ -180,6 +180,7 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
             "arena_nbytes": form.arena_nbytes,
             "constants_nbytes": form.constants_nbytes,
             "cached_nbytes": form.cached_nbytes,
+            "programs_nbytes": form.programs_nbytes,
             "peak_nbytes": form.peak_nbytes,
         }, True
 
@@ -213,7 +214,7 @@ def bench(arguments: argparse.Namespace) -> tuple[Report, bool]:
             return {
                 "load_and_first_run_ms": first * 1e3,
                 "median_ms": median,
-                "peak_nbytes": engine.stats().peak_nbytes + model.stats().constants_nbytes,
+                "peak_nbytes": engine.budget.peak,
                 "cache": _cache_stats(model),
             }, True
 

@@ -112,6 +112,8 @@ class OutOfMemoryError(GraphpoolError, MemoryError):
         Who refused.
     smallest_limit : int or None
         The smallest limit, in bytes, under which the request would have been served; None when unknown.
+    holdings : dict of str to int, optional
+        What the bytes in use are, where a budget refused. Unit: bytes.
     """
 
     status = "out_of_memory"

@@ -2,6 +2,7 @@
 
     process.py       the caches of this process and their capacities: what users set
       lru.py           LruCache: primitives and compiled partitions, bounded in entries and bytes
+      _recency.pyx     its order: entries by key, from the one used longest ago to the one used last
       constants.py     ConstantTensorCache: constants of one device, bounded in bytes; _entry.py: what it hands out
     _hits.pyx        the part of it that a hit runs
     _handle.pyx      ConstantBuffer and ConstantHandle: the memory of a constant, and its use without a look-up

@@ -101,7 +101,8 @@ cdef class ConstantBuffer:
         buffer.resource = resource
         return buffer
 
-    def __dealloc__(self):
+    def __del__(self):
+        # not at deallocation: when a cycle is collected, the resource may have been taken apart by then
         if self.resource is not None:
             self.resource.deallocate(<uintptr_t>self.data, self.nbytes, self.alignment)
 

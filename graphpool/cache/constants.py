@@ -351,18 +351,33 @@ class ConstantTensorCache(HitPath):
     def remove_all_of(self, resource: MemoryResource) -> None:
         """Evict every entry whose memory is from `resource`."""
         with self._lock:
-            theirs = [e for e in self._entries.values() if e.buffer is not None and e.buffer.resource is resource]
-            left = [self._pop(entry) for entry in theirs]
+            left = [self._pop(entry) for entry in list(self._entries.values()) if _is_of(entry, resource)]
         self._let_go(left)
 
-    def reclaim(self, nbytes: int) -> int:
-        """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes."""
+    def reclaim(self, nbytes: int, *, resource: MemoryResource | None = None) -> int:
+        """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes.
+
+        With `resource`, only constants whose memory comes from there.
+        """
         check_nbytes(nbytes)
         with self._lock:
-            idle = [entry for entry in self._by_policy() if not any(h.users for h in entry.live_handles())]
-            left = self._pop_until(max(self._nbytes - nbytes, 0), idle)
+            left = self._pop_until(max(self._nbytes - nbytes, 0), self._idle(resource))
         self._let_go(left)
         return sum(entry.item.nbytes for entry in left)
+
+    def _idle(self, resource: MemoryResource | None) -> list[Entry]:
+        """What no handle is using, of one resource or of all, in the policy's order. Under the lock."""
+        return [
+            entry
+            for entry in self._by_policy()
+            if _is_of(entry, resource) and not any(h.users for h in entry.live_handles())
+        ]
+
+    def nbytes_of(self, resource: MemoryResource, *, idle: bool = False) -> int:
+        """Bytes of the constants whose memory comes from `resource`; with `idle`, of those that no handle is using."""
+        with self._lock:
+            entries = self._idle(resource) if idle else [e for e in self._entries.values() if _is_of(e, resource)]
+            return sum(entry.item.nbytes for entry in entries)
 
     # ---- tell and observe
 
@@ -462,6 +477,10 @@ class ConstantTensorCache(HitPath):
         for entry in list(self._entries.values()):
             if entry.buffer is None and not entry.flight.survive_fork():
                 self._pop(entry)
+
+
+def _is_of(entry: Entry, resource: MemoryResource | None) -> bool:
+    return resource is None or (entry.buffer is not None and entry.buffer.resource is resource)
 
 
 def _check_product(buffer: object, nbytes: int) -> None:

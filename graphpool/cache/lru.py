@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from ..errors import InvalidArgumentError, explain
 from ._callbacks import Callbacks
 from ._check import check_entries, check_limit, check_nbytes
 from ._flight import Flight
 from ._fork import guard_fork
+from ._recency import Recency
 from ._stats import CacheStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+    from ._recency import Node
 
 __all__ = ["LruCache"]
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
 _NONE = object()
-
-
-class _Entry(NamedTuple, Generic[V]):
-    value: V
-    nbytes: int
 
 
 class LruCache(Generic[K, V]):
@@ -73,11 +70,11 @@ class LruCache(Generic[K, V]):
         self._capacity = check_entries(capacity)
         self._capacity_nbytes = check_limit(capacity_nbytes)
         self._lock = threading.RLock()
-        self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()  # oldest use first
+        self._entries: Recency[K, V] = Recency()
         self._flights: dict[K, Flight[V]] = {}
         self._nbytes = 0  # of entries and flights
         self._flights_nbytes = 0
-        self._hits = self._misses = self._evictions = self._declined = 0
+        self._landings = self._misses = self._evictions = self._declined = 0
         self._callbacks: Callbacks[K, V] = Callbacks()
         guard_fork(self)
 
@@ -105,8 +102,11 @@ class LruCache(Generic[K, V]):
 
     def keys(self) -> list[K]:
         """The keys that have values now, the one used longest ago first."""
-        with self._lock:
-            return list(self._entries)
+        return self._entries.by_age()
+
+    def node(self, key: K) -> Node[K, V] | None:
+        """What C code keeps to find the value again, and count the use, without a look-up; None if there is none."""
+        return self._entries.find(key)
 
     # ---- look up and produce
 
@@ -155,18 +155,14 @@ class LruCache(Generic[K, V]):
             landed, value = pending.wait()
             if landed:
                 with self._lock:
-                    self._hits += 1
+                    self._landings += 1
                 return value
         return producer() if flight is None else self._produce(flight, key, producer, victims)
 
     def _hit(self, key: K) -> object:
         """The value, now the most recently used one, or `_NONE`. Under the lock."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return _NONE
-        self._entries.move_to_end(key)
-        self._hits += 1
-        return entry.value
+        node = self._entries.use(key)
+        return _NONE if node is None else node.value
 
     def _reserve(self, key: K, nbytes: int) -> tuple[Flight[V] | None, list[tuple[K, V]]]:
         """Make room and charge; no flight if even an empty cache had no room. Under the lock."""
@@ -193,7 +189,7 @@ class LruCache(Generic[K, V]):
         with self._lock:
             is_kept = self._detach(flight, key)
             if is_kept:
-                self._entries[key] = _Entry(value, flight.nbytes)
+                self._entries.put(key, value, flight.nbytes)
                 self._nbytes += flight.nbytes
             else:
                 self._evictions += 1
@@ -220,15 +216,15 @@ class LruCache(Generic[K, V]):
     def _shrink(self, entries: int, nbytes: int) -> list[tuple[K, V]]:
         """Evict the oldest entries until `entries` and `nbytes` more fit, or none is left. Under the lock."""
         victims = []
-        while self._entries and not self._fits(len(self) + entries, self._nbytes + nbytes):
-            victims.append(self._pop(next(iter(self._entries))))
+        while (oldest := self._entries.first()) and not self._fits(len(self) + entries, self._nbytes + nbytes):
+            victims.append(self._pop(oldest.key))
         return victims
 
     def _pop(self, key: K) -> tuple[K, V]:
-        entry = self._entries.pop(key)
-        self._nbytes -= entry.nbytes
+        value, nbytes = cast("tuple[V, int]", self._entries.pop(key))
+        self._nbytes -= nbytes
         self._evictions += 1
-        return key, entry.value
+        return key, value
 
     def _shrink_flights(self) -> None:
         """Let go of productions under way, the oldest first, until the rest fits. Under the lock."""
@@ -272,12 +268,11 @@ class LruCache(Generic[K, V]):
         """
         check_nbytes(nbytes)
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
+            node = self._entries.find(key)
+            if node is None:
                 return False
-            self._entries[key] = _Entry(entry.value, nbytes)
-            self._entries.move_to_end(key)
-            self._nbytes += nbytes - entry.nbytes
+            self._nbytes += nbytes - node.nbytes
+            self._entries.charge(node, nbytes)
             is_alone = not self._fits(len(self._flights) + 1, self._flights_nbytes + nbytes)
             victims = [self._pop(key)] if is_alone else self._shrink(0, 0)
         self._callbacks.run(victims)
@@ -288,10 +283,9 @@ class LruCache(Generic[K, V]):
         check_nbytes(nbytes)
         victims, freed = [], 0
         with self._lock:
-            while self._entries and freed < nbytes:
-                key = next(iter(self._entries))
-                freed += self._entries[key].nbytes
-                victims.append(self._pop(key))
+            while (oldest := self._entries.first()) and freed < nbytes:
+                freed += oldest.nbytes
+                victims.append(self._pop(oldest.key))
         self._callbacks.run(victims)
         return freed
 
@@ -308,7 +302,7 @@ class LruCache(Generic[K, V]):
     def clear(self) -> None:
         """Evict everything. Productions under way go on, and their values are not kept."""
         with self._lock:
-            victims = [self._pop(key) for key in list(self._entries)]
+            victims = [self._pop(key) for key in self._entries.by_age()]
             for key, flight in list(self._flights.items()):
                 self._detach(flight, key)
         self._callbacks.run(victims)
@@ -333,7 +327,7 @@ class LruCache(Generic[K, V]):
         """The counters now."""
         with self._lock:
             return CacheStats(
-                hits=self._hits,
+                hits=self._entries.hits + self._landings,
                 misses=self._misses,
                 evictions=self._evictions,
                 declined=self._declined,

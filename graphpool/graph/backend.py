@@ -56,9 +56,11 @@ class Backend(Protocol):
         scratch: str,
         weights: str,
     ) -> Any:
-        """A compiled partition for complete inputs and completed outputs, both in the caller's order.
+        """A compiled partition for complete inputs, and outputs that `partition.complete` completes.
 
-        `scratch` and `weights` are those of `Partition.compile`.
+        Both are in the caller's order; `scratch` and `weights` are those of `Partition.compile`. Its ``template``, if
+        not None, is callable with the engine and makes another one like it, or gives None; the partition refers to it
+        weakly and calls it when the same arguments are given again.
         """
         ...
 

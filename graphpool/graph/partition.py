@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,12 @@ from ..errors import (
     explain,
 )
 from ..typing import LayoutType, PropertyType
+from ._memo import CompileMemo
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
 from .logical_tensor import describe_shape
 from .schema import get_schema
+from .structure import Structure
 from .view import GraphView
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ class Partition:
         Kind of engine it can be compiled for.
     fpmath : str
         The graph's float mode.
+    structure : Structure
+        What it computes, free of ids: part of the keys of caches.
 
     Notes
     -----
@@ -64,6 +69,7 @@ class Partition:
         self.engine_kind = engine_kind
         self.fpmath = fpmath
         self._backend = backend
+        self._memo = CompileMemo()
         self.input_ports, self.output_ports = _ports(self.ops, view)
 
     @classmethod
@@ -81,6 +87,11 @@ class Partition:
         backends = backends_for(check_engine_kind(engine_kind))
         backend = next((b for b in backends if b.supports(op)), None)
         return cls(op.kind, [op], GraphView([op]), backend, engine_kind, "strict")
+
+    @cached_property
+    def structure(self) -> Structure:
+        """What it computes, free of ids: part of the keys of caches."""
+        return Structure(self.ops, self.fpmath)
 
     @property
     def is_supported(self) -> bool:
@@ -119,9 +130,10 @@ class Partition:
             chooses the layout.
         engine : Engine
             Of the partition's kind.
-        scratch : {"primitive", "shared", "none"}, default="primitive"
+        scratch : {"primitive", "shared", "none", "caller"}, default="primitive"
             Where executions have their temporaries: in a pool reserved with the cached primitive, which `close`
-            returns to it; in arenas that all partitions of the engine share; or in memory allocated for each run.
+            returns to it; in arenas that all partitions of the engine share; in memory allocated for each run; or in
+            what the caller passes to each `execute`, and charges to the engine's budget, with the primitive, himself.
         weights : {"cached", "scoped"}, default="cached"
             Whether forms of constants stay in the constant tensor cache when the compiled partition is closed, or
             leave it with the last compiled partition that uses them.
@@ -140,12 +152,30 @@ class Partition:
         StateError
             The engine is of another kind or closed.
         OutOfMemoryError
-            The engine has no memory for the pool.
+            The engine's budget has no room for program and pool; `smallest_limit` is the least limit that has.
 
         Notes
         -----
-        Threads: safe. Cost: milliseconds for a new structure; microseconds for one that the primitive cache knows.
+        Threads: safe. Cost: milliseconds for a new structure; some ten microseconds for one that the
+        compiled-partition cache knows; half a microsecond for the same logical tensors once more.
         """
+        sources, targets = tuple(inputs), tuple(outputs)
+        found = self._memo.find(sources, targets, engine, scratch, weights)
+        if found is None:
+            found = self._compile(sources, targets, engine, scratch, weights)
+            if found.template is not None:
+                self._memo.remember(sources, targets, engine, scratch, weights, found.template)
+        return found
+
+    def _compile(
+        self,
+        inputs: tuple[LogicalTensor, ...],
+        outputs: tuple[LogicalTensor, ...],
+        engine: Any,
+        scratch: str,
+        weights: str,
+    ) -> Any:
+        """Check the arguments and hand them to the backend."""
         if self._backend is None:
             raise UnsupportedError(
                 explain(
@@ -159,16 +189,25 @@ class Partition:
         given_outputs = self._match(outputs, self.output_ports, "output")
         for tensor in given_inputs:
             self._check_input(tensor)
-        shapes = {t.id: t.shape for t in (*given_inputs, *given_outputs)}
-        shapes = complete_shapes(self.ops, shapes, trust_ops=False)
-        completed = [t if t.is_shape_known else t.replace(shape=shapes[t.id]) for t in given_outputs]
-        for tensor in completed:
+        for tensor in given_outputs:
             if tensor.layout is LayoutType.UNDEF:
                 raise InvalidArgumentError(
                     explain(f"output tensor {tensor.id}: layout", accepted="strided, any or opaque", got="undef"),
                     tensor_id=tensor.id,
                 )
-        return self._backend.compile(self, given_inputs, completed, engine, scratch=scratch, weights=weights)
+        return self._backend.compile(self, given_inputs, given_outputs, engine, scratch=scratch, weights=weights)
+
+    def complete(self, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> list[LogicalTensor]:
+        """The outputs with their shapes, as far as they follow from the inputs.
+
+        Raises
+        ------
+        InvalidShapeError
+            The shapes contradict one another.
+        """
+        shapes = {t.id: t.shape for t in (*inputs, *outputs)}
+        shapes = complete_shapes(self.ops, shapes, trust_ops=False)
+        return [t if t.is_shape_known else t.replace(shape=shapes[t.id]) for t in outputs]
 
     def _check_engine(self, engine: Any) -> None:
         kind = getattr(engine, "kind", None)
@@ -231,10 +270,35 @@ class Partition:
                 tensor_id=tensor.id,
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by content; the copy has an id of its own, and the backend of the same name where it is loaded."""
+        ports = self.input_ports, self.output_ports
+        return _restore, (self.kind, self.ops, *ports, self.backend_name, self.engine_kind, self.fpmath)
+
     def __repr__(self) -> str:
         state = self.backend_name or "unsupported"
         kinds = "+".join(op.kind for op in self.ops[:6]) + ("+..." if len(self.ops) > 6 else "")
         return f"Partition({self.id}, {self.kind!r}, {state}, {kinds})"
+
+
+def _restore(
+    kind: str,
+    ops: tuple[Op, ...],
+    input_ports: tuple[LogicalTensor, ...],
+    output_ports: tuple[LogicalTensor, ...],
+    backend_name: str | None,
+    engine_kind: str,
+    fpmath: str,
+) -> Partition:
+    """A partition from its pickle."""
+    backends = {backend.name: backend for backend in backends_for(engine_kind)}
+    if backend_name is not None and backend_name not in backends:
+        raise UnsupportedError(
+            explain(f"backend {backend_name!r} of the pickled partition", accepted=list(backends), got="not registered")
+        )
+    partition = Partition(kind, ops, GraphView(ops), backends.get(backend_name or ""), engine_kind, fpmath)
+    partition.input_ports, partition.output_ports = input_ports, output_ports
+    return partition
 
 
 def _ports(ops: Sequence[Op], view: GraphView) -> tuple[tuple[LogicalTensor, ...], tuple[LogicalTensor, ...]]:

@@ -8,6 +8,7 @@
     _arena.pyx       ArenaPool and Lease: arenas of one size, lock-free when warm
     _budget.pyx      Budget: one bound in bytes over pools and caches, and the order of relief
     adaptors.py      resources that limit, count, track, log, retry, or call back to the user
+    snapshot.py      SnapshotResource: what was allocated when, for PyTorch's memory viewer
     _host.pyx        HostResource: the bottom of every stack
     _gate.pyx        sleeping until something changed, without a lost wake-up
     _check.py, _stats.py, _fork.py   shared checks and errors, records, what survives a fork
@@ -17,7 +18,7 @@ A lease is the only right to an arena. The package knows nothing of graphs, cach
 
 from ._arena import ArenaPool, Lease
 from ._budget import CONSTANTS, IDLE_ARENAS, IDLE_PRIMITIVES, Budget
-from ._host import TRACE_DOMAIN, HostResource
+from ._host import CONSTANTS_TRACE_DOMAIN, TRACE_DOMAIN, HostResource
 from ._stats import AllocationStats, ArenaStats, BudgetStats
 from .adaptors import (
     Allocation,
@@ -26,6 +27,7 @@ from .adaptors import (
     LimitingResource,
     LoggingResource,
     StatisticsResource,
+    TracedResource,
     TrackingResource,
 )
 from .group import GroupLease, MemoryGroup, TensorAllocator
@@ -34,9 +36,11 @@ from .managers import MemoryManager, MemoryManagerCached, MemoryManagerOnDemand,
 from .plan_check import check_plan
 from .plan_csv import read_csv, write_csv
 from .planner import METHODS, BufferInfo, MemoryPlan, plan
+from .snapshot import SnapshotResource
 
 __all__ = [
     "CONSTANTS",
+    "CONSTANTS_TRACE_DOMAIN",
     "IDLE_ARENAS",
     "IDLE_PRIMITIVES",
     "METHODS",
@@ -66,8 +70,10 @@ __all__ = [
     "MemoryPool",
     "OffsetLifetimeManager",
     "PoolManager",
+    "SnapshotResource",
     "StatisticsResource",
     "TensorAllocator",
+    "TracedResource",
     "TrackingResource",
     "check_plan",
     "plan",

@@ -32,6 +32,7 @@ cdef class ArenaPool:
     cdef readonly object budget
     cdef readonly int64_t nbytes
     cdef readonly int64_t alignment
+    cdef readonly str name
     cdef object __weakref__
     cdef Gate gate
     cdef Chunk first
@@ -56,6 +57,10 @@ cdef class ArenaPool:
     # Give an arena back, from any thread; the caller holds a reference to the pool.
     cdef void release(self, void *arena) noexcept nogil
 
+    # Reserve one more arena if as many exist already; take one reservation back, if there is one.
+    cdef bint reserve_warm(self) noexcept nogil
+    cdef bint unreserve_one(self) noexcept nogil
+
     cdef Slot *_take(self) noexcept nogil
     cdef Slot *_find(self, void *arena) noexcept nogil
     cdef bint _give(self, Slot *slot, int64_t word) noexcept nogil
@@ -68,7 +73,7 @@ cdef class ArenaPool:
     cdef Slot *_create(self) except NULL
     cdef int _forget(self, Slot *slot) except -1
     cdef int _free(self, Slot *slot) except -1
-    cdef int64_t _retire(self, int64_t idle_before_ns, int64_t keep) except -1
+    cdef int64_t _retire(self, int64_t idle_before_ns, int64_t keep, bint takes_reserved=*) except -1
     cdef int64_t _count(self, int state, bint is_charged) noexcept nogil
     cdef bint _is_intact(self, Slot *slot) noexcept nogil
 

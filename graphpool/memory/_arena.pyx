@@ -16,16 +16,16 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from graphpool.memory._atomic cimport (
-    gp_add, gp_add_within, gp_cas, gp_cas_ptr, gp_exchange, gp_load, gp_load_ptr, gp_raise_to, gp_store, gp_store_ptr
+    gp_add, gp_add_within, gp_cas, gp_cas_ptr, gp_exchange, gp_load, gp_load_ptr, gp_raise_to, gp_store, gp_store_ptr,
+    gp_sub_within
 )
-from graphpool.memory._gate cimport Gate, clock_ns, pthread_mutex_t
+from graphpool.memory._gate cimport Gate, clock_ns, deadline_after, pthread_mutex_t
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.memory._budget import IDLE_ARENAS
 from graphpool.memory._check import check_request, out_of_memory
 from graphpool.memory._fork import reset_in_child
 from graphpool.memory._stats import ArenaStats
-
 
 cdef extern from "<pthread.h>" nogil:
     unsigned long pthread_self()
@@ -59,15 +59,6 @@ cdef inline Slot *next_slot(Chunk **chunk, int *i) noexcept nogil:
     return &chunk[0].slots[i[0] - 1]
 
 
-cdef int64_t deadline_after(timeout_s, int64_t default_ns) except? -2:
-    """Monotonic deadline in nanoseconds; -1 is none."""
-    if timeout_s is None:
-        return default_ns if default_ns < 0 else clock_ns() + default_ns
-    if not timeout_s >= 0:
-        raise InvalidArgumentError(explain("timeout_s is not a time", accepted="seconds >= 0, or None", got=timeout_s))
-    return clock_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
-
-
 cdef class ArenaPool:
     """Arenas of one fixed size, reused by any number of threads.
 
@@ -90,6 +81,8 @@ cdef class ArenaPool:
         idle arenas of all its pools.
     timeout_s : float, optional
         How long an acquire that names no time of its own may wait; None waits as long as there are leases to wait for.
+    name : str, default="arena pool"
+        Who asks the budget, in its errors.
     poison : bool, default=False
         Fill arenas with 0xFF when they are released, and count those that were written afterwards: for tests.
 
@@ -120,7 +113,8 @@ cdef class ArenaPool:
         self.timeout_ns = -1
 
     def __init__(
-        self, resource, nbytes, *, alignment=64, max_arenas=None, budget=None, timeout_s=None, bint poison=False
+        self, resource, nbytes, *, alignment=64, max_arenas=None, budget=None, timeout_s=None, bint poison=False,
+        str name="arena pool",
     ):
         check_request(nbytes, alignment)
         if max_arenas is not None and (not isinstance(max_arenas, int) or max_arenas < 1):
@@ -133,6 +127,7 @@ cdef class ArenaPool:
         if max_arenas is not None:
             self.max_arenas = max_arenas
         self.is_poisoned = poison
+        self.name = name
         if budget is not None:
             self.budget = budget
             self.gate = budget.gate
@@ -354,7 +349,7 @@ cdef class ArenaPool:
         try:
             slot = self._claim()
             if self.budget is not None:
-                self.budget.charge(self.nbytes, holder="arena pool")
+                self.budget.charge(self.nbytes, holder=self.name)
                 slot.is_charged = 1
             address = self.resource.allocate(self.nbytes, self.alignment)
         except BaseException:
@@ -389,8 +384,8 @@ cdef class ArenaPool:
             self._forget(slot)
         return 0
 
-    cdef int64_t _retire(self, int64_t idle_before_ns, int64_t keep) except -1:
-        """Free idle arenas, longest idle first, while more than `keep` stay. Returns how many were freed."""
+    cdef int64_t _retire(self, int64_t idle_before_ns, int64_t keep, bint takes_reserved=False) except -1:
+        """Free idle arenas, longest idle first, while more than `keep` and those reserved stay. Returns how many."""
         cdef int64_t n = 0, word
         cdef Chunk *chunk
         cdef Slot *slot
@@ -411,7 +406,7 @@ cdef class ArenaPool:
                 continue
             oldest.owner = pthread_self()
             # Announce, then look at the floor; `reserve` raises the floor, then looks at `retiring`: one of both sees.
-            if gp_load(&self.arenas) - gp_add(&self.retiring, 1) < max(keep, gp_load(&self.floor)):
+            if gp_load(&self.arenas) - gp_add(&self.retiring, 1) < max(keep, 0 if takes_reserved else self.floor):
                 gp_add(&self.retiring, -1)
                 gp_store(&oldest.word, word)
                 self.gate.notify()
@@ -489,6 +484,16 @@ cdef class ArenaPool:
         self._give_all(fresh)
         return made * self.nbytes
 
+    cdef bint reserve_warm(self) noexcept nogil:
+        if gp_load(&self.closed) or not gp_add_within(&self.floor, 1, self.max_arenas):
+            return False
+        if self.nbytes == 0 or gp_load(&self.arenas) - gp_load(&self.retiring) >= gp_load(&self.floor):
+            return True
+        return gp_add(&self.floor, -1) < 0
+
+    cdef bint unreserve_one(self) noexcept nogil:
+        return gp_sub_within(&self.floor, 1)
+
     def _give_all(self, list slots):
         cdef uintptr_t slot
         for slot in slots:
@@ -539,27 +544,41 @@ cdef class ArenaPool:
         lease.live = 1
         return lease
 
-    def trim(self, idle_s=0.0):
+    def trim(self, idle_s=0.0, now_s=None):
         """Give the memory of idle arenas back, longest idle first; reserved ones stay.
 
         Parameters
         ----------
         idle_s : float, default=0.0
             Only those idle for at least so long. Unit: seconds.
+        now_s : float, optional
+            The time at which they are looked at, as `time.monotonic` gives it; by default now. Unit: seconds.
 
         Returns
         -------
         nbytes : int
             Memory that went back to the resource. Unit: bytes.
         """
-        return self._retire(clock_ns() - <int64_t>(idle_s * 1e9), 0) * self.nbytes
+        cdef int64_t now = clock_ns() if now_s is None else <int64_t>(now_s * 1e9)
+        return self._retire(now - <int64_t>(idle_s * 1e9), 0) * self.nbytes
 
-    def reclaim(self, nbytes):
-        """Free idle arenas until `nbytes` are freed or none is left; returns the bytes freed. Called by a budget."""
+    def reclaim(self, nbytes, *, bint takes_reserved=False):
+        """Free idle arenas until `nbytes` are freed, reserved ones too if told so; returns the bytes. For budgets."""
         cdef int64_t keep = 0
         if self.nbytes > 0:
             keep = max(gp_load(&self.arenas) - (nbytes + self.nbytes - 1) // self.nbytes, 0)
-        return self._retire(UNLIMITED, keep) * self.nbytes
+        return self._retire(UNLIMITED, keep, takes_reserved) * self.nbytes
+
+    @property
+    def held(self):
+        """Bytes charged to the budget."""
+        return sum([self._count(state, True) for state in (CREATING, FREE, LEASED, RETIRING)]) * self.nbytes
+
+    @property
+    def reclaimable(self):
+        """Bytes of idle arenas that are not reserved."""
+        spare = gp_load(&self.arenas) - gp_load(&self.retiring) - gp_load(&self.floor)
+        return min(self._count(FREE, True), max(spare, 0)) * self.nbytes
 
     @property
     def pending(self):

@@ -8,9 +8,11 @@ cdef class Budget:
     cdef object __weakref__
     cdef object _lock
     cdef list _holders
+    cdef object _expectant
     cdef int64_t _limit
     cdef int64_t _in_use
     cdef int64_t _peak
     cdef int64_t _reclaims
     cdef int64_t _refusals
+    cdef int64_t _demand(self) except -1
     cdef bint _try_charge(self, int64_t nbytes) noexcept nogil

@@ -17,6 +17,9 @@ from graphpool.typing import parse_nbytes
 IDLE_ARENAS, IDLE_PRIMITIVES, CONSTANTS = 0, 1, 2
 """The stages of relief, in the order in which a budget asks for memory back."""
 
+HOLDINGS = ("arenas", "compiled entries", "constants")
+"""What holders of each stage hold; the rest, which nobody can give back but its user, is called ``tensors``."""
+
 cdef int64_t UNLIMITED = <int64_t>1 << 62
 
 
@@ -64,6 +67,7 @@ cdef class Budget:
         self.gate = Gate()
         self._lock = threading.RLock()
         self._holders = []
+        self._expectant = weakref.WeakSet()
 
     def __init__(self, limit=None):
         self._limit = _parse_limit(limit)
@@ -84,7 +88,23 @@ cdef class Budget:
     @property
     def pending(self):
         """Bytes in use now that their holders expect back by themselves (leased arenas). Unit: bytes."""
-        return sum(getattr(holder, "pending", 0) for _, holder in self._live_holders())
+        return self._sum_of("pending")
+
+    @property
+    def reclaimable(self):
+        """Bytes in use now that holders would give back under pressure. Unit: bytes."""
+        return self._sum_of("reclaimable")
+
+    def _sum_of(self, name):
+        return sum(getattr(holder, name, 0) for _, holder in self._live_holders())
+
+    def holdings(self):
+        """Bytes in use now by what holds them: each of `HOLDINGS`, and ``tensors``."""
+        found = dict.fromkeys(HOLDINGS, 0)
+        for stage, holder in self._live_holders():
+            found[HOLDINGS[stage]] += getattr(holder, "held", 0)
+        found["tensors"] = max(self.in_use - sum(found.values()), 0)
+        return found
 
     cdef bint _try_charge(self, int64_t nbytes) noexcept nogil:
         if not gp_add_within(&self._in_use, nbytes, gp_load(&self._limit)):
@@ -96,6 +116,26 @@ cdef class Budget:
         """Count `nbytes` bytes if they fit; asks nobody. Returns whether they did."""
         check_request(nbytes, 1)
         return self._try_charge(nbytes)
+
+    def keep_room_for(self, expectant):
+        """Let `try_charge_spare` leave ``expectant.demand`` bytes free: what it will need and does not hold now.
+
+        Held weakly.
+        """
+        with self._lock:
+            self._expectant.add(expectant)
+
+    cdef int64_t _demand(self) except -1:
+        with self._lock:
+            return sum([expectant.demand for expectant in self._expectant])
+
+    def try_charge_spare(self, nbytes):
+        """Count `nbytes` bytes if they fit beside what others will need, see `keep_room_for`; asks nobody."""
+        check_request(nbytes, 1)
+        if not gp_add_within(&self._in_use, nbytes, gp_load(&self._limit) - self._demand()):
+            return False
+        gp_raise_to(&self._peak, gp_load(&self._in_use))
+        return True
 
     def charge(self, nbytes, *, holder="", timeout_s=0.0):
         """Count `nbytes` bytes, asking holders for memory and then waiting, if they do not fit.
@@ -125,9 +165,34 @@ cdef class Budget:
                 if self._try_charge(nbytes) or self._relieve(nbytes):
                     return
                 if timeout_s <= 0 or nbytes > self.limit or not self.gate.wait(epoch, deadline):
-                    raise self._refuse(nbytes, holder)
+                    raise self._refuse(nbytes, holder, max(self.in_use - self.reclaimable, 0))
         finally:
             self.gate.leave()
+
+    def check(self, nbytes, *, holder=""):
+        """Refuse what could not be charged even after holders gave back all they can and all leases ended.
+
+        Nothing is charged or asked for: this tells before any work is done whether it can end well.
+
+        Parameters
+        ----------
+        nbytes : int
+            Unit: bytes.
+        holder : str, default=""
+            Who asks; named in the error.
+
+        Raises
+        ------
+        OutOfMemoryError
+            Its `smallest_limit` is the least limit beside what is in use for good.
+        """
+        check_request(nbytes, 1)
+        if self._kept() + nbytes > self.limit:
+            raise self._refuse(nbytes, holder, self._kept())
+
+    def _kept(self):
+        """Bytes in use that neither pressure nor the end of all leases would give back."""
+        return max(self.in_use - self.reclaimable - self.pending, 0)
 
     def _relieve(self, nbytes):
         """Ask holders in order until the charge fits; returns whether it was made."""
@@ -143,12 +208,11 @@ cdef class Budget:
                 return True
         return False
 
-    def _refuse(self, nbytes, holder):
-        in_use = self.in_use
+    def _refuse(self, nbytes, holder, kept):
         gp_add(&self._refusals, 1)
         return out_of_memory(
-            nbytes, in_use=in_use, limit=self.limit, resource=f"budget (asked by {holder or 'its user'})",
-            smallest_limit=in_use + nbytes,
+            nbytes, in_use=self.in_use, limit=self.limit, resource=f"budget (asked by {holder or 'its user'})",
+            smallest_limit=kept + nbytes, holdings=self.holdings(),
         )
 
     def uncharge(self, nbytes):
@@ -186,7 +250,8 @@ cdef class Budget:
         ----------
         holder : object
             Has ``reclaim(nbytes) -> int``, which frees and uncharges what it can; optionally ``idle_since`` (seconds,
-            monotonic) and ``pending`` (bytes). Held weakly.
+            monotonic), and in bytes ``held``, ``reclaimable`` (what `reclaim` could free now) and ``pending`` (what
+            will come back by itself); of stage `IDLE_ARENAS` also ``trim(idle_s, now_s) -> int``. Held weakly.
         stage : int
             `IDLE_ARENAS`, `IDLE_PRIMITIVES` or `CONSTANTS`.
         """
@@ -195,6 +260,11 @@ cdef class Budget:
         with self._lock:
             self._holders = [entry for entry in self._holders if entry[1]() is not None]
             self._holders.append((stage, weakref.ref(holder)))
+
+    def trim(self, idle_s=0.0, now_s=None):
+        """Let the pools registered as `IDLE_ARENAS` trim; see `ArenaPool.trim`. Returns the bytes given back."""
+        pools = [holder for stage, holder in self._live_holders() if stage == IDLE_ARENAS]
+        return sum([pool.trim(idle_s, now_s) for pool in pools])
 
     def _live_holders(self):
         """(stage, holder) in the order of asking."""

@@ -38,19 +38,23 @@ def out_of_memory(
     limit: int,
     resource: str,
     smallest_limit: int | None = None,
+    holdings: dict[str, int] | None = None,
     hint: str | None = None,
 ) -> OutOfMemoryError:
-    """The error for a request that does not fit; all sizes in bytes."""
+    """The error for a request that does not fit; all sizes in bytes; `holdings` tells what the bytes in use are."""
     what = f"{resource} cannot supply {requested} bytes"
+    kinds = [f"{name} {nbytes}" for name, nbytes in (holdings or {}).items() if nbytes]
+    held = f" ({', '.join(kinds)})" if kinds else ""
     if smallest_limit is not None and hint is None:
         hint = f"the smallest limit that serves this request is {smallest_limit} bytes"
     return OutOfMemoryError(
-        explain(what, accepted=f"up to {limit} bytes in all", got=f"{in_use} bytes in use", hint=hint),
+        explain(what, accepted=f"up to {limit} bytes in all", got=f"{in_use} bytes in use{held}", hint=hint),
         requested=requested,
         in_use=in_use,
         limit=limit,
         resource=resource,
         smallest_limit=smallest_limit,
+        holdings=holdings,
     )
 
 

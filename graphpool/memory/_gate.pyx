@@ -11,6 +11,8 @@ from libc.stdint cimport int64_t
 
 from graphpool.memory._atomic cimport gp_add, gp_load
 
+from graphpool.errors import InvalidArgumentError, explain
+
 
 cdef extern from "<time.h>" nogil:
     cdef struct timespec:
@@ -45,6 +47,15 @@ cdef int64_t clock_ns() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
     return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
+cdef int64_t deadline_after(timeout_s, int64_t default_ns) except? -2:
+    """Monotonic deadline in nanoseconds; -1 is none."""
+    if timeout_s is None:
+        return default_ns if default_ns < 0 else clock_ns() + default_ns
+    if not timeout_s >= 0:
+        raise InvalidArgumentError(explain("timeout_s is not a time", accepted="seconds >= 0, or None", got=timeout_s))
+    return clock_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
 
 
 cdef class Gate:

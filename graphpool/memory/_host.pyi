@@ -1,4 +1,8 @@
 TRACE_DOMAIN: int
+CONSTANTS_TRACE_DOMAIN: int
+
+def trace(domain: int, address: int, nbytes: int) -> None: ...
+def untrace(domain: int, address: int) -> None: ...
 
 class HostResource:
     """Memory of the machine: the bottom of every stack of resources."""

@@ -38,8 +38,21 @@ cdef extern from "<Python.h>":
 cdef size_t HUGE_PAGE = 2 << 20
 
 TRACE_DOMAIN = 0x67706f6c
-"""The tracemalloc domain of host memory: ``tracemalloc.DomainFilter(True, TRACE_DOMAIN)``."""
+"""The tracemalloc domain of arenas and tensors: ``tracemalloc.DomainFilter(True, TRACE_DOMAIN)``."""
+CONSTANTS_TRACE_DOMAIN = TRACE_DOMAIN + 1
+"""The tracemalloc domain of constants in the constant tensor cache."""
 cdef unsigned int _DOMAIN = TRACE_DOMAIN
+
+
+def trace(unsigned int domain, uintptr_t address, size_t nbytes):
+    """Let tracemalloc count an allocation in this domain, and no longer in that of `HostResource`."""
+    PyTraceMalloc_Untrack(_DOMAIN, address)
+    PyTraceMalloc_Track(domain, address, max(nbytes, 1))
+
+
+def untrace(unsigned int domain, uintptr_t address):
+    """Let tracemalloc forget an allocation of this domain."""
+    PyTraceMalloc_Untrack(domain, address)
 
 
 cdef size_t _mapped_nbytes(size_t nbytes) noexcept nogil:

@@ -20,6 +20,7 @@ from graphpool.typing import MemoryResource
 from ._budget import Budget
 from ._check import check_request, not_held, out_of_memory
 from ._fork import Locked
+from ._host import trace, untrace
 from ._stats import AllocationStats
 
 if TYPE_CHECKING:
@@ -28,17 +29,19 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = [
+    "Adaptor",
     "Allocation",
     "CallbackResource",
     "FailureCallbackResource",
     "LimitingResource",
     "LoggingResource",
     "StatisticsResource",
+    "TracedResource",
     "TrackingResource",
 ]
 
 
-class _Adaptor(Locked):
+class Adaptor(Locked):
     """What all adaptors share: the upstream, checked once."""
 
     def __init__(self, upstream: MemoryResource) -> None:
@@ -123,7 +126,7 @@ class CallbackResource(Locked):
         self._free(address)
 
 
-class LimitingResource(_Adaptor):
+class LimitingResource(Adaptor):
     """At most so many bytes at once, at every instant.
 
     Parameters
@@ -131,6 +134,8 @@ class LimitingResource(_Adaptor):
     upstream : MemoryResource
     limit : int, str or Budget
         Bytes, a size such as ``"512MiB"``, or a budget that others share.
+    takes_spare : bool, default=False
+        Take only what is free and not spoken for, see `Budget.try_charge_spare`; nobody is asked for memory.
 
     Attributes
     ----------
@@ -143,14 +148,19 @@ class LimitingResource(_Adaptor):
     is asked, and taken off after it has them back. Cost: one atomic step per call.
     """
 
-    def __init__(self, upstream: MemoryResource, limit: int | str | Budget) -> None:
+    def __init__(self, upstream: MemoryResource, limit: int | str | Budget, *, takes_spare: bool = False) -> None:
         super().__init__(upstream)
         self.budget = limit if isinstance(limit, Budget) else Budget(limit)
+        self._takes_spare = takes_spare
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
         """Allocate within the limit; raises `OutOfMemoryError` beyond it."""
         check_request(nbytes, alignment)
-        self.budget.charge(nbytes, holder="LimitingResource")
+        if not self._takes_spare:
+            self.budget.charge(nbytes, holder="LimitingResource")
+        elif not self.budget.try_charge_spare(nbytes):
+            budget = self.budget
+            raise out_of_memory(nbytes, in_use=budget.in_use, limit=budget.limit, resource="LimitingResource (spare)")
         try:
             return self.upstream.allocate(nbytes, alignment, stream)
         except BaseException:
@@ -163,7 +173,7 @@ class LimitingResource(_Adaptor):
         self.budget.uncharge(nbytes)
 
 
-class StatisticsResource(_Adaptor):
+class StatisticsResource(Adaptor):
     """Counts what goes through: live, peak and total, of bytes and of allocations.
 
     Parameters
@@ -244,7 +254,7 @@ class Allocation:
     stack: tuple[str, ...] = ()
 
 
-class TrackingResource(_Adaptor):
+class TrackingResource(Adaptor):
     """Knows every live allocation, and who made it.
 
     Parameters
@@ -294,7 +304,37 @@ class TrackingResource(_Adaptor):
         )
 
 
-class LoggingResource(_Adaptor):
+class TracedResource(Adaptor):
+    """Shows what passes through it to `tracemalloc` in a domain of its own.
+
+    Parameters
+    ----------
+    upstream : MemoryResource
+    domain : int
+        What `HostResource` has recorded in `TRACE_DOMAIN` moves here, so that nothing is counted twice.
+
+    Notes
+    -----
+    Ownership: keeps the upstream. Threads: safe. Cost: nothing to speak of unless tracemalloc is on.
+    """
+
+    def __init__(self, upstream: MemoryResource, domain: int) -> None:
+        super().__init__(upstream)
+        self._domain = domain
+
+    def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
+        """Allocate from the upstream and trace."""
+        address = self.upstream.allocate(nbytes, alignment, stream)
+        trace(self._domain, address, nbytes)
+        return address
+
+    def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
+        """Give back, then trace no more."""
+        self.upstream.deallocate(address, nbytes, alignment, stream)
+        untrace(self._domain, address)
+
+
+class LoggingResource(Adaptor):
     """Writes each call to a CSV file, which ``bench/replay.py`` can run again.
 
     Parameters
@@ -359,7 +399,7 @@ class LoggingResource(_Adaptor):
         self.close()
 
 
-class FailureCallbackResource(_Adaptor):
+class FailureCallbackResource(Adaptor):
     """Asks a function what to do when memory is short.
 
     Parameters

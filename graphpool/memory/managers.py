@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ._arena import Lease
     from ._budget import Budget
+    from ._stats import ArenaStats
     from .lifetime import LifetimeManager, MemoryPool
 
 __all__ = ["MemoryManager", "MemoryManagerCached", "MemoryManagerOnDemand", "PoolManager"]
@@ -110,6 +111,11 @@ class PoolManager(Locked):
             self._pool.arenas.close()
             self._pool = None
 
+    def stats(self) -> ArenaStats | None:
+        """The arenas of the registered pool now; None while there is none."""
+        pool = self._pool
+        return None if pool is None else pool.arenas.stats()
+
     def lock_pool(self, timeout_s: float | None = None) -> Lease:
         """An arena for one execution, waiting for one if need be. Raises as `ArenaPool.lease` does."""
         return self.pool.arenas.lease(timeout_s)
@@ -195,6 +201,10 @@ class MemoryManager(Locked):
     def clear(self) -> None:
         """Free every pool; raises `StateError` while one is occupied."""
         self.pool_manager.clear_pools()
+
+    def stats(self) -> ArenaStats | None:
+        """The arenas now; None while there is no pool."""
+        return self.pool_manager.stats()
 
     def close(self) -> None:
         """Free idle pools now and occupied ones when they are released; idempotent."""

@@ -58,6 +58,11 @@ class OnnxModel:
     opsets: dict[str, int]
     ir_version: int
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles: constants as plain arrays, which stay out of band, wherever they lie here."""
+        constants = {name: np.asarray(value) for name, value in self.constants.items()}
+        return self.__dict__ | {"constants": constants}
+
     def opsets_for(self, node: NodeProto) -> dict[str, int]:
         """The opsets, with that of the node's domain raised to where the op first appeared."""
         version = max(self.opsets.get(node.domain, 1), _INTRODUCED.get(node.op_type, 1))

@@ -110,6 +110,9 @@ class Specialiser:
         self.folded: dict[Path, list[Value]] = {}
         self.static_ids: dict[int, int] = {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Specialiser, (self.source, self.fallback)
+
     def __call__(self, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> ModelForm:
         """The form for these input shapes and these contents of the deciding inputs."""
         return Walk(self, shapes, contents).form()

@@ -1,15 +1,18 @@
 """Runs compiled partitions: engines, streams, tensors, and the step loop.
 
     engine.py       Engine: a device with its memory and its number of threads
+    engine_primitives.py, engine_constants.py   what its budget is charged for programs and weights
+    idle_decay.py   gives idle arenas back after a while
     threads.py      how many threads the process may use
     _tensor.pyx     Tensor: a logical tensor bound to data
     _stream.pyx     Stream, Event: an ordered queue of an engine, with a team of threads
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
-    primitive.py    Primitive: a cached program and the managers of its scratch memory
+    primitive.py    Primitive: a cached program; _share.pyx: its users and pool on one engine
     shared_arenas.py   arenas that all partitions of an engine share
     constant_part.py   what is made of constants once, and the names of their contents
     _constants.pyx  which cached buffers stand for a compiled partition's constants, asked at every execution
     _compiled.pyx   CompiledPartition: checks its tensors, leases an arena, runs its Program
+    _template.pyx   Template: makes another one without a look-up
     thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for each set of input shapes

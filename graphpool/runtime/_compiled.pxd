@@ -4,12 +4,18 @@ from graphpool.memory._arena cimport ArenaPool
 
 from ._constants cimport Constants
 from ._program cimport Program
+from ._share cimport PrimitiveShare
 from ._stream cimport Stream
 
 
 cdef struct Port:
     int64_t id
     int64_t signature
+
+
+# What partitions that differ in nothing but their engine share.
+cdef class PortTable:
+    cdef Port *ports
 
 
 cdef class CompiledPartition:
@@ -24,16 +30,22 @@ cdef class CompiledPartition:
     cdef readonly tuple implementations
     cdef readonly tuple step_ops
     cdef readonly tuple inplace_ports
+    cdef public object template     # makes another one like it without a look-up; None where nothing is cached
     cdef object host_function
-    cdef Constants constants        # None where no form of a constant is kept
+    cdef PrimitiveShare share       # None for host functions, and where the caller accounts for the memory
+    cdef Constants constants        # made when they are first asked for, if the primitive has parts that are constant
     cdef ArenaPool arenas           # of the primitive; None in the other modes of scratch
     cdef int64_t scratch_nbytes
-    cdef Port *ports
+    cdef Port *ports                # of the table
+    cdef PortTable table
+    cdef int64_t nparts
     cdef int64_t ninputs
     cdef int64_t noutputs
     cdef bint closed
     cdef bint has_unknown_outputs
     cdef object __weakref__
+    cdef Constants all_constants(self)
+    cdef CompiledPartition copy(self, object engine)
     cdef tuple _bind(self, object given, int64_t first, int64_t count, char **pointers, int64_t *nbytes)
     cdef int _check_overlap(self, char **pointers, int64_t *nbytes) except -1
     cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1

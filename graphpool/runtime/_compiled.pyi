@@ -15,6 +15,9 @@ ALIGNMENT: int
 SCRATCH_MODES: tuple[str, ...]
 WEIGHTS_MODES: tuple[str, ...]
 
+class PortTable:
+    def __init__(self, nports: int) -> None: ...
+
 class CompiledPartition:
     def __init__(
         self,
@@ -29,6 +32,7 @@ class CompiledPartition:
         scratch: str = "primitive",
         weights: str = "cached",
     ) -> None: ...
+    template: Any
     @property
     def partition(self) -> Partition: ...
     @property

@@ -1,5 +1,6 @@
 """A compiled partition: what executes."""
 
+cimport cython
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
@@ -12,8 +13,6 @@ from ._tensor cimport Tensor, signature_of
 import warnings
 from sys import is_finalizing
 
-from graphpool.cache import primitive_cache
-
 from . import blas_threads
 from ._program import FIRST_EXTERNAL
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
@@ -23,8 +22,20 @@ cdef enum:
 
 ALIGNMENT = 64
 cdef char _nowhere = 0   # the arena of programs without temporaries
-SCRATCH_MODES = ("primitive", "shared", "none")
+SCRATCH_MODES = ("primitive", "shared", "none", "caller")
 WEIGHTS_MODES = ("cached", "scoped")
+
+
+cdef class PortTable:
+    """The ports of a compiled partition, inputs first."""
+
+    def __cinit__(self, int64_t nports):
+        self.ports = <Port *>calloc(nports + 1, sizeof(Port))
+        if self.ports == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.ports)
 
 
 cdef class CompiledPartition:
@@ -43,9 +54,10 @@ cdef class CompiledPartition:
         Instead of a primitive: takes a list of input arrays, returns a list of output arrays.
     implementations : sequence of str, optional
         What the host function calls, one name a step; a primitive brings its own.
-    scratch : {"primitive", "shared", "none"}, default="primitive"
+    scratch : {"primitive", "shared", "none", "caller"}, default="primitive"
         Where executions have their temporaries: in a pool that compilation reserves with the primitive and `close`
-        returns to it; in arenas that all partitions of the engine share; or in memory allocated for each run.
+        returns to it; in arenas that all partitions of the engine share; in memory allocated for each run; or in what
+        the caller passes to each `execute`, and has charged to the budget, with the primitive, himself.
     weights : {"cached", "scoped"}, default="cached"
         Whether forms of constants stay in the constant tensor cache when the partition is closed, or leave it with the
         last compiled partition that uses them.
@@ -59,7 +71,8 @@ cdef class CompiledPartition:
 
     Notes
     -----
-    Ownership: a user of its primitive until it is closed; tensors are the caller's. Threads: immutable; any number of
+    Ownership: a user of its primitive until it is closed; tensors are the caller's. Pickles with its engine, by
+    description: what is loaded has an engine of its own, which it shares with all that was pickled together. Threads: immutable; any number of
     threads may execute it at once. Cost of `execute`: about a fifth of a microsecond beyond the kernels, without
     allocation or lock when warm.
     Source: seeds "graph programming model" (Compiled Partition) and "primitive memory caching".
@@ -68,6 +81,8 @@ cdef class CompiledPartition:
     def __init__(self, partition, inputs, outputs, engine, *, primitive=None, host_function=None, implementations=(),
                  str scratch="primitive", str weights="cached"):
         cdef int64_t i
+        if engine.is_closed:
+            raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
         _check_mode("scratch", scratch, SCRATCH_MODES)
         _check_mode("weights", weights, WEIGHTS_MODES)
         self.closed = True
@@ -88,9 +103,8 @@ cdef class CompiledPartition:
                 explain("ports of a partition and forms of its constants", got=self.ninputs + self.noutputs + nparts,
                         accepted=f"at most {MAX_PORTS - FIRST_EXTERNAL}")
             )
-        self.ports = <Port *>calloc(self.ninputs + self.noutputs + 1, sizeof(Port))
-        if self.ports == NULL:
-            raise MemoryError()
+        self.table = PortTable(self.ninputs + self.noutputs)
+        self.ports = self.table.ports
         for i, lt in enumerate(self.inputs + self.outputs):
             self.ports[i].id = lt.id
             self.ports[i].signature = signature_of(lt)
@@ -101,7 +115,6 @@ cdef class CompiledPartition:
         else:
             self._use(primitive)
         self.closed = False
-        engine.attach(self)
 
     def _use(self, primitive):
         """Take from a primitive what it says in positions, and a pool of its arenas."""
@@ -110,16 +123,36 @@ cdef class CompiledPartition:
         self.implementations = primitive.implementations
         self.step_ops = tuple([self.partition.ops[k].id for k in primitive.step_ops])
         self.inplace_ports = tuple([(self.inputs[i].id, self.outputs[j].id) for i, j in primitive.inplace_ports])
-        if primitive.constant_parts:
-            first = FIRST_EXTERNAL + self.ninputs + self.noutputs
-            self.constants = Constants(primitive.constant_parts, self.engine, first)
+        self.nparts = len(primitive.constant_parts)
+        if self.scratch == "caller":
+            return
+        primitives = self.engine.primitives
+        self.engine.budget.check(primitives.missing_nbytes(primitive) + self.scratch_nbytes, holder=repr(primitive))
+        self.share = primitives.acquire(primitive, reserves=self.scratch == "primitive")
         if self.scratch == "primitive":
-            self.arenas = primitive.acquire(self.engine)
+            self.arenas = self.share.arenas
         elif self.scratch == "shared":
             self.engine.shared_arenas.require(self.scratch_nbytes)
 
-    def __dealloc__(self):
-        free(self.ports)
+    cdef CompiledPartition copy(self, object engine):
+        """Another one like it, open, for `engine`; the share counts it as a user already."""
+        cdef CompiledPartition other = CompiledPartition.__new__(CompiledPartition)
+        other.partition, other.inputs, other.outputs = self.partition, self.inputs, self.outputs
+        other.engine, other.primitive, other.program = engine, self.primitive, self.program
+        other.scratch, other.implementations, other.step_ops = self.scratch, self.implementations, self.step_ops
+        other.weights, other.nparts = self.weights, self.nparts
+        other.inplace_ports, other.scratch_nbytes = self.inplace_ports, self.scratch_nbytes
+        other.ports, other.table, other.ninputs, other.noutputs = self.ports, self.table, self.ninputs, self.noutputs
+        other.share, other.arenas = self.share, self.arenas
+        return other
+
+    cdef Constants all_constants(self):
+        """The constants of the primitive's parts, made now if nobody has asked for them before."""
+        with cython.critical_section(self):
+            if self.constants is None:
+                first = FIRST_EXTERNAL + self.ninputs + self.noutputs
+                self.constants = Constants(self.primitive.constant_parts, self.engine, first)
+        return self.constants
 
     # ---- what is known after compilation
 
@@ -131,7 +164,7 @@ cdef class CompiledPartition:
     @property
     def is_closed(self):
         """Whether `close` was called."""
-        return self.closed
+        return self.closed or self.engine.is_closed
 
     def query_logical_tensor(self, int64_t id):
         """The logical tensor of a port with shape, layout and size settled.
@@ -161,7 +194,7 @@ cdef class CompiledPartition:
             arenas = self.engine.shared_arenas.current().nbytes * executions
         else:
             arenas = self.scratch_nbytes * executions
-        return arenas if self.constants is None else self.constants.predict_peak(arenas)
+        return self.all_constants().predict_peak(arenas) if self.nparts else arenas
 
     def cached_constants(self):
         """The forms of constants that the constant tensor cache keeps for it now, those that others share included.
@@ -233,10 +266,10 @@ cdef class CompiledPartition:
             return outputs
         _targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
-        if self.constants is None:
+        if self.nparts == 0:
             self._run(bases, stream, scratchpad)
             return outputs
-        self.constants.acquire(sources, None if options is None else options.key, bases, held)
+        self.all_constants().acquire(sources, None if options is None else options.key, bases, held)
         try:
             self._run(bases, stream, scratchpad)
         finally:
@@ -267,12 +300,13 @@ cdef class CompiledPartition:
         cdef PyObject *held[MAX_PORTS]
         if self.closed:
             raise StateError(explain("the compiled partition is closed", hint="compile the partition again"))
-        if self.constants is not None:
+        if self.nparts:
             tensors = self._match(tuple(inputs), 0, self.ninputs)
-            for position in sorted({position for part in self.constants.parts for position in part.sources}):
+            constants = self.all_constants()
+            for position in sorted({position for part in constants.parts for position in part.sources}):
                 self._check_tensor(tensors[position], position)
                 (<Tensor>tensors[position])._check_allocated()
-            self.constants.acquire(tensors, None if options is None else options.key, bases, held)
+            constants.acquire(tensors, None if options is None else options.key, bases, held)
             self.constants.release(held)
 
     cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1:
@@ -322,6 +356,9 @@ cdef class CompiledPartition:
     cdef int _run_without_pool(self, char **bases, Stream stream) except -1:
         """Run in an arena of the engine, or in memory allocated for this run alone."""
         cdef uintptr_t address
+        if self.scratch == "caller":
+            raise InvalidArgumentError(explain("scratchpad", got=None, hint="it was compiled with scratch='caller'",
+                                               accepted=f"{self.scratch_nbytes} bytes, aligned to {ALIGNMENT}"))
         if self.scratch == "shared":
             with self._shared_lease() as lease:
                 address = lease.address
@@ -424,7 +461,7 @@ cdef class CompiledPartition:
             )
 
     def _check_stream(self, Stream stream):
-        if self.closed:
+        if self.is_closed:
             raise StateError(explain("the compiled partition is closed", hint="compile the partition again"))
         if stream.closed:
             raise StateError(explain("the stream is closed", hint="create another stream from the engine"))
@@ -464,14 +501,20 @@ cdef class CompiledPartition:
             self.closed = True
             if self.constants is not None:
                 self.constants.close(release=self.weights == "scoped")
-            if self.arenas is not None:
-                self.primitive.release(self.engine, keep=self.primitive.key in primitive_cache())
+            if self.share is not None:
+                self.share.leave(self.arenas is not None)
 
     def __del__(self):
-        if not self.closed and not is_finalizing():
-            if self.scratch_nbytes and self.arenas is not None:
+        if not self.closed:
+            if self.scratch_nbytes and self.arenas is not None and not (self.engine.is_closed or is_finalizing()):
                 warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
             self.close()
+
+    def __reduce__(self):
+        """Pickles by what was compiled; the copy is compiled anew, or found in the caches, where it is loaded."""
+        if self.is_closed:
+            raise StateError(explain("the compiled partition is closed", hint="pickle it while it is open"))
+        return _recompile, (self.partition, self.inputs, self.outputs, self.engine, self.scratch, self.weights)
 
     def __enter__(self):
         return self
@@ -483,6 +526,10 @@ cdef class CompiledPartition:
         state = ", closed" if self.closed else ""
         return (f"CompiledPartition({self.partition!r}, scratchpad {self.scratchpad_nbytes} bytes, "
                 f"{', '.join(self.implementations)}{state})")
+
+
+def _recompile(partition, inputs, outputs, engine, scratch, weights):
+    return partition.compile(inputs, outputs, engine, scratch=scratch, weights=weights)
 
 
 def _check_mode(name, mode, modes):

@@ -286,8 +286,9 @@ cdef class Constants:
         return buffer
 
     def _make(self, part, tuple tensors):
-        """The part's buffer, in memory of the engine."""
-        cdef ConstantBuffer buffer = ConstantBuffer.allocate(self.engine.resource, part.nbytes, ALIGNMENT)
+        """The part's buffer, in memory of the engine that nothing else needs."""
+        resource = self.engine.constants.resource
+        cdef ConstantBuffer buffer = ConstantBuffer.allocate(resource, part.nbytes, ALIGNMENT)
         cdef Program program = part.program
         cdef char *bases[16]
         cdef uintptr_t arena
@@ -295,12 +296,12 @@ cdef class Constants:
         for i in range(n):
             bases[2 + i] = (<Tensor>tensors[<int64_t>part.sources[i]]).data
         bases[2 + n] = buffer.data
-        arena = self.engine.resource.allocate(program.arena_nbytes, ALIGNMENT) if program.arena_nbytes else 0
+        arena = resource.allocate(program.arena_nbytes, ALIGNMENT) if program.arena_nbytes else 0
         bases[0] = <char *>arena
         with nogil:
             program.run(bases, None)
         if arena:
-            self.engine.resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)
+            resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)
         return buffer
 
     def _check(self, tuple tensors):

@@ -39,6 +39,8 @@ cdef class Program:
     cdef Step *steps
     cdef ArgRef *args
     cdef int64_t nsteps
+    cdef int64_t nargs
+    cdef int64_t nliterals
     cdef readonly int64_t nbases
     cdef readonly int64_t nlanes
     cdef readonly int64_t arena_nbytes

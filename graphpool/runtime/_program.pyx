@@ -161,17 +161,18 @@ cdef class Program:
     """
 
     def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t lanes=1, guards=()):
-        cdef int64_t total = sum(len(args) for _, args in steps)
+        self.nargs = sum([len(args) for _, args in steps])
         self.nsteps = len(steps)
         self.nbases = FIRST_EXTERNAL + nexternals
         self.steps = <Step *>calloc(max(self.nsteps, 1), sizeof(Step))
-        self.args = <ArgRef *>calloc(max(total, 1), sizeof(ArgRef))
+        self.args = <ArgRef *>calloc(max(self.nargs, 1), sizeof(ArgRef))
         if self.steps == NULL or self.args == NULL:
             raise MemoryError()
         cdef bytes data = bytes(literals)
         self.literals = <char *>aligned_alloc(64, (len(data) // 64 + 1) * 64)
         if self.literals == NULL:
             raise MemoryError()
+        self.nliterals = len(data)
         memcpy(self.literals, <const char *>data, len(data))
         self.calls = tuple([call for call, _ in steps])
         guards = tuple(guards) or (None,) * self.nsteps
@@ -271,6 +272,12 @@ cdef class Program:
         run.team = team.team
         team.run(run.nlanes, run_lane, run)
         team.leave()
+
+    @property
+    def nbytes(self):
+        """Memory of steps, arguments, literals and parameter blocks. Unit: bytes."""
+        blocks = sum([call.params.nbytes for call in self.calls])
+        return self.nsteps * sizeof(Step) + self.nargs * sizeof(ArgRef) + self.nliterals + blocks
 
     def __len__(self):
         return self.nsteps

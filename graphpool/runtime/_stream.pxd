@@ -5,6 +5,7 @@ cdef class Stream:
     cdef readonly object engine
     cdef readonly Team team
     cdef bint closed
+    cdef object __weakref__
 
 
 cdef class Event:

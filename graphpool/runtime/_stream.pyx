@@ -32,7 +32,7 @@ cdef class Stream:
     Notes
     -----
     Ownership: keeps the engine alive; owns its threads, which start when they are first needed and end at `close` or
-    with the stream. Threads: safe. Fork: a stream works in a child, where it starts threads of its own.
+    with the stream or the engine. Threads: safe. Fork: a stream works in a child, where it starts threads of its own.
     Source: seed "graph programming model", section Stream.
     """
 
@@ -45,6 +45,7 @@ cdef class Stream:
             thread_limits.register()
             self.team = Team(engine.threads)
         self.closed = False
+        engine.attach(self)
 
     @property
     def is_closed(self):

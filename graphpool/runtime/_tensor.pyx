@@ -272,7 +272,8 @@ cdef class Tensor:
                 explain(f"tensor {self.lt_id} has no data yet", hint="execute a compiled partition that writes it")
             )
 
-    def __dealloc__(self):
+    def __del__(self):
+        # not at deallocation: when a cycle is collected, the resource may have been taken apart by then
         if self.resource is not None and self.data != NULL:
             self.resource.deallocate(<uintptr_t>self.data, self.nbytes, 64)
 

@@ -37,15 +37,14 @@ def enter() -> None:
     -----
     Threads: safe. Cost: a microsecond; changes the setting only where it differs from one thread.
     """
-    global _running
+    global _running, _saved
     with _lock:
         _running += 1
         if _running == 1:
-            for library in _libraries():
-                threads = library.get_num_threads()
-                if threads != 1:
-                    _saved.append((library, threads))
-                    _set_threads(library, 1)
+            # a fresh list: one that is emptied and filled again takes memory from the C heap each time
+            _saved = [(library, n) for library in _libraries() if (n := library.get_num_threads()) != 1]
+            for library, _ in _saved:
+                _set_threads(library, 1)
 
 
 def _set_threads(library: Any, threads: int) -> None:
@@ -67,8 +66,7 @@ def leave() -> None:
     with _lock:
         _running -= 1
         if _running == 0:
-            while _saved:
-                library, threads = _saved.pop()
+            for library, threads in _saved:
                 _set_threads(library, threads)
 
 

@@ -7,16 +7,19 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..cache import constant_tensor_cache
 from ..errors import InvalidArgumentError, StateError, UnsupportedError, explain
-from ..memory import HostResource, LimitingResource, StatisticsResource
+from ..memory import Budget, HostResource, LimitingResource, StatisticsResource
 from ..typing import parse_nbytes
+from . import idle_decay
+from .engine_constants import EngineConstants
+from .engine_primitives import EnginePrimitives
 from .shared_arenas import SharedArenas
 from .threads import available_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..memory import AllocationStats
     from ..typing import MemoryResource
 
 __all__ = ["Engine"]
@@ -33,8 +36,10 @@ class Engine:
     threads : int, optional
         Threads that one execution may use; by default what the affinity mask and the control group allow.
     memory_limit : int or str, optional
-        Most memory that the engine hands out, for arenas and for the tensors that it allocates: bytes, or a string
-        such as ``"512MiB"``. Unlimited by default.
+        Most memory that is taken on behalf of the engine, for arenas, constants, compiled programs and the tensors
+        that it allocates: bytes, or a string such as ``"512MiB"``. Unlimited by default.
+    idle_decay_s : float, optional
+        Give back arenas that were idle for so long; by default they stay until `trim` or `close`. Unit: seconds.
     allocator : MemoryResource, optional
         Where the memory comes from, for instance ``gp.Allocator(malloc, free)``.
     context : hashable, optional
@@ -44,10 +49,20 @@ class Engine:
     ----------
     kind, index, threads, context
         As given or determined.
+    is_closed : bool
+        Whether `close` was called.
     memory_limit : int or None
         Unit: bytes.
+    budget : Budget
+        Counts all memory taken on behalf of the engine and holds the limit. Under pressure it trims idle arenas, then
+        evicts idle primitives, then evicts cached constants, then lets executions wait for a lease.
     resource : MemoryResource
-        Where arenas and output tensors are allocated; counts them and holds the limit.
+        Where tensors are allocated, charged to the budget.
+    source : MemoryResource
+        What it takes them from; arenas are allocated here, since their pools charge the budget themselves.
+    primitives : EnginePrimitives
+    constants : EngineConstants
+        What the budget is charged for programs, and for weights; ``constants.resource`` has the memory of constants.
     shared_arenas : SharedArenas
         Arenas of compiled partitions with ``scratch="shared"``.
 
@@ -73,6 +88,7 @@ class Engine:
         memory_limit: int | str | None = None,
         allocator: MemoryResource | None = None,
         context: Any = None,
+        idle_decay_s: float | None = None,
     ) -> None:
         if kind == "gpu":
             hint = "install the extra graphpool[cuda]"
@@ -83,66 +99,89 @@ class Engine:
             raise InvalidArgumentError(explain("engine index", accepted="0, there is one cpu", got=repr(index)))
         if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
             raise InvalidArgumentError(explain("threads", accepted="an int of at least 1, or None", got=repr(threads)))
+        if idle_decay_s is not None and not (isinstance(idle_decay_s, int | float) and idle_decay_s > 0):
+            raise InvalidArgumentError(explain("idle_decay_s", accepted="seconds > 0, or None", got=repr(idle_decay_s)))
         self.kind = kind
         self.index = index
         self.threads = available_threads() if threads is None else threads
         self.context = context
         self.memory_limit = None if memory_limit is None else parse_nbytes(memory_limit)
-        source: MemoryResource = HostResource() if allocator is None else allocator
-        if self.memory_limit is not None:
-            source = LimitingResource(source, self.memory_limit)
-        self._statistics = StatisticsResource(source)
-        self._is_closed = False
+        self.idle_decay_s = idle_decay_s
+        self.is_closed = False
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.shared_arenas = SharedArenas(self._statistics)
+        self.budget = Budget(self.memory_limit)
+        self._has_own_allocator = allocator is not None
+        self.source = StatisticsResource(HostResource() if allocator is None else allocator)
+        self.resource = LimitingResource(self.source, self.budget)
+        self.primitives = EnginePrimitives(self.source, self.budget)
+        self.constants = EngineConstants(kind, index, self.source, self.budget)
+        self.shared_arenas = SharedArenas(self.source, self.budget)
+        if idle_decay_s is not None:
+            idle_decay.watch(self)
 
-    @property
-    def resource(self) -> MemoryResource:
-        """Where arenas and output tensors are allocated."""
-        return self._statistics
+    def stats(self) -> AllocationStats:
+        """Counters of the memory that the engine has handed out: current, peak and total bytes and counts.
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._is_closed
-
-    def stats(self) -> Any:
-        """Counters of the memory that the engine has handed out: current, peak and total bytes and counts."""
-        return self._statistics.stats()
+        The user's weights and compiled programs are not handed out by the engine; `budget` counts them too.
+        """
+        return self.source.stats()
 
     def attach(self, dependent: Any) -> None:
-        """Remember something with ``close()`` and ``trim()`` that holds memory of this engine, weakly."""
-        if self._is_closed:
+        """Remember something with ``close()`` that holds memory of this engine, weakly."""
+        if self.is_closed:
             raise StateError(explain(f"{self!r} is closed", hint="create another engine"))
         self._dependents.add(dependent)
 
     def trim(self) -> int:
-        """Give back the memory of idle arenas.
+        """Give back the memory of idle arenas; those that compiled partitions have reserved stay.
 
         Returns
         -------
         nbytes : int
             Memory given back. Unit: bytes.
         """
-        freed: int = sum(dependent.trim() for dependent in list(self._dependents))
-        return freed + self.shared_arenas.trim()
+        return self.budget.trim()
+
+    def decay(self, now_s: float | None = None) -> int:
+        """Give back the memory of arenas that were idle for `idle_decay_s`, which a thread does by itself now and then.
+
+        Parameters
+        ----------
+        now_s : float, optional
+            The time at which they are looked at, as `time.monotonic` gives it; by default now. Unit: seconds.
+
+        Returns
+        -------
+        nbytes : int
+            Memory given back. Unit: bytes.
+        """
+        return 0 if self.idle_decay_s is None else self.budget.trim(self.idle_decay_s, now_s)
 
     def close(self) -> None:
-        """Close all compiled partitions of the engine and give their memory and its constants back. Idempotent.
+        """Close everything that was compiled for the engine, give its memory and its constants back. Idempotent.
 
         Tensors that the engine allocated keep their memory until they die.
         """
-        self._is_closed = True
+        self.is_closed = True
+        idle_decay.unwatch(self)
         for dependent in list(self._dependents):
             dependent.close()
+        self.primitives.close()
+        self.constants.close()
         self.shared_arenas.close()
-        constant_tensor_cache(self.kind, self.index).remove_all_of(self._statistics)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not getattr(self, "_is_closed", True) and not is_finalizing():
+        if not getattr(self, "is_closed", True) and not is_finalizing():
             if self.stats().current_nbytes:
                 warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by description: the copy is another engine, without any memory."""
+        if self._has_own_allocator:
+            raise TypeError("an engine with an allocator does not pickle: memory has no meaning in another process")
+        options = (self.index, self.threads, self.memory_limit, self.context, self.idle_decay_s)
+        return _restore, (self.kind, *options)
 
     def __enter__(self) -> Engine:
         return self
@@ -152,5 +191,14 @@ class Engine:
 
     def __repr__(self) -> str:
         limit = "" if self.memory_limit is None else f", memory_limit={self.memory_limit / 2**20:g} MiB"
-        state = ", closed" if self._is_closed else ""
+        state = ", closed" if self.is_closed else ""
         return f"Engine({self.kind}:{self.index}, threads={self.threads}{limit}{state})"
+
+
+def _restore(
+    kind: str, index: int, threads: int, memory_limit: int | None, context: Any, idle_decay_s: float | None
+) -> Engine:
+    """An engine from its pickle."""
+    return Engine(
+        kind, index=index, threads=threads, memory_limit=memory_limit, context=context, idle_decay_s=idle_decay_s
+    )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from graphpool.graph.partition import Partition
 
     from ._compiled import CompiledPartition
+    from ._share import PrimitiveShare
     from .engine import Engine
     from .model_form import HostFunction, ModelForm
 
@@ -70,11 +71,13 @@ class Executable:
     bound : mutable mapping of int to Tensor, optional
         Tensors of constants by the identity of their content, from other forms and for others: a content is then
         fingerprinted once.
+    name : str, default="model"
+        Of the model, for messages.
 
     Attributes
     ----------
-    arena_nbytes, constants_nbytes : int
-        Memory of one run at a time, and of the constants. Unit: bytes.
+    arena_nbytes, constants_nbytes, programs_nbytes : int
+        Memory of one run at a time, of the constants, and of the compiled programs. Unit: bytes.
     partitions : tuple of Partition
         In the order in which they run.
     precomputed : tuple of str
@@ -84,6 +87,9 @@ class Executable:
     ------
     UnsupportedError
         An op without a backend has no host function either.
+    OutOfMemoryError
+        The engine's budget can never hold all three at once, whatever it reclaims; nothing is kept.
+        `smallest_limit` is the least limit that would do.
 
     Notes
     -----
@@ -91,7 +97,13 @@ class Executable:
     number of threads, each with an arena of its own. Cost of `run`: about a microsecond a partition beyond the work.
     """
 
-    def __init__(self, form: ModelForm, engine: Engine, bound: MutableMapping[int, Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        form: ModelForm,
+        engine: Engine,
+        bound: MutableMapping[int, Tensor] | None = None,
+        name: str = "model",
+    ) -> None:
         self._form = form
         self._engine = engine
         self.precomputed = form.precomputed
@@ -105,8 +117,6 @@ class Executable:
             for tensor_id, value in form.constants.items()
             if tensor_id in self._tensors
         }
-        for step in self._steps:
-            self._prepare(step)
         held = {id(value): getattr(value, "nbytes", 0) for value in form.constants.values()}
         self.constants_nbytes = sum(held.values())
         self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
@@ -115,8 +125,44 @@ class Executable:
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
         self._passing = {*form.inputs.values(), *written}
         self._offsets, self.arena_nbytes = self._plan()
-        self._arenas = ArenaPool(engine.resource, self.arena_nbytes, alignment=ALIGNMENT)
-        self._frames: dict[int, list[_Frame]] = {}
+        self._frames: dict[int, _Frame] = {}  # by address: who leases an arena has its frame for himself
+        self._shares: list[PrimitiveShare] = []
+        self._is_closed = False
+        self._charge(name)
+        self._arenas = ArenaPool(
+            engine.source, self.arena_nbytes, alignment=ALIGNMENT, budget=engine.budget, name=f"arena of {name}"
+        )
+        engine.budget.keep_room_for(self)
+        for step in self._steps:
+            self._prepare(step)
+
+    def _charge(self, name: str) -> None:
+        """Charge the budget for programs and constants, once it is known that the arena will fit beside them."""
+        primitives = {step.compiled.primitive: None for step in self._steps if step.compiled is not None}
+        used = [primitive for primitive in primitives if primitive is not None]
+        weights = list(self._form.constants.values())
+        budget, users = self._engine.budget, self._engine.primitives
+        self.programs_nbytes = sum(primitive.nbytes for primitive in used)
+        missing = sum(map(users.missing_nbytes, used)) + self._engine.constants.missing_nbytes(weights)
+        budget.check(missing + self.arena_nbytes, holder=name)
+        self._engine.constants.hold(weights, holder=f"weights of {name}")
+        try:
+            for primitive in used:
+                self._shares.append(users.acquire(primitive, reserves=False))
+        except BaseException:
+            self._uncharge()
+            raise
+
+    @property
+    def demand(self) -> int:
+        """Memory for the arena that the next run needs and that is not there, which constants leave free."""
+        return 0 if self._is_closed or self._arenas.stats().arenas else self.arena_nbytes
+
+    def _uncharge(self) -> None:
+        shares, self._shares = self._shares, []
+        for share in shares:
+            share.leave(False)
+        self._engine.constants.release(self._form.constants.values())
 
     def _compile(self, partition: Partition) -> _Step:
         inputs = [self._tensors[port.id] for port in partition.input_ports]
@@ -124,7 +170,7 @@ class Executable:
         ids = tuple(t.id for t in inputs), tuple(t.id for t in outputs)
         label = partition.ops[0].name
         if partition.is_supported:
-            compiled = partition.compile(inputs, outputs, self._engine, scratch="shared", weights="scoped")
+            compiled = partition.compile(inputs, outputs, self._engine, scratch="caller", weights="scoped")
             return _Step(compiled, None, label, *ids)
         function = self._form.host_functions.get(partition.ops[0].id)
         if function is None:
@@ -164,8 +210,8 @@ class Executable:
 
     @property
     def peak_nbytes(self) -> int:
-        """Memory of one run at a time: the arena, the constants, and their forms that are cached. Unit: bytes."""
-        return self.arena_nbytes + self.constants_nbytes + self.cached_nbytes
+        """What one run takes of the budget: arena, constants, their forms that are cached, programs. Unit: bytes."""
+        return self.arena_nbytes + self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
 
     def _plan(self) -> tuple[dict[Any, int], int]:
         """Offsets in the arena of tensors, and of scratch memories by ``~step``, and the size of the arena."""
@@ -228,8 +274,12 @@ class Executable:
 
     def close(self) -> None:
         """Give all memory back. No run may be going on. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._frames.clear()
         self._arenas.close()
+        self._uncharge()
         for step in self._steps:
             if step.compiled is not None:
                 step.compiled.close()
@@ -247,8 +297,7 @@ class Executable:
             A host function failed.
         """
         with self._arenas.lease() as lease:
-            idle = self._frames.get(lease.address)
-            frame = idle.pop() if idle else self._make_frame(lease.address)
+            frame = self._frames.get(lease.address) or self._keep_frame(lease.address)
             if self._uses_blas:
                 blas_threads.enter()  # once around all partitions: theirs only count then
             try:
@@ -260,9 +309,6 @@ class Executable:
                 if self._uses_blas:
                     blas_threads.leave()
                 self._unbind(frame)
-                if len(self._frames) > _MAX_FRAMES:
-                    self._frames.clear()
-                self._frames.setdefault(lease.address, []).append(frame)
 
     def _bind(self, frame: _Frame, inputs: Mapping[str, Any]) -> None:
         for name, tensor_id in self._form.inputs.items():
@@ -291,6 +337,13 @@ class Executable:
             results[name] = value if tensor_id in fresh else copy(value)
             fresh.discard(tensor_id)
         return results
+
+    def _keep_frame(self, address: int) -> _Frame:
+        """A new frame, found again when the arena is leased again."""
+        if len(self._frames) > _MAX_FRAMES:
+            self._frames.clear()
+        frame = self._frames[address] = self._make_frame(address)
+        return frame
 
     def _make_frame(self, address: int) -> _Frame:
         frame = _Frame()
@@ -322,7 +375,8 @@ class Executable:
         if ~number in self._offsets:
             described = LogicalTensor(0, DataType.U8, (step.compiled.scratchpad_nbytes,))
             scratch = Tensor.at(described, self._engine, address + self._offsets[~number])
-        ins, outs = ([tensors[i] for i in ids] for ids in (step.inputs, step.outputs))
+        # tuples, which `execute` takes as they are
+        ins, outs = (tuple([tensors[i] for i in ids]) for ids in (step.inputs, step.outputs))
         return partial(step.compiled.execute, self._stream, ins, outs, scratchpad=scratch)
 
 

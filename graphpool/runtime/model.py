@@ -39,9 +39,9 @@ class ModelStats:
         Runs that ended; lookups of a specialised form that found one, or had to make one; forms given up.
     forms : int
         Specialised forms kept now.
-    arena_nbytes, constants_nbytes, cached_nbytes : int
-        Memory of all their arenas now, of their constants, and of the forms of these that the constant tensor cache
-        keeps, shared ones counted once. Unit: bytes.
+    arena_nbytes, constants_nbytes, cached_nbytes, programs_nbytes : int
+        Memory of all their arenas now, of their constants, of the forms of these that the constant tensor cache keeps,
+        shared ones counted once, and of their compiled programs. Unit: bytes.
     """
 
     runs: int
@@ -52,6 +52,7 @@ class ModelStats:
     arena_nbytes: int
     constants_nbytes: int
     cached_nbytes: int
+    programs_nbytes: int
 
 
 @dataclass
@@ -152,7 +153,8 @@ class Model:
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
             An input is missing or unknown, or does not fit; the message names it. Nothing was run.
         OutOfMemoryError
-            There is no memory for the temporaries; nothing was run.
+            The engine's budget cannot hold constants, programs and arena at once; nothing was run. Where that can
+            never be, `smallest_limit` is the least limit that would do.
         StateError
             The model is closed.
         BackendError
@@ -207,7 +209,7 @@ class Model:
     def _make(self, key: Any, arrays: Mapping[str, Any]) -> _Entry:
         shapes = dict(zip(arrays, key[0], strict=True))
         form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})
-        entry = _Entry(Executable(form, self.engine, self._bound), form, users=1)
+        entry = _Entry(Executable(form, self.engine, self._bound, self.name), form, users=1)
         with self._lock:
             self._misses += 1
             entry.is_retired = self._is_closed
@@ -284,9 +286,11 @@ class Model:
         return stand_in
 
     def predict_peak(self, shapes: Mapping[str, Any] | None = None) -> int:
-        """Memory of one run at a time: arena, scratch included, constants, and their forms that are cached.
+        """What one run at a time takes of the engine's budget.
 
-        Inputs and outputs are the caller's.
+        That is the arena, scratch included, the constants and their forms that are cached, and the compiled programs;
+        inputs and outputs are the caller's. A ``memory_limit`` of so many bytes will do, and so will one without the
+        cached forms: kernels for plain layouts run then.
 
         Parameters
         ----------
@@ -302,6 +306,8 @@ class Model:
         ------
         InvalidArgumentError, InvalidShapeError
             A shape is missing or does not fit.
+        OutOfMemoryError
+            It is more than the engine's limit.
         """
         return self.specialise(shapes).peak_nbytes
 
@@ -330,7 +336,8 @@ class Model:
         cached: dict[Any, int] = {}
         for entry in entries:
             cached |= entry.executable.cached_constants()
-        return ModelStats(*counts, len(entries), arenas, sum(constants.values()), sum(cached.values()))
+        programs = sum(entry.executable.programs_nbytes for entry in entries)
+        return ModelStats(*counts, len(entries), arenas, sum(constants.values()), sum(cached.values()), programs)
 
     # ---- life
 
@@ -359,6 +366,16 @@ class Model:
         if self._owns_engine and not was_closed:
             self.engine.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles without what was compiled: it is compiled anew, or found in the caches, at the first run.
+
+        With protocol 5 and a ``buffer_callback`` the weights stay out of band. What is loaded has an engine of its own,
+        which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
+        """
+        self._check_open()
+        options = (self._deciding, self._capacity, self._owns_engine, self.name)
+        return _restore, (self.inputs, self.outputs, self._specialise, self.engine, *options)
+
     def __enter__(self) -> Model:
         return self
 
@@ -376,3 +393,19 @@ class Model:
         )
         state = ", closed" if self._is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
+
+
+def _restore(
+    inputs: tuple[ModelPort, ...],
+    outputs: tuple[ModelPort, ...],
+    specialise: Callable[[Mapping[str, Any], Mapping[str, np.ndarray[Any, Any]]], ModelForm],
+    engine: Engine,
+    deciding: tuple[str, ...],
+    capacity: int,
+    owns_engine: bool,
+    name: str,
+) -> Model:
+    """A model from its pickle."""
+    return Model(
+        inputs, outputs, specialise, engine, deciding=deciding, capacity=capacity, owns_engine=owns_engine, name=name
+    )

@@ -1,28 +1,26 @@
-"""What the primitive cache keeps: a program that knows no ids, and the managers of its scratch memory.
+"""What the primitive cache keeps: a program that knows no ids, used by any number of partitions on any engine.
 
-The idea of the seed "primitive memory caching" in one sentence: a Primitive owns a MemoryManagerCached, the LRU cache
-owns the Primitive, and eviction closes it. Compiling a partition reserves a pool with the manager; closing the compiled
-partition returns it to the free list, where the next user of the cached primitive finds it, so that a primitive which
-is used again allocates nothing.
+The idea of the seed "primitive memory caching" in one sentence: a Primitive owns a MemoryManagerCached (one for each
+engine, in its `PrimitiveShare`), the LRU cache owns the Primitive, and eviction closes it. Compiling a partition
+reserves a pool with the manager; closing the compiled partition returns it to the free list, where the next user of the
+cached primitive finds it, so that a primitive which is used again allocates nothing.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
-from graphpool.memory import MemoryManagerCached, OffsetLifetimeManager
+from graphpool.cache import compiled_partition_cache, primitive_cache
 
 from ..memory._fork import Locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Hashable, Sequence
 
-    from ..memory import ArenaPool
     from ._program import Program
     from .constant_part import ConstantPart
-    from .engine import Engine
+    from .engine_primitives import EnginePrimitives
 
 __all__ = ["Primitive"]
 
@@ -48,12 +46,14 @@ class Primitive(Locked):
     Attributes
     ----------
     nbytes : int
-        Memory of the parameter blocks; scratch memory is the engine's. Unit: bytes.
+        Memory of the program: parameter blocks, steps, literals; scratch memory is the engine's. Unit: bytes.
+    is_evicted : bool
+        Whether no cache keeps it: then it goes with its last user.
 
     Notes
     -----
-    Ownership: owns the program and, for each engine, a `MemoryManagerCached`. Threads: immutable but for the managers,
-    which are guarded; safe. Source: seed "primitive memory caching".
+    Ownership: owns the program; engines own the shares. Threads: immutable but for who uses it; safe.
+    Source: seed "primitive memory caching".
     """
 
     def __init__(
@@ -72,81 +72,55 @@ class Primitive(Locked):
         self.step_ops = tuple(step_ops)
         self.inplace_ports = tuple(inplace_ports)
         self.constant_parts = tuple(constant_parts)
-        programs = (program, *(part.program for part in self.constant_parts))
-        self.nbytes = sum(call.params.nbytes for each in programs for call in each.calls)
-        self._managers: WeakKeyDictionary[Engine, MemoryManagerCached] = WeakKeyDictionary()
-        self._users = 0
-        self._is_evicted = False
+        self.nbytes = program.nbytes + sum(part.program.nbytes for part in self.constant_parts)
+        self.is_evicted = False
+        self._owners: WeakSet[EnginePrimitives] = WeakSet()
+        self._forms: list[Hashable] = []
 
     @property
     def users(self) -> int:
-        """Compiled partitions that use it now."""
-        return self._users
+        """Compiled partitions and models that use it now, on all engines."""
+        return sum(share.users for owner in self._all_owners() if (share := owner.share_of(self)))
 
-    def acquire(self, engine: Engine) -> ArenaPool:
-        """Note one more user and reserve a pool for it; the arenas of the engine.
-
-        Raises
-        ------
-        OutOfMemoryError
-            The engine has no memory for another pool; nothing is changed.
-        """
+    def add_owner(self, owner: EnginePrimitives) -> None:
+        """Remember an engine that has a share, to tell it of the eviction."""
         with self._lock:
-            manager = self._managers.get(engine)
-            if manager is None:
-                manager = self._managers[engine] = self._make_manager(engine)
-            manager.reserve_pools(engine.resource)
-            self._users += 1
-            return manager.pool_manager.pool.arenas
+            self._owners.add(owner)
 
-    def _make_manager(self, engine: Engine) -> MemoryManagerCached:
-        lifetimes = OffsetLifetimeManager()
-        lifetimes.register_group("program")
-        lifetimes.start_lifetime("arena")
-        lifetimes.end_lifetime("arena", self.program.arena_nbytes, 64)
-        manager = MemoryManagerCached(lifetimes)
-        engine.attach(manager)
-        return manager
-
-    def release(self, engine: Engine, *, keep: bool) -> None:
-        """Note that a user has ended and return its pool.
-
-        Parameters
-        ----------
-        engine : Engine
-        keep : bool
-            Whether the pool stays for the next user; False frees all memory that nobody uses.
-        """
+    def add_form(self, key: Hashable) -> None:
+        """Remember an entry of the compiled-partition cache that refers to it and leaves with it."""
         with self._lock:
-            self._users -= 1
-            manager = self._managers.get(engine)
-            if manager is not None and not engine.is_closed:
-                manager.unreserve_pools()
-            if self._users == 0 and (self._is_evicted or not keep):
-                self._close_managers()
+            self._forms.append(key)
+            is_evicted = self.is_evicted
+        if is_evicted:
+            compiled_partition_cache().remove(key)
+
+    def _all_owners(self) -> list[EnginePrimitives]:
+        with self._lock:
+            return list(self._owners)
 
     def evict(self) -> None:
-        """Leave the cache: free all memory now, or when the last user ends."""
+        """Leave the cache, with all entries that refer to it: free all memory now, or when the last user ends."""
         with self._lock:
-            self._is_evicted = True
-            if self._users == 0:
-                self._close_managers()
+            self.is_evicted = True
+            forms, self._forms = self._forms, []
+        for key in forms:
+            compiled_partition_cache().remove(key)
+        for owner in self._all_owners():
+            owner.evict(self)
 
-    def _close_managers(self) -> None:
-        managers, self._managers = dict(self._managers), WeakKeyDictionary()
-        for manager in managers.values():
-            manager.close()
-
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # a primitive that no cache keeps goes with its last user; when the process ends, its memory goes anyway
-        if not is_finalizing():
-            self._close_managers()
+    def drop_if_unused(self) -> None:
+        """Leave the cache if no engine has a share any more."""
+        if not any(owner.share_of(self) for owner in self._all_owners()):
+            primitive_cache().remove(self.key)
 
     def stats(self) -> dict[str, Any]:
-        """Users, and the statistics of the arenas on each engine."""
-        with self._lock:
-            arenas = {repr(engine): m.pool_manager.pool.arenas.stats() for engine, m in self._managers.items()}
-            return {"users": self._users, "arenas": arenas}
+        """Users, and the statistics of the arenas on each engine that uses or keeps it."""
+        shares = [share for owner in self._all_owners() if (share := owner.share_of(self))]
+        return {
+            "users": sum(share.users for share in shares),
+            "arenas": [share.arenas.stats() for share in shares if share.arenas is not None],
+        }
 
     def __repr__(self) -> str:
-        return f"Primitive({self.program!r}, {self._users} users)"
+        return f"Primitive({self.program!r}, {self.users} users)"

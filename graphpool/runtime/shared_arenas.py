@@ -8,6 +8,7 @@ from ..memory import ArenaPool
 from ..memory._fork import Locked
 
 if TYPE_CHECKING:
+    from ..memory import Budget
     from ..typing import MemoryResource
 
 __all__ = ["SharedArenas"]
@@ -20,33 +21,35 @@ class SharedArenas(Locked):
     ----------
     resource : MemoryResource
         Source of the memory; nothing is taken before an arena is leased.
+    budget : Budget
+        Charged for the arenas.
 
     Notes
     -----
     Ownership: the arenas; leased ones of a size that was outgrown are freed when they are released. Threads: safe.
     """
 
-    def __init__(self, resource: MemoryResource) -> None:
+    def __init__(self, resource: MemoryResource, budget: Budget) -> None:
         super().__init__()
         self._resource = resource
-        self._pool = ArenaPool(resource, 0)
+        self._budget = budget
+        self._pool = self._make(0)
         self._is_closed = False
+
+    def _make(self, nbytes: int) -> ArenaPool:
+        return ArenaPool(self._resource, nbytes, budget=self._budget, name="arenas shared by partitions")
 
     def require(self, nbytes: int) -> None:
         """Make arenas of at least `nbytes` from now on."""
         with self._lock:
             if nbytes > self._pool.nbytes and not self._is_closed:
-                outgrown, self._pool = self._pool, ArenaPool(self._resource, nbytes)
+                outgrown, self._pool = self._pool, self._make(nbytes)
                 outgrown.close()
 
     def current(self) -> ArenaPool:
         """The arenas of the present size."""
         with self._lock:
             return self._pool
-
-    def trim(self) -> int:
-        """Free the idle arenas; returns their bytes."""
-        return self.current().trim()
 
     def close(self) -> None:
         """Free the arenas, leased ones when they are released. Idempotent."""

@@ -15,7 +15,9 @@ from graphpool.memory import (
     HostResource,
     LimitingResource,
     LoggingResource,
+    SnapshotResource,
     StatisticsResource,
+    TracedResource,
     TrackingResource,
 )
 
@@ -50,6 +52,8 @@ RESOURCES = {
     "limiting": lambda host: LimitingResource(host, "1GiB"),
     "statistics": StatisticsResource,
     "tracking": TrackingResource,
+    "traced": lambda host: TracedResource(host, 7),
+    "snapshot": SnapshotResource,
     "logging": lambda host: LoggingResource(host, io.StringIO()),
     "failure_callback": lambda host: FailureCallbackResource(host, lambda nbytes: False),
     "stack": stack,

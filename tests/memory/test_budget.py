@@ -65,6 +65,7 @@ def test_a_refusal_is_a_report():
         "limit": 100,
         "resource": "budget (asked by weights)",
         "smallest_limit": 110,
+        "holdings": {"arenas": 0, "compiled entries": 0, "constants": 0, "tensors": 70},
     }
     assert (budget.in_use, budget.stats().refusals) == (70, 1)
 

@@ -221,29 +221,42 @@ def test_predicted_peak_is_what_the_counters_say(matmul, engine, stream, arrays)
     assert engine.stats().current_nbytes == 0
 
 
-def test_memory_limit_is_an_error_at_compilation():
+@pytest.mark.parametrize("scratch", ["primitive", "shared", "none"])
+def test_the_smallest_limit_that_is_named_will_do_and_no_smaller_one(scratch, arrays):
+    """A partition that cannot fit is refused before it runs, and nothing is kept of it."""
+    partition = gp.Partition.from_op(gp.Op(0, "MatMul", [lt(0), lt(1, (16, 8))], [lt(2, (4, 8))]))
+    ports = [lt(0), lt(1, (16, 8))], [lt(2, (4, 8))]
     with gp.Engine(threads=1, memory_limit=1024) as engine:
-        partition = gp.Partition.from_op(gp.Op(0, "MatMul", [lt(0), lt(1, (16, 8))], [lt(2, (4, 8))]))
         with pytest.raises(gp.OutOfMemoryError) as caught:
-            partition.compile([lt(0), lt(1, (16, 8))], [lt(2, (4, 8))], engine)
-        assert caught.value.limit == 1024
-        assert engine.stats().current_nbytes == 0
-        with gp.Engine(threads=1, memory_limit=caught.value.smallest_limit) as larger:
-            partition.compile([lt(0), lt(1, (16, 8))], [lt(2, (4, 8))], larger).close()
+            partition.compile(*ports, engine, scratch=scratch)
+        assert (caught.value.limit, caught.value.in_use) == (1024, 0)
+        assert engine.budget.in_use == engine.stats().current_nbytes == 0
+    enough = caught.value.smallest_limit
+    with gp.Engine(threads=1, memory_limit=enough) as engine, partition.compile(*ports, engine, scratch=scratch) as c:
+        out = gp.Tensor(lt(2, (4, 8)), engine, np.empty((4, 8), np.float32))
+        c.execute(gp.Stream(engine), bind(c, engine, arrays), [out])
+        np.testing.assert_allclose(out.numpy(), arrays[0] @ arrays[1], rtol=1e-5, atol=1e-5)
+        assert engine.budget.peak == enough == c.scratchpad_nbytes + c.primitive.nbytes
+    with gp.Engine(threads=1, memory_limit=enough - 1) as engine, pytest.raises(gp.OutOfMemoryError):
+        partition.compile(*ports, engine, scratch=scratch)
 
 
-@pytest.mark.parametrize("scratch", ["shared", "none"])
-def test_memory_limit_is_an_error_before_running(scratch, arrays):
-    with gp.Engine(threads=1, memory_limit=1024) as engine:
-        partition = gp.Partition.from_op(gp.Op(0, "MatMul", [lt(0), lt(1, (16, 8))], [lt(2, (4, 8))]))
-        with partition.compile([lt(0), lt(1, (16, 8))], [lt(2, (4, 8))], engine, scratch=scratch) as compiled:
-            out = np.full((4, 8), 5, np.float32)
-            tensors = bind(compiled, engine, arrays)
-            with pytest.raises(gp.OutOfMemoryError) as caught:
-                compiled.execute(gp.Stream(engine), tensors, [gp.Tensor(lt(2, (4, 8)), engine, out)])
-            assert caught.value.limit == 1024
-            assert caught.value.requested == compiled.scratchpad_nbytes
-            assert (out == 5).all()
+def test_whoever_brings_the_memory_is_not_charged(arrays):
+    partition = gp.Partition.from_op(gp.Op(0, "MatMul", [lt(0), lt(1, (16, 8))], [lt(2, (4, 8))]))
+    with (
+        gp.Engine(threads=1, memory_limit=0) as engine,
+        partition.compile([lt(0), lt(1, (16, 8))], [lt(2, (4, 8))], engine, scratch="caller") as compiled,
+    ):
+        out = gp.Tensor(lt(2, (4, 8)), engine, np.full((4, 8), 5, np.float32))
+        tensors = bind(compiled, engine, arrays)
+        with pytest.raises(gp.InvalidArgumentError, match=r"scratchpad; accepted: .* aligned to 64; it was compiled"):
+            compiled.execute(gp.Stream(engine), tensors, [out])
+        assert (out.numpy() == 5).all()
+        raw = np.zeros(compiled.scratchpad_nbytes + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        compiled.execute(gp.Stream(engine), tensors, [out], scratchpad=raw[start:])
+        np.testing.assert_allclose(out.numpy(), arrays[0] @ arrays[1], rtol=1e-5, atol=1e-5)
+        assert engine.budget.peak == 0
 
 
 def test_eight_threads_on_one_compiled_partition(matmul, engine, arrays):

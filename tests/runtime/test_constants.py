@@ -143,7 +143,7 @@ def test_a_partition_compiled_again_after_the_cache_was_disabled(engine, cache):
 def test_an_engine_without_memory_for_the_form_runs_the_plain_kernel(cache):
     w = weights()
     with gp.Engine() as plenty, Job(plenty) as job:
-        room = job.compiled.scratchpad_nbytes + M * N * 4
+        room = job.compiled.scratchpad_nbytes + job.compiled.primitive.nbytes + M * N * 4
     with gp.Engine(memory_limit=room) as engine, Job(engine) as job:
         job.check(job.tensor(w), w)
         assert len(cache) == 0

@@ -140,7 +140,7 @@ def test_scratch_none_allocates_at_every_run(engine):
 
 
 def test_scratch_is_checked(engine):
-    with pytest.raises(gp.InvalidArgumentError, match="scratch; accepted: primitive, shared, none; got: 'pool'"):
+    with pytest.raises(gp.InvalidArgumentError, match="accepted: primitive, shared, none, caller; got: 'pool'"):
         matmul(engine, scratch="pool")
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...cache import primitive_cache
+from ...cache import compiled_partition_cache, primitive_cache
 from ...graph.completion import complete_shapes
 from ...runtime._compiled import CompiledPartition
+from ...runtime._template import Template
 from ...runtime.primitive import Primitive
 from ...typing import LayoutType
 from .emit import lower_group
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from .layouts import Panels
 
 __all__ = ["CpuBackend"]
+
+_MOST_TEMPLATES = 256
+"""Compilations of one form, with other ids or on other engines, that are found again without a look-up."""
 
 
 class CpuBackend:
@@ -60,23 +66,68 @@ class CpuBackend:
         scratch: str = "primitive",
         weights: str = "cached",
     ) -> CompiledPartition:
-        """The cached primitive for this structure, lowered, planned and linked if need be; see `Partition.compile`."""
-        inputs = [_settle(tensor, panels_wanted(partition.ops, tensor)) for tensor in inputs]
-        outputs = [_settle(tensor) for tensor in outputs]
+        """The cached form for this structure, settled and compiled if need be; see `Partition.compile`."""
         key = structural_key(partition, inputs, outputs, engine)
-        cache = primitive_cache()
-        made: list[Primitive] = []
-
-        def produce() -> Primitive:
-            made.append(make_primitive(key, partition.ops, inputs, outputs, engine.threads))
-            return made[0]
-
-        primitive = cache.get_or_create(key, produce)
-        if made:
-            cache.recharge(key, primitive.nbytes)
-        return CompiledPartition(
-            partition, inputs, outputs, engine, primitive=primitive, scratch=scratch, weights=weights
+        cache = compiled_partition_cache()
+        form: _Form = cache.get_or_create(key, lambda: _make_form(partition, inputs, outputs, engine))
+        if not form.templates:
+            cache.recharge(key, form.primitive.nbytes)
+            form.primitive.add_form(key)
+        labelled = form.label(inputs, outputs)
+        compiled = CompiledPartition(
+            partition, *labelled, engine, primitive=form.primitive, scratch=scratch, weights=weights
         )
+        form_node, primitive_node = cache.node(key), primitive_cache().node(form.primitive.key)
+        if form_node is not None and primitive_node is not None:
+            compiled.template = Template(compiled, form_node, primitive_node)
+            form.templates.append(compiled.template)
+        return compiled
+
+
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """What the compiled-partition cache keeps: a primitive and its ports with everything settled.
+
+    Their ids are those of the partition that was compiled first; `templates` knows the partitions that share the form.
+    """
+
+    primitive: Primitive
+    inputs: Sequence[LogicalTensor]
+    outputs: Sequence[LogicalTensor]
+    templates: deque[Template] = field(default_factory=lambda: deque(maxlen=_MOST_TEMPLATES))
+
+    def label(
+        self, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]
+    ) -> tuple[list[LogicalTensor], list[LogicalTensor]]:
+        """The ports with the ids and properties of those given, which are in the same order."""
+        return _label(self.inputs, inputs), _label(self.outputs, outputs)
+
+
+def _label(settled: Sequence[LogicalTensor], given: Sequence[LogicalTensor]) -> list[LogicalTensor]:
+    return [
+        own if own.has_same_content_type(found) else found.replace(id=own.id, property=own.property.value)
+        for found, own in zip(settled, given, strict=True)
+    ]
+
+
+def _make_form(
+    partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], engine: Any
+) -> _Form:
+    """Complete shapes, settle layouts, and take the primitive from its cache or make it."""
+    inputs = [_settle(tensor, panels_wanted(partition.ops, tensor)) for tensor in inputs]
+    outputs = [_settle(tensor) for tensor in partition.complete(inputs, outputs)]
+    key = structural_key(partition, inputs, outputs, engine)
+    cache = primitive_cache()
+    made: list[Primitive] = []
+
+    def produce() -> Primitive:
+        made.append(make_primitive(key, partition.ops, inputs, outputs, engine.threads))
+        return made[0]
+
+    primitive: Primitive = cache.get_or_create(key, produce)
+    if made and not cache.recharge(key, primitive.nbytes):
+        primitive.evict()
+    return _Form(primitive, inputs, outputs)
 
 
 def make_primitive(

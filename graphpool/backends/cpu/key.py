@@ -19,29 +19,20 @@ __all__ = ["structural_key"]
 def structural_key(
     partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], engine: Any
 ) -> Hashable:
-    """Equal for partitions that compile to the same program; compared in full by the cache.
+    """Equal for partitions that compile to the same program; compared in full by the caches.
 
-    Tensors are numbered in the order in which the ops name them, so that layers of one network, and graphs that were
-    numbered differently, share. The engine's kind, device, context and threads, the instruction set and the float mode
-    belong to the key.
+    It consists of the partition's `Structure`, float mode included, of the number, shape and layout of each port in the
+    caller's order, of the engine's kind, device, context and threads, and of the instruction set. Both caches use it:
+    that of compiled partitions with the ports as they are given, that of primitives with all layouts settled.
 
     Notes
     -----
-    Cost: linear in ops and ports; about a microsecond an op.
+    Cost: a microsecond a port; the structure is computed once for each partition.
     """
-    numbers: dict[int, int] = {}
-    ops = tuple(
-        (
-            op.kind,
-            tuple(op.attrs.items()),
-            tuple((numbers.setdefault(t.id, len(numbers)), t.dtype) for t in op.inputs),
-            tuple((numbers.setdefault(t.id, len(numbers)), t.dtype) for t in op.outputs),
-        )
-        for op in partition.ops
-    )
-    ports = tuple(tuple((numbers[t.id], *_content(t)) for t in side) for side in (inputs, outputs))
+    structure = partition.structure
+    ports = tuple(tuple((structure.numbers[t.id], *_content(t)) for t in side) for side in (inputs, outputs))
     device = (engine.kind, engine.index, engine.context, engine.threads)
-    return "cpu", device, tuple(_dispatch.isas()), partition.fpmath, ops, ports
+    return "cpu", device, tuple(_dispatch.isas()), structure, ports
 
 
 def _content(tensor: LogicalTensor) -> tuple[Any, ...]:

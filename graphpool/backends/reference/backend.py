@@ -66,6 +66,7 @@ class ReferenceBackend:
         weights: str = "cached",
     ) -> CompiledPartition:
         """A partition that evaluates its ops one after another on arrays; see `Partition.compile`."""
+        outputs = partition.complete(inputs, outputs)
         for tensor in (*inputs, *outputs):
             if tensor.layout is LayoutType.OPAQUE:
                 raise UnsupportedError(

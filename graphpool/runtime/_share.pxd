@@ -1,0 +1,16 @@
+from libc.stdint cimport int64_t
+
+from graphpool.memory._arena cimport ArenaPool
+
+
+cdef class PrimitiveShare:
+    cdef readonly object primitive
+    cdef readonly object manager
+    cdef readonly object owner
+    cdef readonly ArenaPool arenas
+    cdef readonly double idle_since
+    cdef object __weakref__
+    cdef int64_t count      # users, or ENDED
+    # Count a user, whose pool is reserved if it wants one; False where that takes more than a few atomic steps.
+    cdef bint enter_warm(self, bint reserves) noexcept nogil
+    cpdef int leave(self, bint reserved) except -1

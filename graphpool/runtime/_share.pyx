@@ -1,0 +1,95 @@
+"""What one engine has of a primitive: its users there, and the pool that they reserve."""
+
+from libc.stdint cimport int64_t
+
+from graphpool.memory._atomic cimport gp_add, gp_cas, gp_load
+from graphpool.memory._gate cimport clock_ns
+
+from graphpool.memory import MemoryManagerCached, OffsetLifetimeManager
+
+cdef int64_t ENDED = -1
+
+
+cdef class PrimitiveShare:
+    """The users of a primitive on one engine, and its `MemoryManagerCached` there.
+
+    Parameters
+    ----------
+    primitive : Primitive
+    owner : EnginePrimitives
+        Whose budget is charged for the primitive as long as the share lasts.
+
+    Attributes
+    ----------
+    users : int
+        Compiled partitions and models that use it now.
+    manager : MemoryManagerCached
+    arenas : ArenaPool or None
+        None until a user has reserved one.
+    idle_since : float
+        Monotonic time at which the last user left. Unit: seconds.
+
+    Notes
+    -----
+    Ownership: the manager. Threads: safe. A user enters by one atomic step unless the share has ended, and it ends only
+    while it has no users, so that whoever entered may use the arenas until it leaves.
+    Source: seed "primitive memory caching".
+    """
+
+    def __init__(self, primitive, owner):
+        self.primitive = primitive
+        self.owner = owner
+        lifetimes = OffsetLifetimeManager()
+        lifetimes.register_group("program")
+        lifetimes.start_lifetime("arena")
+        lifetimes.end_lifetime("arena", primitive.program.arena_nbytes, 64)
+        self.manager = MemoryManagerCached(lifetimes, budget=owner.budget)
+        self.idle_since = clock_ns() * 1e-9
+
+    @property
+    def users(self):
+        return max(gp_load(&self.count), 0)
+
+    cdef bint enter_warm(self, bint reserves) noexcept nogil:
+        cdef int64_t users = gp_load(&self.count)
+        while users != ENDED and not gp_cas(&self.count, users, users + 1):
+            users = gp_load(&self.count)
+        if users == ENDED:
+            return False
+        if reserves and not (self.arenas is not None and self.arenas.reserve_warm()):
+            gp_add(&self.count, -1)
+            return False
+        return True
+
+    def enter(self, bint reserves):
+        """Count a user and, if it wants one, reserve a pool for it; False if the share has ended.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The engine has no memory for another pool; no user is counted.
+        """
+        if self.enter_warm(reserves):
+            return True
+        if not reserves or not self.enter_warm(False):
+            return False
+        try:
+            self.manager.reserve_pools(self.owner.source)
+            self.arenas = self.manager.pool_manager.pool.arenas
+        except BaseException:
+            gp_add(&self.count, -1)
+            raise
+        return True
+
+    cpdef int leave(self, bint reserved) except -1:
+        """One user less, and its reservation; the owner ends the share if the primitive has left the cache."""
+        if reserved:
+            self.arenas.unreserve_one()     # of a closed pool nothing is reserved any more
+        self.idle_since = clock_ns() * 1e-9
+        if gp_add(&self.count, -1) == 0 and self.primitive.is_evicted:
+            self.owner.end(self)
+        return 0
+
+    def try_end(self):
+        """Let nobody enter from now on, if nobody is in; True for the caller that brought this about."""
+        return bool(gp_cas(&self.count, 0, ENDED))

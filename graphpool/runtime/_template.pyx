@@ -1,0 +1,46 @@
+"""Template: compiles again what the compiled-partition cache knows, without a look-up."""
+
+from graphpool.cache._recency cimport Node
+
+from ._compiled cimport CompiledPartition
+from ._share cimport PrimitiveShare
+
+
+cdef class Template:
+    """Makes compiled partitions like one that was made, as long as the caches keep what it was made of.
+
+    Parameters
+    ----------
+    compiled : CompiledPartition
+        What to make; only what is immutable of it is kept.
+    form, primitive : Node
+        Of the compiled-partition cache and of the primitive cache; both count each compilation as a use.
+
+    Notes
+    -----
+    Ownership: shared by the cache's entry, which holds it, and partitions, which refer to it weakly. Threads: safe.
+    Cost: about a quarter of a microsecond for a compiled partition, one atomic step for its pool included.
+    """
+
+    cdef CompiledPartition pattern
+    cdef PrimitiveShare share
+    cdef Node form
+    cdef Node primitive
+    cdef object __weakref__
+
+    def __init__(self, CompiledPartition compiled not None, Node form not None, Node primitive not None):
+        self.share = compiled.share
+        self.pattern = compiled.copy(None)
+        self.pattern.closed = True
+        self.form, self.primitive = form, primitive
+
+    def __call__(self, engine):
+        """Another compiled partition for the engine of the first, or None where that takes a look-up or memory."""
+        cdef bint reserves = self.pattern.arenas is not None
+        if engine.is_closed or (self.share is not None and not self.share.enter_warm(reserves)):
+            return None
+        cdef CompiledPartition compiled = self.pattern.copy(engine)
+        if self.form.touch() and self.primitive.touch():
+            return compiled
+        compiled.close()
+        return None

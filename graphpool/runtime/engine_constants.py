@@ -1,0 +1,124 @@
+"""The constants that one engine's budget is charged for: weights of models, and those in the constant tensor cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphpool.cache import constant_tensor_cache
+from graphpool.memory import CONSTANTS, CONSTANTS_TRACE_DOMAIN, LimitingResource, TracedResource
+from graphpool.memory._fork import Locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from graphpool.cache import ConstantTensorCache
+    from graphpool.memory import Budget
+    from graphpool.typing import MemoryResource
+
+__all__ = ["EngineConstants"]
+
+
+class EngineConstants(Locked):
+    """Weights that models hold, each charged once however many of them hold it; cached constants, evicted at need.
+
+    Parameters
+    ----------
+    kind : str
+    index : int
+        Device whose constant tensor cache is meant.
+    source : MemoryResource
+    budget : Budget
+
+    Attributes
+    ----------
+    resource : MemoryResource
+        For constants in the cache, which are a luxury: it gives what is free, and nobody has to give memory back.
+
+    Notes
+    -----
+    Ownership: keeps the weights that are held. Threads: safe.
+    """
+
+    def __init__(self, kind: str, index: int, source: MemoryResource, budget: Budget) -> None:
+        super().__init__()
+        self._device = kind, index
+        self.resource = LimitingResource(TracedResource(source, CONSTANTS_TRACE_DOMAIN), budget, takes_spare=True)
+        self._budget = budget
+        self._weights: dict[int, tuple[Any, int]] = {}  # address of the object -> the object, which lives on; holders
+        budget.register(self, stage=CONSTANTS)
+
+    def hold(self, weights: Iterable[Any], *, holder: str) -> None:
+        """Charge the budget for arrays, but for those that are held already.
+
+        Raises
+        ------
+        OutOfMemoryError
+            They do not fit; nothing is held.
+        """
+        distinct = {id(weight): weight for weight in weights}
+        with self._lock:
+            nbytes = self._missing(distinct)
+            for key, weight in distinct.items():
+                self._weights[key] = (weight, self._weights.get(key, (weight, 0))[1] + 1)
+        try:
+            self._budget.charge(nbytes, holder=holder)
+        except BaseException:
+            self._forget(distinct)
+            raise
+
+    def missing_nbytes(self, weights: Iterable[Any]) -> int:
+        """What `hold` would charge now. Unit: bytes."""
+        with self._lock:
+            return self._missing({id(weight): weight for weight in weights})
+
+    def _missing(self, distinct: dict[int, Any]) -> int:
+        return sum(_nbytes_of(weight) for key, weight in distinct.items() if key not in self._weights)
+
+    def release(self, weights: Iterable[Any]) -> None:
+        """Take back one `hold` of the same arrays."""
+        self._budget.uncharge(self._forget({id(weight): weight for weight in weights}))
+
+    def _forget(self, distinct: dict[int, Any]) -> int:
+        """One holder less of each; the bytes of those that nobody holds any more."""
+        freed = 0
+        with self._lock:
+            for key, weight in distinct.items():
+                holders = self._weights[key][1] - 1
+                if holders:
+                    self._weights[key] = (weight, holders)
+                else:
+                    del self._weights[key]
+                    freed += _nbytes_of(weight)
+        return freed
+
+    # ---- for the budget
+
+    @property
+    def _cache(self) -> ConstantTensorCache:
+        return constant_tensor_cache(*self._device)
+
+    def reclaim(self, nbytes: int) -> int:
+        """Evict cached constants of this engine, in the order of the cache's policy; returns the bytes freed."""
+        return self._cache.reclaim(nbytes, resource=self.resource)
+
+    @property
+    def held(self) -> int:
+        """Bytes charged for weights and for cached constants. Unit: bytes."""
+        with self._lock:
+            weights = sum(_nbytes_of(weight) for weight, _ in self._weights.values())
+        return weights + self._cache.nbytes_of(self.resource)
+
+    @property
+    def reclaimable(self) -> int:
+        """Bytes of cached constants that nobody is using. Unit: bytes."""
+        return self._cache.nbytes_of(self.resource, idle=True)
+
+    # ---- life
+
+    def close(self) -> None:
+        """Evict the cached constants whose memory comes from the engine; those in use live until their users end."""
+        self._cache.remove_all_of(self.resource)
+
+
+def _nbytes_of(weight: Any) -> int:
+    return int(getattr(weight, "nbytes", 0))

@@ -1,0 +1,147 @@
+"""The primitives that one engine uses or keeps for the next user, and what its budget is charged for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphpool.errors import StateError, explain
+from graphpool.memory import IDLE_PRIMITIVES
+from graphpool.memory._fork import Locked
+
+from ._share import PrimitiveShare
+
+if TYPE_CHECKING:
+    from graphpool.memory import ArenaPool, Budget
+    from graphpool.typing import MemoryResource
+
+    from .primitive import Primitive
+
+__all__ = ["EnginePrimitives"]
+
+
+class EnginePrimitives(Locked):
+    """One share for each primitive in use or idle on an engine.
+
+    Parameters
+    ----------
+    source : MemoryResource
+        Of arenas, whose pools charge the budget themselves.
+    budget : Budget
+        Charged for a primitive, once, from its first use until it is evicted; under pressure it gets idle ones back.
+
+    Notes
+    -----
+    Ownership: the shares. Threads: safe; memory is asked for and given back outside every lock.
+    """
+
+    def __init__(self, source: MemoryResource, budget: Budget) -> None:
+        super().__init__()
+        self.source = source
+        self.budget = budget
+        self._shares: dict[Primitive, PrimitiveShare] = {}
+        self._is_closed = False
+        budget.register(self, stage=IDLE_PRIMITIVES)
+
+    def acquire(self, primitive: Primitive, *, reserves: bool) -> PrimitiveShare:
+        """A share with one user more, whose pool is reserved if it wants one; end it with `PrimitiveShare.leave`.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The budget has no room for the primitive, or for another arena.
+        StateError
+            The engine is closed.
+        """
+        while True:
+            share = self._shares.get(primitive) or self._open(primitive)
+            if share.enter(reserves):
+                return share
+
+    def missing_nbytes(self, primitive: Primitive) -> int:
+        """What another user of the primitive adds to what is charged, arenas apart. Unit: bytes."""
+        return 0 if primitive in self._shares else primitive.nbytes
+
+    def _open(self, primitive: Primitive) -> PrimitiveShare:
+        self.budget.charge(primitive.nbytes, holder=repr(primitive))
+        share = PrimitiveShare(primitive, self)
+        with self._lock:
+            kept = share if self._is_closed else self._shares.setdefault(primitive, share)
+            is_closed = self._is_closed
+        if kept is not share or is_closed:
+            self.budget.uncharge(primitive.nbytes)
+        if is_closed:
+            raise StateError(explain("the engine is closed", hint="create another engine"))
+        primitive.add_owner(self)
+        return kept
+
+    def end(self, share: PrimitiveShare) -> int:
+        """Give back what a share without users holds; returns the bytes that the budget was uncharged."""
+        if not share.try_end():
+            return 0
+        with self._lock:
+            is_held = self._shares.pop(share.primitive, None) is share
+        before = self.budget.in_use
+        share.manager.close()
+        if is_held:
+            self.budget.uncharge(share.primitive.nbytes)
+        return max(before - self.budget.in_use, 0)
+
+    def evict(self, primitive: Primitive) -> None:
+        """The primitive has left the cache: end its share now, or when its last user leaves."""
+        share = self._shares.get(primitive)
+        if share is not None:
+            self.end(share)
+
+    # ---- for the budget
+
+    def _all(self) -> list[PrimitiveShare]:
+        """The shares, the longest idle first."""
+        with self._lock:
+            return sorted(self._shares.values(), key=lambda share: share.idle_since)
+
+    def reclaim(self, nbytes: int) -> int:
+        """Evict primitives without users, then free idle reserved arenas, until `nbytes` are freed."""
+        freed = 0
+        for share in self._all():
+            if freed >= nbytes:
+                return freed
+            if share.users == 0:
+                freed += self.end(share)
+                share.primitive.drop_if_unused()
+        for share in self._all():
+            if freed < nbytes and share.arenas is not None:
+                freed += share.arenas.reclaim(nbytes - freed, takes_reserved=True)
+        return freed
+
+    @property
+    def held(self) -> int:
+        """Bytes charged for primitives; their arenas are charged by their pools. Unit: bytes."""
+        return sum(share.primitive.nbytes for share in self._all())
+
+    @property
+    def reclaimable(self) -> int:
+        """What `reclaim` would free beyond what the pools themselves would. Unit: bytes."""
+        shares = self._all()
+        idle = sum(share.primitive.nbytes for share in shares if share.users == 0)
+        return idle + sum(_idle_reserved(share.arenas) for share in shares if share.arenas is not None)
+
+    def share_of(self, primitive: Primitive) -> PrimitiveShare | None:
+        """The share of a primitive, or None where the engine has none."""
+        return self._shares.get(primitive)
+
+    # ---- life
+
+    def close(self) -> None:
+        """Give everything back; leased arenas when they are released. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            shares = list(self._shares.values())
+            self._shares.clear()
+        for share in shares:
+            share.manager.close()
+            self.budget.uncharge(share.primitive.nbytes)
+
+
+def _idle_reserved(arenas: ArenaPool) -> int:
+    """Bytes of idle arenas that are reserved, which a pool gives back only if told so."""
+    return arenas.stats().free * arenas.nbytes - arenas.reclaimable
