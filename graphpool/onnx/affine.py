@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from onnx import helper
 
+from graphpool.runtime.constant_part import is_mapped
+
 from .inline import names_read
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["fold_affine"]
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
+_MOST_COPIED = 2**18
+"""Weights beyond this size stay in a mapped file, whose pages go once they are packed: a scaled copy would stay.
+Arithmetic behind them costs little, since their layers have few elements for each weight. Unit: bytes."""
 _KEEPS_RANK = frozenset({
     "AveragePool", "BatchNormalization", "Clip", "Concat", "Dropout", "Elu", "GlobalAveragePool", "GlobalMaxPool",
     "HardSigmoid", "HardSwish", "LRN", "LeakyRelu", "MaxPool", "PRelu", "Relu", "Sigmoid", "Swish", "Tanh", "Transpose",
@@ -149,6 +154,8 @@ class _Folder:
         """A convolution with weights times a and bias times a plus c; `axis` of the weights is the output channel."""
         known = self._known([name for name in producer.input[1:] if name])
         if known is None or not _fits(known[0].shape[axis], factor, shift):
+            return None
+        if known[0].nbytes > _MOST_COPIED and is_mapped(known[0]):
             return None
         weights, channels = known[0], known[0].shape[axis]
         bias = known[1].astype(np.float64) if len(known) > 1 else np.zeros(channels)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ._program import Program
     from ._tensor import Tensor
 
-__all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "identity_of"]
+__all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "identity_of", "is_mapped"]
 
 fingerprints = FingerprintMemo()
 """Names of contents by tensor version, of the whole process."""
@@ -115,11 +115,8 @@ def drop_pages(array: Any) -> None:
 
     Other arrays, and files mapped for writing, whose pages may hold what the file does not, are left alone.
     """
-    base = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    base = base.obj if isinstance(base, memoryview) else base
-    if not isinstance(base, mmap.mmap) or not array.flags.c_contiguous:
+    base = _mapping_of(array)
+    if base is None or not array.flags.c_contiguous:
         return
     with memoryview(base) as view:
         if not view.readonly:
@@ -129,6 +126,19 @@ def drop_pages(array: Any) -> None:
     last = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if first < last:
         base.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def is_mapped(array: Any) -> bool:
+    """Whether the array lies in a mapped file."""
+    return _mapping_of(array) is not None
+
+
+def _mapping_of(array: Any) -> mmap.mmap | None:
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    base = base.obj if isinstance(base, memoryview) else base
+    return base if isinstance(base, mmap.mmap) else None
 
 
 def content_of(tensor: Tensor) -> Any:

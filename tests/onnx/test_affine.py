@@ -83,6 +83,17 @@ def test_weights_that_two_convolutions_share_are_not_changed():
     assert check_against_evaluator(model, {"x": X}) == 0
 
 
+def test_large_weights_stay_in_their_file(tmp_path):
+    constants = {key: np.resize(value, 256).astype("float32") for key, value in STATISTICS.items()}
+    x = random_array((1, 256, 3, 3))
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), NORM]
+    model = make_model(nodes, {"x": x}, ["y"], constants | {"w": random_array((256, 256, 3, 3), seed=5)})
+    assert kinds(model) == ["Conv"]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert [node.op_type for node in rewrite(read_model(path))[0]] == ["Conv", "BatchNormalization"]
+
+
 def test_training_stays():
     nodes = [helper.make_node("BatchNormalization", ["x", *STATISTICS], ["y", "m", "v"], training_mode=1)]
     model = make_model(nodes, {"x": X}, ["y", "m", "v"], STATISTICS)
