@@ -2,8 +2,8 @@
 
     python -m bench.bench_growth [shapes] [weights] [--json]
 
-Each row is a process of its own, whose resident size is read before and after. Other libraries on the same work: ORT
-grew 82 MiB over 200 shapes and OpenVINO 87; oneDNN grew 796 MB over 200 weights of 4 MB, its cache at 64 MB.
+Each row is a process of its own, whose resident size is read before and after. Other libraries on the same work:
+onnxruntime grew 82 MiB over 200 shapes, OpenVINO 87; oneDNN grew 796 MB over 200 weights of 4 MB with 64 MB of cache.
 """
 
 import argparse

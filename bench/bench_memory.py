@@ -106,7 +106,8 @@ def print_counts(name, zoo, runs=20):
         print(
             json.dumps(
                 {
-                    "partitions": len(calls),
+                    "kernel_partitions": len(calls),
+                    "numpy_partitions": len(executable._steps) - len(calls),
                     "execute_allocations": executed / runs,
                     "run_allocations": ran / runs,
                     "outputs": outputs,
@@ -117,12 +118,13 @@ def print_counts(name, zoo, runs=20):
 
 
 def warm_calls(executable, inputs):
-    """The executions of a model's partitions, on an arena and outputs that stay bound."""
+    """The executions of a model's partitions that kernels run, on an arena and outputs that stay bound."""
     lease = executable._arenas.lease()
     frame = executable._make_frame(lease.address)
     executable._bind(frame, inputs)
     warm_calls.kept = lease, frame
-    return [call for call in frame.calls if getattr(call.func, "__name__", "") == "execute"]
+    executions = [call for call in frame.calls if getattr(call.func, "__name__", "") == "execute"]
+    return [call for call in executions if call.func.__self__.primitive is not None]
 
 
 # ---- peak

@@ -72,9 +72,9 @@ cdef class CompiledPartition:
     Notes
     -----
     Ownership: a user of its primitive until it is closed; tensors are the caller's. Pickles with its engine, by
-    description: what is loaded has an engine of its own, which it shares with all that was pickled together. Threads: immutable; any number of
-    threads may execute it at once. Cost of `execute`: about a fifth of a microsecond beyond the kernels, without
-    allocation or lock when warm.
+    description: what is loaded has an engine of its own, which it shares with all that was pickled together.
+    Threads: immutable; any number of threads may execute it at once. Cost of `execute`: about a fifth of a microsecond
+    beyond the kernels, without allocation or lock when warm.
     Source: seeds "graph programming model" (Compiled Partition) and "primitive memory caching".
     """
 

@@ -96,16 +96,16 @@ def test_a_compiled_partition(tmp_path, kind):
 
 def test_what_is_loaded_attaches_to_the_caches():
     x, y = gp.LogicalTensor(0, "f32", (4, 4)), gp.LogicalTensor(1, "f32", (4, 4))
-    relu = gp.Partition.from_op(gp.Op(0, "ReLU", [x], [y]))
-    with gp.Engine(threads=1) as engine, relu.compile([x], [y], engine) as compiled:
-        data = pickle.dumps([compiled, compiled.partition, engine])
+    original = gp.Partition.from_op(gp.Op(0, "ReLU", [x], [y]))
+    with gp.Engine(threads=1) as engine, original.compile([x], [y], engine) as compiled:
+        data = pickle.dumps([compiled, original, engine])
         before = compiled_partition_cache().stats()
         copy, partition, other = pickle.loads(data)
         assert copy.primitive is compiled.primitive
         assert compiled_partition_cache().stats().hits == before.hits + 1
         assert copy.partition is partition
-        assert partition.id != compiled.partition.id
-        assert partition.structure == compiled.partition.structure
+        assert partition.id != original.id
+        assert partition.structure == original.structure
         assert copy.engine is other is not engine
         copy.close()
         other.close()
