@@ -272,9 +272,12 @@ cdef class Tensor:
                 explain(f"tensor {self.lt_id} has no data yet", hint="execute a compiled partition that writes it")
             )
 
-    def __dealloc__(self):
-        if self.resource is not None and self.data != NULL:
-            self.resource.deallocate(<uintptr_t>self.data, self.nbytes, 64)
+    def __del__(self):
+        # a finaliser: __dealloc__ may come when the collector has taken the resource apart, in a cycle with its engine
+        cdef void *data = self.data
+        self.data = NULL
+        if self.resource is not None and data != NULL:
+            self.resource.deallocate(<uintptr_t>data, self.nbytes, 64)
 
     def __reduce__(self):
         raise TypeError("a Tensor is bound to memory and does not pickle; pickle tensor.numpy() instead")
