@@ -168,12 +168,13 @@ def _change_shapes(ops: list[_Op], tensors: dict[int, _Tensor], knobs: Knobs) ->
 
 def _batched(ops: list[_Op], tensors: dict[int, _Tensor]) -> list[int]:
     """Inputs of the graph that have its batch for a first dimension: neither constants nor parameters of an op."""
-    first = [tensors[number].shape for op in ops for number in op.inputs[:1] if number in _graph_inputs(ops)]
-    batch = next((shape[0] for shape in first if shape), None)
-    candidates = [number for number in _graph_inputs(ops) if tensors[number].property != "constant"]
+    inputs = _graph_inputs(ops)
+    shapes = {number: tensors[number].shape or () for number in inputs}
+    first = next((shapes[n] for op in ops for n in op.inputs[:1] if n in inputs and shapes[n]), ())
     return [
-        number for number in candidates
-        if (tensors[number].shape or ())[:1] == (batch,) and not _is_parameter(number, ops, tensors)
+        number for number, shape in shapes.items()
+        if shape[:1] == first[:1] != () and (len(shape) > 1 or len(first) == 1)
+        and tensors[number].property != "constant" and not _is_parameter(number, ops, tensors)
     ]  # fmt: skip
 
 

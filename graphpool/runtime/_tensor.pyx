@@ -273,9 +273,11 @@ cdef class Tensor:
             )
 
     def __del__(self):
-        # not at deallocation: when a cycle is collected, the resource may have been taken apart by then
-        if self.resource is not None and self.data != NULL:
-            self.resource.deallocate(<uintptr_t>self.data, self.nbytes, 64)
+        # a finaliser: __dealloc__ may come when the collector has taken the resource apart, in a cycle with its engine
+        cdef void *data = self.data
+        self.data = NULL
+        if self.resource is not None and data != NULL:
+            self.resource.deallocate(<uintptr_t>data, self.nbytes, 64)
 
     def __reduce__(self):
         raise TypeError("a Tensor is bound to memory and does not pickle; pickle tensor.numpy() instead")

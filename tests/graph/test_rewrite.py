@@ -94,16 +94,17 @@ def test_batch_and_properties(case):
 
 def test_batch_leaves_parameters_alone(tmp_path):
     graph = gp.Graph()
-    shapes = [(4, 3, 5, 5), (4, 3, 1, 1), None, (4,), None, (4, 4, 5, 5), None]
+    shapes = [(4, 3, 5, 5), (4, 3, 1, 1), None, (4,), None, (4, 4, 5, 5), None, (1,), None]
     t = [gp.LogicalTensor(n, "f32", shape) for n, shape in enumerate(shapes)]
     own = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1], "data_format": "NCX"}
     graph.add_op(gp.Op(0, "Convolution", t[:2], [t[2]], weights_format="OIX", **own))
     graph.add_op(gp.Op(1, "BiasAdd", [t[2], t[3]], [t[4]], data_format="NCX"))
     graph.add_op(gp.Op(2, "Add", [t[4], t[5]], [t[6]]))
+    graph.add_op(gp.Op(3, "Multiply", [t[6], t[7]], [t[8]]))
     graph.to_json(tmp_path / "a.json")
     built = build(tmp_path / "a.json", {"mb": "7"})
-    assert [built.tensors[n].shape for n in (0, 1, 3, 5, 6)] == [
-        (7, 3, 5, 5), (4, 3, 1, 1), (4,), (7, 4, 5, 5), (7, 4, 5, 5),
+    assert [built.tensors[n].shape for n in (0, 1, 3, 5, 6, 7)] == [
+        (7, 3, 5, 5), (4, 3, 1, 1), (4,), (7, 4, 5, 5), (7, 4, 5, 5), (1,),
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import warnings
 import weakref
 
 import ml_dtypes
@@ -188,3 +189,28 @@ def test_closed_engine_and_pickle(engine):
         gp.Tensor(lt(), other)
     with pytest.raises(TypeError, match=r"pickle tensor.numpy\(\) instead"):
         pickle.dumps(gp.Tensor(lt(), engine))
+
+
+def test_gives_its_memory_back_when_it_goes_in_a_cycle_with_its_engine():
+    class Freed:
+        """A resource that counts what it has out."""
+
+        out = 0
+
+        def allocate(self, nbytes, alignment=64, stream=None):
+            Freed.out += 1
+            return resource.allocate(nbytes, alignment, stream)
+
+        def deallocate(self, address, nbytes, alignment=64, stream=None):
+            Freed.out -= 1
+            resource.deallocate(address, nbytes, alignment, stream)
+
+    resource = gp.memory.HostResource()
+    engine = gp.Engine(threads=1, allocator=Freed())
+    cycle = [engine, *(gp.Tensor(lt(), engine) for _ in range(3))]
+    cycle.append(cycle)
+    del engine, cycle
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of the engine, which nobody has closed
+        gc.collect()
+    assert Freed.out == 0
