@@ -43,6 +43,13 @@ SETUP = (
 )
 
 
+PLUGIN = """\
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("emulated", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+"""
+
+
 def run(*command: str, cwd: Path = ROOT, **environment: str) -> None:
     """Run a command; stop with its status if it fails."""
     result = subprocess.run(command, cwd=cwd, env=os.environ | environment, check=False)
@@ -122,7 +129,9 @@ def main() -> None:
     fetch_wheels()
     copy_source()
     build()
-    arguments = sys.argv[1:] or ["tests/_kernels", "-q", "-x", "-p", "no:cacheprovider"]
+    (SITE / "emulated_machine.py").write_text(PLUGIN)
+    arguments = sys.argv[1:] or ["tests/_kernels", "-q", "-p", "no:cacheprovider"]
+    arguments += ["-p", "emulated_machine", "--hypothesis-profile=emulated"]
     interpreter = str(SYSTEM / "usr" / "bin" / PYTHON)
     run("qemu-aarch64", "-L", str(SYSTEM), interpreter, "-m", "pytest", *arguments, cwd=SOURCE, PYTHONPATH=str(SITE))
 
