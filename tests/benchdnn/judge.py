@@ -102,8 +102,9 @@ def compare(actual: np.ndarray, expected: np.ndarray, dtype: DataType, bound: Bo
     if dtype is DataType.BOOLEAN or (dtype not in EPSILON and not (bound.relative or bound.of_largest)):
         wrong = np.count_nonzero(actual != expected)
         return f"{wrong} of {actual.size} elements differ" if wrong else None
-    largest = max((np.max(np.abs(e), where=np.isfinite(e), initial=0.0) for _, _, e in _chunks(actual, expected, dtype)),
-                  default=0.0)  # fmt: skip
+    largest = 0.0
+    for _, _, e in _chunks(actual, expected, dtype):
+        largest = max(largest, float(np.max(np.abs(e), where=np.isfinite(e), initial=0.0)))
     wrong, worst, error, size = 0, (-1.0, ""), 0.0, 0.0
     for start, a, e in _chunks(actual, expected, dtype):
         if np.array_equal(a, e):
