@@ -6,7 +6,7 @@ Where values are summed that were not exact any more, cancellation makes the bou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,9 @@ FLOOR = 2e-5
 
 MATCHING_NORM = 3e-3
 FEW = 1024
+
+CHUNK = 1 << 22
+"""Elements that are compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +96,51 @@ def _grown(op: gp.Op, before: Sequence[Bound], is_computed: bool) -> tuple[float
 
 
 def compare(actual: np.ndarray, expected: np.ndarray, dtype: DataType, bound: Bound) -> str | None:
-    """What is wrong with a result; None when nothing is."""
+    """What is wrong with a result; None when nothing is. Memory: a few times `CHUNK` elements in float64."""
     if actual.shape != expected.shape:
         return f"shape {actual.shape} instead of {expected.shape}"
     if dtype is DataType.BOOLEAN or (dtype not in EPSILON and not (bound.relative or bound.of_largest)):
         wrong = np.count_nonzero(actual != expected)
         return f"{wrong} of {actual.size} elements differ" if wrong else None
-    if actual.tobytes() == expected.tobytes():
+    largest = 0.0
+    for _, _, e in _chunks(actual, expected, dtype):
+        largest = max(largest, float(np.max(np.abs(e), where=np.isfinite(e), initial=0.0)))
+    wrong, worst, error, size = 0, (-1.0, ""), 0.0, 0.0
+    for start, a, e in _chunks(actual, expected, dtype):
+        if np.array_equal(a, e):
+            size += float(np.square(e, where=np.isfinite(e), out=np.zeros_like(e)).sum())
+            continue
+        fine, excess = _judge(a, e, dtype, bound, largest)
+        finite = np.isfinite(e)
+        error += float(np.square(a[finite] - e[finite]).sum()) if np.array_equal(np.isfinite(a), finite) else np.inf
+        size += float(np.square(e[finite]).sum())
+        wrong += fine.size - np.count_nonzero(fine)
+        at = int(np.argmax(excess))
+        if excess[at] > worst[0]:
+            where = tuple(map(int, np.unravel_index(start + at, expected.shape)))
+            worst = float(excess[at]), f"worst at {where}: {a[at]!r} instead of {e[at]!r}"
+    norm = np.sqrt(error / size if size else error)
+    if not wrong or (wrong <= actual.size // FEW and norm <= MATCHING_NORM):
         return None
-    a, e = actual.astype(np.float64), expected.astype(np.float64)
-    if dtype is DataType.F16:  # a value next to the largest one may overflow on one side only
-        a, e = (np.clip(x, -(2.0**16), 2.0**16) for x in (a, e))
+    return f"{wrong} of {actual.size} elements differ, {worst[1]}"
+
+
+def _chunks(actual: np.ndarray, expected: np.ndarray, dtype: DataType) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Where a chunk begins, and its content on both sides in float64."""
+    flat = actual.reshape(-1), expected.reshape(-1)
+    for start in range(0, actual.size, CHUNK):
+        a, e = (array[start : start + CHUNK].astype(np.float64) for array in flat)
+        if dtype is DataType.F16:  # a value next to the largest one may overflow on one side only
+            a, e = (np.clip(x, -(2.0**16), 2.0**16) for x in (a, e))
+        yield start, a, e
+
+
+def _judge(
+    a: np.ndarray, e: np.ndarray, dtype: DataType, bound: Bound, largest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which elements are within the bound, and by how much the others are outside."""
     step = 1.0 if dtype not in EPSILON else 0.0
     finite = np.isfinite(e)
-    largest = np.max(np.abs(e), where=finite, initial=0.0)
     with np.errstate(invalid="ignore"):
         error = np.abs(a - e)
         room = np.maximum(bound.relative * np.abs(e), bound.of_largest * largest) + step
@@ -115,19 +149,5 @@ def compare(actual: np.ndarray, expected: np.ndarray, dtype: DataType, bound: Bo
         if bound.absolute:
             room = np.maximum(room, max(bound.absolute, EPSILON.get(dtype, 0.0)))
         fine = (a == e) | (np.isnan(a) & np.isnan(e)) | (finite & (error <= room))
-    wrong = fine.size - np.count_nonzero(fine)
-    if not wrong or (wrong <= fine.size // FEW and _norm(a, e, finite) <= MATCHING_NORM):
-        return None
-    with np.errstate(invalid="ignore"):
         excess = np.where(fine, -1.0, np.nan_to_num(error - room, nan=np.inf, posinf=np.inf))
-    worst = np.unravel_index(np.argmax(excess), e.shape)
-    where = tuple(map(int, worst))
-    return f"{wrong} of {fine.size} elements differ, worst at {where}: {a[worst]!r} instead of {e[worst]!r}"
-
-
-def _norm(a: np.ndarray, e: np.ndarray, finite: np.ndarray) -> float:
-    """Euclidean norm of the error relative to that of the reference."""
-    if not np.array_equal(np.isfinite(a), finite):
-        return np.inf
-    difference, size = np.linalg.norm(a[finite] - e[finite]), np.linalg.norm(e[finite])
-    return float(difference / size) if size else float(difference)
+    return fine, excess

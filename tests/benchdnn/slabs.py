@@ -20,7 +20,7 @@ FREE = WINDOWS | {
     "TypeCast", "Reorder", "Quantize", "Dequantize", "End", "Select", "GreaterEqual", "Add", "Subtract", "Multiply",
     "Divide", "Maximum", "Minimum", "MatMul", "BiasAdd", "BatchNormInference", "Abs", "Exp", "Tanh", "ReLU", "GELU",
     "Sigmoid", "HardSwish", "Log", "Mish", "Round", "Sqrt", "Square", "Clamp", "Elu", "LeakyReLU", "HardSigmoid",
-    "SoftPlus",
+    "SoftPlus", "GroupNorm",
 }  # fmt: skip
 """Kinds that work on each index of the first axis by itself, operands without that axis aside."""
 
@@ -74,6 +74,8 @@ def _is_parallel(op: gp.Op) -> bool:
     ndim = len(op.inputs[0].shape)
     if op.kind in ONE_AXIS:
         return op.attrs["axis"] % ndim != 0
+    if op.kind in ("LayerNorm", "RMSNorm"):
+        return op.attrs["begin_norm_axis"] % ndim != 0
     if op.kind == "ReduceSum":
         return all(axis % ndim for axis in op.attrs["axes"]) and bool(op.attrs["axes"])
     if op.kind in ("Quantize", "Dequantize"):

@@ -44,14 +44,14 @@ def _by_channel(vector: Array | None, src: Array, channel: int) -> Array | None:
     return None if vector is None else along_axis(vector, src.ndim, channel)
 
 
-@reference("BatchNormInference")
+@reference("BatchNormInference", channelwise=True)
 def _batch_norm_inference(attrs: Attrs, src: Array, gamma: Array, beta: Array, center: Array, variance: Array) -> Array:
     channel = channel_axis(src.ndim, attrs["data_format"])
     scale, shift, middle, spread = (along_axis(v, src.ndim, channel) for v in (gamma, beta, center, variance))
     return np.asarray(scale * (src - middle) / np.sqrt(spread + attrs["epsilon"]) + shift)
 
 
-@reference("BatchNormForwardTraining")
+@reference("BatchNormForwardTraining", channelwise=True)
 def _batch_norm_forward_training(
     attrs: Attrs, src: Array, center: Array, variance: Array, gamma: Array | None = None, beta: Array | None = None
 ) -> tuple[Array, ...]:
@@ -66,7 +66,7 @@ def _batch_norm_forward_training(
     return dst, *running, *batch
 
 
-@reference("BatchNormTrainingBackward")
+@reference("BatchNormTrainingBackward", channelwise=True)
 def _batch_norm_training_backward(
     attrs: Attrs, src: Array, diff_dst: Array, center: Array, variance: Array, gamma: Array | None = None
 ) -> tuple[Array, Array, Array]:

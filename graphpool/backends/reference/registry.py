@@ -16,12 +16,16 @@ from .rounding import round_to, widen
 
 __all__ = ["Array", "Attrs", "OutputSpec", "evaluate", "reference", "registered_kinds"]
 
+BLOCK = 1 << 24
+"""Elements of a source from which on a kind with independent channels is evaluated block by block: 128 MiB widened."""
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Attrs: TypeAlias = Mapping[str, Any]
 Function: TypeAlias = Callable[..., Array | tuple[Array, ...]]
 
 _FUNCTIONS: dict[str, Function] = {}
 _TYPED: set[str] = set()
+_CHANNELWISE: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +48,22 @@ class OutputSpec:
     shape: tuple[int, ...] | None = None
 
 
-def reference(kind: str, *, typed: bool = False) -> Callable[[Function], Function]:
+def reference(kind: str, *, typed: bool = False, channelwise: bool = False) -> Callable[[Function], Function]:
     """Decorator that registers ``function(attrs, *inputs)`` as the meaning of `kind`.
 
     The function gets widened inputs (float64, int64, uint64 or bool) and float attributes that hold float32 values; it
     returns every output that the kind can have, as one array or a tuple, and rounds nothing. A `typed` one, whose
     meaning depends on the types of the outputs, finds the DataType of the first as attribute ``dtype``; a kind with
-    a variable number of outputs finds their number as attribute ``noutputs``.
+    a variable number of outputs finds their number as attribute ``noutputs``. The channels of a `channelwise` one,
+    those of attribute ``data_format``, do not depend on one another; its other arrays are vectors of channels.
     """
 
     def register(function: Function) -> Function:
         _FUNCTIONS[kind] = function
         if typed:
             _TYPED.add(kind)
+        if channelwise:
+            _CHANNELWISE.add(kind)
         return function
 
     return register
@@ -113,12 +120,36 @@ def evaluate(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence
     _check_arity(kind, function, inputs)
     if kind in _TYPED:
         attrs = {**attrs, "dtype": outputs[0].dtype, "noutputs": len(outputs)}
+    if kind in _CHANNELWISE and inputs[0].size > BLOCK:
+        return _evaluate_blocks(kind, inputs, attrs, outputs)
+    return _evaluate_whole(kind, inputs, attrs, outputs)
+
+
+def _evaluate_whole(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence[OutputSpec]) -> list[Array]:
     with np.errstate(all="ignore"):
-        results = _call(kind, function, attrs, inputs)
+        results = _call(kind, _FUNCTIONS[kind], attrs, inputs)
         if len(outputs) > len(results):
             accepted = f"at most {len(results)}"
             raise InvalidOpError(explain(f"too many outputs of {kind}", accepted=accepted, got=len(outputs)), kind=kind)
         return [_finish(kind, port, results[port], spec) for port, spec in enumerate(outputs)]
+
+
+def _evaluate_blocks(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence[OutputSpec]) -> list[Array]:
+    """`evaluate`, some channels at a time, so that what is widened stays small."""
+    ndim = inputs[0].ndim
+    axis = ndim - 1 if attrs["data_format"] == "NXC" else min(1, ndim - 1)
+    count = inputs[0].shape[axis]
+    step = max(1, count * BLOCK // inputs[0].size)
+    parts: list[list[Array]] = []
+    for begin in range(0, count, step):
+        block = slice(begin, begin + step)
+        along = (slice(None),) * axis + (block,)
+        arrays = [array[along] if array.ndim == ndim else array[block] for array in inputs]
+        parts.append(_evaluate_whole(kind, arrays, attrs, [OutputSpec(spec.dtype) for spec in outputs]))
+    joined = [np.concatenate(pieces, axis if pieces[0].ndim == ndim else 0) for pieces in zip(*parts, strict=True)]
+    for port, (result, spec) in enumerate(zip(joined, outputs, strict=True)):
+        _check_shape(kind, port, result, spec)
+    return joined
 
 
 def _check_arity(kind: str, function: Function, inputs: Sequence[Array]) -> None:
@@ -160,7 +191,11 @@ def _finish(kind: str, port: int, result: Array, spec: OutputSpec) -> Array:
     """`result` rounded to the type of `spec`, unless it has that type; its shape checked."""
     result = np.asarray(result)
     rounded = np.array(result, order="C") if result.dtype == spec.dtype.numpy else round_to(result, spec.dtype)
-    if spec.shape is not None and rounded.shape != tuple(spec.shape):
-        what = f"output {port} of {kind} has another shape than declared"
-        raise InvalidShapeError(explain(what, accepted=rounded.shape, got=spec.shape), kind=kind, port=port)
+    _check_shape(kind, port, rounded, spec)
     return rounded
+
+
+def _check_shape(kind: str, port: int, result: Array, spec: OutputSpec) -> None:
+    if spec.shape is not None and result.shape != tuple(spec.shape):
+        what = f"output {port} of {kind} has another shape than declared"
+        raise InvalidShapeError(explain(what, accepted=result.shape, got=spec.shape), kind=kind, port=port)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from graphpool.backends.reference import KINDS, OutputSpec, evaluate
+from graphpool.backends.reference import KINDS, OutputSpec, evaluate, registry
 from graphpool.errors import InvalidOpError, InvalidShapeError, UnsupportedError
 from graphpool.typing import DataType
 from tests.helpers.reference import run_one
@@ -135,3 +135,25 @@ def test_a_narrow_type_gives_the_float64_result_of_the_same_values_rounded(kind,
     assert result.dtype == element.numpy
     gap = np.abs(result.astype(np.float64) - wide)
     assert np.all(gap <= np.abs(wide) * 2.0 ** -{"f32": 24, "f16": 11, "bf16": 8}[dtype] + 2.0**-25)
+
+
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize(
+    ("kind", "vectors", "outputs"),
+    [("BatchNormInference", 4, 1), ("BatchNormForwardTraining", 4, 5), ("BatchNormTrainingBackward", 3, 3)],
+)
+def test_blocks_of_channels_give_what_the_whole_gives(monkeypatch, kind, vectors, outputs, data_format):
+    rng = np.random.default_rng(0)
+    shape = (3, 5, 4, 2) if data_format == "NCX" else (3, 4, 2, 5)
+    images = 1 + (kind == "BatchNormTrainingBackward")
+    arrays = [rng.uniform(0.5, 2, shape).astype(np.float32) for _ in range(images)]
+    arrays += [rng.uniform(0.5, 2, 5).astype(np.float32) for _ in range(vectors)]
+    attrs = {"epsilon": 0.1, "data_format": data_format, "momentum": 0.3}
+    specs = [OutputSpec(DataType.F32)] * outputs
+    whole = evaluate(kind, arrays, attrs, specs)
+    for size in (1, 50, 119):
+        monkeypatch.setattr(registry, "BLOCK", size)
+        for a, b in zip(evaluate(kind, arrays, attrs, specs), whole, strict=True):
+            np.testing.assert_array_equal(a, b)
+    with pytest.raises(InvalidShapeError):
+        evaluate(kind, arrays, attrs, [OutputSpec(DataType.F32, (1, 2))])
