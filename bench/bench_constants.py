@@ -6,8 +6,8 @@
 The bars: a warm constant adds at most 10 ns to an execution; a hit of `get_or_add` takes at most 300 ns from Python;
 with a full cache a product takes at most 1.05 of its time without a cache.
 
-Times are the least processor time of one thread; what is compared runs in turns in one process. "No constant" is the same
-program of one step on weights that the user has put into panels (``layout="any"``, ``Reorder``), which no cache knows.
+Times are the least processor time of one thread; what is compared runs in turns in one process. "No constant" is the
+same program of one step on weights that the user has put into panels (``layout="any"``, ``Reorder``), without a cache.
 """
 
 from __future__ import annotations
