@@ -13,7 +13,8 @@ from ...graph.growth import grow_region
 from ...graph.partitioner import Quotient
 from ...graph.view import GraphView
 from ...typing import DataType
-from .support import ANCHORS, is_elementwise, is_integer
+from .segments import split_region
+from .support import ANCHORS, is_elementwise, register_of, registers_go_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,10 +87,11 @@ def _grow(
 ) -> list[int]:
     """The op and the elementwise regions behind it that keep its shape."""
     shape = shapes[view.ops[number].outputs[0].id]
-    integer = is_integer(view.ops[number])
+    has_anchor = view.ops[number].kind in ANCHORS
+    register = "f32" if has_anchor else register_of(view.ops[number]) or "s64"
 
     def fits(op: Op) -> bool:
-        is_alike = is_elementwise(op) and is_integer(op) is integer
+        is_alike = is_elementwise(op) and registers_go_together(op, register)
         return is_alike and shapes[op.outputs[0].id] == shape and op.inputs[0].dtype not in ROUNDED_BY_STORES
 
     taken = [number]
@@ -97,7 +99,10 @@ def _grow(
     while value not in outputs:
         region = grow_region(view, value, set(taken), free, fits)
         inner = {view.ops[n].outputs[0].id for n in region[:-1]}
-        if not region or inner & outputs or not quotient.merge([*taken, *region]):
+        post_ops = [view.ops[n] for n in (*taken[1:], *region)]
+        if not region or inner & outputs or (has_anchor and len(split_region(post_ops)) > 1):
+            break
+        if not quotient.merge([*taken, *region]):
             break
         taken += region
         value = view.ops[region[-1]].outputs[0].id

@@ -13,6 +13,7 @@ from ..._kernels.move import copy
 from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS
 from ...typing import DataType, LayoutType, dense_strides
 from .layouts import strides_of
+from .support import register_between
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,6 +76,17 @@ class Value:
     def transposed(self, order: Sequence[int]) -> Value:
         """The same memory with its axes in another order."""
         shape, strides = ([axes[k] for k in order] for axes in (self.shape, self.strides))
+        return Value(self.dtype, tuple(shape), tuple(strides), self.buffer, self.offset)
+
+    def unsqueezed(self, axis: int) -> Value:
+        """The same memory with a new axis of size 1."""
+        shape, strides = ((*axes[:axis], one, *axes[axis:]) for axes, one in ((self.shape, 1), (self.strides, 0)))
+        return Value(self.dtype, shape, strides, self.buffer, self.offset)
+
+    def broadcast(self, shape: Sequence[int]) -> Value:
+        """The same memory, read again and again along new dimensions and those of 1."""
+        added = len(shape) - len(self.shape)
+        strides = [0] * added + [0 if d == 1 else s for d, s in zip(self.shape, self.strides, strict=True)]
         return Value(self.dtype, tuple(shape), tuple(strides), self.buffer, self.offset)
 
 
@@ -198,7 +210,7 @@ class Lowering:
             call = copy(source.shape, source.strides, place.strides, source.dtype.bits // 8)
             self.emit(call, [source, place])
             return
-        builder = EltwiseBuilder(source.shape)
+        builder = EltwiseBuilder(source.shape, register=register_between(source.dtype, place.dtype))
         loaded = builder.load(1, source.dtype.value, source.strides)
         builder.store(0, place.dtype.value, place.strides, loaded)
         self.emit(builder.build(), [place, source], is_elementwise=True)
