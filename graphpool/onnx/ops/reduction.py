@@ -40,7 +40,7 @@ def _extreme(kind: str) -> Callable[[NodeView], Value]:
     def convert(n: NodeView) -> Value:
         if n[0].dtype is not DataType.BOOLEAN:
             return _reduce(n, kind, n[0])
-        return n.cast(_reduce(n, kind, n.cast(n[0], DataType.U8)), DataType.BOOLEAN)
+        return n.cast(_reduce(n, kind, n.cast(n[0], DataType.F32)), DataType.BOOLEAN)
 
     return convert
 
