@@ -26,6 +26,7 @@ Function: TypeAlias = Callable[..., Array | tuple[Array, ...]]
 _FUNCTIONS: dict[str, Function] = {}
 _TYPED: set[str] = set()
 _CHANNELWISE: set[str] = set()
+_RAW: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,17 @@ class OutputSpec:
     shape: tuple[int, ...] | None = None
 
 
-def reference(kind: str, *, typed: bool = False, channelwise: bool = False) -> Callable[[Function], Function]:
+def reference(
+    kind: str, *, typed: bool = False, channelwise: bool = False, raw: bool = False
+) -> Callable[[Function], Function]:
     """Decorator that registers ``function(attrs, *inputs)`` as the meaning of `kind`.
 
     The function gets widened inputs (float64, int64, uint64 or bool) and float attributes that hold float32 values; it
     returns every output that the kind can have, as one array or a tuple, and rounds nothing. A `typed` one, whose
     meaning depends on the types of the outputs, finds the DataType of the first as attribute ``dtype``; a kind with
     a variable number of outputs finds their number as attribute ``noutputs``. The channels of a `channelwise` one,
-    those of attribute ``data_format``, do not depend on one another; its other arrays are vectors of channels.
+    those of attribute ``data_format``, do not depend on one another; its other arrays are vectors of channels. A `raw`
+    one, which only moves elements, gets its inputs as they are.
     """
 
     def register(function: Function) -> Function:
@@ -64,6 +68,8 @@ def reference(kind: str, *, typed: bool = False, channelwise: bool = False) -> C
             _TYPED.add(kind)
         if channelwise:
             _CHANNELWISE.add(kind)
+        if raw:
+            _RAW.add(kind)
         return function
 
     return register
@@ -166,7 +172,7 @@ def _check_arity(kind: str, function: Function, inputs: Sequence[Array]) -> None
 def _call(kind: str, function: Function, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
     """All outputs of `kind`, unrounded."""
     try:
-        result = function(dict(_f32_attrs(attrs)), *map(widen, inputs))
+        result = function(dict(_f32_attrs(attrs)), *(inputs if kind in _RAW else map(widen, inputs)))
     except KeyError as error:
         raise InvalidOpError(explain(f"attribute {error} of {kind} is missing"), kind=kind) from error
     except ValueError as error:
