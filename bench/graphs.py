@@ -63,8 +63,8 @@ def random_array(lt: gp.LogicalTensor, rng: np.random.Generator, low: float = -2
     dtype = lt.dtype.numpy
     if lt.dtype is DataType.BOOLEAN:
         return rng.integers(0, 2, lt.shape).astype(bool)
-    if lt.dtype in (DataType.S32, DataType.S64, DataType.S8):
+    if lt.dtype.value[0] == "s":
         return rng.integers(-50, 50, lt.shape).astype(dtype)
-    if lt.dtype is DataType.U8:
+    if lt.dtype.value[0] == "u":
         return rng.integers(0, 100, lt.shape).astype(dtype)
     return np.asarray(rng.uniform(low, high, lt.shape)).astype(dtype)

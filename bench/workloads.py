@@ -274,6 +274,42 @@ def _select(g: GraphBuilder) -> None:
     g.op("Select", mask, g.input((3, 4, 5)), g.input((1,)), dtype="f32")
 
 
+def _compare_and_choose(g: GraphBuilder) -> None:
+    x = g.input((6, 50))
+    inside = g.op(
+        "And",
+        g.op("Less", x, g.input((50,)), dtype="boolean"),
+        g.op("Greater", x, g.input(()), dtype="boolean"),
+    )
+    g.op("Select", inside, x, g.op("Neg", x), dtype="f32")
+
+
+def _indexed(kind: str, src: Any, picked: Any, dtype: str = "f32", updates: Any = None, **attrs: Any):
+    def build(g: GraphBuilder) -> None:
+        x, indices = g.input(src, dtype), g.input(picked, "s64")
+        g.op(kind, x, indices, *([] if updates is None else [g.input(updates, dtype)]), **attrs)
+
+    return build
+
+
+def _one_hot(g: GraphBuilder) -> None:
+    g.op("OneHot", g.input((4, 5), "s32"), g.input((2,)), dtype="f32", depth=60)
+
+
+def _rotary(g: GraphBuilder) -> None:
+    x, cos, sin = g.input((2, 3, 7, 16)), g.input((60, 6)), g.input((60, 6))
+    g.op("RotaryEmbedding", x, cos, sin, g.input((2, 7), "s32"), rotary_embedding_dim=12)
+
+
+def _wide_region(g: GraphBuilder) -> None:
+    """Thirty values that are alive at once."""
+    x = g.op("Abs", g.input((5, 30)))
+    branches = [g.op("Clamp", x, min=-float(k), max=float(k)) for k in range(30)]
+    total = branches[0]
+    for branch in branches[1:]:
+        total = g.op("Add", total, branch)
+
+
 def _batch_norm_training(g: GraphBuilder) -> None:
     mean, variance = g.input((5,)), g.op("Square", g.input((5,)))
     gamma, beta = g.input((5,)), g.input((5,))
@@ -303,7 +339,6 @@ CASES: list[Case] = [
         for kind in ("Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", "SquaredDifference")
         for dtype in ("f32", "bf16", "f16")
     ],
-    Case("GreaterEqual_f32", _binary("GreaterEqual", "f32", (4, 9), (9,), "boolean")),
     Case("Add_scalars", _binary("Add", "f32", (), ())),
     Case("Add_empty", _binary("Add", "f32", (0, 3), (3,))),
     Case("Add_rank_6", _binary("Add", "f32", (2, 1, 3, 1, 2, 4), (5, 1, 2, 2, 1))),
@@ -365,6 +400,56 @@ CASES: list[Case] = [
         for kind in ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
     ],
     Case("ReduceSum_keep", lambda g: g.op("ReduceSum", g.input((3, 40)), axes=[0], keep_dims=True), scale=4),
+    *[
+        Case(f"{kind}_{dtype}", _unary(kind, {}, dtype), bounds={"low": 0.1, "high": 0.9})
+        for kind in ("Acos", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Floor", "Neg", "Sign",
+                     "Sin", "Sinh", "Tan")
+        for dtype in ("f32", "f64", "bf16")
+    ],
+    Case("Acosh_f32", _unary("Acosh", {}, "f32"), bounds={"low": 1.1, "high": 9.0}),
+    *[
+        Case(f"{kind}_{dtype}", _binary(kind, dtype, (4, 1, 33), (5, 1)), scale=4, bounds=POSITIVE)
+        for kind in ("Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", "Mod", "Power")
+        for dtype in ("f64", "s64", "s32", "u8")
+    ],
+    *[
+        Case(f"{kind}_{dtype}", _binary(kind, dtype, (4, 9), (9,), "boolean"))
+        for kind in ("Equal", "Greater", "Less", "LessEqual", "GreaterEqual")
+        for dtype in ("f32", "s64", "f64")
+    ],
+    *[Case(kind, _binary(kind, "boolean", (4, 9), (9,))) for kind in ("And", "Or", "Xor")],
+    *[Case(kind, _binary(kind, "u16", (4, 9), (9,))) for kind in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")],
+    Case("BitShift", lambda g: g.op("BitShift", g.input((50,), "u32"), g.input((), "u32"), direction="RIGHT")),
+    Case("BitwiseNot", lambda g: g.op("BitwiseNot", g.input((50,), "s8"))),
+    Case("Not", lambda g: g.op("Not", g.input((50,), "boolean"))),
+    Case("IsNaN", lambda g: g.op("IsNaN", g.op("Log", g.input((5, 70))), dtype="boolean")),
+    Case("IsInf", lambda g: g.op("IsInf", g.op("Exp", g.input((5, 70))), dtype="boolean"), bounds={"low": 50.0, "high": 150.0}),
+    Case("Compare_and_choose", _compare_and_choose, partitions=3),
+    Case("Wide_region", _wide_region, scale=64),
+    *[Case(f"TypeCast_{a}_{b}", lambda g, a=a, b=b: g.op("TypeCast", g.input((3, 50), a), dtype=b))
+      for a, b in (("f32", "s32"), ("s64", "f32"), ("u8", "f16"), ("f64", "bf16"), ("s64", "s8"), ("f32", "boolean"))],
+    Case("Select_s64", lambda g: g.op("Select", g.input((3, 1), "boolean"), g.input((3, 4), "s64"), g.input((4,), "s64"), dtype="s64")),
+    Case("Expand", lambda g: g.op("Expand", g.input((3, 1, 70)), shape=[2, 1, 5, 1])),
+    Case("Slice", lambda g: g.op("Slice", g.input((3, 40, 9)), starts=[-1, 1], ends=[3, 8], axes=[1, 2], steps=[-2, 1])),
+    Case("Split", lambda g: g.op("Split", g.input((3, 40), "u16"), n=3, axis=1, split=[7, 0, 33])),
+    Case("Tile", lambda g: g.op("Tile", g.input((3, 1, 40), "boolean"), repeats=[2, 3, 2])),
+    *[Case(f"Pad_{mode}", lambda g, mode=mode: g.op("Pad", g.input((2, 9, 10)), pads_begin=[0, 2, 25], pads_end=[0, 1, 3], mode=mode))
+      for mode in ("constant", "reflect", "edge", "wrap")],
+    Case("Trilu", lambda g: g.op("Trilu", g.input((2, 30, 40), "s64"), k=-2, upper=False)),
+    Case("Gather", _indexed("Gather", (60, 33), (7, 5))),
+    Case("GatherElements", _indexed("GatherElements", (50, 9), (70, 8), "u8")),
+    Case("GatherND", _indexed("GatherND", (4, 50, 50, 3), (4, 6, 2), "f64", batch_dims=1)),
+    *[Case(f"ScatterElements_{reduction}", _indexed("ScatterElements", (50, 9), (70, 8), "s32", (70, 8), reduction=reduction))
+      for reduction in ("none", "add", "mul", "max", "min")],
+    Case("ScatterND", _indexed("ScatterND", (50, 50, 3), (6, 2), "f16", (6, 3))),
+    Case("OneHot", _one_hot),
+    Case("RotaryEmbedding", _rotary),
+    *[Case(f"{kind}_{dtype}", lambda g, kind=kind, dtype=dtype: g.op(kind, g.input((3, 40, 5), dtype), dtype="s64", axis=1))
+      for kind in ("ArgMax", "ArgMin") for dtype in ("f32", "s64", "u8", "f64")],
+    *[Case(f"{kind}_{dtype}", lambda g, kind=kind, dtype=dtype: g.op(kind, g.input((3, 40, 5), dtype), axis=1, reverse=True), scale=8, bounds=POSITIVE)
+      for kind in ("CumSum", "CumProd") for dtype in ("f32", "s64", "u8", "f64")],
+    *[Case(f"TopK_{dtype}", lambda g, dtype=dtype: g.op("TopK", g.input((3, 40, 5), dtype), n=2, dtype=[dtype, "s64"], axis=1, k=7))
+      for dtype in ("f32", "s64", "bf16")],
     Case("Attention", _attention, scale=8),
     Case("Attention_causal_grouped", _causal_attention, scale=8),
     Case("Attention_backward", _attention_backward, scale=64, bounds={"low": -1.0, "high": 1.0}),

@@ -26,7 +26,17 @@ from .strides import collapse
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BINARY_OPS", "DTYPES", "INT_DTYPES", "INT_OPS", "TERNARY_OPS", "UNARY_OPS", "EltwiseBuilder", "Value"]
+__all__ = [
+    "BINARY_OPS",
+    "DTYPES",
+    "MAX_ARGS",
+    "N_REGISTERS",
+    "OPS",
+    "TERNARY_OPS",
+    "UNARY_OPS",
+    "EltwiseBuilder",
+    "Value",
+]
 
 TASK_SIZE = 16384
 """Elements of a task (``GP_ELTWISE_TASK``)."""
@@ -41,29 +51,47 @@ _MEMORY = ("load", "store", "acc", "const")
 _UNARY = (
     "abs", "exp", "hard_swish", "log", "mish", "reciprocal", "relu", "round", "sigmoid", "sqrt", "square", "tanh",
     "clamp", "elu", "leaky_relu", "gelu_erf", "gelu_tanh", "hard_sigmoid", "softplus", "pow", "erf", "neg", "floor",
-    "ceil", "rsqrt", "sin", "cos", "sign", "not",
+    "ceil", "rsqrt", "sin", "cos", "sign", "not", "trunc", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
+    "acosh", "atanh", "is_nan", "is_inf", "narrow", "bit_not",
 )  # fmt: skip
 _BINARY = (
     "add", "sub", "mul", "div", "max", "min", "squared_difference", "pow", "prelu", "ge", "gt", "le", "lt", "eq", "ne",
-    "and", "or", "xor",
+    "and", "or", "xor", "mod", "fmod", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right",
 )  # fmt: skip
 _TERNARY = ("select", "fma")
 
 _MEMORY_OPS = {name: code for code, name in enumerate(_MEMORY)}
 UNARY_OPS = {name: code for code, name in enumerate(_UNARY, len(_MEMORY))}
 """f(x; alpha, beta) -> opcode. clamp: [alpha, beta]; elu, leaky_relu: alpha; hard_sigmoid: alpha x + beta, clipped to
-[0, 1]; softplus: log(1 + exp(beta x)) / beta; pow: x ** beta; not: x == 0."""
+[0, 1]; softplus: log(1 + exp(beta x)) / beta; pow: x ** beta; not: x == 0; is_inf: alpha != 0: inf counts, beta != 0:
+-inf counts; narrow: x as a store to the type with code alpha and a load would leave it."""
 BINARY_OPS = {name: code for code, name in enumerate(_BINARY, len(_MEMORY) + len(_UNARY))}
-"""f(x, y) -> opcode. Comparisons and logic give 1 or 0; prelu: x where x >= 0, else x y."""
+"""f(x, y) -> opcode. Comparisons and logic give 1 or 0; prelu: x where x >= 0, else x y; mod: remainder with the sign
+of y, fmod: of x; shift_right keeps the sign."""
 TERNARY_OPS = {name: code for code, name in enumerate(_TERNARY, len(_MEMORY) + len(_UNARY) + len(_BINARY))}
 """f(x, y, z) -> opcode. select: y where x != 0, else z; fma: x y + z."""
 
-DTYPES = frozenset(DTYPE_CODES) - {"s16", "u16", "u32", "u64"}
-"""Element types that a program loads and stores."""
-INT_DTYPES = frozenset({"s8", "u8", "s32", "s64", "boolean"})
-"""Element types of an integer program."""
-INT_OPS = frozenset({"add", "sub", "mul", "max", "min", "ge", "gt", "le", "lt", "eq", "ne", "select"})
-"""Operations of an integer program."""
+_INT_DTYPES = frozenset({"s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "boolean"})
+_BITS = frozenset({"bit_not", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"})
+_LOGIC = frozenset({"max", "min", "ge", "gt", "le", "lt", "eq", "ne", "and", "or", "xor", "not", "sign", "select"})
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod", "fmod", "abs", "neg", "narrow"})
+_REAL = frozenset({
+    "pow", "exp", "log", "reciprocal", "round", "sigmoid", "sqrt", "square", "tanh", "clamp", "erf", "floor", "ceil",
+    "trunc", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "is_nan", "is_inf",
+})  # fmt: skip
+
+DTYPES: dict[str, frozenset[str]] = {
+    "f32": frozenset(DTYPE_CODES), "f64": frozenset(DTYPE_CODES) - {"s4", "u4"}, "s64": _INT_DTYPES, "u64": _INT_DTYPES,
+}  # fmt: skip
+"""Type of the registers -> element types that a program loads and stores."""
+
+OPS: dict[str, frozenset[str]] = {
+    "f32": frozenset({*UNARY_OPS, *BINARY_OPS, *TERNARY_OPS}) - _BITS,
+    "f64": _LOGIC | _ARITHMETIC | _REAL,
+    "s64": _LOGIC | _ARITHMETIC | _BITS,
+    "u64": _LOGIC | _ARITHMETIC | _BITS,
+}
+"""Type of the registers -> operations of a program."""
 
 _HEADER = np.dtype([("size", "i8"), ("nviews", "i8"), ("ninstrs", "i8"), ("nbytes", "i8")], align=True)
 _VIEW = np.dtype(
@@ -100,23 +128,23 @@ class EltwiseBuilder:
     ----------
     shape : sequence of int
         The iteration space, at most 12 dimensions; every store writes one element for each of its points.
-    integer : bool, default=False
-        Compute in s64 instead of f32, so that s32 and s64 are exact. Arithmetic and stores wrap around. Only
-        `INT_OPS` and `INT_DTYPES`, no constants, and no epilogue.
+    register : {"f32", "f64", "s64", "u64"}, default="f32"
+        Type in which the program computes. Integers are exact; their arithmetic, and stores into narrower types, wrap
+        around. Each has its `OPS` and `DTYPES`; only f32 has accumulators, and may be an epilogue.
 
     Notes
     -----
     Steps run in the order in which they were added, block by block of the iteration space; a store may therefore
     overwrite an argument that is read with the same strides (in place). Steps whose value is not stored are left out.
-    Loads of f64, s32 and s64 round to f32 unless `integer`. Stores round to nearest even; integers saturate and turn
-    NaN into 0; f8_e4m3 turns what is beyond 448 into NaN, so clamp before it where saturation is wanted.
+    Loads into f32 round what is wider. Stores round to nearest even; floats saturate at integers and turn NaN into 0;
+    f8_e4m3 turns what is beyond 448 into NaN, so clamp before it where saturation is wanted.
     NaN passes through relu, clamp, max and min.
     Threads: one builder is for one thread; what it builds is immutable.
     """
 
-    def __init__(self, shape: Sequence[int], *, integer: bool = False) -> None:
+    def __init__(self, shape: Sequence[int], *, register: str = "f32") -> None:
         self.shape = tuple(shape)
-        self.integer = integer
+        self.register = register
         self._views: list[tuple[Any, ...]] = []
         self._steps: list[_Step] = []
         collapse(self.shape)
@@ -160,7 +188,7 @@ class EltwiseBuilder:
         Raises
         ------
         UnsupportedError
-            There is no such function, or none on integers.
+            There is no such function on these registers.
         """
         return self._compute(UNARY_OPS, name, (x,), alpha, beta)
 
@@ -201,7 +229,7 @@ class EltwiseBuilder:
         if any(step.op == _MEMORY_OPS["acc"] for step in self._steps):
             raise InvalidArgumentError(explain("acc() in a kernel of its own", accepted="acc() in an epilogue"))
         header, tail = self._assemble()
-        name = "int_eltwise" if self.integer else "eltwise"
+        name = "eltwise" if self.register == "f32" else f"{self.register}_eltwise"
         return pack(name, _HEADER, header, tail=tail, ntasks=-(-header["size"] // TASK_SIZE), isa=isa)
 
     def epilogue(self) -> bytes:
@@ -210,19 +238,18 @@ class EltwiseBuilder:
         Raises
         ------
         UnsupportedError
-            As in `build`; an integer program; a 4-bit store, of which two tasks might write one byte.
+            As in `build`; registers other than f32; a 4-bit store, of which two tasks might write one byte.
         """
         views = [self._views[s.view] for s in self._steps if s.op == _MEMORY_OPS["store"]]
-        if self.integer or any(view[1] in ("s4", "u4") for view in views):
-            raise UnsupportedError(explain("epilogue", accepted="a float program without 4-bit stores"))
+        if self.register != "f32" or any(view[1] in ("s4", "u4") for view in views):
+            raise UnsupportedError(explain("epilogue", accepted="a program in f32 without 4-bit stores"))
         header, tail = self._assemble()
         return np.array([tuple(header.values())], _HEADER).tobytes() + tail
 
     def _view(self, arg: int, dtype: str, strides: Sequence[int] | None, offset: int) -> int:
         """Number of the view with these facts, made if it is new."""
-        dtypes = INT_DTYPES if self.integer else DTYPES
-        if dtype not in dtypes:
-            accepted = ", ".join(sorted(dtypes))
+        if dtype not in DTYPES[self.register]:
+            accepted = ", ".join(sorted(DTYPES[self.register]))
             raise UnsupportedError(
                 explain("data type of an elementwise argument", accepted=accepted, got=dtype), dtype=dtype
             )
@@ -237,8 +264,8 @@ class EltwiseBuilder:
     def _compute(
         self, ops: dict[str, int], name: str, values: tuple[Value, ...], alpha: float = 0.0, beta: float = 0.0
     ) -> Value:
-        if name not in ops or (self.integer and name not in INT_OPS):
-            accepted = ", ".join(sorted(set(ops) & INT_OPS if self.integer else ops))
+        if name not in ops or name not in OPS[self.register]:
+            accepted = ", ".join(sorted(set(ops) & OPS[self.register]))
             raise UnsupportedError(explain(f"elementwise operation {name}", accepted=accepted), op=name)
         return self._add(ops[name], self._operands(values), alpha=alpha, beta=beta)
 
@@ -248,8 +275,8 @@ class EltwiseBuilder:
         return tuple(value.index for value in values)
 
     def _add(self, op: str | int, operands: tuple[int, ...] = (), **fields: Any) -> Value:
-        if self.integer and op in ("acc", "const"):
-            raise UnsupportedError(explain(f"{op} in an integer program", accepted=", ".join(sorted(INT_OPS))), op=op)
+        if op == "acc" and self.register != "f32":
+            raise UnsupportedError(explain("accumulators", accepted="registers of f32", got=self.register), op=op)
         code = _MEMORY_OPS[op] if isinstance(op, str) else op
         self._steps.append(_Step(code, operands, **fields))
         return Value(self, len(self._steps) - 1)

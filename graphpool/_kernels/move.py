@@ -1,4 +1,4 @@
-"""Kernels that only move elements, whatever their type: strided copy, concatenation, positions, rows by index."""
+"""Kernels that only move elements, whatever their type: strided copy, concatenation, positions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
-from .call import DTYPE_CODES, KernelCall, pack
+from .call import KernelCall, pack
 from .strides import collapse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MAX_CONCAT", "concat", "copy", "gather", "gen_index"]
+__all__ = ["MAX_CONCAT", "concat", "copy", "gen_index"]
 
 MAX_CONCAT = 64
 """Inputs of one concatenation (``GP_MAX_CONCAT``)."""
@@ -37,9 +37,6 @@ _CONCAT = np.dtype(
     align=True,
 )
 _GEN_INDEX = np.dtype([(name, "i8") for name in ("size", "dim", "inner", "task_size")], align=True)
-_GATHER = np.dtype(
-    [(name, "i8") for name in ("outer", "dim", "nindices", "row_nbytes", "rows_per_task", "index_dtype")], align=True
-)
 
 
 def copy(
@@ -177,50 +174,6 @@ def gen_index(shape: Sequence[int], axis: int, *, isa: str | None = None) -> Ker
     size, task_size = math.prod(shape), _TASK_NBYTES // 4
     values = {"size": size, "dim": shape[axis], "inner": math.prod(shape[axis + 1 :]), "task_size": task_size}
     return pack("gen_index", _GEN_INDEX, values, ntasks=-(-size // task_size), isa=isa)
-
-
-def gather(
-    shape: Sequence[int], axis: int, nindices: int, itemsize: int, index_dtype: str = "s64", *, isa: str | None = None
-) -> KernelCall:
-    """Rows of a dense array along `axis` by index; arguments: src, indices, dst.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Of src. dst is dense too, its dimension `axis` replaced by `nindices`.
-    axis : int
-    nindices : int
-        Elements of indices, which is dense.
-    itemsize : int
-        Size of an element. Unit: bytes.
-    index_dtype : {"s64", "s32"}
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Raises
-    ------
-    InvalidShapeError
-        An axis out of range, or of dimension 0 while there are indices.
-    InvalidArgumentError
-        Another type of index.
-
-    Notes
-    -----
-    Negative indices count from the end. The caller checks the range: an index outside it picks the first or the last
-    row, so that memory is never overrun.
-    """
-    axis = _check_axis(shape, axis)
-    if index_dtype not in ("s32", "s64"):
-        raise InvalidArgumentError(explain("type of indices", accepted="s32, s64", got=index_dtype), dtype=index_dtype)
-    if shape[axis] == 0 and nindices > 0:
-        raise InvalidShapeError(explain(f"axis {axis} to index", accepted="at least one row", got=0), axis=axis)
-    outer, row_nbytes = math.prod(shape[:axis]), math.prod(shape[axis + 1 :]) * itemsize
-    rows_per_task = max(1, _TASK_NBYTES // max(row_nbytes, 16))
-    values = {
-        "outer": outer, "dim": shape[axis], "nindices": nindices, "row_nbytes": row_nbytes,
-        "rows_per_task": rows_per_task, "index_dtype": DTYPE_CODES[index_dtype],
-    }  # fmt: skip
-    return pack("gather", _GATHER, values, ntasks=-(-outer * nindices // rows_per_task), isa=isa)
 
 
 def _check_itemsize(itemsize: int) -> None:

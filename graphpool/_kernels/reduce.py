@@ -16,7 +16,7 @@ from .geometry import SPACE, check_strides, normalise_axis, space, split_axes, t
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["REDUCTIONS", "arg_extreme", "cumsum", "reduce"]
+__all__ = ["REDUCTIONS", "arg_extreme", "reduce", "running"]
 
 _TILE = 64
 _TASK_ELEMENTS = 16384
@@ -41,7 +41,7 @@ _REDUCE_PARAMS = np.dtype(
 _SCAN_PARAMS = np.dtype(
     [
         ("outer", SPACE), ("axis", "i8"), ("axis_stride", "i8", (2,)), ("width", "i8"), ("width_stride", "i8", (2,)),
-        ("is_last", "i8"), ("is_min", "i8"), ("is_exclusive", "i8"), ("is_reverse", "i8"),
+        ("is_last", "i8"), ("is_min", "i8"), ("is_exclusive", "i8"), ("is_reverse", "i8"), ("is_product", "i8"),
     ],
     align=True,
 )  # fmt: skip
@@ -156,17 +156,19 @@ def arg_extreme(
     return _scan("f32_arg_extreme", shape, axis, src, dst, flags, isa)
 
 
-def cumsum(
+def running(
     shape: Sequence[int],
     axis: int,
     *,
+    dtype: str = "f32",
+    is_product: bool = False,
     is_exclusive: bool = False,
     is_reverse: bool = False,
     src_strides: Sequence[int] | None = None,
     dst_strides: Sequence[int] | None = None,
     isa: str | None = None,
 ) -> KernelCall:
-    """Running sum of f32 along an axis, collected in f64.
+    """Running sum or product along an axis.
 
     Parameters
     ----------
@@ -174,10 +176,13 @@ def cumsum(
         Shape of src and dst.
     axis : int
         The axis; negative counts from the end.
+    dtype : {"f32", "f64", "s64"}
+        Type of src and dst. f32 is collected in f64; s64 wraps around.
+    is_product : bool, default=False
     is_exclusive : bool, default=False
-        Leave the element itself out of its sum.
+        Leave the element itself out of its own result.
     is_reverse : bool, default=False
-        Sum from the end.
+        Go from the end.
     src_strides, dst_strides : sequence of int, optional
         Dense by default. Unit: elements.
     isa : str, optional
@@ -194,8 +199,8 @@ def cumsum(
         Shape, axis and strides do not fit together.
     """
     src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
-    flags = {"is_exclusive": is_exclusive, "is_reverse": is_reverse}
-    return _scan("f32_cumsum", shape, normalise_axis(axis, len(shape)), src, dst, flags, isa)
+    flags = {"is_exclusive": is_exclusive, "is_reverse": is_reverse, "is_product": is_product}
+    return _scan(f"{dtype}_running", shape, normalise_axis(axis, len(shape)), src, dst, flags, isa)
 
 
 def _find_reduction(name: str) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels import eltwise
 from graphpool._kernels._dispatch import call, isas
-from graphpool._kernels.eltwise import BINARY_OPS, TERNARY_OPS, UNARY_OPS, EltwiseBuilder
+from graphpool._kernels.eltwise import BINARY_OPS, OPS, TERNARY_OPS, UNARY_OPS, EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.eltwise_cases import BINARY_CASES, UNARY_CASES, samples
 from tests.helpers.guarded import Guarded
@@ -57,8 +57,8 @@ def test_constants_are_those_of_the_header():
 
 
 def test_every_operation_has_a_case():
-    assert set(UNARY_CASES) == set(UNARY_OPS)
-    assert set(BINARY_CASES) == set(BINARY_OPS)
+    assert set(UNARY_CASES) == set(UNARY_OPS) & OPS["f32"]
+    assert set(BINARY_CASES) == set(BINARY_OPS) & OPS["f32"]
 
 
 @pytest.mark.parametrize("isa", isas())
@@ -70,6 +70,10 @@ def test_unary(name, isa):
         x = samples(n)
         if name in ("log", "sqrt", "rsqrt", "pow"):
             x = np.abs(x)
+        if name in ("asin", "acos", "atanh"):
+            x = np.clip(x / 8, -0.95, 0.95)
+        if name == "acosh":
+            x = 1.01 + np.abs(x)
         expected = reference(x.astype(np.float64))
         scale = np.abs(x) if name.startswith("gelu") else np.abs(expected)
         result = apply_unary(name, x, isa, alpha, beta)
@@ -296,14 +300,14 @@ def test_quantisation_is_exact():
 def test_errors():
     builder = EltwiseBuilder((4, 6))
     value = builder.load(0, "f32")
-    with pytest.raises(UnsupportedError, match="u64"):
-        builder.load(0, "u64")
+    with pytest.raises(UnsupportedError, match="undef"):
+        builder.load(0, "undef")
     with pytest.raises(InvalidArgumentError, match="argument number"):
         builder.load(80, "f32")
     with pytest.raises(InvalidShapeError, match="2 numbers"):
         builder.load(0, "f32", (1,))
-    with pytest.raises(UnsupportedError, match="elementwise operation cosh"):
-        builder.unary("cosh", value)
+    with pytest.raises(UnsupportedError, match="elementwise operation sinc"):
+        builder.unary("sinc", value)
     with pytest.raises(InvalidArgumentError, match="of this builder"):
         builder.binary("add", value, EltwiseBuilder((4, 6)).load(0, "f32"))
     with pytest.raises(InvalidArgumentError, match="at least one store"):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels import move
 from graphpool._kernels._dispatch import call, isas
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
+from graphpool.errors import InvalidShapeError, UnsupportedError
 from tests.helpers.guarded import Guarded
 
 ITEMS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -124,26 +124,6 @@ def test_gen_index(shape, isa):
         np.testing.assert_array_equal(out.array(np.int32, shape), expected)
 
 
-@pytest.mark.parametrize("isa", isas())
-@pytest.mark.parametrize(("index_dtype", "index_type"), [("s32", np.int32), ("s64", np.int64)])
-def test_gather(index_dtype, index_type, isa):
-    for shape, axis in (((50, 3), 0), ((4, 50, 700), 1), ((6, 50), -1), ((50,), 0), ((50, 0), 0)):
-        src = numbered(shape, 4)
-        for count in (0, 1, 7, 120):
-            indices = np.random.default_rng(count).integers(-50, 50, count, index_type)
-            expected = np.take(src, indices, axis)
-            out = Guarded(expected.nbytes)
-            move.gather(shape, axis, count, 4, index_dtype, isa=isa)(src, indices, out.bytes)
-            np.testing.assert_array_equal(out.array(np.uint32, expected.shape), expected)
-
-
-def test_gather_never_leaves_its_source():
-    src, out = np.arange(4, dtype=np.float32), np.zeros(6, np.float32)
-    indices = np.array([4, -5, 2**62, -(2**62), 3, -4])
-    move.gather((4,), 0, 6, 4)(src, indices, out)
-    assert out.tolist() == [3, 0, 3, 0, 3, 0]
-
-
 def test_constants_are_those_of_the_source():
     text = (Path(move.__file__).parent / "src" / "move.c").read_text()
     assert f"#define GP_MAX_CONCAT {move.MAX_CONCAT}\n" in text
@@ -163,7 +143,3 @@ def test_errors():
         move.concat([(1, 2), (1, 3)], 0, 4)
     with pytest.raises(InvalidShapeError, match="axis of a shape"):
         move.gen_index((2, 3), 2)
-    with pytest.raises(InvalidArgumentError, match="s32, s64"):
-        move.gather((2,), 0, 1, 4, "u8")
-    with pytest.raises(InvalidShapeError, match="at least one row"):
-        move.gather((0, 4), 0, 1, 4)

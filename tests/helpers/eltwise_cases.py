@@ -33,6 +33,19 @@ UNARY_CASES = {
     "cos": (np.cos, 0, 0, 1e-7),
     "sign": (np.sign, 0, 0, 0),
     "not": (lambda x: x == 0, 0, 0, 0),
+    "trunc": (np.trunc, 0, 0, 0),
+    "tan": (np.tan, 0, 0, 2e-7),
+    "asin": (np.arcsin, 0, 0, 2e-7),
+    "acos": (np.arccos, 0, 0, 2e-7),
+    "atan": (np.arctan, 0, 0, 2e-7),
+    "sinh": (np.sinh, 0, 0, 3e-7),
+    "cosh": (np.cosh, 0, 0, 3e-7),
+    "asinh": (np.arcsinh, 0, 0, 3e-7),
+    "acosh": (np.arccosh, 0, 0, 3e-7),
+    "atanh": (np.arctanh, 0, 0, 3e-7),
+    "narrow": (np.rint, 9, 0, 0),
+    "is_nan": (np.isnan, 0, 0, 0),
+    "is_inf": (np.isposinf, 1, 0, 0),
 }
 """name: (reference in float64, alpha, beta, relative tolerance)"""
 
@@ -55,6 +68,8 @@ BINARY_CASES = {
     "and": np.logical_and,
     "or": np.logical_or,
     "xor": np.logical_xor,
+    "mod": lambda x, y: np.remainder(x.astype(np.float64), y).astype(np.float32),
+    "fmod": np.fmod,
 }
 """name: reference in the type of its operands"""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ TOLERANCE = {
     DataType.F32: (2e-5, 2e-5),
     DataType.BF16: (2e-2, 2e-2),
     DataType.F16: (2e-3, 2e-3),
+    DataType.F64: (1e-14, 1e-14),
     DataType.U8: (0.0, 1.0),
     DataType.S8: (0.0, 1.0),
 }
@@ -80,11 +82,20 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: DataType, *, s
 
 
 def check_graph(
-    builder: GraphBuilder, engine: gp.Engine, rng: np.random.Generator, *, scale: float = 1.0, **bounds: float
+    builder: GraphBuilder,
+    engine: gp.Engine,
+    rng: np.random.Generator,
+    *,
+    scale: float = 1.0,
+    content: Callable[[np.random.Generator, gp.LogicalTensor], np.ndarray] | None = None,
+    **bounds: float,
 ) -> list[gp.Partition]:
-    """Run a builder's graph through partitions and compare every output of a partition with the reference."""
+    """Run a builder's graph through partitions and compare every output of a partition with the reference.
+
+    Inputs are random, or what `content` makes of each.
+    """
     partitions = builder.finish()
-    values = {lt.id: random_array(lt, rng, **bounds) for lt in builder.inputs}
+    values = {lt.id: random_array(lt, rng, **bounds) if content is None else content(rng, lt) for lt in builder.inputs}
     expected = run_reference(builder.graph.ops, values)
     actual = run_partitions(partitions, values, engine)
     for partition in partitions:

@@ -91,6 +91,18 @@ static inline int32_t gp_to_s32(float x)
     return x >= 2147483648.0f ? INT32_MAX : y;
 }
 
+static inline uint32_t gp_to_u32(float x)
+{
+    const float y = gp_clamp(x, 0.0f, 0x1.fffffep31f);
+    return x >= 0x1p32f ? UINT32_MAX : (uint32_t)rintf(y == y ? y : 0.0f);
+}
+
+static inline uint64_t gp_to_u64(float x)
+{
+    const float y = gp_clamp(x, 0.0f, 0x1.fffffep63f);
+    return x >= 0x1p64f ? UINT64_MAX : (uint64_t)rintf(y == y ? y : 0.0f);
+}
+
 static inline int64_t gp_to_s64(float x)
 {
     const float y = gp_clamp(x, -0x1p63f, 0x1.fffffep62f);

@@ -5,8 +5,9 @@
  *
  * The iteration space is the row-major index space of one shape, numbered linearly 0 .. size - 1. Every access to
  * memory goes through a view, which keeps only the axes that its own strides cannot merge: a contiguous tensor is one
- * axis, a bias in NCHW three. Computation is in f32; loads and stores convert. Where integers must stay exact the kernel
- * "int_eltwise" runs the same format on registers of s64 (only by itself, and a part of the instructions).
+ * axis, a bias in NCHW three. Computation is in f32; loads and stores convert. Where that is too narrow the kernels
+ * "s64_eltwise", "u64_eltwise" and "f64_eltwise" run the same format on wider registers (only by themselves, and a part
+ * of the instructions).
  *
  * The block is position independent and needs an alignment of 8 bytes:
  *     gp_eltwise | gp_view[nviews] | gp_instr[ninstrs]
@@ -31,10 +32,13 @@ enum gp_eltwise_op {
     GP_OP_ABS, GP_OP_EXP, GP_OP_HARD_SWISH, GP_OP_LOG, GP_OP_MISH, GP_OP_RECIPROCAL, GP_OP_RELU, GP_OP_ROUND,
     GP_OP_SIGMOID, GP_OP_SQRT, GP_OP_SQUARE, GP_OP_TANH, GP_OP_CLAMP, GP_OP_ELU, GP_OP_LEAKY_RELU, GP_OP_GELU_ERF,
     GP_OP_GELU_TANH, GP_OP_HARD_SIGMOID, GP_OP_SOFTPLUS, GP_OP_POW_SCALAR, GP_OP_ERF, GP_OP_NEG, GP_OP_FLOOR,
-    GP_OP_CEIL, GP_OP_RSQRT, GP_OP_SIN, GP_OP_COS, GP_OP_SIGN, GP_OP_NOT,
+    GP_OP_CEIL, GP_OP_RSQRT, GP_OP_SIN, GP_OP_COS, GP_OP_SIGN, GP_OP_NOT, GP_OP_TRUNC, GP_OP_TAN, GP_OP_ASIN,
+    GP_OP_ACOS, GP_OP_ATAN, GP_OP_SINH, GP_OP_COSH, GP_OP_ASINH, GP_OP_ACOSH, GP_OP_ATANH, GP_OP_IS_NAN, GP_OP_IS_INF,
+    GP_OP_NARROW, GP_OP_BIT_NOT,
     /* dst = f(a, b) */
     GP_OP_ADD, GP_OP_SUB, GP_OP_MUL, GP_OP_DIV, GP_OP_MAX, GP_OP_MIN, GP_OP_SQUARED_DIFFERENCE, GP_OP_POW,
     GP_OP_PRELU, GP_OP_GE, GP_OP_GT, GP_OP_LE, GP_OP_LT, GP_OP_EQ, GP_OP_NE, GP_OP_AND, GP_OP_OR, GP_OP_XOR,
+    GP_OP_MOD, GP_OP_FMOD, GP_OP_BIT_AND, GP_OP_BIT_OR, GP_OP_BIT_XOR, GP_OP_SHIFT_LEFT, GP_OP_SHIFT_RIGHT,
     /* dst = f(a, b, c) */
     GP_OP_SELECT, GP_OP_FMA
 };

@@ -285,6 +285,15 @@ static inline float gp_softplus(float x)
     return x > 0 ? x + tail : tail;
 }
 
+/* Remainder of x / y with the sign of y; in f64, where that of two floats is exact before it is rounded. */
+static inline double gp_modulo(double x, double y)
+{
+    const double r = fmod(x, y);
+    if (r == 0)
+        return copysign(0.0, y);
+    return (r < 0) != (y < 0) ? r + y : r;
+}
+
 /* x tanh(log(1 + e^x)) = x n / (n + 2), n = e^x (e^x + 2); the quotient rounds to 1 from x = 20 on. */
 static inline float gp_mish(float x)
 {

@@ -40,6 +40,8 @@ typedef void store_fn(const float *restrict src, void *dst, int64_t offset, int6
 #define GP_FROM_BOOL(x) ((x) != 0 ? 1.0f : 0.0f)
 #define GP_AS_S8(x) gp_to_int(x, -128.0f, 127.0f)
 #define GP_AS_U8(x) gp_to_int(x, 0.0f, 255.0f)
+#define GP_AS_S16(x) gp_to_int(x, -32768.0f, 32767.0f)
+#define GP_AS_U16(x) gp_to_int(x, 0.0f, 65535.0f)
 
 GP_ROWS(f32, float, GP_AS_FLOAT, GP_AS_FLOAT)
 GP_ROWS(f64, double, GP_AS_FLOAT, GP_AS_FLOAT)
@@ -49,6 +51,10 @@ GP_ROWS(f8_e5m2, uint8_t, gp_from_f8_e5m2, gp_to_f8_e5m2)
 GP_ROWS(f8_e4m3, uint8_t, gp_from_f8_e4m3, gp_to_f8_e4m3)
 GP_ROWS(s8, int8_t, GP_AS_FLOAT, GP_AS_S8)
 GP_ROWS(u8, uint8_t, GP_AS_FLOAT, GP_AS_U8)
+GP_ROWS(s16, int16_t, GP_AS_FLOAT, GP_AS_S16)
+GP_ROWS(u16, uint16_t, GP_AS_FLOAT, GP_AS_U16)
+GP_ROWS(u32, uint32_t, GP_AS_FLOAT, gp_to_u32)
+GP_ROWS(u64, uint64_t, GP_AS_FLOAT, gp_to_u64)
 GP_ROWS(s32, int32_t, GP_AS_FLOAT, gp_to_s32)
 GP_ROWS(s64, int64_t, GP_AS_FLOAT, gp_to_s64)
 GP_ROWS(boolean, uint8_t, GP_FROM_BOOL, GP_AS_BOOL)
@@ -116,12 +122,14 @@ static load_fn *const LOADS[] = {
     [GP_F32] = load_f32, [GP_F64] = load_f64, [GP_F16] = load_f16, [GP_BF16] = load_bf16,
     [GP_F8_E5M2] = load_f8_e5m2, [GP_F8_E4M3] = load_f8_e4m3, [GP_S8] = load_s8, [GP_U8] = load_u8,
     [GP_S32] = load_s32, [GP_S64] = load_s64, [GP_BOOL] = load_boolean, [GP_S4] = load_s4, [GP_U4] = load_u4,
+    [GP_S16] = load_s16, [GP_U16] = load_u16, [GP_U32] = load_u32, [GP_U64] = load_u64,
 };
 
 static store_fn *const STORES[] = {
     [GP_F32] = store_f32, [GP_F64] = store_f64, [GP_F16] = store_f16, [GP_BF16] = store_bf16,
     [GP_F8_E5M2] = store_f8_e5m2, [GP_F8_E4M3] = store_f8_e4m3, [GP_S8] = store_s8, [GP_U8] = store_u8,
     [GP_S32] = store_s32, [GP_S64] = store_s64, [GP_BOOL] = store_boolean, [GP_S4] = store_s4, [GP_U4] = store_u4,
+    [GP_S16] = store_s16, [GP_U16] = store_u16, [GP_U32] = store_u32, [GP_U64] = store_u64,
 };
 
 void GP_KERNEL(load_row)(int dtype, float *dst, const void *src, int64_t offset, int64_t stride, int64_t n)

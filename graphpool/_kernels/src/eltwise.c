@@ -25,7 +25,7 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
         }                                                                                                              \
     }
 
-/* POW_SCALAR, SIN and COS are written out below. NaN passes through RELU, CLAMP, MAX and MIN.
+/* POW_SCALAR, SIN, COS and NARROW are written out below. NaN passes through RELU, CLAMP, MAX and MIN.
  * ELU selects what goes into the exponential: lanes that are thrown away would else hold denormals, which are slow. */
 #define GP_FOR_EACH_OP(X)                                                                                              \
     X(CONST, alpha)                                                                                                    \
@@ -55,6 +55,20 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
     X(RSQRT, 1.0f / sqrtf(x))                                                                                          \
     X(SIGN, x > 0 ? 1.0f : (x < 0 ? -1.0f : x))                                                                        \
     X(NOT, x == 0)                                                                                                     \
+    X(TRUNC, truncf(x))                                                                                                \
+    X(TAN, tanf(x))                                                                                                    \
+    X(ASIN, asinf(x))                                                                                                  \
+    X(ACOS, acosf(x))                                                                                                  \
+    X(ATAN, atanf(x))                                                                                                  \
+    X(SINH, sinhf(x))                                                                                                  \
+    X(COSH, coshf(x))                                                                                                  \
+    X(ASINH, asinhf(x))                                                                                                \
+    X(ACOSH, acoshf(x))                                                                                                \
+    X(ATANH, atanhf(x))                                                                                                \
+    X(IS_NAN, x != x)                                                                                                  \
+    X(IS_INF, (alpha != 0 && x == INFINITY) | (beta != 0 && x == -INFINITY))                                           \
+    X(MOD, (float)gp_modulo(x, y))                                                                                     \
+    X(FMOD, fmodf(x, y))                                                                                               \
     X(ADD, x + y)                                                                                                      \
     X(SUB, x - y)                                                                                                      \
     X(MUL, x *y)                                                                                                       \
@@ -107,10 +121,20 @@ static void op_POW_SCALAR(const gp_instr *instr, float *dst, const float *a, con
 GP_DEFINE_TRIG(SIN, gp_sin, sinf)
 GP_DEFINE_TRIG(COS, gp_cos, cosf)
 
+/* Through the memory of the type and back. */
+static void op_NARROW(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n)
+{
+    (void)b, (void)c;
+    uint64_t elements[GP_BLOCK]; /* as wide as the widest type */
+    GP_KERNEL(store_row)((int)instr->alpha, a, elements, 0, 1, n);
+    GP_KERNEL(load_row)((int)instr->alpha, dst, elements, 0, 1, n);
+}
+
 #define GP_ROW(NAME, expression) [GP_OP_##NAME] = op_##NAME,
 
 static instr_fn *const INSTRUCTIONS[] = {
-    [GP_OP_POW_SCALAR] = op_POW_SCALAR, [GP_OP_SIN] = op_SIN, [GP_OP_COS] = op_COS, GP_FOR_EACH_OP(GP_ROW)
+    [GP_OP_POW_SCALAR] = op_POW_SCALAR, [GP_OP_SIN] = op_SIN, [GP_OP_COS] = op_COS,
+    [GP_OP_NARROW] = op_NARROW, GP_FOR_EACH_OP(GP_ROW)
 };
 
 /* Zeros from n up to the next multiple of GP_LANES. */

@@ -1,4 +1,4 @@
-/* Kernels that only move elements: strided copy, concatenation, positions along an axis, rows by index. */
+/* Kernels that only move elements: strided copy, concatenation, positions along an axis. */
 #include "gp_kernel.h"
 
 #include <string.h>
@@ -147,39 +147,9 @@ static void gen_index(const void *params, void *const *args, int64_t begin, int6
     }
 }
 
-/* ---- gather: args src, indices, dst, all dense ---- */
-
-/* src [outer, dim, row], dst [outer, nindices, row]. */
-typedef struct {
-    int64_t outer, dim, nindices, row_nbytes, rows_per_task;
-    int64_t index_dtype; /* GP_S32 or GP_S64 */
-} gather_params;
-
-/* Negative indices count from the end; whatever they are, the result is a row of src. */
-static int64_t index_at(const gather_params *p, const void *indices, int64_t k)
-{
-    const int64_t i = p->index_dtype == GP_S64 ? ((const int64_t *)indices)[k] : ((const int32_t *)indices)[k];
-    const int64_t wrapped = i < 0 ? i + p->dim : i;
-    return wrapped < 0 ? 0 : least(wrapped, p->dim - 1);
-}
-
-static void gather(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
-{
-    (void)scratch;
-    const gather_params *p = params;
-    const char *src = args[0];
-    char *dst = args[2];
-    const int64_t last = least(end * p->rows_per_task, p->outer * p->nindices);
-    for (int64_t row = begin * p->rows_per_task; row < last; row++) {
-        const int64_t from = row / p->nindices * p->dim + index_at(p, args[1], row % p->nindices);
-        memcpy(dst + row * p->row_nbytes, src + from * p->row_nbytes, p->row_nbytes);
-    }
-}
-
 const gp_kernel_entry GP_KERNEL(move_table)[] = {
     {"copy", copy, sizeof(copy_params)},
     {"concat", concat, sizeof(concat_params)},
     {"gen_index", gen_index, sizeof(gen_index_params)},
-    {"gather", gather, sizeof(gather_params)},
     {NULL, NULL, 0},
 };

@@ -1,4 +1,4 @@
-/* Walks along one axis that keep order: position of the extreme, running sum. A task covers up to TILE lines. */
+/* Walks along one axis that keep order: position of the extreme, running sum and product. A task covers up to TILE lines. */
 #include "gp_sink.h"
 #include "gp_vec.h"
 
@@ -9,7 +9,8 @@ typedef struct {
     int64_t axis, axis_stride[2];      /* src, dst */
     int64_t width, width_stride[2];
     int64_t is_last, is_min;           /* arg: the last of equals; the minimum */
-    int64_t is_exclusive, is_reverse;  /* cumsum: without the element itself; from the end */
+    int64_t is_exclusive, is_reverse;  /* running: without the element itself; from the end */
+    int64_t is_product;                /* running: else a sum */
 } scan_params;
 
 /* One task: w lines at src and dst. */
@@ -75,28 +76,38 @@ static void arg_extreme(const void *params, void *const *args, int64_t begin, in
     }
 }
 
-static void cumsum(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
-{
-    (void)scratch;
-    const scan_params *p = params;
-    for (int64_t task = begin; task < end; task++) {
-        const lines t = get_lines(p, task);
-        double sum[TILE] = {0};
-        for (int64_t step = 0; step < p->axis; step++) {
-            const int64_t i = p->is_reverse ? p->axis - 1 - step : step;
-            const float *x = (const float *)args[0] + t.src + i * p->axis_stride[0];
-            float *y = (float *)args[1] + t.dst + i * p->axis_stride[1];
-            for (int64_t j = 0; j < t.w; j++) {
-                const double before = sum[j];
-                sum[j] += x[j * p->width_stride[0]];
-                y[j * p->width_stride[1]] = (float)(p->is_exclusive ? before : sum[j]);
-            }
-        }
+/* Running sums and products: `wide` adds up elements of `type`. */
+#define GP_RUNNING(NAME, type, wide)                                                                                   \
+    static void running_##NAME(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)       \
+    {                                                                                                                  \
+        (void)scratch;                                                                                                 \
+        const scan_params *p = params;                                                                                 \
+        for (int64_t task = begin; task < end; task++) {                                                               \
+            const lines t = get_lines(p, task);                                                                        \
+            wide total[TILE];                                                                                          \
+            for (int64_t j = 0; j < TILE; j++)                                                                         \
+                total[j] = (wide)p->is_product;                                                                        \
+            for (int64_t step = 0; step < p->axis; step++) {                                                           \
+                const int64_t i = p->is_reverse ? p->axis - 1 - step : step;                                           \
+                const type *x = (const type *)args[0] + t.src + i * p->axis_stride[0];                                 \
+                type *y = (type *)args[1] + t.dst + i * p->axis_stride[1];                                             \
+                for (int64_t j = 0; j < t.w; j++) {                                                                    \
+                    const wide before = total[j], element = (wide)x[j * p->width_stride[0]];                           \
+                    total[j] = p->is_product ? before * element : before + element;                                    \
+                    y[j * p->width_stride[1]] = (type)(p->is_exclusive ? before : total[j]);                           \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
     }
-}
+
+GP_RUNNING(f32, float, double)
+GP_RUNNING(f64, double, double)
+GP_RUNNING(s64, int64_t, uint64_t)
 
 const gp_kernel_entry GP_KERNEL(scan_table)[] = {
     {"f32_arg_extreme", arg_extreme, sizeof(scan_params)},
-    {"f32_cumsum", cumsum, sizeof(scan_params)},
+    {"f32_running", running_f32, sizeof(scan_params)},
+    {"f64_running", running_f64, sizeof(scan_params)},
+    {"s64_running", running_s64, sizeof(scan_params)},
     {NULL, NULL, 0},
 };

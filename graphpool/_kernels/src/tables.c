@@ -2,8 +2,10 @@
 #include "gp_tables.h"
 
 extern const gp_kernel_entry GP_KERNEL(eltwise_table)[];
-extern const gp_kernel_entry GP_KERNEL(eltwise_int_table)[];
+extern const gp_kernel_entry GP_KERNEL(eltwise_wide_table)[];
 extern const gp_kernel_entry GP_KERNEL(move_table)[];
+extern const gp_kernel_entry GP_KERNEL(index_table)[];
+extern const gp_kernel_entry GP_KERNEL(top_k_table)[];
 extern const gp_kernel_entry GP_KERNEL(softmax_table)[];
 extern const gp_kernel_entry GP_KERNEL(norm_table)[];
 extern const gp_kernel_entry GP_KERNEL(channel_norm_table)[];
@@ -20,8 +22,10 @@ extern const gp_kernel_entry GP_KERNEL(attention_table)[];
 
 gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(eltwise_table),
-    GP_KERNEL(eltwise_int_table),
+    GP_KERNEL(eltwise_wide_table),
     GP_KERNEL(move_table),
+    GP_KERNEL(index_table),
+    GP_KERNEL(top_k_table),
     GP_KERNEL(softmax_table),
     GP_KERNEL(norm_table),
     GP_KERNEL(channel_norm_table),

@@ -6,7 +6,8 @@
     key.py         under which structure a primitive is known
     lowering.py    Lowering: values, temporaries and steps of one partition
     groups.py      ops of a partition grouped into anchors with their post-ops
-    region.py      elementwise ops as one program of the elementwise engine
+    region.py      elementwise ops as one program of the elementwise engine; instructions.py: each kind
+    segments.py    regions too wide for one program
     attention.py   two products with a SoftMax between them as one kernel
     integers.py    products of quantised operands, summed exactly
     epilogue.py    the region behind an anchor, run on its tile

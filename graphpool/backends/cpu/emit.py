@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import emit_matmul, emit_movement, emit_norm, emit_quantization, emit_reduce, emit_spatial
+from . import (
+    emit_indexing,
+    emit_matmul,
+    emit_movement,
+    emit_norm,
+    emit_parts,
+    emit_quantization,
+    emit_reduce,
+    emit_scan,
+    emit_spatial,
+)
 from .attention import lower_attention
 from .region import lower_region
 from .support import is_elementwise
@@ -18,11 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["lower_group"]
 
 RULES: dict[str, Callable[[Lowering, Group], None]] = {
+    **emit_indexing.RULES,
     **emit_matmul.RULES,
     **emit_movement.RULES,
     **emit_norm.RULES,
+    **emit_parts.RULES,
     **emit_quantization.RULES,
     **emit_reduce.RULES,
+    **emit_scan.RULES,
     **emit_spatial.RULES,
 }
 

@@ -28,7 +28,7 @@ def lower_grouped_dequantize(lowering: Lowering, group: Group) -> None:
         loaded = region.binary("sub", loaded, region.load(_spread(zero_point, x.shape)))
     result = region.binary("mul", loaded, region.load(_spread(scales, x.shape)))
     place = lowering.target(op.outputs[0].id)
-    region.builder.store(0, place.dtype.value, None, result)
+    region.write(place.reshaped(x.shape), result)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(DynamicDequantize in groups)")
     lowering.finish(op.outputs[0].id, place)
 

@@ -15,7 +15,8 @@ from ...graph.view import GraphView
 from ...typing import DataType
 from .attention import find_attention
 from .integers import find_dequantized
-from .support import ANCHORS, is_elementwise, is_integer
+from .segments import split_region
+from .support import ANCHORS, is_elementwise, register_of, registers_go_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,16 +144,21 @@ def _grow(
     """The ops of a kernel, the last of which gives its result, and the regions behind that keep its shape."""
     value = view.ops[taken[-1]].outputs[0].id
     shape = shapes[value]
-    integer = is_integer(view.ops[taken[-1]])
+    has_anchor = any(view.ops[n].kind in ANCHORS for n in taken)
+    register = "f32" if has_anchor else register_of(view.ops[taken[-1]]) or "s64"
+    first = len(taken)
 
     def fits(op: Op) -> bool:
-        is_alike = is_elementwise(op) and is_integer(op) is integer
+        is_alike = is_elementwise(op) and registers_go_together(op, register)
         return is_alike and shapes[op.outputs[0].id] == shape and op.inputs[0].dtype not in ROUNDED_BY_STORES
 
     while value not in outputs:
         region = grow_region(view, value, set(taken), free, fits)
         inner = {view.ops[n].outputs[0].id for n in region[:-1]}
-        if not region or inner & outputs or not quotient.merge([*taken, *region]):
+        post_ops = [view.ops[n] for n in (*taken[first:], *region)]
+        if not region or inner & outputs or (has_anchor and len(split_region(post_ops)) > 1):
+            break
+        if not quotient.merge([*taken, *region]):
             break
         taken = [*taken, *region]
         value = view.ops[region[-1]].outputs[0].id

@@ -15,6 +15,7 @@ from ...errors import UnsupportedError, explain
 from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS
 from ...typing import DataType, LayoutType, PropertyType, dense_strides
 from .layouts import panels_of, strides_of
+from .support import register_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,6 +89,11 @@ class Value:
         """The same memory with its axes in another order."""
         shape, strides = ([axes[k] for k in order] for axes in (self.shape, self.strides))
         return Value(self.dtype, tuple(shape), tuple(strides), self.buffer, self.offset)
+
+    def unsqueezed(self, axis: int) -> Value:
+        """The same memory with a new axis of size 1."""
+        shape, strides = ((*axes[:axis], one, *axes[axis:]) for axes, one in ((self.shape, 1), (self.strides, 0)))
+        return Value(self.dtype, shape, strides, self.buffer, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +309,7 @@ class Lowering:
             call = copy(source.shape, source.strides, place.strides, source.dtype.bits // 8)
             self.emit(call, [source, place])
             return
-        builder = EltwiseBuilder(source.shape)
+        builder = EltwiseBuilder(source.shape, register=register_between(source.dtype, place.dtype))
         loaded = builder.load(1, source.dtype.value, source.strides)
         builder.store(0, place.dtype.value, place.strides, loaded)
         self.emit(builder.build(), [place, source], is_elementwise=True)

@@ -9,7 +9,16 @@ from ...typing import DataType
 if TYPE_CHECKING:
     from ...graph.op import Op
 
-__all__ = ["ANCHORS", "ELTWISE", "STANDALONE", "is_elementwise", "is_integer", "supports"]
+__all__ = [
+    "ANCHORS",
+    "ELTWISE",
+    "STANDALONE",
+    "is_elementwise",
+    "register_of",
+    "register_of_type",
+    "registers_go_together",
+    "supports",
+]
 
 ANCHORS = frozenset({
     "MatMul", "Convolution", "ConvTranspose", "AvgPool", "MaxPool", "Interpolate", "LayerNorm", "GroupNorm", "RMSNorm",
@@ -17,41 +26,69 @@ ANCHORS = frozenset({
 })  # fmt: skip
 """Kinds whose kernels run an elementwise program on their results."""
 
-ELTWISE = frozenset({
-    "Abs", "Exp", "HardSwish", "Log", "Mish", "Reciprocal", "ReLU", "Round", "Sigmoid", "Sqrt", "Square", "Tanh",
-    "Clamp", "Elu", "LeakyReLU", "GELU", "HardSigmoid", "SoftPlus", "Pow", "Add", "Subtract", "Multiply", "Divide",
-    "Maximum", "Minimum", "SquaredDifference", "GreaterEqual", "Select", "BiasAdd", "PReLU", "TypeCast", "Quantize",
-    "Dequantize", "DynamicQuantize", "DynamicDequantize", "BatchNormInference",
+_NUMERIC = frozenset({
+    "Abs", "Exp", "Log", "Reciprocal", "Round", "Sigmoid", "Sqrt", "Square", "Tanh", "Clamp", "Add", "Subtract",
+    "Multiply", "Divide", "Maximum", "Minimum", "GreaterEqual", "Select", "TypeCast", "Acos", "Acosh", "Asin", "Asinh",
+    "Atan", "Atanh", "BitwiseNot", "Ceil", "Cos", "Cosh", "Erf", "Floor", "IsInf", "IsNaN", "Neg", "Not", "Sign", "Sin",
+    "Sinh", "Tan", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Greater", "Less", "LessEqual",
+    "Mod", "Or", "Power", "Xor",
 })  # fmt: skip
+"""Elementwise kinds in every type that their schema accepts."""
+
+ELTWISE = _NUMERIC | {
+    "HardSwish",
+    "Mish",
+    "ReLU",
+    "Elu",
+    "LeakyReLU",
+    "GELU",
+    "HardSigmoid",
+    "SoftPlus",
+    "Pow",
+    "SquaredDifference",
+    "BiasAdd",
+    "PReLU",
+    "Quantize",
+    "Dequantize",
+    "DynamicQuantize",
+    "DynamicDequantize",
+    "BatchNormInference",
+}
 """Kinds that become instructions of an elementwise program."""
 
-STANDALONE = frozenset({
-    "Concat", "StaticTranspose", "StaticReshape", "Reorder", "GenIndex", "Dropout", "BatchNormForwardTraining",
+_MOVING = frozenset({
+    "Concat", "StaticTranspose", "StaticReshape", "Reorder", "Slice", "Split", "Expand", "Tile", "Pad", "Trilu",
+    "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "OneHot", "RotaryEmbedding", "ArgMax",
+    "ArgMin", "CumProd", "CumSum", "TopK",
 })  # fmt: skip
+"""Kinds that are kernel calls of their own, or no call at all, in every type that their schema accepts."""
+
+STANDALONE = _MOVING | {"GenIndex", "Dropout", "BatchNormForwardTraining"}
 """Kinds that are kernel calls of their own, or no call at all."""
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 _QUANTIZED = frozenset({DataType.U8, DataType.S8})
 _F8 = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
+_ALL_FLOATS = _FLOATS | _F8
 _COMPRESSED = _QUANTIZED | {DataType.U4, DataType.S4}
 _INDEX = frozenset({DataType.S32, DataType.S64, DataType.S8, DataType.U8, DataType.U4, DataType.S4})
 _FREE = {"Quantize": _QUANTIZED | _F8, "DynamicQuantize": _QUANTIZED | _INDEX, "Dequantize": _QUANTIZED | _F8,
-         "DynamicDequantize": _COMPRESSED | _INDEX, "GreaterEqual": frozenset({DataType.BOOLEAN}),
-         "Select": frozenset({DataType.BOOLEAN}), "GenIndex": frozenset({DataType.S32}),
+         "DynamicDequantize": _COMPRESSED | _INDEX, "GenIndex": frozenset({DataType.S32}),
          "Dropout": frozenset({DataType.S64, DataType.U8})}  # fmt: skip
 """Types beside the floats that ports of a kind may have."""
 
-_S32 = frozenset({DataType.S32})
-_INTEGER = {"Add": _S32, "Subtract": _S32, "GreaterEqual": _S32 | {DataType.BOOLEAN}}
-"""Kinds with an integer form, and its types."""
+_WHOLE = frozenset(dtype for dtype in DataType if dtype.value[0] in "su" and dtype.bits >= 8)
+
+_BETWEEN = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize", "DynamicDequantize"})
+"""Kinds from integers to floats or back, whose integers fit f32 as exactly as their result asks."""
 
 
 def supports(op: Op) -> bool:
     """Whether the backend runs this op."""
+    if op.kind in _NUMERIC or op.kind in _MOVING:
+        return True
     if op.kind not in ANCHORS and op.kind not in ELTWISE and op.kind not in STANDALONE:
         return False
-    if is_integer(op):
-        return True
     accepted = _FREE.get(op.kind)
     for tensor in (*op.inputs, *op.outputs):
         if tensor.dtype not in _FLOATS and (accepted is None or tensor.dtype not in accepted):
@@ -65,17 +102,46 @@ def is_elementwise(op: Op) -> bool:
     return op.kind in ELTWISE and op.attrs.get("qtype") != "per_group"
 
 
-def is_integer(op: Op) -> bool:
-    """Whether the op is elementwise arithmetic on integers alone, which is computed exactly."""
-    return op.kind in _INTEGER and all(t.dtype in _INTEGER[op.kind] for t in (*op.inputs, *op.outputs))
+def register_of(op: Op) -> str | None:
+    """The type in which an elementwise op is computed, or None where any will do: it sees truth values only.
+
+    Integers are computed exactly, and so are integers with floats: in f64, as are powers of integers.
+    """
+    types = {tensor.dtype for tensor in (*op.inputs, *op.outputs)} - {DataType.BOOLEAN}
+    if DataType.F64 in types or (op.kind == "Power" and not types <= _FLOATS):
+        return "f64"
+    floats = types & _ALL_FLOATS
+    if floats and floats != types and op.kind not in _BETWEEN:
+        return "f64"
+    if floats:
+        return "f32"
+    return ("u64" if DataType.U64 in types else "s64") if types else None
+
+
+def register_of_type(dtype: DataType, largest: int = 0) -> str:
+    """The type in which elements are computed with, beside integers up to `largest`, exactly."""
+    if dtype in _ALL_FLOATS:
+        return "f32" if largest <= 2**24 else "f64"
+    return dtype.value if dtype in (DataType.F64, DataType.U64) else "s64"
+
+
+def register_between(a: DataType, b: DataType) -> str:
+    """The type in which elements of one type are converted to another."""
+    types = {a, b}
+    if DataType.F64 in types:
+        return "f64"
+    if types <= _WHOLE:
+        return "u64" if DataType.U64 in types else "s64"
+    return "f32"
+
+
+def registers_go_together(op: Op, register: str) -> bool:
+    """Whether an elementwise op can be computed in a program with registers of this type."""
+    return register_of(op) in (register, None)
 
 
 def _has_axes_attribute(op: Op) -> bool:
     return len(op.inputs) == 1
-
-
-def _is_not_grouped(op: Op) -> bool:
-    return bool(op.attrs["qtype"] != "per_group")
 
 
 _CONDITIONS = {

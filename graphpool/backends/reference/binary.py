@@ -57,7 +57,7 @@ def _greater_equal(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
     return np.greater_equal(src_0, src_1)
 
 
-@reference("Select")
+@reference("Select", raw=True)
 def _select(attrs: Attrs, cond: Array, src_0: Array, src_1: Array) -> Array:
     """src_0 where cond, else src_1; cond broadcasts to the shape of the sources, never the other way."""
     shape = np.broadcast_shapes(src_0.shape, src_1.shape)

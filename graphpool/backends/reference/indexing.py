@@ -11,36 +11,39 @@ from typing import Any
 import numpy as np
 
 from .registry import Array, Attrs, reference
+from .rounding import widen
+
+__all__ = ["within"]
 
 
-def _within(indices: Array, dim: int) -> Array:
+def within(indices: Array, dim: int) -> Array:
     """Indices of an axis of `dim`, counted from the front."""
     return np.clip(np.where(indices < 0, indices + dim, indices), 0, max(dim - 1, 0))
 
 
 def _tuples(indices: Array, dims: Sequence[int]) -> tuple[Array, ...]:
     """The columns of index tuples."""
-    return tuple(_within(indices[..., k], dims[k]) for k in range(indices.shape[-1]))
+    return tuple(within(indices[..., k], dims[k]) for k in range(indices.shape[-1]))
 
 
 def _along(indices: Array, axis: int, dim: int) -> tuple[Array, ...]:
     """Coordinates of the elements that indices along an axis mean."""
     places: list[Any] = list(np.indices(indices.shape, sparse=True))
-    places[axis] = _within(indices, dim)
+    places[axis] = within(indices, dim)
     return tuple(places)
 
 
-@reference("Gather")
+@reference("Gather", raw=True)
 def _gather(attrs: Attrs, src: Array, indices: Array) -> Array:
-    return np.take(src, _within(indices, src.shape[attrs["axis"]]), axis=attrs["axis"])
+    return np.take(src, within(indices, src.shape[attrs["axis"]]), axis=attrs["axis"])
 
 
-@reference("GatherElements")
+@reference("GatherElements", raw=True)
 def _gather_elements(attrs: Attrs, src: Array, indices: Array) -> Array:
     return np.asarray(src[_along(indices, attrs["axis"], src.shape[attrs["axis"]])])
 
 
-@reference("GatherND")
+@reference("GatherND", raw=True)
 def _gather_nd(attrs: Attrs, src: Array, indices: Array) -> Array:
     batch = attrs["batch_dims"]
     lead = [k.reshape(k.shape + (1,) * (indices.ndim - 1 - batch)) for k in np.indices(src.shape[:batch], sparse=True)]
@@ -54,30 +57,31 @@ _REDUCTIONS: dict[str, Callable[..., None]] = {
 
 def _scatter(attrs: Attrs, src: Array, places: tuple[Array, ...], updates: Array) -> Array:
     """A copy of src with updates put in or reduced into it, in order: of equal places the last one stays."""
-    result = src.copy()
     reduce = _REDUCTIONS.get(attrs["reduction"])
+    result = (src if reduce is None else widen(src)).copy()
     if reduce is None:
         result[places] = updates
     else:
-        reduce(result, places, updates)
+        reduce(result, places, widen(updates))
     return result
 
 
-@reference("ScatterElements")
+@reference("ScatterElements", raw=True)
 def _scatter_elements(attrs: Attrs, src: Array, indices: Array, updates: Array) -> Array:
     return _scatter(attrs, src, _along(indices, attrs["axis"], src.shape[attrs["axis"]]), updates)
 
 
-@reference("ScatterND")
+@reference("ScatterND", raw=True)
 def _scatter_nd(attrs: Attrs, src: Array, indices: Array, updates: Array) -> Array:
     return _scatter(attrs, src, _tuples(indices, src.shape), updates)
 
 
-@reference("OneHot")
+@reference("OneHot", raw=True)
 def _one_hot(attrs: Attrs, indices: Array, values: Array) -> Array:
     """Indices lose their fraction; one outside -depth .. depth - 1 is hot nowhere."""
     depth = attrs["depth"]
-    position = np.trunc(indices) if indices.dtype.kind == "f" else indices.astype(np.int64)
+    wide = widen(indices)
+    position = np.trunc(wide) if wide.dtype.kind == "f" else wide.astype(np.int64)
     position = np.expand_dims(np.where(position < 0, position + depth, position), attrs["axis"])
     shape = [1] * position.ndim
     shape[attrs["axis"]] = depth

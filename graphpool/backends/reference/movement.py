@@ -15,7 +15,7 @@ from .registry import Array, Attrs, reference
 from .rounding import round_to
 
 
-@reference("Reorder")
+@reference("Reorder", raw=True)
 def _reorder(attrs: Attrs, src: Array) -> Array:
     return src
 
@@ -28,7 +28,7 @@ def _type_cast(attrs: Attrs, src: Array) -> Array:
     return src if attrs.get("saturate", True) else round_to(src, attrs["dtype"], saturate=False)
 
 
-@reference("Concat")
+@reference("Concat", raw=True)
 def _concat(attrs: Attrs, *sources: Array) -> Array:
     return np.concatenate(sources, axis=attrs["axis"])
 
@@ -42,12 +42,12 @@ def _target_shape(shape: Sequence[int], src: Array, special_zero: bool) -> list[
     return target
 
 
-@reference("StaticReshape")
+@reference("StaticReshape", raw=True)
 def _static_reshape(attrs: Attrs, src: Array) -> Array:
     return src.reshape(_target_shape(attrs["shape"], src, attrs["special_zero"]))
 
 
-@reference("StaticTranspose")
+@reference("StaticTranspose", raw=True)
 def _static_transpose(attrs: Attrs, src: Array) -> Array:
     """Axis i of dst is axis order[i] of src; an empty order reverses the axes."""
     return src.transpose(attrs["order"] or None)

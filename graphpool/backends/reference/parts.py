@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from .indexing import within
 from .registry import Array, Attrs, reference
 
 
-@reference("Expand")
+@reference("Expand", raw=True)
 def _expand(attrs: Attrs, src: Array) -> Array:
     return np.broadcast_to(src, np.broadcast_shapes(src.shape, tuple(attrs["shape"])))
 
 
-@reference("Slice")
+@reference("Slice", raw=True)
 def _slice(attrs: Attrs, src: Array) -> Array:
     """A Python slice along each axis."""
     starts, ends = attrs["starts"], attrs["ends"]
@@ -22,25 +23,25 @@ def _slice(attrs: Attrs, src: Array) -> Array:
     return src[tuple(cut)]
 
 
-@reference("Split", typed=True)
+@reference("Split", typed=True, raw=True)
 def _split(attrs: Attrs, src: Array) -> tuple[Array, ...]:
     dim, count = src.shape[attrs["axis"]], attrs["noutputs"]
     sizes = attrs["split"] or [-(-dim // count)] * (count - 1)
     return tuple(np.split(src, np.cumsum(sizes, dtype=np.int64)[: count - 1], axis=attrs["axis"]))
 
 
-@reference("Tile")
+@reference("Tile", raw=True)
 def _tile(attrs: Attrs, src: Array) -> Array:
     return np.tile(src, attrs["repeats"])
 
 
-@reference("Pad")
+@reference("Pad", raw=True)
 def _pad(attrs: Attrs, src: Array) -> Array:
     """NumPy's pad, after negative amounts are cut off."""
     before, after = attrs["pads_begin"], attrs["pads_end"]
     if attrs["mode"] != "constant":
-        return np.pad(src, list(zip(before, after, strict=True)), mode=attrs["mode"])
-    value = attrs["value"] if src.dtype.kind == "f" else int(attrs["value"])
+        return np.pad(src, list(zip(before, after, strict=True)), mode=attrs["mode"]) if src.ndim else src
+    value = int(attrs["value"]) if src.dtype.kind in "iub" else attrs["value"]
     shape = [dim + a + b for dim, a, b in zip(src.shape, before, after, strict=True)]
     result = np.full(shape, value, src.dtype)
     kept = [slice(max(-a, 0), dim - max(-b, 0)) for dim, a, b in zip(src.shape, before, after, strict=True)]
@@ -49,7 +50,7 @@ def _pad(attrs: Attrs, src: Array) -> Array:
     return result
 
 
-@reference("Trilu")
+@reference("Trilu", raw=True)
 def _trilu(attrs: Attrs, src: Array) -> Array:
     return np.triu(src, attrs["k"]) if attrs["upper"] else np.tril(src, attrs["k"])
 
@@ -59,7 +60,7 @@ def _rotary(attrs: Attrs, src: Array, cos: Array, sin: Array, ids: Array | None 
     """(a cos - b sin, a sin + b cos) for each pair (a, b) of the rotated elements of a head."""
     x = src if src.ndim == 4 else src.reshape(*src.shape[:2], attrs["num_heads"], -1).swapaxes(1, 2)
     if ids is not None:
-        cos, sin = (np.take(cache, ids, axis=0, mode="clip") for cache in (cos, sin))
+        cos, sin = (cache[within(ids, len(cache))] for cache in (cos, sin))
     cos, sin = cos[:, None], sin[:, None]
     half = cos.shape[-1]
     a, b = _pairs(half, attrs["interleaved"])

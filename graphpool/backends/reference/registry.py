@@ -22,6 +22,7 @@ Function: TypeAlias = Callable[..., Array | tuple[Array, ...]]
 
 _FUNCTIONS: dict[str, Function] = {}
 _TYPED: set[str] = set()
+_RAW: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +45,22 @@ class OutputSpec:
     shape: tuple[int, ...] | None = None
 
 
-def reference(kind: str, *, typed: bool = False) -> Callable[[Function], Function]:
+def reference(kind: str, *, typed: bool = False, raw: bool = False) -> Callable[[Function], Function]:
     """Decorator that registers ``function(attrs, *inputs)`` as the meaning of `kind`.
 
     The function gets widened inputs (float64, int64, uint64 or bool) and float attributes that hold float32 values; it
     returns every output that the kind can have, as one array or a tuple, and rounds nothing. A `typed` one, whose
     meaning depends on the types of the outputs, finds the DataType of the first as attribute ``dtype``; a kind with
-    a variable number of outputs finds their number as attribute ``noutputs``.
+    a variable number of outputs finds their number as attribute ``noutputs``. A `raw` one, which only moves elements,
+    gets its inputs as they are.
     """
 
     def register(function: Function) -> Function:
         _FUNCTIONS[kind] = function
         if typed:
             _TYPED.add(kind)
+        if raw:
+            _RAW.add(kind)
         return function
 
     return register
@@ -135,7 +139,7 @@ def _check_arity(kind: str, function: Function, inputs: Sequence[Array]) -> None
 def _call(kind: str, function: Function, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
     """All outputs of `kind`, unrounded."""
     try:
-        result = function(dict(_f32_attrs(attrs)), *map(widen, inputs))
+        result = function(dict(_f32_attrs(attrs)), *(inputs if kind in _RAW else map(widen, inputs)))
     except KeyError as error:
         raise InvalidOpError(explain(f"attribute {error} of {kind} is missing"), kind=kind) from error
     except ValueError as error:

@@ -44,14 +44,14 @@ def _is_integer(dtype: DataType) -> bool:
 
 
 def _saturate(array: _Array, dtype: DataType) -> _Array:
-    """Round half to even and clip to the range of the integer type; NaN becomes 0."""
+    """Floats rounded half to even and kept in the range of the integer type; NaN becomes 0."""
     signed = dtype.value[0] == "s"
     low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if signed else (0, (1 << dtype.bits) - 1)
-    top = float(high)
-    # 2**63 - 1 and 2**64 - 1 are no float64 values; the next lower one still converts without overflow.
-    top = top if int(top) <= high else float(np.nextafter(top, 0.0))
-    rounded: _Array = np.clip(np.where(np.isnan(array), 0.0, np.rint(array)), low, top)
-    return rounded
+    # 2**63 - 1 and 2**64 - 1 are no float64 values: what lies above the next lower one is put in behind.
+    top = float(high) if int(float(high)) <= high else float(np.nextafter(float(high), 0.0))
+    inside = np.clip(np.where(np.isnan(array), 0.0, np.rint(array)), low, top)
+    whole = inside.astype(np.int64 if signed else np.uint64)
+    return np.asarray(np.where(array > top, whole.dtype.type(high), whole))
 
 
 def _to_odd_f32(array: _Array) -> _Array:

@@ -1,0 +1,164 @@
+"""Programs on integers and f64: `s64_eltwise`, `u64_eltwise` and `f64_eltwise`."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+
+from graphpool._kernels._dispatch import isas
+from graphpool._kernels.call import DTYPE_CODES
+from graphpool._kernels.eltwise import BINARY_OPS, OPS, UNARY_OPS, EltwiseBuilder
+from graphpool.errors import UnsupportedError
+from tests.helpers.guarded import Guarded
+
+SIZES = (0, 1, 7, 8, 15, 16, 17, 127, 128, 129, 1000)
+LOGIC = {
+    "max": np.maximum, "min": np.minimum, "ge": np.greater_equal, "gt": np.greater, "le": np.less_equal,
+    "lt": np.less, "eq": np.equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or,
+    "xor": np.logical_xor,
+}  # fmt: skip
+WHOLE = LOGIC | {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": lambda x, y: _cut_off(x, y), "mod": np.remainder,
+    "fmod": np.fmod, "bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
+    "shift_left": np.left_shift, "shift_right": np.right_shift,
+}  # fmt: skip
+WHOLE_UNARY = {
+    "abs": np.abs, "neg": np.negative, "not": np.logical_not, "sign": np.sign, "bit_not": np.bitwise_not,
+    "narrow": lambda x: x.astype(np.int8),
+}  # fmt: skip
+REAL = LOGIC | {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "mod": np.remainder,
+                "fmod": np.fmod, "pow": np.power}  # fmt: skip
+REAL_UNARY = {
+    "abs": np.abs, "neg": np.negative, "not": np.logical_not, "sign": np.sign, "exp": np.exp, "log": np.log,
+    "reciprocal": np.reciprocal, "round": np.rint, "sigmoid": special.expit, "sqrt": np.sqrt, "square": np.square,
+    "tanh": np.tanh, "clamp": lambda x: np.clip(x, 1, 0.5), "erf": special.erf, "floor": np.floor, "ceil": np.ceil,
+    "trunc": np.trunc, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "narrow": lambda x: x,
+    "is_nan": np.isnan, "is_inf": np.isinf, "pow": lambda x: np.power(x, np.full_like(x, 0.5)),
+}  # fmt: skip
+NUMPY = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64, "u8": np.uint8, "u16": np.uint16,
+         "u32": np.uint32, "u64": np.uint64}  # fmt: skip
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 0.3, -0.3, 1.0, -1.0, 2.5, -7.5, 1e-310, 1e300])
+
+
+def _cut_off(x, y):
+    """The quotient towards 0, of integers that NumPy divides downwards."""
+    rest = np.remainder(x, y)
+    return np.where(y == 0, 0, np.floor_divide(x, y) + ((rest != 0) & ((x < 0) != (y < 0))).astype(x.dtype))
+
+
+def run(register, isa, op, arrays, dtype, out_type, out_name, *numbers):
+    builder = EltwiseBuilder(arrays[0].shape, register=register)
+    loads = [builder.load(k, dtype) for k in range(len(arrays))]
+    value = (builder.unary, builder.binary, builder.ternary)[len(arrays) - 1](op, *loads, *numbers)
+    builder.store(len(arrays), out_name, None, value)
+    out = Guarded(arrays[0].size * np.dtype(out_type).itemsize)
+    builder.build(isa)(*arrays, out.bytes)
+    return out.array(out_type, arrays[0].shape)
+
+
+def test_every_operation_has_a_case():
+    for register in ("s64", "u64"):
+        assert set(WHOLE) == OPS[register] & set(BINARY_OPS)
+        assert set(WHOLE_UNARY) == OPS[register] & set(UNARY_OPS)
+    assert set(REAL) == OPS["f64"] & set(BINARY_OPS)
+    assert set(REAL_UNARY) == OPS["f64"] & set(UNARY_OPS)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_integers_are_exact_and_wrap(dtype, isa):
+    register, info = "u64" if dtype == "u64" else "s64", np.iinfo(NUMPY[dtype])
+    rng = np.random.default_rng(2)
+    for n in SIZES:
+        x, y = (rng.integers(info.min, info.max, n, NUMPY[dtype], endpoint=True) for _ in range(2))
+        y[::4], y[1::4] = x[::4], rng.integers(0, 5, y[1::4].size)
+        for op, function in WHOLE.items():
+            with np.errstate(all="ignore"):
+                expected = function(x, y)
+            out = "boolean" if expected.dtype == bool else dtype
+            result = run(register, isa, op, (x, y), dtype, expected.dtype, out)
+            np.testing.assert_array_equal(result, expected, op)
+        for op, function in WHOLE_UNARY.items():
+            expected = function(x).astype(NUMPY[dtype])
+            result = run(register, isa, op, (x,), dtype, NUMPY[dtype], dtype, DTYPE_CODES["s8"])
+            np.testing.assert_array_equal(result, expected, op)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_f64_is_numpys(isa):
+    rng = np.random.default_rng(3)
+    for n in SIZES:
+        x, y = rng.normal(size=n) * 3, rng.normal(size=n)
+        x[: SPECIAL.size], y[: SPECIAL.size] = SPECIAL[:n], np.flip(SPECIAL)[:n]
+        for op, function in REAL.items():
+            result = run("f64", isa, op, (x, y), "f64", np.float64, "f64")
+            np.testing.assert_allclose(result, function(x, y).astype(np.float64), 1e-14, err_msg=op)
+        for op, function in REAL_UNARY.items():
+            result = run("f64", isa, op, (x,), "f64", np.float64, "f64", 1.0, 0.5)
+            np.testing.assert_allclose(result, function(x).astype(np.float64), 1e-14, err_msg=op)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("register", ["s64", "u64", "f64"])
+def test_select_of_a_constant(register, isa):
+    condition, x = np.array([True, False, True, False, True]), np.arange(5, dtype=np.uint16) + 65000
+    builder = EltwiseBuilder((5,), register=register)
+    loads = builder.load(0, "boolean"), builder.load(1, "u16")
+    builder.store(2, "s64", None, builder.ternary("select", *loads, builder.const(7.0)))
+    out = np.zeros(5, np.int64)
+    builder.build(isa)(condition, x, out)
+    np.testing.assert_array_equal(out, np.where(condition, x.astype(int), 7))
+
+
+NARROW = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f8_e5m2": ml_dtypes.float8_e5m2,
+          "f8_e4m3": ml_dtypes.float8_e4m3fn}  # fmt: skip
+
+
+def _between(dtype, code, nudge):
+    """A number beside the middle of two neighbours of a narrow type; f64 tells on which side."""
+    itemsize = np.dtype(NARROW[dtype]).itemsize
+    grid = np.array([code, code + 1]).astype(f"u{itemsize}").view(NARROW[dtype]).astype(np.float64)
+    return (grid[0] + grid[1]) / 2 * (1 + nudge * 2.0**-40), grid[0] if nudge < 0 else grid[1]
+
+
+@given(st.sampled_from(list(NARROW)), st.integers(1, 100), st.sampled_from([-1, 1]))
+def test_f64_is_rounded_once(dtype, code, nudge):
+    number, expected = _between(dtype, code, nudge)
+    builder = EltwiseBuilder((1,), register="f64")
+    builder.store(1, dtype, None, builder.load(0, "f64"))
+    out = np.zeros(1, NARROW[dtype])
+    builder.build()(np.array([number]), out.view(np.uint8))
+    assert float(out[0]) == expected
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_f64_saturates_at_integers(dtype, isa):
+    info = np.iinfo(NUMPY[dtype])
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 0.5, 1.5, 2.5, 100.0])
+    builder = EltwiseBuilder(x.shape, register="f64")
+    builder.store(1, dtype, None, builder.load(0, "f64"))
+    out = Guarded(x.size * info.dtype.itemsize)
+    builder.build(isa)(x, out.bytes)
+    assert out.array(NUMPY[dtype], x.size).tolist() == [0, *[info.max, info.min] * 2, 0, 2, 2, 100]
+
+
+@pytest.mark.parametrize("register", ["s64", "u64", "f64"])
+def test_errors_of_wide_programs(register):
+    builder = EltwiseBuilder((4,), register=register)
+    value = builder.load(0, "s32")
+    for wrong in (
+        builder.acc,
+        lambda: builder.load(0, "s4"),
+        lambda: builder.unary("gelu_erf", value),
+        lambda: builder.binary("prelu", value, value),
+        builder.epilogue,
+    ):
+        with pytest.raises(UnsupportedError):
+            wrong()

@@ -1,0 +1,130 @@
+"""Rows picked, put and reduced by index; the best elements of lines."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from graphpool._kernels._dispatch import call, isas
+from graphpool._kernels.index import gather, scatter, top_k
+from graphpool.errors import InvalidArgumentError, InvalidShapeError
+from tests.helpers.guarded import Guarded
+
+NUMPY = {
+    "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "s8": np.int8, "u8": np.uint8,
+    "s16": np.int16, "u16": np.uint16, "s32": np.int32, "u32": np.uint32, "s64": np.int64, "u64": np.uint64,
+}  # fmt: skip
+REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def random_numbers(rng, dtype, shape):
+    if NUMPY[dtype] in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16):
+        return rng.integers(-8, 8, shape).astype(NUMPY[dtype])
+    info = np.iinfo(NUMPY[dtype])
+    return rng.integers(info.min, info.max, shape, NUMPY[dtype], endpoint=True)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize(("index_dtype", "index_type"), [("s32", np.int32), ("s64", np.int64)])
+def test_gather_along_an_axis(index_dtype, index_type, isa):
+    for outer, dim, inner in ((1, 50, 3), (4, 50, 700), (6, 50, 1), (1, 50, 0)):
+        src = np.arange(outer * dim * inner, dtype=np.uint32).reshape(outer, dim, inner)
+        for count in (0, 1, 7, 120):
+            indices = np.random.default_rng(count).integers(-50, 50, count, index_type)
+            expected = np.take(src, indices, 1)
+            out = Guarded(expected.nbytes)
+            row = 4 * inner
+            kernel = gather((outer, count), (0, 1), (dim * row, 0), [(dim, row)], row, index_dtype, isa=isa)
+            kernel(src, indices, out.bytes)
+            np.testing.assert_array_equal(out.array(np.uint32, expected.shape), expected)
+
+
+def test_gather_tasks_are_independent():
+    src, indices = np.arange(90_000, dtype=np.float32).reshape(300, 300), np.arange(300)[::-1].copy()
+    kernel = gather((300,), (1,), (0,), [(300, 1200)], 1200)
+    out = np.zeros_like(src)
+    assert kernel.ntasks > 3
+    for task in reversed(range(kernel.ntasks)):
+        call(kernel.kernel, kernel.params, [src, indices, out], task, task + 1)
+    np.testing.assert_array_equal(out, src[::-1])
+
+
+def test_gather_of_tuples_never_leaves_its_source():
+    src, out = np.arange(12, dtype=np.float32).reshape(3, 4), np.zeros(4, np.float32)
+    indices = np.array([[2, -1], [2**62, -(2**62)], [-3, 9], [1, 1]])
+    gather((4,), (2,), (0,), [(3, 16), (4, 4)], 4)(src, indices, out)
+    assert out.tolist() == [11, 8, 3, 5]
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_scatter(dtype, isa):
+    rng = np.random.default_rng(3)
+    start, updates = random_numbers(rng, dtype, (9, 5)), random_numbers(rng, dtype, (20, 5))
+    indices = rng.integers(-9, 9, 20)
+    nbytes = start.itemsize
+    for reduction in ("none", *REDUCTIONS):
+        expected = start.copy()
+        for index, row in zip(indices, updates, strict=True):
+            expected[index] = row if reduction == "none" else REDUCTIONS[reduction](expected[index], row)
+        out = start.copy()
+        kernel = scatter((20,), (1,), (0,), [(9, 5 * nbytes)], 5 * nbytes, dtype=dtype, reduction=reduction, isa=isa)
+        kernel(updates.view(np.uint8), indices, out.view(np.uint8))
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_scatter_lets_nan_win():
+    out, updates = np.array([np.nan, 1.0, 1.0]), np.array([2.0, np.nan, 0.5])
+    scatter((3,), (1,), (0,), [(3, 8)], 8, dtype="f64", reduction="max")(updates, np.arange(3), out)
+    np.testing.assert_array_equal(out, [np.nan, np.nan, 1.0])
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_top_k(dtype, isa):
+    rng = np.random.default_rng(5)
+    for shape, axis in (((40,), 0), ((3, 17, 2), 1), ((5, 1), -1)):
+        x = random_numbers(rng, dtype, shape)
+        dim = x.shape[axis]
+        for k in (0, 1, dim // 2, dim):
+            for is_largest in (True, False):
+                wide = np.flip(x, axis) if is_largest else x
+                order = np.argsort(wide, axis, kind="stable")
+                order = dim - 1 - np.flip(order, axis) if is_largest else order
+                chosen = np.take(order, range(k), axis)
+                values, indices = Guarded(chosen.size * x.itemsize), Guarded(chosen.size * 8)
+                kernel = top_k(shape, axis, k, dtype, is_largest=is_largest, isa=isa)
+                kernel(x.view(np.uint8) if dtype == "bf16" else x, indices.bytes, values.bytes)
+                np.testing.assert_array_equal(indices.array(np.int64, chosen.shape), chosen)
+                expected = np.take_along_axis(x, chosen, axis)
+                np.testing.assert_array_equal(values.array(NUMPY[dtype], chosen.shape), expected)
+
+
+def pick_one(x, **flags):
+    out = np.zeros(1, np.int64)
+    top_k(x.shape, 0, 1, "f64", has_values=False, **flags)(x, out)
+    return int(out[0])
+
+
+def test_top_k_of_equal_numbers_and_nan():
+    x = np.array([1.0, -0.0, 3.0, 0.0, 3.0, -1.0])
+    assert pick_one(x) == 2
+    assert pick_one(x, select_last_index=True) == 4
+    assert pick_one(x[:2], is_largest=False) == 1
+    assert pick_one(x[[1, 3]], is_largest=False) == 0
+    with_nan = np.array([1.0, np.nan, 5.0, np.nan])
+    assert pick_one(with_nan) == 1
+    assert pick_one(with_nan, is_largest=False) == 0
+    assert pick_one(with_nan, is_largest=False, is_nan_first=True) == 1
+    assert pick_one(with_nan, is_largest=False, is_nan_first=True, select_last_index=True) == 3
+
+
+def test_errors():
+    with pytest.raises(InvalidArgumentError, match="s32, s64"):
+        gather((1,), (1,), (0,), [(2, 4)], 4, "u8")
+    with pytest.raises(InvalidShapeError, match="at least one element"):
+        gather((1,), (1,), (0,), [(0, 4)], 4)
+    with pytest.raises(InvalidArgumentError, match="unknown reduction"):
+        scatter((1,), (1,), (0,), [(2, 4)], 4, reduction="mean")
+    with pytest.raises(InvalidShapeError, match=r"0 \.\. 3"):
+        top_k((3,), 0, 4, "f32")
