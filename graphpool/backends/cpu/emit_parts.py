@@ -114,7 +114,7 @@ def lower_pad(lowering: Lowering, group: Group) -> None:
         source = cut(source, axis, max(-a, 0), max(source.shape[axis] + min(a, 0) + min(b, 0), 0))
         inside = cut(inside, axis, max(a, 0), source.shape[axis])
     if op.attrs["mode"] == "constant":
-        fill(lowering, place, op.attrs["value"])
+        _fill(lowering, place, op.attrs["value"])
         lowering.move(source, inside)
     else:
         lowering.move(source, inside)
@@ -123,7 +123,7 @@ def lower_pad(lowering: Lowering, group: Group) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
-def fill(lowering: Lowering, place: Value, number: float) -> None:
+def _fill(lowering: Lowering, place: Value, number: float) -> None:
     """Write one number everywhere."""
     region = Region(lowering, place.shape, register=register_of_type(place.dtype))
     region.write(place, region.builder.const(number))
