@@ -450,6 +450,8 @@ CASES: list[Case] = [
       for kind in ("CumSum", "CumProd") for dtype in ("f32", "s64", "u8", "f64")],
     *[Case(f"TopK_{dtype}", lambda g, dtype=dtype: g.op("TopK", g.input((3, 40, 5), dtype), n=2, dtype=[dtype, "s64"], axis=1, k=7))
       for dtype in ("f32", "s64", "bf16")],
+    *[Case(f"{kind}_{dtype}", lambda g, kind=kind, dtype=dtype: g.op(kind, g.input((3, 40, 5), dtype), axes=[0, 2]), bounds=POSITIVE)
+      for kind in ("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum") for dtype in ("f64", "s64", "u8")],
     Case("Attention", _attention, scale=8),
     Case("Attention_causal_grouped", _causal_attention, scale=8),
     Case("Attention_backward", _attention_backward, scale=64, bounds={"low": -1.0, "high": 1.0}),

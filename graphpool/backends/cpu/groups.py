@@ -16,7 +16,7 @@ from ...typing import DataType
 from .attention import find_attention
 from .integers import find_dequantized
 from .segments import split_region
-from .support import ANCHORS, is_elementwise, register_of, registers_go_together
+from .support import is_anchor, is_elementwise, register_of, registers_go_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ def make_groups(ops: Sequence[Op], shapes: Mapping[int, tuple[int, ...]], output
     dequantized = _absorb_dequantized(view, free, shapes, outputs, quotient)
     attentions = _merge_attentions(view, free, shapes, outputs, quotient, dequantized)
     for number, op in enumerate(view.ops):
-        if free[number] and (op.kind in ANCHORS or is_elementwise(op)):
+        if free[number] and (is_anchor(op) or is_elementwise(op)):
             taken = _grow(view, [number], free, shapes, outputs, quotient)
             for member in taken:
                 free[member] = False
@@ -145,7 +145,7 @@ def _grow(
     last, nmembers = view.ops[taken[-1]], len(taken)
     value = last.outputs[0].id
     shape = shapes[value]
-    has_anchor = nmembers > 1 or last.kind in ANCHORS
+    has_anchor = nmembers > 1 or is_anchor(last)
     register = "f32" if has_anchor else register_of(last) or "s64"
 
     def fits(op: Op) -> bool:
@@ -178,6 +178,6 @@ def _as_group(
         return Group(attention.product, tuple(view.ops[n] for n in behind), attention)
     by_port: Mapping[int, int] = next((dequantized[n] for n in numbers if n in dequantized), {})
     ops = [view.ops[n] for n in numbers if n not in by_port.values()]
-    if ops[0].kind not in ANCHORS:
+    if not is_anchor(ops[0]):
         return Group(None, tuple(ops))
     return Group(ops[0], tuple(ops[1:]), dequantized={port: view.ops[n] for port, n in by_port.items()})

@@ -13,6 +13,7 @@ __all__ = [
     "ANCHORS",
     "ELTWISE",
     "STANDALONE",
+    "is_anchor",
     "is_elementwise",
     "register_of",
     "register_of_type",
@@ -66,6 +67,9 @@ _MOVING = frozenset({
 STANDALONE = _MOVING | {"GenIndex", "Dropout", "BatchNormForwardTraining"}
 """Kinds that are kernel calls of their own, or no call at all."""
 
+_WIDE_REDUCTIONS = frozenset({"ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum"})
+"""Reductions that take integers and f64 too."""
+
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 _QUANTIZED = frozenset({DataType.U8, DataType.S8})
 _F8 = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
@@ -87,6 +91,8 @@ def supports(op: Op) -> bool:
     """Whether the backend runs this op."""
     if op.kind in _NUMERIC or op.kind in _MOVING:
         return True
+    if op.kind in _WIDE_REDUCTIONS and not is_anchor(op):
+        return _has_axes_attribute(op)
     if op.kind not in ANCHORS and op.kind not in ELTWISE and op.kind not in STANDALONE:
         return False
     accepted = _FREE.get(op.kind)
@@ -95,6 +101,11 @@ def supports(op: Op) -> bool:
             return False
     check = _CONDITIONS.get(op.kind)
     return check is None or check(op)
+
+
+def is_anchor(op: Op) -> bool:
+    """Whether the op's kernel runs an elementwise program on its results: reductions of integers and f64 do not."""
+    return op.kind in ANCHORS and not (op.kind in _WIDE_REDUCTIONS and op.inputs[0].dtype not in _FLOATS)
 
 
 def is_elementwise(op: Op) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from graphpool.errors import InvalidOpError
 from graphpool.graph.logical_tensor import describe_shape
 from graphpool.graph.shapes import broadcast_shapes, slice_size
@@ -103,6 +105,7 @@ def _parts(dim: int, count: int) -> tuple[int, ...]:
 
 def pad(query: ShapeQuery) -> Sequence[Shape]:
     """Each dimension grows by its pads_begin and pads_end; negative ones, in mode constant only, cut off."""
+    _is_in_range(query, "value")
     before, after, mode = query.attrs["pads_begin"], query.attrs["pads_end"], query.attrs["mode"]
     if mode != "constant":
         _at_least(query, "pads_begin", 0)
@@ -121,6 +124,16 @@ def pad(query: ShapeQuery) -> Sequence[Shape]:
             _refuse(query, "mode", f"has no elements to repeat along dimension {axis}", "constant", mode)
         dims.append(size)
     return [tuple(dims)]
+
+
+def _is_in_range(query: ShapeQuery, name: str) -> None:
+    """Require that a number, as the f32 that it is, is one of the first input's type."""
+    dtype, number = query.op.inputs[0].dtype, float(np.float32(query.attrs[name]))
+    if dtype.value[0] not in "su":
+        return
+    limits = np.iinfo(dtype.numpy)
+    if not (number.is_integer() and limits.min <= number <= limits.max):
+        _refuse(query, name, f"is no {dtype}", f"an integer in {limits.min} .. {limits.max}", number)
 
 
 def expand(query: ShapeQuery) -> Sequence[Shape]:

@@ -193,6 +193,16 @@ def test_running_sums_and_products(engine, data, shape, dtype, exclusive, revers
 
 
 @FUZZ
+@given(st.data(), shapes(1, 4), st.sampled_from(NUMBERS), st.booleans(), SEEDS)
+def test_reductions(engine, data, shape, dtype, keep, seed):
+    axes = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
+    for kind in ("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum"):
+        builder = GraphBuilder()
+        builder.op(kind, builder.input(shape, dtype), axes=axes, keep_dims=keep)
+        check(engine, seed, builder, small=True)
+
+
+@FUZZ
 @given(st.data(), st.sampled_from(["f32", "bf16", "f16"]), st.booleans(), st.booleans(), SEEDS)
 def test_rotary_embedding(engine, data, dtype, interleaved, flat, seed):
     batch, heads, length, half = (data.draw(st.integers(1, 4)) for _ in range(4))
@@ -289,6 +299,8 @@ def test_wrong_attributes_are_refused(kind, shapes_, attrs):
         ("Gather", [("f32", (3, 4)), ("u8", (2,))], {}),
         ("GatherElements", [("f32", (3, 4)), ("s64", (2,))], {}),
         ("GatherElements", [("f32", (3, 4)), ("s64", (2, 5))], {"axis": 0}),
+        ("Pad", [("s32", (3,))], {"pads_begin": [1], "pads_end": [1], "value": 2147483647.0}),
+        ("Pad", [("u8", (3,))], {"pads_begin": [1], "pads_end": [1], "value": 0.5}),
         ("GatherND", [("f32", (3, 4)), ("s64", (2, 3))], {}),
         ("GatherND", [("f32", (3, 4)), ("s64", (2, 1))], {"batch_dims": 1}),
         ("GatherND", [("f32", (3, 4)), ("s64", ())], {}),
