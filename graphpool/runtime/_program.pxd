@@ -15,6 +15,8 @@ cdef struct Step:
     const ArgRef *args
     int64_t nargs
     int64_t ntasks
+    int64_t scratch         # offset in the arena of what lane 0 uses, and bytes to the next lane's
+    int64_t scratch_stride
     int64_t guard           # base that decides whether the step is due, or -1
     bint wants_constant     # due if that base pointer is not NULL, else if it is
 
@@ -24,11 +26,9 @@ cdef struct Run:
     const Step *steps
     int64_t nsteps
     char **bases
-    char *scratch
-    int64_t scratch_stride
     gp_team *team
     int64_t nlanes
-    int64_t padding0[9]
+    int64_t padding0[11]
     int64_t place           # step << TASK_BITS | first task that nobody has taken
     int64_t padding1[15]
     int64_t done            # finished tasks of that step
@@ -44,8 +44,6 @@ cdef class Program:
     cdef readonly int64_t nbases
     cdef readonly int64_t nlanes
     cdef readonly int64_t arena_nbytes
-    cdef int64_t scratch_offset
-    cdef int64_t scratch_stride
     cdef public int64_t trials
     cdef char *literals
     cdef readonly tuple calls

@@ -6,6 +6,9 @@ ARENA: int
 LITERALS: int
 FIRST_EXTERNAL: int
 
+def count_lanes(calls: Sequence[KernelCall], lanes: int) -> int: ...
+def count_scratch(nbytes: int, nlanes: int) -> int: ...
+
 class Program:
     trials: int
     def __init__(
@@ -16,6 +19,7 @@ class Program:
         literals: bytes | bytearray | memoryview = b"",
         lanes: int = 1,
         guards: Sequence[tuple[int, bool] | None] = (),
+        scratch: Sequence[int] = (),
     ) -> None: ...
     @property
     def nbases(self) -> int: ...

@@ -44,7 +44,7 @@ cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int6
     cdef int64_t j
     for j in range(step.nargs):
         pointers[j] = run.bases[step.args[j].base] + step.args[j].offset
-    step.fn(step.params, pointers, begin, end, run.scratch + lane * run.scratch_stride)
+    step.fn(step.params, pointers, begin, end, run.bases[0] + step.scratch + lane * step.scratch_stride)
 
 
 cdef bint is_due(Run *run, const Step *step) noexcept nogil:
@@ -114,6 +114,20 @@ cdef void run_lane(void *context, int64_t lane) noexcept nogil:
             gp_team_announce(run.team)
 
 
+def count_lanes(calls, lanes):
+    """Lanes that a run of these calls can use: at most `lanes`, at most the tasks of the largest call."""
+    return max(1, min(lanes, max([call.ntasks for call in calls], default=1)))
+
+
+def count_scratch(int64_t nbytes, int64_t nlanes):
+    """Bytes of scratch that `nbytes` for each lane take, every lane on cache lines of its own."""
+    return (nlanes - 1) * round_up(nbytes) + nbytes
+
+
+cdef int64_t round_up(int64_t nbytes) noexcept:
+    return (nbytes + 63) // 64 * 64
+
+
 cdef class Program:
     """A fixed list of kernel calls with the places of their arguments.
 
@@ -125,7 +139,7 @@ cdef class Program:
     steps : sequence of (KernelCall, sequence of (int, int))
         Each call with the (base, offset in bytes) of its arguments.
     arena_nbytes : int
-        Bytes of the arena that the steps use for temporaries; the program adds the scratch of its kernels behind them.
+        Bytes of the arena that the steps use.
     nexternals : int
         Number of external tensors.
     literals : bytes-like, default=b""
@@ -135,6 +149,9 @@ cdef class Program:
     guards : sequence of (int, bool) or None, optional
         For each step a base, and whether the step wants it: in a run where that base pointer is NULL, steps that want
         it are passed, and in other runs those that do not. None for steps of every run.
+    scratch : sequence of int, optional
+        Offset in the arena, for each step, of the scratch that its kernel needs, see `count_scratch`. Without them the
+        program adds one place behind the `arena_nbytes`, which all steps use.
 
     Attributes
     ----------
@@ -160,7 +177,8 @@ cdef class Program:
     Source: guided self-scheduling (Polychronopoulos and Kuck, 1987) for the size of what a lane takes.
     """
 
-    def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t lanes=1, guards=()):
+    def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t lanes=1, guards=(),
+                  scratch=()):
         self.nargs = sum([len(args) for _, args in steps])
         self.nsteps = len(steps)
         self.nbases = FIRST_EXTERNAL + nexternals
@@ -184,17 +202,20 @@ cdef class Program:
             raise InvalidArgumentError(
                 explain("lanes, or tasks of a step", accepted=f"1 .. , 0 .. {ONE_STEP - 1}", got=(lanes, most_tasks))
             )
-        self.nlanes = max(1, min(lanes, most_tasks))
+        self.nlanes = count_lanes(self.calls, lanes)
         self.trials = TRIALS if self.nlanes > 1 else NEVER
-        scratch = max([call.scratch_nbytes for call in self.calls], default=0)
-        self.scratch_offset = (arena_nbytes + 63) // 64 * 64
-        self.scratch_stride = (scratch + 63) // 64 * 64
         self.arena_nbytes = arena_nbytes
-        if scratch:
-            self.arena_nbytes = self.scratch_offset + (self.nlanes - 1) * self.scratch_stride + scratch
-        self._fill(steps, guards)
+        self._fill(steps, guards, tuple(scratch) or self._append_scratch())
 
-    def _fill(self, steps, guards):
+    def _append_scratch(self):
+        """Make the arena larger by a place for the scratch of any one step; its offset for each step."""
+        cdef int64_t most = max([call.scratch_nbytes for call in self.calls], default=0)
+        cdef int64_t start = round_up(self.arena_nbytes)
+        if most:
+            self.arena_nbytes = start + count_scratch(most, self.nlanes)
+        return (start,) * self.nsteps
+
+    def _fill(self, steps, guards, scratch):
         cdef int64_t first = 0, k, base, offset
         cdef Step *step
         cdef Kernel kernel
@@ -213,6 +234,7 @@ cdef class Program:
             step.args = &self.args[first]
             step.nargs = len(args)
             step.ntasks = call.ntasks
+            step.scratch, step.scratch_stride = scratch[k], round_up(call.scratch_nbytes)
             step.guard, step.wants_constant = guards[k] or (NO_GUARD, False)
             if step.guard != NO_GUARD:
                 self._check_base(step.guard)
@@ -236,8 +258,6 @@ cdef class Program:
         run.steps = self.steps
         run.nsteps = self.nsteps
         run.bases = bases
-        run.scratch = bases[0] + self.scratch_offset
-        run.scratch_stride = self.scratch_stride
         bases[1] = self.literals
         if team is not None and gp_team_load(&self.trials) >= 0:
             self._share(&run, team)

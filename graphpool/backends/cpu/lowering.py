@@ -113,6 +113,8 @@ class Step:
         Id of the first op of the group that the step belongs to.
     guard : (int, bool) or None
         The base pointer that decides whether a run takes the step, and whether it wants it there; None for always.
+    scratch : Buffer or None
+        What the kernel uses while it runs, for all lanes; given when the number of lanes is known.
     """
 
     call: KernelCall
@@ -121,6 +123,7 @@ class Step:
     is_elementwise: bool
     op_id: int
     guard: tuple[int, bool] | None = None
+    scratch: Buffer | None = None
 
 
 @dataclass(frozen=True, slots=True)

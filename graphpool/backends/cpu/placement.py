@@ -26,7 +26,8 @@ ALIGNMENT = 64
 def plan_temporaries(steps: Sequence[Step]) -> tuple[dict[Buffer, int], int]:
     """Offsets of the temporaries in the arena, and its size.
 
-    Buffers that share bytes in place live as one, from the first use of the first to the last use of the last.
+    Buffers that share bytes in place live as one, from the first use of the first to the last use of the last. The
+    scratch of a step is a temporary of that step.
     """
     uses = _uses(steps)
     homes = _share(steps, uses)
@@ -51,6 +52,8 @@ def _uses(steps: Sequence[Step]) -> dict[Buffer, list[int]]:
         for value in step.args:
             if value.buffer.base == ARENA:
                 uses.setdefault(value.buffer, []).append(number)
+        if step.scratch is not None:
+            uses[step.scratch] = [number]
     return uses
 
 
@@ -69,6 +72,8 @@ def _share(steps: Sequence[Step], uses: dict[Buffer, list[int]]) -> dict[Buffer,
         for value in step.args:
             if value.buffer.base == ARENA:
                 homes.setdefault(value.buffer, value.buffer)
+        if step.scratch is not None:
+            homes[step.scratch] = step.scratch
     return homes
 
 

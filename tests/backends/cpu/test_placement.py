@@ -1,0 +1,69 @@
+"""Places in the arena: temporaries and the scratch of kernels share bytes only when their steps lie apart."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool._kernels.norm import layer_norm
+from graphpool.backends.cpu.link import _with_scratch
+from graphpool.backends.cpu.lowering import Buffer, Step, Value
+from graphpool.backends.cpu.placement import plan_temporaries
+from graphpool.runtime._program import ARENA, FIRST_EXTERNAL, Program, count_lanes, count_scratch
+from graphpool.typing import DataType
+
+
+def chain(rows, columns, count):
+    """Layer norms one behind another, each from a temporary into the next."""
+    call = layer_norm((rows, columns), 1, epsilon=1e-5)
+    ends = Buffer(FIRST_EXTERNAL, rows * columns * 4), Buffer(FIRST_EXTERNAL + 1, rows * columns * 4)
+    between = [Buffer(ARENA, rows * columns * 4) for _ in range(count - 1)]
+    buffers = [ends[0], *between, ends[1]]
+    values = [Value(DataType.F32, (rows, columns), (columns, 1), buffer) for buffer in buffers]
+    return [Step(call, (target, source), "norm", False, k) for k, (source, target) in enumerate(pairwise(values))]
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 64])
+@pytest.mark.parametrize("count", [2, 5])
+def test_scratch_is_a_temporary_of_its_step(lanes, count):
+    steps = _with_scratch(chain(40, 200, count), lanes)
+    nlanes = count_lanes([step.call for step in steps], lanes)
+    offsets, nbytes = plan_temporaries(steps)
+    for step in steps:
+        assert step.scratch.nbytes == count_scratch(800, nlanes)
+        mine = [value.buffer for value in step.args if value.buffer.base == ARENA]
+        for buffer in [*mine, step.scratch]:
+            assert 0 <= offsets[buffer] <= nbytes - buffer.nbytes
+        for buffer in mine:
+            first, second = sorted([buffer, step.scratch], key=offsets.get)
+            assert offsets[first] + first.nbytes <= offsets[second]
+    live = [sum(value.buffer.nbytes for value in step.args if value.buffer.base == ARENA) for step in steps]
+    assert nbytes <= max(live) + steps[0].scratch.nbytes + 64
+
+
+@pytest.mark.parametrize("nlanes", [1, 2, 7])
+def test_lanes_have_cache_lines_of_their_own(nlanes):
+    assert count_scratch(400, nlanes) == (nlanes - 1) * 448 + 400
+    assert count_scratch(0, nlanes) == 0
+
+
+def test_a_program_uses_the_scratch_where_it_is_told():
+    """With guard bytes around it: the kernel writes nowhere else."""
+    call = layer_norm((6, 100), 1, epsilon=1e-5)
+    program = Program([(call, [(FIRST_EXTERNAL, 0), (FIRST_EXTERNAL + 1, 0)])], 4096, 2, scratch=[1024])
+    assert program.arena_nbytes == 4096
+    x, y = (gp.LogicalTensor(k, "f32", (6, 100)) for k in range(2))
+    partition = gp.Partition.from_op(
+        gp.Op(0, "LayerNorm", [x], [y], use_affine=False, keep_stats=False, begin_norm_axis=1)
+    )
+    with gp.Engine(threads=1) as engine, partition.compile([x], [y], engine, scratch="caller") as compiled:
+        data = np.random.default_rng(0).standard_normal((6, 100)).astype(np.float32)
+        raw = np.full(compiled.scratchpad_nbytes + 192, 7, np.uint8)
+        start = 64 - raw.ctypes.data % 64
+        pad = raw[start : start + compiled.scratchpad_nbytes]
+        [result] = compiled.execute(gp.Stream(engine), [gp.Tensor(x, engine, data)], scratchpad=pad)
+        expected = (data - data.mean(1, keepdims=True)) / np.sqrt(data.var(1, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-4)
+        assert (raw[:start] == 7).all()
+        assert (raw[start + compiled.scratchpad_nbytes :] == 7).all()
