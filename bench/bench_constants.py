@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,8 +89,7 @@ def warm_calls(engine: gp.Engine) -> dict[str, Any]:
     """A tiny product on panels of the user, on a cached constant, and on constants that alternate or are named."""
 
     def call(product: Product, **options: Any) -> Any:
-        execute, stream, inputs, outputs = product.compiled.execute, product.stream, product.inputs, product.outputs
-        return lambda: execute(stream, inputs, outputs, **options)
+        return partial(product.compiled.execute, product.stream, product.inputs, product.outputs, **options)
 
     mine, bare, alternating = Product(engine, TINY, panels=True), Product(engine, TINY), Product(engine, TINY)
     bare.compiled = without_plain_kernel(bare.compiled, mine.compiled.program.calls[0])
@@ -101,9 +101,9 @@ def warm_calls(engine: gp.Engine) -> dict[str, Any]:
         alternating.compiled.execute(alternating.stream, turn[0], alternating.outputs)
 
     return {
-        "no constant": call(mine, options=None),
-        "warm constant, the same step": call(bare, options=None),
-        "warm constant, with the plain kernel and its scratch beside": call(Product(engine, TINY), options=None),
+        "no constant": call(mine),
+        "warm constant, the same step": call(bare),
+        "warm constant, with the plain kernel and its scratch beside": call(Product(engine, TINY)),
         "two weights in turns": alternate,
         "key of the execution": call(Product(engine, TINY), options=gp.ExecuteOptions(key="weights")),
     }
@@ -111,7 +111,7 @@ def warm_calls(engine: gp.Engine) -> dict[str, Any]:
 
 def print_warm(seconds: float) -> None:
     with gp.Engine(threads=1) as engine:
-        times = in_turns(warm_calls(engine), seconds, 2000)
+        times = in_turns(warm_calls(engine), seconds, 20_000)
     base = times["no constant"]
     print(f"\n| execute, {'x'.join(map(str, TINY))} | ns | over no constant |\n|---|---:|---:|")
     for name, value in times.items():
@@ -127,8 +127,8 @@ def hit_calls(policy: str) -> dict[str, Any]:
     get = cache.get_or_add
     return {
         "call": lambda: None,
-        "hit": lambda: get("cpu", "free", 64, None),  # type: ignore[arg-type]
-        "hit, handle bound": lambda: get("cpu", "bound", 64, None, handle=handle),  # type: ignore[arg-type]
+        "hit": lambda: get("cpu", "free", 64, None),
+        "hit, handle bound": lambda: get("cpu", "bound", 64, None, handle=handle),
     }
 
 
@@ -168,7 +168,7 @@ def print_threads(hits: int = 200_000, rounds: int = 4) -> None:
 
         def look_up(number: int, cache: ConstantTensorCache = cache, each: int = hits // count) -> None:
             for _ in range(each):
-                cache.get_or_add("cpu", number, 64, None)  # type: ignore[arg-type]
+                cache.get_or_add("cpu", number, 64, None)
 
         wall, _ = together(count, look_up)
         with gp.Engine(threads=1) as engine:

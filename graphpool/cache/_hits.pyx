@@ -97,7 +97,8 @@ cdef class HitPath:
             check_nbytes(nbytes)
         if handle is not None and handle.key != full:
             raise InvalidArgumentError(explain("handle of another entry", accepted=repr(full), got=repr(handle.key)))
-        self._lock.acquire()
+        lock = self._lock
+        lock.acquire()
         try:
             entry = self._entries.get(full)
             buffer = None if entry is None else entry.buffer
@@ -105,12 +106,12 @@ cdef class HitPath:
                 self._count_hit(entry, buffer, handle)
             return buffer
         finally:
-            self._lock.release()
+            lock.release()
 
     cdef int _count_hit(self, object entry, object buffer, ConstantHandle handle) except -1:
         self._hits += 1
         try:
-            self._policy.on_hit(entry.full, 1)
+            self._policy.on_hit(entry.full, 1)     # the key itself, not an equal one: dicts then compare no contents
         except Exception as error:
             report_unraisable(error, self._policy.on_hit)
         if self._record is not None:

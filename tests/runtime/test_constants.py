@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool import demo
 from graphpool.cache import constant_tensor_cache, packed_store, replay, set_packed_store
 from graphpool.cache.policies import NoEvictPolicy
 from graphpool.config import _values as config_values
@@ -385,3 +386,14 @@ def test_a_recording_sees_every_use_in_order(engine, cache):
     assert {item.nbytes for item in trace} == {nbytes}
     assert all(item.cost > 0 for item in trace)
     assert replay(trace, "lru", 2 * nbytes).hits == 4
+
+
+def test_two_models_of_one_file_share_their_constants(cache):
+    pytest.importorskip("onnx")
+    path, image = demo.model_path("digits_transformer"), {"image": demo.test_images()[0][:3]}
+    with gp.onnx.load(path) as first, gp.onnx.load(path) as second:
+        expected = first.run(image)["probabilities"]
+        entries, nbytes = len(cache), cache.nbytes
+        assert entries > 0
+        np.testing.assert_array_equal(second.run(image)["probabilities"], expected)
+        assert (len(cache), cache.nbytes) == (entries, nbytes)
