@@ -13,6 +13,7 @@
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them
     layouts.py     opaque layouts
+    channels.py    which regions of images lie channels last
     link.py        steps to Programs: of the partition, and of what is made of its constants once
     placement.py   which bytes the values take
 

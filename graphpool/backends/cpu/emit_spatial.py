@@ -8,9 +8,9 @@ from ..._kernels.conv import convolution, convolution_transpose
 from ..._kernels.pool import pooling
 from ..._kernels.resample import resample
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads, spatial_axes
-from ...typing import dense_strides
 from .epilogue import make_epilogue
 from .integers import exact_depth, operands
+from .lowering import strides_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     source, weights = operands(lowering, group)
-    image = _geometry(lowering, op, source)
+    image = _geometry(lowering, group, source)
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     transposed = op.kind == "ConvTranspose"
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
@@ -67,7 +67,7 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     source = lowering.typed(lowering.value(op.inputs[0].id))
-    image = _geometry(lowering, op, source)
+    image = _geometry(lowering, group, source)
     kernel = tuple(op.attrs["kernel"])
     begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel)
     epilogue = make_epilogue(lowering, group)
@@ -92,7 +92,7 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     source = lowering.typed(lowering.value(op.inputs[0].id))
-    image = _geometry(lowering, op, source)
+    image = _geometry(lowering, group, source)
     epilogue = make_epilogue(lowering, group)
     call = resample(
         op.attrs["mode"],
@@ -105,8 +105,10 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, epilogue.place)
 
 
-def _geometry(lowering: Lowering, op: Op, source: Value) -> dict[str, Any]:
+def _geometry(lowering: Lowering, group: Group, source: Value) -> dict[str, Any]:
     """The geometry that all kernels over windows take."""
+    op = group.anchor
+    assert op is not None
     result = lowering.shapes[op.outputs[0].id]
     ndim = len(source.shape)
     channel, spatial = channel_axis(ndim, op.attrs["data_format"]), spatial_axes(ndim, op.attrs["data_format"])
@@ -117,7 +119,7 @@ def _geometry(lowering: Lowering, op: Op, source: Value) -> dict[str, Any]:
         "src_spatial": [source.shape[axis] for axis in spatial],
         "dst_spatial": [result[axis] for axis in spatial],
         "src_strides": _pick(source.strides, axes),
-        "dst_strides": _pick(dense_strides(result), axes),
+        "dst_strides": _pick(strides_in(result, lowering.order_of(group.result)), axes),
     }
 
 

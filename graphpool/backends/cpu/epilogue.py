@@ -30,17 +30,20 @@ class Epilogue:
         Further arguments, behind the place.
     name : str or None
         For reports.
+    order : tuple of int
+        Axes of the result in the order in which the kernel numbers its elements, outermost first.
     """
 
     block: bytes
     place: Value
     operands: list[Value]
     name: str | None
+    order: tuple[int, ...]
 
     @property
     def is_dense_f32(self) -> bool:
         """Whether the kernel may use the place itself as accumulators."""
-        return self.place.dtype is DataType.F32 and self.place.is_dense
+        return self.place.dtype is DataType.F32 and self.place.lies_in(self.order)
 
 
 def make_epilogue(
@@ -58,7 +61,8 @@ def make_epilogue(
     """
     assert group.anchor is not None
     first = group.anchor.outputs[0].id
-    region = Region(lowering, lowering.shapes[group.result], accumulator=first)
+    order = lowering.order_of(group.result)
+    region = Region(lowering, lowering.shapes[group.result], accumulator=first, order=order)
     sums = region.get(first)
     region.put(first, scaled(region, group, sums))
     is_plain = bias is None and not group.ops and region.get(first) is sums
@@ -69,8 +73,6 @@ def make_epilogue(
         region.apply(op)
     name = region_name(group.ops) if group.ops else None
     if is_plain:
-        place = lowering.target(group.result, dtype=DataType.F32)
-        if place.is_dense:
-            return Epilogue(b"", place, [], None)
+        return Epilogue(b"", lowering.target(group.result, dtype=DataType.F32, order=order), [], None, order)
     place = region.store(group.result)
-    return Epilogue(region.builder.epilogue(), place, region.operands, name)
+    return Epilogue(region.builder.epilogue(), place, region.operands, name, order)

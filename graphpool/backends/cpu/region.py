@@ -33,6 +33,8 @@ class Region:
         Id of the tensor that the kernel in front hands over in its accumulators.
     integer : bool, default=False
         Compute on integers, exactly.
+    order : sequence of int, optional
+        The axes in the order in which the index space runs, outermost first: that in which most operands lie.
 
     Attributes
     ----------
@@ -41,11 +43,18 @@ class Region:
     """
 
     def __init__(
-        self, lowering: Lowering, shape: tuple[int, ...], accumulator: int | None = None, *, integer: bool = False
+        self,
+        lowering: Lowering,
+        shape: tuple[int, ...],
+        accumulator: int | None = None,
+        *,
+        integer: bool = False,
+        order: Sequence[int] | None = None,
     ) -> None:
         self.lowering = lowering
         self.shape = shape
-        self.builder = EltwiseBuilder(shape, integer=integer)
+        self.order = tuple(range(len(shape))) if order is None else tuple(order)
+        self.builder = EltwiseBuilder([shape[axis] for axis in self.order], integer=integer)
         self.operands: list[Value] = []
         self._known: dict[int, Any] = {}
         if accumulator is not None:
@@ -91,7 +100,7 @@ class Region:
 
     def _load(self, value: Value, strides: Sequence[int]) -> Any:
         self.operands.append(value)
-        return self.builder.load(len(self.operands), value.dtype.value, strides)
+        return self.builder.load(len(self.operands), value.dtype.value, [strides[axis] for axis in self.order])
 
     # ---- arithmetic
 
@@ -109,15 +118,16 @@ class Region:
 
     def store(self, tensor_id: int) -> Value:
         """Write the tensor where it belongs; returns that place, which is argument 0 of the program."""
-        place = self.lowering.target(tensor_id, dense=False)
-        self.builder.store(0, place.dtype.value, place.strides, self.get(tensor_id))
+        place = self.lowering.target(tensor_id, order=self.order, any_strides=True)
+        self.builder.store(0, place.dtype.value, [place.strides[axis] for axis in self.order], self.get(tensor_id))
         return place
 
 
 def lower_region(lowering: Lowering, ops: Sequence[Op]) -> None:
     """Emit elementwise ops as one kernel call."""
     result = ops[-1].outputs[0].id
-    region = Region(lowering, lowering.shapes[result], integer=is_integer(ops[0]))
+    order = lowering.order_of(result)
+    region = Region(lowering, lowering.shapes[result], integer=is_integer(ops[0]), order=order)
     for op in ops:
         region.apply(op)
     place = region.store(result)
