@@ -160,11 +160,11 @@ def _gain_ns(op: Op, shapes: Mapping[int, tuple[int, ...]]) -> float:
     if op.kind == "Interpolate":
         return 0.0
     if op.kind.endswith("Pool"):
-        return _TAP_NS * result * prod(op.attrs["kernel"])
+        return _TAP_NS * float(result * prod(op.attrs["kernel"]))
     weights = shapes[op.inputs[1].id]
     inner, _, spatial = conv_weight_axes(len(weights), op.attrs["weights_format"])
     taps = prod(weights[axis] for axis in spatial)
     if weights[inner] == 1 and op.attrs["groups"] > 1:
         return _TAP_NS * result * taps
     per_flop = _WINDOW_NS_PER_FLOP if taps > 1 else _POINT_NS_PER_FLOP
-    return per_flop * 2 * result * taps * weights[inner]
+    return per_flop * float(2 * result * taps * weights[inner])

@@ -293,17 +293,17 @@ class Lowering:
         """Whether the value is a constant input, or a view of one."""
         return value.buffer.base in self._constants
 
-    def constant_form(self, source: Value, nbytes: int, fill: Callable[[Value], None]) -> Value:
-        """Another form of a constant input, which the constant tensor cache may keep.
+    def constant_form(self, sources: Sequence[Value], nbytes: int, fill: Callable[[Value], None]) -> Value:
+        """Another form of constant inputs, which the constant tensor cache may keep.
 
         Parameters
         ----------
-        source : Value
+        sources : sequence of Value
             For which `is_constant` holds.
         nbytes : int
             Of the form. Unit: bytes.
         fill : callable
-            Takes the form as bytes, and emits the steps that write it from `source` alone.
+            Takes the form as bytes, and emits the steps that write it from the sources alone.
 
         Returns
         -------
@@ -316,7 +316,8 @@ class Lowering:
         outer, self.steps = self.steps, []
         guard, self._guard = self._guard, None
         fill(result)
-        self.forms.append(ConstantForm((source.buffer.base,), result, tuple(self.steps)))
+        bases = tuple(dict.fromkeys(source.buffer.base for source in sources))
+        self.forms.append(ConstantForm(bases, result, tuple(self.steps)))
         self.steps, self._guard = outer, guard
         return result
 

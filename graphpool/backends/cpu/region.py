@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...graph.op import Op
     from .lowering import Lowering, Value
 
-__all__ = ["Region", "lower_region", "region_name"]
+__all__ = ["Region", "fold_batch_norm", "lower_region", "region_name"]
 
 
 class Region:
@@ -116,9 +116,10 @@ class Region:
         """Compute an op that `support.is_elementwise` accepts."""
         self.put(op.outputs[0].id, _RULES[op.kind](self, op))
 
-    def store(self, tensor_id: int) -> Value:
-        """Write the tensor where it belongs; returns that place, which is argument 0 of the program."""
-        place = self.lowering.target(tensor_id, order=self.order, any_strides=True)
+    def store(self, tensor_id: int, place: Value | None = None) -> Value:
+        """Write the tensor to `place`, or where it belongs; returns that, which is argument 0 of the program."""
+        if place is None:
+            place = self.lowering.target(tensor_id, order=self.order, any_strides=True)
         self.builder.store(0, place.dtype.value, [place.strides[axis] for axis in self.order], self.get(tensor_id))
         return place
 
@@ -261,13 +262,13 @@ def _dynamic_scales(region: Region, op: Op) -> tuple[Any, Any]:
 def _batch_norm(region: Region, op: Op) -> Any:
     """x * scale + shift, with scale and shift computed once a channel by a step of their own."""
     gamma, beta, mean, variance = (region.lowering.value(tensor.id) for tensor in op.inputs[1:])
-    scale, shift = _fold_batch_norm(region.lowering, gamma, beta, mean, variance, op.attrs["epsilon"])
+    scale, shift = fold_batch_norm(region.lowering, gamma, beta, mean, variance, op.attrs["epsilon"])
     axis = channel_axis(len(region.shape), op.attrs["data_format"])
     x = region.get(op.inputs[0].id)
     return region.builder.ternary("fma", x, region.load_along(scale, axis), region.load_along(shift, axis))
 
 
-def _fold_batch_norm(
+def fold_batch_norm(
     lowering: Lowering, gamma: Value, beta: Value, mean: Value, variance: Value, epsilon: float
 ) -> tuple[Value, Value]:
     """scale = gamma / sqrt(variance + epsilon), shift = beta - mean * scale."""
