@@ -1,8 +1,8 @@
 """Constant weights of convolutions as their kernels want them, and the convolutions that read them.
 
-The form that the constant tensor cache keeps holds the weights in panels, or by (tap, channel) where the convolution is
-depthwise. A BatchNorm of constants behind the convolution is folded into it: its scale into the weights, its shift into
-a bias that lies behind them.
+The form that the constant tensor cache keeps holds the weights in panels, transformed where minimal filtering gains
+enough for the memory that it takes, or by (tap, channel) where the convolution is depthwise. A BatchNorm of constants
+behind the convolution is folded into it: its scale into the weights, its shift into a bias that lies behind them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
 from ..._kernels.conv_packed import is_staged, pack_conv_weights, packed_conv_layout, packed_convolution
+from ..._kernels.winograd import (
+    is_winograd_faster,
+    pack_winograd_weights,
+    winograd_convolution,
+    winograd_layout,
+)
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
 from .epilogue import make_epilogue
 from .images import axes_of, pick
 from .lowering import Value, strides_in
-from .region import Region, fold_batch_norm
+from .region import Region, fold_batch_norm, region_name
 from .tail import Tail, find_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..._kernels.call import KernelCall
     from ...graph.op import Op
     from .groups import Group
     from .lowering import Lowering
@@ -35,7 +42,7 @@ _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
 @dataclass(frozen=True)
 class _Shape:
-    """Sizes of the weights: channels of both sides, groups, kernel, and where each axis is."""
+    """Sizes of the weights: channels of both sides, groups, kernel, where each axis is, and how they are used."""
 
     ic: int
     oc: int
@@ -44,13 +51,20 @@ class _Shape:
     inner: int
     outer: int
     kernel_axes: tuple[int, ...]
+    is_winograd: bool
 
     @classmethod
-    def of(cls, op: Op, shape: Sequence[int]) -> _Shape:
+    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int]) -> _Shape:
         inner, outer, kernel_axes = conv_weight_axes(len(shape), op.attrs["weights_format"])
         groups = op.attrs["groups"]
         kernel = tuple(shape[axis] for axis in kernel_axes)
-        return cls(shape[inner] * groups, shape[outer], groups, kernel, inner, outer, kernel_axes)
+        ic, oc = shape[inner] * groups, shape[outer]
+        is_plain = (
+            kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *per_axis(op.attrs, "dilations", 2)} == {1}
+        )
+        spatial = pick(result, axes_of(op, len(result))[2:])
+        is_winograd = is_plain and is_winograd_faster(result[0], ic, oc, spatial)
+        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, is_winograd)
 
     @property
     def is_depthwise(self) -> bool:
@@ -100,7 +114,7 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
         return None
     if not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
         return None
-    shape = _Shape.of(op, weights.shape)
+    shape = _Shape.of(op, weights.shape, result)
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     norm = _find_norm(lowering, group, own)
     bias_offset = _weights_nbytes(shape, op)
@@ -139,15 +153,19 @@ def _dilations(op: Op, shape: _Shape) -> tuple[int, ...]:
 def _weights_nbytes(shape: _Shape, op: Op) -> int:
     if shape.is_depthwise:
         return 4 * shape.oc * prod(shape.kernel)
+    if shape.is_winograd:
+        return winograd_layout(shape.ic, shape.oc).nbytes
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
     return packed_conv_layout(shape.ic, shape.oc, shape.kernel, **more).nbytes
 
 
-def _pack(shape: _Shape, op: Op, weights: Value) -> Any:
+def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
     """The kernel that brings the weights into the form."""
     strides = shape.strides(weights)
     if shape.is_depthwise:
         return pack_depthwise_weights(shape.oc, shape.kernel, [strides[0], *strides[3:]])
+    if shape.is_winograd:
+        return pack_winograd_weights(shape.ic, shape.oc, strides[1:])
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
     return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
@@ -182,34 +200,34 @@ def _store_bias(lowering: Lowering, place: Value, own: Value | None, scale: Valu
 
 def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: Value) -> None:
     """The convolution with weights in that form, with its bias and the post-ops that remain, to `place`."""
-    op, shape = group.anchor, filters.shape
+    op = group.anchor
     assert op is not None
-    ops = group.ops[filters.folded :]
-    order = lowering.order_of(group.result)
-    first = group.ops[filters.folded - 1].outputs[0].id if filters.folded else op.outputs[0].id
-    tail = None
-    axes = axes_of(op, len(place.shape))
-    if place.lies_in(order) and _is_plain_bias(filters.bias):
-        tail = find_tail(lowering, ops, first, place, filters.bias, axes[1])
-    options = _geometry(lowering, op, shape, axes) | {"dst_strides": pick(strides_in(place.shape, order), axes)}
-    source = options.pop("source")
+    axes, order = axes_of(op, len(place.shape)), lowering.order_of(group.result)
+    dst_strides = pick(strides_in(place.shape, order), axes)
+    tail = _find_tail(lowering, group, filters, place, axes[1])
     if tail is None:
-        bias = filters.bias if _is_plain_bias(filters.bias) else None
-        late = None if bias is not None else filters.bias
+        is_early = _is_plain_bias(filters.bias)
+        late = None if is_early else filters.bias
         epilogue = make_epilogue(lowering, group, late, axes[1], skipped=filters.folded, place=place)
-        tail, operands = Tail(bias), [epilogue.place, *epilogue.operands]
-        options |= {"epilogue": epilogue.block, "dst_needs_scratch": not epilogue.is_dense_f32}
-        name = epilogue.name
+        tail, operands, name = Tail(filters.bias if is_early else None), epilogue.operands, epilogue.name
+        options: dict[str, Any] = {"epilogue": epilogue.block, "dst_needs_scratch": not epilogue.is_dense_f32}
     else:
-        operands, name = [place], "+".join(op.kind for op in group.ops) or None
-    residual = None if tail.residual is None else options["dst_strides"]
+        operands, options = [], {}
+        name = region_name(group.ops) if group.ops else None
+    residual = None if tail.residual is None else dst_strides
     options |= {"bias": tail.bias is not None, "residual_strides": residual, "clamp": tail.clamp}
-    batch, spatial = source.shape[0], pick(source.shape, axes[2:])
-    if shape.is_depthwise:
-        call = depthwise_convolution(batch, shape.oc, spatial, shape.kernel, **options)
-    else:
-        call = packed_convolution(batch, shape.ic, shape.oc, spatial, shape.kernel, groups=shape.groups, **options)
-    lowering.emit(call, [source, filters.form, *tail.operands, *operands], name)
+    source = _find_source(lowering, op, filters.shape, axes)
+    call = _make_call(op, filters.shape, source, axes, dst_strides, options)
+    lowering.emit(call, [source, filters.form, *tail.operands, place, *operands], name)
+
+
+def _find_tail(lowering: Lowering, group: Group, filters: Filters, place: Value, axis: int) -> Tail | None:
+    """The post-ops that the form has not taken in, if they are a tail of the kernel."""
+    if not place.lies_in(lowering.order_of(group.result)) or not _is_plain_bias(filters.bias):
+        return None
+    assert group.anchor is not None
+    last = group.ops[filters.folded - 1] if filters.folded else group.anchor
+    return find_tail(lowering, group.ops[filters.folded :], last.outputs[0].id, place, filters.bias, axis)
 
 
 def _is_plain_bias(bias: Value | None) -> bool:
@@ -217,16 +235,24 @@ def _is_plain_bias(bias: Value | None) -> bool:
     return bias is None or (bias.dtype is DataType.F32 and (bias.shape == (1,) or bias.strides == (1,)))
 
 
-def _geometry(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int]) -> dict[str, Any]:
-    """The source, and what the kernels take besides sizes and layouts of the result."""
-    tensor = op.inputs[0].id
-    dilations = _dilations(op, shape)
+def _find_source(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int]) -> Value:
+    """The source in f32, channels last unless the kernel copies what it reads anyway."""
     if is_staged(shape.ic, shape.kernel, shape.groups) and not shape.is_depthwise:
-        source = lowering.typed(lowering.value(tensor))
-    else:
-        source = lowering.arranged(tensor, (0, *axes[2:], axes[1]))
-    begin, end = resolve_pads(op.attrs, pick(source.shape, axes[2:]), shape.kernel)
-    return {
-        "source": source, "src_strides": pick(source.strides, axes), "strides": op.attrs["strides"],
-        "pads_begin": begin, "pads_end": end, "dilations": dilations,
-    }  # fmt: skip
+        return lowering.typed(lowering.value(op.inputs[0].id))
+    return lowering.arranged(op.inputs[0].id, (0, *axes[2:], axes[1]))
+
+
+def _make_call(
+    op: Op, shape: _Shape, source: Value, axes: Sequence[int], dst_strides: Sequence[int], options: dict[str, Any]
+) -> KernelCall:
+    """The kernel that reads the form."""
+    batch, spatial = source.shape[0], pick(source.shape, axes[2:])
+    begin, end = resolve_pads(op.attrs, spatial, shape.kernel)
+    options |= {"src_strides": pick(source.strides, axes), "dst_strides": dst_strides}
+    options |= {"pads_begin": begin, "pads_end": end}
+    if shape.is_winograd:
+        return winograd_convolution(batch, shape.ic, shape.oc, spatial, **options)
+    options |= {"strides": op.attrs["strides"], "dilations": _dilations(op, shape)}
+    if shape.is_depthwise:
+        return depthwise_convolution(batch, shape.oc, spatial, shape.kernel, **options)
+    return packed_convolution(batch, shape.ic, shape.oc, spatial, shape.kernel, groups=shape.groups, **options)

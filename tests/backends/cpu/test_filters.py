@@ -63,6 +63,7 @@ TAILS = {
 }
 KINDS = {
     "dense": {},
+    "minimal filtering": {"ic": 32, "oc": 36, "size": (16, 17)},
     "few channels": {"ic": 3, "oc": 20},
     "depthwise": {"ic": 20, "oc": 20, "groups": 20},
     "grouped": {"ic": 20, "oc": 34, "groups": 2},
@@ -98,7 +99,7 @@ def test_geometry_and_formats(engine, kind, geometry, data_format, weights_forma
     more = KINDS[kind] | GEOMETRY[geometry]
     y = convolution(builder, bias=True, data_format=data_format, weights_format=weights_format, **more)
     builder.op("ReLU", y)
-    check_graph(builder, engine, np.random.default_rng(0), scale=16)
+    check_graph(builder, engine, np.random.default_rng(0), low=-0.5, high=0.5)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
@@ -108,6 +109,15 @@ def test_half_types(engine, kind, dtype, data_format):
     builder = GraphBuilder()
     builder.op("ReLU", convolution(builder, dtype=dtype, bias=True, data_format=data_format, **KINDS[kind]))
     check_graph(builder, engine, np.random.default_rng(0), scale=2)
+
+
+def test_minimal_filtering_is_chosen_where_it_gains(engine):
+    for size, expected in (((16, 17), True), ((3, 3), False)):
+        builder = GraphBuilder()
+        convolution(builder, ic=32, oc=36, size=size)
+        [partition] = builder.finish()
+        with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:
+            assert any("winograd" in name for name in compiled.implementations) is expected
 
 
 def test_weights_that_change_stay_plain(engine):
@@ -126,7 +136,7 @@ def test_a_norm_of_constants_becomes_part_of_the_weights(engine):
     merged = builder.graph.merge_partitions(partitions)
     with merged.compile(merged.input_ports, merged.output_ports, engine) as compiled:
         [name] = [name for name in compiled.implementations if "packed" in name]
-        assert name.endswith("BatchNormInference+ReLU")
+        assert name.endswith("eltwise(BatchNormInference+ReLU)")
 
 
 def test_one_weight_of_two_convolutions(engine):
