@@ -1,7 +1,7 @@
 """3x3 convolution of channels-last images with stride 1 by Winograd's minimal filtering F(4x4, 3x3).
 
-Kernels: ``f32_conv_winograd`` and ``pack_winograd_weights``. A quarter of the multiplications of the direct way at best,
-for weights that take four times the memory; the source says how it works.
+Kernels: ``f32_conv_winograd`` and ``pack_winograd_weights``. A quarter of the multiplications of the direct way, at
+best, for weights that take four times the memory; the source says how it works.
 """
 
 from __future__ import annotations
