@@ -21,7 +21,15 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from ._dispatch import isas
 from .call import KernelCall, pack
 from .matmul import BLAS_INT_MAX, PANEL_NBYTES, aligned, blas_address, needs_pack
-from .window import ROW_PLAN_LAYOUT, WINDOW_LAYOUT, Window, merged_stride, plan_rows
+from .window import (
+    ROW_PLAN_LAYOUT,
+    WINDOW_LAYOUT,
+    Window,
+    convolution_window,
+    fill_geometry,
+    merged_stride,
+    plan_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,13 +187,8 @@ def convolution(
     Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
     Source: patches as a matrix (im2col), Chellapilla, Puri and Simard 2006, in blocks that never hold a whole image.
     """
-    begin, end, steps, gaps = _fill(len(src_spatial), pads_begin, pads_end, strides, dilations)
-    dst = [
-        (n + b + e - d * (k - 1) - 1) // s + 1
-        for n, k, s, b, e, d in zip(src_spatial, kernel, steps, begin, end, gaps, strict=False)
-    ]
-    window = Window.make(
-        src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
+    window = convolution_window(
+        src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
         src_strides=src_strides, dst_strides=dst_strides,
     )  # fmt: skip
     problem = _check(
@@ -238,7 +241,7 @@ def convolution_transpose(
     Cost: gathers zeros for the taps that meet no input, so prod(strides) times the useful arithmetic; copies the
     weights once for each run of tasks of a group.
     """
-    begin, end, steps, gaps = _fill(len(src_spatial), pads_begin, pads_end, strides, dilations)
+    begin, end, steps, gaps = fill_geometry(len(src_spatial), pads_begin, pads_end, strides, dilations)
     extra = [0] * len(src_spatial) if output_padding is None else output_padding
     if len(extra) != len(src_spatial) or min(extra, default=0) < 0:
         raise InvalidShapeError(explain("output_padding", accepted=f"{len(src_spatial)} values >= 0", got=tuple(extra)))
@@ -255,18 +258,6 @@ def convolution_transpose(
         transposed=True,
     )  # fmt: skip
     return _build(problem, _choose(problem, impl, isa), epilogue, dst_needs_scratch, isa)
-
-
-def _fill(ndim: int, *given: Sequence[int] | None) -> list[Sequence[int]]:
-    """Begin and end padding, strides and dilations with their defaults, of the right length and not negative."""
-    filled: list[Sequence[int]] = []
-    for name, values, default in zip(
-        ("pads_begin", "pads_end", "strides", "dilations"), given, (0, 0, 1, 1), strict=True
-    ):
-        filled.append([default] * ndim if values is None else values)
-        if len(filled[-1]) != ndim or min(filled[-1], default=default) < default:
-            raise InvalidShapeError(explain(name, accepted=f"{ndim} values >= {default}", got=tuple(filled[-1])))
-    return filled
 
 
 def _check(

@@ -36,10 +36,10 @@ _DEPTH = {"f32": 1, "bf16": 2, "s8": 4}
 _A_DTYPES = {"f32": ("f32",), "bf16": ("f32", "bf16", "f16"), "s8": ("u8", "s8")}
 """Types of the activations for each type of weights, the default first."""
 
-_LANES = {"avx512_bf16": 16, "avx512": 16, "avx2": 8, "neon": 4, "generic": 4}
+LANES = {"avx512_bf16": 16, "avx512": 16, "avx2": 8, "neon": 4, "generic": 4}
 """Columns of a vector (``GP_VL``)."""
 
-_TILE_ROWS, _TILE_PANELS, _PACK_PANELS = 6, 4, 4
+TILE_ROWS, TILE_PANELS, _PACK_PANELS = 6, 4, 4
 """``GP_TILE_ROWS``, ``GP_TILE_PANELS`` and ``GP_PACK_PANELS``."""
 
 _MAX_S8_K = 2**15
@@ -129,7 +129,7 @@ def packed_layout(k: int, n: int, dtype: str = "f32", isa: str | None = None, *,
         raise InvalidDataTypeError(explain("dtype of packed weights", accepted="f32, bf16, s8", got=dtype), dtype=dtype)
     if min(k, n, batch) < 0:
         raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(batch, k, n)))
-    lanes = _LANES.get(isa or isas()[-1])
+    lanes = LANES.get(isa or isas()[-1])
     if lanes is None:
         raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
     words, cols = -(-k // _DEPTH[dtype]), -(-n // lanes) * lanes
@@ -375,12 +375,12 @@ def packed_matmul(
         "tile_in_scratch": bool(epilogue) and dst_needs_scratch, "has_epilogue": bool(epilogue), "lo": lo, "hi": hi,
         "a_dtype": DTYPE_CODES[a_dtype], "a_zero": zero_points[0] + (128 if a_dtype == "s8" else 0),
         "b_zero": zero_points[1],
-        **_places(scale_arg=dtype == "s8", bias_arg=bias, residual_arg=residual_strides is not None),
+        **places(scale_arg=dtype == "s8", bias_arg=bias, residual_arg=residual_strides is not None),
     }  # fmt: skip
     return _build(problem, layout, dtype, values, epilogue, isa)
 
 
-def _places(**present: bool) -> dict[str, int]:
+def places(**present: bool) -> dict[str, int]:
     """Argument numbers behind a and b: those that are present in order, 0 for the others, dst last."""
     places, number = {}, 2
     for name, is_present in present.items():
@@ -395,12 +395,12 @@ def _build(
     """Blocks, parts of scratch and parameter block of a problem."""
     sizes, a_batch, b_batch, dst_batch, residual_batch = ([axis[i] for axis in p.batch] for i in range(5))
     matrices = math.prod(sizes)
-    rows = _row_block(p.m)
+    rows = row_block(p.m)
     cols = _col_block(p, rows, layout.panel, dtype, bool(epilogue), matrices)
     word_block = _word_block(rows, layout)
     partial_offset = aligned(rows * cols * 4) if values["tile_in_scratch"] else 0
     is_split = word_block < layout.words
-    words_offset = partial_offset + (rows * _TILE_PANELS * layout.panel * 4 if is_split else 0)
+    words_offset = partial_offset + (rows * TILE_PANELS * layout.panel * 4 if is_split else 0)
     row_offset = words_offset + (0 if dtype == "f32" else aligned(rows * (layout.words + 1) * 4))
     fields = values | {
         "m": p.m, "n": p.n, "k": p.k, "row_block": rows, "col_block": cols, "word_block": word_block,
@@ -415,22 +415,22 @@ def _build(
     )  # fmt: skip
 
 
-def _row_block(m: int) -> int:
+def row_block(m: int) -> int:
     """Rows of a task: even parts, in whole tiles where there are several."""
     parts = max(-(-m // _MOST_ROWS), 1)
     if parts == 1:
         return max(m, 1)
-    return -(-m // (parts * _TILE_ROWS)) * _TILE_ROWS
+    return -(-m // (parts * TILE_ROWS)) * TILE_ROWS
 
 
-def _streams(rows: int) -> int:
+def streams(rows: int) -> int:
     """Panels that a tile reads at once where there are registers for it."""
-    return _TILE_PANELS if rows <= 3 else 2
+    return TILE_PANELS if rows <= 3 else 2
 
 
 def _col_block(p: _Problem, rows: int, panel: int, dtype: str, has_epilogue: bool, matrices: int) -> int:
     """Columns of a task: whole groups of panels, as few as still make a task worth handing out."""
-    unit = panel * _streams(rows)
+    unit = panel * streams(rows)
     cols = max(-(-_LEAST_WORK // (max(rows, 4) * max(p.k, 4))), 1)
     others = matrices * -(-p.m // rows)
     if dtype != "f32" or (has_epilogue and others * (p.n // _WIDE) >= 16):
@@ -441,15 +441,15 @@ def _col_block(p: _Problem, rows: int, panel: int, dtype: str, has_epilogue: boo
 
 def _word_block(rows: int, layout: PackedLayout) -> int:
     """Steps along k at a time: all, unless several tiles of rows read panels that L2 would not keep."""
-    if rows <= _TILE_ROWS:
+    if rows <= TILE_ROWS:
         return max(layout.words, 1)
-    most = max(_l2_nbytes() * 3 // 4 // (_streams(rows) * layout.panel * 4), 64)
+    most = max(l2_nbytes() * 3 // 4 // (streams(rows) * layout.panel * 4), 64)
     parts = max(-(-layout.words // most), 1)
     return max(-(-layout.words // (parts * 16)) * 16, 1)
 
 
 @cache
-def _l2_nbytes() -> int:
+def l2_nbytes() -> int:
     """Size of the second cache of a core; where the system does not say, what most have at least."""
     try:
         size = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()

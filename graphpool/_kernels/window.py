@@ -18,7 +18,15 @@ from .matmul import aligned
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ROW_PLAN_LAYOUT", "WINDOW_LAYOUT", "Window", "merged_stride", "plan_rows"]
+__all__ = [
+    "ROW_PLAN_LAYOUT",
+    "WINDOW_LAYOUT",
+    "Window",
+    "convolution_window",
+    "fill_geometry",
+    "merged_stride",
+    "plan_rows",
+]
 
 _AXES = ("in", "out", "kernel", "stride", "dilation", "pad")
 _TILE_ELEMENTS = 16384
@@ -126,6 +134,47 @@ class Window:
             record[f"{side}_n"], record[f"{side}_c"], record[side] = strides[0], strides[1], strides[2:]
         record["channels_last"] = self.channels_last
         return record
+
+
+def fill_geometry(ndim: int, *given: Sequence[int] | None) -> list[Sequence[int]]:
+    """Begin and end padding, strides and dilations with their defaults, of the right length and not negative."""
+    filled: list[Sequence[int]] = []
+    for name, values, default in zip(
+        ("pads_begin", "pads_end", "strides", "dilations"), given, (0, 0, 1, 1), strict=True
+    ):
+        filled.append([default] * ndim if values is None else values)
+        if len(filled[-1]) != ndim or min(filled[-1], default=default) < default:
+            raise InvalidShapeError(explain(name, accepted=f"{ndim} values >= {default}", got=tuple(filled[-1])))
+    return filled
+
+
+def convolution_window(
+    src_spatial: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    strides: Sequence[int] | None,
+    pads_begin: Sequence[int] | None,
+    pads_end: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+) -> Window:
+    """The window of a convolution, with the extent of its results.
+
+    Raises
+    ------
+    InvalidShapeError, UnsupportedError
+        Lengths differ, or a value is out of range.
+    """
+    begin, end, steps, gaps = fill_geometry(len(src_spatial), pads_begin, pads_end, strides, dilations)
+    dst = [
+        (n + b + e - d * (k - 1) - 1) // s + 1
+        for n, k, s, b, e, d in zip(src_spatial, kernel, steps, begin, end, gaps, strict=False)
+    ]
+    return Window.make(
+        src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
+        src_strides=src_strides, dst_strides=dst_strides,
+    )  # fmt: skip
 
 
 def merged_stride(axes: Sequence[tuple[int, int]]) -> int | None:

@@ -137,4 +137,9 @@ GP_INLINE gp_vf gp_vclamp(gp_vf x, gp_vf lo, gp_vf hi)
 #endif
 }
 
+/* c = a * b for the columns j .. j + cols - 1 of n, f32: j at the start of a panel, b the panels of all n columns, k not
+ * split. A part of other kernels; strides in elements. */
+void GP_KERNEL(f32_panels)(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
+                           const float *b, float *c, int64_t ldc);
+
 #endif

@@ -80,19 +80,47 @@ GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const i
                           is_whole ? GP_VL : s.cols - j * GP_VL);
 }
 
+typedef gp_vf gp_sums[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
+
+/* Zeros, or the sums that an earlier part of k left. */
+GP_INLINE void gp_sums_begin(const int rows, const int nv, gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS],
+                             const gp_packed_sink *sink)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = sink->is_first ? (gp_vf){0} : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
+}
+
+/* Finishes the sums, or leaves them for the next part of k. Several panels are always whole. */
+GP_INLINE void gp_sums_end(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                           gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors;
+    if (sink->is_last) {
+        if (panels > 1 || sink->cols == nv * GP_VL)
+            gp_finish(type, rows, nv, 1, acc, sink);
+        else
+            gp_finish(type, rows, nv, 0, acc, sink);
+        return;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            gp_store(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL, acc[i][j]);
+}
+
 /* rows x (panels * vectors) vectors of results. `a` holds words at byte strides; panels lie panel_step words apart. */
 GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
                               int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
                               int64_t panel_step, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
-    gp_vf acc[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
+    gp_sums acc;
     const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
-            acc[i][j] = sink->is_first ? (gp_vf){0} : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
+    gp_sums_begin(rows, nv, acc, sink);
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
         gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
 #pragma GCC unroll 8
@@ -106,18 +134,69 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
                 acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
         }
     }
-    if (sink->is_last) {
-        if (panels > 1 || sink->cols == nv * GP_VL)
-            gp_finish(type, rows, nv, 1, acc, sink);
-        else
-            gp_finish(type, rows, nv, 0, acc, sink);
-        return;
+    gp_sums_end(type, rows, panels, vectors, acc, sink);
+}
+
+/* The same for a convolution: every tap is a product of its own, whose rows lie wherever rows[tap * pitch + i] points
+ * and whose panels lie tap_step words behind those of the tap before. A tap of which all rows are `padding` is left
+ * out: it would add zeros. */
+GP_INLINE void gp_taps_tile(const int rows, const int panels, const int vectors, int64_t taps, int64_t words,
+                            const char *const *row, int64_t pitch, const char *padding, const float *b,
+                            int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors, width = vectors * GP_VL;
+    gp_sums acc;
+    gp_sums_begin(rows, nv, acc, sink);
+    for (; taps; taps--, row += pitch, b += tap_step) {
+        const char *a[GP_TILE_ROWS];
+        int is_padding = 1;
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            a[i] = row[i];
+            is_padding &= a[i] == padding;
+        }
+        for (int64_t p = 0; p < words && !is_padding; p++) {
+            gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                x[j] = gp_load(b + j / vectors * panel_step + p * width + j % vectors * GP_VL);
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) {
+                const gp_vf y = (gp_vf)gp_splat_word(a[i] + p * 4);
+#pragma GCC unroll 8
+                for (int j = 0; j < nv; j++)
+                    acc[i][j] = gp_vfma(y, x[j], acc[i][j]);
+            }
+        }
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
-            gp_store(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL, acc[i][j]);
+    gp_sums_end(GP_PACKED_F32, rows, panels, vectors, acc, sink);
+}
+
+/* Panels to read at once: as many as the registers of `rows` rows hold and `cols` columns fill. */
+GP_INLINE int gp_streams(int64_t rows, int64_t cols)
+{
+    int panels = GP_TILE_PANELS;
+    while (panels > 1 && (rows * panels * GP_PANEL_VECTORS > GP_TILE_VECTORS || panels * GP_PANEL > cols))
+        panels /= 2;
+    return panels;
+}
+
+/* Moves a sink down by rows, or to the right by columns. */
+GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
+{
+    sink->c += rows * sink->ldc;
+    sink->partial += rows * GP_TILE_PANELS * GP_PANEL;
+    sink->residual += sink->residual ? rows * sink->residual_row : 0;
+    sink->row_shift += sink->row_shift ? rows : 0;
+}
+
+GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
+{
+    sink->c += cols;
+    sink->bias += sink->bias ? cols : 0;
+    sink->residual += sink->residual ? cols : 0;
+    sink->scale += sink->scale ? cols : 0;
+    sink->col_sum += sink->col_sum ? cols : 0;
 }
 
 #endif

@@ -8,6 +8,8 @@
  * args: src, weights, dst, then what the epilogue reads beyond dst. */
 #include "gp_window.h"
 
+#define GP_PACK_CHANNELS 8
+
 typedef struct {
     gp_window window;
     int64_t batch, groups, ic, oc;                    /* channels of one group */
@@ -69,18 +71,20 @@ static void gather(const gp_conv *p, const patch_layout *lay, const float *src, 
     }
 }
 
-/* W of one group as dense rows. */
+/* W of one group as dense rows; a few input channels at a time, so that lines with several taps are read once. */
 static void pack_weights(const gp_conv *p, const float *weights, float *room)
 {
     const gp_window *w = &p->window;
-    const int64_t taps = count_taps(w);
-    for (int64_t tap = 0; tap < taps; ++tap) {
-        const int64_t kw = tap % w->kernel[2], kh = tap / w->kernel[2] % w->kernel[1];
-        const int64_t kd = tap / w->kernel[2] / w->kernel[1];
-        const float *from = weights + kd * p->w[0] + kh * p->w[1] + kw * p->w[2];
-        float *to = room + (p->taps_outer ? tap * p->ic : tap) * p->oc;
-        gp_copy(to, (p->taps_outer ? 1 : taps) * p->oc, 1, from, p->w_ic, p->w_oc, p->ic, p->oc, sizeof(float));
-    }
+    const int64_t taps = count_taps(w), row = p->taps_outer ? 1 : taps;
+    for (int64_t ic = 0; ic < p->ic; ic += GP_PACK_CHANNELS)
+        for (int64_t tap = 0; tap < taps; ++tap) {
+            const int64_t kw = tap % w->kernel[2], kh = tap / w->kernel[2] % w->kernel[1];
+            const int64_t kd = tap / w->kernel[2] / w->kernel[1];
+            const float *from = weights + kd * p->w[0] + kh * p->w[1] + kw * p->w[2] + ic * p->w_ic;
+            float *to = room + ((p->taps_outer ? tap * p->ic : tap) + ic * row) * p->oc;
+            gp_copy(to, row * p->oc, 1, from, p->w_ic, p->w_oc, gp_min(p->ic - ic, GP_PACK_CHANNELS), p->oc,
+                    sizeof(float));
+        }
 }
 
 /* Store a block that no product could write to dst itself. */

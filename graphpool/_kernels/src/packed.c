@@ -155,15 +155,6 @@ GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_ma
 
 /* ---- blocks ---- */
 
-/* Panels to read at once: as many as the registers of `rows` rows hold and `cols` columns fill. */
-static int streams(int64_t rows, int64_t cols)
-{
-    int panels = GP_TILE_PANELS;
-    while (panels > 1 && (rows * panels * GP_PANEL_VECTORS > GP_TILE_VECTORS || panels * GP_PANEL > cols))
-        panels /= 2;
-    return panels;
-}
-
 /* All rows of one group of panels, for one part of k; tiles differ by at most one row. */
 static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows, int64_t words, gp_words a,
                        const float *b, int64_t panel_step, gp_packed_sink sink)
@@ -173,10 +164,7 @@ static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows,
         tiles[height - 1][column](words, a.data, a.row, a.col, b, panel_step, &sink);
         rows -= height;
         a.data += height * a.row;
-        sink.c += height * sink.ldc;
-        sink.partial += height * GP_TILE_PANELS * GP_PANEL;
-        sink.residual += sink.residual ? height * sink.residual_row : 0;
-        sink.row_shift += sink.row_shift ? height : 0;
+        gp_sink_down(&sink, height);
     }
 }
 
@@ -195,25 +183,29 @@ static void group(const gp_packed_fn (*tiles)[4], int column, int64_t rows, int6
     } while (w < words);
 }
 
-/* The columns j .. j + cols - 1 of rows whose sink is at (0, j). */
-static void block(const gp_packed_fn (*tiles)[4], const gp_packed_matmul *p, int64_t rows, int64_t j, int64_t cols,
-                  int64_t words, gp_words a, const float *b, gp_packed_sink sink)
+/* The columns j .. j + cols - 1 of n, of rows whose sink is at (0, j). */
+static void block(const gp_packed_fn (*tiles)[4], int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t words,
+                  int64_t word_block, gp_words a, const float *b, gp_packed_sink sink)
 {
     const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
     for (int64_t left = cols; left > 0;) {
-        const int panels = streams((rows + ntiles - 1) / ntiles, left);
-        const int64_t width = gp_panel_width(j, p->n), step = gp_min(panels * GP_PANEL, left);
+        const int panels = gp_streams((rows + ntiles - 1) / ntiles, left);
+        const int64_t width = gp_panel_width(j, n), step = gp_min(panels * GP_PANEL, left);
         const int column = width == GP_VL ? 0 : panels == 4 ? 3 : panels;
         sink.cols = step;
-        group(tiles, column, rows, words, p->word_block, a, b + j * words, width, sink);
-        sink.c += step;
-        sink.bias += sink.bias ? step : 0;
-        sink.residual += sink.residual ? step : 0;
-        sink.scale += sink.scale ? step : 0;
-        sink.col_sum += sink.col_sum ? step : 0;
+        group(tiles, column, rows, words, word_block, a, b + j * words, width, sink);
+        gp_sink_right(&sink, step);
         j += step;
         left -= step;
     }
+}
+
+void GP_KERNEL(f32_panels)(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
+                           const float *b, float *c, int64_t ldc)
+{
+    const gp_words words = {(const char *)a, a_row * 4, 4};
+    const gp_packed_sink sink = {.c = c, .ldc = ldc, .lo = -INFINITY, .hi = INFINITY};
+    block(tiles_GP_PACKED_F32, rows, j, cols, n, k, k > 1 ? k : 1, words, b, sink);
 }
 
 /* Where results of the rows from i and the columns from j go. */
@@ -248,7 +240,7 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
         sink.row_shift = p->b_zero ? (const int32_t *)(a.data + p->row_block * words * 4) : NULL;
     }
     const float *tile = sink.c;
-    block(tiles, p, rows, j, cols, words, a, b, sink);
+    block(tiles, rows, j, cols, p->n, words, p->word_block, a, b, sink);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, tile, sink.ldc, rows, cols,
                         (batch * p->m + i) * p->n + j, p->n);

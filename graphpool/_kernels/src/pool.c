@@ -62,14 +62,86 @@ static void divide(const gp_pool *p, const gp_row *row, float *divisors)
     }
 }
 
+/* Vectors of channels that a pixel keeps in registers. */
+#define GP_POOL_VECTORS 4
+
+/* Taps of the kernel along an axis that result `o` finds inside the source: the first, and how many. */
+typedef struct {
+    int64_t first, count;
+} tap_range;
+
+static tap_range find_range(const gp_window *w, int axis, int64_t o)
+{
+    const int64_t begin = o * w->stride[axis] - w->pad[axis], step = w->dilation[axis];
+    const int64_t first = begin < 0 ? (step - 1 - begin) / step : 0;
+    const int64_t last = gp_min(gp_floor_div(w->in[axis] - 1 - begin, step), w->kernel[axis] - 1);
+    return (tap_range){first, gp_max(last - first + 1, 0)};
+}
+
+/* acc and x lane by lane, as `combine`. */
+GP_INLINE gp_vf combine_vectors(gp_vf acc, gp_vf x, const int is_max)
+{
+    const gp_vi enters = (x > acc) | (x != x);
+    return is_max ? (gp_vf)(((gp_vi)x & enters) | ((gp_vi)acc & ~enters)) : acc + x;
+}
+
+/* `nv` vectors of channels of one pixel over the taps of three axes; src is at the first tap, `left` channels count. */
+GP_INLINE void pool_vectors(const gp_window *w, const int nv, const int is_max, const float *src,
+                            const tap_range *taps, int64_t left, float *to)
+{
+    gp_vf acc[GP_POOL_VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++)
+        acc[v] = gp_splat(is_max ? -INFINITY : 0);
+    for (int64_t d = 0; d < taps[0].count; d++)
+        for (int64_t h = 0; h < taps[1].count; h++) {
+            const float *x = src + d * w->dilation[0] * w->src[0] + h * w->dilation[1] * w->src[1];
+            for (int64_t i = 0; i < taps[2].count; i++, x += w->dilation[2] * w->src[2])
+#pragma GCC unroll 4
+                for (int v = 0; v < nv; v++)
+                    acc[v] = combine_vectors(acc[v], left >= GP_VL ? gp_load(x + v * GP_VL) : gp_load_part(x, left, 0),
+                                             is_max);
+        }
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) {
+        float lanes[GP_VL];
+        gp_store(left >= GP_VL ? to + v * GP_VL : lanes, acc[v]);
+        if (left < GP_VL)
+            memcpy(to, lanes, (size_t)left * sizeof *to);
+    }
+}
+
+/* A row of results whose channels lie side by side in the source too: pixel by pixel, in registers. */
+GP_INLINE void pool_pixels(const gp_window *w, const float *src, const gp_row *row, const int is_max)
+{
+    tap_range taps[3] = {find_range(w, 0, row->od), find_range(w, 1, row->oh)};
+    for (int64_t o = 0; o < w->out[2]; o++) {
+        taps[2] = find_range(w, 2, o);
+        const float *from = src;
+        const int64_t at[3] = {row->od, row->oh, o};
+        for (int axis = 0; axis < 3; axis++)
+            from += (at[axis] * w->stride[axis] - w->pad[axis] + taps[axis].first * w->dilation[axis]) * w->src[axis];
+        float *to = row->tile + o * row->ld;
+        int64_t c = 0;
+        for (; c + GP_POOL_VECTORS * GP_VL <= row->channels; c += GP_POOL_VECTORS * GP_VL)
+            pool_vectors(w, GP_POOL_VECTORS, is_max, from + c, taps, GP_VL, to + c);
+        for (; c < row->channels; c += GP_VL)
+            pool_vectors(w, 1, is_max, from + c, taps, row->channels - c, to + c);
+    }
+}
+
 static inline __attribute__((always_inline)) void pool_row(const gp_pool *p, const float *src, const gp_row *row,
                                                            const int is_max)
 {
     const gp_window *w = &p->rows.window;
+    src += row->n * w->src_n + row->c * w->src_c;
+    if (w->channels_last && w->src_c == 1) {
+        pool_pixels(w, src, row, is_max);
+        return;
+    }
     for (int64_t i = 0; i < row->rows; ++i)
         for (int64_t j = 0; j < row->cols; ++j)
             row->tile[i * row->ld + j] = is_max ? -INFINITY : 0;
-    src += row->n * w->src_n + row->c * w->src_c;
     for (int64_t kd = 0; kd < w->kernel[0]; ++kd)
         for (int64_t kh = 0; kh < w->kernel[1]; ++kh)
             for (int64_t kw = 0; kw < w->kernel[2]; ++kw) {

@@ -16,6 +16,10 @@ extern const gp_kernel_entry GP_KERNEL(matmul_table)[];
 extern const gp_kernel_entry GP_KERNEL(packed_table)[];
 extern const gp_kernel_entry GP_KERNEL(packed_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_table)[];
+extern const gp_kernel_entry GP_KERNEL(conv_packed_table)[];
+extern const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[];
+extern const gp_kernel_entry GP_KERNEL(winograd_table)[];
+extern const gp_kernel_entry GP_KERNEL(conv_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(pool_table)[];
 extern const gp_kernel_entry GP_KERNEL(resample_table)[];
 extern const gp_kernel_entry GP_KERNEL(attention_table)[];
@@ -36,6 +40,10 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(packed_table),
     GP_KERNEL(packed_weights_table),
     GP_KERNEL(conv_table),
+    GP_KERNEL(conv_packed_table),
+    GP_KERNEL(conv_depthwise_table),
+    GP_KERNEL(winograd_table),
+    GP_KERNEL(conv_weights_table),
     GP_KERNEL(pool_table),
     GP_KERNEL(resample_table),
     GP_KERNEL(attention_table),

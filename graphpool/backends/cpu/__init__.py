@@ -13,7 +13,11 @@
     epilogue.py    the region behind an anchor, run on its tile
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them
+    filters.py     constant weights of convolutions, likewise
+    tail.py        post-ops that packed kernels do on registers
+    images.py      images as kernels over windows see them
     layouts.py     opaque layouts
+    channels.py    which regions of images lie channels last
     link.py        steps to Programs: of the partition, and of what is made of its constants once
     placement.py   which bytes the values take
 

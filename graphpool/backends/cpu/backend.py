@@ -12,6 +12,7 @@ from ...runtime._compiled import CompiledPartition
 from ...runtime._template import Template
 from ...runtime.primitive import Primitive
 from ...typing import LayoutType
+from .channels import choose_channels_last
 from .emit import lower_group
 from .groups import make_groups
 from .key import structural_key
@@ -175,8 +176,10 @@ def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
-    lowering = Lowering(inputs, outputs, shapes, dtypes)
-    for group in make_groups(ops, shapes, {tensor.id for tensor in outputs}):
+    results = {tensor.id for tensor in outputs}
+    groups = make_groups(ops, shapes, results)
+    lowering = Lowering(inputs, outputs, shapes, dtypes, choose_channels_last(groups, shapes, results))
+    for group in groups:
         lowering.op_id = group.first.id
         lower_group(lowering, group)
     return lowering

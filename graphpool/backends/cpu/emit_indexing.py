@@ -99,7 +99,7 @@ def lower_one_hot(lowering: Lowering, group: Group) -> None:
     """Where the position along the new axis is the index: a comparison, then a selection."""
     op = group.ops[0]
     indices, values = (lowering.value(tensor.id) for tensor in op.inputs)
-    place = lowering.target(op.outputs[0].id, dense=False)
+    place = lowering.target(op.outputs[0].id, any_strides=True)
     axis, depth = op.attrs["axis"] % len(place.shape), op.attrs["depth"]
     is_hot = lowering.temporary(place.shape, DataType.BOOLEAN)
     _compare_positions(lowering, indices.unsqueezed(axis), is_hot, axis, depth)
@@ -132,7 +132,7 @@ def lower_rotary(lowering: Lowering, group: Group) -> None:
     source, cos, sin, *ids = (lowering.value(tensor.id) for tensor in op.inputs)
     if ids:
         cos, sin = (_pick_positions(lowering, cache, ids[0]) for cache in (cos, sin))
-    place = lowering.target(op.outputs[0].id, dense=False)
+    place = lowering.target(op.outputs[0].id, any_strides=True)
     x, y = (_by_heads(value, op.attrs["num_heads"]) for value in (source, place))
     half, size = cos.shape[-1], x.shape[-1]
     step = 2 if op.attrs["interleaved"] else 1

@@ -50,10 +50,11 @@ def lower_concat(lowering: Lowering, group: Group) -> None:
     """One kernel joins all inputs."""
     op = group.ops[0]
     result = op.outputs[0].id
-    dtype = lowering.dtypes[result]
-    sources = [lowering.dense(lowering.value(tensor.id), dtype) for tensor in op.inputs]
-    place = lowering.target(result)
-    call = concat([source.shape for source in sources], op.attrs["axis"], dtype.bits // 8)
+    dtype, order = lowering.dtypes[result], lowering.order_of(result)
+    sources = [lowering.dense(lowering.value(tensor.id), dtype, order) for tensor in op.inputs]
+    place = lowering.target(result, order=order)
+    axis = order.index(op.attrs["axis"] % len(order))
+    call = concat([source.transposed(order).shape for source in sources], axis, dtype.bits // 8)
     lowering.emit(call, [*sources, place])
     lowering.finish(result, place)
 

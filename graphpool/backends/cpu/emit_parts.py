@@ -166,7 +166,7 @@ def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: in
 def lower_trilu(lowering: Lowering, group: Group) -> None:
     """A selection by the positions along the last two axes."""
     op = group.ops[0]
-    source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id, dense=False)
+    source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id, any_strides=True)
     ndim = len(source.shape)
     height, width = source.shape[-2:]
     dtype = DataType.S64 if source.dtype is DataType.U64 else source.dtype  # positions have signs, and bits are bits

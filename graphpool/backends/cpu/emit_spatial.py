@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 from ..._kernels.conv import convolution, convolution_transpose
 from ..._kernels.pool import pooling
 from ..._kernels.resample import resample
-from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads, spatial_axes
-from ...typing import dense_strides
+from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from .epilogue import make_epilogue
+from .filters import emit_convolution, find_filters
+from .images import find_image, pick
 from .integers import exact_depth, operands
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...graph.op import Op
     from .groups import Group
     from .lowering import Lowering, Value
 
@@ -24,14 +22,27 @@ __all__ = ["RULES"]
 
 def lower_convolution(lowering: Lowering, group: Group) -> None:
     """A convolution, or a transposed one, with bias and post-ops behind it."""
+    filters = find_filters(lowering, group)
+    if filters is None:
+        place = emit_plain(lowering, group)
+    else:
+        with lowering.when_kept(filters.form, False):
+            place = emit_plain(lowering, group)
+        with lowering.when_kept(filters.form, True):
+            emit_convolution(lowering, group, filters, place)
+    lowering.finish(group.result, place)
+
+
+def emit_plain(lowering: Lowering, group: Group) -> Value:
+    """The convolution with weights as they lie; where the result is."""
     op = group.anchor
     assert op is not None
     source, weights = operands(lowering, group)
-    image = _geometry(lowering, op, source)
+    image = find_image(lowering, group, source)
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     transposed = op.kind == "ConvTranspose"
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
-    kernel = [weights.shape[axis] for axis in kernel_axes]
+    kernel = pick(weights.shape, kernel_axes)
     groups = op.attrs["groups"]
     split = inner if transposed else outer
     group_stride = weights.shape[split] // groups * weights.strides[split]
@@ -46,7 +57,7 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
         image["src_spatial"],
         kernel,
         src_strides=image["src_strides"],
-        weights_strides=[group_stride, *_pick(weights.strides, (outer, inner, *kernel_axes))],
+        weights_strides=[group_stride, *pick(weights.strides, (outer, inner, *kernel_axes))],
         dst_strides=image["dst_strides"],
         strides=op.attrs["strides"],
         pads_begin=begin,
@@ -59,7 +70,7 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
         **own,
     )
     lowering.emit(call, [source, weights, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    return epilogue.place
 
 
 def lower_pool(lowering: Lowering, group: Group) -> None:
@@ -67,7 +78,7 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     source = lowering.typed(lowering.value(op.inputs[0].id))
-    image = _geometry(lowering, op, source)
+    image = find_image(lowering, group, source)
     kernel = tuple(op.attrs["kernel"])
     begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel)
     epilogue = make_epilogue(lowering, group)
@@ -92,7 +103,7 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     source = lowering.typed(lowering.value(op.inputs[0].id))
-    image = _geometry(lowering, op, source)
+    image = find_image(lowering, group, source)
     epilogue = make_epilogue(lowering, group)
     call = resample(
         op.attrs["mode"],
@@ -103,26 +114,6 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     )
     lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
     lowering.finish(group.result, epilogue.place)
-
-
-def _geometry(lowering: Lowering, op: Op, source: Value) -> dict[str, Any]:
-    """The geometry that all kernels over windows take."""
-    result = lowering.shapes[op.outputs[0].id]
-    ndim = len(source.shape)
-    channel, spatial = channel_axis(ndim, op.attrs["data_format"]), spatial_axes(ndim, op.attrs["data_format"])
-    axes = (0, channel, *spatial)
-    return {
-        "batch": source.shape[0],
-        "channels": source.shape[channel],
-        "src_spatial": [source.shape[axis] for axis in spatial],
-        "dst_spatial": [result[axis] for axis in spatial],
-        "src_strides": _pick(source.strides, axes),
-        "dst_strides": _pick(dense_strides(result), axes),
-    }
-
-
-def _pick(strides: Sequence[int], axes: Sequence[int]) -> list[int]:
-    return [strides[axis] for axis in axes]
 
 
 RULES = {

@@ -30,21 +30,30 @@ class Epilogue:
         Further arguments, behind the place.
     name : str or None
         For reports.
+    order : tuple of int
+        Axes of the result in the order in which the kernel numbers its elements, outermost first.
     """
 
     block: bytes
     place: Value
     operands: list[Value]
     name: str | None
+    order: tuple[int, ...]
 
     @property
     def is_dense_f32(self) -> bool:
         """Whether the kernel may use the place itself as accumulators."""
-        return self.place.dtype is DataType.F32 and self.place.is_dense
+        return self.place.dtype is DataType.F32 and self.place.lies_in(self.order)
 
 
 def make_epilogue(
-    lowering: Lowering, group: Group, bias: Value | None = None, bias_axis: int | None = None
+    lowering: Lowering,
+    group: Group,
+    bias: Value | None = None,
+    bias_axis: int | None = None,
+    *,
+    skipped: int = 0,
+    place: Value | None = None,
 ) -> Epilogue:
     """The epilogue of a group with an anchor.
 
@@ -55,22 +64,26 @@ def make_epilogue(
     bias : Value, optional
         Added first: along `bias_axis`, or with numpy broadcasting when that is None.
     bias_axis : int, optional
+    skipped : int, default=0
+        Ops behind the anchor that its kernel has computed already.
+    place : Value, optional
+        Where the result goes: by default where `Lowering.target` says.
     """
     assert group.anchor is not None
-    first = group.anchor.outputs[0].id
-    region = Region(lowering, lowering.shapes[group.result], accumulator=first)
+    ops = group.ops[skipped:]
+    first = (group.ops[skipped - 1] if skipped else group.anchor).outputs[0].id
+    order = lowering.order_of(group.result)
+    region = Region(lowering, lowering.shapes[group.result], accumulator=first, order=order)
     sums = region.get(first)
     region.put(first, scaled(region, group, sums))
-    is_plain = bias is None and not group.ops and region.get(first) is sums
+    is_plain = bias is None and not ops and place is None and region.get(first) is sums
     if bias is not None:
         added = region.load(bias) if bias_axis is None else region.load_along(bias, bias_axis)
         region.put(first, region.binary("add", region.get(first), added))
-    for op in group.ops:
+    for op in ops:
         region.apply(op)
-    name = region_name(group.ops) if group.ops else None
     if is_plain:
-        place = lowering.target(group.result, dtype=DataType.F32)
-        if place.is_dense:
-            return Epilogue(b"", place, [], None)
-    place = region.store(group.result)
-    return Epilogue(region.builder.epilogue(), place, region.operands, name)
+        return Epilogue(b"", lowering.target(group.result, dtype=DataType.F32, order=order), [], None, order)
+    place = region.store(group.result, place)
+    name = region_name(ops) if ops else None
+    return Epilogue(region.builder.epilogue(), place, region.operands, name, order)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .lowering import Value
     from .region import Region
 
-__all__ = ["INSTRUCTIONS", "OVERFLOWING"]
+__all__ = ["INSTRUCTIONS", "OVERFLOWING", "fold_batch_norm"]
 
 _PLAIN_UNARY = {
     "Abs": "abs", "Exp": "exp", "HardSwish": "hard_swish", "Log": "log", "Mish": "mish", "Reciprocal": "reciprocal",
@@ -162,19 +162,19 @@ def _dynamic_scales(region: Region, op: Op) -> tuple[Any, Any]:
 def _batch_norm(region: Region, op: Op) -> Any:
     """x * scale + shift, with scale and shift computed once a channel by a step of their own."""
     gamma, beta, mean, variance = (region.lowering.value(tensor.id) for tensor in op.inputs[1:])
-    scale, shift = _fold_batch_norm(region, gamma, beta, mean, variance, op.attrs["epsilon"])
+    fold = region.sibling(gamma.shape)
+    scale, shift = fold_batch_norm(fold, gamma, beta, mean, variance, op.attrs["epsilon"])
     axis = channel_axis(len(region.shape), op.attrs["data_format"])
     x = region.operand(op)
     return region.builder.ternary("fma", x, region.load_along(scale, axis), region.load_along(shift, axis))
 
 
-def _fold_batch_norm(
-    region: Region, gamma: Value, beta: Value, mean: Value, variance: Value, epsilon: float
+def fold_batch_norm(
+    fold: Region, gamma: Value, beta: Value, mean: Value, variance: Value, epsilon: float
 ) -> tuple[Value, Value]:
-    """scale = gamma / sqrt(variance + epsilon), shift = beta - mean * scale."""
-    lowering = region.lowering
+    """scale = gamma / sqrt(variance + epsilon), shift = beta - mean * scale; `fold` is a region over channels."""
+    lowering = fold.lowering
     scale, shift = lowering.temporary(gamma.shape), lowering.temporary(gamma.shape)
-    fold = region.sibling(gamma.shape)
     spread = fold.unary("sqrt", fold.binary("add", fold.load(variance), fold.builder.const(epsilon)))
     factor = fold.binary("div", fold.load(gamma), spread)
     offset = fold.binary("sub", fold.load(beta), fold.binary("mul", fold.load(mean), factor))

@@ -97,11 +97,11 @@ def _integers(lowering: Lowering, op: Op) -> Value:
     source, zero_points = lowering.value(op.inputs[0].id), op.attrs.get("zps") or []
     if not any(zero_points):
         return lowering.typed(source)
-    region = Region(lowering, source.shape)
+    region = Region(lowering, source.shape, order=source.order)
     axis = op.attrs["axis"] % len(source.shape) if source.shape else 0
     difference = region.binary("sub", region.load(source), region.literal(zero_points, axis))
-    place = lowering.temporary(source.shape)
-    region.builder.store(0, "f32", place.strides, difference)
+    place = lowering.temporary(source.shape, order=source.order)
+    region.builder.store(0, "f32", None, difference)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(x - zp)", is_elementwise=True)
     return place
 

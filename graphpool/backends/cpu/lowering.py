@@ -18,13 +18,13 @@ from .layouts import panels_of, strides_of
 from .support import register_between
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ..._kernels.call import KernelCall
     from ...graph.logical_tensor import LogicalTensor
     from .layouts import Panels
 
-__all__ = ["Buffer", "ConstantForm", "Lowering", "Step", "Value"]
+__all__ = ["Buffer", "ConstantForm", "Lowering", "Step", "Value", "strides_in"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +44,12 @@ class Buffer:
     base: int
     nbytes: int
     offset: int = 0
+
+
+def strides_in(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor without gaps whose axes lie in this order, outermost first. Unit: elements."""
+    strides = dense_strides([shape[axis] for axis in order])
+    return tuple(strides[list(order).index(axis)] for axis in range(len(shape)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,16 @@ class Value:
     @property
     def is_dense(self) -> bool:
         """Whether the elements lie row-major without gaps."""
-        wanted = dense_strides(self.shape)
+        return self.lies_in(range(len(self.shape)))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axes in the order in which they lie, outermost first."""
+        return tuple(sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]))
+
+    def lies_in(self, order: Sequence[int]) -> bool:
+        """Whether the elements lie without gaps, axes in this order."""
+        wanted = strides_in(self.shape, order)
         return all(d <= 1 or a == b for d, a, b in zip(self.shape, self.strides, wanted, strict=True))
 
     def reshaped(self, shape: Sequence[int]) -> Value:
@@ -155,6 +170,8 @@ class Lowering:
         Shape of every tensor of the partition.
     dtypes : mapping of int to DataType
         Likewise.
+    channels_last : collection of int, default=()
+        Ids of tensors whose temporaries lie with their second axis innermost.
     """
 
     def __init__(
@@ -163,12 +180,15 @@ class Lowering:
         outputs: Sequence[LogicalTensor],
         shapes: Mapping[int, tuple[int, ...]],
         dtypes: Mapping[int, DataType],
+        channels_last: Collection[int] = (),
     ) -> None:
         self.shapes = shapes
         self.dtypes = dtypes
         self.steps: list[Step] = []
         self.literals = bytearray()
         self.op_id = -1
+        self._channels_last = channels_last
+        self._arranged: dict[tuple[Any, ...], Value] = {}
         self.forms: list[ConstantForm] = []
         self._guard: tuple[int, bool] | None = None
         self._first_form = FIRST_EXTERNAL + len(inputs) + len(outputs)
@@ -213,10 +233,18 @@ class Lowering:
         """Whether the tensor leaves the partition."""
         return tensor_id in self._targets
 
-    def temporary(self, shape: Sequence[int], dtype: DataType = DataType.F32) -> Value:
-        """A new dense temporary."""
+    def order_of(self, tensor_id: int) -> tuple[int, ...]:
+        """The axes of the tensor in the order in which its temporaries lie, outermost first."""
+        ndim = len(self.shapes[tensor_id])
+        return (0, *range(2, ndim), 1) if tensor_id in self._channels_last else tuple(range(ndim))
+
+    def temporary(
+        self, shape: Sequence[int], dtype: DataType = DataType.F32, order: Sequence[int] | None = None
+    ) -> Value:
+        """A new temporary without gaps, row-major or with its axes in another order."""
         dims = tuple(shape)
-        return Value(dtype, dims, dense_strides(dims), Buffer(ARENA, dtype.nbytes(prod(dims))))
+        strides = dense_strides(dims) if order is None else strides_in(dims, order)
+        return Value(dtype, dims, strides, Buffer(ARENA, dtype.nbytes(prod(dims))))
 
     def literal(self, array: np.ndarray[Any, Any]) -> Value:
         """Numbers that are known now, as a value."""
@@ -225,16 +253,28 @@ class Lowering:
         buffer = Buffer(LITERALS, array.nbytes, offset)
         return Value(DataType.parse(array.dtype), array.shape, dense_strides(array.shape), buffer)
 
-    def target(self, tensor_id: int, *, dtype: DataType | None = None, dense: bool = True) -> Value:
-        """Where a kernel that writes this type, perhaps densely only, may put the tensor.
+    def target(
+        self,
+        tensor_id: int,
+        *,
+        dtype: DataType | None = None,
+        order: Sequence[int] | None = None,
+        any_strides: bool = False,
+    ) -> Value:
+        """Where a kernel that writes this type may put the tensor.
 
         That is the place where the tensor belongs if it suits the kernel, else a temporary; `finish` moves the result.
+        The kernel writes without gaps, axes in this order (row-major by default); with `any_strides` it can do
+        otherwise, and does where the order is row-major.
         """
         wanted = dtype or self.dtypes[tensor_id]
         place = self._targets.get(tensor_id)
-        if place is not None and place.panels is None and place.dtype is wanted and (place.is_dense or not dense):
-            return place
-        return self.temporary(self.shapes[tensor_id], wanted)
+        row_major = tuple(range(len(self.shapes[tensor_id])))
+        axes = row_major if order is None else tuple(order)
+        if place is not None and place.panels is None and place.dtype is wanted:
+            fits = place.lies_in(axes) or (any_strides and axes == row_major)
+            return place if fits else self.temporary(self.shapes[tensor_id], wanted, axes)
+        return self.temporary(self.shapes[tensor_id], wanted, axes)
 
     def place(self, tensor_id: int) -> Value | None:
         """Where an output belongs, be it in panels; None for tensors that stay inside."""
@@ -246,7 +286,7 @@ class Lowering:
         if place is None and result.dtype is self.dtypes[tensor_id]:
             self._values[tensor_id] = result
             return
-        place = place or self.temporary(result.shape, self.dtypes[tensor_id])
+        place = place or self.temporary(result.shape, self.dtypes[tensor_id], result.order)
         if place is not result:
             if place.panels is not None:
                 raise UnsupportedError(
@@ -262,17 +302,17 @@ class Lowering:
         """Whether the value is a constant input, or a view of one."""
         return value.buffer.base in self._constants
 
-    def constant_form(self, source: Value, nbytes: int, fill: Callable[[Value], None]) -> Value:
-        """Another form of a constant input, which the constant tensor cache may keep.
+    def constant_form(self, sources: Sequence[Value], nbytes: int, fill: Callable[[Value], None]) -> Value:
+        """Another form of constant inputs, which the constant tensor cache may keep.
 
         Parameters
         ----------
-        source : Value
+        sources : sequence of Value
             For which `is_constant` holds.
         nbytes : int
             Of the form. Unit: bytes.
         fill : callable
-            Takes the form as bytes, and emits the steps that write it from `source` alone.
+            Takes the form as bytes, and emits the steps that write it from the sources alone.
 
         Returns
         -------
@@ -285,7 +325,8 @@ class Lowering:
         outer, self.steps = self.steps, []
         guard, self._guard = self._guard, None
         fill(result)
-        self.forms.append(ConstantForm((source.buffer.base,), result, tuple(self.steps)))
+        bases = tuple(dict.fromkeys(source.buffer.base for source in sources))
+        self.forms.append(ConstantForm(bases, result, tuple(self.steps)))
         self.steps, self._guard = outer, guard
         return result
 
@@ -312,22 +353,32 @@ class Lowering:
             call = copy(source.shape, source.strides, place.strides, source.dtype.bits // 8)
             self.emit(call, [source, place])
             return
+        order = place.order
+        source, place = source.transposed(order), place.transposed(order)
         builder = EltwiseBuilder(source.shape, register=register_between(source.dtype, place.dtype))
         loaded = builder.load(1, source.dtype.value, source.strides)
         builder.store(0, place.dtype.value, place.strides, loaded)
         self.emit(builder.build(), [place, source], is_elementwise=True)
 
-    def dense(self, value: Value, dtype: DataType = DataType.F32) -> Value:
-        """The value as dense elements of a type: itself, or a converted copy."""
-        if value.dtype is dtype and value.is_dense:
+    def dense(self, value: Value, dtype: DataType = DataType.F32, order: Sequence[int] | None = None) -> Value:
+        """The value as elements of a type without gaps, row-major or in another order: itself, or a converted copy."""
+        axes = tuple(range(len(value.shape))) if order is None else tuple(order)
+        if value.dtype is dtype and value.lies_in(axes):
             return value
-        place = self.temporary(value.shape, dtype)
+        place = self.temporary(value.shape, dtype, axes)
         self.move(value, place)
         return place
 
+    def arranged(self, tensor_id: int, order: Sequence[int]) -> Value:
+        """The tensor in f32, axes in this order: itself, or a copy that all who ask for it in the same run share."""
+        key = tensor_id, tuple(order), self._guard
+        if key not in self._arranged:
+            self._arranged[key] = self.dense(self.value(tensor_id), DataType.F32, order)
+        return self._arranged[key]
+
     def typed(self, value: Value, dtype: DataType = DataType.F32) -> Value:
-        """The value as elements of a type, strides as they are: itself, or a converted dense copy."""
-        return value if value.dtype is dtype else self.dense(value, dtype)
+        """The value as elements of a type, axes in the order in which they lie: itself, or a converted copy."""
+        return value if value.dtype is dtype else self.dense(value, dtype, value.order)
 
 
 def _external(tensor: LogicalTensor, number: int) -> Value:

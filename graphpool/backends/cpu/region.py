@@ -35,6 +35,8 @@ class Region:
         Id of the tensor that the kernel in front hands over in its accumulators.
     register : {"f32", "f64", "s64", "u64"}, default="f32"
         Type in which the program computes.
+    order : sequence of int, optional
+        The axes in the order in which the index space runs, outermost first: that in which most operands lie.
 
     Attributes
     ----------
@@ -43,11 +45,18 @@ class Region:
     """
 
     def __init__(
-        self, lowering: Lowering, shape: tuple[int, ...], accumulator: int | None = None, *, register: str = "f32"
+        self,
+        lowering: Lowering,
+        shape: tuple[int, ...],
+        accumulator: int | None = None,
+        *,
+        register: str = "f32",
+        order: Sequence[int] | None = None,
     ) -> None:
         self.lowering = lowering
         self.shape = shape
-        self.builder = EltwiseBuilder(shape, register=register)
+        self.order = tuple(range(len(shape))) if order is None else tuple(order)
+        self.builder = EltwiseBuilder([shape[axis] for axis in self.order], register=register)
         self.operands: list[Value] = []
         self._has_place = False
         self._known: dict[int, Any] = {}
@@ -105,7 +114,7 @@ class Region:
 
     def _load(self, value: Value, strides: Sequence[int]) -> Any:
         self.operands.append(value)
-        return self.builder.load(len(self.operands), value.dtype.value, strides)
+        return self.builder.load(len(self.operands), value.dtype.value, [strides[axis] for axis in self.order])
 
     # ---- arithmetic
 
@@ -125,9 +134,10 @@ class Region:
         if may_be_wide and result.dtype.value != self.builder.register:
             self._narrowed[result.id] = self.unary("narrow", register, DTYPE_CODES[result.dtype.value])
 
-    def store(self, tensor_id: int) -> Value:
-        """Write the tensor where it belongs; returns that place, which is argument 0 of the program for the first."""
-        place = self.lowering.target(tensor_id, dense=False)
+    def store(self, tensor_id: int, place: Value | None = None) -> Value:
+        """Write the tensor to `place`, or where it belongs; returns that, argument 0 of the program for the first."""
+        if place is None:
+            place = self.lowering.target(tensor_id, order=self.order, any_strides=True)
         self.write(place, self.get(tensor_id))
         return place
 
@@ -135,18 +145,20 @@ class Region:
         """Write a register; the first place written is argument 0 of the program."""
         if self._has_place:
             self.operands.append(place)
-        self.builder.store(len(self.operands) if self._has_place else 0, place.dtype.value, place.strides, register)
+        strides = [place.strides[axis] for axis in self.order]
+        self.builder.store(len(self.operands) if self._has_place else 0, place.dtype.value, strides, register)
         self._has_place = True
 
 
 def lower_region(lowering: Lowering, ops: Sequence[Op]) -> None:
     """Emit elementwise ops as one kernel call, or as few as there must be."""
     result = ops[-1].outputs[0].id
+    order = lowering.order_of(result)
     register = next(filter(None, map(register_of, ops)), "s64")
     parts = split_region(ops)
     for number, part in enumerate(parts):
         later = {tensor.id for other in parts[number + 1 :] for op in other for tensor in op.inputs} | {result}
-        region = Region(lowering, lowering.shapes[result], register=register)
+        region = Region(lowering, lowering.shapes[result], register=register, order=order)
         places: dict[int, Value] = {}
         for op in part:
             region.apply(op)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from ..._kernels.packed import pack_weights, packed_layout, packed_matmul, unpac
 from ...errors import UnsupportedError, explain
 from ...typing import DataType, PropertyType, dense_strides
 from .layouts import Panels
+from .tail import find_tail, is_vector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .epilogue import Epilogue
     from .groups import Group
     from .lowering import Lowering, Value
+    from .tail import Tail
 
 __all__ = ["PackedForm", "Product", "emit_packed", "given_form", "move_panels", "packed_form", "panels_wanted"]
 
@@ -86,7 +87,7 @@ def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
         lowering.emit(call, [source, panels])
 
     nbytes = packed_layout(product.k, product.n, dtype).nbytes
-    return PackedForm(lowering.constant_form(b, nbytes, fill), dtype)
+    return PackedForm(lowering.constant_form([b], nbytes, fill), dtype)
 
 
 def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
@@ -141,15 +142,6 @@ def _dense_order(b: Value, strides: Sequence[int]) -> tuple[int, int]:
     return seen.get(strides[-2], 0), seen.get(strides[-1], 0)
 
 
-@dataclass(frozen=True)
-class _Tail:
-    """Post-ops that the product does on registers."""
-
-    bias: Value | None
-    residual: Value | None
-    clamp: tuple[float, float] | None
-
-
 def emit_packed(
     lowering: Lowering, group: Group, product: Product, form: PackedForm, bias: Value | None, epilogue: Epilogue
 ) -> None:
@@ -166,52 +158,13 @@ def emit_packed(
     call = packed_matmul(
         *sizes, **options, bias=tail.bias is not None, residual_strides=residual_strides, clamp=tail.clamp
     )
-    operands = [value for value in (tail.bias, tail.residual) if value is not None]
-    lowering.emit(call, [product.a, form.panels, *operands, epilogue.place], epilogue.name)
+    lowering.emit(call, [product.a, form.panels, *tail.operands, epilogue.place], epilogue.name)
 
 
-def _find_tail(lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value) -> _Tail | None:
-    """The post-ops as bias, residual and clamp in that order; None if they are others, or the result is not f32."""
-    if place.dtype is not DataType.F32 or not place.is_dense:
+def _find_tail(lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value) -> Tail | None:
+    """The post-ops as a tail of the product, whose columns must be the last axis of the result."""
+    shape, axis = place.shape, len(place.shape) - 1
+    if not place.is_dense or shape[-1:] != (product.n,) or (bias is not None and not is_vector(bias, axis, shape)):
         return None
-    found: dict[str, Any] = {"bias": None, "residual": None, "clamp": None}
-    if bias is not None:
-        if not _is_row(bias, product.n):
-            return None
-        found["bias"] = bias
     assert group.anchor is not None
-    value = group.anchor.outputs[0].id
-    for op in group.ops:
-        if not _take(lowering, op, value, product, found) or op.outputs[0].dtype is not DataType.F32:
-            return None
-        value = op.outputs[0].id
-    return _Tail(**found)
-
-
-def _take(lowering: Lowering, op: Op, value: int, product: Product, found: dict[str, Any]) -> bool:
-    """Add one op to what was found, if it is the next thing that the product can do."""
-    if found["clamp"] is not None:
-        return False
-    if op.kind in ("ReLU", "Clamp"):
-        low, high = (0.0, math.inf) if op.kind == "ReLU" else (op.attrs["min"], op.attrs["max"])
-        found["clamp"] = low, high
-        return bool(low <= high)
-    if op.kind not in ("Add", "BiasAdd"):
-        return False
-    ids = [tensor.id for tensor in op.inputs]
-    if ids.count(value) != 1:
-        return False
-    other = lowering.value(ids[1 - ids.index(value)])
-    shape = lowering.shapes[op.outputs[0].id]
-    if found["bias"] is None and found["residual"] is None and _is_row(other, product.n):
-        found["bias"] = other
-        return op.kind == "Add" or op.attrs["data_format"] == "NXC"
-    if op.kind == "Add" and found["residual"] is None and other.shape == shape:
-        found["residual"] = other
-        return other.dtype is DataType.F32 and other.is_dense
-    return False
-
-
-def _is_row(value: Value, n: int) -> bool:
-    """Whether the value is one f32 number for each column."""
-    return value.dtype is DataType.F32 and value.shape == (n,) and (n == 1 or value.strides == (1,))
+    return find_tail(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)

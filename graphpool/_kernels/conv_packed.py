@@ -1,0 +1,382 @@
+"""Convolution of channels-last images with constant weights: packed once, then used on any number of images.
+
+    layout = packed_conv_layout(64, 64, (3, 3))            # how many bytes, and the id of the opaque layout
+    pack_conv_weights(64, 64, (3, 3), strides)(w, packed)  # once
+    packed_convolution(1, 64, 64, (56, 56), (3, 3), ..., bias=True, clamp=(0, inf))(x, packed, bias, dst)
+
+Kernels: ``f32_conv_packed`` and ``pack_conv_weights``; their sources, and ``include/gp_packed.h`` for the panels, say
+how they work. Channels last was chosen over blocks of channels: rows of pixels feed the tile of the packed products as
+they are, channel counts need no filling up, and every layout is a set of strides, so that borders are plain copies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+
+from ._dispatch import isas
+from .call import KernelCall, pack
+from .matmul import aligned
+from .packed import LANES, TILE_PANELS, TILE_ROWS, PackedLayout, l2_nbytes, places, row_block, streams
+from .window import WINDOW_LAYOUT, Window, convolution_window, merged_stride
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["is_staged", "pack_conv_weights", "packed_conv_layout", "packed_convolution"]
+
+_KIND = 2
+"""The kind of opaque layout: weights of a convolution."""
+
+_FEW_CHANNELS = 16
+"""Input channels up to which a task stages its source, so that the taps of a row of the kernel are one product."""
+
+_STAGED_PIXELS = 384
+"""Pixels of a task that stages its source: enough rows that those which two tasks both read matter little."""
+
+_LEAST_WORK = 2**20
+"""Multiply-adds of a task, about 20 microseconds, so that looking up where its rows lie costs a few percent at most."""
+
+_PACK_LAYOUT = np.dtype(
+    [
+        *[(name, "i8") for name in ("groups", "ic", "oc")],
+        ("kernel", "i8", 3),
+        *[(name, "i8") for name in ("merged", "w_group", "w_oc", "w_ic")],
+        ("w", "i8", 3),
+        *[(name, "i8") for name in ("group_pitch", "tap_pitch")],
+    ],
+    align=True,
+)
+_LAYOUT = np.dtype(
+    [
+        ("window", WINDOW_LAYOUT),
+        *[(name, "i8") for name in ("groups", "ic", "oc", "runs", "run_pixels", "words", "taps", "taps_wide")],
+        *[(name, "i8") for name in ("w_group", "w_tap", "dst_pixel", "dst_run", "residual_pixel", "residual_run")],
+        *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "pixel_block", "col_block", "tap_block")],
+        *[(name, "i8") for name in ("stage", "tile_in_scratch", "has_epilogue")],
+        *[(name, "i8") for name in ("partial_offset", "table_offset", "room_offset")],
+        *[(name, "f4") for name in ("lo", "hi")],
+    ],
+    align=True,
+)
+
+
+def is_staged(in_channels: int, kernel: Sequence[int], groups: int = 1) -> bool:
+    """Whether tasks stage their source, which may then lie by any strides; else its channels must be contiguous."""
+    return in_channels // groups <= _FEW_CHANNELS and len(kernel) < 3 and max(kernel) > 1
+
+
+def _merged(in_channels: int, kernel: Sequence[int], groups: int, dilations: Sequence[int] | None) -> int:
+    """Taps along width that are one product."""
+    is_dense = dilations is None or dilations[-1] == 1
+    return kernel[-1] if is_staged(in_channels, kernel, groups) and is_dense else 1
+
+
+def packed_conv_layout(
+    in_channels: int,
+    out_channels: int,
+    kernel: Sequence[int],
+    *,
+    groups: int = 1,
+    dilations: Sequence[int] | None = None,
+    isa: str | None = None,
+) -> PackedLayout:
+    """The layout of the weights of a convolution: for each group and product of a pixel, a matrix in panels.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+        Multiples of `groups`.
+    kernel : sequence of int
+        One to three axes.
+    groups : int, default=1
+    dilations : sequence of int, optional
+        Ones by default.
+    isa : str, optional
+        Instruction set; the best one by default.
+
+    Returns
+    -------
+    PackedLayout
+        ``pitch`` is that of a matrix of (taps that are one product, input channels) x output channels.
+
+    Raises
+    ------
+    InvalidShapeError, InvalidArgumentError, UnsupportedError
+        A negative size; channels that `groups` does not divide; an unknown instruction set.
+    """
+    ic, oc = _channels(in_channels, out_channels, groups)
+    lanes = LANES.get(isa or isas()[-1])
+    if lanes is None:
+        raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
+    if not 1 <= len(kernel) <= 3 or min(kernel) < 1:
+        raise InvalidShapeError(explain("kernel", accepted="one to three sizes of at least 1", got=tuple(kernel)))
+    merged = _merged(in_channels, kernel, groups, dilations)
+    words, cols = merged * ic, -(-oc // lanes) * lanes
+    pitch = words * cols * 4
+    layout_id = _KIND << 24 | (merged > 1) << 16 | 2 * lanes
+    return PackedLayout(layout_id, groups * (math.prod(kernel) // merged) * pitch, pitch, 2 * lanes, words)
+
+
+def _channels(in_channels: int, out_channels: int, groups: int) -> tuple[int, int]:
+    """Channels of one group on both sides."""
+    if min(in_channels, out_channels) < 0:
+        raise InvalidShapeError(explain("channels", accepted=">= 0", got=(in_channels, out_channels)))
+    if groups < 1 or in_channels % groups or out_channels % groups:
+        accepted = f"a divisor of {in_channels} and {out_channels} channels"
+        raise InvalidArgumentError(explain("groups", accepted=accepted, got=groups))
+    return in_channels // groups, out_channels // groups
+
+
+def pack_conv_weights(
+    in_channels: int,
+    out_channels: int,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    *,
+    groups: int = 1,
+    dilations: Sequence[int] | None = None,
+    isa: str | None = None,
+) -> KernelCall:
+    """A kernel that brings the weights of a convolution into panels.
+
+    Arguments of the kernel: weights, packed (`packed_conv_layout` says how many bytes).
+
+    Parameters
+    ----------
+    in_channels, out_channels, kernel, groups, dilations, isa
+        As in `packed_conv_layout`.
+    strides : sequence of int
+        (group, out channel in the group, in channel in the group, spatial...), any. Unit: elements.
+
+    Returns
+    -------
+    KernelCall
+        One task for each panel; no scratch.
+
+    Raises
+    ------
+    InvalidShapeError, InvalidArgumentError, UnsupportedError
+        As in `packed_conv_layout`; strides that do not fit the kernel.
+
+    Notes
+    -----
+    Cost: one read and one write of the weights, about a nanosecond each.
+    """
+    layout = packed_conv_layout(in_channels, out_channels, kernel, groups=groups, dilations=dilations, isa=isa)
+    ic, oc = _channels(in_channels, out_channels, groups)
+    ndim = len(kernel)
+    if len(strides) != ndim + 3:
+        raise InvalidShapeError(explain("strides of weights", accepted="(group, oc, ic, spatial...)", got=strides))
+    fill = 3 - ndim
+    merged = _merged(in_channels, kernel, groups, dilations)
+    values = {
+        "groups": groups, "ic": ic, "oc": oc, "kernel": [*[1] * fill, *kernel], "merged": merged,
+        "w_group": strides[0], "w_oc": strides[1], "w_ic": strides[2], "w": [*[0] * fill, *strides[3:]],
+        "group_pitch": math.prod(kernel) // merged * layout.pitch // 4, "tap_pitch": layout.pitch // 4,
+    }  # fmt: skip
+    return pack("pack_conv_weights", _PACK_LAYOUT, values, ntasks=groups * -(-oc // layout.panel), isa=isa)
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Results as runs of pixels with one stride: all images in one, or each its own."""
+
+    count: int
+    pixels: int
+    dst: tuple[int, int]
+    residual: tuple[int, int]
+
+    @classmethod
+    def find(cls, batch: int, window: Window, residual: Sequence[int] | None, ndim: int, *, stage: bool) -> _Runs:
+        """Runs of the results, and (stride of a run, of a pixel) of dst and of the residual.
+
+        A staged source belongs to one image, and to one row where rows are wide.
+        """
+        sides = [_pixels("dst_strides", window, window.dst_strides)]
+        if residual is not None:
+            if len(residual) != ndim + 2:
+                raise InvalidShapeError(
+                    explain("residual_strides", accepted=f"{ndim + 2} strides", got=tuple(residual))
+                )
+            filled = (*residual[:2], *(0,) * (3 - ndim), *residual[2:])
+            sides.append(_pixels("residual_strides", window, filled))
+        dst, other = sides[0], sides[-1]
+        follows = all(merged_stride([(batch, n), (window.pixels, pixel)]) is not None for n, pixel in sides)
+        if stage and window.dst[2] > _STAGED_PIXELS and (follows or batch <= 1):
+            rows = batch * window.dst[0] * window.dst[1]
+            return cls(rows, window.dst[2], *((window.dst[2] * pixel, pixel) for _, pixel in (dst, other)))
+        if batch <= 1 or (follows and not stage):
+            # a single pixel an image leaves the stride between pixels to the images
+            pixel = [n if window.pixels == 1 and batch > 1 else step for n, step in (dst, other)]
+            return cls(1, batch * window.pixels, (0, pixel[0]), (0, pixel[1]))
+        return cls(batch, window.pixels, dst, other)
+
+
+def _pixels(name: str, window: Window, strides: Sequence[int]) -> tuple[int, int]:
+    """Strides of images and of pixels of a side whose channels are contiguous."""
+    pixel = merged_stride(list(zip(window.dst, strides[2:], strict=True)))
+    if pixel is None or strides[1] != 1:
+        accepted = "contiguous channels, and pixels that one stride walks"
+        raise UnsupportedError(explain(name, accepted=accepted, got=tuple(strides)))
+    return strides[0], pixel
+
+
+def packed_convolution(
+    batch: int,
+    in_channels: int,
+    out_channels: int,
+    src_spatial: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    strides: Sequence[int] | None = None,
+    pads_begin: Sequence[int] | None = None,
+    pads_end: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    groups: int = 1,
+    bias: bool = False,
+    residual_strides: Sequence[int] | None = None,
+    clamp: tuple[float, float] | None = None,
+    epilogue: bytes = b"",
+    dst_needs_scratch: bool = True,
+    isa: str | None = None,
+) -> KernelCall:
+    """A kernel for ``dst = clamp(convolution(src, weights) + bias + residual)`` on f32 images.
+
+    Arguments of the kernel: src, packed weights, bias and residual if they are asked for, dst, then arguments 1, 2, ...
+    of the epilogue (its argument 0 is dst). Bias, residual and clamp are done on registers and cost next to nothing; an
+    epilogue then reads what they made.
+
+    Parameters
+    ----------
+    batch, in_channels, out_channels, src_spatial, kernel, strides, pads_begin, pads_end, dilations, groups
+        As in `graphpool._kernels.conv.convolution`.
+    src_strides, dst_strides : sequence of int
+        (n, c, spatial...). Channels of dst are contiguous and its pixels have one stride; so are channels of src,
+        unless `is_staged`. Unit: elements.
+    bias : bool, default=False
+        There is a bias of shape (out_channels,), f32.
+    residual_strides : sequence of int, optional
+        There is a residual, f32, of dst's shape, which may be dst itself; strides as in `dst_strides`.
+    clamp : (float, float), optional
+        Least and greatest result; ``(0, inf)`` is ReLU. NaN stays.
+    epilogue : bytes
+        A program from ``EltwiseBuilder.epilogue()`` over the iteration space (n, spatial..., c), that reads the
+        results as its accumulator.
+    dst_needs_scratch : bool, default=True
+        As in `graphpool._kernels.packed.packed_matmul`.
+    isa : str, optional
+        Instruction set; the best one by default. It must be one with the layout of the packed weights.
+
+    Returns
+    -------
+    KernelCall
+        Tasks are blocks of pixels by blocks of output channels of a group.
+
+    Raises
+    ------
+    InvalidShapeError, InvalidArgumentError
+        The arguments do not fit each other.
+    UnsupportedError
+        Strides that the kernel does not take; an unknown instruction set.
+
+    Notes
+    -----
+    Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap src.
+    Cost: 2 * taps * channels a result, less what lies in the padding of whole tiles.
+    Source: implicit products through a table of rows, Dukhan, "The indirect convolution algorithm", 2019.
+    """
+    layout = packed_conv_layout(in_channels, out_channels, kernel, groups=groups, dilations=dilations, isa=isa)
+    window = convolution_window(
+        src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
+        src_strides=src_strides, dst_strides=dst_strides,
+    )  # fmt: skip
+    if batch < 0:
+        raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
+    lo, hi = (-math.inf, math.inf) if clamp is None else clamp
+    if not lo <= hi:
+        raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=clamp))
+    stage = is_staged(in_channels, kernel, groups)
+    if not stage and (window.src_strides[1] != 1 and in_channels // groups > 1):
+        raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=tuple(src_strides)))
+    runs = _Runs.find(batch, window, residual_strides, len(src_spatial), stage=stage)
+    values = {
+        "lo": lo, "hi": hi, "tile_in_scratch": bool(epilogue) and dst_needs_scratch, "has_epilogue": bool(epilogue),
+        **places(bias_arg=bias, residual_arg=residual_strides is not None),
+    }  # fmt: skip
+    values |= {"groups": groups, "ic": in_channels // groups, "oc": out_channels // groups, "stage": stage}
+    return _build(window, layout, runs, values, epilogue, isa)
+
+
+def _build(
+    window: Window, layout: PackedLayout, runs: _Runs, values: dict[str, float], epilogue: bytes, isa: str | None
+) -> KernelCall:
+    """Blocks, parts of scratch and parameter block of a problem."""
+    ic, oc, groups, stage = (int(values[name]) for name in ("ic", "oc", "groups", "stage"))
+    merged = layout.words // ic if ic else 1
+    taps, taps_wide = math.prod(window.kernel) // merged, window.kernel[2] // merged
+    pixels = _pixel_block(window, runs, stage=bool(stage))
+    cols = _col_block(pixels, taps * layout.words, oc, layout.panel)
+    tap_block = _tap_block(pixels, taps, layout)
+    partial_offset = aligned(pixels * cols * 4) if values["tile_in_scratch"] else 0
+    table_offset = partial_offset + (pixels * TILE_PANELS * layout.panel * 4 if tap_block < taps else 0)
+    room_offset = table_offset + aligned(taps * pixels * 8)
+    fields = values | {
+        "window": window.record(), "runs": runs.count, "run_pixels": runs.pixels, "words": layout.words, "taps": taps,
+        "taps_wide": taps_wide, "w_group": taps * layout.pitch, "w_tap": layout.pitch,
+        "dst_run": runs.dst[0], "dst_pixel": runs.dst[1],
+        "residual_run": runs.residual[0], "residual_pixel": runs.residual[1],
+        "pixel_block": pixels, "col_block": cols, "tap_block": tap_block,
+        "partial_offset": partial_offset, "table_offset": table_offset, "room_offset": room_offset,
+    }  # fmt: skip
+    blocks = -(-runs.pixels // pixels) * -(-oc // cols) if ic or oc else 0
+    return pack(
+        "f32_conv_packed", _LAYOUT, fields, ntasks=runs.count * groups * blocks,
+        scratch_nbytes=room_offset + (_staged_nbytes(window, pixels, ic) if stage else ic * 4), tail=epilogue, isa=isa,
+    )  # fmt: skip
+
+
+def _pixel_block(window: Window, runs: _Runs, *, stage: bool) -> int:
+    """Pixels of a task: even parts of a run in whole tiles; with a staged source whole rows, or a part of one."""
+    if not stage:
+        return row_block(runs.pixels)
+    width = max(window.dst[2], 1)
+    if width > _STAGED_PIXELS:
+        return -(-width // -(-width // _STAGED_PIXELS))
+    parts = max(-(-window.dst[1] * width // _STAGED_PIXELS), 1)
+    return max(-(-window.dst[1] // parts), 1) * width
+
+
+def _col_block(pixels: int, depth: int, oc: int, panel: int) -> int:
+    """Output channels of a task: whole groups of panels, as few as still make a task worth its table."""
+    unit = panel * streams(pixels)
+    parts = max(oc // max(-(-_LEAST_WORK // max(pixels * depth, 1)), 1), 1)
+    return max(-(-oc // (parts * unit)) * unit, unit)
+
+
+def _tap_block(pixels: int, taps: int, layout: PackedLayout) -> int:
+    """Taps at a time: all, unless several tiles of pixels read panels that L2 would not keep."""
+    if pixels <= TILE_ROWS:
+        return max(taps, 1)
+    most = max(l2_nbytes() * 3 // 4 // (streams(pixels) * layout.panel * 4 * max(layout.words, 1)), 1)
+    parts = max(-(-taps // most), 1)
+    return max(-(-taps // parts), 1)
+
+
+def _staged_nbytes(window: Window, pixels: int, ic: int) -> int:
+    """The part of the source that a task reads. Unit: bytes."""
+    cols = min(pixels, max(window.dst[2], 1))
+    extents = [
+        (size - 1) * stride + (kernel - 1) * dilation + 1
+        for size, stride, kernel, dilation in zip(
+            (pixels // cols, cols), window.strides[1:], window.kernel[1:], window.dilations[1:], strict=True
+        )
+    ]
+    return extents[0] * extents[1] * ic * 4

@@ -1,0 +1,239 @@
+/* Convolution of channels-last images with weights in panels: implicit matrix products, nothing gathered.
+ *
+ * Results are rows of a matrix, one a pixel, numbered over (n, spatial...); its columns are output channels. Every tap of
+ * the kernel adds a product of rows of the source, found through a table of pointers (Dukhan, "The indirect convolution
+ * algorithm", 2019), and its ic x oc weights. A pixel that a tap finds in the padding points to a row of zeros, and a
+ * tile whose pixels all do leaves the tap out.
+ *
+ * Few input channels make short products. Then (`stage`) a task first copies the part of the source that it reads to
+ * scratch, padding included, channels innermost whatever the source's strides, and the taps of a row of the kernel that
+ * lie side by side there are one product. Its pixels are then a rectangle.
+ *
+ * A task is a block of pixels by a block of columns of one group. args: src, packed weights (conv_weights.c), then at
+ * the places that the parameters name: bias, residual, dst and what the epilogue reads beyond dst. The iteration space
+ * of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue, partial sums, the table, and
+ * the row of zeros or the staged source. */
+#include "gp_packed_tile.h"
+#include "gp_window.h"
+
+typedef struct {
+    gp_window window;                      /* its dst strides are not used */
+    int64_t groups, ic, oc;                /* channels of one group */
+    int64_t runs, run_pixels;              /* results lie in runs of pixels that follow each other at dst_pixel */
+    int64_t words, taps, taps_wide;        /* of the products of a pixel: length, how many, how many along width */
+    int64_t w_group, w_tap;                /* bytes */
+    int64_t dst_pixel, dst_run, residual_pixel, residual_run;
+    int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
+    int64_t pixel_block, col_block, tap_block; /* tap_block: taps at a time */
+    int64_t stage, tile_in_scratch, has_epilogue;
+    int64_t partial_offset, table_offset, room_offset; /* bytes into scratch; the tile lies at 0 */
+    float lo, hi;
+} gp_conv_packed;
+
+typedef void (*gp_taps_fn)(int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding,
+                           const float *b, int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink);
+
+/* The pixels of a task, numbered over all images, and the table of their rows: rows[tap * count + pixel]. */
+typedef struct {
+    int64_t first, count;
+    const char **rows;
+    char *room; /* zeros, or the staged source */
+} pixel_block;
+
+/* ---- tiles ---- */
+
+#define GP_TILE_NAME(rows, panels, vectors) tile_##rows##_##panels##_##vectors
+
+/* Tiles beyond the registers are never called and compile to nothing. */
+#define GP_DEFINE_TILE(rows, panels, vectors)                                                                          \
+    static __attribute__((noinline)) void GP_TILE_NAME(rows, panels, vectors)(                                         \
+        int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding, const float *b,       \
+        int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)                                              \
+    {                                                                                                                  \
+        if (rows * panels * vectors <= GP_TILE_VECTORS)                                                                \
+            gp_taps_tile(rows, panels, vectors, taps, words, row, pitch, padding, b, tap_step, panel_step, sink);      \
+    }
+
+#define GP_DEFINE_ROW(rows)                                                                                            \
+    GP_DEFINE_TILE(rows, 1, 1)                                                                                         \
+    GP_DEFINE_TILE(rows, 1, 2)                                                                                         \
+    GP_DEFINE_TILE(rows, 2, 2)                                                                                         \
+    GP_DEFINE_TILE(rows, 4, 2)
+
+#define GP_TILE_ROW(rows)                                                                                              \
+    {GP_TILE_NAME(rows, 1, 1), GP_TILE_NAME(rows, 1, 2), GP_TILE_NAME(rows, 2, 2), GP_TILE_NAME(rows, 4, 2)}
+
+GP_DEFINE_ROW(1)
+GP_DEFINE_ROW(2)
+GP_DEFINE_ROW(3)
+GP_DEFINE_ROW(4)
+GP_DEFINE_ROW(5)
+GP_DEFINE_ROW(6)
+
+static const gp_taps_fn tiles[GP_TILE_ROWS][4] = {GP_TILE_ROW(1), GP_TILE_ROW(2), GP_TILE_ROW(3),
+                                                  GP_TILE_ROW(4), GP_TILE_ROW(5), GP_TILE_ROW(6)};
+
+/* ---- the table of rows ---- */
+
+/* Pixels of one row of results, `begin` to `end`, whose image begins at src: where each tap reads. */
+static void find_rows(const gp_conv_packed *p, const float *src, int64_t od, int64_t oh, int64_t begin, int64_t end,
+                      const pixel_block *block, const char **to)
+{
+    const gp_window *w = &p->window;
+    for (int64_t kd = 0; kd < w->kernel[0]; kd++)
+        for (int64_t kh = 0; kh < w->kernel[1]; kh++)
+            for (int64_t kw = 0; kw < w->kernel[2]; kw++, to += block->count) {
+                const gp_tap tap = gp_find_tap(w, 0, od, oh, begin, end, kd, kh, kw);
+                const float *from = src + tap.src;
+                int64_t i = 0, last = tap.count ? tap.first + tap.count - begin : 0;
+                for (; tap.count && i < tap.first - begin; i++)
+                    to[i] = block->room;
+                for (; i < last; i++, from += tap.src_step)
+                    to[i] = (const char *)from;
+                for (; i < end - begin; i++)
+                    to[i] = block->room;
+            }
+}
+
+/* One row of the source with its padding, channels innermost: columns `first` to `first + count`. */
+static void stage_row(const gp_conv_packed *p, const float *src, int64_t ih, int64_t first, int64_t count, float *to)
+{
+    const gp_window *w = &p->window;
+    const int64_t begin = ih < 0 || ih >= w->in[1] ? count : gp_min(gp_max(-first, 0), count);
+    const int64_t end = gp_max(gp_min(w->in[2] - first, count), begin);
+    memset(to, 0, (size_t)(begin * p->ic) * sizeof *to);
+    memset(to + end * p->ic, 0, (size_t)((count - end) * p->ic) * sizeof *to);
+    if (begin >= end)
+        return;
+    const float *from = src + ih * w->src[1] + (first + begin) * w->src[2];
+    if (w->src_c == 1)
+        gp_copy(to + begin * p->ic, p->ic, 1, from, w->src[2], 1, end - begin, p->ic, sizeof *to);
+    else
+        for (int64_t c = 0; c < p->ic; c++)
+            gp_copy(to + begin * p->ic + c, 0, p->ic, from + c * w->src_c, 0, w->src[2], 1, end - begin, sizeof *to);
+}
+
+/* The same as find_rows through a staged source, for a rectangle of results: whole rows from oh on, or a part of one. */
+static void stage_rows(const gp_conv_packed *p, const float *src, int64_t oh, int64_t ow, const pixel_block *block)
+{
+    const gp_window *w = &p->window;
+    const int64_t cols = gp_min(block->count, w->out[2] - ow), rows = block->count / cols;
+    const int64_t width = (cols - 1) * w->stride[2] + (w->kernel[2] - 1) * w->dilation[2] + 1;
+    const int64_t height = (rows - 1) * w->stride[1] + (w->kernel[1] - 1) * w->dilation[1] + 1;
+    const int64_t pixel = p->ic * (int64_t)sizeof(float);
+    for (int64_t y = 0; y < height; y++)
+        stage_row(p, src, oh * w->stride[1] - w->pad[1] + y, ow * w->stride[2] - w->pad[2], width,
+                  (float *)(block->room + y * width * pixel));
+    const char **to = block->rows;
+    for (int64_t tap = 0; tap < p->taps; tap++)
+        for (int64_t y = 0; y < rows; y++) {
+            const int64_t iy = y * w->stride[1] + tap / p->taps_wide * w->dilation[1];
+            const char *from = block->room + (iy * width + tap % p->taps_wide * w->dilation[2]) * pixel;
+            for (int64_t x = 0; x < cols; x++)
+                *to++ = from + x * w->stride[2] * pixel;
+        }
+}
+
+static void fill_table(const gp_conv_packed *p, const float *src, const pixel_block *block)
+{
+    const gp_window *w = &p->window;
+    const int64_t end = block->first + block->count;
+    for (int64_t pixel = block->first; pixel < end;) {
+        const int64_t row = pixel / w->out[2], ow = pixel % w->out[2], last = gp_min(w->out[2], ow + end - pixel);
+        const int64_t oh = row % w->out[1], od = row / w->out[1] % w->out[0], n = row / w->out[1] / w->out[0];
+        if (p->stage) {
+            stage_rows(p, src + n * w->src_n, oh, ow, block);
+            return;
+        }
+        find_rows(p, src + n * w->src_n, od, oh, ow, last, block, block->rows + (pixel - block->first));
+        pixel += last - ow;
+    }
+}
+
+/* ---- blocks ---- */
+
+/* One group of panels for the pixels of a task: the taps in parts whose weights stay in L2. */
+static void group(const gp_conv_packed *p, const pixel_block *block, int column, const float *b, gp_packed_sink sink)
+{
+    const int64_t panel_step = p->words * GP_PANEL, tap_step = p->w_tap / 4;
+    int64_t tap = 0;
+    do {
+        const int64_t taps = gp_min(p->taps - tap, p->tap_block);
+        const char *const *row = block->rows + tap * block->count;
+        gp_packed_sink down = sink;
+        down.is_first = tap == 0;
+        down.is_last = tap + taps >= p->taps;
+        int64_t rows = block->count;
+        for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
+            const int64_t height = (rows + left - 1) / left;
+            tiles[height - 1][column](taps, p->words, row, block->count, p->stage ? NULL : block->room,
+                                      b + tap * tap_step, tap_step, panel_step, &down);
+            rows -= height;
+            row += height;
+            gp_sink_down(&down, height);
+        }
+        tap += taps;
+    } while (tap < p->taps);
+}
+
+/* The columns j .. j + cols - 1 of the group of channels whose weights are b. */
+static void columns(const gp_conv_packed *p, const pixel_block *block, int64_t j, int64_t cols, const float *b,
+                    gp_packed_sink sink)
+{
+    const int64_t ntiles = (block->count + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
+    for (int64_t left = cols; left > 0;) {
+        const int panels = gp_streams((block->count + ntiles - 1) / ntiles, left);
+        const int64_t step = gp_min(panels * GP_PANEL, left);
+        sink.cols = step;
+        group(p, block, gp_panel_width(j, p->oc) == GP_VL ? 0 : panels == 4 ? 3 : panels, b + j * p->words, sink);
+        gp_sink_right(&sink, step);
+        j += step;
+        left -= step;
+    }
+}
+
+/* The table is filled anew only where the pixels or the channels are others than those of the task before. */
+static void task(const gp_conv_packed *p, void *const *args, int64_t g, int64_t run, int64_t i, int64_t j,
+                 pixel_block *block, char *scratch)
+{
+    const int64_t first = run * p->run_pixels + i, count = gp_min(p->run_pixels - i, p->pixel_block);
+    const int64_t cols = gp_min(p->oc - j, p->col_block), c = g * p->oc + j, channels = p->groups * p->oc;
+    if (j == 0 || first != block->first) {
+        block->first = first;
+        block->count = count;
+        fill_table(p, (const float *)args[0] + g * p->ic * p->window.src_c, block);
+    }
+    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_pixel};
+    sink.c = p->tile_in_scratch ? (float *)scratch
+                                : (float *)args[p->dst_arg] + run * p->dst_run + i * p->dst_pixel + c;
+    sink.ldc = p->tile_in_scratch ? cols : p->dst_pixel;
+    sink.partial = (float *)(scratch + p->partial_offset);
+    if (p->bias_arg)
+        sink.bias = (const float *)args[p->bias_arg] + c;
+    if (p->residual_arg)
+        sink.residual = (const float *)args[p->residual_arg] + run * p->residual_run + i * p->residual_pixel + c;
+    columns(p, block, j, cols, (const float *)((const char *)args[1] + g * p->w_group), sink);
+    if (p->has_epilogue)
+        gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, sink.c, sink.ldc, count, cols,
+                        first * channels + c, channels);
+}
+
+static void GP_KERNEL(f32_conv_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    const gp_conv_packed *p = params;
+    const int64_t blocks = (p->run_pixels + p->pixel_block - 1) / p->pixel_block;
+    const int64_t col_blocks = (p->oc + p->col_block - 1) / p->col_block;
+    pixel_block block = {-1, 0, (const char **)((char *)scratch + p->table_offset), (char *)scratch + p->room_offset};
+    if (!p->stage)
+        memset(block.room, 0, (size_t)p->ic * sizeof(float));
+    for (int64_t t = begin; t < end; t++) {
+        const int64_t j = t % col_blocks * p->col_block, g = t / col_blocks % p->groups;
+        const int64_t i = t / col_blocks / p->groups;
+        task(p, args, g, i / blocks, i % blocks * p->pixel_block, j, &block, scratch);
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(conv_packed_table)[] = {
+    {"f32_conv_packed", GP_KERNEL(f32_conv_packed), sizeof(gp_conv_packed)},
+    {NULL, NULL, 0},
+};

@@ -1,0 +1,261 @@
+"""Constant weights of convolutions as their kernels want them, and the convolutions that read them.
+
+The form that the constant tensor cache keeps holds the weights in panels, transformed where minimal filtering gains
+enough for the memory that it takes, or by (tap, channel) where the convolution is depthwise. A BatchNorm of constants
+behind the convolution is folded into it: its scale into the weights, its shift into a bias that lies behind them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
+from ..._kernels.conv_packed import is_staged, pack_conv_weights, packed_conv_layout, packed_convolution
+from ..._kernels.winograd import (
+    is_winograd_faster,
+    pack_winograd_weights,
+    winograd_convolution,
+    winograd_layout,
+)
+from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
+from ...typing import DataType
+from .epilogue import make_epilogue
+from .images import axes_of, pick
+from .instructions import fold_batch_norm
+from .lowering import Value, strides_in
+from .region import Region, region_name
+from .tail import Tail, find_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..._kernels.call import KernelCall
+    from ...graph.op import Op
+    from .groups import Group
+    from .lowering import Lowering
+
+__all__ = ["Filters", "emit_convolution", "find_filters"]
+
+_FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Sizes of the weights: channels of both sides, groups, kernel, where each axis is, and how they are used."""
+
+    ic: int
+    oc: int
+    groups: int
+    kernel: tuple[int, ...]
+    inner: int
+    outer: int
+    kernel_axes: tuple[int, ...]
+    is_winograd: bool
+
+    @classmethod
+    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int]) -> _Shape:
+        inner, outer, kernel_axes = conv_weight_axes(len(shape), op.attrs["weights_format"])
+        groups = op.attrs["groups"]
+        kernel = tuple(shape[axis] for axis in kernel_axes)
+        ic, oc = shape[inner] * groups, shape[outer]
+        is_plain = (
+            kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *per_axis(op.attrs, "dilations", 2)} == {1}
+        )
+        spatial = pick(result, axes_of(op, len(result))[2:])
+        is_winograd = is_plain and is_winograd_faster(result[0], ic, oc, spatial)
+        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, is_winograd)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether every group has one channel on both sides."""
+        return self.ic == self.oc == self.groups
+
+    def strides(self, weights: Value) -> list[int]:
+        """Strides of the weights: (group, out channel in the group, in channel in the group, spatial...)."""
+        group = self.oc // self.groups * weights.strides[self.outer]
+        return [group, *pick(weights.strides, (self.outer, self.inner, *self.kernel_axes))]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The weights of a convolution as its kernel wants them.
+
+    Attributes
+    ----------
+    form : Value
+        What the cache keeps.
+    shape : _Shape
+    bias : Value or None
+        What is added first: part of the form where a BatchNorm was folded, else the convolution's own.
+    folded : int
+        Ops behind the convolution that the form has taken in.
+    """
+
+    form: Value
+    shape: _Shape
+    bias: Value | None
+    folded: int
+
+
+def find_filters(lowering: Lowering, group: Group) -> Filters | None:
+    """The weights in another form, kept by the constant tensor cache.
+
+    None where they are no constants, or the result's channels do not lie innermost, for which these kernels are made.
+    """
+    op = group.anchor
+    assert op is not None
+    if op.kind != "Convolution" or group.dequantized:
+        return None
+    weights = lowering.value(op.inputs[1].id)
+    result = lowering.shapes[group.result]
+    is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
+    if not is_last or weights.dtype not in _FLOATS:
+        return None
+    if not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+        return None
+    shape = _Shape.of(op, weights.shape, result)
+    own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    norm = _find_norm(lowering, group, own)
+    bias_offset = _weights_nbytes(shape, op)
+    folded = [] if norm is None else [lowering.value(tensor.id) for tensor in norm.inputs[1:]]
+    sources = [weights, *folded, *([own] if own is not None and folded else [])]
+    nbytes = bias_offset + (4 * shape.oc if folded else 0)
+
+    def fill(form: Value) -> None:
+        source = lowering.typed(weights)
+        if norm is not None:
+            gamma, beta, mean, variance = folded
+            scale, shift = fold_batch_norm(
+                Region(lowering, gamma.shape), gamma, beta, mean, variance, norm.attrs["epsilon"]
+            )
+            source = _scaled(lowering, source, scale, shape.outer)
+            _store_bias(lowering, _bias_of(form, bias_offset, shape.oc), own, scale, shift)
+        lowering.emit(_pack(shape, op, source), [source, form])
+
+    form = lowering.constant_form(sources, nbytes, fill)
+    return Filters(form, shape, _bias_of(form, bias_offset, shape.oc) if folded else own, len(folded) and 1)
+
+
+def _find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
+    """The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants."""
+    op = group.ops[0] if group.ops else None
+    if op is None or op.kind != "BatchNormInference":
+        return None
+    values = [lowering.value(tensor.id) for tensor in op.inputs[1:]] + ([] if own is None else [own])
+    is_known = all(lowering.is_constant(value) and value.dtype is DataType.F32 for value in values)
+    is_alike = op.attrs["data_format"] == group.anchor.attrs["data_format"] if group.anchor is not None else False
+    return op if is_known and is_alike and op.inputs[0].dtype is DataType.F32 else None
+
+
+def _dilations(op: Op, shape: _Shape) -> tuple[int, ...]:
+    return per_axis(op.attrs, "dilations", len(shape.kernel))
+
+
+def _weights_nbytes(shape: _Shape, op: Op) -> int:
+    if shape.is_depthwise:
+        return 4 * shape.oc * prod(shape.kernel)
+    if shape.is_winograd:
+        return winograd_layout(shape.ic, shape.oc).nbytes
+    more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
+    return packed_conv_layout(shape.ic, shape.oc, shape.kernel, **more).nbytes
+
+
+def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
+    """The kernel that brings the weights into the form."""
+    strides = shape.strides(weights)
+    if shape.is_depthwise:
+        return pack_depthwise_weights(shape.oc, shape.kernel, [strides[0], *strides[3:]])
+    if shape.is_winograd:
+        return pack_winograd_weights(shape.ic, shape.oc, strides[1:])
+    more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
+    return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
+
+
+def _bias_of(form: Value, offset: int, count: int) -> Value:
+    """The bias behind the weights of a form."""
+    return Value(DataType.F32, (count,), (1,), form.buffer, offset // 4)
+
+
+def _scaled(lowering: Lowering, weights: Value, scale: Value, axis: int) -> Value:
+    """The weights times one number for each output channel."""
+    region = Region(lowering, weights.shape)
+    place = lowering.temporary(weights.shape)
+    product = region.binary("mul", region.load(weights), region.load_along(scale, axis))
+    region.builder.store(0, "f32", place.strides, product)
+    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(fold BatchNorm)")
+    return place
+
+
+def _store_bias(lowering: Lowering, place: Value, own: Value | None, scale: Value, shift: Value) -> None:
+    """shift, or shift + own * scale."""
+    region = Region(lowering, place.shape)
+    total = region.load(shift)
+    if own is not None:
+        total = region.builder.ternary("fma", region.load(own), region.load(scale), total)
+    region.builder.store(0, "f32", (1,), total)
+    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(fold BatchNorm)")
+
+
+# ---- convolutions
+
+
+def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: Value) -> None:
+    """The convolution with weights in that form, with its bias and the post-ops that remain, to `place`."""
+    op = group.anchor
+    assert op is not None
+    axes, order = axes_of(op, len(place.shape)), lowering.order_of(group.result)
+    dst_strides = pick(strides_in(place.shape, order), axes)
+    tail = _find_tail(lowering, group, filters, place, axes[1])
+    if tail is None:
+        is_early = _is_plain_bias(filters.bias)
+        late = None if is_early else filters.bias
+        epilogue = make_epilogue(lowering, group, late, axes[1], skipped=filters.folded, place=place)
+        tail, operands, name = Tail(filters.bias if is_early else None), epilogue.operands, epilogue.name
+        options: dict[str, Any] = {"epilogue": epilogue.block, "dst_needs_scratch": not epilogue.is_dense_f32}
+    else:
+        operands, options = [], {}
+        name = region_name(group.ops) if group.ops else None
+    residual = None if tail.residual is None else dst_strides
+    options |= {"bias": tail.bias is not None, "residual_strides": residual, "clamp": tail.clamp}
+    source = _find_source(lowering, op, filters.shape, axes)
+    call = _make_call(op, filters.shape, source, axes, dst_strides, options)
+    lowering.emit(call, [source, filters.form, *tail.operands, place, *operands], name)
+
+
+def _find_tail(lowering: Lowering, group: Group, filters: Filters, place: Value, axis: int) -> Tail | None:
+    """The post-ops that the form has not taken in, if they are a tail of the kernel."""
+    if not place.lies_in(lowering.order_of(group.result)) or not _is_plain_bias(filters.bias):
+        return None
+    assert group.anchor is not None
+    last = group.ops[filters.folded - 1] if filters.folded else group.anchor
+    return find_tail(lowering, group.ops[filters.folded :], last.outputs[0].id, place, filters.bias, axis)
+
+
+def _is_plain_bias(bias: Value | None) -> bool:
+    """Whether kernels can read the bias as it lies."""
+    return bias is None or (bias.dtype is DataType.F32 and (bias.shape == (1,) or bias.strides == (1,)))
+
+
+def _find_source(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int]) -> Value:
+    """The source in f32, channels last unless the kernel copies what it reads anyway."""
+    if is_staged(shape.ic, shape.kernel, shape.groups) and not shape.is_depthwise:
+        return lowering.typed(lowering.value(op.inputs[0].id))
+    return lowering.arranged(op.inputs[0].id, (0, *axes[2:], axes[1]))
+
+
+def _make_call(
+    op: Op, shape: _Shape, source: Value, axes: Sequence[int], dst_strides: Sequence[int], options: dict[str, Any]
+) -> KernelCall:
+    """The kernel that reads the form."""
+    batch, spatial = source.shape[0], pick(source.shape, axes[2:])
+    begin, end = resolve_pads(op.attrs, spatial, shape.kernel)
+    options |= {"src_strides": pick(source.strides, axes), "dst_strides": dst_strides}
+    options |= {"pads_begin": begin, "pads_end": end}
+    if shape.is_winograd:
+        return winograd_convolution(batch, shape.ic, shape.oc, spatial, **options)
+    options |= {"strides": op.attrs["strides"], "dilations": _dilations(op, shape)}
+    if shape.is_depthwise:
+        return depthwise_convolution(batch, shape.oc, spatial, shape.kernel, **options)
+    return packed_convolution(batch, shape.ic, shape.oc, spatial, shape.kernel, groups=shape.groups, **options)

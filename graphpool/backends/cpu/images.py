@@ -1,0 +1,44 @@
+"""Images as kernels over windows see them: axes in the order (n, channel, spatial...), whatever the format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...graph.shapes import channel_axis, spatial_axes
+from .lowering import strides_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...graph.op import Op
+    from .groups import Group
+    from .lowering import Lowering, Value
+
+__all__ = ["axes_of", "find_image", "pick"]
+
+
+def axes_of(op: Op, ndim: int) -> tuple[int, ...]:
+    """The axes of an image of the op: (n, channel, spatial...)."""
+    data_format = op.attrs["data_format"]
+    return (0, channel_axis(ndim, data_format), *spatial_axes(ndim, data_format))
+
+
+def find_image(lowering: Lowering, group: Group, source: Value) -> dict[str, Any]:
+    """The geometry that all kernels over windows take."""
+    op = group.anchor
+    assert op is not None
+    result = lowering.shapes[op.outputs[0].id]
+    axes = axes_of(op, len(source.shape))
+    return {
+        "batch": source.shape[0],
+        "channels": source.shape[axes[1]],
+        "src_spatial": pick(source.shape, axes[2:]),
+        "dst_spatial": pick(result, axes[2:]),
+        "src_strides": pick(source.strides, axes),
+        "dst_strides": pick(strides_in(result, lowering.order_of(group.result)), axes),
+    }
+
+
+def pick(values: Sequence[int], axes: Sequence[int]) -> list[int]:
+    """The values of these axes."""
+    return [values[axis] for axis in axes]

@@ -1,0 +1,105 @@
+"""Post-ops that packed kernels do on registers: a bias, a residual, a clamp, in this order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...graph.shapes import channel_axis
+from ...typing import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...graph.op import Op
+    from .lowering import Lowering, Value
+
+__all__ = ["Tail", "find_tail", "is_vector"]
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Post-ops of a kernel.
+
+    Attributes
+    ----------
+    bias : Value or None
+        One number for each column.
+    residual : Value or None
+        Lies as the result does.
+    clamp : (float, float) or None
+    """
+
+    bias: Value | None = None
+    residual: Value | None = None
+    clamp: tuple[float, float] | None = None
+
+    @property
+    def operands(self) -> list[Value]:
+        """Arguments of the kernel, in its order."""
+        return [value for value in (self.bias, self.residual) if value is not None]
+
+
+def find_tail(
+    lowering: Lowering, ops: Sequence[Op], first: int, place: Value, bias: Value | None, axis: int
+) -> Tail | None:
+    """The ops behind a kernel as its tail, or None where they are others, or the result is not f32.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    ops : sequence of Op
+        In topological order.
+    first : int
+        Id of the tensor that the kernel's sums are.
+    place : Value
+        Where the result goes.
+    bias : Value or None
+        Added first.
+    axis : int
+        Of the columns.
+    """
+    tail, value = Tail(bias), first
+    if place.dtype is not DataType.F32:
+        return None
+    for op in ops:
+        longer = _extend(lowering, tail, op, value, place, axis)
+        if longer is None or op.outputs[0].dtype is not DataType.F32:
+            return None
+        tail, value = longer, op.outputs[0].id
+    return tail
+
+
+def _extend(lowering: Lowering, tail: Tail, op: Op, value: int, place: Value, axis: int) -> Tail | None:
+    """The tail with one more op, if it is the next thing that the kernel can do."""
+    if tail.clamp is not None:
+        return None
+    if op.kind in ("ReLU", "Clamp"):
+        low, high = (0.0, math.inf) if op.kind == "ReLU" else (op.attrs["min"], op.attrs["max"])
+        return replace(tail, clamp=(low, high)) if low <= high else None
+    ids = [tensor.id for tensor in op.inputs]
+    if op.kind not in ("Add", "BiasAdd") or ids.count(value) != 1:
+        return None
+    return _extend_by(tail, op, lowering.value(ids[1 - ids.index(value)]), place, axis)
+
+
+def _extend_by(tail: Tail, op: Op, other: Value, place: Value, axis: int) -> Tail | None:
+    """The tail with another addend."""
+    is_first = tail.bias is None and tail.residual is None
+    if op.kind == "BiasAdd":
+        is_along = channel_axis(len(place.shape), op.attrs["data_format"]) == axis
+        return replace(tail, bias=other) if is_first and is_along and is_vector(other, 0, other.shape) else None
+    if is_first and is_vector(other, axis, place.shape):
+        return replace(tail, bias=other)
+    is_alike = other.dtype is DataType.F32 and other.shape == place.shape and other.lies_in(place.order)
+    return replace(tail, residual=other) if tail.residual is None and is_alike else None
+
+
+def is_vector(value: Value, axis: int, shape: Sequence[int]) -> bool:
+    """Whether the value, broadcast to the shape, is one f32 number for each index of the axis, lying side by side."""
+    skipped = len(shape) - len(value.shape)
+    wanted = [shape[k] if k == axis else 1 for k in range(skipped, len(shape))]
+    if skipped > axis or value.dtype is not DataType.F32 or list(value.shape) != wanted:
+        return False
+    return shape[axis] == 1 or value.strides[axis - skipped] == 1

@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphpool._kernels import _dispatch
+from graphpool._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
+from tests.helpers.convolutions import expected_conv, store_weights
+from tests.helpers.kernel_runs import run_checked
+from tests.helpers.layouts import lay_out, read_back, strides_of
+
+ISAS = _dispatch.isas()
+RTOL = 2e-6
+"""Of the sum of the magnitudes of all terms."""
+
+CASES = {
+    "3x3": {"x": (2, 70, 9, 8), "k": (3, 3), "begin": (1, 1), "end": (1, 1)},
+    "wide": {"x": (1, 33, 4, 40), "k": (3, 3), "begin": (1, 1), "end": (1, 1)},
+    "strided": {"x": (1, 17, 12, 35), "k": (5, 3), "strides": (2, 3), "begin": (2, 0), "end": (1, 2)},
+    "dilated": {"x": (1, 20, 13, 40), "k": (3, 2), "dilations": (2, 3), "begin": (2, 1), "end": (2, 1)},
+    "1d": {"x": (2, 3, 11), "k": (3,), "begin": (1,), "end": (1,)},
+    "3d": {"x": (1, 5, 5, 6, 7), "k": (2, 3, 3), "begin": (0, 1, 1), "end": (1, 1, 0)},
+    "many_channels": {"x": (1, 1100, 3, 3), "k": (3, 3), "begin": (1, 1), "end": (1, 1)},
+    "all_padding": {"x": (1, 9, 2, 2), "k": (2, 2), "begin": (4, 4), "end": (4, 4)},
+    "one": {"x": (1, 1, 6, 6), "k": (3, 3)},
+}
+
+
+def normal(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def check(
+    x, k, *, isa=None, weights="OIX", bias=False, residual=False, clamp=None, epilogue=False, in_place=False,
+    strides=None, begin=None, end=None, dilations=None,
+):  # fmt: skip
+    """Convolve each channel of x (n, c, ...) with a kernel of its own and compare with the definition."""
+    ndim, channels = x.ndim - 2, x.shape[1]
+    w = normal((channels, 1, 1, *k), 1)
+    geometry = (strides or (1,) * ndim, begin or (0,) * ndim, end or (0,) * ndim, dilations or (1,) * ndim)
+    expected, terms = (expected_conv(a, b, channels, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
+    memory, w_strides = store_weights(w, weights)
+    packed = run_checked(
+        pack_depthwise_weights(channels, k, (w_strides[0], *w_strides[3:]), isa=isa), w.size, memory, dst_index=1
+    )
+    operands = [normal(channels, 2)] if bias else []
+    expected = expected + operands[0].reshape(1, -1, *(1,) * ndim) if bias else expected
+    if residual:
+        other = normal(expected.shape, 3)
+        operands.append(lay_out(other, "NXC"))
+        expected = expected + other
+    expected = expected if clamp is None else np.clip(expected, *clamp)
+    expected = np.maximum(expected, 0) + 1 if epilogue else expected
+    dst_strides = strides_of(expected.shape, "NXC")
+    call = depthwise_convolution(
+        x.shape[0], channels, x.shape[2:], k, src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
+        strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, bias=bias, clamp=clamp,
+        residual_strides=dst_strides if residual else None, isa=isa, dst_needs_scratch=not in_place,
+        epilogue=relu_plus_one(expected.shape) if epilogue else b"",
+    )  # fmt: skip
+    inputs = [lay_out(x, "NXC"), packed, *operands]
+    flat = run_checked(call, expected.size, *inputs, dst_index=len(inputs))
+    allowed = RTOL * (terms + 8 * (bias + residual) + epilogue) + 1e-30
+    assert (np.abs(read_back(flat, expected.shape, "NXC") - expected) <= allowed).all()
+
+
+def relu_plus_one(shape):
+    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]))
+    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
+    builder.store(0, "f32", None, value)
+    return builder.epilogue()
+
+
+def geometry_of(case):
+    return {key: case[key] for key in case if key not in ("x", "k")}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_equals_the_definition(isa, case):
+    check(normal(case["x"]), case["k"], isa=isa, **geometry_of(case))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", ["3x3", "strided", "many_channels"])
+def test_bias_residual_and_clamp(isa, name):
+    case = CASES[name]
+    check(normal(case["x"]), case["k"], isa=isa, bias=True, residual=True, clamp=(-1.0, 2.0), **geometry_of(case))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("name", ["3x3", "many_channels", "3d"])
+def test_epilogue(name, in_place):
+    case = CASES[name]
+    check(normal(case["x"]), case["k"], bias=True, epilogue=True, in_place=in_place, **geometry_of(case))
+
+
+@pytest.mark.parametrize("weights", ["XIO", "gap"])
+@pytest.mark.parametrize("name", ["3x3", "1d", "3d"])
+def test_weights_may_lie_in_any_format(name, weights):
+    case = CASES[name]
+    check(normal(case["x"]), case["k"], weights=weights, **geometry_of(case))
+
+
+@pytest.mark.parametrize("x", [(0, 4, 5), (2, 0, 5), (2, 4, 0), (2, 4, 1)])
+def test_zero_sizes(x):
+    check(normal(x), (3,), begin=(1,), end=(1,))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_geometry(data):
+    ndim = data.draw(st.integers(1, 3))
+    draw = lambda low, high: tuple(data.draw(st.integers(low, high)) for _ in range(ndim))  # noqa: E731
+    src, kernel, strides, dilations, begin, end = draw(1, 9), draw(1, 3), draw(1, 3), draw(1, 3), draw(0, 2), draw(0, 2)
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    if min(n + b + e - r for n, r, b, e in zip(src, reach, begin, end, strict=True)) < 0:
+        src = tuple(max(n, r) for n, r in zip(src, reach, strict=True))
+    channels, batch = data.draw(st.sampled_from([1, 5, 16, 33, 70])), data.draw(st.integers(1, 2))
+    flags = {name: data.draw(st.booleans()) for name in ("bias", "residual", "epilogue")}
+    check(
+        normal((batch, channels, *src)), kernel, isa=data.draw(st.sampled_from(ISAS)), strides=strides, begin=begin,
+        end=end, dilations=dilations, **flags,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [
+        (InvalidArgumentError, {"clamp": (1.0, 0.0)}),
+        (InvalidShapeError, {"kernel": (3,)}),
+        (InvalidShapeError, {"strides": (0, 1)}),
+        (InvalidShapeError, {"channels": -1}),
+        (InvalidShapeError, {"residual_strides": (1, 1)}),
+        (UnsupportedError, {"src_strides": (1152, 36, 6, 1)}),
+        (UnsupportedError, {"dst_strides": (512, 16, 4, 1)}),
+    ],
+)
+def test_bad_arguments_raise(error, change):
+    good = {
+        "batch": 1, "channels": 32, "src_spatial": (6, 6), "kernel": (3, 3),
+        "src_strides": (1152, 1, 192, 32), "dst_strides": (512, 1, 128, 32),
+    }  # fmt: skip
+    with pytest.raises(error):
+        depthwise_convolution(**(good | change))
+
+
+def test_bad_strides_of_weights_raise():
+    with pytest.raises(InvalidShapeError, match="strides of weights"):
+        pack_depthwise_weights(4, (3, 3), (1, 2))

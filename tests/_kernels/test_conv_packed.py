@@ -1,0 +1,236 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphpool._kernels import _dispatch
+from graphpool._kernels.conv_packed import is_staged, pack_conv_weights, packed_conv_layout, packed_convolution
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
+from tests.helpers.convolutions import expected_conv, store_weights
+from tests.helpers.kernel_runs import guarded, run_checked, run_in_steps
+from tests.helpers.layouts import lay_out, read_back, strides_of
+
+ISAS = _dispatch.isas()
+RTOL = 2e-6
+"""Of the sum of the magnitudes of all terms."""
+
+
+def normal(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def packed(w, layout, dilations, isa):
+    """w of shape (group, oc, ic, spatial...) in panels: on guarded memory, odd task splits."""
+    groups, oc, ic, *kernel = w.shape
+    sizes, more = (groups * ic, groups * oc, kernel), {"groups": groups, "dilations": dilations, "isa": isa}
+    memory, strides = store_weights(w, layout)
+    whole, part = guarded(packed_conv_layout(*sizes, **more).nbytes // 4, np.float32)
+    run_in_steps(pack_conv_weights(*sizes, strides, **more), 2, memory, part)
+    assert (whole[:32] == -12345.0).all()
+    assert (whole[-32:] == -12345.0).all()
+    assert not np.isnan(part).any()
+    return part.copy()
+
+
+def check(
+    x, w, *, isa=None, src_layout="NXC", weights="OIX", bias=False, residual=False, clamp=None, epilogue=False,
+    in_place=False, strides=None, begin=None, end=None, dilations=None,
+):  # fmt: skip
+    """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare with the definition; returns the call."""
+    ndim, groups = x.ndim - 2, w.shape[0]
+    ones, zeros = (1,) * ndim, (0,) * ndim
+    geometry = (strides or ones, begin or zeros, end or zeros, dilations or ones)
+    expected, terms = (expected_conv(a, b, groups, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
+    channels = groups * w.shape[1]
+    operands = []
+    if bias:
+        operands.append(normal(channels, 2))
+        expected += operands[-1].reshape(1, -1, *ones)
+    if residual:
+        other = normal(expected.shape, 3)
+        operands.append(lay_out(other, "NXC"))
+        expected += other
+    terms += 8 * (bias + residual)
+    expected = expected if clamp is None else np.clip(expected, *clamp)
+    if epilogue:
+        expected = np.maximum(expected, 0) + 1
+    dst_strides = strides_of(expected.shape, "NXC")
+    call = packed_convolution(
+        x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
+        src_strides=strides_of(x.shape, src_layout), dst_strides=dst_strides, strides=strides, pads_begin=begin,
+        pads_end=end, dilations=dilations, bias=bias, residual_strides=dst_strides if residual else None, clamp=clamp,
+        epilogue=relu_plus_one(expected.shape) if epilogue else b"", dst_needs_scratch=not in_place, isa=isa,
+    )  # fmt: skip
+    inputs = [lay_out(x, src_layout), packed(w, weights, dilations, isa), *operands]
+    flat = run_checked(call, expected.size, *inputs, dst_index=len(inputs))
+    assert (np.abs(read_back(flat, expected.shape, "NXC") - expected) <= RTOL * (terms + epilogue) + 1e-30).all()
+    return call
+
+
+def relu_plus_one(shape):
+    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]))
+    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
+    builder.store(0, "f32", None, value)
+    return builder.epilogue()
+
+
+CASES = {
+    "1d": {"x": (2, 33, 11), "w": (1, 5, 33, 3), "begin": (1,), "end": (1,)},
+    "3x3": {"x": (2, 20, 9, 8), "w": (1, 70, 20, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "all_padding": {"x": (1, 17, 2, 2), "w": (1, 40, 17, 3, 3), "begin": (4, 4), "end": (4, 4)},
+    "strided": {"x": (1, 18, 12, 11), "w": (1, 33, 18, 5, 3), "strides": (2, 3), "begin": (2, 0), "end": (1, 2)},
+    "dilated": {"x": (1, 19, 13, 10), "w": (1, 4, 19, 3, 2), "dilations": (2, 3), "begin": (2, 1), "end": (2, 1)},
+    "grouped": {"x": (2, 60, 7, 7), "w": (3, 37, 20, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "3d": {"x": (1, 2, 5, 6, 7), "w": (1, 3, 2, 2, 3, 3), "strides": (1, 2, 2), "begin": (0, 1, 1), "end": (1, 1, 0)},
+    "1x1": {"x": (2, 40, 5, 7), "w": (1, 130, 40, 1, 1)},
+    "1x1_strided": {"x": (1, 8, 6, 7), "w": (1, 3, 8, 1, 1), "strides": (2, 2)},
+    "pixel": {"x": (3, 40, 1, 1), "w": (1, 65, 40, 1, 1)},
+    "whole_window": {"x": (2, 20, 3, 3), "w": (1, 40, 20, 3, 3)},
+    "many_taps": {"x": (1, 600, 7, 7), "w": (1, 64, 600, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "few_channels": {"x": (2, 3, 21, 20), "w": (1, 40, 3, 7, 7), "strides": (2, 2), "begin": (3, 3), "end": (3, 2)},
+    "few_channels_dilated": {"x": (1, 3, 9, 12), "w": (1, 5, 3, 3, 3), "dilations": (1, 2), "begin": (1, 2)},
+    "few_channels_1d": {"x": (2, 1, 50), "w": (1, 6, 1, 9), "strides": (2,), "begin": (4,), "end": (4,)},
+    "few_channels_wide": {"x": (2, 2, 2, 900), "w": (1, 3, 2, 2, 3), "begin": (1, 1), "end": (0, 1)},
+    "few_channels_a_group": {"x": (2, 12, 6, 40), "w": (4, 17, 3, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "padding_beyond_the_source": {"x": (1, 1, 2, 2), "w": (1, 2, 1, 2, 2), "begin": (5, 5), "end": (4, 3)},
+}  # fmt: skip
+
+
+def arrays(case):
+    return normal(case["x"]), normal(case["w"], 1), {key: case[key] for key in case if key not in ("x", "w")}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_definition(isa, case):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, isa=isa, **geometry)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", ["3x3", "1x1", "grouped", "few_channels", "few_channels_wide"])
+def test_bias_residual_and_clamp(isa, case):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, isa=isa, bias=True, residual=True, clamp=(-1.0, 2.0), **geometry)
+    check(x, w, isa=isa, bias=True, clamp=(0.0, np.inf), **geometry)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("case", ["3x3", "grouped", "few_channels", "many_taps"])
+def test_epilogue(case, in_place):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, bias=True, epilogue=True, in_place=in_place, **geometry)
+
+
+@pytest.mark.parametrize("weights", ["XIO", "XOI", "gap"])
+@pytest.mark.parametrize("case", ["3x3", "grouped", "few_channels", "few_channels_dilated", "3d"])
+def test_weights_may_lie_in_any_format(case, weights):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, weights=weights, **geometry)
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NCX_gap"])
+@pytest.mark.parametrize("case", ["few_channels", "few_channels_1d", "few_channels_a_group"])
+def test_few_channels_may_lie_by_any_strides(case, layout):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, src_layout=layout, **geometry)
+
+
+def test_images_with_gaps_between_them_are_runs_of_their_own():
+    x, w = normal((3, 20, 4, 5)), normal((1, 24, 20, 3, 3), 1)
+    expected = expected_conv(x, w, 1, (1, 1), (1, 1), (1, 1), (1, 1))
+    call = packed_convolution(
+        3, 20, 24, (4, 5), (3, 3), src_strides=strides_of(x.shape, "NXC"), dst_strides=(1000, 1, 150, 30),
+        pads_begin=(1, 1), pads_end=(1, 1),
+    )  # fmt: skip
+    flat = run_checked(call, 3000, lay_out(x, "NXC"), packed(w, "OIX", None, None), dst_index=2)
+    cells = flat.reshape(3, 1000)[:, :600].reshape(3, 4, 5, 30)
+    np.testing.assert_allclose(cells[..., :24].transpose(0, 3, 1, 2), expected, rtol=1e-4, atol=1e-4)
+    assert np.isnan(cells[..., 24:]).all()
+    assert np.isnan(flat.reshape(3, 1000)[:, 600:]).all()
+
+
+EMPTY = [
+    ((0, 20, 5), (1, 2, 20, 3)), ((2, 0, 5), (1, 2, 0, 3)), ((2, 20, 5), (1, 0, 20, 3)), ((2, 20, 0), (1, 2, 20, 3)),
+    ((2, 3, 2), (1, 2, 3, 5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x", "w"), EMPTY)
+def test_zero_sizes(x, w):
+    check(normal(x), normal(w), bias=True, begin=(1,), end=(1,))
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_random_geometry(data):
+    ndim = data.draw(st.integers(1, 3))
+    draw = lambda low, high: tuple(data.draw(st.integers(low, high)) for _ in range(ndim))  # noqa: E731
+    groups, batch = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 2))
+    ic, oc = data.draw(st.sampled_from([1, 3, 17, 20])), data.draw(st.sampled_from([1, 4, 33, 64]))
+    src, kernel, strides, dilations, begin, end = draw(1, 7), draw(1, 3), draw(1, 3), draw(1, 3), draw(0, 2), draw(0, 2)
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    if min(n + b + e - r for n, r, b, e in zip(src, reach, begin, end, strict=True)) < 0:
+        src = tuple(max(n, r) for n, r in zip(src, reach, strict=True))
+    flags = {name: data.draw(st.booleans()) for name in ("bias", "residual", "epilogue")}
+    check(
+        normal((batch, groups * ic, *src)), normal((groups, oc, ic, *kernel), 1), isa=data.draw(st.sampled_from(ISAS)),
+        strides=strides, begin=begin, end=end, dilations=dilations,
+        src_layout="NCX" if is_staged(groups * ic, kernel, groups) else "NXC",
+        weights=data.draw(st.sampled_from(["OIX", "XIO", "XOI", "gap"])), **flags,
+    )  # fmt: skip
+
+
+def test_not_a_number_passes_the_clamp_and_stays_in_its_window():
+    x = normal((1, 20, 5, 5))
+    x[0, 0, 0, 0] = np.nan
+    w = normal((1, 16, 20, 3, 3), 1)
+    call = packed_convolution(
+        1, 20, 16, (5, 5), (3, 3), src_strides=strides_of(x.shape, "NXC"), dst_strides=(400, 1, 80, 16),
+        pads_begin=(1, 1), pads_end=(1, 1), clamp=(0, np.inf),
+    )  # fmt: skip
+    out = run_checked(call, 400, lay_out(x, "NXC"), packed(w, "OIX", None, None), dst_index=2).reshape(5, 5, 16)
+    assert np.isnan(out[:2, :2]).all()
+    assert not np.isnan(out[2:]).any()
+
+
+def test_layouts_of_one_id_are_the_same_bytes_and_staged_ones_have_another():
+    wide, few = packed_conv_layout(64, 64, (3, 3)), packed_conv_layout(3, 64, (3, 3))
+    assert wide.layout_id != few.layout_id
+    assert packed_conv_layout(3, 64, (3, 3), dilations=(2, 2)).layout_id == wide.layout_id
+    assert wide.nbytes == 9 * 64 * 64 * 4
+    assert few.nbytes == 9 * 3 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [
+        (InvalidArgumentError, {"groups": 3}),
+        (InvalidArgumentError, {"groups": 0}),
+        (InvalidArgumentError, {"clamp": (1.0, 0.0)}),
+        (InvalidShapeError, {"kernel": (3,)}),
+        (InvalidShapeError, {"kernel": (0, 3)}),
+        (InvalidShapeError, {"strides": (0, 1)}),
+        (InvalidShapeError, {"pads_end": (1,)}),
+        (InvalidShapeError, {"batch": -1}),
+        (InvalidShapeError, {"in_channels": -4}),
+        (InvalidShapeError, {"residual_strides": (1, 1)}),
+        (UnsupportedError, {"isa": "sse"}),
+        (UnsupportedError, {"src_strides": (1152, 36, 6, 1)}),
+        (UnsupportedError, {"dst_strides": (512, 16, 4, 1)}),
+        (UnsupportedError, {"dst_strides": (5120, 1, 200, 32)}),
+    ],
+)
+def test_bad_arguments_raise(error, change):
+    good = {
+        "batch": 1, "in_channels": 32, "out_channels": 32, "src_spatial": (6, 6), "kernel": (3, 3),
+        "src_strides": (1152, 1, 192, 32), "dst_strides": (512, 1, 128, 32),
+    }  # fmt: skip
+    with pytest.raises(error):
+        packed_convolution(**(good | change))
+
+
+def test_bad_strides_of_weights_raise():
+    with pytest.raises(InvalidShapeError, match="strides of weights"):
+        pack_conv_weights(4, 4, (3, 3), (1, 2, 3))

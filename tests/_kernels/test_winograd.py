@@ -1,0 +1,174 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphpool._kernels import _dispatch
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.winograd import (
+    is_winograd_faster,
+    pack_winograd_weights,
+    winograd_convolution,
+    winograd_layout,
+)
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
+from tests.helpers.convolutions import expected_conv, store_weights
+from tests.helpers.kernel_runs import run_checked
+from tests.helpers.layouts import lay_out, read_back, strides_of
+
+ISAS = _dispatch.isas()
+RTOL = 2e-6
+"""Of the largest sum of the magnitudes of all terms: errors spread within a tile."""
+
+
+def normal(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def packed(w, layout, isa):
+    """w of shape (oc, ic, 3, 3) transformed and in panels: on guarded memory, odd task splits."""
+    memory, strides = store_weights(w[None], layout)
+    oc, ic = w.shape[:2]
+    call = pack_winograd_weights(ic, oc, strides[1:], isa=isa)
+    return run_checked(call, winograd_layout(ic, oc, isa).nbytes // 4, memory, dst_index=1)
+
+
+def check(
+    x, oc, *, isa=None, weights="OIX", bias=False, residual=False, clamp=None, epilogue=False, in_place=False,
+    begin=(1, 1), end=(1, 1),
+):  # fmt: skip
+    """Convolve x (n, c, h, w) with 3x3 kernels and compare with the definition; returns the call."""
+    w = normal((oc, x.shape[1], 3, 3), 1)
+    ones = (1, 1)
+    expected, terms = (expected_conv(a, b[None], 1, ones, begin, end, ones) for a, b in ((x, w), (abs(x), abs(w))))
+    operands = [normal(oc, 2)] if bias else []
+    expected = expected + operands[0].reshape(1, -1, 1, 1) if bias else expected
+    if residual:
+        other = normal(expected.shape, 3)
+        operands.append(lay_out(other, "NXC"))
+        expected = expected + other
+    expected = expected if clamp is None else np.clip(expected, *clamp)
+    expected = np.maximum(expected, 0) + 1 if epilogue else expected
+    dst_strides = strides_of(expected.shape, "NXC")
+    call = winograd_convolution(
+        x.shape[0], x.shape[1], oc, x.shape[2:], src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
+        pads_begin=begin, pads_end=end, bias=bias, residual_strides=dst_strides if residual else None, clamp=clamp,
+        epilogue=relu_plus_one(expected.shape) if epilogue else b"", dst_needs_scratch=not in_place, isa=isa,
+    )  # fmt: skip
+    inputs = [lay_out(x, "NXC"), packed(w, weights, isa), *operands]
+    flat = run_checked(call, expected.size, *inputs, dst_index=len(inputs))
+    allowed = RTOL * (terms.max(initial=0) + 8 * (bias + residual) + epilogue) + 1e-30
+    assert (np.abs(read_back(flat, expected.shape, "NXC") - expected) <= allowed).all()
+    return call
+
+
+def relu_plus_one(shape):
+    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]))
+    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
+    builder.store(0, "f32", None, value)
+    return builder.epilogue()
+
+
+SHAPES = [
+    ((1, 32, 8, 8), 32), ((2, 33, 9, 7), 65), ((1, 5, 4, 4), 3), ((3, 16, 3, 5), 130), ((1, 1, 1, 1), 1),
+    ((1, 64, 13, 30), 16), ((2, 7, 2, 21), 17),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("x", "oc"), SHAPES)
+def test_equals_the_definition(isa, x, oc):
+    check(normal(x), oc, isa=isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("x", "oc"), SHAPES[:4])
+def test_bias_residual_and_clamp(isa, x, oc):
+    check(normal(x), oc, isa=isa, bias=True, residual=True, clamp=(-1.0, 2.0))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("x", "oc"), SHAPES[:4])
+def test_epilogue(x, oc, in_place):
+    check(normal(x), oc, bias=True, epilogue=True, in_place=in_place)
+
+
+@pytest.mark.parametrize("weights", ["XIO", "XOI", "gap"])
+def test_weights_may_lie_in_any_format(weights):
+    check(normal((1, 20, 6, 6)), 40, weights=weights)
+
+
+@pytest.mark.parametrize(("begin", "end"), [((0, 0), (0, 0)), ((2, 0), (1, 3)), ((5, 5), (5, 5))])
+def test_padding(begin, end):
+    check(normal((2, 20, 6, 9)), 24, begin=begin, end=end)
+
+
+@pytest.mark.parametrize("shape", [(0, 20, 6, 6), (1, 0, 6, 6), (1, 20, 1, 6), (1, 20, 6, 6)])
+@pytest.mark.parametrize("oc", [0, 5])
+def test_zero_sizes(shape, oc):
+    begin = (1, 0) if shape[2] == 1 else (0, 0)
+    check(normal(shape), oc, bias=True, begin=begin, end=(0, 0))
+
+
+def test_several_blocks_of_tiles_and_channels():
+    assert check(normal((2, 64, 40, 40)), 200).ntasks > 4
+
+
+def test_the_error_is_as_stated():
+    """The figure that the docstring states: below 8e-7 of the sum of magnitudes, 256 normal channels."""
+    x, w = normal((1, 256, 24, 24)), normal((32, 256, 3, 3), 1)
+    args = (1, (1, 1), (1, 1), (1, 1), (1, 1))
+    expected, terms = expected_conv(x, w[None], *args), expected_conv(abs(x), abs(w[None]), *args)
+    call = winograd_convolution(
+        1, 256, 32, (24, 24), src_strides=strides_of(x.shape, "NXC"), dst_strides=strides_of((1, 32, 24, 24), "NXC"),
+        pads_begin=(1, 1), pads_end=(1, 1),
+    )  # fmt: skip
+    flat = run_checked(call, expected.size, lay_out(x, "NXC"), packed(w, "OIX", None), dst_index=2)
+    assert (np.abs(read_back(flat, expected.shape, "NXC") - expected) < 8e-7 * terms).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_random_geometry(data):
+    begin, end = ((data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))) for _ in range(2))
+    size = [data.draw(st.integers(max(3 - b - e, 1), 12)) for b, e in zip(begin, end, strict=True)]
+    ic, oc = data.draw(st.sampled_from([1, 5, 16, 33])), data.draw(st.sampled_from([1, 7, 32, 70]))
+    flags = {name: data.draw(st.booleans()) for name in ("bias", "residual", "epilogue")}
+    isa = data.draw(st.sampled_from(ISAS))
+    check(normal((data.draw(st.integers(1, 2)), ic, *size)), oc, isa=isa, begin=begin, end=end, **flags)
+
+
+def test_the_choice_weighs_time_against_bytes():
+    assert is_winograd_faster(1, 64, 64, (56, 56))
+    assert not is_winograd_faster(1, 512, 512, (7, 7))
+    assert is_winograd_faster(16, 512, 512, (7, 7))
+    assert not is_winograd_faster(1, 16, 64, (56, 56))
+    assert not is_winograd_faster(1, 64, 64, (56,))
+
+
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [
+        (InvalidArgumentError, {"clamp": (1.0, 0.0)}),
+        (InvalidShapeError, {"pads_begin": (1,)}),
+        (InvalidShapeError, {"batch": -1}),
+        (InvalidShapeError, {"in_channels": -1}),
+        (InvalidShapeError, {"residual_strides": (1, 1)}),
+        (UnsupportedError, {"src_strides": (1152, 36, 6, 1)}),
+        (UnsupportedError, {"dst_strides": (512, 16, 4, 1)}),
+        (UnsupportedError, {"src_spatial": (6,)}),
+        (UnsupportedError, {"isa": "sse"}),
+    ],
+)
+def test_bad_arguments_raise(error, change):
+    good = {
+        "batch": 1, "in_channels": 32, "out_channels": 32, "src_spatial": (6, 6),
+        "src_strides": (1152, 1, 192, 32), "dst_strides": (512, 1, 128, 32),
+    }  # fmt: skip
+    with pytest.raises(error):
+        winograd_convolution(**(good | change))
+
+
+def test_bad_strides_of_weights_raise():
+    with pytest.raises(InvalidShapeError, match="strides of weights"):
+        pack_winograd_weights(4, 4, (1, 2, 3))

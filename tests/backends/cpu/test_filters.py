@@ -1,0 +1,147 @@
+"""Convolutions with constant weights: in the form that the cache keeps, and plain where it keeps none."""
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from bench.graphs import GraphBuilder
+from tests.helpers.partitions import check_graph
+
+PADS = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}
+
+
+@pytest.fixture
+def engine():
+    with gp.Engine() as engine:
+        yield engine
+
+
+def convolution(
+    b, ic=20, oc=33, kernel=(3, 3), groups=1, batch=1, size=(9, 8), data_format="NXC", weights_format="XIO",
+    dtype="f32", bias=False, property="constant", **attrs,
+):  # fmt: skip
+    """A Convolution of an input; where both formats have channels last no layout needs to be chosen."""
+    spatial = tuple(size[: len(kernel)])
+    shape = (batch, *spatial, ic) if data_format == "NXC" else (batch, ic, *spatial)
+    own = {"XIO": (*kernel, ic // groups, oc), "OIX": (oc, ic // groups, *kernel)}[weights_format]
+    operands = [b.input(shape, dtype), b.input(own, dtype, property=property)]
+    operands += [b.input((oc,), dtype, property="constant")] if bias else []
+    ndim = len(kernel)
+    given = {name: values[:1] * ndim for name, values in PADS.items()} | attrs
+    return b.op(
+        "Convolution", *operands, groups=groups, data_format=data_format, weights_format=weights_format, **given
+    )
+
+
+def batch_norm(b, x, data_format="NXC", constant=True):
+    shape = b.graph_shape(x)
+    channels = (shape[-1 if data_format == "NXC" else 1],)
+    kind = "constant" if constant else "variable"
+    params = [b.input(channels, property=kind) for _ in range(4)]
+    return b.op("BatchNormInference", x, *params, epsilon=0.1, data_format=data_format)
+
+
+def like(b, x):
+    return b.input(b.graph_shape(x), x.dtype)
+
+
+TAILS = {
+    "nothing": lambda b, y: y,
+    "relu": lambda b, y: b.op("ReLU", y),
+    "clamp": lambda b, y: b.op("Clamp", y, min=0.0, max=6.0),
+    "residual, relu": lambda b, y: b.op("ReLU", b.op("Add", y, like(b, y))),
+    "channels": lambda b, y: b.op("Add", y, b.input((b.graph_shape(y)[-1],))),
+    "columns, not channels": lambda b, y: b.op("Add", y, b.input((b.graph_shape(y)[-2], 1))),
+    "bias add": lambda b, y: b.op("BiasAdd", y, b.input((b.graph_shape(y)[-1],)), data_format="NXC"),
+    "swish": lambda b, y: b.op("Multiply", y, b.op("Sigmoid", y)),
+    "hard swish, residual": lambda b, y: b.op("Add", b.op("HardSwish", y), like(b, y)),
+    "norm": batch_norm,
+    "norm, residual, relu": lambda b, y: b.op("ReLU", b.op("Add", batch_norm(b, y), like(b, y))),
+    "norm, sigmoid": lambda b, y: b.op("Sigmoid", batch_norm(b, y)),
+    "norm of variables": lambda b, y: batch_norm(b, y, constant=False),
+    "relu, norm": lambda b, y: batch_norm(b, b.op("ReLU", y)),
+}
+KINDS = {
+    "dense": {},
+    "minimal filtering": {"ic": 32, "oc": 36, "size": (16, 17)},
+    "few channels": {"ic": 3, "oc": 20},
+    "depthwise": {"ic": 20, "oc": 20, "groups": 20},
+    "grouped": {"ic": 20, "oc": 34, "groups": 2},
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_post_ops(engine, kind, bias, tail):
+    builder = GraphBuilder()
+    TAILS[tail](builder, convolution(builder, bias=bias, **KINDS[kind]))
+    check_graph(builder, engine, np.random.default_rng(0), scale=16, low=0.1, high=1.0)
+
+
+GEOMETRY = {
+    "strided": {"strides": [2, 2]},
+    "dilated": {"dilations": [2, 2]},
+    "same": {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+    "pointwise": {"kernel": (1, 1), "pads_begin": [0, 0], "pads_end": [0, 0]},
+    "1d": {"kernel": (3,)},
+    "3d": {"kernel": (2, 3, 2), "size": (4, 5, 6)},
+    "batch": {"batch": 3},
+    "empty batch": {"batch": 0},
+}
+
+
+@pytest.mark.parametrize("geometry", GEOMETRY)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("data_format", "weights_format"), [("NXC", "OIX"), ("NCX", "OIX"), ("NCX", "XIO")])
+def test_geometry_and_formats(engine, kind, geometry, data_format, weights_format):
+    builder = GraphBuilder()
+    more = KINDS[kind] | GEOMETRY[geometry]
+    y = convolution(builder, bias=True, data_format=data_format, weights_format=weights_format, **more)
+    builder.op("ReLU", y)
+    check_graph(builder, engine, np.random.default_rng(0), low=-0.5, high=0.5)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_half_types(engine, kind, dtype, data_format):
+    builder = GraphBuilder()
+    builder.op("ReLU", convolution(builder, dtype=dtype, bias=True, data_format=data_format, **KINDS[kind]))
+    check_graph(builder, engine, np.random.default_rng(0), scale=2)
+
+
+def test_minimal_filtering_is_chosen_where_it_gains(engine):
+    for size, expected in (((16, 17), True), ((3, 3), False)):
+        builder = GraphBuilder()
+        convolution(builder, ic=32, oc=36, size=size)
+        [partition] = builder.finish()
+        with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:
+            assert any("winograd" in name for name in compiled.implementations) is expected
+
+
+def test_weights_that_change_stay_plain(engine):
+    builder = GraphBuilder()
+    convolution(builder, property="variable")
+    check_graph(builder, engine, np.random.default_rng(0), scale=16)
+    [partition] = builder.graph.get_partitions()
+    with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:
+        assert not any("packed" in name for name in compiled.implementations)
+
+
+def test_a_norm_of_constants_becomes_part_of_the_weights(engine):
+    builder = GraphBuilder()
+    builder.op("ReLU", batch_norm(builder, convolution(builder)))
+    partitions = builder.finish()
+    merged = builder.graph.merge_partitions(partitions)
+    with merged.compile(merged.input_ports, merged.output_ports, engine) as compiled:
+        [name] = [name for name in compiled.implementations if "packed" in name]
+        assert name.endswith("eltwise(BatchNormInference+ReLU)")
+
+
+def test_one_weight_of_two_convolutions(engine):
+    builder = GraphBuilder()
+    x, w = builder.input((1, 6, 6, 20)), builder.input((3, 3, 20, 20), property="constant")
+    attrs = PADS | {"groups": 1, "data_format": "NXC", "weights_format": "XIO"}
+    builder.op("Convolution", builder.op("Convolution", x, w, **attrs), w, **attrs | {"dilations": [2, 1]})
+    check_graph(builder, engine, np.random.default_rng(0), scale=200, low=-0.3, high=0.3)
