@@ -35,12 +35,13 @@ def _plain(kind: str) -> Callable[[NodeView], Value]:
 
 
 def _extreme(kind: str) -> Callable[[NodeView], Value]:
-    """Largest or smallest element; of truth values by way of 0 and 1."""
+    """Largest or smallest element; of truth values by way of 0 and 1, and of none of them an infinity."""
 
     def convert(n: NodeView) -> Value:
         if n[0].dtype is not DataType.BOOLEAN:
             return _reduce(n, kind, n[0])
-        return n.cast(_reduce(n, kind, n.cast(n[0], DataType.U8)), DataType.BOOLEAN)
+        found = _reduce(n, kind, n.cast(n[0], DataType.F32))
+        return n.emit_several("GreaterEqual", [DataType.BOOLEAN], found, n.literal(0.5, found))[0]
 
     return convert
 
