@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from onnx import helper
 
-from graphpool.runtime.constant_part import is_mapped
-
 from .inline import names_read
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ __all__ = ["fold_affine"]
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 _MOST_COPIED = 2**18
-"""Weights beyond this size stay in a mapped file, whose pages go once they are packed: a scaled copy would stay.
+"""Weights beyond this size are not copied: the model keeps what it was read from, in a mapped file or in memory.
 Arithmetic behind them costs little, since their layers have few elements for each weight. Unit: bytes."""
 _KEEPS_RANK = frozenset({
     "AveragePool", "BatchNormalization", "Clip", "Concat", "Dropout", "Elu", "GlobalAveragePool", "GlobalMaxPool",
@@ -36,10 +34,10 @@ _ELEMENTWISE = frozenset({"Add", "Div", "Mul", "Sub", "Sum"})
 
 
 def fold_affine(
-    nodes: Sequence[NodeProto], constants: dict[str, Any], ranks: Mapping[str, int], opset: int, outputs: Sequence[str]
+    nodes: Sequence[NodeProto], constants: dict[str, Any], ranks: Mapping[str, int], outputs: Sequence[str]
 ) -> list[NodeProto]:
     """The nodes without those that were folded; new weights are added to the constants."""
-    return list(_Folder(nodes, constants, ranks, opset, outputs).fold().values())
+    return list(_Folder(nodes, constants, ranks, outputs).fold().values())
 
 
 class _Folder:
@@ -50,13 +48,11 @@ class _Folder:
         nodes: Sequence[NodeProto],
         constants: dict[str, Any],
         ranks: Mapping[str, int],
-        opset: int,
         outputs: Sequence[str],
     ) -> None:
         self._nodes = {node.output[0]: node for node in nodes}
         self._constants = constants
         self._ranks = dict(ranks)
-        self._opset = opset
         self._uses = Counter(name for node in nodes for name in names_read([node], ()))
         self._uses.update(outputs)
 
@@ -91,7 +87,7 @@ class _Folder:
 
     def _change_of(self, node: NodeProto) -> tuple[str, _Array, _Array] | None:
         """X, a and c, the two as one number or one for each channel."""
-        if node.domain not in ("", "ai.onnx") or self._opset < 7:
+        if node.domain not in ("", "ai.onnx"):
             return None
         if node.op_type == "BatchNormalization":
             return self._normalisation(node)
@@ -155,7 +151,7 @@ class _Folder:
         known = self._known([name for name in producer.input[1:] if name])
         if known is None or not _fits(known[0].shape[axis], factor, shift):
             return None
-        if known[0].nbytes > _MOST_COPIED and is_mapped(known[0]):
+        if known[0].nbytes > _MOST_COPIED:
             return None
         weights, channels = known[0], known[0].shape[axis]
         bias = known[1].astype(np.float64) if len(known) > 1 else np.zeros(channels)

@@ -24,15 +24,20 @@ if TYPE_CHECKING:
 __all__ = ["rewrite"]
 
 
+_NUMPY_BROADCAST = 7
+"""Opset from which on arithmetic broadcasts as in NumPy, which the rules take for granted."""
+
+
 def rewrite(source: OnnxModel) -> tuple[list[NodeProto], dict[str, Any]]:
     """The nodes that are needed, in topological order, and the constants that they read or that are outputs."""
     outputs = [port.name for port in source.outputs]
     nodes = _needed([_renamed(node) for node in source.nodes], outputs)
     nodes, constants = fold_constants(source, nodes, source.constants)
     ranks = {port.name: len(port.shape) for port in source.inputs if port.shape is not None}
-    nodes = fold_affine(nodes, constants, ranks, source.opsets.get("", 1), outputs)
-    matcher = Matcher(RULES, nodes, constants, outputs)
-    nodes = _needed([matcher.find(node) or node for node in nodes], outputs)
+    if source.opsets.get("", 1) >= _NUMPY_BROADCAST:
+        nodes = fold_affine(nodes, constants, ranks, outputs)
+        matcher = Matcher(RULES, nodes, constants, outputs)
+        nodes = _needed([matcher.find(node) or node for node in nodes], outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
 

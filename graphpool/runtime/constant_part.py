@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ._program import Program
     from ._tensor import Tensor
 
-__all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "identity_of", "is_mapped"]
+__all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "identity_of"]
 
 fingerprints = FingerprintMemo()
 """Names of contents by tensor version, of the whole process."""
@@ -126,11 +126,6 @@ def drop_pages(array: Any) -> None:
     last = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if first < last:
         base.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-
-def is_mapped(array: Any) -> bool:
-    """Whether the array lies in a mapped file."""
-    return _mapping_of(array) is not None
 
 
 def _mapping_of(array: Any) -> mmap.mmap | None:

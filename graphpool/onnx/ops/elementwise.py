@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,16 +31,17 @@ def _with(kind: str, **defaults: float) -> Callable[[NodeView], Value]:
 
 
 def _binary(kind: str) -> Callable[[NodeView], Value]:
-    def convert(n: NodeView) -> Value:
-        _check_broadcast(n)
-        return n.emit(kind, n[0], n[1])
-
-    return convert
+    return lambda n: n.emit(kind, *_operands(n))
 
 
-def _check_broadcast(n: NodeView) -> None:
-    """Before opset 7 attributes said how the second input broadcasts; they must mean what NumPy does."""
-    n.require(n.opset >= 7 or (not n.attr("axis") and n[0].shape == n[1].shape), "broadcast of old opsets")
+def _operands(n: NodeView) -> tuple[Value, Value]:
+    """Both inputs; before opset 7 the second one is shaped as its attributes say, to broadcast as NumPy does."""
+    a, b = n[0], n[1]
+    if n.opset >= 7 or not n.attr("broadcast", 0):
+        n.require(n.opset >= 7 or a.shape == b.shape, "other shapes without broadcast")
+        return a, b
+    axis = n.attr("axis", len(a.shape) - len(b.shape)) % max(len(a.shape), 1)
+    return a, n.reshape(b, (*b.shape, *[1] * (len(a.shape) - axis - len(b.shape))))
 
 
 def _variadic(kind: str) -> Callable[[NodeView], Value]:
@@ -50,9 +52,8 @@ def _test(kind: str) -> Callable[[NodeView], Value]:
     """A comparison, or a question to each element."""
 
     def convert(n: NodeView) -> Value:
-        if len(n.inputs) > 1:
-            _check_broadcast(n)
-        return n.emit_several(kind, [DataType.BOOLEAN], *(n[k] for k in range(len(n.inputs))))[0]
+        inputs = _operands(n) if len(n.inputs) > 1 else (n[0],)
+        return n.emit_several(kind, [DataType.BOOLEAN], *inputs)[0]
 
     return convert
 
@@ -152,13 +153,17 @@ def _pow(n: NodeView) -> Value:
 
 
 def _prelu(n: NodeView) -> Value:
-    return n.emit("PReLU", n[0], n[1], per_channel_broadcast=False)
+    """Slopes broadcast; before opset 7 they were one number, or one for each channel."""
+    slope = n[1]
+    if n.opset < 7 and prod(slope.shape) > 1:
+        slope = n.reshape(slope, (prod(slope.shape), *[1] * (len(n[0].shape) - 2)))
+    return n.emit("PReLU", n[0], slope, per_channel_broadcast=False)
 
 
 def _compare(swap: bool) -> Callable[[NodeView], Value]:
     def convert(n: NodeView) -> Value:
-        _check_broadcast(n)
-        return _at_least(n, n[1], n[0]) if swap else _at_least(n, n[0], n[1])
+        a, b = _operands(n)
+        return _at_least(n, b, a) if swap else _at_least(n, a, b)
 
     return convert
 

@@ -25,8 +25,8 @@ def _axis(n: NodeView, default: int, rank: int) -> int:
 def _batch_norm(n: NodeView) -> list[Value]:
     if n.attr("training_mode", 0):
         return _batch_norm_of_batch(n)
-    n.require(n.used_outputs < 2, "training of old opsets")
-    n.require(n.opset >= 9 or (n.opset >= 7 and n.attr("spatial", 1) == 1), "statistics of old opsets")
+    n.require(n.used_outputs < 2 and (n.opset >= 7 or bool(n.attr("is_test", 0))), "training of old opsets")
+    n.require(n.opset >= 9 or n.attr("spatial", 1) == 1, "statistics of old opsets")
     parameters = [n.cast(n[k], DataType.F32) for k in range(1, 5)]
     return [n.emit("BatchNormInference", n[0], *parameters, epsilon=n.attr("epsilon", 1e-5), data_format="NCX")]
 

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
+from onnx import helper
 
+import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
 
 X = random_array((3, 4, 5)) * 3
@@ -125,3 +127,17 @@ def test_cast(source, target, hosted):
 def test_dropout_and_identity_do_nothing():
     assert check_against_evaluator(*node_model("Dropout", [X])) == 0
     assert check_against_evaluator(*node_model("Identity", [X])) == 0
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((4,), 1), ((4, 5), None), ((3, 4), 0), ((5,), None)])
+def test_broadcast_of_old_opsets(shape, axis):
+    other = random_array(shape, seed=1)
+    attributes = {"broadcast": 1} | ({} if axis is None else {"axis": axis})
+    node = helper.make_node("Sub", ["x", "b"], ["y"], **attributes)
+    infos = [helper.make_tensor_value_info(key, 1, value.shape) for key, value in (("x", X), ("b", other))]
+    graph = helper.make_graph([node], "old", infos, [helper.make_tensor_value_info("y", 1, X.shape)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3)
+    start = X.ndim - other.ndim if axis is None else axis
+    wanted = X - other.reshape(other.shape + (1,) * (X.ndim - start - other.ndim))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run({"x": X, "b": other})["y"], wanted)
