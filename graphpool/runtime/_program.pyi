@@ -1,6 +1,9 @@
 from collections.abc import Sequence
 
 from graphpool._kernels.call import KernelCall
+from graphpool.schedule import ListedCall
+
+from ._streams import StreamLists
 
 ARENA: int
 LITERALS: int
@@ -16,7 +19,12 @@ class Program:
         literals: bytes | bytearray | memoryview = b"",
         lanes: int = 1,
         guards: Sequence[tuple[int, bool] | None] = (),
+        streams: Sequence[Sequence[ListedCall]] = (),
     ) -> None: ...
+    @property
+    def streams(self) -> StreamLists | None: ...
+    @property
+    def serial(self) -> int: ...
     @property
     def nbases(self) -> int: ...
     @property

@@ -14,10 +14,11 @@
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them
     layouts.py     opaque layouts
+    streams.py     steps as a graph to schedule: edges and costs
     link.py        steps to Programs: of the partition, and of what is made of its constants once
     placement.py   which bytes the values take
 
-    ops -> groups -> emit -> steps on values -> plan (offsets) -> link -> Program
+    ops -> groups -> emit -> steps on values -> schedule -> plan (offsets) -> link -> Program
 
 A new kind of op is a line in support.py, an emitter, and, if it anchors a fusion, an entry in patterns.py.
 """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program
 from ...runtime.constant_part import ConstantPart
+from ...schedule import stream_lists
 from .placement import plan_temporaries
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from ..._kernels.call import KernelCall
+    from ...schedule import ListedCall, Schedule
     from .lowering import Buffer, ConstantForm, Lowering, Step
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
@@ -19,11 +22,52 @@ if TYPE_CHECKING:
 __all__ = ["link", "link_constants"]
 
 
-def link(lowering: Lowering, nports: int, lanes: int) -> Program:
-    """The program of a lowering for up to `lanes` lanes; external are the ports, then the constant forms."""
-    steps, arena_nbytes = _place(lowering.steps)
-    guards = [step.guard for step in lowering.steps]
-    return Program(steps, arena_nbytes, nports + len(lowering.forms), lowering.literals, lanes, guards)
+@dataclass(frozen=True)
+class LinkedProgram:
+    """A program, and where its steps and temporaries come from.
+
+    Attributes
+    ----------
+    program : Program
+    order : tuple of int
+        Position, in the lowering, of each step.
+    buffers : tuple of (int, int, tuple of int)
+        Of each temporary the offset, the size and the steps that touch it, ascending. Unit: bytes.
+    """
+
+    program: Program
+    order: tuple[int, ...]
+    buffers: tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
+def link(lowering: Lowering, nports: int, lanes: int, schedule: Schedule | None = None) -> LinkedProgram:
+    """The program of a lowering for up to `lanes` lanes; external are the ports, then the constant forms.
+
+    The steps stand in the order in which a schedule issues them; with none, as they were lowered.
+    """
+    offsets, arena_nbytes = plan_temporaries(lowering.steps, schedule)
+    order = tuple(range(len(lowering.steps))) if schedule is None else schedule.order
+    steps = [lowering.steps[k] for k in order]
+    lists = () if schedule is None else _renumber(stream_lists(schedule), order)
+    guards = [step.guard for step in steps]
+    nexternals = nports + len(lowering.forms)
+    program = Program(_place(steps, offsets), arena_nbytes, nexternals, lowering.literals, lanes, guards, lists)
+    return LinkedProgram(program, order, _buffers(steps, offsets))
+
+
+def _renumber(lists: Sequence[Sequence[ListedCall]], order: Sequence[int]) -> list[list[ListedCall]]:
+    """The lists with steps named by their position in issue order."""
+    position = {step: k for k, step in enumerate(order)}
+    return [[replace(call, nodes=tuple(position[v] for v in call.nodes)) for call in calls] for calls in lists]
+
+
+def _buffers(steps: Sequence[Step], offsets: Mapping[Buffer, int]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    uses: dict[Buffer, dict[int, None]] = {}
+    for number, step in enumerate(steps):
+        for value in step.args:
+            if value.buffer.base == ARENA:
+                uses.setdefault(value.buffer, {})[number] = None
+    return tuple((offsets[buffer], buffer.nbytes, tuple(numbers)) for buffer, numbers in uses.items())
 
 
 def link_constants(lowering: Lowering) -> list[ConstantPart]:
@@ -33,7 +77,8 @@ def link_constants(lowering: Lowering) -> list[ConstantPart]:
 
 def _link_form(form: ConstantForm, literals: bytes) -> ConstantPart:
     bases = {base: number for number, base in enumerate((*form.sources, form.result.buffer.base), FIRST_EXTERNAL)}
-    steps, arena_nbytes = _place(form.steps, bases)
+    offsets, arena_nbytes = plan_temporaries(form.steps)
+    steps = _place(form.steps, offsets, bases)
     used = literals if any(base == LITERALS for _, args in steps for base, _ in args) else b""
     program = Program(steps, arena_nbytes, len(bases), used)
     sources = tuple(base - FIRST_EXTERNAL for base in form.sources)
@@ -46,9 +91,10 @@ def _content(step: Linked) -> Hashable:
     return call.kernel.name, call.kernel.isa, call.params.tobytes(), tuple(args)
 
 
-def _place(steps: Sequence[Step], bases: Mapping[int, int] | None = None) -> tuple[list[Linked], int]:
-    """The steps with their arguments in place, external bases renumbered, and the size of the arena."""
-    offsets, arena_nbytes = plan_temporaries(steps)
+def _place(
+    steps: Sequence[Step], offsets: Mapping[Buffer, int], bases: Mapping[int, int] | None = None
+) -> list[Linked]:
+    """The steps with their arguments in place, external bases renumbered."""
 
     def place(buffer: Buffer) -> tuple[int, int]:
         base = buffer.base if bases is None or buffer.base < FIRST_EXTERNAL else bases[buffer.base]
@@ -58,4 +104,4 @@ def _place(steps: Sequence[Step], bases: Mapping[int, int] | None = None) -> tup
     for step in steps:
         places = [(*place(value.buffer), value.dtype.nbytes(value.offset)) for value in step.args]
         linked.append((step.call, [(base, start + offset) for base, start, offset in places]))
-    return linked, arena_nbytes
+    return linked

@@ -199,8 +199,8 @@ def _take(lowering: Lowering, op: Op, value: int, product: Product, found: dict[
     if op.kind not in ("Add", "BiasAdd"):
         return False
     ids = [tensor.id for tensor in op.inputs]
-    if ids.count(value) != 1:
-        return False
+    if ids.count(value) != 1 or not lowering.has_value(ids[1 - ids.index(value)]):
+        return False  # both are the product, or the other one is computed from it on the tile
     other = lowering.value(ids[1 - ids.index(value)])
     shape = lowering.shapes[op.outputs[0].id]
     if found["bias"] is None and found["residual"] is None and _is_row(other, product.n):
