@@ -99,7 +99,8 @@ def profile_ops(
     -----
     Costs are kept for the process by what they depend on (kernel, types, shapes, parameters), and in the file that
     ``GRAPHPOOL_STEP_COSTS`` names, if it names one; equal steps of other models use them too.
-    Ownership: the caller owns the result; measuring takes an engine and an arena of its own, and gives them back.
+    Ownership: the caller owns the result; measuring takes an engine and an arena of its own, outside the budget
+    of the model's engine, and gives them back.
     Threads: safe, one at a time. Cost: `repeats` + 1 runs, twice, and two compilations; for ``auto``, as much again for
     each policy.
     Source: profile-guided scheduling as in Graphi (2018), latencies of whole schedules as in IOS (2021).

@@ -1,3 +1,6 @@
+import pickle
+
+import numpy as np
 import pytest
 
 import graphpool as gp
@@ -13,6 +16,7 @@ from graphpool.runtime.scheduling import (
 )
 from graphpool.schedule import simulate, verify
 from tests.helpers.schedule_graphs import fork_join, random_graph
+from tests.helpers.tower_model import tower_model
 
 
 @pytest.fixture
@@ -102,3 +106,12 @@ def test_measured_programs_decide_for_auto_whatever_the_simulation_says():
     assert (faster.policy, len(faster.stream_ids)) == ("auto:ios", 2)
     assert faster.details["candidates"] == {"sequential": 1.0, "list": 1.1, "ios": 0.9}
     assert make_schedule(graph, options, 2, speedups, "another").policy != "auto:ios"
+
+
+def test_a_model_s_pickle_keeps_its_schedule():
+    with gp.Engine(threads=2) as engine, tower_model(engine, schedule="nimble", streams=2) as model:
+        copy = pickle.loads(pickle.dumps(model))
+    with copy.engine, copy:
+        assert copy.options == ScheduleOptions("nimble", 2)
+        assert copy.run({"x": np.ones((96, 64), np.float32)})["z"].shape == (96, 192)
+        assert copy.stats().streams == 2
