@@ -28,7 +28,7 @@ from .graph.backend import set_loader as _set_loader
 from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType
 
 if _TYPE_CHECKING:
-    from . import cache, memory, onnx, schedule
+    from . import cache, memory, onnx, profile, schedule
     from .cache import (
         get_compiled_partition_cache_capacity,
         get_constant_tensor_cache,
@@ -41,6 +41,7 @@ if _TYPE_CHECKING:
     )
     from .graph import Graph, LogicalTensor, Op, Partition
     from .memory import CallbackResource as Allocator
+    from .profile import profile_ops
     from .runtime import CompiledPartition, Engine, Event, ExecuteOptions, Model, Stream, Tensor
 
 __all__ = [
@@ -81,6 +82,8 @@ __all__ = [
     "get_primitive_cache_capacity",
     "memory",
     "onnx",
+    "profile",
+    "profile_ops",
     "schedule",
     "set_compiled_partition_cache_capacity",
     "set_constant_tensor_cache",
@@ -88,11 +91,12 @@ __all__ = [
     "set_primitive_cache_capacity",
 ]
 
-_MODULES = ("cache", "memory", "onnx", "schedule")
+_MODULES = ("cache", "memory", "onnx", "profile", "schedule")
 _HOMES = {
     **dict.fromkeys([name for name in __all__ if "_cache" in name], "cache"),
     **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),
     **dict.fromkeys(["CompiledPartition", "Engine", "Event", "ExecuteOptions", "Model", "Stream", "Tensor"], "runtime"),
+    "profile_ops": "profile",
 }
 
 

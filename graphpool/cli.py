@@ -26,6 +26,7 @@ from .cli_graph import (
     is_graph_file,
     run_form,
 )
+from .config import STREAM_POLICIES
 from .errors import GraphpoolError, InvalidArgumentError, explain
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--memory-limit", help='most memory of the engine, such as "512MiB"')
     model = argparse.ArgumentParser(add_help=False, parents=[engine])
     model.add_argument("model", help="an ONNX file, or where the command says so a graph file")
+    model.add_argument("--schedule", choices=STREAM_POLICIES, help="how steps are placed on streams (default: auto)")
+    model.add_argument("--streams", type=int, help="most streams (default: 2)")
     model.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help="shape of a dynamic input")
 
     def add(name: str, command: Callable[..., Any], text: str, parent: argparse.ArgumentParser) -> Any:
@@ -90,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add_knobs(run_parser)
     run_parser.add_argument("--inputs", help="an .npz file with one array an input")
     run_parser.add_argument("--save", help="write the outputs to this .npz file")
+    run_parser.add_argument("--trace", help="write what each stream did in another run to this file, for Perfetto")
     bench_parser = add("bench", bench, "Time a model on random inputs.", model)
     bench_parser.add_argument("--seconds", type=float, default=2.0, help="time at least this long (default: 2)")
     plan_parser = add("plan", plan, "Plan the buffers of a CSV file (id, lower, upper, size).", common)
@@ -163,7 +167,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Partitions of a model, or of a graph in oneDNN's JSON form."""
     if is_graph_file(arguments):
         return for_each_form(arguments, inspect_form)
-    with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
+    with _engine(arguments) as engine, _load(arguments, engine) as model:
         inputs = _random_inputs(model, arguments)
         return {
             "inputs": {port.name: f"{port.dtype} {port.shape}" for port in model.inputs},
@@ -174,7 +178,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
 
 def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Memory of one run at a time."""
-    with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
+    with _engine(arguments) as engine, _load(arguments, engine) as model:
         form = model.specialise(_random_inputs(model, arguments))
         return {
             "arena_nbytes": form.arena_nbytes,
@@ -182,6 +186,8 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
             "cached_nbytes": form.cached_nbytes,
             "programs_nbytes": form.programs_nbytes,
             "peak_nbytes": form.peak_nbytes,
+            "streams": form.streams,
+            "sequential_peak_nbytes": form.sequential_peak_nbytes,
         }, True
 
 
@@ -189,15 +195,18 @@ def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """One run; the outputs' shapes, types and ranges."""
     if is_graph_file(arguments):
         return for_each_form(arguments, run_form)
-    with _engine(arguments) as engine, gp.onnx.load(arguments.model, engine=engine) as model:
+    with _engine(arguments) as engine, _load(arguments, engine) as model:
         inputs = _read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
         start = time.perf_counter()
         outputs = model.run(inputs)
         seconds = time.perf_counter() - start
         if arguments.save:
             np.savez(arguments.save, **outputs)
+        if arguments.trace:
+            _save_trace(model, inputs, arguments.trace)
         return {
             "first_run_ms": seconds * 1e3,
+            "streams": model.stats().streams,
             "outputs": {name: describe_array(array) for name, array in outputs.items()},
         }, True
 
@@ -206,7 +215,7 @@ def bench(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Median latency on random inputs, the first run apart."""
     with _engine(arguments) as engine:
         start = time.perf_counter()
-        with gp.onnx.load(arguments.model, engine=engine) as model:
+        with _load(arguments, engine) as model:
             inputs = _random_inputs(model, arguments)
             model.run(inputs)
             first = time.perf_counter() - start
@@ -248,6 +257,21 @@ def _engine(arguments: argparse.Namespace) -> gp.Engine:
     return gp.Engine(threads=arguments.threads, memory_limit=arguments.memory_limit)
 
 
+def _load(arguments: argparse.Namespace, engine: gp.Engine) -> Model:
+    return gp.onnx.load(arguments.model, engine=engine, schedule=arguments.schedule, streams=arguments.streams)
+
+
+def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:
+    """Trace one run, after enough of them for programs to have found out how many threads they are worth."""
+    from .profile.timeline import WARM_UP
+
+    for _ in range(WARM_UP):
+        model.run(inputs)
+    with gp.profile.trace() as recorded:
+        model.run(inputs)
+    recorded.save(path)
+
+
 def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
     """The partitions of the form for these inputs, with what implements each."""
     form = model.specialise(inputs)
@@ -282,25 +306,7 @@ def _median_ms(model: Model, inputs: Mapping[str, Any], seconds: float) -> float
 
 
 def _random_inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, Any]]:
-    """Content for every input: floats from a normal distribution, zeros for integers, which may be indices."""
-    shapes = dict(_parse_shape(text) for text in arguments.shape)
-    rng = np.random.default_rng(0)
-    inputs = {}
-    for port in model.inputs:
-        shape = shapes.get(port.name) or (port.shape if port.is_static else None)
-        if shape is None or port.dtype is None:
-            raise InvalidArgumentError(
-                explain(
-                    f"input {port.name!r} has no fixed shape",
-                    accepted=f"--shape {port.name}=2x3",
-                    got=f"{port.dtype} {port.shape}",
-                )
-            )
-        dtype = port.dtype.numpy
-        dims = [int(dim) for dim in shape if dim is not None]
-        is_float = np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
-        inputs[port.name] = (rng.standard_normal(dims) if is_float else np.zeros(dims)).astype(dtype)
-    return inputs
+    return gp.profile.random_inputs(model, dict(_parse_shape(text) for text in arguments.shape))
 
 
 def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from .errors import InvalidArgumentError, explain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["VARIABLES", "Variable", "get"]
+__all__ = ["STREAM_POLICIES", "VARIABLES", "Variable", "get"]
 
 
 def _count(text: str) -> int:
@@ -34,6 +34,17 @@ def _threads(text: str) -> int:
 
 def _flag(text: str) -> bool:
     return {"0": False, "1": True}[text]
+
+
+STREAM_POLICIES = ("sequential", "wavefront", "asap", "nimble", "list", "ios", "auto")
+
+
+def _stream_schedule(text: str) -> tuple[str, int]:
+    """``list`` or ``list:4`` as (policy, streams)."""
+    policy, _, streams = text.partition(":")
+    if policy not in STREAM_POLICIES:
+        raise ValueError(text)
+    return policy, _threads(streams) if streams else 2
 
 
 def _capacities(text: str) -> dict[str, tuple[int, str | None]]:
@@ -97,6 +108,14 @@ VARIABLES = {
     "check_constants": Variable(
         ("GRAPHPOOL_CHECK_CONSTANTS",), _flag, "0 | 1", False,
         "Raise at executions whose constants were changed without `Tensor.invalidate`; reads them all each time.",
+    ),
+    "stream_schedule": Variable(
+        ("GRAPHPOOL_STREAM_SCHEDULE",), _stream_schedule,
+        f"{' | '.join(STREAM_POLICIES)}, perhaps with a number of streams, such as list:4", ("auto", 2),
+        "How the steps of a model are placed on streams.",
+    ),
+    "step_costs": Variable(
+        ("GRAPHPOOL_STEP_COSTS",), str, "a file", None, "JSON file of measured costs that schedules start from."
     ),
     "verbose": Variable(("GRAPHPOOL_VERBOSE",), _flag, "0 | 1", False, "Log compilations and their implementations."),
 }  # fmt: skip

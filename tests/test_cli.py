@@ -67,6 +67,17 @@ def test_inspect_predict_run_and_bench(capsys, tmp_path):
     assert report(capsys, "bench", CNN, *shape, "--seconds", "0.01")["median_ms"] > 0
 
 
+def test_schedules_and_traces(capsys, tmp_path):
+    arguments = [CNN, "--shape", "image=3x1x8x8", "--threads", "2", "--schedule", "ios", "--streams", "2"]
+    predicted = report(capsys, "predict", *arguments)
+    assert 0 < predicted["sequential_peak_nbytes"] <= predicted["peak_nbytes"] * 2
+    assert predicted["streams"] in (1, 2)
+    report(capsys, "run", *arguments, "--trace", str(tmp_path / "t.json"))
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X"}
+    assert {event["name"] for event in events} >= {"process_name", "thread_name", "Convolution"}
+
+
 def test_plan(capsys, tmp_path):
     file = tmp_path / "buffers.csv"
     file.write_text("id,lower,upper,size\na,0,2,64\nb,1,3,64\nc,2,4,64\n")

@@ -55,10 +55,13 @@ class Backend(Protocol):
         *,
         scratch: str,
         weights: str,
+        schedule: str,
+        streams: int,
     ) -> Any:
         """A compiled partition for complete inputs, and outputs that `partition.complete` completes.
 
-        Both are in the caller's order; `scratch` and `weights` are those of `Partition.compile`. Its ``template``, if
+        Both are in the caller's order; what stands behind the engine is that of `Partition.compile`, and a backend
+        whose work has no steps to place on streams need not look at `schedule` and `streams`. Its ``template``, if
         not None, is callable with the engine and makes another one like it, or gives None; the partition refers to it
         weakly and calls it when the same arguments are given again.
         """

@@ -24,7 +24,7 @@ from .structure import Structure
 from .view import GraphView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .backend import Backend
     from .logical_tensor import LogicalTensor
@@ -116,6 +116,8 @@ class Partition:
         *,
         scratch: str = "primitive",
         weights: str = "cached",
+        schedule: str = "sequential",
+        streams: int = 1,
     ) -> Any:
         """Compile for given shapes and layouts.
 
@@ -137,6 +139,11 @@ class Partition:
         weights : {"cached", "scoped"}, default="cached"
             Whether forms of constants stay in the constant tensor cache when the compiled partition is closed, or
             leave it with the last compiled partition that uses them.
+        schedule : str, default="sequential"
+            How the steps of the partition are placed on streams: ``sequential``, ``wavefront``, ``asap``, ``nimble``,
+            ``list``, ``ios``, or ``auto``, which simulates all and takes the best. Results do not depend on it.
+        streams : int, default=1
+            Most streams, which divide the threads of the engine among them; never more than it has.
 
         Returns
         -------
@@ -148,7 +155,8 @@ class Partition:
         UnsupportedError
             No backend runs the partition, or not with these layouts.
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
-            A port without a tensor, a data type other than the port's, an unknown or contradictory shape.
+            A port without a tensor, a data type other than the port's, an unknown or contradictory shape, no such
+            schedule, a number of streams below 1.
         StateError
             The engine is of another kind or closed.
         OutOfMemoryError
@@ -160,9 +168,12 @@ class Partition:
         compiled-partition cache knows; half a microsecond for the same logical tensors once more.
         """
         sources, targets = tuple(inputs), tuple(outputs)
+        modes = {"scratch": scratch, "weights": weights, "schedule": schedule, "streams": streams}
+        if schedule != "sequential":
+            return self._compile(sources, targets, engine, modes)  # what it gives changes with what costs are known
         found = self._memo.find(sources, targets, engine, scratch, weights)
         if found is None:
-            found = self._compile(sources, targets, engine, scratch, weights)
+            found = self._compile(sources, targets, engine, modes)
             if found.template is not None:
                 self._memo.remember(sources, targets, engine, scratch, weights, found.template)
         return found
@@ -172,8 +183,7 @@ class Partition:
         inputs: tuple[LogicalTensor, ...],
         outputs: tuple[LogicalTensor, ...],
         engine: Any,
-        scratch: str,
-        weights: str,
+        modes: Mapping[str, Any],
     ) -> Any:
         """Check the arguments and hand them to the backend."""
         if self._backend is None:
@@ -195,7 +205,7 @@ class Partition:
                     explain(f"output tensor {tensor.id}: layout", accepted="strided, any or opaque", got="undef"),
                     tensor_id=tensor.id,
                 )
-        return self._backend.compile(self, given_inputs, given_outputs, engine, scratch=scratch, weights=weights)
+        return self._backend.compile(self, given_inputs, given_outputs, engine, **modes)
 
     def complete(self, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> list[LogicalTensor]:
         """The outputs with their shapes, as far as they follow from the inputs.

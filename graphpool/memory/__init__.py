@@ -4,6 +4,7 @@
     managers.py      MemoryManagerOnDemand, MemoryManagerCached, PoolManager
     lifetime.py      BlobLifetimeManager, OffsetLifetimeManager: layouts from the order of uses
     planner.py       plan(): lifetimes to offsets; _greedy.pyx its passes, _search.pyx the exact search
+    conflict_plan.py plan_conflicts(): what must lie apart to offsets, for programs on several streams
     plan_check.py    check_plan(): the independent judge       plan_csv.py  files
     _arena.pyx       ArenaPool and Lease: arenas of one size, lock-free when warm
     _budget.pyx      Budget: one bound in bytes over pools and caches, and the order of relief
@@ -30,6 +31,7 @@ from .adaptors import (
     TracedResource,
     TrackingResource,
 )
+from .conflict_plan import plan_conflicts
 from .group import GroupLease, MemoryGroup, TensorAllocator
 from .lifetime import BlobInfo, BlobLifetimeManager, LifetimeManager, MemoryPool, OffsetLifetimeManager
 from .managers import MemoryManager, MemoryManagerCached, MemoryManagerOnDemand, PoolManager
@@ -77,6 +79,7 @@ __all__ = [
     "TrackingResource",
     "check_plan",
     "plan",
+    "plan_conflicts",
     "read_csv",
     "write_csv",
 ]

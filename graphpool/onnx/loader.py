@@ -20,6 +20,8 @@ def load(
     threads: int | None = None,
     memory_limit: int | str | None = None,
     fallback: bool = True,
+    schedule: str | None = None,
+    streams: int | None = None,
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -35,6 +37,8 @@ def load(
         Of the own engine: bytes, or a string such as ``"512MiB"``.
     fallback : bool, default=True
         Whether ops that graphpool does not have are run by the host (NumPy, or ONNX's reference evaluator).
+    schedule, streams : optional
+        How steps are placed on streams, and on how many: see `Model`.
 
     Returns
     -------
@@ -45,7 +49,7 @@ def load(
     ------
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
-        `threads` or `memory_limit`.
+        `threads` or `memory_limit`; no such schedule.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -81,6 +85,8 @@ def load(
         deciding=specialiser.deciding,
         owns_engine=owned,
         name=info.name,
+        schedule=schedule,
+        streams=streams,
     )
     if all(port.is_static and port.name not in specialiser.deciding for port in info.inputs):
         try:

@@ -7,6 +7,9 @@
     _tensor.pyx     Tensor: a logical tensor bound to data
     _stream.pyx     Stream, Event: an ordered queue of an engine, with a team of threads
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
+    _streams.pyx    StreamLists: the same steps on several streams, which wait for one another
+    scheduling.py   which schedule a program gets: options, known costs of steps, the choice
+    _trace.pyx      Recorder: what each lane did when, while somebody wants to know
     primitive.py    Primitive: a cached program; _share.pyx: its users and pool on one engine
     shared_arenas.py   arenas that all partitions of an engine share
     constant_part.py   what is made of constants once, and the names of their contents

@@ -14,6 +14,7 @@ import warnings
 from sys import is_finalizing
 
 from . import blas_threads
+from .scheduling import SEQUENTIAL
 from ._program import FIRST_EXTERNAL
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 
@@ -160,6 +161,16 @@ cdef class CompiledPartition:
     def scratchpad_nbytes(self):
         """Memory that one execution needs beside its tensors. Unit: bytes."""
         return self.scratch_nbytes
+
+    @property
+    def schedule(self):
+        """How the steps are placed on streams, a `Schedule`; None when they were compiled to follow one another."""
+        return None if self.primitive is None else self.primitive.details.schedule
+
+    @property
+    def sequential_nbytes(self):
+        """What `scratchpad_nbytes` would be if every step followed the one before. Unit: bytes."""
+        return 0 if self.primitive is None else self.primitive.details.sequential_nbytes
 
     @property
     def is_closed(self):
@@ -514,7 +525,10 @@ cdef class CompiledPartition:
         """Pickles by what was compiled; the copy is compiled anew, or found in the caches, where it is loaded."""
         if self.is_closed:
             raise StateError(explain("the compiled partition is closed", hint="pickle it while it is open"))
-        return _recompile, (self.partition, self.inputs, self.outputs, self.engine, self.scratch, self.weights)
+        options = SEQUENTIAL if self.primitive is None else self.primitive.details.options
+        modes = {"scratch": self.scratch, "weights": self.weights}
+        modes |= {"schedule": options.policy, "streams": options.streams}
+        return _recompile, (self.partition, self.inputs, self.outputs, self.engine, modes)
 
     def __enter__(self):
         return self
@@ -528,8 +542,8 @@ cdef class CompiledPartition:
                 f"{', '.join(self.implementations)}{state})")
 
 
-def _recompile(partition, inputs, outputs, engine, scratch, weights):
-    return partition.compile(inputs, outputs, engine, scratch=scratch, weights=weights)
+def _recompile(partition, inputs, outputs, engine, modes):
+    return partition.compile(inputs, outputs, engine, **modes)
 
 
 def _check_mode(name, mode, modes):

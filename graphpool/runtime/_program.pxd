@@ -3,6 +3,9 @@ from libc.stdint cimport int64_t
 from graphpool._kernels._dispatch cimport gp_kernel_fn
 from graphpool._kernels._team cimport Team, gp_team
 
+from ._streams cimport StreamLists
+from ._trace cimport Recording
+
 
 cdef struct ArgRef:
     int64_t base      # index of a base pointer: 0 arena, 1 literals, 2 .. external tensors
@@ -28,7 +31,11 @@ cdef struct Run:
     char **bases
     gp_team *team
     int64_t nlanes
-    int64_t padding0[11]
+    Recording *recording    # NULL when nobody records
+    int64_t program         # the next three are for recordings
+    int64_t number
+    int64_t thread
+    int64_t padding0[7]
     int64_t place           # step << TASK_BITS | first task that nobody has taken
     int64_t padding1[15]
     int64_t done            # finished tasks of that step
@@ -46,10 +53,13 @@ cdef class Program:
     cdef readonly int64_t arena_nbytes
     cdef public int64_t trials
     cdef char *literals
+    cdef readonly StreamLists streams       # None: the steps run one after another
     cdef readonly tuple calls
     cdef readonly bint uses_blas
     cdef readonly tuple blas_guards
     cdef bint calls_blas(self, char **bases)
+    cdef readonly int64_t serial            # in this process
     # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None.
     cdef void run(self, char **bases, Team team) noexcept nogil
+    cdef void _run(self, Run *run, Team team) noexcept nogil
     cdef void _share(self, Run *run, Team team) noexcept nogil

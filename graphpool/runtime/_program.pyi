@@ -1,12 +1,15 @@
 from collections.abc import Sequence
 
 from graphpool._kernels.call import KernelCall
+from graphpool.schedule import ListedCall
+
+from ._streams import StreamLists
 
 ARENA: int
 LITERALS: int
 FIRST_EXTERNAL: int
 
-def count_lanes(calls: Sequence[KernelCall], lanes: int) -> int: ...
+def count_lanes(calls: Sequence[KernelCall], lanes: int, streams: int = 0) -> int: ...
 def count_scratch(nbytes: int, nlanes: int) -> int: ...
 
 class Program:
@@ -20,7 +23,12 @@ class Program:
         lanes: int = 1,
         guards: Sequence[tuple[int, bool] | None] = (),
         scratch: Sequence[int] = (),
+        streams: Sequence[Sequence[ListedCall]] = (),
     ) -> None: ...
+    @property
+    def streams(self) -> StreamLists | None: ...
+    @property
+    def serial(self) -> int: ...
     @property
     def nbases(self) -> int: ...
     @property

@@ -16,6 +16,11 @@ from graphpool._kernels._team cimport (
     Team, gp_clock_ns, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
 )
 
+from ._streams cimport StreamLists
+from ._trace cimport Slice, count_run, current_thread, enter_recording, jitter, leave_recording, put_slice
+
+from itertools import count
+
 from graphpool.errors import InvalidArgumentError, explain
 
 
@@ -33,6 +38,8 @@ cdef enum:
     NEVER = -1
     NO_GUARD = -1
 
+_serials = count(1)
+
 cdef int64_t ONE_STEP = <int64_t>1 << TASK_BITS
 
 # A sleeping lane answers after 28 us on the machine of docs/benchmarks.md; a run that ends before gains nothing by it.
@@ -41,10 +48,21 @@ cdef int64_t TRIAL_NS = 30_000
 
 cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
     cdef void *pointers[80]     # GP_MAX_ARGS
+    cdef char *scratch = run.bases[0] + step.scratch + lane * step.scratch_stride
     cdef int64_t j
     for j in range(step.nargs):
         pointers[j] = run.bases[step.args[j].base] + step.args[j].offset
-    step.fn(step.params, pointers, begin, end, run.bases[0] + step.scratch + lane * step.scratch_stride)
+    cdef Slice slice
+    if run.recording == NULL:
+        step.fn(step.params, pointers, begin, end, scratch)
+        return
+    jitter(run.recording)
+    slice.program, slice.run, slice.thread = run.program, run.number, run.thread
+    slice.step, slice.lane, slice.ntasks = step - run.steps, lane, end - begin
+    slice.start_ns = gp_clock_ns()
+    step.fn(step.params, pointers, begin, end, scratch)
+    slice.end_ns = gp_clock_ns()
+    put_slice(run.recording, &slice)
 
 
 cdef bint is_due(Run *run, const Step *step) noexcept nogil:
@@ -114,8 +132,10 @@ cdef void run_lane(void *context, int64_t lane) noexcept nogil:
             gp_team_announce(run.team)
 
 
-def count_lanes(calls, lanes):
-    """Lanes that a run of these calls can use: at most `lanes`, at most the tasks of the largest call."""
+def count_lanes(calls, lanes, streams=0):
+    """Lanes that a run of these calls can use: at most `lanes`, at most the tasks of the largest call on one stream."""
+    if streams > 1:
+        return lanes
     return max(1, min(lanes, max([call.ntasks for call in calls], default=1)))
 
 
@@ -126,6 +146,18 @@ def count_scratch(int64_t nbytes, int64_t nlanes):
 
 cdef int64_t round_up(int64_t nbytes) noexcept:
     return (nbytes + 63) // 64 * 64
+
+
+cdef int64_t call_numbered(void *context, int64_t number, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
+    """A step as a call of `StreamLists`; kernels do not fail."""
+    cdef Run *run = <Run *>context
+    call_step(run, &run.steps[number], begin, end, lane)
+    return 0
+
+
+cdef bint is_due_numbered(void *context, int64_t number) noexcept nogil:
+    cdef Run *run = <Run *>context
+    return is_due(run, &run.steps[number])
 
 
 cdef class Program:
@@ -152,13 +184,17 @@ cdef class Program:
     scratch : sequence of int, optional
         Offset in the arena, for each step, of the scratch that its kernel needs, see `count_scratch`. Without them the
         program adds one place behind the `arena_nbytes`, which all steps use.
+    streams : sequence of sequence of ListedCall, default=()
+        The static list of each stream, its nodes the positions of the steps, which stand in issue order. Used when
+        there are several lanes; with none, and whenever the team is busy, the steps run one after another.
 
     Attributes
     ----------
     arena_nbytes : int
         Bytes that one run needs, the scratch of every lane included.
     nlanes : int
-        Lanes that a run can use: at most `lanes`, at most the tasks of its largest step.
+        Lanes that a run can use: at most `lanes`; without streams at most the tasks of its largest step.
+    streams : StreamLists or None
     trials : int
         Runs that still begin alone, to find out what is worth sharing: when 30 us have passed and work is left, the
         team is called for the rest. Once a run ends before, the program stays on the caller's thread for good (-1);
@@ -167,6 +203,8 @@ cdef class Program:
     calls : tuple of KernelCall
     uses_blas : bool
         Whether a step of every run calls BLAS, whose own threads must then be kept out.
+    serial : int
+        Under which recordings know it; no other program of the process has it.
 
     Notes
     -----
@@ -178,8 +216,9 @@ cdef class Program:
     """
 
     def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t lanes=1, guards=(),
-                  scratch=()):
+                  scratch=(), streams=()):
         self.nargs = sum([len(args) for _, args in steps])
+        self.serial = next(_serials)
         self.nsteps = len(steps)
         self.nbases = FIRST_EXTERNAL + nexternals
         self.steps = <Step *>calloc(max(self.nsteps, 1), sizeof(Step))
@@ -202,18 +241,35 @@ cdef class Program:
             raise InvalidArgumentError(
                 explain("lanes, or tasks of a step", accepted=f"1 .. , 0 .. {ONE_STEP - 1}", got=(lanes, most_tasks))
             )
-        self.nlanes = count_lanes(self.calls, lanes)
+        self.nlanes = count_lanes(self.calls, lanes, len(streams))
+        if self.nlanes > 1 and len(streams) > 1:
+            self.streams = self._list(streams)
         self.trials = TRIALS if self.nlanes > 1 else NEVER
         self.arena_nbytes = arena_nbytes
         self._fill(steps, guards, tuple(scratch) or self._append_scratch())
 
     def _append_scratch(self):
-        """Make the arena larger by a place for the scratch of any one step; its offset for each step."""
-        cdef int64_t most = max([call.scratch_nbytes for call in self.calls], default=0)
-        cdef int64_t start = round_up(self.arena_nbytes)
-        if most:
-            self.arena_nbytes = start + count_scratch(most, self.nlanes)
-        return (start,) * self.nsteps
+        """Make the arena larger by scratch for every step, or, on one stream, for any one; its offset for each step."""
+        offsets, most = [], round_up(self.arena_nbytes)
+        for call in self.calls:
+            start = most if self.streams is not None else round_up(self.arena_nbytes)
+            offsets.append(start)
+            if call.scratch_nbytes:
+                most = max(most, start + count_scratch(call.scratch_nbytes, self.nlanes))
+        if any([call.scratch_nbytes for call in self.calls]):
+            self.arena_nbytes = most
+        return tuple(offsets)
+
+    def _list(self, streams):
+        """The lists of the streams; every call is one step."""
+        rows = []
+        for calls in streams:
+            steps = [step for call in calls for step in call.nodes]
+            if len(steps) != len(calls):
+                raise InvalidArgumentError(explain("a call of a program", accepted="one step", got=repr(calls)))
+            tasks = [self.calls[step].ntasks for step in steps]
+            rows.append([(k, n, call.waits, call.is_event) for k, n, call in zip(steps, tasks, calls)])
+        return StreamLists(rows)
 
     def _fill(self, steps, guards, scratch):
         cdef int64_t first = 0, k, base, offset
@@ -259,10 +315,19 @@ cdef class Program:
         run.nsteps = self.nsteps
         run.bases = bases
         bases[1] = self.literals
+        run.recording = enter_recording()
+        if run.recording == NULL:
+            self._run(&run, team)
+            return
+        run.program, run.number, run.thread = self.serial, count_run(run.recording), current_thread()
+        self._run(&run, team)
+        leave_recording(run.recording)
+
+    cdef void _run(self, Run *run, Team team) noexcept nogil:
         if team is not None and gp_team_load(&self.trials) >= 0:
-            self._share(&run, team)
+            self._share(run, team)
         else:
-            run_alone(&run, 0, 0)
+            run_alone(run, 0, 0)
 
     cdef bint calls_blas(self, char **bases):
         """Whether a run with these base pointers calls BLAS."""
@@ -275,8 +340,8 @@ cdef class Program:
 
     cdef void _share(self, Run *run, Team team) noexcept nogil:
         """Run on the team, if it is free and the work is worth it."""
-        cdef int64_t k = run_single_tasks(run, 0, 0)
         cdef int64_t trials = gp_team_load(&self.trials)
+        cdef int64_t k = 0 if trials == 0 and self.streams is not None else run_single_tasks(run, 0, 0)
         run.place = k << TASK_BITS
         if trials > 0:
             run.place = run_trial(run, k)
@@ -288,9 +353,15 @@ cdef class Program:
         if run.nlanes == 0:
             run_alone(run, run.place >> TASK_BITS, run.place & (ONE_STEP - 1))
             return
-        run.done = run.place & (ONE_STEP - 1)
-        run.team = team.team
-        team.run(run.nlanes, run_lane, run)
+        if self.streams is not None:
+            self.streams.run(
+                team, run.nlanes, call_numbered, is_due_numbered, run, run.place >> TASK_BITS,
+                run.place & (ONE_STEP - 1),
+            )
+        else:
+            run.done = run.place & (ONE_STEP - 1)
+            run.team = team.team
+            team.run(run.nlanes, run_lane, run)
         team.leave()
 
     @property

@@ -17,6 +17,8 @@ from graphpool.typing import DataType
 from . import blas_threads
 from ._stream import Stream
 from ._tensor import Tensor
+from ._trace import clock_ns, current
+from .scheduling import SEQUENTIAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
 
     from ._compiled import CompiledPartition
     from ._share import PrimitiveShare
+    from ._trace import Recorder
     from .engine import Engine
     from .model_form import HostFunction, ModelForm
+    from .scheduling import ScheduleOptions
 
 __all__ = ["Executable"]
 
@@ -73,11 +77,15 @@ class Executable:
         fingerprinted once.
     name : str, default="model"
         Of the model, for messages.
+    options : ScheduleOptions, optional
+        How the steps of each partition are placed on streams; partitions and host functions follow one another.
 
     Attributes
     ----------
     arena_nbytes, constants_nbytes, programs_nbytes : int
         Memory of one run at a time, of the constants, and of the compiled programs. Unit: bytes.
+    sequential_arena_nbytes : int
+        What the arena would take if every step followed the one before. Unit: bytes.
     partitions : tuple of Partition
         In the order in which they run.
     precomputed : tuple of str
@@ -103,10 +111,12 @@ class Executable:
         engine: Engine,
         bound: MutableMapping[int, Tensor] | None = None,
         name: str = "model",
+        options: ScheduleOptions = SEQUENTIAL,
     ) -> None:
         self._form = form
         self._engine = engine
         self.precomputed = form.precomputed
+        self._options = options
         self._stream = Stream(engine)
         self._tensors: dict[int, LogicalTensor] = _settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
@@ -124,7 +134,8 @@ class Executable:
         self._uses_blas = any(program is not None and program.uses_blas for program in programs)
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
         self._passing = {*form.inputs.values(), *written}
-        self._offsets, self.arena_nbytes = self._plan()
+        self._offsets, self.arena_nbytes = self._plan(lambda compiled: compiled.scratchpad_nbytes)
+        _, self.sequential_arena_nbytes = self._plan(lambda compiled: compiled.sequential_nbytes)
         self._frames: dict[int, _Frame] = {}  # by address: who leases an arena has its frame for himself
         self._shares: list[PrimitiveShare] = []
         self._is_closed = False
@@ -170,7 +181,10 @@ class Executable:
         ids = tuple(t.id for t in inputs), tuple(t.id for t in outputs)
         label = partition.ops[0].name
         if partition.is_supported:
-            compiled = partition.compile(inputs, outputs, self._engine, scratch="caller", weights="scoped")
+            policy, streams = self._options.policy, self._options.streams
+            compiled = partition.compile(
+                inputs, outputs, self._engine, scratch="caller", weights="scoped", schedule=policy, streams=streams
+            )
             return _Step(compiled, None, label, *ids)
         function = self._form.host_functions.get(partition.ops[0].id)
         if function is None:
@@ -213,7 +227,12 @@ class Executable:
         """What one run takes of the budget: arena, constants, their forms that are cached, programs. Unit: bytes."""
         return self.arena_nbytes + self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
 
-    def _plan(self) -> tuple[dict[Any, int], int]:
+    @property
+    def sequential_peak_nbytes(self) -> int:
+        """What that would be if every step followed the one before. Unit: bytes."""
+        return self.peak_nbytes - self.arena_nbytes + self.sequential_arena_nbytes
+
+    def _plan(self, scratch_of: Callable[[CompiledPartition], int]) -> tuple[dict[Any, int], int]:
         """Offsets in the arena of tensors, and of scratch memories by ``~step``, and the size of the arena."""
         last = {i: number for number, step in enumerate(self._steps) for i in (*step.outputs, *step.inputs)}
         lives: dict[int, list[int]] = {}
@@ -227,8 +246,9 @@ class Executable:
                 lives.setdefault(root[tensor_id], [number, number])[1] = last[tensor_id]
         buffers = [BufferInfo(i, first, end + 1, self._tensors[i].nbytes) for i, (first, end) in lives.items()]
         for number, step in enumerate(self._steps):
-            if step.compiled is not None and step.compiled.scratchpad_nbytes:
-                buffers.append(BufferInfo(~number, number, number + 1, step.compiled.scratchpad_nbytes))
+            scratch = 0 if step.compiled is None else scratch_of(step.compiled)
+            if scratch:
+                buffers.append(BufferInfo(~number, number, number + 1, scratch))
         placed = plan(buffers, alignment=ALIGNMENT)
         offsets: dict[Any, int] = dict(placed.offsets)
         return offsets | {i: offsets[source] for i, source in root.items()}, placed.nbytes
@@ -262,6 +282,22 @@ class Executable:
             tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else ("host",)
             for p in self.partitions
         )
+
+    @property
+    def form(self) -> ModelForm:
+        """What was compiled."""
+        return self._form
+
+    @property
+    def compiled(self) -> tuple[CompiledPartition, ...]:
+        """What runs between host functions, in order."""
+        return tuple(step.compiled for step in self._steps if step.compiled is not None)
+
+    @property
+    def streams(self) -> int:
+        """Most streams that a partition runs on."""
+        lists = [c.program.streams for c in self.compiled if c.program is not None]
+        return max((streams.nstreams for streams in lists if streams is not None), default=1)
 
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""
@@ -302,13 +338,25 @@ class Executable:
                 blas_threads.enter()  # once around all partitions: theirs only count then
             try:
                 self._bind(frame, inputs)
-                for call in frame.calls:
-                    call()
+                recorder = current()
+                if recorder is None:
+                    for call in frame.calls:
+                        call()
+                else:
+                    self._run_recorded(frame, recorder)
                 return self._collect(frame)
             finally:
                 if self._uses_blas:
                     blas_threads.leave()
                 self._unbind(frame)
+
+    def _run_recorded(self, frame: _Frame, recorder: Recorder) -> None:
+        """Run and note the host functions; programs record their own steps."""
+        for step, call in zip(self._steps, frame.calls, strict=True):
+            start = clock_ns()
+            call()
+            if step.compiled is None:
+                recorder.note(step.label, start, clock_ns())
 
     def _bind(self, frame: _Frame, inputs: Mapping[str, Any]) -> None:
         for name, tensor_id in self._form.inputs.items():

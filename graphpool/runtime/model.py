@@ -17,6 +17,7 @@ from graphpool.memory._fork import reset_in_child
 from .executable import Executable
 from .model_form import ModelForm
 from .model_port import ModelPort, as_input, check_shape, describe_port
+from .scheduling import ScheduleOptions, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,6 +43,10 @@ class ModelStats:
     arena_nbytes, constants_nbytes, cached_nbytes, programs_nbytes : int
         Memory of all their arenas now, of their constants, of the forms of these that the constant tensor cache keeps,
         shared ones counted once, and of their compiled programs. Unit: bytes.
+    streams : int
+        Most streams that one of them uses.
+    largest_arena_nbytes, sequential_arena_nbytes : int
+        What one run of the largest form takes for its arena, and what it would take on one stream. Unit: bytes.
     """
 
     runs: int
@@ -53,6 +58,9 @@ class ModelStats:
     constants_nbytes: int
     cached_nbytes: int
     programs_nbytes: int
+    streams: int
+    largest_arena_nbytes: int
+    sequential_arena_nbytes: int
 
 
 @dataclass
@@ -82,12 +90,19 @@ class Model:
     owns_engine : bool, default=False
         Whether `close` closes the engine too.
     name : str, default="model"
+    schedule : str, optional
+        How steps are placed on streams: ``sequential``, ``wavefront``, ``asap``, ``nimble``, ``list``, ``ios``, or
+        ``auto``, which simulates all and keeps to one stream unless more promise a gain. Default: the variable
+        ``GRAPHPOOL_STREAM_SCHEDULE``, else ``auto``. Results do not depend on it.
+    streams : int, optional
+        Most streams, which divide the threads of the engine among them. Default: 2.
 
     Attributes
     ----------
     inputs, outputs : tuple of ModelPort
     engine : Engine
     name : str
+    options : ScheduleOptions
 
     Notes
     -----
@@ -108,9 +123,12 @@ class Model:
         capacity: int = 16,
         owns_engine: bool = False,
         name: str = "model",
+        schedule: str | None = None,
+        streams: int | None = None,
     ) -> None:
         if not isinstance(capacity, int) or capacity < 1:
             raise InvalidArgumentError(explain("capacity", accepted="an int of at least 1", got=repr(capacity)))
+        self.options = parse_options(schedule, streams)
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.engine = engine
@@ -209,7 +227,8 @@ class Model:
     def _make(self, key: Any, arrays: Mapping[str, Any]) -> _Entry:
         shapes = dict(zip(arrays, key[0], strict=True))
         form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})
-        entry = _Entry(Executable(form, self.engine, self._bound, self.name), form, users=1)
+        executable = Executable(form, self.engine, self._bound, self.name, self.options)
+        entry = _Entry(executable, form, users=1)
         with self._lock:
             self._misses += 1
             entry.is_retired = self._is_closed
@@ -285,7 +304,7 @@ class Model:
         check_shape(port, stand_in)
         return stand_in
 
-    def predict_peak(self, shapes: Mapping[str, Any] | None = None) -> int:
+    def predict_peak(self, shapes: Mapping[str, Any] | None = None, *, sequential: bool = False) -> int:
         """What one run at a time takes of the engine's budget.
 
         That is the arena, scratch included, the constants and their forms that are cached, and the compiled programs;
@@ -296,6 +315,8 @@ class Model:
         ----------
         shapes : mapping of str to shape or array, optional
             As for `specialise`.
+        sequential : bool, default=False
+            Whether to tell what one stream would need, whatever the schedule.
 
         Returns
         -------
@@ -309,7 +330,20 @@ class Model:
         OutOfMemoryError
             It is more than the engine's limit.
         """
-        return self.specialise(shapes).peak_nbytes
+        executable = self.specialise(shapes)
+        return executable.sequential_peak_nbytes if sequential else executable.peak_nbytes
+
+    def respecialise(self) -> None:
+        """Give up the compiled forms; the next run compiles, with the costs of steps that are known by then.
+
+        Notes
+        -----
+        Threads: safe; runs that are going on finish with the form they have.
+        """
+        with self._lock:
+            retired = list(self._entries.values())
+            self._entries.clear()
+        self._retire(retired)
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -337,7 +371,11 @@ class Model:
         for entry in entries:
             cached |= entry.executable.cached_constants()
         programs = sum(entry.executable.programs_nbytes for entry in entries)
-        return ModelStats(*counts, len(entries), arenas, sum(constants.values()), sum(cached.values()), programs)
+        forms = [entry.executable for entry in entries]
+        largest = max(((f.arena_nbytes, f.sequential_arena_nbytes) for f in forms), default=(0, 0))
+        streams = max((form.streams for form in forms), default=1)
+        memory = arenas, sum(constants.values()), sum(cached.values()), programs
+        return ModelStats(*counts, len(entries), *memory, streams, *largest)
 
     # ---- life
 
@@ -373,7 +411,7 @@ class Model:
         which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
         """
         self._check_open()
-        options = (self._deciding, self._capacity, self._owns_engine, self.name)
+        options = (self._deciding, self._capacity, self._owns_engine, self.name, self.options)
         return _restore, (self.inputs, self.outputs, self._specialise, self.engine, *options)
 
     def __enter__(self) -> Model:
@@ -404,8 +442,18 @@ def _restore(
     capacity: int,
     owns_engine: bool,
     name: str,
+    options: ScheduleOptions,
 ) -> Model:
     """A model from its pickle."""
     return Model(
-        inputs, outputs, specialise, engine, deciding=deciding, capacity=capacity, owns_engine=owns_engine, name=name
+        inputs,
+        outputs,
+        specialise,
+        engine,
+        deciding=deciding,
+        capacity=capacity,
+        owns_engine=owns_engine,
+        name=name,
+        schedule=options.policy,
+        streams=options.streams,
     )

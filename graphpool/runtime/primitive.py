@@ -8,8 +8,9 @@ cached primitive finds it, so that a primitive which is used again allocates not
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from graphpool.cache import compiled_partition_cache, primitive_cache
 
@@ -18,11 +19,52 @@ from ..memory._fork import Locked
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from ..schedule import Schedule
     from ._program import Program
     from .constant_part import ConstantPart
     from .engine_primitives import EnginePrimitives
+    from .scheduling import ScheduleOptions
 
-__all__ = ["Primitive"]
+__all__ = ["Primitive", "ProgramDetails", "primitive_of"]
+
+_by_serial: WeakValueDictionary[int, Primitive] = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class ProgramDetails:
+    """What is known of a program's steps beyond what runs them; one entry a step, in issue order, where not said.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        Kind of the op that each step computes, or of the first of several.
+    signatures : tuple of str
+        What the cost of each step depends on.
+    nodes : tuple of int
+        Number of each step in the graph of `schedule`.
+    buffers : tuple of (int, int, tuple of int)
+        Of each temporary the offset, the size and the steps that touch it, ascending. Unit: bytes.
+    options : ScheduleOptions
+        What was asked for.
+    schedule : Schedule or None
+        How the steps were placed; None when nobody asked.
+    speedups : tuple of float
+        By number in that graph, how many times faster a step was taken to be on all lanes.
+    signature : str
+        Of all steps and their edges, for measurements of the whole; empty when nobody asked for a schedule.
+    sequential_nbytes : int
+        What the arena would take if the steps ran one after another. Unit: bytes.
+    """
+
+    kinds: tuple[str, ...]
+    signatures: tuple[str, ...]
+    nodes: tuple[int, ...]
+    buffers: tuple[tuple[int, int, tuple[int, ...]], ...]
+    options: ScheduleOptions
+    schedule: Schedule | None
+    speedups: tuple[float, ...]
+    signature: str
+    sequential_nbytes: int
 
 
 class Primitive(Locked):
@@ -40,6 +82,7 @@ class Primitive(Locked):
         Position, among the partition's ops, of the op that each step computes, or of the first of several.
     inplace_ports : sequence of (int, int)
         Positions of (input, output) that may share one buffer.
+    details : ProgramDetails
     constant_parts : sequence of ConstantPart, default=()
         Their results are the program's external tensors behind inputs and outputs.
 
@@ -63,6 +106,7 @@ class Primitive(Locked):
         implementations: Sequence[str],
         step_ops: Sequence[int],
         inplace_ports: Sequence[tuple[int, int]],
+        details: ProgramDetails,
         constant_parts: Sequence[ConstantPart] = (),
     ) -> None:
         super().__init__()
@@ -71,11 +115,13 @@ class Primitive(Locked):
         self.implementations = tuple(implementations)
         self.step_ops = tuple(step_ops)
         self.inplace_ports = tuple(inplace_ports)
+        self.details = details
         self.constant_parts = tuple(constant_parts)
         self.nbytes = program.nbytes + sum(part.program.nbytes for part in self.constant_parts)
         self.is_evicted = False
         self._owners: WeakSet[EnginePrimitives] = WeakSet()
         self._forms: list[Hashable] = []
+        _by_serial[program.serial] = self
 
     @property
     def users(self) -> int:
@@ -124,3 +170,8 @@ class Primitive(Locked):
 
     def __repr__(self) -> str:
         return f"Primitive({self.program!r}, {self.users} users)"
+
+
+def primitive_of(serial: int) -> Primitive | None:
+    """The primitive whose program has this serial number, while it lives."""
+    return _by_serial.get(serial)

@@ -8,6 +8,7 @@
     control.py         what instructions order, read from outside                       (used by all below)
       verifier.py      verify: is every data edge ordered?
       simulation.py    simulate: when does what run?   report.py: predicted beside measured
+      lists.py        the static list of each stream, for threads
       ordering.py      happens-before   sharing.py: conflicts of buffers, what a memory planner needs
       capture.py       replay: the same schedule on a device's streams, or captured as a graph
     latency.py         measured latencies by signature, on disk, for ios
@@ -19,6 +20,7 @@ from .capture import StreamDriver, replay
 from .graph import DependencyGraph
 from .instructions import AddEvent, Instruction, Run, SetStream, StreamBarrier, WaitEvent
 from .latency import LatencyCache
+from .lists import ListedCall, stream_lists
 from .ordering import HappensBefore, happens_before
 from .policies import asap, auto, fold, ios, list_schedule, nimble, sequential, wavefront
 from .report import explain
@@ -35,6 +37,7 @@ __all__ = [
     "HappensBefore",
     "Instruction",
     "LatencyCache",
+    "ListedCall",
     "PlannerInput",
     "Run",
     "Schedule",
@@ -57,6 +60,7 @@ __all__ = [
     "roofline_cost",
     "sequential",
     "simulate",
+    "stream_lists",
     "stream_scratch",
     "verify",
     "wavefront",

@@ -26,6 +26,13 @@ class LatencyCache:
     path : path, optional
         A JSON file to start from; it need not exist yet. Nothing is written before `save`.
 
+    Attributes
+    ----------
+    hits, misses : int
+        Of `get_or_measure`.
+    version : int
+        Grows with every `put`: what was decided by the latencies may have to be decided anew.
+
     Raises
     ------
     InvalidArgumentError
@@ -42,6 +49,7 @@ class LatencyCache:
         self.path = None if path is None else Path(path)
         self.hits = 0
         self.misses = 0
+        self.version = 0
         self._lock = threading.Lock()
         self._latencies = {} if self.path is None else _load(self.path)
 
@@ -60,6 +68,18 @@ class LatencyCache:
         latency = measure()
         with self._lock:
             return self._latencies.setdefault(key, latency)
+
+    def get(self, key: str) -> float | None:
+        """The latency under `key`, if there is one."""
+        with self._lock:
+            return self._latencies.get(key)
+
+    def put(self, key: str, latency: float) -> None:
+        """Keep a latency that was measured elsewhere; raises `InvalidArgumentError` unless it is a time."""
+        checked = checked_latency(latency, repr(key))
+        with self._lock:
+            self._latencies[key] = checked
+            self.version += 1
 
     def save(self) -> None:
         """Write the file of `path` in one move, so that a reader sees the old one or the new one.

@@ -64,6 +64,8 @@ def simulate(
     *,
     nbytes: Sequence[float] | None = None,
     bandwidth: float | None = None,
+    lanes: int | None = None,
+    speedups: Sequence[float] | None = None,
 ) -> Simulation:
     """Run a schedule on paper.
 
@@ -81,6 +83,11 @@ def simulate(
     bandwidth : float, optional
         Bytes a unit of time that all streams share. Calls that run at once get equal shares of it, what one does not
         need goes to the others, and a call that gets less than ``nbytes / cost`` runs slower in proportion.
+    lanes : int, optional
+        Threads of all streams together, at least one for each. Those whose stream is idle help the calls that run,
+        as the streams of a `Program` do; needs `speedups`.
+    speedups : sequence of float, optional
+        How many times faster than on one each node is on all `lanes`, at least 1; proportionally on fewer.
 
     Returns
     -------
@@ -90,14 +97,16 @@ def simulate(
     Raises
     ------
     InvalidArgumentError
-        Costs, bytes, `event_cost` or `bandwidth` out of range; one of `nbytes` and `bandwidth` without the other.
+        Costs, bytes, speed-ups, `event_cost`, `lanes` or `bandwidth` out of range; one of `nbytes` and `bandwidth`, or
+        of `lanes` and `speedups`, without the other.
     ScheduleError
         The instructions are no program: see `verify`. Uncovered edges are not looked for.
 
     Notes
     -----
-    Ownership: the caller owns the result. Threads: safe. Cost: O(instructions log instructions); with `bandwidth`,
-    times the number of streams. Source: discrete events; bandwidth by max-min fair shares after the roofline model.
+    Ownership: the caller owns the result. Threads: safe. Cost: O(instructions log instructions); with `bandwidth` or
+    `lanes`, times the number of streams. Source: discrete events; bandwidth by max-min fair shares after the roofline
+    model; helping lanes as malleable tasks (Turek, Wolf, Yu, 1992).
     """
     count = schedule.graph.num_nodes
     node_costs = schedule.graph.costs if costs is None else as_costs(costs, count)
@@ -110,7 +119,8 @@ def simulate(
     task_costs = [_task_cost(schedule, task, node_costs) for task in tasks]
     moved = as_costs(nbytes, count, "nbytes") if nbytes is not None else (0,) * count
     demands = [sum(moved[v] for v in t.nodes) / c if c else 0.0 for t, c in zip(tasks, task_costs, strict=True)]
-    clock = _Clock(tasks, task_costs, demands, event_cost, bandwidth)
+    helpers = _helpers(schedule, tasks, lanes, speedups)
+    clock = _Clock(tasks, task_costs, demands, event_cost, bandwidth, helpers)
     clock.run()
     return _summary(schedule, tasks, clock)
 
@@ -164,17 +174,58 @@ def _task_cost(schedule: Schedule, task: Task, costs: Sequence[float]) -> float:
     return sum(costs[v] for v in task.nodes)
 
 
+@dataclass(frozen=True)
+class _Helpers:
+    """The lanes there are, and how many times faster each task is on all of them."""
+
+    lanes: int
+    speedups: list[float]
+
+    def rates(self, running: Sequence[int]) -> dict[int, float]:
+        """Every running task has one lane; the others are dealt out to those that gain by them, in order of issue."""
+        able = [task for task in running if self.speedups[task] > 1]
+        spare = max(self.lanes - len(running), 0)
+        share, rest = divmod(spare, len(able)) if able else (0, 0)
+        rates = dict.fromkeys(running, 1.0)
+        for place, task in enumerate(able):
+            extra = share + (place < rest)
+            rates[task] += (self.speedups[task] - 1) * extra / (self.lanes - 1) if extra else 0.0
+        return rates
+
+
+def _helpers(
+    schedule: Schedule, tasks: list[Task], lanes: int | None, speedups: Sequence[float] | None
+) -> _Helpers | None:
+    if (lanes is None) != (speedups is None):
+        raise InvalidArgumentError(explain("lanes and speedups go together", got="one of them"))
+    if lanes is None or speedups is None:
+        return None
+    streams = len(schedule.stream_ids)
+    if not isinstance(lanes, int) or lanes < max(streams, 1):
+        accepted = f"an int, at least {streams}: one for each stream"
+        raise InvalidArgumentError(explain("lanes out of range", accepted=accepted, got=repr(lanes)), lanes=lanes)
+    factors = as_costs(speedups, schedule.graph.num_nodes, "speedups")
+    return _Helpers(lanes, [max([1.0, *(min(factors[v], lanes) for v in task.nodes)]) for task in tasks])
+
+
 class _Clock:
     """Event loop over the starts and ends of tasks.
 
     Invariant: a running task whose rate does not change keeps the end that was computed at its start, so that without
-    a bandwidth the times are exact sums of costs.
+    bandwidth and helpers the times are exact sums of costs.
     """
 
     def __init__(
-        self, tasks: list[Task], costs: list[float], demands: list[float], event_cost: float, bandwidth: float | None
+        self,
+        tasks: list[Task],
+        costs: list[float],
+        demands: list[float],
+        event_cost: float,
+        bandwidth: float | None,
+        helpers: _Helpers | None,
     ) -> None:
-        self.costs, self.demands, self.bandwidth, self.event_cost = costs, demands, bandwidth, event_cost
+        self.costs, self.demands, self.event_cost = costs, demands, event_cost
+        self.bandwidth, self.helpers = bandwidth, helpers
         self.start, self.end = [0.0] * len(tasks), [0.0] * len(tasks)
         self.rate = [1.0] * len(tasks)
         self.missing = [len(task.after) for task in tasks]
@@ -191,8 +242,8 @@ class _Clock:
             now = self.queue[0][0]
             while self.queue and self.queue[0][0] == now:
                 self._step(now, heapq.heappop(self.queue)[1])
-            if self.bandwidth is not None:
-                self._share(now, self.bandwidth)
+            if self.bandwidth is not None or self.helpers is not None:
+                self._set_rates(now)
 
     def _step(self, now: float, index: int) -> None:
         if self.missing[index] == 0:
@@ -212,16 +263,25 @@ class _Clock:
         if not self.missing[index]:
             heapq.heappush(self.queue, (self.ready[index], index))
 
-    def _share(self, now: float, bandwidth: float) -> None:
-        left, waiting = bandwidth, len(self.running)
-        for index in sorted(self.running, key=lambda task: (self.demands[task], task)):
-            share = min(self.demands[index], left / waiting)
-            left, waiting = left - share, waiting - 1
-            rate = share / self.demands[index] if self.demands[index] else 1.0
+    def _set_rates(self, now: float) -> None:
+        running = sorted(self.running)
+        rates = dict.fromkeys(running, 1.0) if self.helpers is None else self.helpers.rates(running)
+        if self.bandwidth is not None:
+            self._share(rates, self.bandwidth)
+        for index, rate in rates.items():
             if rate != self.rate[index]:
                 self.end[index] = now + (self.end[index] - now) * self.rate[index] / rate
                 self.rate[index] = rate
                 heapq.heappush(self.queue, (self.end[index], index))
+
+    def _share(self, rates: dict[int, float], bandwidth: float) -> None:
+        """Slow down what gets less of the bandwidth than it moves at these rates."""
+        left, waiting = bandwidth, len(rates)
+        demands = {index: self.demands[index] * rate for index, rate in rates.items()}
+        for index in sorted(rates, key=lambda task: (demands[task], task)):
+            share = min(demands[index], left / waiting)
+            left, waiting = left - share, waiting - 1
+            rates[index] *= share / demands[index] if demands[index] else 1.0
 
 
 def _summary(schedule: Schedule, tasks: list[Task], clock: _Clock) -> Simulation:

@@ -42,7 +42,12 @@ class Job:
 
 @contextmanager
 def compile_whole(
-    build: Callable[[GraphBuilder], object], threads: int, seed: int = 0, **bounds: float
+    build: Callable[[GraphBuilder], object],
+    threads: int,
+    seed: int = 0,
+    schedule: str = "sequential",
+    streams: int = 1,
+    **bounds: float,
 ) -> Iterator[Job]:
     """All ops of a graph as one program that every run shares among up to `threads` lanes."""
     builder = GraphBuilder()
@@ -50,6 +55,9 @@ def compile_whole(
     partitions = builder.finish()
     whole = builder.graph.merge_partitions(partitions)
     outputs = [lt.replace(shape=None) for lt in whole.output_ports]
-    with gp.Engine(threads=threads) as engine, whole.compile(whole.input_ports, outputs, engine) as compiled:
+    with (
+        gp.Engine(threads=threads) as engine,
+        whole.compile(whole.input_ports, outputs, engine, schedule=schedule, streams=streams) as compiled,
+    ):
         compiled.program.trials = 0 if threads > 1 else -1
         yield Job(compiled, np.random.default_rng(seed), **bounds)

@@ -16,7 +16,7 @@ import pytest
 
 PACKAGES = [
     "graphpool",
-    *(f"graphpool.{name}" for name in ("backends", "cache", "graph", "memory", "runtime", "schedule")),
+    *(f"graphpool.{name}" for name in ("backends", "cache", "graph", "memory", "profile", "runtime", "schedule")),
 ]
 if importlib.util.find_spec("onnx"):
     PACKAGES.append("graphpool.onnx")

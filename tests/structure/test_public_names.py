@@ -13,7 +13,7 @@ import pytest
 import graphpool
 from tests.helpers.tree import ROOT, label, module_name, sources
 
-OPTIONAL = {"onnx": "onnx", "profile": "matplotlib"}
+OPTIONAL = {"onnx": "onnx"}
 """Parts that need an extra, and what it brings."""
 
 HEAVY = ("onnx", "matplotlib", "scipy.linalg", "ml_dtypes", "graphpool.backends", "graphpool.runtime")

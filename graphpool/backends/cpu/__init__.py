@@ -18,10 +18,11 @@
     images.py      images as kernels over windows see them
     layouts.py     opaque layouts
     channels.py    which regions of images lie channels last
+    streams.py     steps as a graph to schedule: edges and costs
     link.py        steps to Programs: of the partition, and of what is made of its constants once
     placement.py   which bytes the values take
 
-    ops -> groups -> emit -> steps on values -> plan (offsets) -> link -> Program
+    ops -> groups -> emit -> steps on values -> schedule -> plan (offsets) -> link -> Program
 
 A new kind of op is a line in support.py, an emitter, and, if it anchors a fusion, an entry in patterns.py.
 """

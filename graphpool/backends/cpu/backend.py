@@ -10,7 +10,8 @@ from ...cache import compiled_partition_cache, primitive_cache
 from ...graph.completion import complete_shapes
 from ...runtime._compiled import CompiledPartition
 from ...runtime._template import Template
-from ...runtime.primitive import Primitive
+from ...runtime.primitive import Primitive, ProgramDetails
+from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...typing import LayoutType
 from .channels import choose_channels_last
 from .emit import lower_group
@@ -21,6 +22,7 @@ from .link import link, link_constants
 from .lowering import Lowering
 from .patterns import PATTERNS
 from .placement import find_inplace_ports
+from .streams import schedule_steps, step_signature
 from .support import supports
 from .weights import panels_wanted
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from ...graph.op import Op
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
+    from ...runtime.scheduling import ScheduleOptions
     from .layouts import Panels
 
 __all__ = ["CpuBackend"]
@@ -66,11 +69,16 @@ class CpuBackend:
         *,
         scratch: str = "primitive",
         weights: str = "cached",
+        schedule: str = "sequential",
+        streams: int = 1,
     ) -> CompiledPartition:
         """The cached form for this structure, settled and compiled if need be; see `Partition.compile`."""
-        key = structural_key(partition, inputs, outputs, engine)
+        options = parse_options(schedule, streams)
+        if engine.threads == 1:
+            options = SEQUENTIAL
+        key = structural_key(partition, inputs, outputs, engine), options.key
         cache = compiled_partition_cache()
-        form: _Form = cache.get_or_create(key, lambda: _make_form(partition, inputs, outputs, engine))
+        form: _Form = cache.get_or_create(key, lambda: _make_form(partition, inputs, outputs, engine, options))
         if not form.templates:
             cache.recharge(key, form.primitive.nbytes)
             form.primitive.add_form(key)
@@ -112,17 +120,21 @@ def _label(settled: Sequence[LogicalTensor], given: Sequence[LogicalTensor]) -> 
 
 
 def _make_form(
-    partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], engine: Any
+    partition: Partition,
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    engine: Any,
+    options: ScheduleOptions,
 ) -> _Form:
     """Complete shapes, settle layouts, and take the primitive from its cache or make it."""
     inputs = [_settle(tensor, panels_wanted(partition.ops, tensor)) for tensor in inputs]
     outputs = [_settle(tensor) for tensor in partition.complete(inputs, outputs)]
-    key = structural_key(partition, inputs, outputs, engine)
+    key = structural_key(partition, inputs, outputs, engine), options.key
     cache = primitive_cache()
     made: list[Primitive] = []
 
     def produce() -> Primitive:
-        made.append(make_primitive(key, partition.ops, inputs, outputs, engine.threads))
+        made.append(make_primitive(key, partition.ops, inputs, outputs, engine.threads, options))
         return made[0]
 
     primitive: Primitive = cache.get_or_create(key, produce)
@@ -137,21 +149,34 @@ def make_primitive(
     inputs: Sequence[LogicalTensor],
     outputs: Sequence[LogicalTensor],
     lanes: int,
+    options: ScheduleOptions = SEQUENTIAL,
 ) -> Primitive:
-    """Lower, plan and link."""
+    """Lower, schedule, plan and link."""
     lowering = lower(ops, inputs, outputs)
+    plan = schedule_steps(lowering, ops, (len(inputs), len(outputs)), lanes, options)
+    schedule = plan.schedule if plan.is_parallel else None
+    linked = link(lowering, len(inputs) + len(outputs), lanes, schedule)
+    sequential = linked if schedule is None else link(lowering, len(inputs) + len(outputs), lanes)
     position = {op.id: k for k, op in enumerate(ops)}
     in_port = {tensor.id: k for k, tensor in enumerate(inputs)}
     out_port = {tensor.id: k for k, tensor in enumerate(outputs)}
-    pairs = find_inplace_ports(lowering.steps, inputs, outputs)
-    return Primitive(
-        key,
-        link(lowering, len(inputs) + len(outputs), lanes),
-        [step.name for step in lowering.steps],
-        [position[step.op_id] for step in lowering.steps],
-        [(in_port[i], out_port[j]) for i, j in pairs],
-        link_constants(lowering),
+    pairs = find_inplace_ports(lowering.steps, inputs, outputs, schedule)
+    steps = [lowering.steps[k] for k in linked.order]
+    step_ops = [position[step.op_id] for step in steps]
+    details = ProgramDetails(
+        kinds=tuple(ops[k].kind for k in step_ops),
+        signatures=tuple(map(step_signature, steps)),
+        nodes=linked.order,
+        buffers=linked.buffers,
+        options=options,
+        schedule=plan.schedule,
+        speedups=plan.speedups,
+        signature=plan.signature,
+        sequential_nbytes=sequential.program.arena_nbytes,
     )
+    ports = [(in_port[i], out_port[j]) for i, j in pairs]
+    names = [step.name for step in steps]
+    return Primitive(key, linked.program, names, step_ops, ports, details, link_constants(lowering))
 
 
 def _evict(key: Hashable, value: object) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_lanes, count_scratch
 from ...runtime.constant_part import ConstantPart
+from ...schedule import stream_lists
 from .lowering import Buffer
 from .placement import plan_temporaries
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from ..._kernels.call import KernelCall
+    from ...schedule import ListedCall, Schedule
     from .lowering import ConstantForm, Lowering, Step
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
@@ -21,17 +23,61 @@ if TYPE_CHECKING:
 __all__ = ["link", "link_constants"]
 
 
-def link(lowering: Lowering, nports: int, lanes: int) -> Program:
-    """The program of a lowering for up to `lanes` lanes; external are the ports, then the constant forms."""
-    steps = _with_scratch(lowering.steps, lanes)
-    linked, scratch, arena_nbytes = _place(steps)
+@dataclass(frozen=True)
+class LinkedProgram:
+    """A program, and where its steps and temporaries come from.
+
+    Attributes
+    ----------
+    program : Program
+    order : tuple of int
+        Position, in the lowering, of each step.
+    buffers : tuple of (int, int, tuple of int)
+        Of each temporary the offset, the size and the steps that touch it, ascending. Unit: bytes.
+    """
+
+    program: Program
+    order: tuple[int, ...]
+    buffers: tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
+def link(lowering: Lowering, nports: int, lanes: int, schedule: Schedule | None = None) -> LinkedProgram:
+    """The program of a lowering for up to `lanes` lanes; external are the ports, then the constant forms.
+
+    The steps stand in the order in which a schedule issues them; with none, as they were lowered.
+    """
+    order = tuple(range(len(lowering.steps))) if schedule is None else schedule.order
+    lists = () if schedule is None else _renumber(stream_lists(schedule), order)
+    nlanes = count_lanes([step.call for step in lowering.steps], lanes, len(lists))
+    lowered = _with_scratch(lowering.steps, nlanes)
+    offsets, arena_nbytes = plan_temporaries(lowered, schedule)
+    steps = [lowered[k] for k in order]
     guards = [step.guard for step in steps]
-    return Program(linked, arena_nbytes, nports + len(lowering.forms), lowering.literals, lanes, guards, scratch)
+    nexternals = nports + len(lowering.forms)
+    linked, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
+    program = Program(linked, arena_nbytes, nexternals, lowering.literals, lanes, guards, scratch, lists)
+    return LinkedProgram(program, order, _buffers(steps, offsets))
 
 
-def _with_scratch(steps: Sequence[Step], lanes: int) -> list[Step]:
-    """The steps with a buffer for what their kernels need while they run."""
-    nlanes = count_lanes([step.call for step in steps], lanes)
+def _renumber(lists: Sequence[Sequence[ListedCall]], order: Sequence[int]) -> list[list[ListedCall]]:
+    """The lists with steps named by their position in issue order."""
+    position = {step: k for k, step in enumerate(order)}
+    return [[replace(call, nodes=tuple(position[v] for v in call.nodes)) for call in calls] for calls in lists]
+
+
+def _buffers(steps: Sequence[Step], offsets: Mapping[Buffer, int]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    uses: dict[Buffer, dict[int, None]] = {}
+    for number, step in enumerate(steps):
+        for value in step.args:
+            if value.buffer.base == ARENA:
+                uses.setdefault(value.buffer, {})[number] = None
+        if step.scratch is not None:
+            uses[step.scratch] = {number: None}
+    return tuple((offsets[buffer], buffer.nbytes, tuple(numbers)) for buffer, numbers in uses.items())
+
+
+def _with_scratch(steps: Sequence[Step], nlanes: int) -> list[Step]:
+    """The steps with a buffer for what their kernels need while they run on so many lanes."""
     return [
         replace(step, scratch=Buffer(ARENA, count_scratch(step.call.scratch_nbytes, nlanes)))
         if step.call.scratch_nbytes
@@ -47,7 +93,9 @@ def link_constants(lowering: Lowering) -> list[ConstantPart]:
 
 def _link_form(form: ConstantForm, literals: bytes) -> ConstantPart:
     bases = {base: number for number, base in enumerate((*form.sources, form.result.buffer.base), FIRST_EXTERNAL)}
-    steps, scratch, arena_nbytes = _place(_with_scratch(form.steps, 1), bases)
+    lowered = _with_scratch(form.steps, 1)
+    offsets, arena_nbytes = plan_temporaries(lowered)
+    steps, scratch = _place(lowered, offsets, bases), _place_scratch(lowered, offsets)
     used = literals if any(base == LITERALS for _, args in steps for base, _ in args) else b""
     program = Program(steps, arena_nbytes, len(bases), used, scratch=scratch)
     sources = tuple(base - FIRST_EXTERNAL for base in form.sources)
@@ -60,9 +108,10 @@ def _content(step: Linked) -> Hashable:
     return call.kernel.name, call.kernel.isa, call.params.tobytes(), tuple(args)
 
 
-def _place(steps: Sequence[Step], bases: Mapping[int, int] | None = None) -> tuple[list[Linked], list[int], int]:
-    """The steps with their arguments in place, external bases renumbered; places of scratch; size of the arena."""
-    offsets, arena_nbytes = plan_temporaries(steps)
+def _place(
+    steps: Sequence[Step], offsets: Mapping[Buffer, int], bases: Mapping[int, int] | None = None
+) -> list[Linked]:
+    """The steps with their arguments in place, external bases renumbered."""
 
     def place(buffer: Buffer) -> tuple[int, int]:
         base = buffer.base if bases is None or buffer.base < FIRST_EXTERNAL else bases[buffer.base]
@@ -72,5 +121,9 @@ def _place(steps: Sequence[Step], bases: Mapping[int, int] | None = None) -> tup
     for step in steps:
         places = [(*place(value.buffer), value.dtype.nbytes(value.offset)) for value in step.args]
         linked.append((step.call, [(base, start + offset) for base, start, offset in places]))
-    scratch = [0 if step.scratch is None else offsets[step.scratch] for step in steps]
-    return linked, scratch, arena_nbytes
+    return linked
+
+
+def _place_scratch(steps: Sequence[Step], offsets: Mapping[Buffer, int]) -> list[int]:
+    """Offset of the scratch of each step; 0 where it needs none."""
+    return [0 if step.scratch is None else offsets[step.scratch] for step in steps]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...memory import BufferInfo, plan
+from ...memory import BufferInfo, plan, plan_conflicts
 from ...runtime._program import ARENA, FIRST_EXTERNAL
+from ...schedule import BufferUses, conflicts, happens_before
 from ...typing import PropertyType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ...graph.logical_tensor import LogicalTensor
+    from ...schedule import Schedule
     from .lowering import Buffer, Step
 
 __all__ = ["find_inplace_ports", "plan_temporaries"]
@@ -23,26 +25,46 @@ __all__ = ["find_inplace_ports", "plan_temporaries"]
 ALIGNMENT = 64
 
 
-def plan_temporaries(steps: Sequence[Step]) -> tuple[dict[Buffer, int], int]:
+def plan_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) -> tuple[dict[Buffer, int], int]:
     """Offsets of the temporaries in the arena, and its size.
 
-    Buffers that share bytes in place live as one, from the first use of the first to the last use of the last. The
-    scratch of a step is a temporary of that step.
+    Buffers that share bytes in place live as one, from the first use of the first to the last use of the last; the
+    scratch of a step is a temporary of that step. On several streams two buffers share bytes only if every use of one
+    happens before every use of the other.
     """
     uses = _uses(steps)
-    homes = _share(steps, uses)
-    lives: dict[Buffer, tuple[int, int]] = {}
+    homes = _share(steps, uses, _precedes(schedule))
+    used: dict[Buffer, list[int]] = {}
     for buffer, numbers in uses.items():
-        home = homes[buffer]
-        first, last = lives.get(home, (numbers[0], numbers[-1]))
-        lives[home] = min(first, numbers[0]), max(last, numbers[-1])
-    order = list(lives)
+        used.setdefault(homes[buffer], []).extend(numbers)
+    order = list(used)
+    sizes = [home.nbytes for home in order]
+    numbers_of = [sorted(set(used[home])) for home in order]
+    places, nbytes = _plan(sizes, numbers_of) if schedule is None else _plan_apart(sizes, numbers_of, schedule)
+    offsets = dict(zip(order, places, strict=True))
+    return {buffer: offsets[home] for buffer, home in homes.items()}, nbytes
+
+
+def _plan(sizes: Sequence[int], numbers_of: Sequence[Sequence[int]]) -> tuple[Sequence[int], int]:
+    """Offsets when steps run one after another."""
     placed = plan(
-        [BufferInfo(k, lives[home][0], lives[home][1] + 1, home.nbytes) for k, home in enumerate(order)],
+        [BufferInfo(k, n[0], n[-1] + 1, size) for k, (n, size) in enumerate(zip(numbers_of, sizes, strict=True))],
         alignment=ALIGNMENT,
     )
-    offsets = {home: placed.offsets[k] for k, home in enumerate(order)}
-    return {buffer: offsets[home] for buffer, home in homes.items()}, placed.nbytes
+    return [placed.offsets[k] for k in range(len(sizes))], placed.nbytes
+
+
+def _plan_apart(
+    sizes: Sequence[int], numbers_of: Sequence[Sequence[int]], schedule: Schedule
+) -> tuple[Sequence[int], int]:
+    """Offsets when steps run as a schedule says."""
+    buffers = [BufferUses(size, n[0], tuple(n[1:])) for size, n in zip(sizes, numbers_of, strict=True)]
+    return plan_conflicts(sizes, conflicts(schedule, buffers).masks, ALIGNMENT)
+
+
+def _precedes(schedule: Schedule | None) -> Callable[[int, int], bool]:
+    """Whether one step ends before another one starts, whatever the timing."""
+    return int.__lt__ if schedule is None else happens_before(schedule)
 
 
 def _uses(steps: Sequence[Step]) -> dict[Buffer, list[int]]:
@@ -57,7 +79,9 @@ def _uses(steps: Sequence[Step]) -> dict[Buffer, list[int]]:
     return uses
 
 
-def _share(steps: Sequence[Step], uses: dict[Buffer, list[int]]) -> dict[Buffer, Buffer]:
+def _share(
+    steps: Sequence[Step], uses: dict[Buffer, list[int]], precedes: Callable[[int, int], bool]
+) -> dict[Buffer, Buffer]:
     """Temporary -> the temporary whose bytes it takes over, or itself."""
     homes: dict[Buffer, Buffer] = {}
     for number, step in enumerate(steps):
@@ -65,7 +89,7 @@ def _share(steps: Sequence[Step], uses: dict[Buffer, list[int]]) -> dict[Buffer,
         if place is not None and place.base == ARENA and uses[place][0] == number:
             for value in step.args[1:]:
                 source = value.buffer
-                dies_here = source.base == ARENA and uses[source][-1] == number
+                dies_here = source.base == ARENA and _is_last(uses[source], number, precedes)
                 if dies_here and source is not place and source.nbytes == place.nbytes and _is_aligned(step, source):
                     homes[place] = homes.get(source, source)
                     break
@@ -75,6 +99,11 @@ def _share(steps: Sequence[Step], uses: dict[Buffer, list[int]]) -> dict[Buffer,
         if step.scratch is not None:
             homes[step.scratch] = step.scratch
     return homes
+
+
+def _is_last(numbers: Sequence[int], last: int, precedes: Callable[[int, int], bool]) -> bool:
+    """Whether all uses but `last` end before it starts."""
+    return all(number == last or precedes(number, last) for number in numbers)
 
 
 def _is_aligned(step: Step, source: Buffer) -> bool:
@@ -89,18 +118,22 @@ def _is_aligned(step: Step, source: Buffer) -> bool:
 
 
 def find_inplace_ports(
-    steps: Sequence[Step], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]
+    steps: Sequence[Step],
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    schedule: Schedule | None = None,
 ) -> list[tuple[int, int]]:
     """Pairs of ports that may share a buffer: one elementwise step reads the input, last of all, and writes the output.
 
     Every port is in one pair at most. Cost: linear in the steps' arguments and in the ports.
     """
-    last_use: dict[int, int] = {}
+    precedes = _precedes(schedule)
+    uses: dict[int, list[int]] = {}
     first_write: dict[int, int] = {}
     buffers: dict[int, Buffer] = {}
     for number, step in enumerate(steps):
         for value in step.args:
-            last_use[value.buffer.base] = number
+            uses.setdefault(value.buffer.base, []).append(number)
             buffers[value.buffer.base] = value.buffer
             if value.buffer.base >= FIRST_EXTERNAL + len(inputs):
                 first_write.setdefault(value.buffer.base, number)
@@ -114,7 +147,7 @@ def find_inplace_ports(
             source = inputs[i - FIRST_EXTERNAL] if i - FIRST_EXTERNAL < len(inputs) else None
             if source is None or source.id in pairs or source.property is PropertyType.CONSTANT:
                 continue
-            if last_use[i] == writer and _is_aligned(steps[writer], buffers[i]):
+            if _is_last(uses[i], writer, precedes) and _is_aligned(steps[writer], buffers[i]):
                 pairs[source.id] = output.id
                 break
     return list(pairs.items())

@@ -81,6 +81,8 @@ def _extend(lowering: Lowering, tail: Tail, op: Op, value: int, place: Value, ax
     ids = [tensor.id for tensor in op.inputs]
     if op.kind not in ("Add", "BiasAdd") or ids.count(value) != 1:
         return None
+    if not lowering.has_value(ids[1 - ids.index(value)]):
+        return None  # it is computed from the product, on the tile
     return _extend_by(tail, op, lowering.value(ids[1 - ids.index(value)]), place, axis)
 
 

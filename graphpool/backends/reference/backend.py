@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InvalidShapeError, UnsupportedError, explain
 from ...graph.pattern import OpNode, Pattern
 from ...runtime._compiled import CompiledPartition
+from ...runtime.scheduling import parse_options
 from ...typing import UNKNOWN_DIM, LayoutType
 from .registry import OutputSpec, evaluate, registered_kinds
 
@@ -64,8 +65,11 @@ class ReferenceBackend:
         *,
         scratch: str = "primitive",
         weights: str = "cached",
+        schedule: str = "sequential",
+        streams: int = 1,
     ) -> CompiledPartition:
         """A partition that evaluates its ops one after another on arrays; see `Partition.compile`."""
+        parse_options(schedule, streams)
         outputs = partition.complete(inputs, outputs)
         for tensor in (*inputs, *outputs):
             if tensor.layout is LayoutType.OPAQUE:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["auto", "fold"]
 
 _IOS_STATES = 128
-"""Bound of a block in the search of `auto`, which must stay quick on any graph; `ios` itself looks further."""
+_IOS_NODES = 1000
+"""Bounds of a block and of a graph in the search of `auto`, which must stay quick; `ios` itself looks further."""
 
 
 def auto(
@@ -34,6 +35,8 @@ def auto(
     min_gain: float = 0.0,
     nbytes: Sequence[float] | None = None,
     bandwidth: float | None = None,
+    lanes: int | None = None,
+    speedups: Sequence[float] | None = None,
 ) -> Schedule:
     """The schedule with the smallest simulated makespan, or one stream if none is faster than that.
 
@@ -43,8 +46,8 @@ def auto(
         What to schedule; its costs decide.
     streams : int, default=2
         Streams there are. Programs for more are folded onto these.
-    event_cost, nbytes, bandwidth
-        As in `simulate`: what a wait costs, and the memory traffic that streams compete for.
+    event_cost, nbytes, bandwidth, lanes, speedups
+        As in `simulate`: what a wait costs, the memory traffic that streams compete for, the threads that help.
     min_gain : float, default=0
         Share of the sequential makespan that must be gained before more than one stream is used; 0 to 1.
 
@@ -60,7 +63,8 @@ def auto(
 
     Notes
     -----
-    Ownership: shares `graph`. Threads: safe. Cost: that of all policies together. Source: after Graphi (2018), which
+    Ownership: shares `graph`. Threads: safe. Cost: that of all policies together, `ios` on small blocks and up to
+    1,000 nodes only. Source: after Graphi (2018), which
     simulates every division of the cores; the fall-back answers the complaint that parallel modes are slower.
     """
     check_streams(streams)
@@ -71,7 +75,9 @@ def auto(
     schedules: dict[str, Schedule] = {}
     for schedule in _candidates(graph, streams):
         schedules[schedule.policy] = schedule
-        simulation = simulate(schedule, event_cost=event_cost, nbytes=nbytes, bandwidth=bandwidth)
+        simulation = simulate(
+            schedule, event_cost=event_cost, nbytes=nbytes, bandwidth=bandwidth, lanes=lanes, speedups=speedups
+        )
         makespans[schedule.policy] = simulation.makespan
     choice = min(makespans, key=makespans.__getitem__)  # the first of equals: simpler policies come first
     if makespans[choice] >= (1 - min_gain) * makespans["sequential"]:
@@ -88,7 +94,8 @@ def _candidates(graph: DependencyGraph, streams: int) -> Iterator[Schedule]:
         yield list_schedule(graph, streams)
         for policy in (wavefront, asap, nimble):
             yield fold(policy(graph), streams)
-        yield ios(graph, streams, max_states=_IOS_STATES)
+        if len(graph) <= _IOS_NODES:
+            yield ios(graph, streams, max_states=_IOS_STATES)
 
 
 def fold(schedule: Schedule, streams: int) -> Schedule:

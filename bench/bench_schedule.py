@@ -1,0 +1,221 @@
+"""What do streams gain, what does each policy cost, and does `auto` choose well?
+
+    python -m bench.bench_schedule                                # all tables
+    python -m bench.bench_schedule --model inception_v3.onnx      # and a whole network
+    python -m pytest bench/bench_schedule.py -o addopts= --import-mode=importlib
+
+Schedules are compared in turns, in blocks of Inception V3 at batch 1 with the same weights and inputs; times are the
+best of many, since other programs only add. The costs of steps are measured before. Two quiet processors are needed:
+where others use them too, the first table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from contextlib import ExitStack
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from bench.bench_team import best_us
+from bench.graphs import GraphBuilder
+from graphpool._kernels._team import Team
+from graphpool.profile import profile_ops, random_inputs
+from graphpool.runtime import Model
+from graphpool.runtime._streams import StreamLists
+from graphpool.runtime.model_form import ModelForm
+from graphpool.runtime.model_port import ModelPort
+from graphpool.runtime.scheduling import POLICIES
+from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate, stream_lists
+
+THREADS = 2
+CONV = {"strides": [1, 1], "dilations": [1, 1], "data_format": "NCX", "weights_format": "OIX"}
+
+# Branches: a kernel and its output channels, in turn; a list in place of a pair forks and is joined by the Concat.
+A = [("1x1", 64)], [("1x1", 48), ("5x5", 64)], [("1x1", 64), ("3x3", 96), ("3x3", 96)], ["pool", ("1x1", 32)]
+C = (
+    [("1x1", 192)],
+    [("1x1", 128), ("1x7", 128), ("7x1", 192)],
+    [("1x1", 128), ("7x1", 128), ("1x7", 128), ("7x1", 128), ("1x7", 192)],
+    ["pool", ("1x1", 192)],
+)
+E = (
+    [("1x1", 320)],
+    [("1x1", 384), [("1x3", 384), ("3x1", 384)]],
+    [("1x1", 448), ("3x3", 384), [("1x3", 384), ("3x1", 384)]],
+    ["pool", ("1x1", 192)],
+)
+BLOCKS = {"Inception A": (A, 192, 35), "Inception C": (C, 768, 17), "Inception E": (E, 1280, 8)}
+
+
+def block_form(name):
+    """One block as a model form with random weights."""
+    branches, channels, size = BLOCKS[name]
+    g, constants, rng = GraphBuilder(), {}, np.random.default_rng(0)
+    x = g.input((1, channels, size, size))
+
+    def convolve(source, kernel, outputs):
+        height, width = map(int, kernel.split("x"))
+        shape = (outputs, g.graph_shape(source)[1], height, width)
+        weights, bias = g.input(shape, property="constant"), g.input((outputs,), property="constant")
+        constants[weights.id] = (rng.standard_normal(shape) * np.prod(shape[1:]) ** -0.5).astype(np.float32)
+        constants[bias.id] = rng.standard_normal(outputs).astype(np.float32)
+        pads = {"pads_begin": [height // 2, width // 2], "pads_end": [height // 2, width // 2]}
+        return g.op("ReLU", g.op("Convolution", source, weights, bias, **pads, **CONV))
+
+    def pool(source):
+        return g.op("AvgPool", source, kernel=[3, 3], strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1],
+                    exclude_pad=False, data_format="NCX")  # fmt: skip
+
+    ends = []
+    for branch in branches:
+        heads = [x]
+        for step in branch:
+            [head] = heads
+            if step == "pool":
+                heads = [pool(head)]
+            else:
+                heads = [convolve(head, *part) for part in (step if isinstance(step, list) else [step])]
+        ends += heads
+    y = g.op("Concat", *ends, axis=1)
+    shape = g.graph_shape(y)
+    g.graph.finalize()
+    return ModelForm(g.graph, constants, {"x": x.id}, {"y": y.id}, {}), x.shape, shape
+
+
+def block_model(form, in_shape, out_shape, engine, **options):
+    ports = ModelPort("x", gp.DataType.F32, in_shape), ModelPort("y", gp.DataType.F32, out_shape)
+    return Model(ports[:1], ports[1:], lambda shapes, values: form, engine, **options)
+
+
+def compare(make, policies=POLICIES, seconds=6.0, repeats=15):
+    """Best time of one run under each policy, in turns, and the streams and memory of each.
+
+    `make` takes an engine and the options of a `Model`, and gives one.
+    """
+    with ExitStack() as stack:
+        engine = stack.enter_context(gp.Engine(threads=THREADS))
+        with make(engine, schedule="auto", streams=THREADS) as model:
+            profile_ops(model, repeats=repeats)
+        models = [stack.enter_context(make(engine, schedule=policy, streams=THREADS)) for policy in policies]
+        inputs = random_inputs(models[0])
+        times = best_us([lambda model=model: model.run(inputs) for model in models], seconds)
+        return {policy: (t, model.stats()) for policy, t, model in zip(policies, times, models, strict=True)}
+
+
+def rehearsal(schedule, duration_ns, *, spin):
+    """A function that runs a schedule of calls which only take time."""
+    number = {node: k for k, node in enumerate(schedule.order)}
+    lists = StreamLists(
+        [[(number[c.nodes[0]], 1, c.waits, c.is_event) for c in calls] for calls in stream_lists(schedule)]
+    )
+    team = Team(THREADS)
+    return lambda: lists.rehearse(team, [duration_ns] * lists.ncalls, spin=spin)
+
+
+def fork_join(branches, length):
+    sink = branches * length + 1
+    edges = []
+    for branch in range(branches):
+        chain = [0, *range(1 + branch * length, 1 + (branch + 1) * length), sink]
+        edges += pairwise(chain)
+    return DependencyGraph(edges)
+
+
+def fork_join_gain(*, spin, duration_ns=200_000):
+    """(measured, predicted) gain of two streams over one for a fork-join of four chains of three calls."""
+    graph = fork_join(4, 3)
+    schedule = list_schedule(graph, THREADS)
+    runs = [rehearsal(each, duration_ns, spin=spin) for each in (sequential(graph), schedule)]
+    alone, both = best_us(runs, 4.0)
+    return alone / both, graph.work / simulate(schedule).makespan
+
+
+def overheads(calls=1000):
+    """What one more call costs, and one that waits for another stream each time, the call itself empty. Unit: us."""
+    alone = StreamLists([[(k, 1, [], False) for k in range(calls)]])
+    turns = StreamLists(
+        [[(k, 1, [(1 - side, (k + 1) // 2)] if k else [], True) for k in range(side, calls, 2)] for side in (0, 1)]
+    )
+    team = Team(THREADS)
+    times = best_us([lambda lists=lists: lists.rehearse(team, [0] * calls, spin=True) for lists in (alone, turns)], 2.0)
+    return [time_us / calls for time_us in times]
+
+
+def large_graph(nodes=10_000):
+    rng = random.Random(0)
+    edges = [(u, v) for v in range(1, nodes) for u in {rng.randrange(max(0, v - 50), v) for _ in range(2)}]
+    return DependencyGraph(edges, [rng.uniform(0.1, 1) for _ in range(nodes)])
+
+
+def processor_time(function):
+    start = time.thread_time()
+    function()
+    return time.thread_time() - start
+
+
+@pytest.mark.benchmark(group="schedule")
+@pytest.mark.parametrize("policy", ["sequential", "list", "ios", "auto"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_block(benchmark, name, policy):
+    with (
+        gp.Engine(threads=THREADS) as engine,
+        block_model(*block_form(name), engine, schedule=policy, streams=THREADS) as model,
+    ):
+        inputs = random_inputs(model)
+        benchmark(model.run, inputs)
+        benchmark.extra_info["streams"] = model.stats().streams
+
+
+@pytest.mark.benchmark(group="policy")
+def test_list_of_ten_thousand_nodes(benchmark):
+    benchmark(list_schedule, large_graph(), THREADS)
+
+
+@pytest.mark.benchmark(group="policy")
+def test_ios_of_eighteen_nodes(benchmark):
+    benchmark.pedantic(ios, (fork_join(8, 2), 8), rounds=3)
+
+
+def _print_comparison(name, results):
+    for policy, (microseconds, stats) in results.items():
+        memory = stats.largest_arena_nbytes / stats.sequential_arena_nbytes
+        print(f"{name:<14} {policy:<12} {stats.streams} streams {microseconds:10.0f} us   arena x {memory:.2f}")
+    best = min(t for policy, (t, _) in results.items() if policy != "auto")
+    auto, alone = results["auto"][0], results["sequential"][0]
+    print(f"{name:<14} auto: {best / auto:.3f} of the best policy's speed, {alone / auto:.3f} of one stream's\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", action="append", default=[], help="an ONNX file with static inputs")
+    parser.add_argument("--seconds", type=float, default=6.0, help="for each comparison (default: 6)")
+    arguments = parser.parse_args()
+    for spin in (False, True):
+        measured, predicted = fork_join_gain(spin=spin)
+        kind = "that keep the processor busy" if spin else "that sleep"
+        print(f"fork-join 4 x 3 of calls {kind}: {measured:.2f} times as fast on {THREADS} streams ({predicted:.2f})")
+    plain, turns = overheads()
+    print(f"a call: {plain:.2f} us, one that waits for another stream: {turns:.2f} us, Python's list of times included")
+    graph = large_graph()
+    print(f"list, 10,000 nodes: {processor_time(lambda: list_schedule(graph, THREADS)):.2f} s")
+    print(f"ios, 18 nodes of width 8: {processor_time(lambda: ios(fork_join(8, 2), 8)):.2f} s\n")
+    for name in BLOCKS:
+        parts = block_form(name)
+        _print_comparison(
+            name,
+            compare(lambda engine, parts=parts, **how: block_model(*parts, engine, **how), seconds=arguments.seconds),
+        )
+    for path in arguments.model:
+        results = compare(
+            lambda engine, path=path, **how: gp.onnx.load(path, engine=engine, **how), seconds=arguments.seconds
+        )
+        _print_comparison(path.rpartition("/")[2][:14], results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""See what ran: when, on which stream, in how much memory, and what each step costs.
+
+    tracing.py   trace(): what every lane did -> Trace: save for Perfetto, plot, footprint
+    footprint.py Footprint: bytes of temporaries in use over the time of a run
+    costs.py     profile_ops(): measures steps on one and on all lanes, for schedules to be made of
+    timeline.py  explain(): predicted beside measured, stream by stream
+    inputs.py    random_inputs(): content for a model's inputs
+
+    trace -> Recorder (runtime) -> slices -> steps of runs -> what is printed, plotted or saved
+
+Nothing is recorded, and nothing costs anything, outside `trace`.
+"""
+
+from .costs import OpCost, OpProfile, profile_ops
+from .footprint import Footprint
+from .inputs import random_inputs
+from .timeline import explain
+from .tracing import Trace, TracedStep, trace
+
+__all__ = [
+    "Footprint",
+    "OpCost",
+    "OpProfile",
+    "Trace",
+    "TracedStep",
+    "explain",
+    "profile_ops",
+    "random_inputs",
+    "trace",
+]

@@ -1,0 +1,197 @@
+"""`profile_ops`: what the steps of a model cost on this machine, so that schedules need not guess."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError, explain
+from ..runtime import Engine
+from ..runtime.executable import Executable
+from ..runtime.primitive import primitive_of
+from ..runtime.scheduling import POLICIES, ScheduleOptions, cost_key, program_key, step_costs
+from .inputs import random_inputs
+from .tracing import trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ..runtime import Model
+    from ..runtime.model_form import ModelForm
+
+__all__ = ["OpCost", "OpProfile", "profile_ops"]
+
+ROUNDS = 2
+"""How often all policies have their turn, so that a slow spell of the machine does not decide against one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """What one step costs.
+
+    Attributes
+    ----------
+    kind, name, signature : str
+        Kind of the op, kernel, and what the cost depends on.
+    seconds : dict of int to float
+        By the number of lanes. Unit: seconds.
+    """
+
+    kind: str
+    name: str
+    signature: str
+    seconds: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class OpProfile:
+    """Costs of the steps of a model, each distinct one once, in the order in which they run.
+
+    Attributes
+    ----------
+    ops : tuple of OpCost
+    """
+
+    ops: tuple[OpCost, ...]
+
+    def __str__(self) -> str:
+        """A table, the dearest first."""
+        rows = []
+        for op in sorted(self.ops, key=lambda op: -max(op.seconds.values())):
+            times = "  ".join(f"{seconds * 1e6:10.1f} us on {lanes}" for lanes, seconds in sorted(op.seconds.items()))
+            rows.append(f"{op.kind:<20} {times}  {op.name}")
+        return "\n".join(rows)
+
+
+def profile_ops(
+    model: Model, inputs: Mapping[str, Any] | None = None, *, threads: int | None = None, repeats: int = 5
+) -> OpProfile:
+    """Measure every step of a model on one lane and on all of them, and let its next run be scheduled by that.
+
+    Of a model with ``schedule="auto"``, whole programs are measured under every policy too, so that the choice between
+    them rests on what happened and not on what the simulation promises.
+
+    Parameters
+    ----------
+    model : Model
+    inputs : mapping of str to array, optional
+        As for `Model.run`; by default random ones, for models whose inputs are static.
+    threads : int, optional
+        All lanes; by default those of the model's engine.
+    repeats : int, default=5
+        Runs to take the median of, at least 1.
+
+    Returns
+    -------
+    profile : OpProfile
+
+    Raises
+    ------
+    InvalidArgumentError
+        `threads` or `repeats` below 1, or inputs as in `Model.run`.
+    StateError
+        A trace is on, or the model is closed.
+    OutOfMemoryError
+        There is no memory for another arena of the model.
+
+    Notes
+    -----
+    Costs are kept for the process by what they depend on (kernel, types, shapes, parameters), and in the file that
+    ``GRAPHPOOL_STEP_COSTS`` names, if it names one; equal steps of other models use them too.
+    Ownership: the caller owns the result; measuring takes an engine and an arena of its own, outside the budget
+    of the model's engine, and gives them back.
+    Threads: safe, one at a time. Cost: `repeats` + 1 runs, twice, and two compilations; for ``auto``, as much again for
+    each policy.
+    Source: profile-guided scheduling as in Graphi (2018), latencies of whole schedules as in IOS (2021).
+    """
+    lanes = model.engine.threads if threads is None else threads
+    for name, value in (("threads", lanes), ("repeats", repeats)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidArgumentError(explain(name, accepted="an int of at least 1", got=repr(value)))
+    given = random_inputs(model) if inputs is None else dict(inputs)
+    form = model.specialise(given).form
+    found: dict[str, OpCost] = {}
+    for count in sorted({1, lanes}):
+        for kind, name, signature, seconds in _measure(form, given, count, repeats):
+            cost = found.setdefault(signature, OpCost(kind, name, signature, {}))
+            cost.seconds[count] = seconds
+            step_costs().put(cost_key(signature, count), seconds)
+    streams = min(model.options.streams, lanes)
+    if model.options.policy == "auto" and streams > 1:
+        _compare_policies(form, given, streams, lanes, repeats)
+    if step_costs().path is not None:
+        step_costs().save()
+    model.respecialise()
+    return OpProfile(tuple(found.values()))
+
+
+def _measure(
+    form: ModelForm, inputs: Mapping[str, Any], lanes: int, repeats: int
+) -> Iterable[tuple[str, str, str, float]]:
+    """Kind, name, signature and median of every distinct step when all lanes share each."""
+    times: dict[str, list[float]] = {}
+    named: dict[str, tuple[str, str]] = {}
+    with Engine(threads=lanes) as engine:
+        executable = Executable(form, engine)
+        try:
+            _share_from_the_start(executable)
+            executable.run(inputs)
+            with trace(capacity=_capacity(executable, lanes, repeats)) as recorded:
+                for _ in range(repeats):
+                    executable.run(inputs)
+            for step in recorded.steps:
+                primitive = primitive_of(step.program)
+                if primitive is not None:
+                    signature = primitive.details.signatures[step.step]
+                    times.setdefault(signature, []).append((step.end_ns - step.start_ns) / 1e9)
+                    named[signature] = step.kind, step.name
+        finally:
+            executable.close()
+    return [(*named[signature], signature, statistics.median(found)) for signature, found in times.items()]
+
+
+def _compare_policies(form: ModelForm, inputs: Mapping[str, Any], streams: int, lanes: int, repeats: int) -> None:
+    """Keep the best time of every program under every policy: other programs only add to it."""
+    best: dict[tuple[int, str], float] = {}
+    signatures: dict[int, str] = {}
+    with Engine(threads=lanes) as engine:
+        for policy in [policy for policy in POLICIES if policy != "auto"] * ROUNDS:
+            executable = Executable(form, engine, options=ScheduleOptions(policy, streams))
+            try:
+                for number, signature, seconds in _time_programs(executable, inputs, lanes, repeats):
+                    best[number, policy] = min(seconds, best.get((number, policy), seconds))
+                    signatures[number] = signature or signatures.get(number, "")
+            finally:
+                executable.close()
+    for (number, policy), seconds in best.items():
+        step_costs().put(program_key(signatures[number], policy, streams, lanes), seconds)
+
+
+def _time_programs(
+    executable: Executable, inputs: Mapping[str, Any], lanes: int, repeats: int
+) -> Iterable[tuple[int, str, float]]:
+    """Number, signature and best time of every program that has steps to place."""
+    _share_from_the_start(executable)
+    executable.run(inputs)
+    with trace(capacity=_capacity(executable, lanes, repeats)) as recorded:
+        for _ in range(repeats):
+            executable.run(inputs)
+    for number, primitive in enumerate(compiled.primitive for compiled in executable.compiled):
+        runs = [] if primitive is None else recorded.runs(primitive.program.serial)
+        if primitive is not None and runs and len(primitive.program) > 1:
+            times = [max(s.end_ns for s in run) - min(s.start_ns for s in run) for run in runs]
+            yield number, primitive.details.signature, min(times) / 1e9
+
+
+def _share_from_the_start(executable: Executable) -> None:
+    """Have every run use all lanes: whether that pays is what is asked."""
+    for compiled in executable.compiled:
+        if compiled.program is not None and compiled.program.nlanes > 1:
+            compiled.program.trials = 0
+
+
+def _capacity(executable: Executable, lanes: int, repeats: int) -> int:
+    """Pieces of all runs: a lane takes a step in few tens of pieces, each a share of what is left."""
+    calls = [call for c in executable.compiled if c.program is not None for call in c.program.calls]
+    return max(1, repeats * sum(min(call.ntasks, 64 * lanes) for call in calls))

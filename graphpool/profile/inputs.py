@@ -1,0 +1,58 @@
+"""Content for the inputs of a model whose results nobody will look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InvalidArgumentError, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..runtime import Model
+
+__all__ = ["random_inputs"]
+
+
+def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray[Any, Any]]:
+    """Content for every input: floats from a normal distribution, zeros for integers, which may be indices.
+
+    Parameters
+    ----------
+    model : Model
+    shapes : mapping of str to sequence of int, optional
+        For every input that is not static.
+
+    Returns
+    -------
+    inputs : dict of str to ndarray
+        The same at every call.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The shape of an input is not known (field ``input_name``).
+
+    Notes
+    -----
+    Ownership: the caller owns the arrays. Threads: safe.
+    """
+    given = dict(shapes or {})
+    rng = np.random.default_rng(0)
+    inputs = {}
+    for port in model.inputs:
+        shape = given.get(port.name) or (port.shape if port.is_static else None)
+        if shape is None or port.dtype is None:
+            message = explain(
+                f"input {port.name!r} has no fixed shape",
+                accepted=f"--shape {port.name}=2x3, or an entry in shapes",
+                got=f"{port.dtype} {port.shape}",
+            )
+            raise InvalidArgumentError(message, input_name=port.name)
+        dtype = port.dtype.numpy
+        dims = [int(dim) for dim in shape if dim is not None]
+        is_float = np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
+        inputs[port.name] = (rng.standard_normal(dims) if is_float else np.zeros(dims)).astype(dtype)
+    return inputs

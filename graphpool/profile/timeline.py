@@ -1,0 +1,105 @@
+"""`explain`: when each step of a model was predicted to run, and when it did."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ..runtime.scheduling import EVENT_COST_S
+from ..schedule import Schedule, Simulation, simulate
+from ..schedule import explain as explain_schedule
+from .inputs import random_inputs
+from .tracing import as_simulation, trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..runtime import Model
+    from ..runtime.primitive import Primitive
+    from .tracing import Trace
+
+__all__ = ["explain"]
+
+WARM_UP = 4
+"""Runs before the trace: a program finds out within three whether it is worth the threads."""
+
+
+def explain(
+    model: Model, inputs: Mapping[str, Any] | None = None, *, runs: int = 5, file: TextIO | None = None
+) -> None:
+    """Run a model and print, for each of its programs, the predicted and the measured timeline side by side.
+
+    Parameters
+    ----------
+    model : Model
+    inputs : mapping of str to array, optional
+        As for `Model.run`; by default random ones, for models whose inputs are static.
+    runs : int, default=5
+        Runs to trace; the one of median length is printed.
+    file : text stream, optional
+        Where to print. Default: standard output.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Inputs as in `Model.run`.
+    StateError
+        A trace is on, or the model is closed.
+
+    Notes
+    -----
+    Predictions rest on what `profile_ops` measured, else on a roofline. Times are in seconds.
+    Ownership: keeps nothing. Threads: as safe as `file`. Cost: `runs` + 4 runs.
+    Source: asked for by users of parallel executors, who could not tell why a schedule was slow.
+    """
+    given = random_inputs(model) if inputs is None else dict(inputs)
+    executable = model.specialise(given)
+    for _ in range(WARM_UP):
+        model.run(given)
+    with trace() as recorded:
+        for _ in range(max(runs, 1)):
+            model.run(given)
+    out = sys.stdout if file is None else file
+    for primitive in (compiled.primitive for compiled in executable.compiled):
+        if primitive is not None and len(primitive.program):
+            print(_describe(primitive), file=out)
+            _explain_program(primitive, model.engine.threads, recorded, out)
+
+
+def predict(primitive: Primitive, threads: int) -> tuple[Schedule, Simulation] | None:
+    """The schedule of a program and its simulation; None when it was compiled to run in order, whatever that takes."""
+    schedule = primitive.details.schedule
+    if schedule is None:
+        return None
+    return schedule, simulate(schedule, event_cost=EVENT_COST_S, lanes=threads, speedups=primitive.details.speedups)
+
+
+def _explain_program(primitive: Primitive, threads: int, recorded: Trace, out: TextIO) -> None:
+    measured = [as_simulation(steps) for steps in recorded.runs(primitive.program.serial)]
+    middle = statistics.median_low([run.makespan for run in measured]) if measured else 0.0
+    chosen = next((run for run in measured if run.makespan == middle), None)
+    predicted = predict(primitive, threads)
+    if predicted is None:
+        _list_steps(chosen, out)
+        return
+    nodes = primitive.details.nodes
+    times = {} if chosen is None else {nodes[k]: (chosen.start[k], chosen.end[k]) for k in chosen.start}
+    explain_schedule(*predicted, times, file=out)
+
+
+def _list_steps(run: Simulation | None, out: TextIO) -> None:
+    """A program that nobody scheduled has no prediction."""
+    for nodes, start, end in run.streams[0] if run is not None else ():
+        print(f"  {run.names[nodes[0]] if run else '':<24} {start:>10.4g} - {end:<10.4g}", file=out)
+
+
+def _describe(primitive: Primitive) -> str:
+    program = primitive.program
+    streams = 1 if program.streams is None else program.streams.nstreams
+    is_alone = program.trials < 0 and program.nlanes > 1
+    return (
+        f"{len(program)} steps on {streams} streams, {program.nlanes} lanes"
+        f"{', too short to share: on the thread of the caller alone' if is_alone else ''}; "
+        f"arena {program.arena_nbytes} bytes, {primitive.details.sequential_nbytes} on one stream"
+    )

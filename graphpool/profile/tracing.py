@@ -1,0 +1,301 @@
+"""`trace`: what every stream of every program did while a block of code ran."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgumentError, StateError, explain
+from ..runtime._trace import Recorder
+from ..runtime.primitive import primitive_of
+from ..schedule import Simulation
+from ..schedule.render import draw
+from .footprint import Footprint, measure_footprint
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["Trace", "TracedStep", "trace"]
+
+_NS_PER_US = 1e3
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """One step of one run of a program, or a host function (`program` 0).
+
+    Attributes
+    ----------
+    name, kind : str
+        Kernel with its instruction set and what was fused; kind of the op, or of the first of several.
+    program, run, step : int
+        Serial number of the program; number of the run in the trace; position in the program.
+    thread, stream : int
+        Thread that called; position of the stream, 0 for a program without streams.
+    lanes, ntasks : int
+        Lanes that took part; tasks that they shared.
+    start_ns, end_ns : int
+        Of the first and the last piece, on the monotonic clock. Unit: nanoseconds.
+    """
+
+    name: str
+    kind: str
+    program: int
+    run: int
+    step: int
+    thread: int
+    stream: int
+    lanes: int
+    ntasks: int
+    start_ns: int
+    end_ns: int
+
+
+class Trace:
+    """A recording; made by `trace`, used as a context manager, and read after its block.
+
+    Parameters
+    ----------
+    capacity : int, default=65536
+        Pieces of steps to keep. Unit: pieces.
+
+    Notes
+    -----
+    Ownership: holds names and numbers, no tensors; the recorder's memory, 64 bytes a piece, goes at the end of the
+    block. Threads: whatever thread runs a program is recorded; one trace is on at a time in a process.
+    """
+
+    def __init__(self, capacity: int = 65536) -> None:
+        self._recorder: Recorder | None = Recorder(capacity)
+        self._steps: tuple[TracedStep, ...] = ()
+        self._threads: dict[int, str] = {}
+        self._dropped = 0
+
+    def __enter__(self) -> Trace:
+        if self._recorder is None:
+            raise StateError(explain("the trace has ended", hint="make another one"))
+        self._recorder.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        recorder.stop()
+        self._dropped = recorder.dropped
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        self._steps = tuple(sorted(_read(recorder), key=lambda step: (step.start_ns, step.step)))
+        self._threads = {s.thread: names.get(s.thread, f"thread {s.thread}") for s in self._steps}
+
+    @property
+    def steps(self) -> tuple[TracedStep, ...]:
+        """What ran, by start.
+
+        Raises
+        ------
+        StateError
+            The trace has not ended yet.
+        """
+        if self._recorder is not None:
+            raise StateError(explain("the trace has not ended", hint="read it after its block"))
+        return self._steps
+
+    @property
+    def dropped(self) -> int:
+        """Pieces that did not fit the capacity."""
+        return self._dropped
+
+    def runs(self, program: int | None = None) -> list[tuple[TracedStep, ...]]:
+        """The steps of each run of a program (of any, by default), by start.
+
+        Parameters
+        ----------
+        program : int, optional
+            Serial number.
+        """
+        found: dict[int, list[TracedStep]] = {}
+        for step in self.steps:
+            if step.program and program in (None, step.program):
+                found.setdefault(step.run, []).append(step)
+        return [tuple(steps) for steps in found.values()]
+
+    def events(self) -> list[dict[str, Any]]:
+        """The trace in the Trace Event Format: a process for each calling thread, a track for each stream."""
+        origin = min((step.start_ns for step in self.steps), default=0)
+        process = {thread: number for number, thread in enumerate(self._threads)}
+        tracks = sorted({(process[step.thread], step.stream) for step in self.steps})
+        events = [_meta("process_name", number, 0, self._threads[thread]) for thread, number in process.items()]
+        events += [_meta("thread_name", number, stream, f"stream {stream}") for number, stream in tracks]
+        return events + [_slice(step, process[step.thread], origin) for step in self.steps]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that https://ui.perfetto.dev and chrome://tracing open.
+
+        Parameters
+        ----------
+        path : path
+            Of a JSON file, which is overwritten.
+
+        Raises
+        ------
+        StateError
+            The trace has not ended yet.
+        OSError
+            The file cannot be written.
+        """
+        content = {"traceEvents": self.events(), "displayTimeUnit": "ms", "dropped": self.dropped}
+        Path(path).write_text(json.dumps(content), encoding="utf-8")
+
+    def plot(self, run: int = -1) -> Any:
+        """Draw a run, one row a stream.
+
+        Parameters
+        ----------
+        run : int, default=-1
+            Position in `runs`; by default the last.
+
+        Returns
+        -------
+        figure : matplotlib.figure.Figure
+            Not shown, and not registered with pyplot.
+
+        Raises
+        ------
+        StateError
+            The trace has not ended yet.
+        InvalidArgumentError
+            There is no such run.
+        UnsupportedError
+            matplotlib is not installed; it comes with the extra ``graphpool[profile]``.
+        """
+        timeline = as_simulation(self._run(run))
+        return draw(timeline, f"run {run}: {timeline.makespan * 1e3:.3g} ms")
+
+    def footprint(self, run: int = -1) -> Footprint:
+        """Bytes of temporaries in use over the time of a run.
+
+        Parameters
+        ----------
+        run : int, default=-1
+            Position in `runs`; by default the last.
+
+        Returns
+        -------
+        footprint : Footprint
+
+        Raises
+        ------
+        StateError
+            The trace has not ended yet, or its program is gone.
+        InvalidArgumentError
+            There is no such run.
+        """
+        steps = self._run(run)
+        primitive = primitive_of(steps[0].program)
+        if primitive is None:
+            raise StateError(explain("the program of this run is gone", hint="keep the model until the trace is read"))
+        times = {step.step: (step.start_ns, step.end_ns) for step in steps}
+        return measure_footprint(primitive.details.buffers, times, primitive.program.arena_nbytes)
+
+    def _run(self, run: int) -> tuple[TracedStep, ...]:
+        runs = self.runs()
+        if not -len(runs) <= run < len(runs):
+            raise InvalidArgumentError(explain(f"run {run} was not traced", accepted=f"{len(runs)} runs"), run=run)
+        return runs[run]
+
+    def __repr__(self) -> str:
+        if self._recorder is not None:
+            return f"Trace({'on' if self._recorder.is_on else 'not begun'})"
+        return f"Trace({len(self.runs())} runs, {len(self._steps)} steps)"
+
+
+def trace(capacity: int = 65536) -> Trace:
+    """Record what every stream of every program does in a block of code.
+
+    Parameters
+    ----------
+    capacity : int, default=65536
+        Pieces of steps to keep, the first ones; a step that several lanes share has several. Unit: pieces of 64 bytes.
+
+    Returns
+    -------
+    trace : Trace
+        A context manager.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `capacity` is below 1.
+
+    Notes
+    -----
+    Ownership: see `Trace`. Threads: safe; a second trace at the same time is refused when its block begins. Cost: two
+    readings of the clock a piece while it is on; one load of a pointer a run while none is.
+    Source: the Trace Event Format for the file.
+
+    Examples
+    --------
+    >>> with gp.profile.trace() as t:       # doctest: +SKIP
+    ...     model.run(inputs)
+    >>> t.save("t.json")                    # doctest: +SKIP
+    """
+    return Trace(capacity)
+
+
+def as_simulation(steps: tuple[TracedStep, ...]) -> Simulation:
+    """A measured run as a timeline in seconds from its start; nodes are positions in the program."""
+    origin = min(step.start_ns for step in steps)
+    times = {s.step: ((s.start_ns - origin) / _NS_PER_S, (s.end_ns - origin) / _NS_PER_S) for s in steps}
+    streams: dict[int, list[tuple[tuple[int, ...], float, float]]] = {}
+    for step in steps:
+        streams.setdefault(step.stream, []).append(((step.step,), *times[step.step]))
+    names = [""] * (max(times) + 1)
+    for step in steps:
+        names[step.step] = step.kind
+    start, end = ({step: span[k] for step, span in times.items()} for k in (0, 1))
+    return Simulation(max(end.values()), start, end, dict(sorted(streams.items())), tuple(names))
+
+
+def _read(recorder: Recorder) -> list[TracedStep]:
+    """The steps that the slices are pieces of, and the host functions."""
+    pieces: dict[tuple[int, int, int], list[tuple[int, ...]]] = {}
+    for piece in recorder.slices():
+        pieces.setdefault((piece[1], piece[0], piece[3]), []).append(piece)
+    steps = [_join(found) for found in pieces.values()]
+    host = [TracedStep(n, "host function", 0, 0, 0, thread, 0, 1, 1, s, e) for n, thread, s, e in recorder.notes]
+    return steps + host
+
+
+def _join(pieces: list[tuple[int, ...]]) -> TracedStep:
+    program, run, thread, step = pieces[0][:4]
+    primitive = primitive_of(program)
+    name, kind, stream = "a program that makes a form of constants, or is gone", "constants", 0
+    if primitive is not None:
+        name, kind = primitive.implementations[step], primitive.details.kinds[step]
+        stream = 0 if primitive.program.streams is None else primitive.program.streams.stream_of()[step]
+    lanes, ntasks = len({piece[4] for piece in pieces}), sum(piece[5] for piece in pieces)
+    start, end = min(piece[6] for piece in pieces), max(piece[7] for piece in pieces)
+    return TracedStep(name, kind, program, run, step, thread, stream, lanes, ntasks, start, end)
+
+
+def _meta(what: str, process: int, track: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": track, "args": {"name": name}}
+
+
+def _slice(step: TracedStep, process: int, origin: int) -> dict[str, Any]:
+    return {
+        "name": step.kind if step.program else step.name,
+        "ph": "X",
+        "pid": process,
+        "tid": step.stream,
+        "ts": (step.start_ns - origin) / _NS_PER_US,
+        "dur": (step.end_ns - step.start_ns) / _NS_PER_US,
+        "args": {
+            "kernel": step.name, "step": step.step, "run": step.run, "program": step.program, "lanes": step.lanes,
+            "tasks": step.ntasks,
+        },
+    }  # fmt: skip

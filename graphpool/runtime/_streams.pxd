@@ -1,0 +1,34 @@
+from libc.stdint cimport int64_t
+
+from graphpool._kernels._team cimport Team
+
+
+cdef struct Wait:
+    int64_t stream
+    int64_t count
+
+
+cdef struct Call:
+    int64_t number      # in issue order
+    int64_t ntasks
+    int64_t first_wait
+    int64_t nwaits
+    bint is_event
+
+
+# Runs the tasks begin .. end - 1 of a call on a lane; not 0 stops the whole run.
+ctypedef int64_t (*call_fn)(void *context, int64_t number, int64_t begin, int64_t end, int64_t lane) noexcept nogil
+# Whether a call belongs to this run; others are passed.
+ctypedef bint (*due_fn)(void *context, int64_t number) noexcept nogil
+
+
+cdef class StreamLists:
+    cdef Call *calls
+    cdef Wait *waits
+    cdef int64_t *firsts        # of each stream in `calls`, and the end
+    cdef readonly int64_t nstreams
+    cdef readonly int64_t ncalls
+    # Run on the lanes that `team.enter` gave, from task `begin` of call `number` on; 0, or what `fn` failed with.
+    cdef int64_t run(
+        self, Team team, int64_t lanes, call_fn fn, due_fn is_due, void *context, int64_t number, int64_t begin
+    ) noexcept nogil

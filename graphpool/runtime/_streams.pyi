@@ -1,0 +1,16 @@
+from collections.abc import Sequence
+
+from graphpool._kernels._team import Team
+
+MAX_STREAMS: int
+
+class StreamLists:
+    def __init__(self, lists: Sequence[Sequence[tuple[int, int, Sequence[tuple[int, int]], bool]]]) -> None: ...
+    @property
+    def nstreams(self) -> int: ...
+    @property
+    def ncalls(self) -> int: ...
+    def stream_of(self) -> list[int]: ...
+    def rehearse(
+        self, team: Team, durations_ns: Sequence[int], *, spin: bool = False, failing: int = -1
+    ) -> list[tuple[int, int]]: ...

@@ -1,0 +1,382 @@
+"""Streams of a program: static lists of calls that the lanes of a team work through, without the interpreter.
+
+An event is how many calls of its stream have ended: one counter a stream serves all events of a run. It only grows,
+and lives on the stack of the thread that runs, so nothing is reset and runs side by side share nothing.
+
+A lane looks at its own stream first, then at the others. A stream is in one of four states, all in one word:
+
+    (k, PARKED)     call k may have to wait; whoever finds that it need not takes the stream over
+    (k, ntasks)     a lane is at work on call k and on what follows, or the last tasks of k are under way
+    (k, n < ntasks) call k is open: tasks from n on are for any lane
+    (end, 0)        all calls have ended
+
+So nobody waits for a lane that has not woken up, idle lanes help where a call has tasks left, and one lane alone can
+do everything. No schedule deadlocks whose calls are numbered in an order that respects all waits: among the calls that
+have not ended, the first in that order is at the head of its stream, and whatever it waits for has ended.
+"""
+
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from graphpool._kernels._team cimport (
+    Team, gp_clock_ns, gp_team, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
+)
+
+from graphpool.errors import BackendError, InvalidArgumentError, StateError, explain
+
+
+cdef extern from "<time.h>" nogil:
+    cdef struct timespec:
+        int64_t tv_sec
+        long tv_nsec
+    int nanosleep(const timespec *request, timespec *remaining)
+
+cdef enum:
+    TASK_BITS = 40
+    SHARES = 2              # of an open call a lane takes its part of what is left, divided by this
+    _MAX_STREAMS = 64
+
+MAX_STREAMS = _MAX_STREAMS
+
+cdef int64_t ONE_CALL = <int64_t>1 << TASK_BITS
+cdef int64_t PARKED = ONE_CALL - 1
+
+cdef enum Outcome:
+    ENDED, IDLE, WORKED
+
+
+# What changes of one stream in one run; each word that several lanes write has two cache lines of its own.
+cdef struct Queue:
+    int64_t place           # call << TASK_BITS | first task that nobody has taken, or PARKED
+    int64_t padding0[15]
+    int64_t done            # ended tasks of the open call
+    int64_t padding1[15]
+    int64_t count           # ended calls: the epoch of the stream's events
+    int64_t padding2[15]
+
+
+cdef struct StreamRun:
+    const Call *calls
+    const Wait *waits
+    const int64_t *firsts
+    int64_t nstreams
+    int64_t nlanes
+    call_fn fn
+    due_fn is_due
+    void *context
+    gp_team *team
+    int64_t status          # of the first call that failed
+    int64_t padding0[15]
+    int64_t ticks           # changes when a lane without work should look again
+    int64_t padding1[15]
+    Queue queues[_MAX_STREAMS]
+
+
+cdef void tick(StreamRun *run) noexcept nogil:
+    gp_team_add(&run.ticks, 1)
+    gp_team_announce(run.team)
+
+
+cdef bint is_ready(StreamRun *run, const Call *call) noexcept nogil:
+    cdef const Wait *wait = run.waits + call.first_wait
+    cdef int64_t i
+    for i in range(call.nwaits):
+        if gp_team_load(&run.queues[wait[i].stream].count) < wait[i].count:
+            return False
+    return True
+
+
+cdef bint is_stopped(StreamRun *run, int64_t status) noexcept nogil:
+    """Whether this call or another one has failed; the first failure is kept and everybody told."""
+    if status != 0 and gp_team_cas(&run.status, 0, status):
+        tick(run)
+    return gp_team_load(&run.status) != 0
+
+
+cdef void close_call(StreamRun *run, int64_t stream, int64_t k) noexcept nogil:
+    gp_team_store(&run.queues[stream].count, k + 1)
+    if run.calls[run.firsts[stream] + k].is_event:
+        tick(run)
+
+
+cdef void advance(StreamRun *run, int64_t stream, int64_t k, int64_t lane) noexcept nogil:
+    """Run the calls of a stream that nobody else touches, from `k` on, until one must wait or can be shared."""
+    cdef Queue *queue = &run.queues[stream]
+    cdef int64_t end = run.firsts[stream + 1] - run.firsts[stream]
+    cdef const Call *call
+    while k < end:
+        call = &run.calls[run.firsts[stream] + k]
+        if not is_ready(run, call):
+            gp_team_store(&queue.place, k << TASK_BITS | PARKED)  # the caller looks at all streams again
+            return
+        if run.is_due(run.context, call.number):
+            if call.ntasks > 1 and run.nlanes > 1:
+                gp_team_store(&queue.place, k << TASK_BITS)
+                tick(run)
+                return
+            if is_stopped(run, run.fn(run.context, call.number, 0, call.ntasks, lane)):
+                return
+        close_call(run, stream, k)
+        k += 1
+    gp_team_store(&queue.place, end << TASK_BITS)
+    tick(run)
+
+
+cdef Outcome visit(StreamRun *run, int64_t stream, int64_t lane) noexcept nogil:
+    """Do what there is to do for a lane on a stream."""
+    cdef Queue *queue = &run.queues[stream]
+    cdef int64_t place = gp_team_load(&queue.place)
+    cdef int64_t k = place >> TASK_BITS, begin = place & PARKED, n
+    cdef const Call *call
+    if k == run.firsts[stream + 1] - run.firsts[stream]:
+        return ENDED
+    call = &run.calls[run.firsts[stream] + k]
+    if begin == PARKED:
+        if not is_ready(run, call) or not gp_team_cas(&queue.place, place, k << TASK_BITS | call.ntasks):
+            return IDLE
+        advance(run, stream, k, lane)
+        return WORKED
+    n = max((call.ntasks - begin) // (SHARES * run.nlanes), 1)
+    if begin >= call.ntasks or not gp_team_cas(&queue.place, place, place + n):
+        return IDLE
+    if is_stopped(run, run.fn(run.context, call.number, begin, begin + n, lane)):
+        return WORKED
+    if gp_team_add(&queue.done, n) == call.ntasks:
+        queue.done = 0
+        close_call(run, stream, k)
+        advance(run, stream, k + 1, lane)
+    return WORKED
+
+
+cdef void work(void *context, int64_t lane) noexcept nogil:
+    """What each lane of a region does, until all streams have ended or a call has failed."""
+    cdef StreamRun *run = <StreamRun *>context
+    cdef Outcome outcome = WORKED
+    cdef int64_t seen, i, nended
+    while gp_team_load(&run.status) == 0:
+        seen = gp_team_load(&run.ticks)
+        nended = 0
+        for i in range(run.nstreams):
+            outcome = visit(run, (lane + i) % run.nstreams, lane)
+            if outcome == WORKED:
+                break
+            nended += outcome == ENDED
+        if nended == run.nstreams:
+            return
+        if outcome != WORKED:
+            gp_team_await(run.team, &run.ticks, seen)
+
+
+cdef class StreamLists:
+    """The calls of each stream, with what they wait for.
+
+    Parameters
+    ----------
+    lists : sequence of sequence of (int, int, sequence of (int, int), bool)
+        For each stream its calls in order: the number of the call in issue order, its tasks, the pairs (stream, count)
+        that it waits for, and whether another stream waits for it. The numbers are those from 0 on, each once; every
+        call waits for calls of smaller numbers only.
+
+    Attributes
+    ----------
+    nstreams, ncalls : int
+
+    Raises
+    ------
+    InvalidArgumentError
+        More than 64 streams, numbers that are not 0 .. n - 1, or a wait for a call that is issued later or never.
+
+    Notes
+    -----
+    Ownership: owns its arrays. Threads: immutable; a run lives on the stack of its caller, in any number of threads.
+    Cost of a run beyond its calls: below a microsecond for a call that others wait for or share, tens of nanoseconds
+    for any other.
+    Source: static lists as in Graphi (2018); taking over streams that are not under way is our own.
+    """
+
+    def __cinit__(self, lists):
+        cdef int64_t total, i
+        lists = [list(calls) for calls in lists]
+        _check(lists)
+        self.nstreams, self.ncalls = len(lists), sum([len(calls) for calls in lists])
+        total = sum([len(waits) for calls in lists for _, _, waits, _ in calls])
+        self.calls = <Call *>calloc(max(self.ncalls, 1), sizeof(Call))
+        self.waits = <Wait *>calloc(max(total, 1), sizeof(Wait))
+        self.firsts = <int64_t *>calloc(self.nstreams + 1, sizeof(int64_t))
+        if self.calls == NULL or self.waits == NULL or self.firsts == NULL:
+            raise MemoryError()
+        for i in range(self.nstreams):
+            self.firsts[i + 1] = self.firsts[i] + len(lists[i])
+        self._fill([call for calls in lists for call in calls])
+
+    def _fill(self, calls):
+        cdef int64_t k = 0, w = 0
+        for number, ntasks, waits, is_event in calls:
+            self.calls[k] = Call(number, ntasks, w, len(waits), is_event)
+            for stream, count in waits:
+                self.waits[w] = Wait(stream, count)
+                w += 1
+            k += 1
+
+    def __dealloc__(self):
+        free(self.calls)
+        free(self.waits)
+        free(self.firsts)
+
+    cdef int64_t run(
+        self, Team team, int64_t lanes, call_fn fn, due_fn is_due, void *context, int64_t number, int64_t begin
+    ) noexcept nogil:
+        cdef StreamRun run
+        cdef int64_t stream
+        run.calls, run.waits, run.firsts, run.nstreams = self.calls, self.waits, self.firsts, self.nstreams
+        run.nlanes, run.fn, run.is_due, run.context, run.team = lanes, fn, is_due, context, team.team
+        run.status = run.ticks = 0
+        for stream in range(self.nstreams):
+            seed(&run, stream, number, begin)
+        team.run(lanes, work, &run)
+        return run.status
+
+    def stream_of(self):
+        """For each call, by number, the position of its stream."""
+        cdef int64_t stream, k
+        streams = [0] * self.ncalls
+        for stream in range(self.nstreams):
+            for k in range(self.firsts[stream], self.firsts[stream + 1]):
+                streams[self.calls[k].number] = stream
+        return streams
+
+    def rehearse(self, Team team not None, durations_ns, *, bint spin=False, int64_t failing=-1):
+        """Run calls that only take time: what a schedule costs and gains on this machine, whatever its kernels.
+
+        Parameters
+        ----------
+        team : Team
+            Whose lanes run.
+        durations_ns : sequence of int
+            How long each call takes, by number; a call of several tasks takes it for each. Unit: nanoseconds.
+        spin : bool, default=False
+            Whether calls keep their lane busy instead of sleeping.
+        failing : int, default=-1
+            Number of a call that fails at once.
+
+        Returns
+        -------
+        times : list of (int, int)
+            For each call, by number: when its first task started and its last one ended. Unit: nanoseconds.
+
+        Raises
+        ------
+        StateError
+            The team is at work for somebody else, or has fewer than two lanes.
+        BackendError
+            The failing call was reached; no call has started after all lanes knew. Field ``call``.
+        InvalidArgumentError
+            `durations_ns` has another length than there are calls.
+        """
+        cdef int64_t lanes, status, i
+        cdef Rehearsal rehearsal
+        if len(durations_ns) != self.ncalls:
+            raise InvalidArgumentError(explain("durations_ns", accepted=f"{self.ncalls} values", got=len(durations_ns)))
+        rehearsal.calls = <Rehearsed *>calloc(max(self.ncalls, 1), sizeof(Rehearsed))
+        if rehearsal.calls == NULL:
+            raise MemoryError()
+        try:
+            for i in range(self.ncalls):
+                rehearsal.calls[i].duration_ns = durations_ns[i]
+            rehearsal.spin, rehearsal.failing = spin, failing
+            lanes = team.enter(team.nlanes)
+            if lanes == 0:
+                raise StateError(explain("the team is busy, closed or has one lane", hint="use a team of your own"))
+            with nogil:
+                status = self.run(team, lanes, take_time, always, &rehearsal, 0, 0)
+                team.leave()
+            if status != 0:
+                raise BackendError(explain(f"call {status - 1} failed"), backend="rehearsal", call=status - 1)
+            return [(rehearsal.calls[i].start_ns, rehearsal.calls[i].end_ns) for i in range(self.ncalls)]
+        finally:
+            free(rehearsal.calls)
+
+    def __len__(self):
+        return self.nstreams
+
+    def __repr__(self):
+        return f"StreamLists({self.nstreams} streams, {self.ncalls} calls)"
+
+
+cdef void seed(StreamRun *run, int64_t stream, int64_t number, int64_t begin) noexcept nogil:
+    """The state of a stream when all calls before `number` have ended, and the first `begin` tasks of that one."""
+    cdef Queue *queue = &run.queues[stream]
+    cdef const Call *calls = run.calls + run.firsts[stream]
+    cdef int64_t end = run.firsts[stream + 1] - run.firsts[stream], k = 0
+    while k < end and calls[k].number < number:
+        k += 1
+    memset(queue, 0, sizeof(Queue))
+    queue.count = k
+    queue.place = k << TASK_BITS
+    if k < end and calls[k].number == number and begin > 0:
+        queue.place |= begin
+        queue.done = begin
+    elif k < end:
+        queue.place |= PARKED
+
+
+# ---- calls that only take time
+
+cdef struct Rehearsed:
+    int64_t duration_ns
+    int64_t start_ns
+    int64_t end_ns
+
+
+cdef struct Rehearsal:
+    Rehearsed *calls
+    bint spin
+    int64_t failing
+
+
+cdef bint always(void *context, int64_t number) noexcept nogil:
+    return True
+
+
+cdef int64_t take_time(void *context, int64_t number, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
+    cdef Rehearsal *rehearsal = <Rehearsal *>context
+    cdef Rehearsed *call = &rehearsal.calls[number]
+    cdef int64_t now = gp_clock_ns(), until = now + call.duration_ns * (end - begin), latest
+    cdef timespec pause
+    if number == rehearsal.failing:
+        return number + 1
+    gp_team_cas(&call.start_ns, 0, now)
+    if not rehearsal.spin:
+        pause.tv_sec, pause.tv_nsec = (until - now) // 1_000_000_000, (until - now) % 1_000_000_000
+        nanosleep(&pause, NULL)
+    now = gp_clock_ns()
+    while now < until:
+        now = gp_clock_ns()
+    latest = gp_team_load(&call.end_ns)
+    while latest < now and not gp_team_cas(&call.end_ns, latest, now):
+        latest = gp_team_load(&call.end_ns)
+    return 0
+
+
+def _check(lists):
+    if len(lists) > _MAX_STREAMS:
+        raise InvalidArgumentError(explain("streams", accepted=f"at most {MAX_STREAMS}", got=len(lists)))
+    numbers = [[call[0] for call in calls] for calls in lists]
+    if sorted([number for row in numbers for number in row]) != list(range(sum([len(row) for row in numbers]))):
+        raise InvalidArgumentError(explain("numbers of calls", accepted="0 .. n - 1, each once", got=numbers))
+    for row, calls in zip(numbers, lists):
+        if row != sorted(row):
+            raise InvalidArgumentError(explain("a stream's calls", accepted="ascending numbers", got=row))
+        for number, ntasks, waits, _ in calls:
+            for stream, count in waits:
+                known = 0 <= stream < len(lists) and 0 < count <= len(numbers[stream])
+                if not known or numbers[stream][count - 1] >= number:
+                    raise InvalidArgumentError(
+                        explain(f"call {number} waits for call {count} of stream {stream}",
+                                accepted="a call that is issued before")
+                    )
+            if not 0 <= ntasks < PARKED:
+                raise InvalidArgumentError(
+                    explain(f"tasks of call {number}", accepted=f"0 .. {PARKED - 1}", got=ntasks)
+                )

@@ -1,0 +1,187 @@
+"""Which schedule a program gets: the user's choice, the machine's threads, and what its steps are known to cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from .. import config
+from ..errors import InvalidArgumentError, explain
+from ..schedule import (
+    LatencyCache,
+    Schedule,
+    asap,
+    auto,
+    fold,
+    ios,
+    list_schedule,
+    nimble,
+    sequential,
+    wavefront,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..schedule import DependencyGraph
+
+__all__ = [
+    "POLICIES",
+    "SEQUENTIAL",
+    "ScheduleOptions",
+    "cost_key",
+    "make_schedule",
+    "parse_options",
+    "program_key",
+    "step_costs",
+]
+
+POLICIES = config.STREAM_POLICIES
+
+EVENT_COST_S = 1e-6
+"""From the end of a step to the start of one on another stream whose lane looks for it: what a spinning lane takes."""
+
+MIN_GAIN = 0.05
+"""Share of the sequential time that `auto` must be predicted to gain: costs are known no better than that."""
+
+MIN_MEASURED_GAIN = 0.02
+"""The same where whole programs were measured, see `program_key`."""
+
+_BY_NAME: dict[str, Callable[[DependencyGraph, int], Schedule]] = {
+    "sequential": lambda graph, streams: sequential(graph),
+    "wavefront": lambda graph, streams: fold(wavefront(graph), streams),
+    "asap": lambda graph, streams: fold(asap(graph, graph.costs), streams),
+    "nimble": lambda graph, streams: fold(nimble(graph), streams),
+    "list": list_schedule,
+    "ios": ios,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """What the user asked for.
+
+    Attributes
+    ----------
+    policy : str
+        One of `POLICIES`.
+    streams : int
+        Most streams, at least 1.
+    """
+
+    policy: str = "sequential"
+    streams: int = 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What compiled programs depend on: measured costs too, where they decide."""
+        if self.policy == "sequential" or self.streams == 1:
+            return ()
+        return self.policy, self.streams, step_costs().version
+
+
+def parse_options(schedule: str | None, streams: int | None) -> ScheduleOptions:
+    """Options as given, or from ``GRAPHPOOL_STREAM_SCHEDULE``, or ``auto`` on two streams.
+
+    Raises
+    ------
+    InvalidArgumentError
+        No such policy (field ``schedule``), or no count (field ``streams``).
+    """
+    default_policy, default_streams = config.get("stream_schedule")
+    policy = default_policy if schedule is None else schedule
+    count = default_streams if streams is None else streams
+    if policy not in POLICIES:
+        message = explain("schedule", accepted=", ".join(POLICIES), got=repr(schedule))
+        raise InvalidArgumentError(message, schedule=schedule)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        message = explain("streams", accepted="an int of at least 1", got=repr(streams))
+        raise InvalidArgumentError(message, streams=streams)
+    return ScheduleOptions(policy, count)
+
+
+SEQUENTIAL = ScheduleOptions()
+
+
+@cache
+def step_costs() -> LatencyCache:
+    """Measured costs of steps in this process, by `cost_key`; starts from the file of ``GRAPHPOOL_STEP_COSTS``."""
+    return LatencyCache(config.get("step_costs"))
+
+
+def cost_key(signature: str, lanes: int) -> str:
+    """Under which `step_costs` knows what a step takes on so many lanes."""
+    return LatencyCache.key([[signature, f"{lanes} lanes"]])
+
+
+def program_key(signature: str, policy: str, streams: int, threads: int) -> str:
+    """Under which `step_costs` knows what a whole program takes on the streams of a policy."""
+    return LatencyCache.key([[signature, policy, f"{streams} streams", f"{threads} threads"]])
+
+
+def make_schedule(
+    graph: DependencyGraph, options: ScheduleOptions, threads: int, speedups: Sequence[float], signature: str = ""
+) -> Schedule:
+    """A schedule of a program's steps.
+
+    Parameters
+    ----------
+    graph : DependencyGraph
+        Of the steps; costs on one lane, in seconds.
+    options : ScheduleOptions
+    threads : int
+        Lanes of all streams together: each stream has its equal part of them, and idle lanes help the others.
+    speedups : sequence of float
+        How many times faster each step is on all lanes than on one.
+    signature : str, default=""
+        Of the program, for `program_key`.
+
+    Returns
+    -------
+    schedule : Schedule
+        On at most `streams` and at most `threads` streams. With ``auto``, on one unless the simulation promises a gain,
+        or measurements show one.
+
+    Notes
+    -----
+    Threads: safe. Cost: `auto` simulates all policies, but on no graph that cannot gain.
+    """
+    streams = min(options.streams, threads)
+    if streams == 1 or len(graph) < 2:
+        return sequential(graph)
+    if options.policy != "auto":
+        return _BY_NAME[options.policy](graph, streams)
+    measured = _measured(signature, streams, threads)
+    if measured:
+        return _fastest(graph, streams, measured)
+    shared = [cost / max(speedup, 1) for cost, speedup in zip(graph.costs, speedups, strict=True)]
+    bound = max(graph.with_costs(shared).critical_path, graph.work / threads)
+    if bound >= (1 - MIN_GAIN) * sum(shared):
+        return sequential(graph)
+    counts = {streams, *(k for k in range(2, streams) if threads % k == 0)}
+    candidates = [
+        auto(graph, k, event_cost=EVENT_COST_S, min_gain=MIN_GAIN, lanes=threads, speedups=speedups)
+        for k in sorted(counts)
+    ]
+    return min(candidates, key=_makespan)
+
+
+def _measured(signature: str, streams: int, threads: int) -> dict[str, float]:
+    """What the program was measured to take under each policy, one stream among them; empty if it was not."""
+    found = {name: step_costs().get(program_key(signature, name, streams, threads)) for name in _BY_NAME}
+    return {} if found["sequential"] is None else {name: time for name, time in found.items() if time is not None}
+
+
+def _fastest(graph: DependencyGraph, streams: int, measured: dict[str, float]) -> Schedule:
+    """The schedule that was measured to be the fastest, or one stream where that is hardly slower."""
+    choice = min(measured, key=measured.__getitem__)
+    if measured[choice] > (1 - MIN_MEASURED_GAIN) * measured["sequential"]:
+        choice = "sequential"
+    schedule = _BY_NAME[choice](graph, streams)
+    return replace(schedule, policy=f"auto:{choice}", details={**schedule.details, "candidates": measured})
+
+
+def _makespan(schedule: Schedule) -> float:
+    makespans: dict[str, float] = schedule.details["candidates"]
+    return makespans[schedule.policy.removeprefix("auto:")]

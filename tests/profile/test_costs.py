@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool.profile import profile_ops
+from graphpool.runtime.scheduling import cost_key, step_costs
+from tests.helpers.tower_model import tower_model
+
+
+def test_profile_ops_measures_each_distinct_step_and_lets_schedules_know(model, inputs):
+    before = model.run(inputs)["z"]
+    version = step_costs().version
+    profile = profile_ops(model, repeats=2)
+    assert sorted(op.kind for op in profile.ops) == ["Concat", "SoftMax"]
+    for op in profile.ops:
+        assert set(op.seconds) == {1, 2}
+        assert all(step_costs().get(cost_key(op.signature, lanes)) == s for lanes, s in op.seconds.items())
+    assert step_costs().version > version
+    assert model.stats().forms == 0  # the next run is compiled by the new costs
+    np.testing.assert_array_equal(model.run(inputs)["z"], before)
+    [compiled] = model.specialise(inputs).compiled
+    measured = {op.kind: op.seconds[1] for op in profile.ops}
+    graph = compiled.primitive.details.schedule.graph
+    assert all(cost == measured[name.split()[1]] for name, cost in zip(graph.names, graph.costs, strict=True))
+    assert "us on 2" in str(profile)
+
+
+def test_measured_costs_come_back_from_disk(model, inputs, tmp_path, monkeypatch):
+    from graphpool.schedule import LatencyCache
+
+    store = LatencyCache(tmp_path / "costs.json")
+    monkeypatch.setattr("graphpool.profile.costs.step_costs", lambda: store)
+    profile = profile_ops(model, repeats=1, threads=1)
+    again = LatencyCache(tmp_path / "costs.json")
+    assert all(again.get(cost_key(op.signature, 1)) == op.seconds[1] for op in profile.ops)
+
+
+@pytest.mark.parametrize("arguments", [{"threads": 0}, {"repeats": 0}, {"repeats": True}, {"threads": "two"}])
+def test_profile_ops_refuses_what_is_no_count(model, arguments):
+    with pytest.raises(gp.InvalidArgumentError, match=next(iter(arguments))):
+        profile_ops(model, **arguments)
+
+
+def test_auto_takes_what_was_measured_to_be_fastest(inputs):
+    with gp.Engine(threads=2) as engine, tower_model(engine, schedule="auto", streams=2) as model:
+        expected = model.run(inputs)["z"]
+        profile_ops(model, repeats=2)
+        np.testing.assert_array_equal(model.run(inputs)["z"], expected)
+        [compiled] = model.specialise(inputs).compiled
+        measured = compiled.schedule.details["candidates"]
+        assert set(measured) == {"sequential", "wavefront", "asap", "nimble", "list", "ios"}
+        choice = compiled.schedule.policy.removeprefix("auto:")
+        assert measured[choice] <= measured["sequential"]
+        assert choice == "sequential" or measured[choice] == min(measured.values())
+        assert (compiled.program.streams is None) == (choice == "sequential")

@@ -1,0 +1,32 @@
+import pytest
+
+import graphpool as gp
+from graphpool.profile import trace
+from graphpool.profile.footprint import measure_footprint
+from tests.helpers.tower_model import tower_model
+
+
+def test_the_footprint_stays_below_the_arena(model, inputs):
+    with trace() as recorded:
+        model.run(inputs)
+    footprint = recorded.footprint()
+    assert 0 < footprint.peak_nbytes <= footprint.arena_nbytes
+    assert list(footprint.times_ns) == sorted(footprint.times_ns)
+    assert footprint.nbytes[-1] == 0
+
+
+def test_bytes_that_are_shared_in_place_count_once():
+    times = {0: (0, 10), 1: (10, 20), 2: (20, 30)}
+    footprint = measure_footprint([(0, 100, (0, 1)), (0, 100, (1, 2)), (64, 72, (1,)), (500, 8, (7,))], times, 640)
+    assert footprint.times_ns == (0, 10, 20, 30)
+    assert footprint.nbytes == (100, 136, 100, 0)
+    assert (footprint.peak_nbytes, footprint.arena_nbytes) == (136, 640)
+
+
+def test_the_footprint_needs_its_program(inputs):
+    with gp.Engine(threads=1) as engine, tower_model(engine) as model, trace() as recorded:
+        model.run(inputs)
+    gp.cache.primitive_cache().clear()
+    del model
+    with pytest.raises(gp.StateError, match="is gone"):
+        recorded.footprint()

@@ -1,0 +1,17 @@
+import pytest
+
+import graphpool as gp
+from graphpool.profile import random_inputs
+from graphpool.runtime import Model
+from graphpool.runtime.model_port import ModelPort
+from graphpool.typing import DataType
+from tests.helpers.tower_model import towers
+
+
+def test_random_inputs_name_what_has_no_shape():
+    ports = ModelPort("x", DataType.F32, (None, 4)), ModelPort("y", DataType.F32, (None, 4))
+    with gp.Engine(threads=1) as engine, Model(ports[:1], ports[1:], towers, engine) as model:
+        assert random_inputs(model, {"x": (3, 4)})["x"].shape == (3, 4)
+        with pytest.raises(gp.InvalidArgumentError, match="'x' has no fixed shape") as caught:
+            random_inputs(model)
+    assert caught.value.input_name == "x"

@@ -1,0 +1,78 @@
+import json
+from itertools import pairwise
+
+import pytest
+
+import graphpool as gp
+from graphpool.profile import trace
+from tests.helpers.tower_model import share_always
+
+
+def test_a_trace_has_one_track_a_stream(model, inputs, tmp_path):
+    share_always(model, inputs)
+    with trace() as recorded:
+        for _ in range(3):
+            model.run(inputs)
+    recorded.save(tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {"stream 0", "stream 1"}
+    slices = [e for e in events if e["ph"] == "X"]
+    assert {e["name"] for e in slices} == {"SoftMax", "Concat", "double"}
+    assert {e["tid"] for e in slices} == {0, 1}
+    assert min(e["ts"] for e in slices) == 0
+    for track in (0, 1):  # what one stream does never overlaps
+        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == track)
+        assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(spans))
+
+
+def test_steps_and_runs(model, inputs):
+    with trace() as recorded:
+        for _ in range(2):
+            model.run(inputs)
+    assert [len(steps) for steps in recorded.runs()] == [7, 7]
+    assert recorded.runs(program=-5) == []
+    host = [step for step in recorded.steps if step.program == 0]
+    assert [(step.name, step.kind) for step in host] == [("double", "host function")] * 2
+    assert {step.kind for step in recorded.runs()[0]} == {"SoftMax", "Concat"}
+    assert all("f32_softmax" in step.name for step in recorded.steps if step.kind == "SoftMax")
+    assert repr(recorded) == "Trace(2 runs, 16 steps)"
+
+
+def test_a_trace_is_read_after_its_block(model, inputs):
+    recorded = trace()
+    assert repr(recorded) == "Trace(not begun)"
+    with recorded:
+        assert repr(recorded) == "Trace(on)"
+        with pytest.raises(gp.StateError, match="has not ended"):
+            _ = recorded.steps
+        with pytest.raises(gp.StateError, match="on already"), trace():
+            pass
+    assert recorded.steps == ()
+    assert recorded.events() == []
+    with pytest.raises(gp.StateError, match="has ended"), recorded:
+        pass
+    with pytest.raises(gp.InvalidArgumentError, match="run -1 was not traced"):
+        recorded.plot()
+
+
+def test_the_block_s_error_ends_the_trace(model, inputs):
+    recorded = trace()
+    with pytest.raises(ZeroDivisionError):
+        _fail(recorded, model, inputs)
+    assert len(recorded.steps) == 8
+
+
+def _fail(recorded, model, inputs):
+    with recorded:
+        model.run(inputs)
+        raise ZeroDivisionError
+
+
+def test_plot_has_a_row_a_stream(model, inputs):
+    pytest.importorskip("matplotlib")
+    share_always(model, inputs)
+    with trace() as recorded:
+        model.run(inputs)
+    [axes] = recorded.plot().axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["stream 0", "stream 1"]
+    assert "ms" in axes.get_title()
