@@ -243,8 +243,7 @@ cdef class ArenaPool:
         cdef bint has_waited = False
         error = None
         while True:
-            # Read before looking: whatever changes from here on ends the sleep below.
-            epoch = self.gate.now()
+            epoch = self.gate.now()     # before looking: whatever changes from here on ends the sleep below
             self._check_open()
             if self._is_next(me):
                 slot = self._take()
@@ -301,10 +300,12 @@ cdef class ArenaPool:
         self.gate.notify()
 
     def _may_get_memory_back(self):
-        """Whether a lease is out, here or under the same budget, whose release would help a request that failed."""
-        if self._count(LEASED, False) + self._count(CREATING, False) > 0:
-            return True
-        return self.budget is not None and self.nbytes <= self.budget.limit and self.budget.pending > 0
+        """Whether a request that failed may succeed: what was leased then is leased still, or has come back since."""
+        has_arena = gp_load(&self.arenas) > gp_load(&self.retiring)
+        if has_arena or self.budget is None:
+            return has_arena
+        room = self.budget.limit - self.nbytes
+        return room >= 0 and (self.budget.pending > 0 or self.budget.in_use - self.budget.reclaimable <= room)
 
     def _exhausted(self):
         n = gp_load(&self.arenas)
