@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Graph"]
 
 FPMATH_MODES = ("strict", "bf16", "f16", "tf32", "any")
+PREFERENCES = ("memory", "latency")
 POLICIES = ("fusion", "debug")
 
 
@@ -41,6 +42,9 @@ class Graph:
         Precision to which float32 arithmetic may be lowered.
     apply_to_int : bool, default=False
         Whether `fpmath` is meant for products of integers too.
+    prefer : {"memory", "latency"}, default="memory"
+        ``latency`` lets convolutions multiply fewer times on larger weights (Winograd's minimal filtering), whose error
+        in f32 is about twice that of a plain sum, relative to the sum of magnitudes.
 
     Raises
     ------
@@ -65,11 +69,16 @@ class Graph:
     True
     """
 
-    def __init__(self, engine_kind: str = "cpu", *, fpmath: str = "strict", apply_to_int: bool = False) -> None:
+    def __init__(
+        self, engine_kind: str = "cpu", *, fpmath: str = "strict", apply_to_int: bool = False, prefer: str = "memory"
+    ) -> None:
         self.engine_kind = check_engine_kind(engine_kind)
         if fpmath not in FPMATH_MODES:
             raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
+        if prefer not in PREFERENCES:
+            raise InvalidArgumentError(explain("prefer", accepted=", ".join(PREFERENCES), got=repr(prefer)))
         self.fpmath = fpmath
+        self.prefer = prefer
         self.fpmath_apply_to_int = bool(apply_to_int)
         self._ops: dict[int, Op] = {}
         self._tensors: dict[int, LogicalTensor] = {}
@@ -276,7 +285,9 @@ class Graph:
             raise InvalidArgumentError(explain("policy", accepted=", ".join(POLICIES), got=repr(policy)))
         covers = cover(view, backends_for(self.engine_kind), policy)
         return [
-            Partition(c.kind, [view.ops[i] for i in c.numbers], view, c.backend, self.engine_kind, self.fpmath)
+            Partition(
+                c.kind, [view.ops[i] for i in c.numbers], view, c.backend, self.engine_kind, self.fpmath, self.prefer
+            )
             for c in covers
         ]
 
@@ -308,7 +319,7 @@ class Graph:
             raise InvalidArgumentError(explain("partitions to merge", accepted="one backend", got=got))
         wanted = {op.id for partition in partitions for op in partition.ops}
         ops = [op for op in view.ops if op.id in wanted]
-        return Partition("merged", ops, view, partitions[0].backend, self.engine_kind, self.fpmath)
+        return Partition("merged", ops, view, partitions[0].backend, self.engine_kind, self.fpmath, self.prefer)
 
     def _finished_view(self) -> GraphView:
         if self._view is None:

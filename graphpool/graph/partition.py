@@ -61,13 +61,21 @@ class Partition:
     """
 
     def __init__(
-        self, kind: str, ops: Sequence[Op], view: GraphView, backend: Backend | None, engine_kind: str, fpmath: str
+        self,
+        kind: str,
+        ops: Sequence[Op],
+        view: GraphView,
+        backend: Backend | None,
+        engine_kind: str,
+        fpmath: str,
+        prefer: str = "memory",
     ) -> None:
         self.id = next(_ids)
         self.kind = kind
         self.ops: tuple[Op, ...] = tuple(ops)
         self.engine_kind = engine_kind
         self.fpmath = fpmath
+        self.prefer = prefer
         self._backend = backend
         self._memo = CompileMemo()
         self.input_ports, self.output_ports = _ports(self.ops, view)
@@ -91,7 +99,7 @@ class Partition:
     @cached_property
     def structure(self) -> Structure:
         """What it computes, free of ids: part of the keys of caches."""
-        return Structure(self.ops, self.fpmath)
+        return Structure(self.ops, self.fpmath, self.prefer)
 
     @property
     def is_supported(self) -> bool:
@@ -283,7 +291,7 @@ class Partition:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles by content; the copy has an id of its own, and the backend of the same name where it is loaded."""
         ports = self.input_ports, self.output_ports
-        return _restore, (self.kind, self.ops, *ports, self.backend_name, self.engine_kind, self.fpmath)
+        return _restore, (self.kind, self.ops, *ports, self.backend_name, self.engine_kind, self.fpmath, self.prefer)
 
     def __repr__(self) -> str:
         state = self.backend_name or "unsupported"
@@ -299,6 +307,7 @@ def _restore(
     backend_name: str | None,
     engine_kind: str,
     fpmath: str,
+    prefer: str,
 ) -> Partition:
     """A partition from its pickle."""
     backends = {backend.name: backend for backend in backends_for(engine_kind)}
@@ -306,7 +315,7 @@ def _restore(
         raise UnsupportedError(
             explain(f"backend {backend_name!r} of the pickled partition", accepted=list(backends), got="not registered")
         )
-    partition = Partition(kind, ops, GraphView(ops), backends.get(backend_name or ""), engine_kind, fpmath)
+    partition = Partition(kind, ops, GraphView(ops), backends.get(backend_name or ""), engine_kind, fpmath, prefer)
     partition.input_ports, partition.output_ports = input_ports, output_ports
     return partition
 

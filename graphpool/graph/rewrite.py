@@ -110,7 +110,9 @@ def rewrite_graph(graph: Graph, knobs: Knobs) -> Graph:
     for number in knobs.properties.keys() & tensors.keys():
         tensors[number].property = knobs.properties[number]
     mode, to_int = knobs.fpmath or (graph.fpmath, graph.fpmath_apply_to_int)
-    return _assemble(ops, tensors, type(graph)(graph.engine_kind, fpmath=mode, apply_to_int=to_int))
+    return _assemble(
+        ops, tensors, type(graph)(graph.engine_kind, fpmath=mode, apply_to_int=to_int, prefer=graph.prefer)
+    )
 
 
 def unknown_ids(graph: Graph, knobs: Knobs) -> list[str]:

@@ -24,6 +24,8 @@ class Structure:
         In topological order.
     fpmath : str
         The float mode.
+    prefer : str, default="memory"
+        What compilation weighs more, see `Graph`.
 
     Attributes
     ----------
@@ -37,11 +39,11 @@ class Structure:
 
     __slots__ = ("_content", "_hash", "numbers")
 
-    def __init__(self, ops: Sequence[Op], fpmath: str) -> None:
+    def __init__(self, ops: Sequence[Op], fpmath: str, prefer: str = "memory") -> None:
         numbers: dict[int, int] = {}
         self.numbers = numbers
         self._content: tuple[Any, ...] = (
-            fpmath,
+            (fpmath, prefer),
             tuple(
                 (
                     op.kind,

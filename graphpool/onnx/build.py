@@ -84,6 +84,8 @@ class GraphBuilder:
     ----------
     static_ids : dict
         Identity of the content -> tensor id, of constants that all forms share; extended here.
+    prefer : {"memory", "latency"}
+        Of the graph.
 
     Notes
     -----
@@ -93,10 +95,11 @@ class GraphBuilder:
     FIRST_ID = 2**32
     """Static constants lie below, so that they have the same id in every form."""
 
-    def __init__(self, static_ids: dict[int, int]) -> None:
+    def __init__(self, static_ids: dict[int, int], prefer: str) -> None:
         self.ops: list[Op] = []
         self.constants: dict[int, Any] = {}
         self._static_ids = static_ids
+        self._prefer = prefer
         self._next_id = self.FIRST_ID
         self._literals: dict[Any, Value] = {}
 
@@ -175,7 +178,7 @@ class GraphBuilder:
 
     def finish(self, outputs: Sequence[LogicalTensor]) -> Graph:
         """The finalised graph; `outputs` stay visible even where all their readers are fused with their producers."""
-        graph = Graph("cpu")
+        graph = Graph("cpu", prefer=self._prefer)
         for op in self.ops:
             graph.add_op(op)
         accepted = get_schema("End").types["T"]

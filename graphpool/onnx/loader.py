@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.graph.graph import PREFERENCES
 from graphpool.runtime import Engine, Model
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def load(
     fallback: bool = True,
     schedule: str | None = None,
     streams: int | None = None,
+    prefer: str = "latency",
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -39,6 +41,8 @@ def load(
         Whether ops that graphpool does not have are run by the host (NumPy, or ONNX's reference evaluator).
     schedule, streams : optional
         How steps are placed on streams, and on how many: see `Model`.
+    prefer : {"latency", "memory"}, default="latency"
+        Whether convolutions may multiply fewer times on larger weights: see `Graph`.
 
     Returns
     -------
@@ -49,7 +53,7 @@ def load(
     ------
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
-        `threads` or `memory_limit`; no such schedule.
+        `threads` or `memory_limit`; no such schedule or preference.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -71,9 +75,11 @@ def load(
         raise InvalidArgumentError(
             explain("threads and memory_limit belong to the engine", hint="give them to the engine, or leave it out")
         )
+    if prefer not in PREFERENCES:
+        raise InvalidArgumentError(explain("prefer", accepted=", ".join(PREFERENCES), got=repr(prefer)))
     from .source import read_model
 
-    specialiser = specialiser_of(read_model(source), fallback)
+    specialiser = specialiser_of(read_model(source), fallback, prefer)
     owned = engine is None
     engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
     info = specialiser.source

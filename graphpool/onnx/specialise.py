@@ -81,11 +81,14 @@ class Specialiser:
     source : OnnxModel
     fallback : bool
         Whether the host may run what has no expression in our ops.
+    prefer : {"memory", "latency"}
+        Of the graphs.
 
     Attributes
     ----------
     source : OnnxModel
     fallback : bool
+    prefer : str
     nodes : list of NodeProto
         After rewriting.
     deciding : frozenset of str
@@ -101,9 +104,10 @@ class Specialiser:
     Threads: one at a time; `Model` sees to that. Cost: about 50 microseconds a node.
     """
 
-    def __init__(self, source: OnnxModel, fallback: bool) -> None:
+    def __init__(self, source: OnnxModel, fallback: bool, prefer: str) -> None:
         self.source = source
         self.fallback = fallback
+        self.prefer = prefer
         self.nodes, constants = rewrite(source)
         self.deciding = find_deciding_inputs(source, self.nodes)
         self.constants = {name: Value(content=value, is_static=True) for name, value in constants.items()}
@@ -111,7 +115,7 @@ class Specialiser:
         self.static_ids: dict[int, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Specialiser, (self.source, self.fallback)
+        return Specialiser, (self.source, self.fallback, self.prefer)
 
     def __call__(self, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> ModelForm:
         """The form for these input shapes and these contents of the deciding inputs."""

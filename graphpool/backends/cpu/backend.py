@@ -134,7 +134,7 @@ def _make_form(
     made: list[Primitive] = []
 
     def produce() -> Primitive:
-        made.append(make_primitive(key, partition.ops, inputs, outputs, engine.threads, options))
+        made.append(make_primitive(key, partition, inputs, outputs, engine.threads, options))
         return made[0]
 
     primitive: Primitive = cache.get_or_create(key, produce)
@@ -145,14 +145,15 @@ def _make_form(
 
 def make_primitive(
     key: Hashable,
-    ops: Sequence[Op],
+    partition: Partition,
     inputs: Sequence[LogicalTensor],
     outputs: Sequence[LogicalTensor],
     lanes: int,
     options: ScheduleOptions = SEQUENTIAL,
 ) -> Primitive:
     """Lower, schedule, plan and link."""
-    lowering = lower(ops, inputs, outputs)
+    ops = partition.ops
+    lowering = lower(ops, inputs, outputs, partition.prefer)
     plan = schedule_steps(lowering, ops, (len(inputs), len(outputs)), lanes, options)
     schedule = plan.schedule if plan.is_parallel else None
     linked = link(lowering, len(inputs) + len(outputs), lanes, schedule)
@@ -196,14 +197,17 @@ def _settle(tensor: LogicalTensor, panels: Panels | None = None) -> LogicalTenso
     return tensor
 
 
-def lower(ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> Lowering:
+def lower(
+    ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], prefer: str = "memory"
+) -> Lowering:
     """The steps of a partition."""
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     results = {tensor.id for tensor in outputs}
     groups = make_groups(ops, shapes, results)
-    lowering = Lowering(inputs, outputs, shapes, dtypes, choose_channels_last(groups, shapes, results))
+    channels_last = choose_channels_last(groups, shapes, results)
+    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer)
     for group in groups:
         lowering.op_id = group.first.id
         lower_group(lowering, group)

@@ -55,7 +55,7 @@ class _Shape:
     is_winograd: bool
 
     @classmethod
-    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int]) -> _Shape:
+    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str) -> _Shape:
         inner, outer, kernel_axes = conv_weight_axes(len(shape), op.attrs["weights_format"])
         groups = op.attrs["groups"]
         kernel = tuple(shape[axis] for axis in kernel_axes)
@@ -64,7 +64,7 @@ class _Shape:
             kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *per_axis(op.attrs, "dilations", 2)} == {1}
         )
         spatial = pick(result, axes_of(op, len(result))[2:])
-        is_winograd = is_plain and is_winograd_faster(result[0], ic, oc, spatial)
+        is_winograd = prefer == "latency" and is_plain and is_winograd_faster(result[0], ic, oc, spatial)
         return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, is_winograd)
 
     @property
@@ -115,7 +115,7 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
         return None
     if not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
         return None
-    shape = _Shape.of(op, weights.shape, result)
+    shape = _Shape.of(op, weights.shape, result, lowering.prefer)
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     norm = _find_norm(lowering, group, own)
     bias_offset = _weights_nbytes(shape, op)

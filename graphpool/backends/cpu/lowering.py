@@ -172,6 +172,8 @@ class Lowering:
         Likewise.
     channels_last : collection of int, default=()
         Ids of tensors whose temporaries lie with their second axis innermost.
+    prefer : {"memory", "latency"}, default="memory"
+        Of the graph.
     """
 
     def __init__(
@@ -181,7 +183,9 @@ class Lowering:
         shapes: Mapping[int, tuple[int, ...]],
         dtypes: Mapping[int, DataType],
         channels_last: Collection[int] = (),
+        prefer: str = "memory",
     ) -> None:
+        self.prefer = prefer
         self.shapes = shapes
         self.dtypes = dtypes
         self.steps: list[Step] = []

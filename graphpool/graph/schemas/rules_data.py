@@ -81,7 +81,7 @@ def slice_(query: ShapeQuery) -> Sequence[Shape]:
 
 
 def split(query: ShapeQuery) -> Sequence[Shape]:
-    """Sizes along axis as in split, which add up to it; without it equal parts, of which the last may be smaller."""
+    """Sizes along axis as in split, which add up to it; else equal parts, the last ones perhaps smaller."""
     _at_least(query, "split", 0)
     if query.attrs["split"]:
         _count(query, "split", query.noutputs, "one for each output")
@@ -100,7 +100,7 @@ def _parts(dim: int, count: int) -> tuple[int, ...]:
     if dim == UNKNOWN_DIM:
         return (UNKNOWN_DIM,) * count
     step = -(-dim // count)
-    return (*[step] * (count - 1), dim - step * (count - 1))
+    return tuple(min(step, max(dim - step * k, 0)) for k in range(count))
 
 
 def pad(query: ShapeQuery) -> Sequence[Shape]:

@@ -112,8 +112,9 @@ def test_half_types(engine, kind, dtype, data_format):
 
 
 def test_minimal_filtering_is_chosen_where_it_gains(engine):
-    for size, expected in (((16, 17), True), ((3, 3), False)):
-        builder = GraphBuilder()
+    cases = [("latency", (16, 17), True), ("latency", (3, 3), False), ("memory", (16, 17), False)]
+    for prefer, size, expected in cases:
+        builder = GraphBuilder(gp.Graph(prefer=prefer))
         convolution(builder, ic=32, oc=36, size=size)
         [partition] = builder.finish()
         with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:

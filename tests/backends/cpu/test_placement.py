@@ -27,8 +27,9 @@ def chain(rows, columns, count):
 @pytest.mark.parametrize("lanes", [1, 3, 64])
 @pytest.mark.parametrize("count", [2, 5])
 def test_scratch_is_a_temporary_of_its_step(lanes, count):
-    steps = _with_scratch(chain(40, 200, count), lanes)
+    steps = chain(40, 200, count)
     nlanes = count_lanes([step.call for step in steps], lanes)
+    steps = _with_scratch(steps, nlanes)
     offsets, nbytes = plan_temporaries(steps)
     for step in steps:
         assert step.scratch.nbytes == count_scratch(800, nlanes)
