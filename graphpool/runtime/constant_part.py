@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ._program import Program
     from ._tensor import Tensor
 
-__all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "identity_of"]
+__all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "held_nbytes", "identity_of"]
 
 fingerprints = FingerprintMemo()
 """Names of contents by tensor version, of the whole process."""
@@ -119,8 +119,6 @@ def drop_pages(array: Any) -> None:
     if base is None or not array.flags.c_contiguous:
         return
     with memoryview(base) as view:
-        if not view.readonly:
-            return
         begin = array.__array_interface__["data"][0] - np.frombuffer(view, np.uint8).__array_interface__["data"][0]
     first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -128,12 +126,21 @@ def drop_pages(array: Any) -> None:
         base.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
+def held_nbytes(weight: Any) -> int:
+    """Memory that a constant takes: none where it lies in a file mapped for reading: its pages are the system's."""
+    return 0 if _mapping_of(weight) is not None else int(getattr(weight, "nbytes", 0))
+
+
 def _mapping_of(array: Any) -> mmap.mmap | None:
+    """The file in which an array lies, if it is mapped for reading only."""
     base = array
     while isinstance(base, np.ndarray):
         base = base.base
     base = base.obj if isinstance(base, memoryview) else base
-    return base if isinstance(base, mmap.mmap) else None
+    if not isinstance(base, mmap.mmap):
+        return None
+    with memoryview(base) as view:
+        return base if view.readonly else None
 
 
 def content_of(tensor: Tensor) -> Any:

@@ -8,6 +8,8 @@ from graphpool.cache import constant_tensor_cache
 from graphpool.memory import CONSTANTS, CONSTANTS_TRACE_DOMAIN, LimitingResource, TracedResource
 from graphpool.memory._fork import Locked
 
+from .constant_part import held_nbytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -72,7 +74,7 @@ class EngineConstants(Locked):
             return self._missing({id(weight): weight for weight in weights})
 
     def _missing(self, distinct: dict[int, Any]) -> int:
-        return sum(_nbytes_of(weight) for key, weight in distinct.items() if key not in self._weights)
+        return sum(held_nbytes(weight) for key, weight in distinct.items() if key not in self._weights)
 
     def release(self, weights: Iterable[Any]) -> None:
         """Take back one `hold` of the same arrays."""
@@ -88,7 +90,7 @@ class EngineConstants(Locked):
                     self._weights[key] = (weight, holders)
                 else:
                     del self._weights[key]
-                    freed += _nbytes_of(weight)
+                    freed += held_nbytes(weight)
         return freed
 
     # ---- for the budget
@@ -105,7 +107,7 @@ class EngineConstants(Locked):
     def held(self) -> int:
         """Bytes charged for weights and for cached constants. Unit: bytes."""
         with self._lock:
-            weights = sum(_nbytes_of(weight) for weight, _ in self._weights.values())
+            weights = sum(held_nbytes(weight) for weight, _ in self._weights.values())
         return weights + self._cache.nbytes_of(self.resource)
 
     @property
@@ -118,7 +120,3 @@ class EngineConstants(Locked):
     def close(self) -> None:
         """Evict the cached constants whose memory comes from the engine; those in use live until their users end."""
         self._cache.remove_all_of(self.resource)
-
-
-def _nbytes_of(weight: Any) -> int:
-    return int(getattr(weight, "nbytes", 0))

@@ -18,6 +18,8 @@ from . import blas_threads
 from ._stream import Stream
 from ._tensor import Tensor
 from ._trace import clock_ns, current
+from .constant_part import held_nbytes
+from .model_port import check_output
 from .scheduling import SEQUENTIAL
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ class Executable:
     Attributes
     ----------
     arena_nbytes, constants_nbytes, programs_nbytes : int
-        Memory of one run at a time, of the constants, and of the compiled programs. Unit: bytes.
+        Memory of one run at a time, of the constants but for those in mapped files, and of the compiled programs.
+        Unit: bytes.
     sequential_arena_nbytes : int
         What the arena would take if every step followed the one before. Unit: bytes.
     partitions : tuple of Partition
@@ -127,7 +130,7 @@ class Executable:
             for tensor_id, value in form.constants.items()
             if tensor_id in self._tensors
         }
-        held = {id(value): getattr(value, "nbytes", 0) for value in form.constants.values()}
+        held = {id(value): held_nbytes(value) for value in form.constants.values()}
         self.constants_nbytes = sum(held.values())
         self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
         programs = [step.compiled.program for step in self._steps if step.compiled is not None]
@@ -322,29 +325,36 @@ class Executable:
 
     # ---- running
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name for inputs by name: arrays of exactly the specialised shapes and types, dense and aligned.
+
+        Results go into the arrays of `outputs` where those are given.
 
         Raises
         ------
+        InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
+            An array of `outputs` does not fit its output; nothing was run.
         OutOfMemoryError
             There is no memory for the arena; nothing was run.
         BackendError
             A host function failed.
         """
+        given = {} if outputs is None else outputs
+        for name, array in given.items():
+            check_output(name, array, self._tensors.get(self._form.outputs[name]))
         with self._arenas.lease() as lease:
             frame = self._frames.get(lease.address) or self._keep_frame(lease.address)
             if self._uses_blas:
                 blas_threads.enter()  # once around all partitions: theirs only count then
             try:
-                self._bind(frame, inputs)
+                self._bind(frame, inputs, given)
                 recorder = current()
                 if recorder is None:
                     for call in frame.calls:
                         call()
                 else:
                     self._run_recorded(frame, recorder)
-                return self._collect(frame)
+                return self._collect(frame, given)
             finally:
                 if self._uses_blas:
                     blas_threads.leave()
@@ -358,14 +368,18 @@ class Executable:
             if step.compiled is None:
                 recorder.note(step.label, start, clock_ns())
 
-    def _bind(self, frame: _Frame, inputs: Mapping[str, Any]) -> None:
+    def _bind(self, frame: _Frame, inputs: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        places = {self._form.outputs[name]: array for name, array in given.items()}
         for name, tensor_id in self._form.inputs.items():
             frame.values[tensor_id] = inputs[name]
             if tensor_id in frame.inputs:
                 frame.inputs[tensor_id].rebind(inputs[name])
         for tensor_id in self._targets:
             lt = self._tensors[tensor_id]
-            frame.values[tensor_id] = np.empty(lt.shape, lt.dtype.numpy) if _is_plain(lt) else None
+            if tensor_id in places:
+                frame.values[tensor_id] = places[tensor_id]
+            else:
+                frame.values[tensor_id] = np.empty(lt.shape, lt.dtype.numpy) if _is_plain(lt) else None
             if tensor_id in frame.outputs:
                 frame.outputs[tensor_id].rebind(frame.values[tensor_id])
 
@@ -376,14 +390,19 @@ class Executable:
         for tensor_id in self._passing:
             frame.values.pop(tensor_id, None)
 
-    def _collect(self, frame: _Frame) -> dict[str, Any]:
-        """The outputs; what is not this run's own fresh array is copied."""
+    def _collect(self, frame: _Frame, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs; what is not this run's own fresh array, or where it was asked for, is copied."""
         results: dict[str, Any] = {}
-        fresh = set(self._targets)
+        fresh = self._targets - {self._form.outputs[name] for name in given}
         for name, tensor_id in self._form.outputs.items():
             value = frame.values[tensor_id]
-            results[name] = value if tensor_id in fresh else copy(value)
-            fresh.discard(tensor_id)
+            if name in given:
+                results[name] = given[name]
+                if value is not given[name]:
+                    given[name][...] = value
+            else:
+                results[name] = value if tensor_id in fresh else copy(value)
+                fresh.discard(tensor_id)
         return results
 
     def _keep_frame(self, address: int) -> _Frame:

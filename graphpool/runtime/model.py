@@ -14,6 +14,7 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.memory._fork import reset_in_child
 
+from .constant_part import held_nbytes
 from .executable import Executable
 from .model_form import ModelForm
 from .model_port import ModelPort, as_input, check_shape, describe_port
@@ -41,8 +42,8 @@ class ModelStats:
     forms : int
         Specialised forms kept now.
     arena_nbytes, constants_nbytes, cached_nbytes, programs_nbytes : int
-        Memory of all their arenas now, of their constants, of the forms of these that the constant tensor cache keeps,
-        shared ones counted once, and of their compiled programs. Unit: bytes.
+        Memory of all their arenas now, of their constants but for those in mapped files, of the forms of constants that
+        the constant tensor cache keeps, shared ones counted once, and of their compiled programs. Unit: bytes.
     streams : int
         Most streams that one of them uses.
     largest_arena_nbytes, sequential_arena_nbytes : int
@@ -152,7 +153,7 @@ class Model:
 
     # ---- running
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Compute the outputs.
 
         Parameters
@@ -160,16 +161,19 @@ class Model:
         inputs : mapping of str to array
             One for each input, of its type and shape: NumPy arrays (read-only ones too) or objects with DLPack. They
             are not written; they are copied only if they are not dense.
+        outputs : mapping of str to ndarray, optional
+            Where results go: writable, dense arrays of the outputs' types and shapes, apart from one another and from
+            the inputs. With all of them given a warm run allocates nothing on the heap.
 
         Returns
         -------
         outputs : dict of str to ndarray
-            Fresh arrays, in the order of `outputs`.
+            In the order of `outputs`: the arrays given, fresh ones for the others.
 
         Raises
         ------
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
-            An input is missing or unknown, or does not fit; the message names it. Nothing was run.
+            An input is missing or unknown, or does not fit, or an output; the message names it. Nothing was run.
         OutOfMemoryError
             The engine's budget cannot hold constants, programs and arena at once; nothing was run. Where that can
             never be, `smallest_limit` is the least limit that would do.
@@ -180,11 +184,27 @@ class Model:
         """
         self._check_names(inputs)
         arrays = {port.name: as_input(port, inputs[port.name]) for port in self.inputs}
+        if outputs is not None:
+            self._check_outputs(outputs, arrays)
         entry = self._enter(arrays)
         try:
-            return entry.executable.run(arrays)
+            return entry.executable.run(arrays, outputs)
         finally:
             self._leave(entry, runs=1)
+
+    def _check_outputs(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+        """Raise unless the names are those of outputs, and no two arrays may share memory."""
+        names = [port.name for port in self.outputs]
+        taken = [(f"input {name!r}", array) for name, array in inputs.items() if isinstance(array, np.ndarray)]
+        for name, array in outputs.items():
+            if name not in names:
+                raise InvalidArgumentError(explain(f"unknown output {name!r}", accepted=names), output=name)
+            for other, memory in taken:
+                if isinstance(array, np.ndarray) and np.may_share_memory(array, memory):
+                    raise InvalidArgumentError(
+                        explain(f"output {name!r} shares memory with {other}", hint="pass separate arrays"), output=name
+                    )
+            taken.append((f"output {name!r}", array))
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
         names = [port.name for port in self.inputs]
@@ -365,7 +385,7 @@ class Model:
             entries = list(self._entries.values())
             counts = self._runs, self._hits, self._misses, self._evictions
         values = [value for entry in entries for value in entry.form.constants.values()]
-        constants = {id(value): getattr(value, "nbytes", 0) for value in values}
+        constants = {id(value): held_nbytes(value) for value in values}
         arenas = sum(entry.executable.stats().nbytes for entry in entries)
         cached: dict[Any, int] = {}
         for entry in entries:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
+from graphpool.typing import DataType
 
 if TYPE_CHECKING:
-    from graphpool.typing import DataType
+    from graphpool.graph import LogicalTensor
 
-__all__ = ["ModelPort", "as_input", "check_shape", "describe_port"]
+__all__ = ["ModelPort", "as_input", "check_output", "check_shape", "describe_port"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,33 @@ def _as_array(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
         raise InvalidArgumentError(
             explain(f"input {port.name!r}", accepted=accepted, got=type(value).__name__), input_name=port.name
         ) from error
+
+
+def check_output(name: str, array: Any, described: LogicalTensor | None) -> None:
+    """Raise unless a result of this description can be written straight into the array.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is no writable, dense array, or the result has no shape before it is computed.
+    InvalidDataTypeError, InvalidShapeError
+        It has another type or shape.
+    """
+    if described is None or not described.is_shape_known or described.dtype is DataType.UNDEF:
+        raise InvalidArgumentError(explain(f"output {name!r} has no known shape", hint="leave it out"), output=name)
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous or not array.flags.writeable:
+        accepted = "a writable, C-contiguous NumPy array"
+        raise InvalidArgumentError(
+            explain(f"output {name!r}", accepted=accepted, got=type(array).__name__), output=name
+        )
+    if array.dtype != described.dtype.numpy:
+        raise InvalidDataTypeError(
+            explain(f"output {name!r}: data type", accepted=described.dtype.numpy, got=array.dtype), output=name
+        )
+    if array.shape != described.shape:
+        raise InvalidShapeError(
+            explain(f"output {name!r}: shape", accepted=described.shape, got=array.shape), output=name
+        )
 
 
 def check_shape(port: ModelPort, array: np.ndarray[Any, Any]) -> None:

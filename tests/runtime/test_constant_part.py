@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphpool.runtime.constant_part import drop_pages
+from graphpool.runtime.constant_part import drop_pages, held_nbytes
 
 NBYTES = 64 * mmap.PAGESIZE
 
@@ -46,3 +46,10 @@ def test_other_arrays_stay():
     array = np.full(NBYTES, 3, np.uint8)
     drop_pages(array)
     assert (array == 3).all()
+
+
+def test_weights_in_a_file_mapped_for_reading_take_no_memory(tmp_path):
+    array = np.frombuffer(map_file(tmp_path / "weights", mmap.ACCESS_READ), np.int32)
+    assert held_nbytes(array) == held_nbytes(array[3:].reshape(1, -1)) == 0
+    changed = np.frombuffer(map_file(tmp_path / "others", mmap.ACCESS_COPY), np.int32)
+    assert held_nbytes(changed) == held_nbytes(array.copy()) == NBYTES

@@ -327,3 +327,58 @@ def test_repr_shows_ports_and_state(engine):
 def test_capacity_is_checked(engine):
     with pytest.raises(gp.InvalidArgumentError, match="capacity; accepted: an int of at least 1; got: 0"):
         make_model(engine, capacity=0)
+
+
+# ---- arrays of the caller for the results
+
+
+def test_results_go_where_the_caller_wants_them(model):
+    x, y = batch(5), np.full((5, 3), np.nan, np.float32)
+    for _ in range(2):
+        y[:] = np.nan
+        assert model.run({"x": x}, {"y": y})["y"] is y
+        np.testing.assert_allclose(y, expected(x), rtol=1e-5, atol=1e-5)
+    assert model.run({"x": x})["y"] is not y
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "match"),
+    [
+        (np.empty((5, 4), np.float32), gp.InvalidShapeError, r"output 'y': shape; accepted: \(5, 3\)"),
+        (np.empty((5, 3), np.float64), gp.InvalidDataTypeError, "output 'y': data type; accepted: float32"),
+        (np.empty((3, 5), np.float32).T, gp.InvalidArgumentError, "writable, C-contiguous"),
+        ([0.0], gp.InvalidArgumentError, "writable, C-contiguous"),
+    ],
+)
+def test_an_array_that_does_not_fit_an_output_is_refused(model, y, error, match):
+    with pytest.raises(error, match=match):
+        model.run({"x": batch(5)}, {"y": y})
+    assert model.stats().runs <= 1
+
+
+def test_outputs_have_known_names_and_memory_of_their_own(model):
+    with pytest.raises(gp.InvalidArgumentError, match="unknown output 'z'"):
+        model.run({"x": batch(5)}, {"z": np.empty((5, 3), np.float32)})
+    memory = np.zeros(32, np.float32)
+    with pytest.raises(gp.InvalidArgumentError, match="output 'y' shares memory with input 'x'"):
+        model.run({"x": memory[:20].reshape(5, 4)}, {"y": memory[10:25].reshape(5, 3)})
+
+
+def test_an_output_under_two_names_fills_both_arrays(engine):
+    def form(shapes, contents):
+        x, y = gp.LogicalTensor(0, "f32", (4,)), gp.LogicalTensor(1, "f32", (4,))
+        graph = gp.Graph("cpu")
+        graph.add_op(gp.Op(0, "ReLU", [x], [y]))
+        graph.finalize()
+        return ModelForm(graph, {}, {"x": 0}, {"y": 1, "z": 1, "x": 0}, {})
+
+    ports = [ModelPort(name, DataType.F32, (4,)) for name in "yzx"]
+    x = np.array([-1, 2, -3, 4], np.float32)
+    with Model([ports[2]], ports, form, engine) as model:
+        mine = {name: np.empty(4, np.float32) for name in "yzx"}
+        model.run({"x": x}, mine)
+        for name, values in (("y", np.maximum(x, 0)), ("z", np.maximum(x, 0)), ("x", x)):
+            np.testing.assert_array_equal(mine[name], values)
+        found = model.run({"x": x}, {"y": mine["y"]})
+        assert found["z"] is not mine["y"]
+        np.testing.assert_array_equal(found["z"], np.maximum(x, 0))
