@@ -88,7 +88,7 @@ def print_counts(name, zoo, runs=20):
         executable = model.specialise(inputs)
         calls = warm_calls(executable, inputs)
         for _ in range(5):
-            model.run(inputs)
+            outputs = model.run(inputs)
             for call in calls:
                 call()
         gc.disable()
@@ -100,7 +100,7 @@ def print_counts(name, zoo, runs=20):
         executed = count() - start
         start = count()
         for _ in range(runs):
-            model.run(inputs)
+            model.run(inputs, outputs)
         ran = count() - start
         outputs = len(model.outputs)
         print(
@@ -121,7 +121,7 @@ def warm_calls(executable, inputs):
     """The executions of a model's partitions that kernels run, on an arena and outputs that stay bound."""
     lease = executable._arenas.lease()
     frame = executable._make_frame(lease.address)
-    executable._bind(frame, inputs)
+    executable._bind(frame, inputs, {})
     warm_calls.kept = lease, frame
     executions = [call for call in frame.calls if getattr(call.func, "__name__", "") == "execute"]
     return [call for call in executions if call.func.__self__.primitive is not None]
