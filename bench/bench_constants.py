@@ -79,7 +79,8 @@ def without_plain_kernel(compiled: Any, call: Any) -> Any:
     """The same compiled partition with no step but the product in panels, as if the cache never declined."""
     parts = compiled.primitive.constant_parts
     program = Program([(call, [(2, 0), (5, 0), (4, 0)])], 0, 4)
-    primitive = Primitive("bench", program, compiled.implementations[:1], [0], [], parts)
+    details = compiled.primitive.details
+    primitive = Primitive("bench", program, compiled.implementations[:1], [0], [], details, parts)
     return CompiledPartition(
         compiled.partition, compiled.inputs, compiled.outputs, compiled.engine, primitive=primitive
     )
