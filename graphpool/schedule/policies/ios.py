@@ -179,7 +179,7 @@ class _StageMaker:
             lane = loads.index(min(loads))
             loads[lane] -= cost
             lanes[lane] += nodes
-        return tuple(lanes)
+        return tuple(lane for lane in lanes if lane)  # nodes that cost nothing all go to the first
 
     def _merged(self, block: Block, ending: int, groups: list[int]) -> Stage | None:
         if self.merge is None or len(groups) < 2 or len(groups) != ending.bit_count():

@@ -223,3 +223,10 @@ def test_bad_latencies(bad):
 def test_a_cache_needs_signatures():
     with pytest.raises(InvalidArgumentError, match="signature"):
         ios(block("A"), 2, cache=LatencyCache())
+
+
+def test_nodes_that_cost_nothing_are_scheduled():
+    graph = DependencyGraph([(0, k) for k in range(1, 6)], [0.0] * 6)
+    schedule = ios(graph, streams=2)
+    verify(schedule)
+    assert sorted(node for nodes in schedule.streams for node in nodes) == list(range(6))
