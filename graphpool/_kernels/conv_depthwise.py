@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
 from .matmul import aligned
 from .move import copy
-from .packed import places
+from .packed import tail_fields
 from .window import WINDOW_LAYOUT, convolution_window
 
 if TYPE_CHECKING:
@@ -126,9 +126,9 @@ def depthwise_convolution(
         src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
         src_strides=src_strides, dst_strides=dst_strides,
     )  # fmt: skip
-    lo, hi = (-math.inf, math.inf) if clamp is None else clamp
-    if not lo <= hi:
-        raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=clamp))
+    tail = tail_fields(
+        bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue, in_scratch=dst_needs_scratch
+    )
     if min(batch, channels) < 0:
         raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
     residual = (0,) * (ndim + 2) if residual_strides is None else tuple(residual_strides)
@@ -138,13 +138,10 @@ def depthwise_convolution(
     if channels > 1 and any(side[1] != 1 for side in sides):
         raise UnsupportedError(explain("strides", accepted="contiguous channels", got=sides))
     block = min(max(channels, 1), _CHANNEL_BLOCK)
-    in_scratch = bool(epilogue) and dst_needs_scratch
-    taps_offset = aligned(window.dst[2] * block * 4) if in_scratch else 0
-    values = {
+    taps_offset = aligned(window.dst[2] * block * 4) if tail["tile_in_scratch"] else 0
+    values = tail | {
         "window": window.record(), "channels": channels, "channel_block": block,
-        "residual_n": residual[0], "residual": [*[0] * (3 - ndim), *residual[2:]], "lo": lo, "hi": hi,
-        "tile_in_scratch": in_scratch, "has_epilogue": bool(epilogue), "taps_offset": taps_offset,
-        **places(bias_arg=bias, residual_arg=residual_strides is not None),
+        "residual_n": residual[0], "residual": [*[0] * (3 - ndim), *residual[2:]], "taps_offset": taps_offset,
     }  # fmt: skip
     lines = batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
     return pack(

@@ -22,7 +22,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from ._dispatch import isas
 from .call import KernelCall, pack
 from .matmul import aligned
-from .packed import LANES, TILE_PANELS, TILE_ROWS, PackedLayout, l2_nbytes, places, row_block, streams
+from .packed import LANES, TILE_PANELS, TILE_ROWS, PackedLayout, l2_nbytes, row_block, streams, tail_fields
 from .window import WINDOW_LAYOUT, Window, convolution_window, merged_stride
 
 if TYPE_CHECKING:
@@ -300,18 +300,14 @@ def packed_convolution(
     )  # fmt: skip
     if batch < 0:
         raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
-    lo, hi = (-math.inf, math.inf) if clamp is None else clamp
-    if not lo <= hi:
-        raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=clamp))
+    tail = tail_fields(
+        bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue, in_scratch=dst_needs_scratch
+    )
     stage = is_staged(in_channels, kernel, groups)
     if not stage and (window.src_strides[1] != 1 and in_channels // groups > 1):
         raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=tuple(src_strides)))
     runs = _Runs.find(batch, window, residual_strides, len(src_spatial), stage=stage)
-    values = {
-        "lo": lo, "hi": hi, "tile_in_scratch": bool(epilogue) and dst_needs_scratch, "has_epilogue": bool(epilogue),
-        **places(bias_arg=bias, residual_arg=residual_strides is not None),
-    }  # fmt: skip
-    values |= {"groups": groups, "ic": in_channels // groups, "oc": out_channels // groups, "stage": stage}
+    values = tail | {"groups": groups, "ic": in_channels // groups, "oc": out_channels // groups, "stage": stage}
     return _build(window, layout, runs, values, epilogue, isa)
 
 

@@ -364,29 +364,56 @@ def packed_matmul(
     """
     layout = packed_layout(k, n, dtype, isa)
     a_dtype = _check_types(dtype, a_dtype, k, zero_points)
-    lo, hi = (-math.inf, math.inf) if clamp is None else clamp
-    if not lo <= hi:
-        raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=clamp))
+    tail = tail_fields(
+        scale=dtype == "s8",
+        bias=bias,
+        residual=residual_strides is not None,
+        clamp=clamp,
+        epilogue=epilogue,
+        in_scratch=dst_needs_scratch,
+    )
     shared = [0] * len(batch_shape)
     residual = [*shared, 0] if residual_strides is None else residual_strides
     weights = shared if weight_strides is None else weight_strides
     problem = _check(batch_shape, (m, n, k), a_strides, weights, c_strides, residual).fold()
-    values = {
-        "tile_in_scratch": bool(epilogue) and dst_needs_scratch, "has_epilogue": bool(epilogue), "lo": lo, "hi": hi,
+    values = tail | {
         "a_dtype": DTYPE_CODES[a_dtype], "a_zero": zero_points[0] + (128 if a_dtype == "s8" else 0),
         "b_zero": zero_points[1],
-        **places(scale_arg=dtype == "s8", bias_arg=bias, residual_arg=residual_strides is not None),
     }  # fmt: skip
     return _build(problem, layout, dtype, values, epilogue, isa)
 
 
-def places(**present: bool) -> dict[str, int]:
-    """Argument numbers behind a and b: those that are present in order, 0 for the others, dst last."""
-    places, number = {}, 2
-    for name, is_present in present.items():
-        places[name] = number if is_present else 0
+def tail_fields(
+    *,
+    bias: bool,
+    residual: bool,
+    clamp: tuple[float, float] | None,
+    epilogue: bytes,
+    in_scratch: bool,
+    scale: bool | None = None,
+) -> dict[str, float]:
+    """Fields of a parameter block for what a kernel on packed weights does to its results.
+
+    Argument numbers behind a and b: scale (if the kernel knows scales), bias and residual that are present in order, 0
+    for the others, dst last.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The clamp is no range.
+    """
+    lo, hi = (-math.inf, math.inf) if clamp is None else clamp
+    if not lo <= hi:
+        raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=clamp))
+    present = {} if scale is None else {"scale_arg": scale}
+    fields: dict[str, float] = {
+        "lo": lo, "hi": hi, "tile_in_scratch": bool(epilogue) and in_scratch, "has_epilogue": bool(epilogue),
+    }  # fmt: skip
+    number = 2
+    for name, is_present in (present | {"bias_arg": bias, "residual_arg": residual}).items():
+        fields[name] = number if is_present else 0
         number += is_present
-    return places | {"dst_arg": number}
+    return fields | {"dst_arg": number}
 
 
 def _build(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
 from .matmul import aligned
-from .packed import PackedLayout, l2_nbytes, packed_layout, places
+from .packed import PackedLayout, l2_nbytes, packed_layout, tail_fields
 from .window import convolution_window
 
 if TYPE_CHECKING:
@@ -184,9 +184,9 @@ def winograd_convolution(
         src_spatial, (3, 3), strides=None, pads_begin=pads_begin, pads_end=pads_end, dilations=None,
         src_strides=src_strides, dst_strides=dst_strides,
     )  # fmt: skip
-    lo, hi = (-math.inf, math.inf) if clamp is None else clamp
-    if not lo <= hi:
-        raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=clamp))
+    tail = tail_fields(
+        bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue, in_scratch=dst_needs_scratch
+    )
     if batch < 0:
         raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
     residual = (0, 1, 0, 0) if residual_strides is None else tuple(residual_strides)
@@ -195,11 +195,9 @@ def winograd_convolution(
     if any(side[1] != 1 for side in (src_strides, dst_strides, residual)):
         raise UnsupportedError(explain("strides", accepted="contiguous channels", got=(src_strides, dst_strides)))
     sides = {name: (side[0], *side[2:]) for name, side in (("src", src_strides), ("dst", dst_strides))}
-    values = {
+    values = tail | {
         "batch": batch, "ic": in_channels, "oc": out_channels, "in": window.src[1:], "out": window.dst[1:],
         "pad": window.pads_begin[1:], **sides, "residual": (residual[0], *residual[2:]), "pitch": layout.pitch // 4,
-        "tile_in_scratch": bool(epilogue) and dst_needs_scratch, "has_epilogue": bool(epilogue), "lo": lo, "hi": hi,
-        **places(bias_arg=bias, residual_arg=residual_strides is not None),
     }  # fmt: skip
     tiles = batch * math.prod(-(-extent // _TILE) for extent in window.dst[1:])
     return _build(tiles, layout, values, epilogue, isa)
