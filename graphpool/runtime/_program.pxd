@@ -22,6 +22,7 @@ cdef struct Step:
     int64_t scratch_stride
     int64_t guard           # base that decides whether the step is due, or -1
     bint wants_constant     # due if that base pointer is not NULL, else if it is
+    bint is_blas
 
 
 # One run; lives on the stack of the thread that is lane 0. The words that all lanes change have lines of their own.
@@ -56,8 +57,8 @@ cdef class Program:
     cdef readonly StreamLists streams       # None: the steps run one after another
     cdef readonly tuple calls
     cdef readonly bint uses_blas
-    cdef readonly tuple blas_guards
-    cdef bint calls_blas(self, char **bases)
+    cdef bint may_call_blas
+    cdef bint calls_blas(self, char **bases) noexcept nogil
     cdef readonly int64_t serial            # in this process
     # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None.
     cdef void run(self, char **bases, Team team) noexcept nogil

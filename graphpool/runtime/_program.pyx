@@ -65,15 +65,15 @@ cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int6
     put_slice(run.recording, &slice)
 
 
-cdef bint is_due(Run *run, const Step *step) noexcept nogil:
-    """Whether the step belongs to this run: its constant is there, or is not, as the step wants it."""
-    return step.guard == NO_GUARD or (run.bases[step.guard] != NULL) == step.wants_constant
+cdef bint is_due(char **bases, const Step *step) noexcept nogil:
+    """Whether the step belongs to a run: its constant is there, or is not, as the step wants it."""
+    return step.guard == NO_GUARD or (bases[step.guard] != NULL) == step.wants_constant
 
 
 cdef void run_alone(Run *run, int64_t k, int64_t begin) noexcept nogil:
     """Run all steps from task `begin` of step `k` on."""
     while k < run.nsteps:
-        if is_due(run, &run.steps[k]):
+        if is_due(run.bases, &run.steps[k]):
             call_step(run, &run.steps[k], begin, run.steps[k].ntasks, 0)
         begin = 0
         k += 1
@@ -82,7 +82,7 @@ cdef void run_alone(Run *run, int64_t k, int64_t begin) noexcept nogil:
 cdef int64_t run_single_tasks(Run *run, int64_t k, int64_t lane) noexcept nogil:
     """Run the steps from `k` on that cannot be shared, pass those that are not due; the first to share, or nsteps."""
     while k < run.nsteps:
-        if is_due(run, &run.steps[k]):
+        if is_due(run.bases, &run.steps[k]):
             if run.steps[k].ntasks > 1:
                 break
             call_step(run, &run.steps[k], 0, run.steps[k].ntasks, lane)
@@ -157,7 +157,7 @@ cdef int64_t call_numbered(void *context, int64_t number, int64_t begin, int64_t
 
 cdef bint is_due_numbered(void *context, int64_t number) noexcept nogil:
     cdef Run *run = <Run *>context
-    return is_due(run, &run.steps[number])
+    return is_due(run.bases, &run.steps[number])
 
 
 cdef class Program:
@@ -235,7 +235,7 @@ cdef class Program:
         guards = tuple(guards) or (None,) * self.nsteps
         callers = {guard for call, guard in zip(self.calls, guards, strict=True) if "blas" in call.kernel.name}
         self.uses_blas = None in callers
-        self.blas_guards = () if self.uses_blas else tuple(sorted(callers))
+        self.may_call_blas = bool(callers)
         most_tasks = max([call.ntasks for call in self.calls], default=1)
         if not 1 <= lanes or most_tasks >= ONE_STEP:
             raise InvalidArgumentError(
@@ -290,6 +290,7 @@ cdef class Program:
             step.args = &self.args[first]
             step.nargs = len(args)
             step.ntasks = call.ntasks
+            step.is_blas = "blas" in call.kernel.name
             step.scratch, step.scratch_stride = scratch[k], round_up(call.scratch_nbytes)
             step.guard, step.wants_constant = guards[k] or (NO_GUARD, False)
             if step.guard != NO_GUARD:
@@ -329,12 +330,13 @@ cdef class Program:
         else:
             run_alone(run, 0, 0)
 
-    cdef bint calls_blas(self, char **bases):
+    cdef bint calls_blas(self, char **bases) noexcept nogil:
         """Whether a run with these base pointers calls BLAS."""
-        if self.uses_blas:
-            return True
-        for guard, wants_constant in self.blas_guards:
-            if (bases[<int64_t>guard] != NULL) == wants_constant:
+        cdef int64_t k
+        if self.uses_blas or not self.may_call_blas:
+            return self.uses_blas
+        for k in range(self.nsteps):
+            if self.steps[k].is_blas and is_due(bases, &self.steps[k]):
                 return True
         return False
 
