@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool.cache import constant_tensor_cache
 from graphpool.runtime import blas_threads
 
 
@@ -85,3 +86,24 @@ def test_a_forked_child_has_the_users_setting(library):
         assert library.get_num_threads() == 1
     finally:
         blas_threads.leave()
+
+
+def test_blas_is_kept_to_one_thread_only_where_the_plain_kernel_runs(monkeypatch):
+    entered = []
+    monkeypatch.setattr(blas_threads, "enter", lambda real=blas_threads.enter: entered.append(1) or real())
+    x = gp.LogicalTensor(0, "f32", (256, 512))
+    w = gp.LogicalTensor(1, "f32", (512, 1024), property="constant")
+    y = gp.LogicalTensor(2, "f32", (256, 1024))
+    product = gp.Partition.from_op(gp.Op(0, "MatMul", [x, w], [y]))
+    cache = constant_tensor_cache("cpu")
+    with gp.Engine(threads=1) as engine, product.compile([x, w], [y], engine) as compiled:
+        if not any("blas" in name for name in compiled.implementations):
+            pytest.skip("this processor computes the plain product without BLAS")
+        tensors = [gp.Tensor(lt, engine, np.ones(lt.shape, np.float32)) for lt in (x, w)]
+        try:
+            for capacity, expected in ((None, 0), (0, 1)):
+                cache.set_capacity(capacity)
+                compiled.execute(gp.Stream(engine), tensors)
+                assert len(entered) == expected
+        finally:
+            cache.set_capacity(None)
