@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import ValueInfoProto, helper
-from onnx.reference import ReferenceEvaluator
 
 from graphpool.memory._fork import reset_in_child
 
@@ -73,6 +72,8 @@ class _Evaluator:
         passed: Mapping[str, int],
         results: Sequence[Value],
     ) -> None:
+        from onnx.reference import ReferenceEvaluator  # here, since it takes 12 MB and few models need it
+
         infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
         graph = helper.make_graph([node], "node", infos, [ValueInfoProto(name=n) for n in outputs])

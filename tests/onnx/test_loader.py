@@ -107,3 +107,18 @@ def test_outputs_may_be_inputs_constants_and_one_another():
 def test_shapes_that_depend_on_content_pass_through_the_host():
     nodes = [helper.make_node("NonZero", ["x"], ["i"]), helper.make_node("Cast", ["i"], ["y"], to=1)]
     check_against_evaluator(make_model(nodes, {"x": X}, ["y"]), {"x": np.round(X)})
+
+
+def test_a_plain_model_imports_nothing_heavy(tmp_path):
+    model, _ = node_model("MatMul", [X, random_array((4, 5))], constants={1})
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    heavy = ("onnx.reference", "scipy.special", "matplotlib", "numpy.testing", "unittest")
+    code = f"""
+import sys, numpy, graphpool.onnx
+model = graphpool.onnx.load({str(path)!r}, fallback=False)
+model.run({{"x0": numpy.ones((3, 4), numpy.float32)}})
+print([name for name in {heavy!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
