@@ -39,8 +39,8 @@ _FEW_CHANNELS = 16
 _STAGED_PIXELS = 384
 """Pixels of a task that stages its source: enough rows that those which two tasks both read matter little."""
 
-_LEAST_WORK = 2**20
-"""Multiply-adds of a task, about 20 microseconds, so that looking up where its rows lie costs a few percent at most."""
+_LEAST_WORK = 2**18
+"""Multiply-adds of a task, about 5 microseconds: lanes that share a layer end within one task of each other."""
 
 _PACK_LAYOUT = np.dtype(
     [
