@@ -97,9 +97,7 @@ _HEADER = np.dtype([("size", "i8"), ("nviews", "i8"), ("ninstrs", "i8"), ("nbyte
 _VIEW = np.dtype(
     [("arg", "i4"), ("dtype", "i4"), ("offset", "i8"), ("ndim", "i8"), ("axes", "i8", (12, 2))], align=True
 )
-_INSTR = np.dtype(
-    [(name, "i4") for name in ("op", "dst", "a", "b", "c", "reserved")] + [("alpha", "f4"), ("beta", "f4")]
-)
+_INSTR = np.dtype([(name, "i4") for name in ("op", "dst", "a", "b", "c", "direct")] + [("alpha", "f4"), ("beta", "f4")])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -324,5 +322,15 @@ def _allocate(steps: Sequence[_Step]) -> list[tuple[Any, ...]]:
             what = "values alive at once in an elementwise program"
             raise UnsupportedError(explain(what, accepted=f"at most {N_REGISTERS}", hint="split the chain"))
         a, b, c, *_ = [*([step.view] if step.op == _MEMORY_OPS["load"] else sources), 0, 0, 0]
-        instrs.append((step.op, target, a, b, c, 0, step.alpha, step.beta))
+        instrs.append((step.op, target, a, b, c, _is_direct(steps, index, last), step.alpha, step.beta))
     return instrs
+
+
+def _is_direct(steps: Sequence[_Step], index: int, last: dict[int, int]) -> bool:
+    """Whether a register may lie in memory: where it came from, or where it goes to next (``gp_instr.direct``)."""
+    store, between = _MEMORY_OPS["store"], range(index + 1, last.get(index, 0))
+    if steps[index].op in (_MEMORY_OPS["load"], _MEMORY_OPS["acc"]):
+        return all(steps[k].op != store for k in between)
+    if index not in last or steps[last[index]].op != store:
+        return False
+    return not any(k in last or steps[k].op == store for k in between)

@@ -259,6 +259,35 @@ def test_several_stores():
     np.testing.assert_array_equal(rounded, np.rint(x))
 
 
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("n", [16, 256, 300])
+def test_what_was_loaded_stays_when_its_memory_is_overwritten(isa, n):
+    x = samples(n)
+    builder = EltwiseBuilder((n,))
+    value = builder.load(0, "f32")
+    double = builder.binary("add", value, value)
+    builder.store(0, "f32", None, double)
+    builder.store(1, "f32", None, builder.binary("sub", value, double))
+    first, second = x.copy(), np.zeros_like(x)
+    builder.build(isa)(first, second)
+    np.testing.assert_array_equal(first, x + x)
+    np.testing.assert_array_equal(second, x - (x + x))
+
+
+@pytest.mark.parametrize("n", [16, 256, 300])
+def test_a_stored_result_that_is_read_again(n):
+    x = samples(n)
+    builder = EltwiseBuilder((n,))
+    square = builder.unary("square", builder.load(0, "f32"))
+    builder.store(1, "f32", None, square)
+    builder.store(1, "f32", None, builder.unary("neg", square))
+    builder.store(2, "f32", None, square)
+    last, kept = np.zeros_like(x), np.zeros_like(x)
+    builder.build()(x, last, kept)
+    np.testing.assert_array_equal(last, -(x * x))
+    np.testing.assert_array_equal(kept, x * x)
+
+
 def test_steps_that_nothing_stores_are_left_out():
     builder = EltwiseBuilder((4,))
     value = builder.load(0, "f32")

@@ -50,8 +50,13 @@ def evaluate(name, x, isa, alpha=1.0, beta=0.0):
     return out
 
 
-def errors_in_ulp(result, expected):
+FLUSHED = {"sigmoid": 2.0**-127}
+"""Results below this, all denormal, may be 0."""
+
+
+def errors_in_ulp(result, expected, flushed=0.0):
     """Distance to the float64 result in units of its last place; specials must be equal, and count as 0."""
+    expected = np.where((np.abs(expected) < flushed) & (result == 0), 0, expected)
     rounded = expected.astype(np.float32)
     ordinary = np.isfinite(rounded)
     np.testing.assert_array_equal(result[~ordinary], rounded[~ordinary])
@@ -64,7 +69,7 @@ def errors_in_ulp(result, expected):
 def test_error_over_all_floats(name):
     reference, beta, limit = CASES[name]
     result = evaluate(name, FINE_SAMPLE, isas()[-1], beta=beta)
-    assert errors_in_ulp(result, reference(FINE_SAMPLE.astype(np.float64))).max() <= limit
+    assert errors_in_ulp(result, reference(FINE_SAMPLE.astype(np.float64)), FLUSHED.get(name, 0)).max() <= limit
 
 
 @pytest.mark.parametrize("isa", isas())
@@ -72,7 +77,7 @@ def test_error_over_all_floats(name):
 def test_error_in_every_instruction_set(name, isa):
     reference, beta, limit = CASES[name]
     result = evaluate(name, SAMPLE, isa, beta=beta)
-    assert errors_in_ulp(result, reference(SAMPLE.astype(np.float64))).max() <= limit
+    assert errors_in_ulp(result, reference(SAMPLE.astype(np.float64)), FLUSHED.get(name, 0)).max() <= limit
 
 
 @pytest.mark.parametrize("isa", isas())

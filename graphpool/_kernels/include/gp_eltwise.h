@@ -43,10 +43,12 @@ enum gp_eltwise_op {
     GP_OP_SELECT, GP_OP_FMA
 };
 
-/* a, b, c and dst are registers, but for LOAD (a is a view) and STORE (dst is a view, a the register). */
+/* a, b, c and dst are registers, but for LOAD (a is a view) and STORE (dst is a view, a the register). `direct` is a
+ * promise: the values of a LOAD or ACC are last read before memory changes, by a STORE; those of an operation are read
+ * by the next instruction only, a STORE. */
 typedef struct {
     int32_t op, dst, a, b, c;
-    int32_t reserved;  /* zero: keeps the size a multiple of 8 */
+    int32_t direct;
     float alpha, beta;
 } gp_instr;
 

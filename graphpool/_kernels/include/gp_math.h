@@ -12,7 +12,8 @@
  * relative to the last place of x: gp_gelu_erf 1.5, gp_gelu_tanh 2.1. gp_mish 4 of its own last place, and 3e-43 where it is denormal.
  *
  * Infinities, NaN, signed zeros and denormal results are those of C's functions, as long as the processor does not
- * flush denormals. Nothing here reads or sets errno, flags or the rounding mode, which must be to nearest.
+ * flush denormals; but results of gp_sigmoid below 2^-127 are 0. Nothing here reads or sets errno, flags or the rounding
+ * mode, which must be to nearest.
  */
 #ifndef GP_MATH_H
 #define GP_MATH_H
@@ -69,6 +70,17 @@ static inline float gp_clamp(float x, float lo, float hi)
     return y > hi ? hi : y;
 }
 
+/* The same for bounds known to the compiler, 0 <= hi and lo <= hi: floats are ordered as signed integers down to 0, and
+ * below it as unsigned ones backwards. Three vector instructions where comparisons of floats take up to eight. */
+static inline float gp_clamp_const(float x, float lo, float hi)
+{
+    const int32_t least = (int32_t)gp_bits(lo), most = (int32_t)gp_bits(hi), i = (int32_t)gp_bits(x);
+    const int32_t low = i < most ? i : most;
+    const uint32_t above = (uint32_t)low < gp_bits(lo) ? (uint32_t)low : gp_bits(lo);
+    const uint32_t u = least < 0 ? above : (uint32_t)(low > least ? low : least);
+    return x != x ? x : gp_float(u);
+}
+
 /* (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2; error of e^r: 2^-28. */
 static inline float gp_exp_tail(float r)
 {
@@ -97,7 +109,7 @@ static inline float gp_scale(float y, int32_t n)
 static inline float gp_exp(float x)
 {
     float r;
-    const int32_t n = gp_exp_reduce(gp_clamp(x, -104.0f, 89.0f), &r);
+    const int32_t n = gp_exp_reduce(gp_clamp_const(x, -104.0f, 89.0f), &r);
     return gp_scale(GP_FMA(r * r, gp_exp_tail(r), r) + 1.0f, n);
 }
 
@@ -105,7 +117,7 @@ static inline float gp_exp(float x)
 static inline float gp_expm1(float x)
 {
     float r;
-    const int32_t n = gp_exp_reduce(gp_clamp(x, -104.0f, 89.0f), &r);
+    const int32_t n = gp_exp_reduce(gp_clamp_const(x, -104.0f, 89.0f), &r);
     const float near = GP_FMA(r * r, gp_exp_tail(r), r);
     return n == 0 ? (x == 0 ? x : near) : gp_scale(near + 1.0f, n) - 1.0f;
 }
@@ -159,15 +171,19 @@ static inline float gp_tanh(float x)
     return copysignf(a < 0.625f ? near : far, x);
 }
 
+/* 1 / (1 + e^-x). The one factor 2^n of e^-x is 0 for n = -127 and infinite for n = 128, where the result is 1 or 0: it
+ * need not be scaled twice, as in gp_exp, and results below 2^-127 are 0. */
 static inline float gp_sigmoid(float x)
 {
-    const float e = gp_exp(-fabsf(x)); /* never overflows; its denormals are those of the result */
-    return (x < 0 ? e : 1.0f) / (1.0f + e);
+    float r;
+    const int32_t n = gp_exp_reduce(gp_clamp_const(-x, -88.0f, 89.0f), &r);
+    const float e = (GP_FMA(r * r, gp_exp_tail(r), r) + 1.0f) * gp_float((uint32_t)(n + 127) << 23);
+    return 1.0f / (1.0f + e);
 }
 
 static inline float gp_erf(float x)
 {
-    const float a = gp_clamp(fabsf(x), 0.0f, 4.0f), z = a * a;
+    const float a = gp_clamp_const(fabsf(x), 0.0f, 4.0f), z = a * a;
     float p = -5.9765944e-04f; /* erf(x) / x - 1 in x^2, |x| < 0.925; error 2^-25.9 */
     p = GP_FMA(p, z, 4.990414e-03f);
     p = GP_FMA(p, z, -2.6764756e-02f);
@@ -297,7 +313,7 @@ static inline double gp_modulo(double x, double y)
 /* x tanh(log(1 + e^x)) = x n / (n + 2), n = e^x (e^x + 2); the quotient rounds to 1 from x = 20 on. */
 static inline float gp_mish(float x)
 {
-    const float e = gp_exp(gp_clamp(x, -104.0f, 20.0f)), n = e * (e + 2.0f);
+    const float e = gp_exp(gp_clamp_const(x, -104.0f, 20.0f)), n = e * (e + 2.0f);
     return x * (n / (n + 2.0f));
 }
 

@@ -31,7 +31,7 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
     X(CONST, alpha)                                                                                                    \
     X(ABS, fabsf(x))                                                                                                   \
     X(EXP, gp_exp(x))                                                                                                  \
-    X(HARD_SWISH, x *gp_clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f)                                                            \
+    X(HARD_SWISH, x *gp_clamp_const(x + 3.0f, 0.0f, 6.0f) * (1.0f / 6.0f))                                             \
     X(LOG, gp_log(x))                                                                                                  \
     X(MISH, gp_mish(x))                                                                                                \
     X(RECIPROCAL, 1.0f / x)                                                                                            \
@@ -46,7 +46,7 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
     X(LEAKY_RELU, x < 0 ? alpha * x : x)                                                                               \
     X(GELU_ERF, gp_gelu_erf(x))                                                                                        \
     X(GELU_TANH, gp_gelu_tanh(x))                                                                                      \
-    X(HARD_SIGMOID, gp_clamp(alpha * x + beta, 0.0f, 1.0f))                                                            \
+    X(HARD_SIGMOID, gp_clamp_const(alpha * x + beta, 0.0f, 1.0f))                                                      \
     X(SOFTPLUS, gp_softplus(beta * x) / beta)                                                                          \
     X(ERF, gp_erf(x))                                                                                                  \
     X(NEG, -x)                                                                                                         \
@@ -168,23 +168,49 @@ static void load_view(const gp_view *view, void *const *args, float *values, int
     fill_up(values, n);
 }
 
+/* Where n elements lie in f32 one behind the other, or NULL. */
+static float *find_run(const gp_view *view, void *const *args, int64_t first, int64_t n)
+{
+    if (view->dtype != GP_F32 || view->axes[0].stride != 1)
+        return NULL;
+    gp_position p;
+    gp_locate(view, first, &p);
+    return view->axes[0].dim - p.at[0] < n ? NULL : (float *)args[view->arg] + p.offset;
+}
+
+/* Registers are read and written where the program says that nothing notices (gp_instr.direct), if whole lanes lie
+ * there: an epilogue of one operation then makes one pass over its elements instead of three. */
 static void run_block(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t n)
 {
-    _Alignas(64) float r[GP_ELTWISE_REGISTERS][GP_BLOCK];
+    _Alignas(64) float room[GP_ELTWISE_REGISTERS][GP_BLOCK];
+    const float *r[GP_ELTWISE_REGISTERS] = {NULL}; /* where the values of a register lie */
     const gp_view *views = gp_eltwise_views(program);
     const gp_instr *instr = gp_eltwise_instrs(program), *const end = instr + program->ninstrs;
     const int64_t padded = (n + GP_LANES - 1) & -GP_LANES;
     for (; instr < end; instr++) {
-        if (instr->op == GP_OP_LOAD) {
-            load_view(views + instr->a, args, r[instr->dst], first, n);
-        } else if (instr->op == GP_OP_STORE) {
+        const int is_direct = instr->direct && n == padded;
+        if (instr->op == GP_OP_STORE) {
             gp_move_view(views + instr->dst, args, (char *)r[instr->a], sizeof(float), first, n, store_run);
-        } else if (instr->op == GP_OP_ACC) {
-            memcpy(r[instr->dst], acc, n * sizeof(float));
-            fill_up(r[instr->dst], n);
-        } else {
-            INSTRUCTIONS[instr->op](instr, r[instr->dst], r[instr->a], r[instr->b], r[instr->c], padded);
+            continue;
         }
+        float *to = room[instr->dst], *run = NULL;
+        if (instr->op == GP_OP_LOAD) {
+            run = is_direct ? find_run(views + instr->a, args, first, n) : NULL;
+            if (!run)
+                load_view(views + instr->a, args, to, first, n);
+        } else if (instr->op == GP_OP_ACC) {
+            run = is_direct ? (float *)acc : NULL;
+            if (!run) {
+                memcpy(to, acc, n * sizeof(float));
+                fill_up(to, n);
+            }
+        } else {
+            run = is_direct ? find_run(views + instr[1].dst, args, first, n) : NULL;
+            INSTRUCTIONS[instr->op](instr, run ? run : to, r[instr->a], r[instr->b], r[instr->c], padded);
+        }
+        r[instr->dst] = run ? run : to;
+        if (run && instr->op != GP_OP_LOAD && instr->op != GP_OP_ACC)
+            instr++; /* the STORE behind it is done */
     }
 }
 
