@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
     from ...runtime.scheduling import ScheduleOptions
-    from .layouts import Panels
 
 __all__ = ["CpuBackend"]
 
@@ -127,7 +126,7 @@ def _make_form(
     options: ScheduleOptions,
 ) -> _Form:
     """Complete shapes, settle layouts, and take the primitive from its cache or make it."""
-    inputs = [_settle(tensor, panels_wanted(partition.ops, tensor)) for tensor in inputs]
+    inputs = [_settle(tensor, partition.ops) for tensor in inputs]
     outputs = [_settle(tensor) for tensor in partition.complete(inputs, outputs)]
     key = structural_key(partition, inputs, outputs, engine), options.key
     cache = primitive_cache()
@@ -188,9 +187,10 @@ def _evict(key: Hashable, value: object) -> None:
 primitive_cache().on_evict(_evict)
 
 
-def _settle(tensor: LogicalTensor, panels: Panels | None = None) -> LogicalTensor:
+def _settle(tensor: LogicalTensor, readers: Sequence[Op] = ()) -> LogicalTensor:
     """The tensor with its layout chosen where that was left to us, and checked where it is opaque."""
     if tensor.layout is LayoutType.ANY:
+        panels = panels_wanted(readers, tensor)
         return choose_layout(tensor) if panels is None else choose_panels(tensor, panels)
     if tensor.layout is LayoutType.OPAQUE and panels_of(tensor) is None:
         strides_of(tensor)
