@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import erf
 
 from .registry import Array, Attrs, reference
+from .special import erf
 
 
 def _function(kind: str, function: Callable[[Array], Array]) -> None:

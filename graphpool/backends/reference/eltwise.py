@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import erf, expit
 
 from .registry import Array, Attrs, reference
+from .special import erf, expit
 
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 _GELU_CUBIC = 0.044715  # Hendrycks and Gimpel, "Gaussian error linear units", 2016
