@@ -24,6 +24,7 @@ from graphpool.cache import (
     PackedKey,
     PackedStore,
     fingerprint,
+    quick_fingerprint,
     replay,
 )
 
@@ -87,9 +88,10 @@ def test_lru_miss_with_eviction(benchmark, entries):
     benchmark.extra_info["evictions"] = cache.stats().evictions
 
 
-def test_fingerprint(benchmark):
+@pytest.mark.parametrize("take", [fingerprint, quick_fingerprint])
+def test_fingerprint(benchmark, take):
     data = np.random.default_rng(0).standard_normal(4 << 20, np.float32)
-    benchmark(fingerprint, data)
+    benchmark(take, data)
     benchmark.extra_info["gb_per_s"] = round(data.nbytes / benchmark.stats.stats.min / 1e9, 2)
 
 

@@ -20,10 +20,10 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from bench.ceilings import best_time, best_times, dot_rate, read_rate
-from graphpool._kernels import _dispatch
+from graphpool._kernels import _blas, _dispatch  # noqa: F401 - BLAS is loaded first: limits of threads then hold for it
 from graphpool._kernels.call import KernelCall
 from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.matmul import blas_address, matmul
+from graphpool._kernels.matmul import matmul
 from graphpool._kernels.packed import pack_weights, packed_layout, packed_matmul
 
 SHAPES = [
@@ -221,7 +221,6 @@ def test_plain(benchmark: Any, shape: tuple[int, int, int], impl: str) -> None:
     call, arguments = plain_product(shape, impl)
     m, k, n = shape
     benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * k * n, weight_nbytes=4 * k * n)
-    blas_address("f32")
     with threadpool_limits(1):
         benchmark(runner(call, [arguments]))
 
@@ -240,7 +239,6 @@ def main() -> None:
     parser.add_argument("--isa", choices=_dispatch.isas(), help="instruction set (default: the best)")
     chosen = parser.parse_args()
     print(f"instruction set: {chosen.isa or _dispatch.isas()[-1]}")
-    blas_address("f32")  # loads SciPy's BLAS, so that the limit holds for it too
     with threadpool_limits(1):
         for part in (print_f32, print_cold, print_narrow, print_post_ops, print_packing):
             part(chosen.seconds, chosen.isa)

@@ -1,8 +1,8 @@
 """The only door to BLAS: `scipy.linalg.cython_blas`, which is SciPy's copy of OpenBLAS.
 
-Kernels get the addresses of its functions through their parameter blocks. Importing this module imports scipy.linalg
-(about 50 ms), so builders import it only when they choose BLAS. A SciPy whose BLAS takes another integer than
-``blas_int`` fails to compile here.
+Kernels find the addresses of its functions in slots of `_dispatch`, which this module fills when it is imported: that
+imports scipy.linalg, 50 to 200 ms and 20 MB, so it waits for the first run that calls BLAS. A SciPy whose BLAS takes
+another integer than ``blas_int`` fails to compile here.
 """
 
 cimport cython
@@ -10,6 +10,8 @@ from libc.stdint cimport uintptr_t
 from scipy.linalg.cython_blas cimport dgemm, sgemm
 
 from graphpool.errors import InvalidShapeError, explain
+
+from ._dispatch import set_blas
 
 
 def addresses():
@@ -64,3 +66,6 @@ def gemm(const cython.floating[:, ::1] a, const cython.floating[:, ::1] b, cytho
             sgemm(b"N", b"N", &n, &m, &k, &one, <float *>&b[0, 0], &n, <float *>&a[0, 0], &k, &zero, &out[0, 0], &n)
         else:
             dgemm(b"N", b"N", &n, &m, &k, &one, <double *>&b[0, 0], &n, <double *>&a[0, 0], &k, &zero, &out[0, 0], &n)
+
+
+set_blas(**addresses())

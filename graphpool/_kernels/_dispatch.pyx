@@ -8,6 +8,8 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 
+from importlib import import_module
+
 from graphpool import config
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
@@ -112,6 +114,23 @@ def lookup(str name, isa=None):
     return kernel
 
 
+cdef uintptr_t _blas[2]
+
+
+def blas_slot(str dtype):
+    """Where kernels find the BLAS product of a type, ``"f32"`` or ``"f64"``, once `_blas` is imported: an address.
+
+    Importing it loads SciPy's BLAS, which takes longer than loading a small model; most programs have steps that call
+    it for the day when a packed weight is not kept, and never run them.
+    """
+    return <uintptr_t>&_blas[dtype == "f64"]
+
+
+def set_blas(uintptr_t sgemm, uintptr_t dgemm):
+    """Fill the slots; `_blas` does so when it is imported."""
+    _blas[0], _blas[1] = sgemm, dgemm
+
+
 def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64_t scratch_nbytes=0, bint poison=False):
     """Run the tasks [begin, end) of a kernel on Python buffers: the door of tests and benchmarks.
 
@@ -143,6 +162,8 @@ def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64
     cdef int n = len(args), held = 0, i
     cdef void *scratch = NULL
     cdef const void *block
+    if "blas" in kernel.name:
+        import_module("graphpool._kernels._blas")   # fills the slots
     if n > GP_MAX_ARGS:
         raise InvalidArgumentError(explain("too many kernel arguments", accepted=f"at most {GP_MAX_ARGS}", got=n))
     try:

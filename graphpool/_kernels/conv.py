@@ -18,9 +18,9 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
-from ._dispatch import isas
+from ._dispatch import blas_slot, isas
 from .call import KernelCall, pack
-from .matmul import BLAS_INT_MAX, PANEL_NBYTES, aligned, blas_address, needs_pack
+from .matmul import BLAS_INT_MAX, PANEL_NBYTES, aligned, needs_pack
 from .window import (
     ROW_PLAN_LAYOUT,
     WINDOW_LAYOUT,
@@ -348,7 +348,7 @@ def _plan(problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: 
         "tile_in_scratch": in_scratch, "has_epilogue": bool(epilogue),
         "patch_offset": offsets[1], "weights_offset": offsets[2], "panel_offset": offsets[3],
         "exact_depth": p.parts, "sums_offset": offsets[4],
-        "blas": blas_address("f32") if impl == "blas_im2col" else 0,
+        "blas": blas_slot("f32") if impl == "blas_im2col" else 0,
     }, offsets[5]  # fmt: skip
 
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
-from ._dispatch import isas
+from ._dispatch import blas_slot, isas
 from .call import KernelCall, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BLAS_INT_MAX", "PANEL_NBYTES", "aligned", "blas_address", "choose_matmul", "matmul", "needs_pack"]
+__all__ = ["BLAS_INT_MAX", "PANEL_NBYTES", "aligned", "choose_matmul", "matmul", "needs_pack"]
 
 _MAX_BATCH = 10
 
@@ -268,17 +268,10 @@ def _build(
         "pack_a": pack_a, "pack_b": pack_b, "tile_in_scratch": tile_in_scratch, "has_epilogue": bool(epilogue),
         "pack_a_offset": pack_a_offset, "pack_b_offset": pack_b_offset,
         "exact_depth": depth, "sums_offset": sums_offset,
-        "blas": blas_address(dtype) if on_blas else 0,
+        "blas": blas_slot(dtype) if on_blas else 0,
     }  # fmt: skip
     ntasks = int(np.prod(sizes, dtype=np.int64)) * -(-p.m // rows) * -(-p.n // cols)
     return pack(
         f"{dtype}_matmul_{impl}", _LAYOUT, values,
         ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
     )  # fmt: skip
-
-
-def blas_address(dtype: str) -> int:
-    """Address of the BLAS product of a type; imports SciPy at the first call."""
-    from ._blas import addresses
-
-    return addresses()["sgemm" if dtype == "f32" else "dgemm"]

@@ -9,7 +9,7 @@
     _flight.py       single flight: one produces, the others wait
     policies.py      who leaves a full constant cache; cost_policy.py: the one that weighs cost
     traces.py        a simulator of policies; comparison.py: several at several capacities, plotted
-    identity.py      names of contents
+    identity.py      names of contents; _quick.pyx: a digest at the speed of memory, for those inside a process
     packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file
     _check.py  _callbacks.py  _fork.py  _stats.py    what all caches share
 
@@ -21,7 +21,7 @@ from ._handle import ConstantBuffer, ConstantHandle
 from ._stats import CacheStats
 from .comparison import Comparison, compare_policies, distinct_nbytes, plot_savings
 from .constants import ConstantTensorCache
-from .identity import Fingerprint, FingerprintMemo, fingerprint
+from .identity import Fingerprint, FingerprintMemo, QuickFingerprint, fingerprint, quick_fingerprint
 from .lru import LruCache
 from .packed_store import PackedKey, PackedStore
 from .policies import Item, Policy, policy_names
@@ -59,6 +59,7 @@ __all__ = [
     "PackedKey",
     "PackedStore",
     "Policy",
+    "QuickFingerprint",
     "Replay",
     "Reservation",
     "clairvoyant",
@@ -75,6 +76,7 @@ __all__ = [
     "plot_savings",
     "policy_names",
     "primitive_cache",
+    "quick_fingerprint",
     "read_trace",
     "replay",
     "set_compiled_partition_cache_capacity",

@@ -23,9 +23,10 @@ import threading
 from weakref import WeakKeyDictionary
 
 from graphpool import config
-from graphpool.cache import Fingerprint, Outcome, PackedKey, constant_tensor_cache, packed_store
+from graphpool.cache import (
+    Outcome, PackedKey, QuickFingerprint, constant_tensor_cache, fingerprint, packed_store, quick_fingerprint
+)
 from graphpool.cache._fork import reset_in_child
-from graphpool.cache.identity import fingerprint
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
 from .constant_part import content_of, drop_pages, fingerprints, identity_of
@@ -286,9 +287,11 @@ cdef class Constants:
     def _produce(self, part, tuple tensors, tuple identities):
         """The part's buffer: mapped from the store of packed weights, if there is one, else made."""
         store = packed_store()
-        if store is None or len(identities) != 1 or not isinstance(identities[0], Fingerprint):
+        if store is None or len(identities) != 1 or not isinstance(identities[0], QuickFingerprint):
             return self._make(part, tensors)
-        key = PackedKey(identities[0], part.layout, part.isa)
+        source = tensors[part.sources[0]]
+        name = fingerprint(content_of(source), dtype=source.lt.dtype)   # files need a name that holds everywhere
+        key = PackedKey(name, part.layout, part.isa)
         buffer = store.get(key)
         if buffer is None:
             buffer = self._make(part, tensors)
@@ -320,7 +323,7 @@ cdef class Constants:
         for position in sorted({position for part in self.parts for position in part.sources}):
             tensor = tensors[position]
             content, dtype = content_of(tensor), tensor.lt.dtype
-            if fingerprints.get(tensor.version, content, dtype=dtype) != fingerprint(content, dtype=dtype):
+            if fingerprints.get(tensor.version, content, dtype=dtype) != quick_fingerprint(content, dtype=dtype):
                 raise StateError(
                     explain(f"constant tensor {tensor.lt.id} was changed without notice",
                             hint="call tensor.invalidate() after writing to the memory of a constant"),

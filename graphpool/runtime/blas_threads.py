@@ -21,9 +21,10 @@ _saved: list[tuple[Any, int]] = []
 
 @cache
 def _libraries() -> list[Any]:
-    """threadpoolctl's controllers of the BLAS that SciPy loaded; found once, because a search takes milliseconds."""
-    import scipy.linalg.cython_blas  # noqa: F401 - loads the library that is looked for
+    """threadpoolctl's controllers of SciPy's BLAS, loaded and found once: that takes a tenth of a second."""
     from threadpoolctl import ThreadpoolController
+
+    from graphpool._kernels import _blas  # noqa: F401 - loads the library that is looked for, and that kernels call
 
     found = ThreadpoolController().select(user_api="blas").lib_controllers
     of_scipy = [library for library in found if "scipy.libs" in library.filepath or "scipy/.dylibs" in library.filepath]

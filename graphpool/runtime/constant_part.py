@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._version import __version__
-from graphpool.cache import FingerprintMemo
+from graphpool.cache import FingerprintMemo, quick_fingerprint
 from graphpool.cache.identity import digest_of
 from graphpool.errors import InvalidArgumentError, explain
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from graphpool.cache import QuickFingerprint
+
     from ._program import Program
     from ._tensor import Tensor
 
 __all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "held_nbytes", "identity_of"]
 
-fingerprints = FingerprintMemo()
+fingerprints = FingerprintMemo(take=quick_fingerprint)
 """Names of contents by tensor version, of the whole process."""
 
 
@@ -101,13 +103,14 @@ def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
 
     Notes
     -----
-    Cost: the first fingerprint of a tensor version reads the whole content, see `graphpool.cache.fingerprint`.
+    Cost: the first fingerprint of a tensor version reads the whole content, at the speed of memory.
     """
     if key is not None:
         return "key", key, position
     if tensor.has_explicit_id:
         return "id", tensor.id, tensor.invalidations
-    return fingerprints.get(tensor.version, content_of(tensor), dtype=tensor.lt.dtype)
+    name: QuickFingerprint = fingerprints.get(tensor.version, content_of(tensor), dtype=tensor.lt.dtype)
+    return name
 
 
 def drop_pages(array: Any) -> None:

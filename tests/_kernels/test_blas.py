@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -25,6 +28,20 @@ def test_gemm_refuses_shapes_that_do_not_fit_and_writes_nothing():
     with pytest.raises(InvalidShapeError, match=r"\(2, 3\) @ \(4, 2\)"):
         _blas.gemm(np.ones((2, 3), np.float32), np.ones((4, 2), np.float32), out)
     assert not out.any()
+
+
+def test_programs_load_blas_when_they_first_call_it():
+    code = """
+import sys
+import numpy as np
+from graphpool._kernels.matmul import matmul
+a, b, out = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32), np.empty((2, 4), np.float32)
+product = matmul((), 2, 4, 3, (3, 1), (4, 1), (4,), impl="blas")
+assert "scipy" not in sys.modules
+product(a, b, out)
+assert (out == 3).all() and "scipy.linalg.cython_blas" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_addresses_are_distinct_and_constant():

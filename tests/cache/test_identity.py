@@ -1,4 +1,7 @@
 import hashlib
+import itertools
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -7,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from graphpool.cache import FingerprintMemo, fingerprint
+from graphpool.cache import FingerprintMemo, fingerprint, quick_fingerprint
+from graphpool.cache._quick import quick_digest
 from graphpool.errors import InvalidArgumentError
 
 
@@ -23,36 +27,69 @@ def test_it_is_the_digest_of_the_elements_in_row_major_order(array):
     assert fingerprint(array.copy()) == name
 
 
-def test_content_type_and_shape_tell_apart():
+@pytest.mark.parametrize("take", [fingerprint, quick_fingerprint])
+def test_content_type_and_shape_tell_apart(take):
     base = np.zeros((2, 6), np.float32)
     changed = base.copy()
     changed[1, 5] = 1
     others = [changed, base.view(np.int32), base.reshape(3, 4), base.ravel(), base[:1]]
-    assert len({fingerprint(array) for array in [base, *others]}) == 6
-    assert fingerprint(np.array([0.0])) != fingerprint(np.array([-0.0]))
+    assert len({take(array) for array in [base, *others]}) == 6
+    assert take(np.array([0.0])) != take(np.array([-0.0]))
+    assert take(base) == take(base.copy(order="F"))
 
 
-def test_types_that_numpy_does_not_know():
+@pytest.mark.parametrize("take", [fingerprint, quick_fingerprint])
+def test_types_that_numpy_does_not_know(take):
     packed = np.zeros(4, np.uint8)
-    assert fingerprint(packed, dtype="s4") != fingerprint(packed)
-    assert fingerprint(np.zeros(4, ml_dtypes.bfloat16)).dtype == "bf16"
+    assert take(packed, dtype="s4") != take(packed)
+    assert take(np.zeros(4, ml_dtypes.bfloat16)).dtype == "bf16"
 
 
+@pytest.mark.parametrize("take", [fingerprint, quick_fingerprint])
 @pytest.mark.parametrize("bad", [None, [1, 2], np.array([object()]), np.array(["text"])])
-def test_what_is_no_array_of_numbers_is_refused(bad):
+def test_what_is_no_array_of_numbers_is_refused(bad, take):
     with pytest.raises(InvalidArgumentError):
-        fingerprint(bad)
+        take(bad)
 
 
-def test_the_memo_reads_each_version_once():
-    memo, weight = FingerprintMemo(), np.ones(4, np.float32)
+@given(st.binary(max_size=5000))
+def test_vector_instructions_change_nothing(data):
+    assert quick_digest(data) == quick_digest(data, is_scalar=True)
+    assert len(quick_digest(data)) == 16
+
+
+def test_every_bit_and_every_place_counts():
+    content = bytearray(4101)  # two blocks and a part of one
+    names = {quick_digest(content)}
+    for place in range(len(content)):
+        content[place] = 1 << place % 8
+        names.add(quick_digest(content))
+        content[place] = 0
+    assert len(names) == 1 + len(content)
+
+
+def test_blocks_cannot_change_places():
+    blocks = [bytes([number]) * 2048 for number in range(4)]
+    orders = [b"".join(blocks[k] for k in order) for order in itertools.permutations(range(4))]
+    assert len({quick_digest(order) for order in orders}) == 24
+
+
+def test_a_process_has_quick_names_of_its_own():
+    code = "import numpy as np; from graphpool.cache import quick_fingerprint as q; print(q(np.ones(9)).digest.hex())"
+    other = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    assert other != quick_fingerprint(np.ones(9)).digest.hex()
+
+
+@pytest.mark.parametrize("take", [fingerprint, quick_fingerprint])
+def test_the_memo_reads_each_version_once(take):
+    memo, weight = FingerprintMemo(take=take), np.ones(4, np.float32)
     first = memo.get((1, 1), weight)
     weight[:] = 2
     assert memo.get((1, 1), weight) == first
-    assert memo.get((1, 2), weight) == fingerprint(weight) != first
+    assert memo.get((1, 2), weight) == take(weight) != first
     assert memo.forget((1, 1))
     assert not memo.forget((1, 1))
-    assert memo.get((1, 1), weight) == fingerprint(weight)
+    assert memo.get((1, 1), weight) == take(weight)
     memo.clear()
     assert not memo.forget((1, 1))
 

@@ -18,6 +18,17 @@ def test_large_blocks_lie_on_huge_page_borders():
     resource.deallocate(address, 2**21 + 1)
 
 
+def test_no_block_takes_more_than_its_pages():
+    resource, nbytes = HostResource(), 2**21 + 2**18
+    before = resident_nbytes()
+    blocks = [resource.allocate(nbytes) for _ in range(16)]
+    for address in blocks:
+        write_bytes(address, nbytes, 1)
+    assert resident_nbytes() - before < 16 * nbytes + 2**21
+    for address in blocks:
+        resource.deallocate(address, nbytes)
+
+
 def test_memory_goes_back_to_the_system_at_once():
     resource = HostResource()
     address = resource.allocate(64 * 2**20)

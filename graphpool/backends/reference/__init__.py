@@ -3,6 +3,7 @@
     registry.py        @reference("MatMul") registers; evaluate(kind, inputs, attrs, outputs) widens, calls, rounds
     rounding.py        float64, int64 or uint64 <-> element types, one rounding
     axes.py window.py  shared: channel axes and broadcasting; sliding windows and auto_pad
+    special.py         functions of SciPy
     <group>.py         eltwise binary matmul convolution pooling interpolation normalization softmax reduction
                        movement quantization dropout: the operations, forward and backward side by side
                        elementary logic parts indexing scan: the extension kinds

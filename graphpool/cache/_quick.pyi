@@ -1,0 +1,3 @@
+from typing import Any
+
+def quick_digest(data: Any, *, is_scalar: bool = False) -> bytes: ...
