@@ -7,7 +7,6 @@
     <group>.py         eltwise binary matmul convolution pooling interpolation normalization softmax reduction
                        movement quantization dropout: the operations, forward and backward side by side
                        elementary logic parts indexing scan: the extension kinds
-    special.py         error function and sigmoid, which SciPy brings when they are called
     backend.py         hands whole partitions to evaluate, one operation after another
 
 A group's functions are private; their contract stands at `registry.reference`. KINDS names all kinds that compute
