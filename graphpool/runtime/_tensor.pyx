@@ -1,7 +1,7 @@
 """A logical tensor bound to data."""
 
 from libc.stdint cimport int64_t, uintptr_t
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 
 import itertools
 import threading
@@ -116,27 +116,29 @@ cdef class Tensor:
             tensor.data = <char *>address if tensor.nbytes else &_nothing
         return tensor
 
-    def rebind(self, data):
-        """Put other data of the same description in place of the user's; None leaves the tensor without data.
-
-        Raises
-        ------
-        StateError
-            The tensor allocated its memory itself.
-        InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
-            As for the constructor; the tensor keeps its old data.
+    def rebind(self, array):
+        """Put an array of the same description, dense where that is, in place of the data; None takes it away.
 
         Notes
         -----
-        Threads: no execution may be using the tensor. The content counts as new (`invalidate`). Cost: 2 microseconds.
+        For the runtime: the array is not checked, and the tensor must own no memory. Threads: no execution may be
+        using the tensor. The content counts as new (`invalidate`). Cost: 0.2 microseconds.
         """
-        if self.resource is not None:
-            raise StateError(explain(f"tensor {self.lt_id} owns its memory", hint="make a tensor with data=array"))
-        if data is None:
+        cdef Py_buffer view
+        if array is None:
             self.data, self.owner = NULL, None
+            return
+        if self.lt.dtype.bits == 4:
+            self._bind(array)   # a packed copy
+        elif self.nbytes == 0:
+            self.data = &_nothing
+            self.owner = array
         else:
-            self._bind(data)
-            self.invalidate()
+            PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
+            self.data, self.is_readonly = <char *>view.buf, view.readonly
+            PyBuffer_Release(&view)
+            self.owner = array
+        self.invalidate()
 
     cdef int _allocate(self) except -1:
         self.nbytes = self.lt.nbytes

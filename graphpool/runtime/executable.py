@@ -132,7 +132,8 @@ class Executable:
         }
         held = {id(value): held_nbytes(value) for value in form.constants.values()}
         self.constants_nbytes = sum(held.values())
-        self._targets = set(form.outputs.values()) & {i for step in self._steps for i in step.outputs}
+        made = {i for step in self._steps for i in step.outputs}
+        self._targets = {i: _describe(self._tensors[i]) for i in form.outputs.values() if i in made}
         programs = [step.compiled.program for step in self._steps if step.compiled is not None]
         self._uses_blas = any(program is not None and program.uses_blas for program in programs)
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
@@ -369,19 +370,16 @@ class Executable:
                 recorder.note(step.label, start, clock_ns())
 
     def _bind(self, frame: _Frame, inputs: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        places = {self._form.outputs[name]: array for name, array in given.items()}
+        values, places = frame.values, {self._form.outputs[name]: array for name, array in given.items()}
         for name, tensor_id in self._form.inputs.items():
-            frame.values[tensor_id] = inputs[name]
-            if tensor_id in frame.inputs:
-                frame.inputs[tensor_id].rebind(inputs[name])
-        for tensor_id in self._targets:
-            lt = self._tensors[tensor_id]
-            if tensor_id in places:
-                frame.values[tensor_id] = places[tensor_id]
-            else:
-                frame.values[tensor_id] = np.empty(lt.shape, lt.dtype.numpy) if _is_plain(lt) else None
-            if tensor_id in frame.outputs:
-                frame.outputs[tensor_id].rebind(frame.values[tensor_id])
+            values[tensor_id] = inputs[name]
+        for tensor_id, described in self._targets.items():
+            array = places.get(tensor_id)
+            values[tensor_id] = np.empty(*described) if array is None and described is not None else array
+        for tensor_id, tensor in frame.inputs.items():
+            tensor.rebind(values[tensor_id])
+        for tensor_id, tensor in frame.outputs.items():
+            tensor.rebind(values[tensor_id])
 
     def _unbind(self, frame: _Frame) -> None:
         """Forget the arrays of a run, which belong to the caller."""
@@ -393,7 +391,7 @@ class Executable:
     def _collect(self, frame: _Frame, given: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs; what is not this run's own fresh array, or where it was asked for, is copied."""
         results: dict[str, Any] = {}
-        fresh = self._targets - {self._form.outputs[name] for name in given}
+        fresh = self._targets.keys() - {self._form.outputs[name] for name in given}
         for name, tensor_id in self._form.outputs.items():
             value = frame.values[tensor_id]
             if name in given:
@@ -471,6 +469,11 @@ def _settled_tensors(graph: Graph) -> dict[int, LogicalTensor]:
 def _is_plain(tensor: LogicalTensor | None) -> bool:
     """Whether the tensor lies in memory; others are Python objects that host functions pass on."""
     return tensor is not None and tensor.dtype is not DataType.UNDEF and tensor.is_shape_known
+
+
+def _describe(tensor: LogicalTensor) -> tuple[Any, Any] | None:
+    """Shape and NumPy type of a tensor that lies in memory."""
+    return (tensor.shape, tensor.dtype.numpy) if _is_plain(tensor) else None
 
 
 def _call_host(step: _Step, values: dict[int, Any], is_plain: Sequence[bool]) -> None:

@@ -132,6 +132,7 @@ class Model:
         self.options = parse_options(schedule, streams)
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
+        self._input_names = [port.name for port in inputs]
         self.engine = engine
         self.name = name
         self._specialise = specialise
@@ -194,20 +195,19 @@ class Model:
 
     def _check_outputs(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Raise unless the names are those of outputs, and no two arrays may share memory."""
-        names = [port.name for port in self.outputs]
-        taken = [(f"input {name!r}", array) for name, array in inputs.items() if isinstance(array, np.ndarray)]
+        names = {port.name for port in self.outputs}
+        taken = [("input", name, array) for name, array in inputs.items() if isinstance(array, np.ndarray)]
         for name, array in outputs.items():
             if name not in names:
-                raise InvalidArgumentError(explain(f"unknown output {name!r}", accepted=names), output=name)
-            for other, memory in taken:
+                raise InvalidArgumentError(explain(f"unknown output {name!r}", accepted=sorted(names)), output=name)
+            for side, other, memory in taken:
                 if isinstance(array, np.ndarray) and np.may_share_memory(array, memory):
-                    raise InvalidArgumentError(
-                        explain(f"output {name!r} shares memory with {other}", hint="pass separate arrays"), output=name
-                    )
-            taken.append((f"output {name!r}", array))
+                    what = f"output {name!r} shares memory with {side} {other!r}"
+                    raise InvalidArgumentError(explain(what, hint="pass separate arrays"), output=name)
+            taken.append(("output", name, array))
 
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
-        names = [port.name for port in self.inputs]
+        names = self._input_names
         if not hasattr(inputs, "keys"):
             raise InvalidArgumentError(
                 explain("inputs", accepted=f"a mapping with the keys {names}", got=type(inputs).__name__)
