@@ -81,8 +81,8 @@ cdef class HostResource:
     """Memory of the machine: the bottom of every stack of resources.
 
     From 2 MiB on, a request gets a mapping of its own, aligned to 2 MiB, of huge pages as far as it fills them and of
-    small ones behind; smaller requests come from the C heap. No page is touched, so the first thread that writes decides
-    the NUMA node. Each allocation is recorded in the tracemalloc domain `TRACE_DOMAIN`.
+    small ones behind; smaller requests come from the C heap. No page is touched, so the first thread that writes
+    decides the NUMA node. Each allocation is recorded in the tracemalloc domain `TRACE_DOMAIN`.
 
     Attributes
     ----------
