@@ -17,6 +17,7 @@
     tail.py        post-ops that packed kernels do on registers
     images.py      images as kernels over windows see them
     layouts.py     opaque layouts
+    joins.py       which results are written straight into the tensor that a Concat joins them to
     channels.py    which regions of images lie channels last
     streams.py     steps as a graph to schedule: edges and costs
     link.py        steps to Programs: of the partition, and of what is made of its constants once

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
 from ..._kernels.conv_packed import is_staged, pack_conv_weights, packed_conv_layout, packed_convolution
+from ..._kernels.window import merged_stride
 from ..._kernels.winograd import (
     is_winograd_faster,
     pack_winograd_weights,
@@ -206,18 +207,19 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
     op = group.anchor
     assert op is not None
     axes, order = axes_of(op, len(place.shape)), lowering.order_of(group.result)
-    dst_strides = pick(strides_in(place.shape, order), axes)
+    own_strides = _pixel_strides(place, order) if place.dtype is DataType.F32 else None
+    dst_strides = pick(own_strides or strides_in(place.shape, order), axes)
     tail = _find_tail(lowering, group, filters, place, axes[1])
     if tail is None:
         is_early = _is_plain_bias(filters.bias)
         late = None if is_early else filters.bias
         epilogue = make_epilogue(lowering, group, late, axes[1], skipped=filters.folded, place=place)
         tail, operands, name = Tail(filters.bias if is_early else None), epilogue.operands, epilogue.name
-        options: dict[str, Any] = {"epilogue": epilogue.block, "dst_needs_scratch": not epilogue.is_dense_f32}
+        options: dict[str, Any] = {"epilogue": epilogue.block, "dst_needs_scratch": own_strides is None}
     else:
         operands, options = [], {}
         name = region_name(group.ops) if group.ops else None
-    residual = None if tail.residual is None else dst_strides
+    residual = None if tail.residual is None else pick(_pixel_strides(tail.residual, order) or (), axes)
     options |= {"bias": tail.bias is not None, "residual_strides": residual, "clamp": tail.clamp}
     source = _find_source(lowering, op, filters.shape, axes)
     call = _make_call(op, filters.shape, source, axes, dst_strides, options)
@@ -226,11 +228,26 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
 
 def _find_tail(lowering: Lowering, group: Group, filters: Filters, place: Value, axis: int) -> Tail | None:
     """The post-ops that the form has not taken in, if they are a tail of the kernel."""
-    if not place.lies_in(lowering.order_of(group.result)) or not _is_plain_bias(filters.bias):
+    order = lowering.order_of(group.result)
+    if _pixel_strides(place, order) is None or not _is_plain_bias(filters.bias):
         return None
     assert group.anchor is not None
     last = group.ops[filters.folded - 1] if filters.folded else group.anchor
-    return find_tail(lowering, group.ops[filters.folded :], last.outputs[0].id, place, filters.bias, axis)
+    ops, first = group.ops[filters.folded :], last.outputs[0].id
+
+    def is_residual(value: Value) -> bool:
+        return _pixel_strides(value, order) is not None
+
+    return find_tail(lowering, ops, first, place, filters.bias, axis, is_residual=is_residual)
+
+
+def _pixel_strides(image: Value, order: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides of an image whose channels lie side by side, and whose pixels one stride walks; None for others."""
+    strides = image.row_strides(order)
+    pixels = order[1:-1]
+    if strides is None or merged_stride([(image.shape[axis], strides[axis]) for axis in pixels]) is None:
+        return None
+    return strides
 
 
 def _is_plain_bias(bias: Value | None) -> bool:

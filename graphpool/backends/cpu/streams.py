@@ -80,7 +80,8 @@ def step_edges(steps: Sequence[Step], ninputs: int, noutputs: int) -> list[tuple
 
     A buffer is written by the steps of one group of ops: by the first that touches it, and perhaps by others, which
     are taken to come one after another; those of which no run takes both do not wait for one another. Whoever else
-    touches it reads, and comes after each of them.
+    touches it reads, and comes after each of them. Parts of a buffer are written apart from each other; who touches the
+    whole reads it.
     """
     first_output = FIRST_EXTERNAL + ninputs
     writers: dict[Buffer, list[int]] = {}
@@ -92,7 +93,10 @@ def step_edges(steps: Sequence[Step], ninputs: int, noutputs: int) -> list[tuple
             before = [k for k in writers.get(buffer, ()) if not _are_alternatives(steps[k], step)]
             edges.update(dict.fromkeys((writer, number) for writer in before))
             if not before or steps[before[0]].op_id == step.op_id:
-                writers.setdefault(buffer, []).append(number)
+                part: Buffer | None = buffer
+                while part is not None:
+                    writers.setdefault(part, []).append(number)
+                    part = part.within
     return list(edges)
 
 
