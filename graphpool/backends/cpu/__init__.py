@@ -14,6 +14,7 @@
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them
     filters.py     constant weights of convolutions, likewise
+    transposed.py  constant weights of transposed convolutions, phase by phase
     tail.py        post-ops that packed kernels do on registers
     images.py      images as kernels over windows see them
     layouts.py     opaque layouts

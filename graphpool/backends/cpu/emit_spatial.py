@@ -12,6 +12,7 @@ from .epilogue import make_epilogue
 from .filters import emit_convolution, find_filters
 from .images import find_image, pick
 from .integers import exact_depth, operands
+from .transposed import emit_phases, find_phases
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -21,15 +22,28 @@ __all__ = ["RULES"]
 
 
 def lower_convolution(lowering: Lowering, group: Group) -> None:
-    """A convolution, or a transposed one, with bias and post-ops behind it."""
+    """A convolution, with bias and post-ops behind it."""
     filters = find_filters(lowering, group)
     if filters is None:
         place = emit_plain(lowering, group)
     else:
-        with lowering.when_kept(filters.form, False):
+        with lowering.when_kept(filters.form.panels, False):
             place = emit_plain(lowering, group)
-        with lowering.when_kept(filters.form, True):
+        with lowering.when_kept(filters.form.panels, True):
             emit_convolution(lowering, group, filters, place)
+    lowering.finish(group.result, place)
+
+
+def lower_transposed(lowering: Lowering, group: Group) -> None:
+    """A transposed convolution, with bias and post-ops behind it."""
+    phases = find_phases(lowering, group)
+    if phases is None:
+        place = emit_plain(lowering, group)
+    else:
+        with lowering.when_kept(phases.form.panels, False):
+            place = emit_plain(lowering, group)
+        with lowering.when_kept(phases.form.panels, True):
+            emit_phases(lowering, group, phases, place)
     lowering.finish(group.result, place)
 
 
@@ -112,7 +126,8 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
 
 
 RULES = {
-    **dict.fromkeys(["Convolution", "ConvTranspose"], lower_convolution),
+    "Convolution": lower_convolution,
+    "ConvTranspose": lower_transposed,
     **dict.fromkeys(["AvgPool", "MaxPool"], lower_pool),
     "Interpolate": lower_interpolate,
 }
