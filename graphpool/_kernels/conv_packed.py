@@ -22,13 +22,13 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from ._dispatch import isas
 from .call import KernelCall, pack
 from .matmul import aligned
-from .packed import LANES, TILE_PANELS, TILE_ROWS, PackedLayout, l2_nbytes, row_block, streams, tail_fields
-from .window import WINDOW_LAYOUT, Window, convolution_window, merged_stride
+from .packed import LANES, MOST_ROWS, TILE_PANELS, TILE_ROWS, PackedLayout, l2_nbytes, row_block, streams, tail_fields
+from .window import WINDOW_LAYOUT, Window, convolution_window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["is_staged", "pack_conv_weights", "packed_conv_layout", "packed_convolution"]
+__all__ = ["has_lines", "is_staged", "pack_conv_weights", "packed_conv_layout", "packed_convolution"]
 
 _KIND = 2
 """The kind of opaque layout: weights of a convolution."""
@@ -55,8 +55,9 @@ _PACK_LAYOUT = np.dtype(
 _LAYOUT = np.dtype(
     [
         ("window", WINDOW_LAYOUT),
-        *[(name, "i8") for name in ("groups", "ic", "oc", "runs", "run_pixels", "words", "taps", "taps_wide")],
-        *[(name, "i8") for name in ("w_group", "w_tap", "dst_pixel", "dst_run", "residual_pixel", "residual_run")],
+        *[(name, "i8") for name in ("groups", "ic", "oc", "runs", "run_pixels", "line_pixels", "words", "taps")],
+        *[(name, "i8") for name in ("taps_wide", "w_group", "w_tap", "dst_pixel", "dst_line", "dst_run")],
+        *[(name, "i8") for name in ("residual_pixel", "residual_line", "residual_run")],
         *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "pixel_block", "col_block", "tap_block")],
         *[(name, "i8") for name in ("stage", "tile_in_scratch", "has_epilogue")],
         *[(name, "i8") for name in ("partial_offset", "table_offset", "room_offset")],
@@ -185,46 +186,74 @@ def pack_conv_weights(
 
 @dataclass(frozen=True)
 class _Runs:
-    """Results as runs of pixels with one stride: all images in one, or each its own."""
+    """Results as runs of lines of pixels: of each, how many elements it steps over on a side. Unit: elements.
+
+    Attributes
+    ----------
+    count, pixels, line : int
+        Runs, pixels of a run, pixels of a line.
+    dst, residual : tuple of int
+        From one run, line and pixel to the next.
+    """
 
     count: int
     pixels: int
-    dst: tuple[int, int]
-    residual: tuple[int, int]
+    line: int
+    dst: tuple[int, ...]
+    residual: tuple[int, ...]
 
     @classmethod
     def find(cls, batch: int, window: Window, residual: Sequence[int] | None, ndim: int, *, stage: bool) -> _Runs:
-        """Runs of the results, and (stride of a run, of a pixel) of dst and of the residual.
+        """The fewest runs, of the longest lines.
 
         A staged source belongs to one image, and to one row where rows are wide.
         """
-        sides = [_pixels("dst_strides", window, window.dst_strides)]
+        sides = [_image_strides("dst_strides", window.dst_strides)]
         if residual is not None:
             if len(residual) != ndim + 2:
                 raise InvalidShapeError(
                     explain("residual_strides", accepted=f"{ndim + 2} strides", got=tuple(residual))
                 )
-            filled = (*residual[:2], *(0,) * (3 - ndim), *residual[2:])
-            sides.append(_pixels("residual_strides", window, filled))
-        dst, other = sides[0], sides[-1]
-        follows = all(merged_stride([(batch, n), (window.pixels, pixel)]) is not None for n, pixel in sides)
-        if stage and window.dst[2] > _STAGED_PIXELS and (follows or batch <= 1):
-            rows = batch * window.dst[0] * window.dst[1]
-            return cls(rows, window.dst[2], *((window.dst[2] * pixel, pixel) for _, pixel in (dst, other)))
-        if batch <= 1 or (follows and not stage):
-            # a single pixel an image leaves the stride between pixels to the images
-            pixel = [n if window.pixels == 1 and batch > 1 else step for n, step in (dst, other)]
-            return cls(1, batch * window.pixels, (0, pixel[0]), (0, pixel[1]))
-        return cls(batch, window.pixels, dst, other)
+            sides.append(_image_strides("residual_strides", (*residual[:2], *(0,) * (3 - ndim), *residual[2:])))
+        axes = list(zip((batch, *window.dst), zip(*sides, strict=True), strict=True))
+        whole = 0 if not stage else 3 if window.dst[2] > _STAGED_PIXELS else 1
+        outer, inner = _merge(axes[:whole]), _merge(axes[whole:])
+        if not whole and len(inner) > 2:
+            outer, inner = inner[:1], inner[1:]
+        if len(outer) > 1 or len(inner) > 2:
+            accepted = "contiguous channels, and pixels in runs of lines that one stride walks each"
+            raise UnsupportedError(explain("dst_strides", accepted=accepted, got=window.dst_strides))
+        none = 1, (0,) * len(sides)
+        (lines, line_steps), (line, steps) = inner if len(inner) > 1 else (none, inner[0] if inner else none)
+        count, run_steps = outer[0] if outer else none
+        found = list(zip(run_steps, line_steps, steps, strict=True))
+        return cls(count, lines * line, line, found[0], found[-1])
 
 
-def _pixels(name: str, window: Window, strides: Sequence[int]) -> tuple[int, int]:
-    """Strides of images and of pixels of a side whose channels are contiguous."""
-    pixel = merged_stride(list(zip(window.dst, strides[2:], strict=True)))
-    if pixel is None or strides[1] != 1:
-        accepted = "contiguous channels, and pixels that one stride walks"
-        raise UnsupportedError(explain(name, accepted=accepted, got=tuple(strides)))
-    return strides[0], pixel
+def _merge(axes: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
+    """The fewest axes of (extent, strides on every side) that walk the same elements in the same order."""
+    merged: list[tuple[int, tuple[int, ...]]] = []
+    for extent, strides in reversed(axes):
+        if extent == 1:
+            continue
+        if merged and all(a == merged[0][0] * b for a, b in zip(strides, merged[0][1], strict=True)):
+            merged[0] = extent * merged[0][0], merged[0][1]
+        else:
+            merged.insert(0, (extent, strides))
+    return merged
+
+
+def _image_strides(name: str, strides: Sequence[int]) -> tuple[int, ...]:
+    """Strides of images and of their spatial axes on a side whose channels are contiguous."""
+    if strides[1] != 1:
+        raise UnsupportedError(explain(name, accepted="contiguous channels", got=tuple(strides)))
+    return strides[0], *strides[2:]
+
+
+def has_lines(batch: int, spatial: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether `packed_convolution` can write results by these strides, (n, c, spatial...)."""
+    axes = list(zip((batch, *spatial), ((stride,) for stride in (strides[0], *strides[2:])), strict=True))
+    return strides[1] == 1 and len(_merge(axes)) < 4
 
 
 def packed_convolution(
@@ -259,8 +288,8 @@ def packed_convolution(
     batch, in_channels, out_channels, src_spatial, kernel, strides, pads_begin, pads_end, dilations, groups
         As in `graphpool._kernels.conv.convolution`.
     src_strides, dst_strides : sequence of int
-        (n, c, spatial...). Channels of dst are contiguous and its pixels have one stride; so are channels of src,
-        unless `is_staged`. Unit: elements.
+        (n, c, spatial...). Channels of dst are contiguous, and `has_lines` holds of it; channels of src are contiguous
+        too, unless `is_staged`. Unit: elements.
     bias : bool, default=False
         There is a bias of shape (out_channels,), f32.
     residual_strides : sequence of int, optional
@@ -307,6 +336,8 @@ def packed_convolution(
     if not stage and (window.src_strides[1] != 1 and in_channels // groups > 1):
         raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=tuple(src_strides)))
     runs = _Runs.find(batch, window, residual_strides, len(src_spatial), stage=stage)
+    if epilogue and runs.line < runs.pixels:
+        tail["tile_in_scratch"] = True  # an epilogue reads rows of one stride
     values = tail | {"groups": groups, "ic": in_channels // groups, "oc": out_channels // groups, "stage": stage}
     return _build(window, layout, runs, values, epilogue, isa)
 
@@ -325,10 +356,11 @@ def _build(
     table_offset = partial_offset + (pixels * TILE_PANELS * layout.panel * 4 if tap_block < taps else 0)
     room_offset = table_offset + aligned(taps * pixels * 8)
     fields = values | {
-        "window": window.record(), "runs": runs.count, "run_pixels": runs.pixels, "words": layout.words, "taps": taps,
+        "window": window.record(), "runs": runs.count, "run_pixels": runs.pixels,
+        "line_pixels": runs.line, "words": layout.words, "taps": taps,
         "taps_wide": taps_wide, "w_group": taps * layout.pitch, "w_tap": layout.pitch,
-        "dst_run": runs.dst[0], "dst_pixel": runs.dst[1],
-        "residual_run": runs.residual[0], "residual_pixel": runs.residual[1],
+        "dst_run": runs.dst[0], "dst_line": runs.dst[1], "dst_pixel": runs.dst[2],
+        "residual_run": runs.residual[0], "residual_line": runs.residual[1], "residual_pixel": runs.residual[2],
         "pixel_block": pixels, "col_block": cols, "tap_block": tap_block,
         "partial_offset": partial_offset, "table_offset": table_offset, "room_offset": room_offset,
     }  # fmt: skip
@@ -340,9 +372,9 @@ def _build(
 
 
 def _pixel_block(window: Window, runs: _Runs, *, stage: bool) -> int:
-    """Pixels of a task: even parts of a run in whole tiles; with a staged source whole rows, or a part of one."""
+    """Pixels of a task: even parts of a run in whole tiles, or whole lines; with a staged source rows, or a part."""
     if not stage:
-        return row_block(runs.pixels)
+        return max(MOST_ROWS // max(runs.line, 1), 1) * runs.line if runs.line < runs.pixels else row_block(runs.pixels)
     width = max(window.dst[2], 1)
     if width > _STAGED_PIXELS:
         return -(-width // -(-width // _STAGED_PIXELS))

@@ -48,7 +48,7 @@ _MAX_S8_K = 2**15
 _KIND = 1
 """The kind of opaque layout: weights of a matrix product."""
 
-_MOST_ROWS = 96
+MOST_ROWS = 96
 """Rows of a task: enough to hide that a panel comes from L3, few enough to share a product among many threads."""
 
 _LEAST_WORK = 2**18
@@ -444,7 +444,7 @@ def _build(
 
 def row_block(m: int) -> int:
     """Rows of a task: even parts, in whole tiles where there are several."""
-    parts = max(-(-m // _MOST_ROWS), 1)
+    parts = max(-(-m // MOST_ROWS), 1)
     if parts == 1:
         return max(m, 1)
     return -(-m // (parts * TILE_ROWS)) * TILE_ROWS

@@ -19,10 +19,11 @@
 typedef struct {
     gp_window window;                      /* its dst strides are not used */
     int64_t groups, ic, oc;                /* channels of one group */
-    int64_t runs, run_pixels;              /* results lie in runs of pixels that follow each other at dst_pixel */
+    int64_t runs, run_pixels;              /* results lie in runs of pixels */
+    int64_t line_pixels;                   /* pixels of a run that follow each other at dst_pixel; lines at dst_line */
     int64_t words, taps, taps_wide;        /* of the products of a pixel: length, how many, how many along width */
     int64_t w_group, w_tap;                /* bytes */
-    int64_t dst_pixel, dst_run, residual_pixel, residual_run;
+    int64_t dst_pixel, dst_line, dst_run, residual_pixel, residual_line, residual_run;
     int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
     int64_t pixel_block, col_block, tap_block; /* tap_block: taps at a time */
     int64_t stage, tile_in_scratch, has_epilogue;
@@ -36,6 +37,7 @@ typedef void (*gp_taps_fn)(int64_t taps, int64_t words, const char *const *row, 
 /* The pixels of a task, numbered over all images, and the table of their rows: rows[tap * count + pixel]. */
 typedef struct {
     int64_t first, count;
+    int64_t line_left; /* pixels to the end of the first one's line */
     const char **rows;
     char *room; /* zeros, or the staged source */
 } pixel_block;
@@ -152,10 +154,12 @@ static void fill_table(const gp_conv_packed *p, const float *src, const pixel_bl
 
 /* ---- blocks ---- */
 
-/* One group of panels for the pixels of a task: the taps in parts whose weights stay in L2. */
+/* One group of panels for the pixels of a task: the taps in parts whose weights stay in L2. Tiles end where lines do. */
 static void group(const gp_conv_packed *p, const pixel_block *block, int column, const float *b, gp_packed_sink sink)
 {
     const int64_t panel_step = p->words * GP_PANEL, tap_step = p->w_tap / 4;
+    const int64_t dst_jump = p->tile_in_scratch ? 0 : p->dst_line - p->line_pixels * p->dst_pixel;
+    const int64_t residual_jump = p->residual_line - p->line_pixels * p->residual_pixel;
     int64_t tap = 0;
     do {
         const int64_t taps = gp_min(p->taps - tap, p->tap_block);
@@ -163,14 +167,20 @@ static void group(const gp_conv_packed *p, const pixel_block *block, int column,
         gp_packed_sink down = sink;
         down.is_first = tap == 0;
         down.is_last = tap + taps >= p->taps;
-        int64_t rows = block->count;
-        for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
-            const int64_t height = (rows + left - 1) / left;
-            tiles[height - 1][column](taps, p->words, row, block->count, p->stage ? NULL : block->room,
-                                      b + tap * tap_step, tap_step, panel_step, &down);
-            rows -= height;
-            row += height;
-            gp_sink_down(&down, height);
+        int64_t rows = gp_min(block->line_left, block->count);
+        for (int64_t next = rows;; rows = gp_min(p->line_pixels, block->count - next), next += rows) {
+            for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
+                const int64_t height = (rows + left - 1) / left;
+                tiles[height - 1][column](taps, p->words, row, block->count, p->stage ? NULL : block->room,
+                                          b + tap * tap_step, tap_step, panel_step, &down);
+                rows -= height;
+                row += height;
+                gp_sink_down(&down, height);
+            }
+            if (next == block->count)
+                break;
+            down.c += dst_jump;
+            down.residual += down.residual ? residual_jump : 0;
         }
         tap += taps;
     } while (tap < p->taps);
@@ -180,9 +190,9 @@ static void group(const gp_conv_packed *p, const pixel_block *block, int column,
 static void columns(const gp_conv_packed *p, const pixel_block *block, int64_t j, int64_t cols, const float *b,
                     gp_packed_sink sink)
 {
-    const int64_t ntiles = (block->count + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
+    const int64_t line = gp_min(block->count, p->line_pixels), ntiles = (line + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
     for (int64_t left = cols; left > 0;) {
-        const int panels = gp_streams((block->count + ntiles - 1) / ntiles, left);
+        const int panels = gp_streams((line + ntiles - 1) / ntiles, left);
         const int64_t step = gp_min(panels * GP_PANEL, left);
         sink.cols = step;
         group(p, block, gp_panel_width(j, p->oc) == GP_VL ? 0 : panels == 4 ? 3 : panels, b + j * p->words, sink);
@@ -198,20 +208,23 @@ static void task(const gp_conv_packed *p, void *const *args, int64_t g, int64_t 
 {
     const int64_t first = run * p->run_pixels + i, count = gp_min(p->run_pixels - i, p->pixel_block);
     const int64_t cols = gp_min(p->oc - j, p->col_block), c = g * p->oc + j, channels = p->groups * p->oc;
+    const int64_t y = i / p->line_pixels, x = i % p->line_pixels;
     if (j == 0 || first != block->first) {
         block->first = first;
         block->count = count;
+        block->line_left = p->line_pixels - x;
         fill_table(p, (const float *)args[0] + g * p->ic * p->window.src_c, block);
     }
     gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_pixel};
     sink.c = p->tile_in_scratch ? (float *)scratch
-                                : (float *)args[p->dst_arg] + run * p->dst_run + i * p->dst_pixel + c;
+                                : (float *)args[p->dst_arg] + run * p->dst_run + y * p->dst_line + x * p->dst_pixel + c;
     sink.ldc = p->tile_in_scratch ? cols : p->dst_pixel;
     sink.partial = (float *)(scratch + p->partial_offset);
     if (p->bias_arg)
         sink.bias = (const float *)args[p->bias_arg] + c;
     if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + run * p->residual_run + i * p->residual_pixel + c;
+        sink.residual = (const float *)args[p->residual_arg] + run * p->residual_run + y * p->residual_line +
+                        x * p->residual_pixel + c;
     columns(p, block, j, cols, (const float *)((const char *)args[1] + g * p->w_group), sink);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, sink.c, sink.ldc, count, cols,
@@ -223,7 +236,7 @@ static void GP_KERNEL(f32_conv_packed)(const void *params, void *const *args, in
     const gp_conv_packed *p = params;
     const int64_t blocks = (p->run_pixels + p->pixel_block - 1) / p->pixel_block;
     const int64_t col_blocks = (p->oc + p->col_block - 1) / p->col_block;
-    pixel_block block = {-1, 0, (const char **)((char *)scratch + p->table_offset), (char *)scratch + p->room_offset};
+    pixel_block block = {-1, 0, 0, (const char **)((char *)scratch + p->table_offset), (char *)scratch + p->room_offset};
     if (!p->stage)
         memset(block.room, 0, (size_t)p->ic * sizeof(float));
     for (int64_t t = begin; t < end; t++) {

@@ -14,9 +14,11 @@
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them
     filters.py     constant weights of convolutions, likewise
+    transposed.py  constant weights of transposed convolutions, phase by phase
     tail.py        post-ops that packed kernels do on registers
     images.py      images as kernels over windows see them
     layouts.py     opaque layouts
+    joins.py       which results are written straight into the tensor that a Concat joins them to
     channels.py    which regions of images lie channels last
     streams.py     steps as a graph to schedule: edges and costs
     link.py        steps to Programs: of the partition, and of what is made of its constants once

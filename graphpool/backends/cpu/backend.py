@@ -16,6 +16,7 @@ from ...typing import LayoutType
 from .channels import choose_channels_last
 from .emit import lower_group
 from .groups import make_groups
+from .joins import settle_joins
 from .key import structural_key
 from .layouts import choose_layout, choose_panels, panels_of, strides_of
 from .link import link, link_constants
@@ -208,6 +209,7 @@ def lower(
     groups = make_groups(ops, shapes, results)
     channels_last = choose_channels_last(groups, shapes, results)
     lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer)
+    settle_joins(lowering, ops, groups)
     for group in groups:
         lowering.op_id = group.first.id
         lower_group(lowering, group)

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..._kernels.index import gather, scatter
 from ...typing import DataType
-from .emit_parts import cut
 from .region import Region
 from .support import register_of_type
 
@@ -104,7 +103,7 @@ def lower_one_hot(lowering: Lowering, group: Group) -> None:
     is_hot = lowering.temporary(place.shape, DataType.BOOLEAN)
     _compare_positions(lowering, indices.unsqueezed(axis), is_hot, axis, depth)
     region = Region(lowering, place.shape, register=register_of_type(place.dtype))
-    off, on = (region.load(cut(values, 0, k, 1)) for k in (0, 1))
+    off, on = (region.load(values.cut(0, k, 1)) for k in (0, 1))
     region.write(place, region.builder.ternary("select", region.load(is_hot), on, off))
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(OneHot)")
     lowering.finish(op.outputs[0].id, place)
@@ -137,7 +136,7 @@ def lower_rotary(lowering: Lowering, group: Group) -> None:
     half, size = cos.shape[-1], x.shape[-1]
     step = 2 if op.attrs["interleaved"] else 1
     second = 1 if op.attrs["interleaved"] else half
-    (a, b), (first, last) = ((cut(value, 3, 0, half, step), cut(value, 3, second, half, step)) for value in (x, y))
+    (a, b), (first, last) = ((value.cut(3, 0, half, step), value.cut(3, second, half, step)) for value in (x, y))
     region = Region(lowering, a.shape)
     cosine, sine = (region.load(_between_heads(cache, x.shape[1])) for cache in (cos, sin))
     left, right = region.load(a), region.load(b)
@@ -146,7 +145,7 @@ def lower_rotary(lowering: Lowering, group: Group) -> None:
         region.write(target, region.binary(name, *(region.binary("mul", *part) for part in parts)))
     lowering.emit(region.builder.build(), [first, *region.operands], "eltwise(RotaryEmbedding)")
     if size > 2 * half:
-        lowering.move(cut(x, 3, 2 * half, size - 2 * half), cut(y, 3, 2 * half, size - 2 * half))
+        lowering.move(x.cut(3, 2 * half, size - 2 * half), y.cut(3, 2 * half, size - 2 * half))
     lowering.finish(op.outputs[0].id, place)
 
 

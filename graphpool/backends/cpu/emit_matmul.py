@@ -26,7 +26,8 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    epilogue = make_epilogue(lowering, group, bias)
+    is_whole = min(len(lowering.shapes[tensor.id]) for tensor in op.inputs[:2]) > 1
+    epilogue = make_epilogue(lowering, group, bias, gaps=is_whole)
     if group.dequantized:
         emit_plain(lowering, group, epilogue)
         lowering.finish(group.result, epilogue.place)
@@ -70,6 +71,8 @@ def emit_plain(lowering: Lowering, group: Group, epilogue: Epilogue) -> None:
     assert group.anchor is not None
     a, b = operands(lowering, group)
     product = find_product(group.anchor, a, b)
+    shape = (*product.batch, product.m, product.n)
+    own = epilogue.strides_in(shape)
     call = matmul(
         product.batch,
         product.m,
@@ -77,10 +80,10 @@ def emit_plain(lowering: Lowering, group: Group, epilogue: Epilogue) -> None:
         product.k,
         product.a_strides,
         product.b_strides,
-        dense_strides([*product.batch, product.m, product.n])[:-1],
+        (own or dense_strides(shape))[:-1],
         exact_depth=exact_depth(group),
         epilogue=epilogue.block,
-        dst_needs_scratch=not epilogue.is_dense_f32,
+        dst_needs_scratch=own is None,
     )
     lowering.emit(call, [a, b, epilogue.place, *epilogue.operands], epilogue.name)
 

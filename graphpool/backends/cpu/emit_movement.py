@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..._kernels.move import concat, gen_index
 from ..._kernels.random import dropout
 from ...typing import DataType
+from .joins import join_parts
 from .weights import move_panels
 
 if TYPE_CHECKING:
@@ -47,15 +48,19 @@ def lower_reorder(lowering: Lowering, group: Group) -> None:
 
 
 def lower_concat(lowering: Lowering, group: Group) -> None:
-    """One kernel joins all inputs."""
+    """Nothing for inputs that were written into the joined tensor; one kernel for all, or a move for each, else."""
     op = group.ops[0]
     result = op.outputs[0].id
     dtype, order = lowering.dtypes[result], lowering.order_of(result)
-    sources = [lowering.dense(lowering.value(tensor.id), dtype, order) for tensor in op.inputs]
-    place = lowering.target(result, order=order)
-    axis = order.index(op.attrs["axis"] % len(order))
-    call = concat([source.transposed(order).shape for source in sources], axis, dtype.bits // 8)
-    lowering.emit(call, [*sources, place])
+    sources = [lowering.value(tensor.id) for tensor in op.inputs]
+    place = lowering.target(result, order=order, gaps=True)
+    is_apart = all(source.buffer.whole is not place.buffer.whole for source in sources)
+    if is_apart and all(value.dtype is dtype and value.lies_in(order) for value in (*sources, place)):
+        axis = order.index(op.attrs["axis"] % len(order))
+        call = concat([source.transposed(order).shape for source in sources], axis, dtype.bits // 8)
+        lowering.emit(call, [*sources, place])
+    else:
+        join_parts(lowering, op, place)
     lowering.finish(result, place)
 
 

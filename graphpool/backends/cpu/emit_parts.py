@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -17,15 +16,7 @@ if TYPE_CHECKING:
     from .groups import Group
     from .lowering import Lowering, Value
 
-__all__ = ["RULES", "cut"]
-
-
-def cut(value: Value, axis: int, start: int, count: int, step: int = 1) -> Value:
-    """Every `step`-th of the elements from `start` on along an axis, `count` of them, in place."""
-    shape, strides = list(value.shape), list(value.strides)
-    offset = value.offset + start * strides[axis]
-    shape[axis], strides[axis] = count, strides[axis] * step
-    return replace(value, shape=tuple(shape), strides=tuple(strides), offset=offset)
+__all__ = ["RULES"]
 
 
 def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
@@ -47,7 +38,7 @@ def lower_slice(lowering: Lowering, group: Group) -> None:
     axes, steps = op.attrs["axes"] or range(len(starts)), op.attrs["steps"] or [1] * len(starts)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         indices = range(*slice(start, end, step).indices(view.shape[axis]))
-        view = cut(view, axis, indices.start if indices else 0, len(indices), step)
+        view = view.cut(axis, indices.start if indices else 0, len(indices), step)
     _finish_view(lowering, op.outputs[0].id, view)
 
 
@@ -57,7 +48,7 @@ def lower_split(lowering: Lowering, group: Group) -> None:
     source, at = lowering.value(op.inputs[0].id), 0
     for tensor in op.outputs:
         count = lowering.shapes[tensor.id][op.attrs["axis"]]
-        _finish_view(lowering, tensor.id, cut(source, op.attrs["axis"], at, count))
+        _finish_view(lowering, tensor.id, source.cut(op.attrs["axis"], at, count))
         at += count
 
 
@@ -111,8 +102,8 @@ def lower_pad(lowering: Lowering, group: Group) -> None:
     before, after = op.attrs["pads_begin"], op.attrs["pads_end"]
     inside = place
     for axis, (a, b) in enumerate(zip(before, after, strict=True)):
-        source = cut(source, axis, max(-a, 0), max(source.shape[axis] + min(a, 0) + min(b, 0), 0))
-        inside = cut(inside, axis, max(a, 0), source.shape[axis])
+        source = source.cut(axis, max(-a, 0), max(source.shape[axis] + min(a, 0) + min(b, 0), 0))
+        inside = inside.cut(axis, max(a, 0), source.shape[axis])
     if op.attrs["mode"] == "constant":
         fill(lowering, place, op.attrs["value"])
         lowering.move(source, inside)
@@ -136,11 +127,11 @@ def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: in
     Mirrored once or repeated, what is written repeats itself with a period, so that each further copy doubles it.
     """
     dim, total = inside.shape[axis], before + inside.shape[axis] + after
-    whole = cut(inside, axis, -before, total)
+    whole = inside.cut(axis, -before, total)
     period = dim if mode == "wrap" else max(2 * (dim - 1), 1)
 
     def put(at: int, source: int, count: int, step: int) -> None:
-        lowering.move(cut(whole, axis, source, count, step), cut(whole, axis, at, count))
+        lowering.move(whole.cut(axis, source, count, step), whole.cut(axis, at, count))
 
     low, high = before, before + dim
     if mode == "edge":

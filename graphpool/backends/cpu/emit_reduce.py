@@ -10,7 +10,6 @@ import numpy as np
 from ..._kernels.index import top_k
 from ..._kernels.reduce import reduce, running
 from ...typing import DataType
-from .emit_parts import cut
 from .epilogue import make_epilogue
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def _total(lowering: Lowering, kind: str, lines: Value) -> Value:
     """The last of the running sums or products of each line."""
     place = lowering.temporary(lines.shape, lines.dtype)
     lowering.emit(running(lines.shape, 1, dtype=lines.dtype.value, is_product=kind == "ReduceProd"), [lines, place])
-    return cut(place, 1, lines.shape[1] - 1, 1)
+    return place.cut(1, lines.shape[1] - 1, 1)
 
 
 def _best(lowering: Lowering, kind: str, lines: Value) -> Value:

@@ -12,6 +12,7 @@ from .epilogue import make_epilogue
 from .filters import emit_convolution, find_filters
 from .images import find_image, pick
 from .integers import exact_depth, operands
+from .transposed import emit_phases, find_phases
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -21,15 +22,28 @@ __all__ = ["RULES"]
 
 
 def lower_convolution(lowering: Lowering, group: Group) -> None:
-    """A convolution, or a transposed one, with bias and post-ops behind it."""
+    """A convolution, with bias and post-ops behind it."""
     filters = find_filters(lowering, group)
     if filters is None:
         place = emit_plain(lowering, group)
     else:
-        with lowering.when_kept(filters.form, False):
+        with lowering.when_kept(filters.form.panels, False):
             place = emit_plain(lowering, group)
-        with lowering.when_kept(filters.form, True):
+        with lowering.when_kept(filters.form.panels, True):
             emit_convolution(lowering, group, filters, place)
+    lowering.finish(group.result, place)
+
+
+def lower_transposed(lowering: Lowering, group: Group) -> None:
+    """A transposed convolution, with bias and post-ops behind it."""
+    phases = find_phases(lowering, group)
+    if phases is None:
+        place = emit_plain(lowering, group)
+    else:
+        with lowering.when_kept(phases.form.panels, False):
+            place = emit_plain(lowering, group)
+        with lowering.when_kept(phases.form.panels, True):
+            emit_phases(lowering, group, phases, place)
     lowering.finish(group.result, place)
 
 
@@ -38,7 +52,6 @@ def emit_plain(lowering: Lowering, group: Group) -> Value:
     op = group.anchor
     assert op is not None
     source, weights = operands(lowering, group)
-    image = find_image(lowering, group, source)
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     transposed = op.kind == "ConvTranspose"
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
@@ -46,9 +59,10 @@ def emit_plain(lowering: Lowering, group: Group) -> Value:
     groups = op.attrs["groups"]
     split = inner if transposed else outer
     group_stride = weights.shape[split] // groups * weights.strides[split]
-    begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=transposed)
     result_axis = channel_axis(len(source.shape), op.attrs["data_format"])
-    epilogue = make_epilogue(lowering, group, bias, result_axis)
+    epilogue = make_epilogue(lowering, group, bias, result_axis, gaps=True)
+    image = find_image(lowering, group, source, epilogue)
+    begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=transposed)
     own: dict[str, Any] = {"output_padding": per_axis(op.attrs, "output_padding", len(kernel), 0)} if transposed else {}
     call = (convolution_transpose if transposed else convolution)(
         image["batch"],
@@ -65,8 +79,8 @@ def emit_plain(lowering: Lowering, group: Group) -> Value:
         dilations=op.attrs["dilations"],
         groups=groups,
         exact_depth=exact_depth(group),
-        epilogue=epilogue.block,
-        dst_needs_scratch=not epilogue.is_dense_f32,
+        epilogue=image["epilogue"],
+        dst_needs_scratch=image["dst_needs_scratch"],
         **own,
     )
     lowering.emit(call, [source, weights, epilogue.place, *epilogue.operands], epilogue.name)
@@ -78,10 +92,10 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     source = lowering.typed(lowering.value(op.inputs[0].id))
-    image = find_image(lowering, group, source)
+    epilogue = make_epilogue(lowering, group, gaps=True)
+    image = find_image(lowering, group, source, epilogue)
     kernel = tuple(op.attrs["kernel"])
     begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel)
-    epilogue = make_epilogue(lowering, group)
     call = pooling(
         "max" if op.kind == "MaxPool" else "avg",
         **image,
@@ -91,8 +105,6 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
         pads_end=end,
         dilations=per_axis(op.attrs, "dilations", len(kernel)),
         exclude_pad=op.attrs.get("exclude_pad", True),
-        epilogue=epilogue.block,
-        dst_needs_scratch=not epilogue.is_dense_f32,
     )
     lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
     lowering.finish(group.result, epilogue.place)
@@ -103,21 +115,19 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     source = lowering.typed(lowering.value(op.inputs[0].id))
-    image = find_image(lowering, group, source)
-    epilogue = make_epilogue(lowering, group)
+    epilogue = make_epilogue(lowering, group, gaps=True)
     call = resample(
         op.attrs["mode"],
-        **image,
+        **find_image(lowering, group, source, epilogue),
         coordinate_transformation_mode=op.attrs["coordinate_transformation_mode"],
-        epilogue=epilogue.block,
-        dst_needs_scratch=not epilogue.is_dense_f32,
     )
     lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
     lowering.finish(group.result, epilogue.place)
 
 
 RULES = {
-    **dict.fromkeys(["Convolution", "ConvTranspose"], lower_convolution),
+    "Convolution": lower_convolution,
+    "ConvTranspose": lower_transposed,
     **dict.fromkeys(["AvgPool", "MaxPool"], lower_pool),
     "Interpolate": lower_interpolate,
 }

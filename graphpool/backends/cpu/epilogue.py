@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...typing import DataType
+from ...typing import DataType, dense_strides
 from .integers import scaled
 from .region import Region, region_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .groups import Group
     from .lowering import Lowering, Value
 
@@ -41,6 +43,17 @@ class Epilogue:
     order: tuple[int, ...]
 
     @property
+    def row_strides(self) -> tuple[int, ...] | None:
+        """Strides by which kernels that leave gaps between rows may use the place as accumulators; None: not at all."""
+        return self.place.row_strides(self.order) if self.place.dtype is DataType.F32 else None
+
+    def strides_in(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """`row_strides` for a kernel that sees the result in this shape, with axes of one element more."""
+        if self.place.shape == tuple(shape):
+            return self.row_strides
+        return dense_strides(shape) if self.is_dense_f32 else None
+
+    @property
     def is_dense_f32(self) -> bool:
         """Whether the kernel may use the place itself as accumulators."""
         return self.place.dtype is DataType.F32 and self.place.lies_in(self.order)
@@ -54,6 +67,7 @@ def make_epilogue(
     *,
     skipped: int = 0,
     place: Value | None = None,
+    gaps: bool = False,
 ) -> Epilogue:
     """The epilogue of a group with an anchor.
 
@@ -68,6 +82,8 @@ def make_epilogue(
         Ops behind the anchor that its kernel has computed already.
     place : Value, optional
         Where the result goes: by default where `Lowering.target` says.
+    gaps : bool, default=False
+        Whether the kernel can leave gaps between rows of its result.
     """
     assert group.anchor is not None
     ops = group.ops[skipped:]
@@ -83,7 +99,8 @@ def make_epilogue(
     for op in ops:
         region.apply(op)
     if is_plain:
-        return Epilogue(b"", lowering.target(group.result, dtype=DataType.F32, order=order), [], None, order)
+        place = lowering.target(group.result, dtype=DataType.F32, order=order, gaps=gaps)
+        return Epilogue(b"", place, [], None, order)
     place = region.store(group.result, place)
     name = region_name(ops) if ops else None
     return Epilogue(region.builder.epilogue(), place, region.operands, name, order)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
 from ..._kernels.conv_packed import is_staged, pack_conv_weights, packed_conv_layout, packed_convolution
+from ..._kernels.window import merged_stride
 from ..._kernels.winograd import (
     is_winograd_faster,
     pack_winograd_weights,
@@ -29,14 +30,14 @@ from .region import Region, region_name
 from .tail import Tail, find_tail
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..._kernels.call import KernelCall
     from ...graph.op import Op
     from .groups import Group
     from .lowering import Lowering
 
-__all__ = ["Filters", "emit_convolution", "find_filters"]
+__all__ = ["Filters", "Form", "emit_convolution", "find_filters", "find_form", "is_plain_bias"]
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
@@ -79,24 +80,30 @@ class _Shape:
 
 
 @dataclass(frozen=True)
-class Filters:
-    """The weights of a convolution as its kernel wants them.
+class Form:
+    """Constant weights as kernels want them, with a BatchNorm behind them folded in.
 
     Attributes
     ----------
-    form : Value
+    panels : Value
         What the cache keeps.
-    shape : _Shape
     bias : Value or None
         What is added first: part of the form where a BatchNorm was folded, else the convolution's own.
     folded : int
         Ops behind the convolution that the form has taken in.
     """
 
-    form: Value
-    shape: _Shape
+    panels: Value
     bias: Value | None
     folded: int
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The weights of a convolution as its kernel wants them."""
+
+    form: Form
+    shape: _Shape
 
 
 def find_filters(lowering: Lowering, group: Group) -> Filters | None:
@@ -106,36 +113,66 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     """
     op = group.anchor
     assert op is not None
-    if op.kind != "Convolution" or group.dequantized:
+    if group.dequantized:
         return None
     weights = lowering.value(op.inputs[1].id)
     result = lowering.shapes[group.result]
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
-    if not is_last or weights.dtype not in _FLOATS:
-        return None
-    if not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
         return None
     shape = _Shape.of(op, weights.shape, result, lowering.prefer)
+
+    def fill(source: Value, panels: Value) -> None:
+        lowering.emit(_pack(shape, op, source), [source, panels])
+
+    form = find_form(lowering, group, (shape.outer, shape.oc), _weights_nbytes(shape, op), fill)
+    return None if form is None else Filters(form, shape)
+
+
+def find_form(
+    lowering: Lowering,
+    group: Group,
+    channels: tuple[int | None, int],
+    weights_nbytes: int,
+    pack: Callable[[Value, Value], None],
+) -> Form | None:
+    """A form of the constant weights of a group's anchor; None where they are no floats.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    group : Group
+    channels : (int or None, int)
+        Axis of the weights that holds the output channels, and how many there are; None: nothing can be folded.
+    weights_nbytes : int
+        Of the weights in the form, a multiple of 4. Unit: bytes.
+    pack : callable
+        Takes the weights in f32 and the form, and emits the steps that fill it.
+    """
+    op = group.anchor
+    assert op is not None
+    weights = lowering.value(op.inputs[1].id)
+    if weights.dtype not in _FLOATS:
+        return None
+    outer, count = channels
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    norm = _find_norm(lowering, group, own)
-    bias_offset = _weights_nbytes(shape, op)
+    norm = None if outer is None else _find_norm(lowering, group, own)
     folded = [] if norm is None else [lowering.value(tensor.id) for tensor in norm.inputs[1:]]
     sources = [weights, *folded, *([own] if own is not None and folded else [])]
-    nbytes = bias_offset + (4 * shape.oc if folded else 0)
 
-    def fill(form: Value) -> None:
+    def fill(panels: Value) -> None:
         source = lowering.typed(weights)
-        if norm is not None:
+        if norm is not None and outer is not None:
             gamma, beta, mean, variance = folded
             scale, shift = fold_batch_norm(
                 Region(lowering, gamma.shape), gamma, beta, mean, variance, norm.attrs["epsilon"]
             )
-            source = _scaled(lowering, source, scale, shape.outer)
-            _store_bias(lowering, _bias_of(form, bias_offset, shape.oc), own, scale, shift)
-        lowering.emit(_pack(shape, op, source), [source, form])
+            source = _scaled(lowering, source, scale, outer)
+            _store_bias(lowering, _bias_of(panels, weights_nbytes, count), own, scale, shift)
+        pack(source, panels)
 
-    form = lowering.constant_form(sources, nbytes, fill)
-    return Filters(form, shape, _bias_of(form, bias_offset, shape.oc) if folded else own, len(folded) and 1)
+    panels = lowering.constant_form(sources, weights_nbytes + (4 * count if folded else 0), fill)
+    return Form(panels, _bias_of(panels, weights_nbytes, count) if folded else own, len(folded) and 1)
 
 
 def _find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
@@ -206,34 +243,50 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
     op = group.anchor
     assert op is not None
     axes, order = axes_of(op, len(place.shape)), lowering.order_of(group.result)
-    dst_strides = pick(strides_in(place.shape, order), axes)
+    own_strides = _pixel_strides(place, order) if place.dtype is DataType.F32 else None
+    dst_strides = pick(own_strides or strides_in(place.shape, order), axes)
     tail = _find_tail(lowering, group, filters, place, axes[1])
     if tail is None:
-        is_early = _is_plain_bias(filters.bias)
-        late = None if is_early else filters.bias
-        epilogue = make_epilogue(lowering, group, late, axes[1], skipped=filters.folded, place=place)
-        tail, operands, name = Tail(filters.bias if is_early else None), epilogue.operands, epilogue.name
-        options: dict[str, Any] = {"epilogue": epilogue.block, "dst_needs_scratch": not epilogue.is_dense_f32}
+        is_early = is_plain_bias(filters.form.bias)
+        late = None if is_early else filters.form.bias
+        epilogue = make_epilogue(lowering, group, late, axes[1], skipped=filters.form.folded, place=place)
+        tail, operands, name = Tail(filters.form.bias if is_early else None), epilogue.operands, epilogue.name
+        options: dict[str, Any] = {"epilogue": epilogue.block, "dst_needs_scratch": own_strides is None}
     else:
         operands, options = [], {}
         name = region_name(group.ops) if group.ops else None
-    residual = None if tail.residual is None else dst_strides
+    residual = None if tail.residual is None else pick(_pixel_strides(tail.residual, order) or (), axes)
     options |= {"bias": tail.bias is not None, "residual_strides": residual, "clamp": tail.clamp}
     source = _find_source(lowering, op, filters.shape, axes)
     call = _make_call(op, filters.shape, source, axes, dst_strides, options)
-    lowering.emit(call, [source, filters.form, *tail.operands, place, *operands], name)
+    lowering.emit(call, [source, filters.form.panels, *tail.operands, place, *operands], name)
 
 
 def _find_tail(lowering: Lowering, group: Group, filters: Filters, place: Value, axis: int) -> Tail | None:
     """The post-ops that the form has not taken in, if they are a tail of the kernel."""
-    if not place.lies_in(lowering.order_of(group.result)) or not _is_plain_bias(filters.bias):
+    order = lowering.order_of(group.result)
+    if _pixel_strides(place, order) is None or not is_plain_bias(filters.form.bias):
         return None
     assert group.anchor is not None
-    last = group.ops[filters.folded - 1] if filters.folded else group.anchor
-    return find_tail(lowering, group.ops[filters.folded :], last.outputs[0].id, place, filters.bias, axis)
+    last = group.ops[filters.form.folded - 1] if filters.form.folded else group.anchor
+    ops, first = group.ops[filters.form.folded :], last.outputs[0].id
+
+    def is_residual(value: Value) -> bool:
+        return _pixel_strides(value, order) is not None
+
+    return find_tail(lowering, ops, first, place, filters.form.bias, axis, is_residual=is_residual)
 
 
-def _is_plain_bias(bias: Value | None) -> bool:
+def _pixel_strides(image: Value, order: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides of an image whose channels lie side by side, and whose pixels one stride walks; None for others."""
+    strides = image.row_strides(order)
+    pixels = order[1:-1]
+    if strides is None or merged_stride([(image.shape[axis], strides[axis]) for axis in pixels]) is None:
+        return None
+    return strides
+
+
+def is_plain_bias(bias: Value | None) -> bool:
     """Whether kernels can read the bias as it lies."""
     return bias is None or (bias.dtype is DataType.F32 and (bias.shape == (1,) or bias.strides == (1,)))
 

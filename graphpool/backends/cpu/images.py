@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...graph.op import Op
+    from .epilogue import Epilogue
     from .groups import Group
     from .lowering import Lowering, Value
 
@@ -23,8 +24,8 @@ def axes_of(op: Op, ndim: int) -> tuple[int, ...]:
     return (0, channel_axis(ndim, data_format), *spatial_axes(ndim, data_format))
 
 
-def find_image(lowering: Lowering, group: Group, source: Value) -> dict[str, Any]:
-    """The geometry that all kernels over windows take."""
+def find_image(lowering: Lowering, group: Group, source: Value, epilogue: Epilogue) -> dict[str, Any]:
+    """The geometry that all kernels over windows take, and whether they may sum in the place of the result."""
     op = group.anchor
     assert op is not None
     result = lowering.shapes[op.outputs[0].id]
@@ -35,7 +36,9 @@ def find_image(lowering: Lowering, group: Group, source: Value) -> dict[str, Any
         "src_spatial": pick(source.shape, axes[2:]),
         "dst_spatial": pick(result, axes[2:]),
         "src_strides": pick(source.strides, axes),
-        "dst_strides": pick(strides_in(result, lowering.order_of(group.result)), axes),
+        "dst_strides": pick(epilogue.row_strides or strides_in(result, epilogue.order), axes),
+        "epilogue": epilogue.block,
+        "dst_needs_scratch": epilogue.row_strides is None,
     }
 
 

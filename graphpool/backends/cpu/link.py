@@ -70,7 +70,7 @@ def _buffers(steps: Sequence[Step], offsets: Mapping[Buffer, int]) -> tuple[tupl
     for number, step in enumerate(steps):
         for value in step.args:
             if value.buffer.base == ARENA:
-                uses.setdefault(value.buffer, {})[number] = None
+                uses.setdefault(value.buffer.whole, {})[number] = None
         if step.scratch is not None:
             uses[step.scratch] = {number: None}
     return tuple((offsets[buffer], buffer.nbytes, tuple(numbers)) for buffer, numbers in uses.items())
@@ -115,7 +115,7 @@ def _place(
 
     def place(buffer: Buffer) -> tuple[int, int]:
         base = buffer.base if bases is None or buffer.base < FIRST_EXTERNAL else bases[buffer.base]
-        return base, offsets[buffer] if buffer.base == ARENA else buffer.offset
+        return base, offsets[buffer.whole] if buffer.base == ARENA else buffer.offset
 
     linked = []
     for step in steps:

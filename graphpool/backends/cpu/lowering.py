@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +39,19 @@ class Buffer:
         Unit: bytes.
     offset : int
         From the base pointer; that of temporaries is decided by the memory plan. Unit: bytes.
+    within : Buffer or None
+        The buffer of which this is a part that other steps write than the rest: base, size and offset are the whole's.
     """
 
     base: int
     nbytes: int
     offset: int = 0
+    within: Buffer | None = None
+
+    @property
+    def whole(self) -> Buffer:
+        """The buffer that is no part of another."""
+        return self if self.within is None else self.within.whole
 
 
 def strides_in(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
@@ -89,6 +97,32 @@ class Value:
         """Whether the elements lie without gaps, axes in this order."""
         wanted = strides_in(self.shape, order)
         return all(d <= 1 or a == b for d, a, b in zip(self.shape, self.strides, wanted, strict=True))
+
+    def row_strides(self, order: Sequence[int]) -> tuple[int, ...] | None:
+        """Strides for kernels that walk the axes in this order, the last without gaps, others perhaps with.
+
+        Axes of one element get strides that fit in. None where the elements lie otherwise.
+        """
+        strides, step = list(self.strides), 1
+        for axis in reversed(order):
+            dim, stride = self.shape[axis], self.strides[axis]
+            if dim > 1 and (stride < step or (axis == order[-1] and stride != 1)):
+                return None
+            strides[axis] = stride if dim > 1 else step
+            step = strides[axis] * max(dim, 1)
+        return tuple(strides)
+
+    def cut(self, axis: int, start: int, count: int, step: int = 1) -> Value:
+        """Every `step`-th of the elements from `start` on along an axis, `count` of them, in place."""
+        shape, strides = list(self.shape), list(self.strides)
+        offset = self.offset + start * strides[axis]
+        shape[axis], strides[axis] = count, strides[axis] * step
+        return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
+
+    def is_at(self, other: Value) -> bool:
+        """Whether both are the same elements of the same memory."""
+        own, others = ((v.dtype, v.shape, v.strides, v.offset, v.buffer.whole) for v in (self, other))
+        return own == others
 
     def reshaped(self, shape: Sequence[int]) -> Value:
         """The same elements under another dense shape; the value must be dense."""
@@ -199,6 +233,7 @@ class Lowering:
         self._constants = {n for n, t in enumerate(inputs, FIRST_EXTERNAL) if t.property is PropertyType.CONSTANT}
         self._values: dict[int, Value] = {}
         self._targets: dict[int, Value] = {}
+        self._homes: dict[int, Value] = {}
         for number, tensor in enumerate(inputs, FIRST_EXTERNAL):
             self._values[tensor.id] = _external(tensor, number)
         for number, tensor in enumerate(outputs, FIRST_EXTERNAL + len(inputs)):
@@ -263,22 +298,33 @@ class Lowering:
         *,
         dtype: DataType | None = None,
         order: Sequence[int] | None = None,
+        gaps: bool = False,
         any_strides: bool = False,
     ) -> Value:
         """Where a kernel that writes this type may put the tensor.
 
         That is the place where the tensor belongs if it suits the kernel, else a temporary; `finish` moves the result.
-        The kernel writes without gaps, axes in this order (row-major by default); with `any_strides` it can do
-        otherwise, and does where the order is row-major.
+        The kernel writes axes in this order (row-major by default), without gaps unless it can leave them between rows
+        (`gaps`); with `any_strides` it can do otherwise, and does where the order is row-major.
         """
         wanted = dtype or self.dtypes[tensor_id]
-        place = self._targets.get(tensor_id)
+        place = self._targets.get(tensor_id) or self._homes.get(tensor_id)
         row_major = tuple(range(len(self.shapes[tensor_id])))
         axes = row_major if order is None else tuple(order)
         if place is not None and place.panels is None and place.dtype is wanted:
             fits = place.lies_in(axes) or (any_strides and axes == row_major)
+            if (gaps or any_strides) and not fits:
+                fits = place.row_strides(axes) is not None
             return place if fits else self.temporary(self.shapes[tensor_id], wanted, axes)
         return self.temporary(self.shapes[tensor_id], wanted, axes)
+
+    def settle(self, tensor_id: int, home: Value) -> None:
+        """Say where a tensor that stays inside should lie, if the kernel that computes it can write there."""
+        self._homes[tensor_id] = home
+
+    def home(self, tensor_id: int) -> Value | None:
+        """Where `settle` wants the tensor."""
+        return self._homes.get(tensor_id)
 
     def place(self, tensor_id: int) -> Value | None:
         """Where an output belongs, be it in panels; None for tensors that stay inside."""
@@ -374,10 +420,15 @@ class Lowering:
         return place
 
     def arranged(self, tensor_id: int, order: Sequence[int]) -> Value:
-        """The tensor in f32, axes in this order: itself, or a copy that all who ask for it in the same run share."""
-        key = tensor_id, tuple(order), self._guard
+        """The tensor in f32, axes in this order, perhaps with gaps between rows.
+
+        Itself, or a copy that all who ask for it in the same run share.
+        """
+        key, value = (tensor_id, tuple(order), self._guard), self.value(tensor_id)
+        if value.dtype is DataType.F32 and value.row_strides(order) is not None:
+            return value
         if key not in self._arranged:
-            self._arranged[key] = self.dense(self.value(tensor_id), DataType.F32, order)
+            self._arranged[key] = self.dense(value, DataType.F32, order)
         return self._arranged[key]
 
     def typed(self, value: Value, dtype: DataType = DataType.F32) -> Value:

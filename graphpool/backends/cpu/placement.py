@@ -73,7 +73,7 @@ def _uses(steps: Sequence[Step]) -> dict[Buffer, list[int]]:
     for number, step in enumerate(steps):
         for value in step.args:
             if value.buffer.base == ARENA:
-                uses.setdefault(value.buffer, []).append(number)
+                uses.setdefault(value.buffer.whole, []).append(number)
         if step.scratch is not None:
             uses[step.scratch] = [number]
     return uses
@@ -86,16 +86,16 @@ def _share(
     homes: dict[Buffer, Buffer] = {}
     for number, step in enumerate(steps):
         place = step.args[0].buffer if step.is_elementwise else None
-        if place is not None and place.base == ARENA and uses[place][0] == number:
+        if place is not None and place.base == ARENA and place.within is None and uses[place][0] == number:
             for value in step.args[1:]:
-                source = value.buffer
+                source = value.buffer.whole
                 dies_here = source.base == ARENA and _is_last(uses[source], number, precedes)
                 if dies_here and source is not place and source.nbytes == place.nbytes and _is_aligned(step, source):
                     homes[place] = homes.get(source, source)
                     break
         for value in step.args:
             if value.buffer.base == ARENA:
-                homes.setdefault(value.buffer, value.buffer)
+                homes.setdefault(value.buffer.whole, value.buffer.whole)
         if step.scratch is not None:
             homes[step.scratch] = step.scratch
     return homes
@@ -113,8 +113,14 @@ def _is_aligned(step: Step, source: Buffer) -> bool:
         (value.dtype, value.shape, value.strides, value.offset)
         == (place.dtype, place.shape, place.strides, place.offset)
         for value in step.args[1:]
-        if value.buffer is source
+        if value.buffer.whole is source
     )
+
+
+def _writes_all(step: Step, base: int) -> bool:
+    """Whether the elementwise step writes the whole of what the base pointer points to."""
+    place = step.args[0].buffer
+    return place.base == base and place.within is None
 
 
 def find_inplace_ports(
@@ -140,7 +146,7 @@ def find_inplace_ports(
     pairs: dict[int, int] = {}
     for j, output in enumerate(outputs, FIRST_EXTERNAL + len(inputs)):
         writer = first_write.get(j)
-        if writer is None or not steps[writer].is_elementwise or steps[writer].args[0].buffer.base != j:
+        if writer is None or not steps[writer].is_elementwise or not _writes_all(steps[writer], j):
             continue
         candidates = [i for i in {v.buffer.base for v in steps[writer].args} if FIRST_EXTERNAL <= i < j]
         for i in sorted(candidates):

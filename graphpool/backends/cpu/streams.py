@@ -14,7 +14,7 @@ from ...runtime.scheduling import cost_key, make_schedule, step_costs
 from ...schedule import DependencyGraph, roofline_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ...graph.op import Op
     from ...runtime.scheduling import ScheduleOptions
@@ -65,8 +65,9 @@ def schedule_steps(
     if options.policy == "sequential" or min(options.streams, lanes) == 1 or len(lowering.steps) < 2:
         return StepPlan()
     by_id = {op.id: op for op in ops}
-    alone = [_cost(step, by_id[step.op_id], 1) for step in lowering.steps]
-    shared = [_cost(step, by_id[step.op_id], lanes) for step in lowering.steps]
+    alone, shared = (
+        [_cost(step, by_id[step.op_id], lowering.shapes, count) for step in lowering.steps] for count in (1, lanes)
+    )
     names = [f"{number} {by_id[step.op_id].kind}" for number, step in enumerate(lowering.steps)]
     graph = DependencyGraph(step_edges(lowering.steps, *nports), alone, names=names)
     speedups = tuple(one / all_ if all_ else 1.0 for one, all_ in zip(alone, shared, strict=True))
@@ -80,7 +81,8 @@ def step_edges(steps: Sequence[Step], ninputs: int, noutputs: int) -> list[tuple
 
     A buffer is written by the steps of one group of ops: by the first that touches it, and perhaps by others, which
     are taken to come one after another; those of which no run takes both do not wait for one another. Whoever else
-    touches it reads, and comes after each of them.
+    touches it reads, and comes after each of them. Parts of a buffer are written apart from each other; who touches the
+    whole reads it.
     """
     first_output = FIRST_EXTERNAL + ninputs
     writers: dict[Buffer, list[int]] = {}
@@ -92,7 +94,10 @@ def step_edges(steps: Sequence[Step], ninputs: int, noutputs: int) -> list[tuple
             before = [k for k in writers.get(buffer, ()) if not _are_alternatives(steps[k], step)]
             edges.update(dict.fromkeys((writer, number) for writer in before))
             if not before or steps[before[0]].op_id == step.op_id:
-                writers.setdefault(buffer, []).append(number)
+                part: Buffer | None = buffer
+                while part is not None:
+                    writers.setdefault(part, []).append(number)
+                    part = part.within
     return list(edges)
 
 
@@ -111,7 +116,7 @@ def step_signature(step: Step) -> str:
     return f"{step.call.kernel.name}:{step.call.kernel.isa} x{step.call.ntasks}{params} {args}"
 
 
-def _cost(step: Step, op: Op, lanes: int) -> float:
+def _cost(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]], lanes: int) -> float:
     """Seconds of a step on so many lanes; none for one that runs only where a constant form is missing."""
     if step.guard is not None and not step.guard[1]:
         return 0.0
@@ -120,19 +125,21 @@ def _cost(step: Step, op: Op, lanes: int) -> float:
         return measured
     sharing = min(lanes, max(step.call.ntasks, 1))
     nbytes = sum({value.buffer: value.dtype.nbytes(prod(value.shape)) for value in step.args}.values())
-    work = roofline_cost(_flops(step, op), nbytes, PEAK_FLOPS[step.call.kernel.isa], BANDWIDTH)
+    work = roofline_cost(_flops(step, op, shapes), nbytes, PEAK_FLOPS[step.call.kernel.isa], BANDWIDTH)
     return STEP_S + work / sharing + (SHARED_STEP_S if sharing > 1 else 0.0)
 
 
-def _flops(step: Step, op: Op) -> float:
+def _flops(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]]) -> float:
     """Multiplications and additions of products and convolutions, a flat rate for anything else."""
     kernel = step.call.kernel.name
     result = max(prod(value.shape) for value in step.args)
     if "conv" in kernel and op.kind in ("Convolution", "ConvTranspose"):
-        weights = step.args[1].shape
+        source, weights, dst = (shapes[tensor.id] for tensor in (*op.inputs[:2], op.outputs[0]))
         inner, outer, _ = conv_weight_axes(len(weights), op.attrs["weights_format"])
-        moved = prod(step.args[0].shape if op.kind == "ConvTranspose" else step.args[2].shape)
-        return 2.0 * moved * prod(weights) / weights[inner if op.kind == "ConvTranspose" else outer]
+        if op.kind == "Convolution":
+            return 2.0 * prod(dst) * prod(weights) / weights[outer]
+        phases = 1 if "im2col" in kernel else prod(op.attrs["strides"])
+        return 2.0 * prod(source) * prod(weights) / weights[inner] / phases
     if "matmul" in kernel and op.kind == "MatMul":
         a = step.args[0].shape
         depth = a[-2] if op.attrs["transpose_a"] and len(a) > 1 else a[-1]

@@ -10,7 +10,7 @@ from ...graph.shapes import channel_axis
 from ...typing import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ...graph.op import Op
     from .lowering import Lowering, Value
@@ -42,7 +42,14 @@ class Tail:
 
 
 def find_tail(
-    lowering: Lowering, ops: Sequence[Op], first: int, place: Value, bias: Value | None, axis: int
+    lowering: Lowering,
+    ops: Sequence[Op],
+    first: int,
+    place: Value,
+    bias: Value | None,
+    axis: int,
+    *,
+    is_residual: Callable[[Value], bool] | None = None,
 ) -> Tail | None:
     """The ops behind a kernel as its tail, or None where they are others, or the result is not f32.
 
@@ -59,19 +66,30 @@ def find_tail(
         Added first.
     axis : int
         Of the columns.
+    is_residual : callable, optional
+        Whether the kernel can read an f32 addend of the result's shape as it lies; by default it must lie as `place`
+        does, without gaps.
     """
     tail, value = Tail(bias), first
     if place.dtype is not DataType.F32:
         return None
     for op in ops:
-        longer = _extend(lowering, tail, op, value, place, axis)
+        longer = _extend(lowering, tail, op, value, place, axis, is_residual)
         if longer is None or op.outputs[0].dtype is not DataType.F32:
             return None
         tail, value = longer, op.outputs[0].id
     return tail
 
 
-def _extend(lowering: Lowering, tail: Tail, op: Op, value: int, place: Value, axis: int) -> Tail | None:
+def _extend(
+    lowering: Lowering,
+    tail: Tail,
+    op: Op,
+    value: int,
+    place: Value,
+    axis: int,
+    is_residual: Callable[[Value], bool] | None,
+) -> Tail | None:
     """The tail with one more op, if it is the next thing that the kernel can do."""
     if tail.clamp is not None:
         return None
@@ -83,10 +101,12 @@ def _extend(lowering: Lowering, tail: Tail, op: Op, value: int, place: Value, ax
         return None
     if not lowering.has_value(ids[1 - ids.index(value)]):
         return None  # it is computed from the product, on the tile
-    return _extend_by(tail, op, lowering.value(ids[1 - ids.index(value)]), place, axis)
+    return _extend_by(tail, op, lowering.value(ids[1 - ids.index(value)]), place, axis, is_residual)
 
 
-def _extend_by(tail: Tail, op: Op, other: Value, place: Value, axis: int) -> Tail | None:
+def _extend_by(
+    tail: Tail, op: Op, other: Value, place: Value, axis: int, is_residual: Callable[[Value], bool] | None
+) -> Tail | None:
     """The tail with another addend."""
     is_first = tail.bias is None and tail.residual is None
     if op.kind == "BiasAdd":
@@ -94,8 +114,10 @@ def _extend_by(tail: Tail, op: Op, other: Value, place: Value, axis: int) -> Tai
         return replace(tail, bias=other) if is_first and is_along and is_vector(other, 0, other.shape) else None
     if is_first and is_vector(other, axis, place.shape):
         return replace(tail, bias=other)
-    is_alike = other.dtype is DataType.F32 and other.shape == place.shape and other.lies_in(place.order)
-    return replace(tail, residual=other) if tail.residual is None and is_alike else None
+    if tail.residual is not None or other.dtype is not DataType.F32 or other.shape != place.shape:
+        return None
+    fits = other.lies_in(place.order) if is_residual is None else is_residual(other)
+    return replace(tail, residual=other) if fits else None
 
 
 def is_vector(value: Value, axis: int, shape: Sequence[int]) -> bool:

@@ -146,15 +146,17 @@ def emit_packed(
     lowering: Lowering, group: Group, product: Product, form: PackedForm, bias: Value | None, epilogue: Epilogue
 ) -> None:
     """The product of any activations with weights in panels, with the bias and the post-ops of the group."""
-    c_strides = dense_strides([*product.batch, product.m, product.n])[:-1]
-    tail = _find_tail(lowering, group, product, bias, epilogue.place)
+    shape = (*product.batch, product.m, product.n)
+    own = epilogue.strides_in(shape)
+    c_strides = (own or dense_strides(shape))[:-1]
+    tail = None if own is None else _find_tail(lowering, group, product, bias, epilogue.place)
     options: dict[str, Any] = {"dtype": form.dtype, "a_dtype": product.a.dtype.value}
     sizes = product.batch, product.m, product.n, product.k, product.a_strides, c_strides
     if tail is None:
-        call = packed_matmul(*sizes, **options, epilogue=epilogue.block, dst_needs_scratch=not epilogue.is_dense_f32)
+        call = packed_matmul(*sizes, **options, epilogue=epilogue.block, dst_needs_scratch=own is None)
         lowering.emit(call, [product.a, form.panels, epilogue.place, *epilogue.operands], epilogue.name)
         return
-    residual_strides = c_strides if tail.residual is not None else None
+    residual_strides = dense_strides(shape)[:-1] if tail.residual is not None else None
     call = packed_matmul(
         *sizes, **options, bias=tail.bias is not None, residual_strides=residual_strides, clamp=tail.clamp
     )
@@ -164,7 +166,7 @@ def emit_packed(
 def _find_tail(lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value) -> Tail | None:
     """The post-ops as a tail of the product, whose columns must be the last axis of the result."""
     shape, axis = place.shape, len(place.shape) - 1
-    if not place.is_dense or shape[-1:] != (product.n,) or (bias is not None and not is_vector(bias, axis, shape)):
+    if shape[-1:] != (product.n,) or (bias is not None and not is_vector(bias, axis, shape)):
         return None
     assert group.anchor is not None
     return find_tail(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)

@@ -29,10 +29,22 @@ def test_readers_come_after_the_writer():
     def build(g):
         x = g.op("SoftMax", g.input((8, 8)), axis=-1)
         y, z = g.op("SoftMax", x, axis=0), g.op("SoftMax", x, axis=1)
-        g.op("Concat", y, z, axis=0)
+        g.op("Concat", y, z, axis=1)
 
     lowering, _, ports = lowered(build)
     assert step_edges(lowering.steps, *ports) == [(0, 1), (0, 2), (1, 3), (2, 3)]
+
+
+def test_parts_of_a_joined_tensor_do_not_wait_for_each_other():
+    def build(g):
+        x = g.op("SoftMax", g.input((8, 8)), axis=-1)
+        y, z = g.op("SoftMax", x, axis=0), g.op("SoftMax", x, axis=1)
+        joined = g.op("Concat", y, z, axis=0)
+        g.op("SoftMax", joined, axis=0)
+        g.op("SoftMax", y, axis=0)
+
+    lowering, _, ports = lowered(build)
+    assert step_edges(lowering.steps, *ports) == [(0, 1), (1, 2), (0, 3), (1, 4), (3, 4)]
 
 
 def test_inputs_and_literals_order_nothing():
