@@ -75,10 +75,13 @@ def in_turns(functions: dict[str, Any], seconds: float, batch: int) -> dict[str,
     return {name: min(values) / 1e9 for name, values in samples.items()}
 
 
-def without_plain_kernel(compiled: Any, call: Any) -> Any:
-    """The same compiled partition with no step but the product in panels, as if the cache never declined."""
-    parts = compiled.primitive.constant_parts
-    program = Program([(call, [(2, 0), (5, 0), (4, 0)])], 0, 4)
+def without_plain_kernel(compiled: Any, call: Any, forms: int = 1) -> Any:
+    """The same compiled partition with no step but the product in panels, as if the cache never declined.
+
+    With more `forms`, executions acquire the constant that often.
+    """
+    parts = compiled.primitive.constant_parts * forms
+    program = Program([(call, [(2, 0), (5, 0), (4, 0)])], 0, 3 + forms)
     details = compiled.primitive.details
     primitive = Primitive("bench", program, compiled.implementations[:1], [0], [], details, parts)
     return CompiledPartition(
@@ -93,7 +96,10 @@ def warm_calls(engine: gp.Engine) -> dict[str, Any]:
         return partial(product.compiled.execute, product.stream, product.inputs, product.outputs, **options)
 
     mine, bare, alternating = Product(engine, TINY, panels=True), Product(engine, TINY), Product(engine, TINY)
-    bare.compiled = without_plain_kernel(bare.compiled, mine.compiled.program.calls[0])
+    several = Product(engine, TINY)
+    call_on_panels = mine.compiled.program.calls[0]
+    several.compiled = without_plain_kernel(several.compiled, call_on_panels, forms=5)
+    bare.compiled = without_plain_kernel(bare.compiled, call_on_panels)
     other = gp.Tensor(alternating.inputs[1].lt, engine, np.ones(TINY[1:], np.float32))
     turn = [alternating.inputs, (alternating.inputs[0], other)]
 
@@ -104,6 +110,7 @@ def warm_calls(engine: gp.Engine) -> dict[str, Any]:
     return {
         "no constant": call(mine),
         "warm constant, the same step": call(bare),
+        "five warm constants, the same step": call(several),
         "warm constant, with the plain kernel and its scratch beside": call(Product(engine, TINY)),
         "two weights in turns": alternate,
         "key of the execution": call(Product(engine, TINY), options=gp.ExecuteOptions(key="weights")),
@@ -235,7 +242,13 @@ def print_full(seconds: float) -> None:
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-WARM = ["no constant", "warm constant, the same step", "key of the execution", "two weights in turns"]
+WARM = [
+    "no constant",
+    "warm constant, the same step",
+    "five warm constants, the same step",
+    "key of the execution",
+    "two weights in turns",
+]
 
 
 @pytest.mark.parametrize("call", WARM)

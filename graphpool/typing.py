@@ -151,6 +151,10 @@ class MemoryResource(Protocol):
     ``allocate`` returns an address, aligned to `alignment` (a power of two), of at least `nbytes` bytes, or raises
     `OutOfMemoryError` and changes nothing. ``deallocate`` takes back exactly what ``allocate`` gave. `stream` orders
     the call on devices that need it; host resources ignore it.
+
+    A finaliser may call ``deallocate`` at any moment, also in the middle of another call of the same thread: locks must
+    be re-entrant (`threading.RLock`). Without a GIL this happens often, since what another thread has let go of is
+    collected by the thread that made it.
     """
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:

@@ -4,7 +4,7 @@
       lru.py           LruCache: primitives and compiled partitions, bounded in entries and bytes
       _recency.pyx     its order: entries by key, from the one used longest ago to the one used last
       constants.py     ConstantTensorCache: constants of one device, bounded in bytes; _entry.py: what it hands out
-    _hits.pyx        the part of it that a hit runs
+    _hits.pyx        its entries, and what a hit runs
     _handle.pyx      ConstantBuffer and ConstantHandle: the memory of a constant, and its use without a look-up
     _flight.py       single flight: one produces, the others wait
     policies.py      who leaves a full constant cache; cost_policy.py: the one that weighs cost

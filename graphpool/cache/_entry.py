@@ -1,23 +1,21 @@
-"""What a constant tensor cache hands out and keeps: outcomes, reservations, entries."""
+"""What a constant tensor cache hands out: outcomes and reservations."""
 
 from __future__ import annotations
 
-import weakref
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from ..errors import StateError, explain
-from ._flight import Flight
-from ._handle import ConstantBuffer, ConstantHandle
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
     from types import TracebackType
 
+    from ._handle import ConstantBuffer, ConstantHandle
+    from ._hits import Entry
     from .constants import ConstantTensorCache
-    from .policies import Item
 
-__all__ = ["Entry", "FullKey", "Outcome", "Reservation"]
+__all__ = ["FullKey", "Outcome", "Reservation"]
 
 FullKey = tuple["Hashable", "Hashable"]
 """Backend id and backend key."""
@@ -29,32 +27,6 @@ class Outcome(Enum):
     HIT = "hit"
     PRODUCE = "produce"
     DECLINED = "declined"
-
-
-class Entry:
-    """What the cache knows of a key; `buffer` is None while it is produced. Changed under the lock only."""
-
-    __slots__ = ("buffer", "flight", "full", "handles", "item")
-
-    def __init__(self, full: FullKey, item: Item) -> None:
-        self.full = full
-        self.item = item
-        self.flight: Flight[ConstantBuffer] = Flight(full, item.nbytes)
-        self.buffer: ConstantBuffer | None = None
-        self.handles: list[weakref.ref[ConstantHandle]] = []
-
-    def attach(self, handle: ConstantHandle, buffer: ConstantBuffer) -> None:
-        """Bind a handle, and tell it when the entry leaves."""
-        if handle.bind(buffer):
-            self.handles = [ref for ref in self.handles if ref() not in (None, handle)]
-            self.handles.append(weakref.ref(handle))
-
-    def live_handles(self) -> list[ConstantHandle]:
-        return [handle for handle in (ref() for ref in self.handles) if handle is not None]
-
-    def take_hits(self) -> int:
-        """Uses through handles since the last call."""
-        return sum(handle.take_hits() for handle in self.live_handles())
 
 
 class Reservation:

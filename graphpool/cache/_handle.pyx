@@ -25,14 +25,11 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uintptr_t
 
 from graphpool.cache._atomic cimport (
-    gpc_count_down, gpc_count_hit, gpc_exchange, gpc_fetch_add, gpc_fetch_and, gpc_fetch_or, gpc_load
+    gpc_exchange, gpc_fetch_add, gpc_fetch_and, gpc_fetch_or, gpc_load
 )
 
 from graphpool.cache._fork import reset_in_child
 from graphpool.errors import InvalidArgumentError, StateError, explain
-
-cdef int64_t EVICTED = <int64_t>1 << 32
-cdef int64_t USERS = ((<int64_t>1) << 32) - 1
 
 
 @cython.no_gc_clear
@@ -171,21 +168,10 @@ cdef class ConstantHandle:
         reset_in_child(self)
 
     cdef void *acquire(self) noexcept nogil:
-        """The address, counting a user; NULL, counting none, if the entry is not cached."""
-        if gpc_load(&self.word) & EVICTED:
-            return NULL
-        if gpc_fetch_add(&self.word, 1) & EVICTED:
-            self.release()
-            return NULL
-        gpc_count_hit(&self.hits)
-        return self.address
+        return acquire_handle(self)
 
     cdef void release(self) noexcept nogil:
-        """One user less; the last one of an evicted entry lets go of the buffer."""
-        cdef int64_t word = gpc_count_down(&self.word, USERS)
-        if word >= 0 and word & EVICTED and not word & USERS:
-            with gil:
-                self.drop()
+        release_handle(self)
 
     cdef void drop(self) noexcept:
         """Let go of the buffer if the entry is evicted and nobody uses it."""

@@ -54,7 +54,8 @@ cdef class Recency:
 
     Notes
     -----
-    Threads: each method is safe by itself. Cost: constant, a few tens of nanoseconds.
+    Threads: any may look up, use and iterate at any moment; `put`, `charge` and `pop` are for one thread at a time. Cost:
+    constant, a few tens of nanoseconds.
     """
 
     def __cinit__(self):
@@ -88,16 +89,17 @@ cdef class Recency:
 
     def first(self):
         """The oldest node, or None."""
-        return self.oldest
+        with cython.critical_section(self):
+            return self.oldest
 
     def put(self, key, value, nbytes):
         """Add or replace an entry, which becomes the newest; returns its node."""
         cdef Node node = Node.__new__(Node)
         node.key, node.value, node.nbytes = key, value, nbytes
         self.pop(key)
+        self.nodes[key] = node      # a use that finds it before it is in the list counts as a miss
         with cython.critical_section(self):
             node.owner = self
-            self.nodes[key] = node
             self._append(node)
         return node
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgumentError, StateError, explain
 from ._callbacks import Callbacks, report_unraisable
 from ._check import check_limit, check_nbytes
-from ._entry import Entry, FullKey, Outcome, Reservation
+from ._entry import FullKey, Outcome, Reservation
 from ._fork import guard_fork
 from ._handle import ConstantBuffer, ConstantHandle
-from ._hits import HitPath
+from ._hits import Entry, HitPath
 from ._stats import CacheStats
 from .policies import Item, choose_victims, make_policy
 
@@ -54,10 +54,10 @@ class ConstantTensorCache(HitPath):
     -----
     Keys are (backend id, backend key), compared in full. Bytes are charged from the reservation on, before any memory
     is taken, so the bound holds at every instant for what is kept; an evicted buffer lives until its last user ends and
-    is not counted any more.
+    is not counted any more. The policy learns of hits when it is next asked or told something else.
     Ownership: buffers are co-owned by the cache and their users. Threads: every method is safe at any moment, also
-    across ``fork`` and without a GIL; nobody waits, produces, frees or calls back while a lock is held. Cost: a look-up
-    is one lock; a warm use through a `ConstantHandle` needs none.
+    across ``fork`` and without a GIL; nobody waits, produces, frees or calls back while a lock is held. Cost: a hit
+    takes no lock that users of other constants take; a warm use through a `ConstantHandle` looks nothing up.
     Source: seed "constant tensor cache capacity".
 
     Examples
@@ -180,7 +180,7 @@ class ConstantTensorCache(HitPath):
                     break
             landed, buffer = entry.flight.wait()
             if landed:
-                self._count_landed(entry, buffer, handle)
+                self._count_landed(entry, handle)
                 return Reservation(Outcome.HIT, buffer=buffer)
         if reserved is None:
             return Reservation(Outcome.DECLINED)
@@ -188,11 +188,11 @@ class ConstantTensorCache(HitPath):
         self._let_go(left)  # if a callback is interrupted, the reservation dies and wakes those who wait
         return reservation
 
-    def _count_landed(self, entry: Entry, buffer: ConstantBuffer, handle: ConstantHandle | None) -> None:
+    def _count_landed(self, entry: Entry, handle: ConstantHandle | None) -> None:
         """Count a hit that waited; the entry may have left meanwhile, then the buffer is good all the same."""
         with self._lock:
             if self._entries.get(entry.full) is entry:
-                self.count_hit(entry, buffer, handle)
+                self.count_hit(entry, handle)
             else:
                 self._hits += 1
 
@@ -217,7 +217,7 @@ class ConstantTensorCache(HitPath):
             return None
         if limit is None or self._nbytes + item.nbytes <= limit:
             return []
-        self._tell_warm_hits()
+        self._tell_uses()
         keys = choose_victims(
             self._policy, item, self._nbytes + item.nbytes - limit, lambda k: self._kept(k).item.nbytes
         )
@@ -241,10 +241,11 @@ class ConstantTensorCache(HitPath):
         with self._lock:
             is_kept = self._entries.get(entry.full) is entry
             if is_kept:
-                entry.buffer = buffer
+                self._tell_hits()
+                entry.keep(buffer)
                 self._tell(self._policy.on_insert, entry.item)
                 if handle is not None and self._record is None:
-                    entry.attach(handle, buffer)
+                    entry.attach(handle)
             else:
                 self._evictions += 1
         entry.flight.land(buffer)
@@ -262,6 +263,7 @@ class ConstantTensorCache(HitPath):
 
     def _pop(self, entry: Entry) -> Entry:
         """Take an entry off the books; if it is being produced, its producer finds that it is not kept."""
+        self._tell_hits_of(entry)
         del self._entries[entry.full]
         self._nbytes -= entry.item.nbytes
         self._changes += 1
@@ -290,7 +292,7 @@ class ConstantTensorCache(HitPath):
 
     def _by_policy(self) -> list[Entry]:
         """The entries that are not being produced, in the order in which the policy would evict. Under the lock."""
-        self._tell_warm_hits()
+        self._tell_uses()
         return [self._kept(key) for key in self._policy.victims()]
 
     def resize(self, capacity_nbytes: int | str | None) -> None:
@@ -388,10 +390,11 @@ class ConstantTensorCache(HitPath):
         except Exception as error:
             report_unraisable(error, told)
 
-    def _tell_warm_hits(self) -> None:
-        """Tell the policy of the uses through handles, which the cache did not see. Under the lock."""
+    def _tell_uses(self) -> None:
+        """Tell the policy of hits, and of the uses through handles, which the cache did not see. Under the lock."""
+        self._tell_hits()
         for entry in list(self._entries.values()):
-            count = entry.take_hits()
+            count = entry.take_uses()
             if count:
                 self._tell(self._policy.on_hit, entry.full, count)
 
@@ -449,6 +452,7 @@ class ConstantTensorCache(HitPath):
     def stats(self) -> CacheStats:
         """The counters now; uses through handles are not lookups and are not counted."""
         with self._lock:
+            self._tell_hits()
             return CacheStats(
                 hits=self._hits,
                 misses=self._misses,

@@ -79,15 +79,20 @@ def replay(trace: Iterable[Item], policy: str | Policy, capacity_nbytes: int) ->
     """
     policy = make_policy(policy)
     kept: dict[Hashable, int] = {}
+    untold: dict[Hashable, int] = {}  # hits of each key since the policy was last told, in the order of the last one
     in_use = peak = hits = misses = 0
     saved = total = 0.0
     for item in trace:
         total += item.cost
         if item.key in kept:
             hits, saved = hits + 1, saved + item.cost
-            policy.on_hit(item.key, 1)
+            untold[item.key] = untold.pop(item.key, 0) + 1
             continue
         misses += 1
+        if item.nbytes <= capacity_nbytes:
+            for key, count in untold.items():
+                policy.on_hit(key, count)
+            untold.clear()
         victims = _room(policy, item, in_use + item.nbytes - capacity_nbytes, kept, capacity_nbytes)
         if victims is None:
             continue

@@ -19,7 +19,7 @@ from graphpool.memory._atomic cimport (
     gp_add, gp_add_within, gp_cas, gp_cas_ptr, gp_exchange, gp_load, gp_load_ptr, gp_raise_to, gp_store, gp_store_ptr,
     gp_sub_within
 )
-from graphpool.memory._gate cimport Gate, clock_ns, deadline_after, pthread_mutex_t
+from graphpool.memory._gate cimport Gate, clock_ns, coarse_clock_ns, deadline_after, pthread_mutex_t
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.memory._budget import IDLE_ARENAS
@@ -206,7 +206,7 @@ cdef class ArenaPool:
             return False
         if self.is_poisoned:
             memset(slot.address, POISON, self.nbytes)
-        slot.idle_since_ns = clock_ns()
+        slot.idle_since_ns = coarse_clock_ns()
         if not gp_cas(&slot.word, word, word - LEASED + FREE):
             return False
         if gp_load(&self.closed):
@@ -397,7 +397,7 @@ cdef class ArenaPool:
             slot = next_slot(&chunk, &i)
             while slot != NULL:
                 if state_of(gp_load(&slot.word)) == FREE and slot.idle_since_ns <= idle_before_ns:
-                    if oldest == NULL or slot.idle_since_ns < oldest.idle_since_ns:
+                    if oldest == NULL or slot.idle_since_ns <= oldest.idle_since_ns:  # same tick: the coldest
                         oldest = slot
                 slot = next_slot(&chunk, &i)
             if oldest == NULL:

@@ -21,6 +21,16 @@ cdef extern from "<time.h>" nogil:
     int clock_gettime(int clock, timespec *now)
     int CLOCK_MONOTONIC
 
+cdef extern from *:
+    """
+    #ifdef CLOCK_MONOTONIC_COARSE
+    #define GP_COARSE_CLOCK CLOCK_MONOTONIC_COARSE
+    #else
+    #define GP_COARSE_CLOCK CLOCK_MONOTONIC
+    #endif
+    """
+    int GP_COARSE_CLOCK
+
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_condattr_t:
         pass
@@ -46,6 +56,13 @@ cdef int64_t clock_ns() noexcept nogil:
     """Monotonic time. Unit: nanoseconds."""
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
+
+cdef int64_t coarse_clock_ns() noexcept nogil:
+    """Monotonic time that may lag some milliseconds behind `clock_ns`, for a fifth of its cost. Unit: nanoseconds."""
+    cdef timespec now
+    clock_gettime(GP_COARSE_CLOCK, &now)
     return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
 
 

@@ -6,7 +6,7 @@ from libc.stdlib cimport calloc, free
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.object cimport PyObject
 
-from ._constants cimport Constants
+from ._constants cimport Constants, acquire, release
 from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 
@@ -280,11 +280,13 @@ cdef class CompiledPartition:
         if self.nparts == 0:
             self._run(bases, stream, scratchpad)
             return outputs
-        self.all_constants().acquire(sources, None if options is None else options.key, bases, held)
+        if self.constants is None:
+            self.all_constants()
+        acquire(self.constants, sources, None if options is None else options.key, bases, held)
         try:
             self._run(bases, stream, scratchpad)
         finally:
-            self.constants.release(held)
+            release(self.constants, held)
         return outputs
 
     def prepare(self, inputs, *, options=None):
@@ -317,8 +319,8 @@ cdef class CompiledPartition:
             for position in sorted({position for part in constants.parts for position in part.sources}):
                 self._check_tensor(tensors[position], position)
                 (<Tensor>tensors[position])._check_allocated()
-            constants.acquire(tensors, None if options is None else options.key, bases, held)
-            self.constants.release(held)
+            acquire(constants, tensors, None if options is None else options.key, bases, held)
+            release(constants, held)
 
     cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1:
         if self.program.calls_blas(bases):
@@ -355,6 +357,11 @@ cdef class CompiledPartition:
             return 0
         if self.arenas is None:
             return self._run_without_pool(bases, stream)
+        if not self.program.uses_arena(bases):
+            bases[0] = &_nowhere
+            with nogil:
+                self.program.run(bases, stream.team)
+            return 0
         arena = self.arenas.acquire_fast()
         if arena == NULL:
             arena = self.arenas.acquire()

@@ -10,7 +10,7 @@ full cache can cost as much as a small product.
 
 cimport cython
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
@@ -39,38 +39,12 @@ ALIGNMENT = 64
 BACKEND_ID = "cpu"
 
 
+@cython.final
 cdef class Binding:
-    """One content of one part: the versions of the tensors that have it, and the handle of its cache entry."""
+    """One content of one part: the handle of its cache entry, and whether to ask the cache for it."""
 
-    def __cinit__(self, ConstantHandle handle not None, tuple sources):
-        cdef int64_t i
+    def __cinit__(self, ConstantHandle handle not None):
         self.handle = handle
-        self.nsources = len(sources)
-        self.sources = <int64_t *>calloc(2 * self.nsources, sizeof(int64_t))
-        if self.sources == NULL:
-            raise MemoryError()
-        self.versions = self.sources + self.nsources
-        for i in range(self.nsources):
-            self.sources[i] = sources[i]
-
-    def __dealloc__(self):
-        free(self.sources)
-
-    cdef void rename(self, tuple tensors) noexcept:
-        """Say that the content is that of these tensors, as they are now."""
-        cdef int64_t i
-        for i in range(self.nsources):
-            self.versions[i] = (<Tensor>tensors[self.sources[i]]).content_version
-
-    @cython.boundscheck(False)
-    @cython.wraparound(False)
-    cdef bint is_of(self, tuple tensors) noexcept:
-        """Whether the content is that of these tensors, as they are now."""
-        cdef int64_t i
-        for i in range(self.nsources):
-            if self.versions[i] != (<Tensor>tensors[self.sources[i]]).content_version:
-                return False
-        return True
 
     cdef void rest(self, int64_t changes) noexcept:
         """Do without asking for a while, and for longer than last time if the cache is as it was then."""
@@ -90,6 +64,7 @@ cdef bint is_valid(Binding binding):
     return binding.handle.is_valid
 
 
+@cython.final
 cdef class Constants:
     """The constant parts of one compiled partition.
 
@@ -104,17 +79,33 @@ cdef class Constants:
     Notes
     -----
     Ownership: keeps handles, not buffers; an execution co-owns the buffers that it uses until it ends. Threads: safe.
-    Cost: about 15 ns a part when warm; ``bench/bench_constants.py`` measures it.
+    Cost: about 7 ns for one part when warm, 5 for each further one; ``bench/bench_constants.py`` measures it.
     """
 
-    def __init__(self, parts, engine, int64_t first_base):
+    def __cinit__(self, parts, engine, int64_t first_base):
+        cdef int64_t k, nsources = 0
         self.parts = tuple(parts)
         self.nparts = len(self.parts)
         self.sources = [part.sources for part in self.parts]
+        self.current = [None] * self.nparts
+        self.warm = <WarmPart *>calloc(self.nparts + 1, sizeof(WarmPart))
+        self.named = <Named *>calloc(sum([len(sources) for sources in self.sources]) + 1, sizeof(Named))
+        if self.warm == NULL or self.named == NULL:
+            raise MemoryError()
+        for k in range(self.nparts):
+            for position in self.sources[k]:
+                self.named[nsources].position = position
+                nsources += 1
+            self.warm[k].end = nsources
+
+    def __dealloc__(self):
+        free(self.warm)
+        free(self.named)
+
+    def __init__(self, parts, engine, int64_t first_base):
         self.engine = engine
         self.first_base = first_base
         self.cache = constant_tensor_cache(engine.kind, engine.index)
-        self.current = [None] * self.nparts
         self.names = [{} for _ in self.parts]
         self.bindings = {}
         self.contents = [WeakKeyDictionary() for _ in self.parts]
@@ -126,39 +117,13 @@ cdef class Constants:
         """A fresh lock: in a forked child nobody is left who would release the old one."""
         self.lock = threading.Lock()
 
-    cdef int acquire(self, tuple tensors, object key, char **bases, PyObject **held) except -1:
-        """Fill in the base pointers of all parts, NULL for those not kept; what `release` must be given."""
-        cdef int64_t k
-        if self.checks:
-            self._check(tensors)
-        for k in range(self.nparts):
-            if key is not None or not self._acquire_warm(k, tensors, bases, held):
-                return self._acquire_from(k, tensors, key, bases, held)
-        return 0
-
-    @cython.boundscheck(False)
-    @cython.wraparound(False)
-    cdef bint _acquire_warm(self, int64_t k, tuple tensors, char **bases, PyObject **held) noexcept:
-        """Acquire a part if its tensors are those of the last execution and it is still cached."""
-        cdef Binding binding
-        cdef void *address
-        with cython.critical_section(self):
-            binding = <Binding>self.current[k]
-        if binding is None or not binding.is_of(tensors):
-            return False
-        address = binding.handle.acquire()
-        if address == NULL:
-            return False
-        Py_INCREF(binding.handle)
-        held[k] = <PyObject *>binding.handle
-        bases[self.first_base + k] = <char *>address
-        return True
-
-    cdef int _acquire_from(self, int64_t k, tuple tensors, object key, char **bases, PyObject **held) except -1:
-        """Acquire the parts from `k` on, making them if need be."""
+    cdef int acquire_from(self, int64_t k, tuple tensors, object key, char **bases, PyObject **held) except -1:
+        """Acquire the parts from `k` on, making them if need be: base pointers, NULL for what is not kept."""
         cdef Binding binding
         cdef void *address
         cdef int64_t i
+        if self.checks:
+            self._check(tensors)
         for i in range(k, self.nparts):
             held[i] = NULL
         try:
@@ -176,19 +141,9 @@ cdef class Constants:
                     address = self._resolve(i, tensors, key, &held[i])
                 bases[self.first_base + i] = <char *>address
         except BaseException:
-            self.release(held)
+            release(self, held)
             raise
         return 0
-
-    cdef void release(self, PyObject **held) noexcept:
-        """End the use of what `acquire` has filled in."""
-        cdef int64_t k
-        for k in range(self.nparts):
-            if held[k] != NULL:
-                item = <object>held[k]
-                if type(item) is ConstantHandle:
-                    (<ConstantHandle>item).release()
-                Py_DECREF(item)
 
     cdef tuple _name(self, int64_t k, tuple tensors, object key):
         """What the content of a part is known by here: the execution's key, else the versions of its tensors."""
@@ -202,9 +157,12 @@ cdef class Constants:
 
     cdef int _make_current(self, int64_t k, Binding binding, tuple tensors) except -1:
         """Let the next execution with these tensors find the binding at once."""
-        binding.rename(tensors)
+        cdef int64_t i
         with cython.critical_section(self):
-            self.current[k] = binding
+            for i in range(self.warm[k - 1].end if k else 0, self.warm[k].end):
+                self.named[i].version = (<Tensor>tensors[self.named[i].position]).content_version
+            self.warm[k].handle = <PyObject *>binding.handle
+            self.current[k] = binding.handle    # last: the one before may die of it, and call its resource
         return 0
 
     cdef Binding _find(self, int64_t k, tuple tensors, object key):
@@ -255,7 +213,7 @@ cdef class Constants:
         identity = tuple([identity_of(tensors[position], position, key) for position in part.sources])
         full = BACKEND_ID, (self.engine.context, part.key, identity)
         with self.lock:
-            binding = self.bindings.pop((k, full), None) or Binding(ConstantHandle(full), part.sources)
+            binding = self.bindings.pop((k, full), None) or Binding(ConstantHandle(full))
             self.bindings[k, full] = binding        # the newest is last
             if len(self.bindings) > MAX_BINDINGS + self.nparts:
                 self._forget(*next(iter(self.bindings)))
@@ -347,11 +305,14 @@ cdef class Constants:
 
     def close(self, *, bint release):
         """Let go of all entries; with `release`, those that no other compiled partition uses leave the cache."""
+        cdef int64_t k
         with self.lock:
             handles = {full: (<Binding>binding).handle for (_, full), binding in self.bindings.items()}
             self.bindings.clear()
             self.contents = [WeakKeyDictionary() for _ in self.parts]
         with cython.critical_section(self):
+            for k in range(self.nparts):
+                self.warm[k].handle = NULL
             self.current = [None] * self.nparts
             self.names = [{} for _ in self.parts]
         if release:

@@ -23,6 +23,7 @@ cdef struct Step:
     int64_t guard           # base that decides whether the step is due, or -1
     bint wants_constant     # due if that base pointer is not NULL, else if it is
     bint is_blas
+    bint uses_arena
 
 
 # One run; lives on the stack of the thread that is lane 0. The words that all lanes change have lines of their own.
@@ -59,6 +60,9 @@ cdef class Program:
     cdef readonly bint uses_blas
     cdef bint may_call_blas
     cdef bint calls_blas(self, char **bases) noexcept nogil
+    cdef bint always_uses_arena
+    cdef bint may_use_arena
+    cdef bint uses_arena(self, char **bases) noexcept nogil
     cdef readonly int64_t serial            # in this process
     # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None.
     cdef void run(self, char **bases, Team team) noexcept nogil

@@ -236,6 +236,10 @@ cdef class Program:
         callers = {guard for call, guard in zip(self.calls, guards, strict=True) if "blas" in call.kernel.name}
         self.uses_blas = None in callers
         self.may_call_blas = bool(callers)
+        users = {guard for guard, (call, args) in zip(guards, steps, strict=True)
+                 if call.scratch_nbytes or ARENA in [base for base, _ in args]}
+        self.always_uses_arena = None in users
+        self.may_use_arena = bool(users)
         most_tasks = max([call.ntasks for call in self.calls], default=1)
         if not 1 <= lanes or most_tasks >= ONE_STEP:
             raise InvalidArgumentError(
@@ -291,6 +295,7 @@ cdef class Program:
             step.nargs = len(args)
             step.ntasks = call.ntasks
             step.is_blas = "blas" in call.kernel.name
+            step.uses_arena = call.scratch_nbytes > 0 or ARENA in [base for base, _ in args]
             step.scratch, step.scratch_stride = scratch[k], round_up(call.scratch_nbytes)
             step.guard, step.wants_constant = guards[k] or (NO_GUARD, False)
             if step.guard != NO_GUARD:
@@ -337,6 +342,16 @@ cdef class Program:
             return self.uses_blas
         for k in range(self.nsteps):
             if self.steps[k].is_blas and is_due(bases, &self.steps[k]):
+                return True
+        return False
+
+    cdef bint uses_arena(self, char **bases) noexcept nogil:
+        """Whether a run with these base pointers touches its arena: what computes on plain weights may alone do so."""
+        cdef int64_t k
+        if self.always_uses_arena or not self.may_use_arena:
+            return self.always_uses_arena
+        for k in range(self.nsteps):
+            if self.steps[k].uses_arena and is_due(bases, &self.steps[k]):
                 return True
         return False
 

@@ -1,5 +1,6 @@
 """The order of uses: against a model, and through nodes that outlive their entries."""
 
+import threading
 from collections import OrderedDict
 
 from hypothesis import given
@@ -48,15 +49,17 @@ def test_a_node_says_when_its_entry_has_left():
 
 
 def test_threads_leave_the_list_whole():
-    recency = Recency()
+    recency, changing = Recency(), threading.Lock()
 
     def churn(i):
         for n in range(2000):
             key = (n * 7 + i) % 11
             if n % 3 == 0:
-                recency.put(key, n, 0)
+                with changing:
+                    recency.put(key, n, 0)
             elif n % 7 == 0:
-                recency.pop(key)
+                with changing:
+                    recency.pop(key)
             else:
                 recency.use(key)
 

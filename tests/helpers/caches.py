@@ -63,7 +63,7 @@ class QuarantineResource:
     POISON = 0xDD
 
     def __init__(self):
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._live = {}
         self._freed = []
         self.live_nbytes = self.peak_nbytes = 0

@@ -31,7 +31,7 @@ class PoisonResource:
     """Memory that is overwritten when it is given back, and used again only much later."""
 
     def __init__(self, delay=512):
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._live = {}
         self._freed = deque(maxlen=delay)
 

@@ -41,6 +41,16 @@ def test_the_first_execution_packs_and_the_next_ones_look_nothing_up(engine, cac
         assert engine.stats().current_nbytes == job.compiled.predict_peak()
 
 
+def test_an_arena_is_leased_only_for_steps_on_plain_weights(engine, cache):
+    with Job(engine) as job:
+        tensor, before = job.tensor(weights()), job.compiled.stats().leases
+        assert job.compiled.scratchpad_nbytes > 0
+        for capacity, leases in (("1MiB", 0), (0, 1), (None, 1)):
+            cache.set_capacity(capacity)
+            job.check(tensor, weights())
+            assert job.compiled.stats().leases - before == leases
+
+
 def test_prepare_packs_before_the_first_execution(engine, cache):
     w = weights()
     with Job(engine) as job:
