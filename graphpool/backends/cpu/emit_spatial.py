@@ -12,6 +12,7 @@ from .epilogue import make_epilogue
 from .filters import emit_convolution, find_filters
 from .images import find_image, pick
 from .integers import exact_depth, operands
+from .quantized_filters import emit_byte_convolution, find_byte_filters
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -22,6 +23,14 @@ __all__ = ["RULES"]
 
 def lower_convolution(lowering: Lowering, group: Group) -> None:
     """A convolution, or a transposed one, with bias and post-ops behind it."""
+    byte_filters = find_byte_filters(lowering, group)
+    if byte_filters is not None:
+        with lowering.when_kept(byte_filters.form, False):
+            place = emit_plain(lowering, group)
+        with lowering.when_kept(byte_filters.form, True):
+            emit_byte_convolution(lowering, group, byte_filters, place)
+        lowering.finish(group.result, place)
+        return
     filters = find_filters(lowering, group)
     if filters is None:
         place = emit_plain(lowering, group)

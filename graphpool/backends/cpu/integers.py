@@ -7,22 +7,26 @@ as many terms as stay within 2**24, those sums in f64.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ...graph.shapes import channel_axis, conv_weight_axes
 from ...typing import DataType
 from .region import Region
+from .support import is_elementwise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ...graph.op import Op
     from ...graph.view import GraphView
     from .groups import Group
     from .lowering import Lowering, Value
 
-__all__ = ["PRODUCTS", "exact_depth", "find_dequantized", "operands", "scaled"]
+__all__ = [
+    "PRODUCTS", "byte_range", "exact_depth", "find_dequantized", "operands", "scaled", "scales_of", "split_dequantized",
+]  # fmt: skip
 
 PRODUCTS = frozenset({"MatMul", "Convolution", "ConvTranspose"})
 
@@ -30,6 +34,28 @@ _EXACT = 2**24
 """Integers up to this are exact in f32."""
 
 _LIMITS = {DataType.U8: (0, 255), DataType.S8: (-128, 127)}
+
+
+def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
+    """The ops with a Dequantize of its own for each product and each elementwise op that reads one.
+
+    A Dequantize costs less within a kernel than its result costs in memory, but a kernel takes in only what nobody else
+    reads. Ops keep their ids, copies have that of their original.
+    """
+    makers = {op.outputs[0].id: op for op in ops if op.kind == "Dequantize" and op.outputs[0].id not in outputs}
+    readers = Counter(tensor.id for op in ops for tensor in op.inputs if tensor.id in makers)
+    free = 1 + max((tensor.id for op in ops for tensor in (*op.inputs, *op.outputs)), default=0)
+    split: list[Op] = []
+    for op in ops:
+        inputs = list(op.inputs)
+        for port, tensor in enumerate(op.inputs):
+            if readers[tensor.id] > 1 and (op.kind in PRODUCTS or is_elementwise(op)):
+                readers[tensor.id] -= 1
+                inputs[port] = tensor.replace(id=free)
+                split.append(makers[tensor.id].with_ports(makers[tensor.id].inputs, (inputs[port],)))
+                free += 1
+        split.append(op if inputs == list(op.inputs) else op.with_ports(tuple(inputs), op.outputs))
+    return split
 
 
 def find_dequantized(
@@ -67,6 +93,11 @@ def _columns(op: Op, shape: tuple[int, ...]) -> tuple[int, int] | None:
         return None if ndim < 2 else (axis, shape[axis])
     axis = conv_weight_axes(ndim, op.attrs["weights_format"])[1]
     return axis, shape[axis] * (op.attrs["groups"] if op.kind == "ConvTranspose" else 1)
+
+
+def byte_range(dtype: DataType) -> tuple[int, int] | None:
+    """The least and the largest value of an 8-bit integer; None for other types."""
+    return _LIMITS.get(dtype)
 
 
 def _largest(op: Op) -> int:
@@ -108,7 +139,7 @@ def _integers(lowering: Lowering, op: Op) -> Value:
 
 def scaled(region: Region, group: Group, sums: Any) -> Any:
     """Sums of integer products times the scales of both operands; other sums as they are."""
-    scales = _scales(group)
+    scales = scales_of(group)
     if all(scale == 1.0 for scale in scales):
         return sums
     assert group.anchor is not None
@@ -118,7 +149,8 @@ def scaled(region: Region, group: Group, sums: Any) -> Any:
     return region.binary("mul", sums, region.literal(scales, axis))
 
 
-def _scales(group: Group) -> Sequence[float]:
+def scales_of(group: Group) -> Sequence[float]:
+    """The product of both operands' scales, one or one for each column."""
     if not group.dequantized:
         return [1.0]
     (first,), second = (group.dequantized[port].attrs["scales"] for port in (0, 1))
