@@ -129,9 +129,7 @@ def conv_s8_layout(
     words, runs = -(-merged * ic // 4), math.prod(kernel) // merged
     cols = -(-oc // lanes) * lanes
     filled = (*(1,) * (3 - len(kernel)), *kernel)
-    return ConvS8Layout(
-        ic, oc, groups, filled, merged, words, runs, 2 * lanes, aligned((runs * words + 1) * cols * 4)
-    )
+    return ConvS8Layout(ic, oc, groups, filled, merged, words, runs, 2 * lanes, aligned((runs * words + 1) * cols * 4))
 
 
 def pack_conv_s8(

@@ -23,12 +23,10 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Invalid
 from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
-from .requant import REQUANT_LAYOUT
+from .requant import NO_LIMITS, REQUANT_LAYOUT, Requant, Residual
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from .requant import Requant
 
 __all__ = ["PackedLayout", "pack_weights", "packed_layout", "packed_matmul", "unpack_weights"]
 
@@ -72,7 +70,6 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "partial_offset", "words_offset", "row_offset")],
         *[(name, "i8") for name in ("a_dtype", "a_zero", "b_zero")],
         *[(name, "f4") for name in ("lo", "hi")],
-        ("has_requant", "i8"),
         ("requant", REQUANT_LAYOUT),
     ],
     align=True,
@@ -349,8 +346,8 @@ def packed_matmul(
         With an epilogue, tiles are computed in scratch. False computes them in dst itself: allowed where dst is f32,
         lies as `c_strides` says, and the epilogue stores every element to its own place and reads dst nowhere.
     requant : Requant, optional
-        s8 only, instead of residual, clamp and epilogue: what is done behind the bias, and the type of dst. Its late bias
-        and its residual, which lies as `residual_strides` says, are the arguments in front of dst.
+        s8 only, instead of clamp and epilogue: what is done behind the bias, and the type of dst. Its late bias and its
+        residual, which lies as `residual_strides` says, are the arguments in front of dst.
     isa : str, optional
         Instruction set; the best one by default. It must be one with the layout of the packed weights.
 
@@ -385,8 +382,12 @@ def packed_matmul(
     residual = [*shared, 0] if residual_strides is None else residual_strides
     weights = shared if weight_strides is None else weight_strides
     problem = _check(batch_shape, (m, n, k), a_strides, weights, c_strides, residual).fold()
-    if requant is not None:
-        tail |= requant_fields(requant, int(tail["residual_arg"] or tail["dst_arg"]), is_alone=dtype == "s8" and not epilogue)
+    if dtype == "s8":
+        given = Requant(residual=None if residual_strides is None else Residual("f32"), clamp=clamp or NO_LIMITS)
+        record, dst_arg = (requant or given).record(3 + bias)
+        tail |= {"requant": record, "residual_arg": 0, "dst_arg": dst_arg}
+    if requant is not None and (dtype != "s8" or epilogue):
+        raise InvalidArgumentError(explain("requant", accepted="s8 weights and no epilogue", got="another product"))
     values = tail | {
         "a_dtype": DTYPE_CODES[a_dtype], "a_zero": zero_points[0] + (128 if a_dtype == "s8" else 0),
         "b_zero": zero_points[1],
@@ -425,20 +426,6 @@ def tail_fields(
         fields[name] = number if is_present else 0
         number += is_present
     return fields | {"dst_arg": number}
-
-
-def requant_fields(requant: Requant, first_arg: int, *, is_alone: bool) -> dict[str, Any]:
-    """Fields of a parameter block for what brings results back to 8 bits, whose operands begin at `first_arg`.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is not alone: there are other post-operations, or the sums are no integers.
-    """
-    if not is_alone:
-        raise InvalidArgumentError(explain("requant", accepted="s8 weights and no epilogue", got="another product"))
-    record, dst_arg = requant.record(first_arg)
-    return {"has_requant": True, "requant": record, "residual_arg": 0, "dst_arg": dst_arg}
 
 
 def _build(

@@ -1,4 +1,4 @@
-"""Results of 8-bit products brought back to 8 bits in registers, with what lies between; see ``include/gp_requant.h``."""
+"""Results of products of bytes brought back to bytes in registers; ``include/gp_requant.h`` says how."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, explain
 
 from .call import DTYPE_CODES
 
-__all__ = ["REQUANT_LAYOUT", "Requant", "Residual", "Rounding"]
+__all__ = ["NO_LIMITS", "REQUANT_LAYOUT", "Requant", "Residual", "Rounding"]
+
+NO_LIMITS = (-math.inf, math.inf)
+"""Of a clamp that changes nothing."""
 
 _LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
 _SHIFT = 1.5 * 2**23
@@ -25,7 +28,8 @@ REQUANT_LAYOUT = np.dtype(
     [
         ("inner", _ROUNDING_LAYOUT),
         ("outer", _ROUNDING_LAYOUT),
-        *[(name, "i8") for name in ("has_inner", "dst_dtype", "residual_dtype", "late_bias_arg", "residual_arg")],
+        *[(name, "i8") for name in ("has_inner", "has_outer", "dst_dtype", "residual_dtype")],
+        *[(name, "i8") for name in ("late_bias_arg", "residual_arg")],
         *[("residual_scale", "f4"), ("residual_zero", "i4"), ("lo", "f4"), ("hi", "f4")],
     ],
     align=True,
@@ -52,7 +56,7 @@ class Rounding:
     scale: float
     zero_point: int = 0
     rounds_first: bool = False
-    clamp: tuple[float, float] = (-math.inf, math.inf)
+    clamp: tuple[float, float] = NO_LIMITS
 
     def record(self) -> tuple[float, ...]:
         """The fields of a struct gp_rounding.
@@ -101,6 +105,8 @@ class Requant:
         A tensor of the result's shape is added.
     outer : Rounding or None
         The type of the result; f32 where it is None.
+    is_real : bool
+        Whether the numbers that the integers of `outer` stand for are stored, as f32.
     clamp : (float, float)
         Of f32 results.
     """
@@ -109,7 +115,13 @@ class Requant:
     late_bias: bool = False
     residual: Residual | None = None
     outer: Rounding | None = None
-    clamp: tuple[float, float] = (-math.inf, math.inf)
+    is_real: bool = False
+    clamp: tuple[float, float] = NO_LIMITS
+
+    @property
+    def dtype(self) -> str:
+        """Type of the result."""
+        return "f32" if self.outer is None or self.is_real else self.outer.dtype
 
     def record(self, first_arg: int) -> tuple[np.ndarray[Any, Any], int]:
         """The struct gp_requant whose operands are the arguments from `first_arg` on, and the argument that follows.
@@ -123,11 +135,11 @@ class Requant:
             raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=self.clamp))
         record = np.zeros((), REQUANT_LAYOUT)
         record["lo"], record["hi"] = self.clamp
-        record["dst_dtype"] = DTYPE_CODES["f32" if self.outer is None else self.outer.dtype]
+        record["dst_dtype"] = DTYPE_CODES[self.dtype]
         for name, rounding in (("inner", self.inner), ("outer", self.outer)):
             if rounding is not None:
                 record[name] = rounding.record()
-        record["has_inner"] = self.inner is not None
+        record["has_inner"], record["has_outer"] = self.inner is not None, self.outer is not None
         if self.residual is not None:
             if self.residual.dtype not in ("f32", *_LIMITS):
                 raise InvalidDataTypeError(explain("residual", accepted="f32, u8, s8", got=self.residual.dtype))

@@ -154,6 +154,7 @@ REQUANTS = {
     "s8_relu": Requant(outer=S8),
     "residual": Requant(inner=S8, residual=Residual("u8", 0.5, 20), outer=U8),
     "f32_residual": Requant(residual=Residual("f32"), outer=S8),
+    "back": Requant(inner=U8, residual=Residual("u8", 0.5, 9), outer=S8, is_real=True),
     "late_bias": Requant(inner=U8, late_bias=True, residual=Residual("s8", 0.25, -20), clamp=(-2.0, 3.0)),
 }
 

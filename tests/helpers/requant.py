@@ -9,11 +9,8 @@ TYPES = {"u8": np.uint8, "s8": np.int8}
 def rounded(x, rounding):
     """The integers of a rounding, as float64."""
     scaled = np.clip(x, *rounding.clamp).astype(np.float64) / rounding.scale
-    if rounding.rounds_first:
-        numbers = np.rint(scaled) + rounding.zero_point
-    else:
-        numbers = np.rint(scaled + rounding.zero_point)
-    return np.clip(numbers, *LIMITS[rounding.dtype])
+    early, late = (0, rounding.zero_point) if rounding.rounds_first else (rounding.zero_point, 0)
+    return np.clip(np.rint(scaled + early) + late, *LIMITS[rounding.dtype])
 
 
 def requantized(x, requant, late_bias=None, residual=None):
@@ -26,4 +23,7 @@ def requantized(x, requant, late_bias=None, residual=None):
         x = x + (residual.astype(np.float64) - requant.residual.zero_point) * requant.residual.scale
     if requant.outer is None:
         return np.clip(x, *requant.clamp).astype(np.float32)
-    return rounded(x, requant.outer).astype(TYPES[requant.outer.dtype])
+    numbers = rounded(x, requant.outer)
+    if requant.is_real:
+        return ((numbers - requant.outer.zero_point) * requant.outer.scale).astype(np.float32)
+    return numbers.astype(TYPES[requant.outer.dtype])

@@ -67,7 +67,7 @@ typedef struct {
     const float *scale;
     const int32_t *col_sum, *row_shift;
     int32_t a_zero;
-    const struct gp_requant_sink *requant; /* NULL, or where results go instead of c (gp_requant.h) */
+    const struct gp_requant_sink *requant; /* where results go instead of c, which is NULL (gp_requant.h) */
     int64_t row, col;                      /* of the tile, from where that begins */
 } gp_packed_sink;
 

@@ -45,33 +45,24 @@ GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
     return (gp_vf)(col_sum * -sink->a_zero);
 }
 
-/* The integer sums of a vector of columns of a row as f32, scaled, with a bias. */
-GP_INLINE gp_vf gp_dequantize(gp_vi sum, const gp_packed_sink *sink, int64_t row, gp_vf scale, gp_vf bias)
-{
-    if (sink->row_shift)
-        sum -= sink->row_shift[row];
-    return __builtin_convertvector(sum, gp_vf) * scale + bias;
-}
-
 /* Post-operations on finished sums, and their store. One pass over the registers for each operation, so that what is
  * asked for is asked once; is_whole: all lanes of all vectors count. */
 GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const int nv, const int is_whole,
                          gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
 {
+    if (type == GP_PACKED_S8) {
+        gp_requantize(rows, nv, is_whole, acc, sink);
+        return;
+    }
     const gp_packed_sink s = *sink; /* a copy that the stores cannot change */
     const gp_vf lo = gp_splat(s.lo), hi = gp_splat(s.hi);
 #pragma GCC unroll 8
     for (int j = 0; j < nv; j++) {
         const int64_t col = j * GP_VL, left = is_whole ? GP_VL : s.cols - col;
         const gp_vf bias = s.bias ? gp_load_some(s.bias + col, left) : gp_splat(-0.0f);
-        const gp_vf scale = type == GP_PACKED_S8 ? gp_load_some(s.scale + col, left) : gp_splat(1);
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++)
-            acc[i][j] = type == GP_PACKED_S8 ? gp_dequantize((gp_vi)acc[i][j], &s, i, scale, bias) : acc[i][j] + bias;
-    }
-    if (type == GP_PACKED_S8 && s.requant) {
-        gp_requantize(rows, nv, is_whole, acc, &s);
-        return;
+            acc[i][j] += bias;
     }
     if (s.residual)
 #pragma GCC unroll 8

@@ -262,7 +262,7 @@ static void task(const gp_conv_s8 *p, void *const *args, const block *at, int64_
     const float *b = (const float *)((const char *)args[1] + at->group * p->w_group);
     const gp_requant_sink requant = make_requant(p, args, at, pixel, c, cols, scratch);
     const gp_packed_sink sink = {
-        .partial = (float *)scratch,
+        .partial = (float *)scratch, /* not used: sums are never split */
         .is_first = 1,
         .is_last = 1,
         .scale = (const float *)args[2] + c,

@@ -25,8 +25,7 @@ typedef struct {
     int64_t partial_offset, words_offset, row_offset; /* bytes into scratch; the tile lies at 0 */
     int64_t a_dtype, a_zero, b_zero;
     float lo, hi;
-    int64_t has_requant;
-    gp_requant requant;
+    gp_requant requant; /* s8: instead of residual, lo and hi */
 } gp_packed_matmul;
 
 /* Offsets of one matrix of the batch: elements, for b bytes. */
@@ -227,12 +226,14 @@ static gp_packed_sink make_sink(const gp_packed_matmul *p, void *const *args, ba
     return sink;
 }
 
-/* The same for what requantises. */
-static gp_requant_sink make_requant(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j)
+/* The same for s8. */
+static gp_requant_sink make_requant(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j,
+                                    const gp_packed_sink *f32)
 {
     const gp_requant *r = &p->requant;
-    gp_requant_sink sink = {.p = r, .dst_row = p->dst_row, .residual_row = p->residual_row};
-    sink.dst = (char *)args[p->dst_arg] + (at.dst + i * p->dst_row + j) * gp_element_nbytes(r->dst_dtype);
+    gp_requant_sink sink = {.p = r, .dst_row = f32->ldc, .residual_row = p->residual_row, .dst = (char *)f32->c};
+    if (!p->tile_in_scratch)
+        sink.dst = (char *)args[p->dst_arg] + (at.dst + i * p->dst_row + j) * gp_element_nbytes(r->dst_dtype);
     if (r->late_bias_arg)
         sink.late_bias = (const float *)args[r->late_bias_arg] + j;
     if (r->residual_arg)
@@ -255,13 +256,13 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
         sink.col_sum = (const int32_t *)(b + words * gp_packed_cols(p->n)) + j;
         sink.row_shift = p->b_zero ? (const int32_t *)(a.data + p->row_block * words * 4) : NULL;
     }
+    const float *tile = sink.c;
     gp_requant_sink requant;
-    if (type == GP_PACKED_S8 && p->has_requant) {
-        requant = make_requant(p, args, at, i, j);
+    if (type == GP_PACKED_S8) {
+        requant = make_requant(p, args, at, i, j, &sink);
         sink.requant = &requant;
         sink.c = NULL;
     }
-    const float *tile = sink.c;
     block(tiles, rows, j, cols, p->n, words, p->word_block, a, b, sink);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, tile, sink.ldc, rows, cols,

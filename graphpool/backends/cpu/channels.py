@@ -33,8 +33,8 @@ _POINT_NS_PER_FLOP = 0.001
 _BYTES_NS_PER_FLOP = 0.006
 _TAP_NS = 0.25
 """Measured on one core of an AMD EPYC (family 25): a copy between the layouts, an element; what convolutions with
-kernels of several taps and of one gain, a floating-point operation, and those of bytes; what depthwise windows and pools gain, a tap of a
-result."""
+kernels of several taps and of one gain, and those of bytes, a floating-point operation; what depthwise windows and
+pools gain, a tap of a result."""
 
 
 @dataclass(eq=False)

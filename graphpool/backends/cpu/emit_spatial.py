@@ -11,7 +11,7 @@ from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pa
 from .epilogue import make_epilogue
 from .filters import emit_convolution, find_filters
 from .images import find_image, pick
-from .integers import exact_depth, operands
+from .integers import exact_depth, operands, pooled
 from .quantized_filters import emit_byte_convolution, find_byte_filters
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
     """Maximum or mean of each window, post-ops behind it."""
     op = group.anchor
     assert op is not None
-    source = lowering.typed(lowering.value(op.inputs[0].id))
+    source, own = pooled(lowering, group)
     image = find_image(lowering, group, source)
     kernel = tuple(op.attrs["kernel"])
     begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel)
@@ -102,6 +102,7 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
         exclude_pad=op.attrs.get("exclude_pad", True),
         epilogue=epilogue.block,
         dst_needs_scratch=not epilogue.is_dense_f32,
+        **own,
     )
     lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
     lowering.finish(group.result, epilogue.place)

@@ -213,7 +213,7 @@ def _as_group(
 
 
 def _in_order_of_use(view: GraphView, numbers: Sequence[int], anchor: int) -> list[int]:
-    """Ops behind an anchor, what does not depend on it right in front of its reader: so the first op reads the anchor."""
+    """Ops of an anchor's kernel: what does not depend on it stands right in front of its reader."""
     behind = {anchor}
     ordered: list[int] = []
     for number in numbers:

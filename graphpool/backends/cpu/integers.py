@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...graph.shapes import channel_axis, conv_weight_axes
@@ -25,10 +26,21 @@ if TYPE_CHECKING:
     from .lowering import Lowering, Value
 
 __all__ = [
-    "PRODUCTS", "byte_range", "exact_depth", "find_dequantized", "operands", "scaled", "scales_of", "split_dequantized",
-]  # fmt: skip
+    "POOLS",
+    "PRODUCTS",
+    "byte_range",
+    "exact_depth",
+    "find_dequantized",
+    "operands",
+    "pooled",
+    "scaled",
+    "scales_of",
+    "split_dequantized",
+]
 
 PRODUCTS = frozenset({"MatMul", "Convolution", "ConvTranspose"})
+
+POOLS = frozenset({"AvgPool", "MaxPool"})
 
 _EXACT = 2**24
 """Integers up to this are exact in f32."""
@@ -49,7 +61,7 @@ def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
     for op in ops:
         inputs = list(op.inputs)
         for port, tensor in enumerate(op.inputs):
-            if readers[tensor.id] > 1 and (op.kind in PRODUCTS or is_elementwise(op)):
+            if readers[tensor.id] > 1 and (op.kind in PRODUCTS or op.kind in POOLS or is_elementwise(op)):
                 readers[tensor.id] -= 1
                 inputs[port] = tensor.replace(id=free)
                 split.append(makers[tensor.id].with_ports(makers[tensor.id].inputs, (inputs[port],)))
@@ -61,12 +73,15 @@ def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
 def find_dequantized(
     view: GraphView, number: int, shapes: Mapping[int, tuple[int, ...]], outputs: set[int]
 ) -> dict[int, int]:
-    """Numbers of the Dequantize ops in front of both operands of a product, by port; empty unless both are exact."""
+    """Numbers of the Dequantize ops in front of both operands of a product, by port; empty unless both are exact.
+
+    Likewise in front of a pool, whose one scale must keep the order.
+    """
     op = view.ops[number]
-    if op.kind not in PRODUCTS:
+    if op.kind not in PRODUCTS and op.kind not in POOLS:
         return {}
     found: dict[int, int] = {}
-    for port, tensor in enumerate(op.inputs[:2]):
+    for port, tensor in enumerate(op.inputs[: 1 if op.kind in POOLS else 2]):
         source = view.producer.get(tensor.id)
         if source is None or tensor.id in outputs or view.consumers[tensor.id] != [(number, port)]:
             return {}
@@ -75,7 +90,8 @@ def find_dequantized(
             return {}
         found[port] = source
     largest = [_largest(view.ops[source]) for source in found.values()]
-    return found if largest[0] * largest[1] <= _EXACT else {}
+    is_positive = op.kind not in POOLS or view.ops[found[0]].attrs["scales"][0] > 0
+    return found if prod(largest) <= _EXACT and is_positive else {}
 
 
 def _is_exact(op: Op, columns: tuple[int, int] | None, ndim: int) -> bool:
@@ -111,6 +127,23 @@ def exact_depth(group: Group) -> int:
     if not group.dequantized:
         return 0
     return max(1, _EXACT // max(1, _largest(group.dequantized[0]) * _largest(group.dequantized[1])))
+
+
+def pooled(lowering: Lowering, group: Group) -> tuple[Value, dict[str, Any]]:
+    """What a pool reads, and what its kernel must know of it: f32, of quantised operands x - zp; or bytes.
+
+    Bytes are read where channels lie side by side, as that kernel wants them.
+    """
+    assert group.anchor is not None
+    if not group.dequantized:
+        return lowering.typed(lowering.value(group.anchor.inputs[0].id)), {}
+    op = group.dequantized[0]
+    source = lowering.value(op.inputs[0].id)
+    axis = channel_axis(len(source.shape), group.anchor.attrs["data_format"])
+    is_last = lowering.order_of(group.result)[-1] == axis and source.strides[axis] == 1
+    if not is_last:
+        return _integers(lowering, op), {}
+    return source, {"src_dtype": source.dtype.value, "zero_point": int((op.attrs.get("zps") or [0])[0])}
 
 
 def operands(lowering: Lowering, group: Group) -> tuple[Value, Value]:
@@ -153,5 +186,5 @@ def scales_of(group: Group) -> Sequence[float]:
     """The product of both operands' scales, one or one for each column."""
     if not group.dequantized:
         return [1.0]
-    (first,), second = (group.dequantized[port].attrs["scales"] for port in (0, 1))
-    return [first * scale for scale in second]
+    (first,), *others = (group.dequantized[port].attrs["scales"] for port in sorted(group.dequantized))
+    return [first * scale for scale in (others[0] if others else (1.0,))]

@@ -1,7 +1,7 @@
 """Convolutions of 8-bit images with constant 8-bit weights: products of bytes, images of bytes in and out.
 
-As in `quantized.py`: taken where the constant tensor cache keeps the panels and s32 holds every sum. Images lie channels
-last; weights must have no zero point as signed numbers, which would ask for the sums of windows.
+As in `quantized.py`: taken where the constant tensor cache keeps the panels and s32 holds every sum. Images lie
+channels last; weights must have no zero point as signed numbers, which would ask for the sums of windows.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..._kernels.requant import Requant, Residual, Rounding
+from ..._kernels.requant import NO_LIMITS, Requant, Residual, Rounding
 from ...graph.shapes import channel_axis
 from ...typing import DataType
 from .integers import byte_range
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .lowering import Lowering, Value
 
 __all__ = ["Requantized", "find_requantized"]
-
-_NO_LIMITS = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,8 @@ class _Reader:
         self.value = value
         self.found = found
         self.rounding: Rounding | None = None
-        self.clamp = _NO_LIMITS
+        self.is_back = False
+        self.clamp = NO_LIMITS
         self.sides: dict[int, Op] = {}
 
     def read(self, ops: Sequence[Op]) -> Requantized | None:
@@ -79,11 +78,10 @@ class _Reader:
         for op in ops:
             if not self._take(op):
                 return None
-        requant = replace(self.found.requant, outer=self.rounding)
-        dtype = "f32" if requant.outer is None else requant.outer.dtype
-        if dtype != self.place.dtype.value:
-            return None
-        return replace(self.found, requant=requant if self.rounding else replace(requant, clamp=self.clamp))
+        requant = replace(self.found.requant, outer=self.rounding, is_real=self.is_back)
+        if self.rounding is None:
+            requant = replace(requant, clamp=self.clamp)
+        return replace(self.found, requant=requant) if requant.dtype == self.place.dtype.value else None
 
     def _take(self, op: Op) -> bool:
         if op.kind == "Dequantize" and op.inputs[0].id != self.value:
@@ -96,8 +94,10 @@ class _Reader:
 
     def _does(self, op: Op) -> bool:
         """Whether the op is something that the kernel can do next."""
-        if self.rounding is not None:
+        if self.rounding is not None and not self.is_back:
             return op.kind == "Dequantize" and self._go_back(op)
+        if self.rounding is not None and not self._make_inner():
+            return False
         if op.kind == "Quantize":
             self.rounding = _rounding(op, self.clamp)
             return self.rounding is not None
@@ -107,19 +107,22 @@ class _Reader:
             low, high = (0.0, math.inf) if op.kind == "ReLU" else (op.attrs["min"], op.attrs["max"])
             self.clamp = max(low, self.clamp[0]), min(high, self.clamp[1])
             return self.clamp[0] <= self.clamp[1]
-        return op.kind in ("Add", "BiasAdd") and self.clamp == _NO_LIMITS and self._add(op)
+        return op.kind in ("Add", "BiasAdd") and self.clamp == NO_LIMITS and self._add(op)
 
     def _go_back(self, op: Op) -> bool:
-        """The Dequantize behind a rounding, which makes that the inner one."""
-        back = _rounding(op, _NO_LIMITS)
-        inner, self.rounding, self.clamp = self.rounding, None, _NO_LIMITS
+        """The Dequantize behind a rounding."""
+        back, there = _rounding(op, NO_LIMITS), self.rounding
+        if there is None or back is None:
+            return False
+        self.is_back = (back.dtype, back.scale, back.zero_point) == (there.dtype, there.scale, there.zero_point)
+        return self.is_back
+
+    def _make_inner(self) -> bool:
+        """A rounding behind which more follows is the inner one, which comes first."""
+        inner, self.rounding, self.clamp, self.is_back = self.rounding, None, NO_LIMITS, False
         is_early = self.found.requant.inner is None and self.found.late_bias is None and self.found.residual is None
-        if inner is None or back is None or not is_early:
-            return False
-        if (back.dtype, back.scale, back.zero_point) != (inner.dtype, inner.scale, inner.zero_point):
-            return False
         self.found = replace(self.found, requant=replace(self.found.requant, inner=inner))
-        return True
+        return is_early
 
     def _add(self, op: Op) -> bool:
         ids = [tensor.id for tensor in op.inputs]
@@ -132,7 +135,9 @@ class _Reader:
         if not self.lowering.has_value(other):
             return False
         value = self.lowering.value(other)
-        return self._add_vector(value, None) or (value.dtype is DataType.F32 and self._add_tensor(value, Residual("f32")))
+        return self._add_vector(value, None) or (
+            value.dtype is DataType.F32 and self._add_tensor(value, Residual("f32"))
+        )
 
     def _add_vector(self, value: Value, axis: int | None) -> bool:
         """A number for each column, first of all or between the inner rounding and the residual."""
@@ -149,7 +154,7 @@ class _Reader:
 
     def _add_bytes(self, op: Op) -> bool:
         """A residual of 8 bits."""
-        back = _rounding(op, _NO_LIMITS)
+        back = _rounding(op, NO_LIMITS)
         if back is None or not self.lowering.has_value(op.inputs[0].id):
             return False
         value = self.lowering.value(op.inputs[0].id)
