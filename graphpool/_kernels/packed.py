@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Invalid
 from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
+from .requant import NO_LIMITS, REQUANT_LAYOUT, Requant, Residual
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +70,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "partial_offset", "words_offset", "row_offset")],
         *[(name, "i8") for name in ("a_dtype", "a_zero", "b_zero")],
         *[(name, "f4") for name in ("lo", "hi")],
+        ("requant", REQUANT_LAYOUT),
     ],
     align=True,
 )
@@ -162,7 +164,7 @@ def pack_weights(
     batch_stride : int, default=0
         From one matrix to the next in b. Unit: elements.
     b_dtype : str, optional
-        Type of b: `dtype` by default; f32 becomes bf16, rounded to nearest even.
+        Type of b: `dtype` by default; f32 becomes bf16, rounded to nearest even; u8 becomes s8, less 128.
 
     Returns
     -------
@@ -179,7 +181,7 @@ def pack_weights(
     Cost: one read and one write of the weights. Every byte of the layout is written but the gap between matrices.
     """
     b_dtype = b_dtype or dtype
-    if b_dtype != dtype and (dtype, b_dtype) != ("bf16", "f32"):
+    if b_dtype != dtype and (dtype, b_dtype) not in (("bf16", "f32"), ("s8", "u8")):
         raise InvalidDataTypeError(explain(f"weights to pack as {dtype}", accepted=dtype, got=b_dtype), dtype=b_dtype)
     return _move("pack_weights", k, n, strides, dtype, isa, batch, batch_stride, b_dtype)
 
@@ -302,6 +304,7 @@ def packed_matmul(
     clamp: tuple[float, float] | None = None,
     epilogue: bytes = b"",
     dst_needs_scratch: bool = True,
+    requant: Requant | None = None,
     isa: str | None = None,
 ) -> KernelCall:
     """A kernel for ``dst[..., i, j] = clamp(sum(a[..., i, :] * b[..., :, j]) + bias[j] + residual[..., i, j])``.
@@ -342,6 +345,9 @@ def packed_matmul(
     dst_needs_scratch : bool, default=True
         With an epilogue, tiles are computed in scratch. False computes them in dst itself: allowed where dst is f32,
         lies as `c_strides` says, and the epilogue stores every element to its own place and reads dst nowhere.
+    requant : Requant, optional
+        s8 only, instead of clamp and epilogue: what is done behind the bias, and the type of dst. Its late bias and its
+        residual, which lies as `residual_strides` says, are the arguments in front of dst.
     isa : str, optional
         Instruction set; the best one by default. It must be one with the layout of the packed weights.
 
@@ -376,6 +382,12 @@ def packed_matmul(
     residual = [*shared, 0] if residual_strides is None else residual_strides
     weights = shared if weight_strides is None else weight_strides
     problem = _check(batch_shape, (m, n, k), a_strides, weights, c_strides, residual).fold()
+    if dtype == "s8":
+        given = Requant(residual=None if residual_strides is None else Residual("f32"), clamp=clamp or NO_LIMITS)
+        record, dst_arg = (requant or given).record(3 + bias)
+        tail |= {"requant": record, "residual_arg": 0, "dst_arg": dst_arg}
+    if requant is not None and (dtype != "s8" or epilogue):
+        raise InvalidArgumentError(explain("requant", accepted="s8 weights and no epilogue", got="another product"))
     values = tail | {
         "a_dtype": DTYPE_CODES[a_dtype], "a_zero": zero_points[0] + (128 if a_dtype == "s8" else 0),
         "b_zero": zero_points[1],
@@ -391,7 +403,7 @@ def tail_fields(
     epilogue: bytes,
     in_scratch: bool,
     scale: bool | None = None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Fields of a parameter block for what a kernel on packed weights does to its results.
 
     Argument numbers behind a and b: scale (if the kernel knows scales), bias and residual that are present in order, 0
@@ -406,7 +418,7 @@ def tail_fields(
     if not lo <= hi:
         raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=clamp))
     present = {} if scale is None else {"scale_arg": scale}
-    fields: dict[str, float] = {
+    fields: dict[str, Any] = {
         "lo": lo, "hi": hi, "tile_in_scratch": bool(epilogue) and in_scratch, "has_epilogue": bool(epilogue),
     }  # fmt: skip
     number = 2
@@ -417,7 +429,7 @@ def tail_fields(
 
 
 def _build(
-    p: _Problem, layout: PackedLayout, dtype: str, values: dict[str, float], epilogue: bytes, isa: str | None
+    p: _Problem, layout: PackedLayout, dtype: str, values: dict[str, Any], epilogue: bytes, isa: str | None
 ) -> KernelCall:
     """Blocks, parts of scratch and parameter block of a problem."""
     sizes, a_batch, b_batch, dst_batch, residual_batch = ([axis[i] for axis in p.batch] for i in range(5))

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
-from .call import KernelCall, pack
+from .call import DTYPE_CODES, KernelCall, pack
 from .window import ROW_PLAN_LAYOUT, Window, plan_rows
 
 if TYPE_CHECKING:
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["pooling"]
 
-_LAYOUT = np.dtype([("rows", ROW_PLAN_LAYOUT), ("counted", "i8", 3), ("exclude_pad", "i8")], align=True)
+_LAYOUT = np.dtype(
+    [("rows", ROW_PLAN_LAYOUT), ("counted", "i8", 3), ("exclude_pad", "i8"), ("src_dtype", "i8"), ("zero", "i8")],
+    align=True,
+)
 
 
 def pooling(
@@ -34,6 +37,8 @@ def pooling(
     pads_end: Sequence[int] | None = None,
     dilations: Sequence[int] | None = None,
     exclude_pad: bool = True,
+    src_dtype: str = "f32",
+    zero_point: int = 0,
     epilogue: bytes = b"",
     dst_needs_scratch: bool = True,
     isa: str | None = None,
@@ -58,6 +63,10 @@ def pooling(
     exclude_pad : bool, default=True
         Mean: divide by the cells inside the source; False also counts the cells of pads_begin and pads_end, but never
         what lies beyond them (ONNX ``count_include_pad``).
+    src_dtype : {"f32", "u8", "s8"}, default="f32"
+        Bytes need channels side by side in src and dst, and give the maximum or mean of the integers less zero_point.
+    zero_point : int, default=0
+        Of bytes: what is subtracted.
     epilogue : bytes
         A program from ``EltwiseBuilder.epilogue()`` that reads the result as its accumulator.
     dst_needs_scratch : bool, default=True
@@ -86,15 +95,21 @@ def pooling(
         src_spatial, dst_spatial, kernel, strides=strides, dilations=dilations, pads_begin=pads_begin,
         src_strides=src_strides, dst_strides=dst_strides,
     )  # fmt: skip
+    if src_dtype != "f32" and not (src_dtype in ("u8", "s8") and window.channels_last and window.src_strides[1] == 1):
+        accepted = "f32, or u8 and s8 with channels side by side"
+        raise InvalidArgumentError(explain("source of pooling", accepted=accepted, got=(src_dtype, tuple(src_strides))))
     ends = _pads_end(pads_end, len(src_spatial))
     rows, ntasks, room_offset = plan_rows(
         window, batch, channels, epilogue=epilogue, dst_needs_scratch=dst_needs_scratch
     )
     counted = [extent + (0 if exclude_pad else end) for extent, end in zip(window.src, ends, strict=True)]
-    return pack(
-        f"f32_{mode}_pool", _LAYOUT, {"rows": rows, "counted": counted, "exclude_pad": exclude_pad},
-        ntasks=ntasks, scratch_nbytes=room_offset + 4 * window.dst[2], tail=epilogue, isa=isa,
-    )  # fmt: skip
+    fields = {
+        "rows": rows, "counted": counted, "exclude_pad": exclude_pad, "src_dtype": DTYPE_CODES[src_dtype],
+        "zero": zero_point + (128 if src_dtype == "s8" else 0),
+    }  # fmt: skip
+    name = f"{'f32' if src_dtype == 'f32' else 'bytes'}_{mode}_pool"
+    scratch_nbytes = room_offset + 4 * window.dst[2]
+    return pack(name, _LAYOUT, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)
 
 
 def _pads_end(given: Sequence[int] | None, ndim: int) -> tuple[int, ...]:

@@ -69,6 +69,12 @@ class Op:
         other.inputs, other.outputs, other.attrs = self.inputs, self.outputs, MappingProxyType(attrs)
         return other
 
+    def with_ports(self, inputs: tuple[LogicalTensor, ...], outputs: tuple[LogicalTensor, ...]) -> Op:
+        """The same op on other tensors."""
+        other = self.with_attrs(dict(self.attrs))
+        other.inputs, other.outputs = inputs, outputs
+        return other
+
     @property
     def label(self) -> str:
         """How messages call the op: kind, id and, where it tells more, the name."""

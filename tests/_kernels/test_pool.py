@@ -81,6 +81,24 @@ def test_equals_the_definition(isa, layout, mode, case):
     np.testing.assert_allclose(out, expected, rtol=RTOL[mode], atol=RTOL[mode])
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("mode", ["max", "avg", "avg_pads"])
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_bytes_are_pooled_less_their_zero_point(isa, mode, dtype, case):
+    channels, src, dst, kernel, strides, begin, end, dilations = case
+    limits = np.iinfo({"u8": np.uint8, "s8": np.int8}[dtype])
+    x = np.random.default_rng(1).integers(limits.min, limits.max + 1, (2, channels, *src)).astype(limits.dtype)
+    exclude, mode, attributes = mode != "avg_pads", mode[:3], {"strides": strides, "dilations": dilations}
+    out = run(
+        mode, x, dst, kernel, layout="NXC", isa=isa, pads_begin=begin, pads_end=end, exclude_pad=exclude,
+        src_dtype=dtype, zero_point=-7, **attributes,
+    )  # fmt: skip
+    less = x.astype(np.float64) + 7
+    expected = expected_pool(mode, less, dst, kernel, strides, begin, end, dilations, exclude)
+    np.testing.assert_allclose(out, expected, rtol=RTOL[mode], atol=RTOL[mode])
+
+
 @pytest.mark.parametrize("ceil_mode", [0, 1])
 @pytest.mark.parametrize("count_include_pad", [0, 1])
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])

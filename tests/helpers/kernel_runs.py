@@ -7,9 +7,15 @@ from graphpool._kernels._dispatch import call
 GUARD = 32
 
 
+def guard_of(dtype):
+    """What guards hold."""
+    return 77 if np.dtype(dtype) in (np.uint8, np.int8) else -12345.0
+
+
 def guarded(nelements, dtype=np.float32, fill=np.nan):
     """A flat buffer of `nelements` unset elements between two guards: (whole buffer, part to hand out)."""
-    whole = np.full(nelements + 2 * GUARD, -12345.0 if np.isnan(fill) else fill, dtype)
+    fill = 78 if guard_of(dtype) == 77 and np.isnan(fill) else fill
+    whole = np.full(nelements + 2 * GUARD, guard_of(dtype) if np.isnan(fill) or fill == 78 else fill, dtype)
     part = whole[GUARD : GUARD + nelements]
     part[:] = fill
     return whole, part
@@ -18,8 +24,8 @@ def guarded(nelements, dtype=np.float32, fill=np.nan):
 def assert_guards(whole, part):
     """Nothing was written outside `part`."""
     n = len(part)
-    assert (whole[:GUARD] == -12345.0).all()
-    assert (whole[GUARD + n :] == -12345.0).all()
+    assert (whole[:GUARD] == guard_of(whole.dtype)).all()
+    assert (whole[GUARD + n :] == guard_of(whole.dtype)).all()
 
 
 def run_all(kernel_call, *args):

@@ -67,6 +67,8 @@ typedef struct {
     const float *scale;
     const int32_t *col_sum, *row_shift;
     int32_t a_zero;
+    const struct gp_requant_sink *requant; /* where results go instead of c, which is NULL (gp_requant.h) */
+    int64_t row, col;                      /* of the tile, from where that begins */
 } gp_packed_sink;
 
 typedef void (*gp_packed_fn)(int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,

@@ -3,6 +3,7 @@
 #define GP_PACKED_TILE_H
 
 #include "gp_packed.h"
+#include "gp_requant.h"
 
 /* s8 without the instruction for it: even and odd bytes widen to s16, which no product of 255 * 128 can overflow. */
 GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
@@ -36,15 +37,12 @@ GP_INLINE gp_vf gp_dot(const enum gp_packed_type type, gp_vi y, gp_vf x, gp_vf a
     return type == GP_PACKED_BF16 ? gp_dot_halves(y, (gp_vi)x, acc) : gp_vfma((gp_vf)y, x, acc);
 }
 
-/* The integer sums of a vector of columns as f32; `left` of them count. */
-GP_INLINE gp_vf gp_dequantize(gp_vi sum, const gp_packed_sink *sink, int64_t row, int64_t col, int64_t left)
+/* Where the integer sums of a vector of columns begin: what the zero point of a takes away. */
+GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
 {
     gp_vi col_sum;
     memcpy(&col_sum, sink->col_sum + col, sizeof col_sum);
-    sum -= col_sum * sink->a_zero;
-    if (sink->row_shift)
-        sum -= sink->row_shift[row];
-    return __builtin_convertvector(sum, gp_vf) * gp_load_some(sink->scale + col, left);
+    return (gp_vf)(col_sum * -sink->a_zero);
 }
 
 /* Post-operations on finished sums, and their store. One pass over the registers for each operation, so that what is
@@ -52,6 +50,10 @@ GP_INLINE gp_vf gp_dequantize(gp_vi sum, const gp_packed_sink *sink, int64_t row
 GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const int nv, const int is_whole,
                          gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
 {
+    if (type == GP_PACKED_S8) {
+        gp_requantize(rows, nv, is_whole, acc, sink);
+        return;
+    }
     const gp_packed_sink s = *sink; /* a copy that the stores cannot change */
     const gp_vf lo = gp_splat(s.lo), hi = gp_splat(s.hi);
 #pragma GCC unroll 8
@@ -59,11 +61,8 @@ GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const i
         const int64_t col = j * GP_VL, left = is_whole ? GP_VL : s.cols - col;
         const gp_vf bias = s.bias ? gp_load_some(s.bias + col, left) : gp_splat(-0.0f);
 #pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            if (type == GP_PACKED_S8)
-                acc[i][j] = gp_dequantize((gp_vi)acc[i][j], &s, i, col, left);
+        for (int i = 0; i < rows; i++)
             acc[i][j] += bias;
-        }
     }
     if (s.residual)
 #pragma GCC unroll 8
@@ -82,15 +81,17 @@ GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const i
 
 typedef gp_vf gp_sums[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
 
-/* Zeros, or the sums that an earlier part of k left. */
-GP_INLINE void gp_sums_begin(const int rows, const int nv, gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS],
-                             const gp_packed_sink *sink)
+/* What sums begin with, or those that an earlier part of k left. */
+GP_INLINE void gp_sums_begin(const enum gp_packed_type type, const int rows, const int nv,
+                             gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
 {
 #pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
+    for (int j = 0; j < nv; j++) {
+        const gp_vf first = type == GP_PACKED_S8 && sink->is_first ? gp_first_sums(sink, j * GP_VL) : (gp_vf){0};
 #pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
-            acc[i][j] = sink->is_first ? (gp_vf){0} : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
+        for (int i = 0; i < rows; i++)
+            acc[i][j] = sink->is_first ? first : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
+    }
 }
 
 /* Finishes the sums, or leaves them for the next part of k. Several panels are always whole. */
@@ -120,7 +121,7 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
     const int nv = panels * vectors, width = vectors * GP_VL;
     gp_sums acc;
     const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
-    gp_sums_begin(rows, nv, acc, sink);
+    gp_sums_begin(type, rows, nv, acc, sink);
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
         gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
 #pragma GCC unroll 8
@@ -146,7 +147,7 @@ GP_INLINE void gp_taps_tile(const int rows, const int panels, const int vectors,
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
     gp_sums acc;
-    gp_sums_begin(rows, nv, acc, sink);
+    gp_sums_begin(GP_PACKED_F32, rows, nv, acc, sink);
     for (; taps; taps--, row += pitch, b += tap_step) {
         const char *a[GP_TILE_ROWS];
         int is_padding = 1;
@@ -184,7 +185,8 @@ GP_INLINE int gp_streams(int64_t rows, int64_t cols)
 /* Moves a sink down by rows, or to the right by columns. */
 GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
 {
-    sink->c += rows * sink->ldc;
+    sink->c += sink->c ? rows * sink->ldc : 0;
+    sink->row += rows;
     sink->partial += rows * GP_TILE_PANELS * GP_PANEL;
     sink->residual += sink->residual ? rows * sink->residual_row : 0;
     sink->row_shift += sink->row_shift ? rows : 0;
@@ -192,7 +194,8 @@ GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
 
 GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
 {
-    sink->c += cols;
+    sink->c += sink->c ? cols : 0;
+    sink->col += cols;
     sink->bias += sink->bias ? cols : 0;
     sink->residual += sink->residual ? cols : 0;
     sink->scale += sink->scale ? cols : 0;

@@ -25,6 +25,7 @@ typedef struct {
     int64_t partial_offset, words_offset, row_offset; /* bytes into scratch; the tile lies at 0 */
     int64_t a_dtype, a_zero, b_zero;
     float lo, hi;
+    gp_requant requant; /* s8: instead of residual, lo and hi */
 } gp_packed_matmul;
 
 /* Offsets of one matrix of the batch: elements, for b bytes. */
@@ -225,6 +226,22 @@ static gp_packed_sink make_sink(const gp_packed_matmul *p, void *const *args, ba
     return sink;
 }
 
+/* The same for s8. */
+static gp_requant_sink make_requant(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j,
+                                    const gp_packed_sink *f32)
+{
+    const gp_requant *r = &p->requant;
+    gp_requant_sink sink = {.p = r, .dst_row = f32->ldc, .residual_row = p->residual_row, .dst = (char *)f32->c};
+    if (!p->tile_in_scratch)
+        sink.dst = (char *)args[p->dst_arg] + (at.dst + i * p->dst_row + j) * gp_element_nbytes(r->dst_dtype);
+    if (r->late_bias_arg)
+        sink.late_bias = (const float *)args[r->late_bias_arg] + j;
+    if (r->residual_arg)
+        sink.residual = (const char *)args[r->residual_arg] +
+                        (at.residual + i * p->residual_row + j) * gp_element_nbytes(r->residual_dtype);
+    return sink;
+}
+
 GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4], const gp_packed_matmul *p,
                     void *const *args, int64_t batch, int64_t i, int64_t j, char *scratch)
 {
@@ -240,6 +257,12 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
         sink.row_shift = p->b_zero ? (const int32_t *)(a.data + p->row_block * words * 4) : NULL;
     }
     const float *tile = sink.c;
+    gp_requant_sink requant;
+    if (type == GP_PACKED_S8) {
+        requant = make_requant(p, args, at, i, j, &sink);
+        sink.requant = &requant;
+        sink.c = NULL;
+    }
     block(tiles, rows, j, cols, p->n, words, p->word_block, a, b, sink);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, tile, sink.ldc, rows, cols,

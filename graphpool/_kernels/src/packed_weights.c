@@ -12,7 +12,7 @@ typedef struct {
     int64_t k, n;
     int64_t row, col, batch; /* strides of b, in elements */
     int64_t pitch;           /* bytes from one packed matrix to the next */
-    int64_t dtype, b_dtype;  /* of the panels and of b; they differ only where f32 becomes bf16 */
+    int64_t dtype, b_dtype;  /* of the panels and of b; they differ where f32 becomes bf16, and u8 less 128 becomes s8 */
 } gp_pack_params;
 
 /* Which part of which matrix a task has. */
@@ -45,7 +45,7 @@ GP_INLINE uint32_t make_word(const int64_t dtype, const int64_t b_dtype, const c
         if (dtype == GP_F32) {
             memcpy(&word, b, 4);
         } else if (dtype == GP_S8) {
-            word |= (uint32_t)(uint8_t)*b << 8 * r;
+            word |= (uint32_t)((uint8_t)*b ^ (b_dtype == GP_U8 ? 0x80 : 0)) << 8 * r;
         } else if (b_dtype == GP_F32) {
             memcpy(&x, b, 4);
             word |= (uint32_t)gp_to_bf16(x) << 16 * r;
@@ -178,7 +178,10 @@ static void pack_task(const gp_pack_task *t)
     } else if (t->p->dtype == GP_BF16) {
         pack_panels(t, GP_BF16, GP_BF16);
     } else {
-        pack_panels(t, GP_S8, GP_S8);
+        if (t->p->b_dtype == GP_U8)
+            pack_panels(t, GP_S8, GP_U8);
+        else
+            pack_panels(t, GP_S8, GP_S8);
         add_columns(t);
     }
 }

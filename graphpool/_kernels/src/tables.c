@@ -17,6 +17,7 @@ extern const gp_kernel_entry GP_KERNEL(packed_table)[];
 extern const gp_kernel_entry GP_KERNEL(packed_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_packed_table)[];
+extern const gp_kernel_entry GP_KERNEL(conv_s8_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[];
 extern const gp_kernel_entry GP_KERNEL(winograd_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_weights_table)[];
@@ -41,6 +42,7 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(packed_weights_table),
     GP_KERNEL(conv_table),
     GP_KERNEL(conv_packed_table),
+    GP_KERNEL(conv_s8_table),
     GP_KERNEL(conv_depthwise_table),
     GP_KERNEL(winograd_table),
     GP_KERNEL(conv_weights_table),

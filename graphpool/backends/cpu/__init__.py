@@ -10,6 +10,8 @@
     segments.py    regions too wide for one program
     attention.py   two products with a SoftMax between them as one kernel
     integers.py    products of quantised operands, summed exactly
+    quantized.py   the same with constant weights as products of bytes; quantized_filters.py: convolutions
+    requantize.py  post-ops of products of bytes, down to the bytes of the result
     epilogue.py    the region behind an anchor, run on its tile
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them

@@ -16,6 +16,7 @@ from ...typing import LayoutType
 from .channels import choose_channels_last
 from .emit import lower_group
 from .groups import make_groups
+from .integers import split_dequantized
 from .joins import settle_joins
 from .key import structural_key
 from .layouts import choose_layout, choose_panels, panels_of, strides_of
@@ -202,10 +203,11 @@ def lower(
     ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], prefer: str = "memory"
 ) -> Lowering:
     """The steps of a partition."""
+    results = {tensor.id for tensor in outputs}
+    ops = split_dequantized(ops, results)
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
-    results = {tensor.id for tensor in outputs}
     groups = make_groups(ops, shapes, results)
     channels_last = choose_channels_last(groups, shapes, results)
     lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer)

@@ -30,10 +30,11 @@ WINDOWS = frozenset({"Convolution", "ConvTranspose", "AvgPool", "MaxPool", "Inte
 _BORDER_NS = 0.4
 _WINDOW_NS_PER_FLOP = 0.004
 _POINT_NS_PER_FLOP = 0.001
+_BYTES_NS_PER_FLOP = 0.006
 _TAP_NS = 0.25
 """Measured on one core of an AMD EPYC (family 25): a copy between the layouts, an element; what convolutions with
-kernels of several taps and of one gain, a floating-point operation; what depthwise windows and pools gain, a tap of a
-result."""
+kernels of several taps and of one gain, and those of bytes, a floating-point operation; what depthwise windows and
+pools gain, a tap of a result."""
 
 
 @dataclass(eq=False)
@@ -93,7 +94,7 @@ def _find_regions(groups: Sequence[Group], shapes: Mapping[int, tuple[int, ...]]
             continue
         region = _join(list(found.values()), home)
         region.members.append(group)
-        region.gain_ns += 0.0 if own is None else _gain_ns(own, shapes)
+        region.gain_ns += 0.0 if own is None else _gain_ns(own, shapes, is_bytes=bool(group.dequantized))
         home[group.result] = region
     return list({id(region): region for region in home.values()}.values())
 
@@ -154,7 +155,7 @@ def _reads_any_strides(op: Op, shapes: Mapping[int, tuple[int, ...]]) -> bool:
     return is_staged(shapes[op.inputs[0].id][1], kernel, op.attrs["groups"])
 
 
-def _gain_ns(op: Op, shapes: Mapping[int, tuple[int, ...]]) -> float:
+def _gain_ns(op: Op, shapes: Mapping[int, tuple[int, ...]], *, is_bytes: bool) -> float:
     """What the window gains in time. Unit: nanoseconds."""
     result = prod(shapes[op.outputs[0].id])
     if op.kind == "Interpolate":
@@ -166,5 +167,7 @@ def _gain_ns(op: Op, shapes: Mapping[int, tuple[int, ...]]) -> float:
     taps = prod(weights[axis] for axis in spatial)
     if weights[inner] == 1 and op.attrs["groups"] > 1:
         return _TAP_NS * result * taps
+    if is_bytes:
+        return _BYTES_NS_PER_FLOP * float(2 * result * taps * weights[inner])
     per_flop = _WINDOW_NS_PER_FLOP if taps > 1 else _POINT_NS_PER_FLOP
     return per_flop * float(2 * result * taps * weights[inner])

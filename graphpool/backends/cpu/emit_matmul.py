@@ -8,6 +8,7 @@ from ..._kernels.matmul import matmul
 from ...typing import dense_strides
 from .epilogue import make_epilogue
 from .integers import exact_depth, operands
+from .quantized import emit_bytes, find_bytes
 from .weights import Product, emit_packed, given_form, packed_form
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     is_whole = min(len(lowering.shapes[tensor.id]) for tensor in op.inputs[:2]) > 1
     epilogue = make_epilogue(lowering, group, bias, gaps=is_whole)
     if group.dequantized:
-        emit_plain(lowering, group, epilogue)
-        lowering.finish(group.result, epilogue.place)
+        _lower_quantized(lowering, group, bias, epilogue)
         return
     a, b = lowering.value(op.inputs[0].id), lowering.any_value(op.inputs[1].id)
     if b.panels is not None:
@@ -45,6 +45,22 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
             a = a if form.takes(a.dtype) else lowering.dense(a)
             emit_packed(lowering, group, find_product(op, a, b), form, bias, epilogue)
         with lowering.when_kept(form.panels, False):
+            emit_plain(lowering, group, epilogue)
+    lowering.finish(group.result, epilogue.place)
+
+
+def _lower_quantized(lowering: Lowering, group: Group, bias: Value | None, epilogue: Epilogue) -> None:
+    """A product of quantised operands: of bytes where the weights are kept in panels, else in f32."""
+    assert group.anchor is not None
+    a, b = (lowering.value(group.dequantized[port].inputs[0].id) for port in (0, 1))
+    product = find_product(group.anchor, a, b)
+    panels = find_bytes(lowering, group, product)
+    if panels is None:
+        emit_plain(lowering, group, epilogue)
+    else:
+        with lowering.when_kept(panels.form, True):
+            emit_bytes(lowering, group, product, panels, bias, epilogue)
+        with lowering.when_kept(panels.form, False):
             emit_plain(lowering, group, epilogue)
     lowering.finish(group.result, epilogue.place)
 

@@ -11,7 +11,8 @@ from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pa
 from .epilogue import make_epilogue
 from .filters import emit_convolution, find_filters
 from .images import find_image, pick
-from .integers import exact_depth, operands
+from .integers import exact_depth, operands, pooled
+from .quantized_filters import emit_byte_convolution, find_byte_filters
 from .transposed import emit_phases, find_phases
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ __all__ = ["RULES"]
 
 def lower_convolution(lowering: Lowering, group: Group) -> None:
     """A convolution, with bias and post-ops behind it."""
+    byte_filters = find_byte_filters(lowering, group)
+    if byte_filters is not None:
+        with lowering.when_kept(byte_filters.form, False):
+            place = emit_plain(lowering, group)
+        with lowering.when_kept(byte_filters.form, True):
+            emit_byte_convolution(lowering, group, byte_filters, place)
+        lowering.finish(group.result, place)
+        return
     filters = find_filters(lowering, group)
     if filters is None:
         place = emit_plain(lowering, group)
@@ -91,7 +100,7 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
     """Maximum or mean of each window, post-ops behind it."""
     op = group.anchor
     assert op is not None
-    source = lowering.typed(lowering.value(op.inputs[0].id))
+    source, own = pooled(lowering, group)
     epilogue = make_epilogue(lowering, group, gaps=True)
     image = find_image(lowering, group, source, epilogue)
     kernel = tuple(op.attrs["kernel"])
@@ -105,6 +114,7 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
         pads_end=end,
         dilations=per_axis(op.attrs, "dilations", len(kernel)),
         exclude_pad=op.attrs.get("exclude_pad", True),
+        **own,
     )
     lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
     lowering.finish(group.result, epilogue.place)

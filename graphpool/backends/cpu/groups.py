@@ -14,6 +14,7 @@ from ...graph.partitioner import Quotient
 from ...graph.view import GraphView
 from ...typing import DataType
 from .attention import find_attention
+from .instructions import INTEGERS
 from .integers import find_dequantized
 from .segments import split_region
 from .support import is_anchor, is_elementwise, register_of, registers_go_together
@@ -82,7 +83,8 @@ def make_groups(ops: Sequence[Op], shapes: Mapping[int, tuple[int, ...]], output
     quotient = Quotient(view)
     dequantized = _absorb_dequantized(view, free, shapes, outputs, quotient)
     attentions = _merge_attentions(view, free, shapes, outputs, quotient, dequantized)
-    for number, op in enumerate(view.ops):
+    for number in (*dequantized, *range(len(view.ops))):  # products of bytes keep more in bytes than regions do
+        op = view.ops[number]
         if free[number] and (is_anchor(op) or is_elementwise(op)):
             taken = _grow(view, [number], free, shapes, outputs, quotient)
             for member in taken:
@@ -141,7 +143,10 @@ def _grow(
     outputs: set[int],
     quotient: Quotient,
 ) -> list[int]:
-    """The ops of a kernel, the last of which gives its result, and the regions behind that keep its shape."""
+    """The ops of a kernel, the last of which gives its result, and the regions behind that keep its shape.
+
+    Besides what is behind, a region takes in the Dequantize ops in front of its other operands.
+    """
     last, nmembers = view.ops[taken[-1]], len(taken)
     value = last.outputs[0].id
     shape = shapes[value]
@@ -155,6 +160,7 @@ def _grow(
     while value not in outputs:
         region = grow_region(view, value, set(taken), free, fits)
         inner = {view.ops[n].outputs[0].id for n in region[:-1]}
+        region = [*_find_sides(view, region, free, shape, shapes, outputs), *region]
         post_ops = [view.ops[n] for n in (*taken[nmembers:], *region)]
         if not region or inner & outputs or (has_anchor and len(split_region(post_ops)) > 1):
             break
@@ -163,6 +169,27 @@ def _grow(
         taken = [*taken, *region]
         value = view.ops[region[-1]].outputs[0].id
     return taken
+
+
+def _find_sides(
+    view: GraphView,
+    region: Sequence[int],
+    free: Sequence[bool],
+    shape: tuple[int, ...],
+    shapes: Mapping[int, tuple[int, ...]],
+    outputs: set[int],
+) -> list[int]:
+    """Dequantize ops in front of operands of a region, each read by one of its ops alone."""
+    sides: list[int] = []
+    for number in region:
+        for tensor in view.ops[number].inputs:
+            source = view.producer.get(tensor.id)
+            if source is None or not free[source] or source in region or tensor.id in outputs:
+                continue
+            is_side = view.ops[source].kind == "Dequantize" and shapes[tensor.id] == shape
+            if is_side and view.users(tensor.id) == [number] and view.ops[source].inputs[0].dtype in INTEGERS:
+                sides.append(source)
+    return sides
 
 
 def _as_group(
@@ -177,7 +204,22 @@ def _as_group(
         behind = [n for n in numbers if n not in attention.members]
         return Group(attention.product, tuple(view.ops[n] for n in behind), attention)
     by_port: Mapping[int, int] = next((dequantized[n] for n in numbers if n in dequantized), {})
-    ops = [view.ops[n] for n in numbers if n not in by_port.values()]
-    if not is_anchor(ops[0]):
-        return Group(None, tuple(ops))
-    return Group(ops[0], tuple(ops[1:]), dequantized={port: view.ops[n] for port, n in by_port.items()})
+    members = [n for n in numbers if n not in by_port.values()]
+    anchor = next((n for n in members if is_anchor(view.ops[n])), None)
+    if anchor is None:
+        return Group(None, tuple(view.ops[n] for n in members))
+    ops = tuple(view.ops[n] for n in _in_order_of_use(view, [n for n in members if n != anchor], anchor))
+    return Group(view.ops[anchor], ops, dequantized={port: view.ops[n] for port, n in by_port.items()})
+
+
+def _in_order_of_use(view: GraphView, numbers: Sequence[int], anchor: int) -> list[int]:
+    """Ops of an anchor's kernel: what does not depend on it stands right in front of its reader."""
+    behind = {anchor}
+    ordered: list[int] = []
+    for number in numbers:
+        before = view.predecessors(number)
+        if behind.isdisjoint(before):
+            continue
+        behind.add(number)
+        ordered += [*(n for n in before if n in numbers and n not in behind), number]
+    return ordered

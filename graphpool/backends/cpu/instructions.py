@@ -108,11 +108,15 @@ def _type_cast(region: Region, op: Op) -> Any:
 
 
 def _quantize(region: Region, op: Op) -> Any:
-    """round(x / scale + zp), saturated: what the store of the type does, but further ops of the region see it too."""
+    """round(x / scale + zp) or round(x / scale) + zp, saturated: what stores do, but the rest of the region sees it."""
     axis = op.attrs["axis"] % len(region.shape) if region.shape else 0
     scale, zero_points = region.literal(op.attrs["scales"], axis), op.attrs.get("zps") or []
     zero_point = region.literal(zero_points, axis) if any(zero_points) else None
-    return _round_to(region, op.outputs[0].dtype, region.operand(op), scale, zero_point)
+    x = region.operand(op)
+    if op.attrs.get("rounds_first") and zero_point is not None:
+        rounded = region.unary("round", region.binary("div", x, scale))
+        return region.unary("clamp", region.binary("add", rounded, zero_point), *_limits(op.outputs[0].dtype))
+    return _round_to(region, op.outputs[0].dtype, x, scale, zero_point)
 
 
 def _dynamic_quantize(region: Region, op: Op) -> Any:

@@ -7,24 +7,40 @@ as many terms as stay within 2**24, those sums in f64.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...graph.shapes import channel_axis, conv_weight_axes
 from ...typing import DataType
 from .region import Region
+from .support import is_elementwise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ...graph.op import Op
     from ...graph.view import GraphView
     from .groups import Group
     from .lowering import Lowering, Value
 
-__all__ = ["PRODUCTS", "exact_depth", "find_dequantized", "operands", "scaled"]
+__all__ = [
+    "POOLS",
+    "PRODUCTS",
+    "byte_range",
+    "exact_depth",
+    "find_dequantized",
+    "operands",
+    "pooled",
+    "scaled",
+    "scales_of",
+    "split_dequantized",
+]
 
 PRODUCTS = frozenset({"MatMul", "Convolution", "ConvTranspose"})
+
+POOLS = frozenset({"AvgPool", "MaxPool"})
 
 _EXACT = 2**24
 """Integers up to this are exact in f32."""
@@ -32,15 +48,40 @@ _EXACT = 2**24
 _LIMITS = {DataType.U8: (0, 255), DataType.S8: (-128, 127)}
 
 
+def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
+    """The ops with a Dequantize of its own for each product and each elementwise op that reads one.
+
+    A Dequantize costs less within a kernel than its result costs in memory, but a kernel takes in only what nobody else
+    reads. Ops keep their ids, copies have that of their original.
+    """
+    makers = {op.outputs[0].id: op for op in ops if op.kind == "Dequantize" and op.outputs[0].id not in outputs}
+    readers = Counter(tensor.id for op in ops for tensor in op.inputs if tensor.id in makers)
+    free = 1 + max((tensor.id for op in ops for tensor in (*op.inputs, *op.outputs)), default=0)
+    split: list[Op] = []
+    for op in ops:
+        inputs = list(op.inputs)
+        for port, tensor in enumerate(op.inputs):
+            if readers[tensor.id] > 1 and (op.kind in PRODUCTS or op.kind in POOLS or is_elementwise(op)):
+                readers[tensor.id] -= 1
+                inputs[port] = tensor.replace(id=free)
+                split.append(makers[tensor.id].with_ports(makers[tensor.id].inputs, (inputs[port],)))
+                free += 1
+        split.append(op if inputs == list(op.inputs) else op.with_ports(tuple(inputs), op.outputs))
+    return split
+
+
 def find_dequantized(
     view: GraphView, number: int, shapes: Mapping[int, tuple[int, ...]], outputs: set[int]
 ) -> dict[int, int]:
-    """Numbers of the Dequantize ops in front of both operands of a product, by port; empty unless both are exact."""
+    """Numbers of the Dequantize ops in front of both operands of a product, by port; empty unless both are exact.
+
+    Likewise in front of a pool, whose one scale must keep the order.
+    """
     op = view.ops[number]
-    if op.kind not in PRODUCTS:
+    if op.kind not in PRODUCTS and op.kind not in POOLS:
         return {}
     found: dict[int, int] = {}
-    for port, tensor in enumerate(op.inputs[:2]):
+    for port, tensor in enumerate(op.inputs[: 1 if op.kind in POOLS else 2]):
         source = view.producer.get(tensor.id)
         if source is None or tensor.id in outputs or view.consumers[tensor.id] != [(number, port)]:
             return {}
@@ -49,7 +90,8 @@ def find_dequantized(
             return {}
         found[port] = source
     largest = [_largest(view.ops[source]) for source in found.values()]
-    return found if largest[0] * largest[1] <= _EXACT else {}
+    is_positive = op.kind not in POOLS or view.ops[found[0]].attrs["scales"][0] > 0
+    return found if prod(largest) <= _EXACT and is_positive else {}
 
 
 def _is_exact(op: Op, columns: tuple[int, int] | None, ndim: int) -> bool:
@@ -69,6 +111,11 @@ def _columns(op: Op, shape: tuple[int, ...]) -> tuple[int, int] | None:
     return axis, shape[axis] * (op.attrs["groups"] if op.kind == "ConvTranspose" else 1)
 
 
+def byte_range(dtype: DataType) -> tuple[int, int] | None:
+    """The least and the largest value of an 8-bit integer; None for other types."""
+    return _LIMITS.get(dtype)
+
+
 def _largest(op: Op) -> int:
     """The largest absolute value of x - zp."""
     limits = _LIMITS[op.inputs[0].dtype]
@@ -80,6 +127,23 @@ def exact_depth(group: Group) -> int:
     if not group.dequantized:
         return 0
     return max(1, _EXACT // max(1, _largest(group.dequantized[0]) * _largest(group.dequantized[1])))
+
+
+def pooled(lowering: Lowering, group: Group) -> tuple[Value, dict[str, Any]]:
+    """What a pool reads, and what its kernel must know of it: f32, of quantised operands x - zp; or bytes.
+
+    Bytes are read where channels lie side by side, as that kernel wants them.
+    """
+    assert group.anchor is not None
+    if not group.dequantized:
+        return lowering.typed(lowering.value(group.anchor.inputs[0].id)), {}
+    op = group.dequantized[0]
+    source = lowering.value(op.inputs[0].id)
+    axis = channel_axis(len(source.shape), group.anchor.attrs["data_format"])
+    is_last = lowering.order_of(group.result)[-1] == axis and source.strides[axis] == 1
+    if not is_last:
+        return _integers(lowering, op), {}
+    return source, {"src_dtype": source.dtype.value, "zero_point": int((op.attrs.get("zps") or [0])[0])}
 
 
 def operands(lowering: Lowering, group: Group) -> tuple[Value, Value]:
@@ -108,7 +172,7 @@ def _integers(lowering: Lowering, op: Op) -> Value:
 
 def scaled(region: Region, group: Group, sums: Any) -> Any:
     """Sums of integer products times the scales of both operands; other sums as they are."""
-    scales = _scales(group)
+    scales = scales_of(group)
     if all(scale == 1.0 for scale in scales):
         return sums
     assert group.anchor is not None
@@ -118,8 +182,9 @@ def scaled(region: Region, group: Group, sums: Any) -> Any:
     return region.binary("mul", sums, region.literal(scales, axis))
 
 
-def _scales(group: Group) -> Sequence[float]:
+def scales_of(group: Group) -> Sequence[float]:
+    """The product of both operands' scales, one or one for each column."""
     if not group.dequantized:
         return [1.0]
-    (first,), second = (group.dequantized[port].attrs["scales"] for port in (0, 1))
-    return [first * scale for scale in second]
+    (first,), *others = (group.dequantized[port].attrs["scales"] for port in sorted(group.dequantized))
+    return [first * scale for scale in (others[0] if others else (1.0,))]

@@ -105,10 +105,12 @@ def find_phases(lowering: Lowering, group: Group) -> Phases | None:
     """
     op = group.anchor
     assert op is not None
+    if group.dequantized:
+        return None
     weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
     order = lowering.order_of(group.result)
     is_last = order[-1] == channel_axis(len(result), op.attrs["data_format"])
-    if group.dequantized or not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
         return None
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
     groups = op.attrs["groups"]

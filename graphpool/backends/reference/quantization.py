@@ -50,7 +50,9 @@ def _zps_attr(attrs: Attrs, src: Array) -> Array:
 
 @reference("Quantize")
 def _quantize(attrs: Attrs, src: Array) -> Array:
-    return src / _attr_values(attrs["scales"], src, attrs) + _zps_attr(attrs, src)
+    scaled = src / _attr_values(attrs["scales"], src, attrs)
+    zps = _zps_attr(attrs, src)
+    return (np.rint(scaled) if attrs.get("rounds_first") and np.any(zps) else scaled) + zps
 
 
 @reference("Dequantize")

@@ -1,7 +1,7 @@
 """Quantise and dequantise, by scales of a tensor, of channels or of blocks, and products of quantised tensors.
 
 ONNX rounds x / scale and then adds the zero point; oneDNN's Quantize rounds the sum, which differs where a half is
-rounded to even. With a zero point the quotient is therefore rounded first, and Quantize only adds and saturates.
+rounded to even: hence our attribute `rounds_first`. Where the numbers are not known ahead, ops of their own round.
 """
 
 from __future__ import annotations
@@ -95,14 +95,16 @@ def _quantize(n: NodeView, x: Value, by: _Scaling, target: DataType, saturate: b
 def _quantize_to_bytes(n: NodeView, x: Value, by: _Scaling, target: DataType) -> Value:
     if not by.has_point:
         return _apply(n, "Quantize", target, x, _Scaling(by.scale, None, by.axis))
+    if by.is_known:
+        return _apply(n, "Quantize", target, x, by, rounds_first=True)
     rounded = n.emit("Round", n.emit("Divide", x, _spread(n, by.scale, x, by)))
     ones = n.literal(np.ones(by.scale.shape), x)
     return _apply(n, "Quantize", target, rounded, _Scaling(ones, by.point, by.axis))
 
 
-def _apply(n: NodeView, kind: str, target: DataType, x: Value, by: _Scaling) -> Value:
+def _apply(n: NodeView, kind: str, target: DataType, x: Value, by: _Scaling, **attrs: Any) -> Value:
     """Quantize or Dequantize with known numbers, else the kind that takes tensors."""
-    options, scale = by.options(), n.cast(by.scale, DataType.F32)
+    options, scale = by.options() | attrs, n.cast(by.scale, DataType.F32)
     if by.is_known:
         options["scales"] = np.asarray(scale.content, np.float64).reshape(-1)
         point = by.point.content if by.has_point and by.point is not None else np.zeros(scale.shape)
@@ -121,10 +123,21 @@ def _dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
     """The numbers that a quantised tensor stands for, in f32."""
     if x.dtype in _BYTES and not by.block:
         return _apply(n, "Dequantize", DataType.F32, x, by)
+    if x.is_known and by.is_known and not by.block:
+        return _dequantized(n, x, by)
     shape, numbers = x.shape, _in_blocks(n, n.cast(x, DataType.F32), by)
     if by.has_point and by.point is not None:
         numbers = n.emit("Subtract", numbers, _spread(n, by.point, numbers, by))
     return n.reshape(n.emit("Multiply", numbers, _spread(n, by.scale, numbers, by)), shape)
+
+
+def _dequantized(n: NodeView, x: Value, by: _Scaling) -> Value:
+    """Known numbers of as many bits as f32 has, biases above all, dequantised once and for all."""
+    scale, point = (
+        0.0 if part is None else np.asarray(part.content, np.float64).reshape(_spread_shape(part, x, by))
+        for part in (by.scale, by.point if by.has_point else None)
+    )
+    return n.builder.literal(((x.content - point) * scale).astype(np.float32), DataType.F32)
 
 
 def _in_blocks(n: NodeView, x: Value, by: _Scaling) -> Value:
@@ -136,15 +149,20 @@ def _in_blocks(n: NodeView, x: Value, by: _Scaling) -> Value:
     return n.reshape(x, (*x.shape[:axis], size // by.block, by.block, *x.shape[axis + 1 :]))
 
 
+def _spread_shape(numbers: Value, x: Value, by: _Scaling) -> tuple[int, ...]:
+    """The shape in which scales of x or of one of its axes broadcast with it."""
+    if numbers.shape in ((), (1,)):
+        return ()
+    return tuple(numbers.shape[0] if k == by.axis % len(x.shape) else 1 for k in range(len(x.shape)))
+
+
 def _spread(n: NodeView, numbers: Value, x: Value, by: _Scaling) -> Value:
     """Scales or zero points in f32, in a shape that broadcasts with x."""
     if by.block:
         axis = by.axis % (len(x.shape) - 1)
         shape = (*numbers.shape[: axis + 1], 1, *numbers.shape[axis + 1 :])
-    elif numbers.shape in ((), (1,)):
-        shape = ()
     else:
-        shape = tuple(numbers.shape[0] if k == by.axis % len(x.shape) else 1 for k in range(len(x.shape)))
+        shape = _spread_shape(numbers, x, by)
     if numbers.is_known:
         return n.builder.literal(numbers.content.reshape(shape), DataType.F32)
     return n.reshape(n.cast(numbers, DataType.F32), shape)

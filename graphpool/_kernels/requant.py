@@ -1,0 +1,152 @@
+"""Results of products of bytes brought back to bytes in registers; ``include/gp_requant.h`` says how."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, explain
+
+from .call import DTYPE_CODES
+
+__all__ = ["NO_LIMITS", "REQUANT_LAYOUT", "Requant", "Residual", "Rounding"]
+
+NO_LIMITS = (-math.inf, math.inf)
+"""Of a clamp that changes nothing."""
+
+_LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
+_SHIFT = 1.5 * 2**23
+"""Added to a small number, leaves f32 no room for its fraction."""
+
+_ROUNDING_LAYOUT = np.dtype(
+    [*[(name, "f4") for name in ("inverse", "lo", "hi", "shift", "scale")], ("after", "i4")], align=True
+)
+REQUANT_LAYOUT = np.dtype(
+    [
+        ("inner", _ROUNDING_LAYOUT),
+        ("outer", _ROUNDING_LAYOUT),
+        *[(name, "i8") for name in ("has_inner", "has_outer", "dst_dtype", "residual_dtype")],
+        *[(name, "i8") for name in ("late_bias_arg", "residual_arg")],
+        *[("residual_scale", "f4"), ("residual_zero", "i4"), ("lo", "f4"), ("hi", "f4")],
+    ],
+    align=True,
+)
+"""struct gp_requant."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Numbers to 8 bits: round(x / scale + zero point), saturated.
+
+    Attributes
+    ----------
+    dtype : {"u8", "s8"}
+    scale : float
+    zero_point : int
+    rounds_first : bool
+        Whether the zero point is added to the rounded number instead.
+    clamp : (float, float)
+        Least and greatest x, applied first.
+    """
+
+    dtype: str
+    scale: float
+    zero_point: int = 0
+    rounds_first: bool = False
+    clamp: tuple[float, float] = NO_LIMITS
+
+    def record(self) -> tuple[float, ...]:
+        """The fields of a struct gp_rounding.
+
+        Raises
+        ------
+        InvalidDataTypeError, InvalidArgumentError
+            Another type; a scale that has no finite inverse; a zero point beyond the type; a clamp that is no range.
+        """
+        if self.dtype not in _LIMITS:
+            raise InvalidDataTypeError(explain("dtype of a rounding", accepted="u8, s8", got=self.dtype))
+        low, high = _LIMITS[self.dtype]
+        if not low <= self.zero_point <= high:
+            raise InvalidArgumentError(explain("zero point", accepted=f"{low} to {high}", got=self.zero_point))
+        if not (math.isfinite(self.scale) and self.scale > 0 and math.isfinite(np.float32(1 / self.scale))):
+            raise InvalidArgumentError(explain("scale", accepted="positive, with a finite inverse", got=self.scale))
+        if not self.clamp[0] <= self.clamp[1]:
+            raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=self.clamp))
+        least, most = (
+            min(max(limit / self.scale, low - self.zero_point), high - self.zero_point) for limit in self.clamp
+        )
+        added, after = (0, self.zero_point) if self.rounds_first else (self.zero_point, 0)
+        return 1 / self.scale, least, most, _SHIFT + added, self.scale, after
+
+
+@dataclass(frozen=True)
+class Residual:
+    """What is added to a result: f32, or 8 bits that stand for (x - zero point) * scale."""
+
+    dtype: str
+    scale: float = 1.0
+    zero_point: int = 0
+
+
+@dataclass(frozen=True)
+class Requant:
+    """What an 8-bit product does behind its scales and bias, in this order; each but the store is optional.
+
+    Attributes
+    ----------
+    inner : Rounding or None
+        Through 8 bits and back.
+    late_bias : bool
+        A bias of shape (n,), f32, is added.
+    residual : Residual or None
+        A tensor of the result's shape is added.
+    outer : Rounding or None
+        The type of the result; f32 where it is None.
+    is_real : bool
+        Whether the numbers that the integers of `outer` stand for are stored, as f32.
+    clamp : (float, float)
+        Of f32 results.
+    """
+
+    inner: Rounding | None = None
+    late_bias: bool = False
+    residual: Residual | None = None
+    outer: Rounding | None = None
+    is_real: bool = False
+    clamp: tuple[float, float] = NO_LIMITS
+
+    @property
+    def dtype(self) -> str:
+        """Type of the result."""
+        return "f32" if self.outer is None or self.is_real else self.outer.dtype
+
+    def record(self, first_arg: int) -> tuple[np.ndarray[Any, Any], int]:
+        """The struct gp_requant whose operands are the arguments from `first_arg` on, and the argument that follows.
+
+        Raises
+        ------
+        InvalidDataTypeError, InvalidArgumentError
+            As in `Rounding.record`; a residual of another type; a clamp that is no range.
+        """
+        if not self.clamp[0] <= self.clamp[1]:
+            raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=self.clamp))
+        record = np.zeros((), REQUANT_LAYOUT)
+        record["lo"], record["hi"] = self.clamp
+        record["dst_dtype"] = DTYPE_CODES[self.dtype]
+        for name, rounding in (("inner", self.inner), ("outer", self.outer)):
+            if rounding is not None:
+                record[name] = rounding.record()
+        record["has_inner"], record["has_outer"] = self.inner is not None, self.outer is not None
+        if self.residual is not None:
+            if self.residual.dtype not in ("f32", *_LIMITS):
+                raise InvalidDataTypeError(explain("residual", accepted="f32, u8, s8", got=self.residual.dtype))
+            record["residual_dtype"] = DTYPE_CODES[self.residual.dtype]
+            record["residual_scale"], record["residual_zero"] = self.residual.scale, self.residual.zero_point
+        number = first_arg
+        for name, is_present in (("late_bias_arg", self.late_bias), ("residual_arg", self.residual is not None)):
+            record[name] = number if is_present else 0
+            number += is_present
+        return record, number

@@ -1,0 +1,113 @@
+"""Products of 8-bit activations and constant 8-bit weights: weights in panels, sums in s32, results back in 8 bits.
+
+Taken where the constant tensor cache keeps the panels and s32 holds every sum; else `integers.py` multiplies in f32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..._kernels.packed import pack_weights, packed_layout, packed_matmul
+from ...typing import DataType, dense_strides
+from .integers import byte_range, scales_of
+from .requantize import find_requantized
+
+if TYPE_CHECKING:
+    from ...graph.op import Op
+    from .epilogue import Epilogue
+    from .groups import Group
+    from .lowering import Lowering, Value
+    from .requantize import Requantized
+    from .weights import Product
+
+__all__ = ["DEPTH", "BytePanels", "emit_bytes", "find_bytes", "scale_vector", "zero_points_of"]
+
+DEPTH = 2**15
+"""Terms up to which s32 holds the sum of (a - zero)(b - zero) whatever the operands."""
+
+
+@dataclass(frozen=True)
+class BytePanels:
+    """Weights of 8 bits in panels.
+
+    Attributes
+    ----------
+    form : Value
+        What the cache keeps.
+    zero_points : (int, int)
+        Of the activations, and of the weights as the panels hold them.
+    """
+
+    form: Value
+    zero_points: tuple[int, int]
+
+
+def zero_points_of(group: Group) -> tuple[int, int] | None:
+    """Zero points of both operands, each within its type, that of weights as s8; None where there is not one each."""
+    points: list[int] = []
+    for op in (group.dequantized[0], group.dequantized[1]):
+        limits, found = byte_range(op.inputs[0].dtype), {int(zp) for zp in op.attrs.get("zps") or [0]}
+        if limits is None or len(found) != 1 or not limits[0] <= min(found) <= limits[1]:
+            return None
+        points += found
+    is_unsigned = group.dequantized[1].inputs[0].dtype is DataType.U8
+    return points[0], points[1] - (128 if is_unsigned else 0)
+
+
+def scale_vector(lowering: Lowering, group: Group, size: int) -> Value:
+    """The product of both operands' scales for each column."""
+    return lowering.literal(np.broadcast_to(np.asarray(scales_of(group), np.float32), (size,)))
+
+
+def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels | None:
+    """The weights of a product of quantised operands in panels; None where they are no constants or not one matrix."""
+    b, strides, zero_points = product.b, product.b_strides, zero_points_of(group)
+    if zero_points is None or not lowering.is_constant(b) or product.k > DEPTH:
+        return None
+    if any(strides[:-2]) or 0 in (*product.batch, product.m, product.n, product.k):
+        return None
+
+    def fill(panels: Value) -> None:
+        call = pack_weights(product.k, product.n, strides[-2:], "s8", b_dtype=b.dtype.value)
+        lowering.emit(call, [b, panels])
+
+    nbytes = packed_layout(product.k, product.n, "s8").nbytes
+    return BytePanels(lowering.constant_form([b], nbytes, fill), zero_points)
+
+
+def emit_bytes(
+    lowering: Lowering, group: Group, product: Product, panels: BytePanels, bias: Value | None, epilogue: Epilogue
+) -> None:
+    """The product with weights in panels, with the bias and the post-ops of the group."""
+    c_strides = dense_strides([*product.batch, product.m, product.n])[:-1]
+    sizes = product.batch, product.m, product.n, product.k, product.a_strides, c_strides
+    options: dict[str, Any] = {"dtype": "s8", "a_dtype": product.a.dtype.value, "zero_points": panels.zero_points}
+    found = _find_requantized(lowering, group, product, bias, epilogue.place)
+    if found is None:
+        ones = lowering.literal(np.ones(product.n, np.float32))
+        call = packed_matmul(*sizes, **options, epilogue=epilogue.block, dst_needs_scratch=not epilogue.is_dense_f32)
+        lowering.emit(call, [product.a, panels.form, ones, epilogue.place, *epilogue.operands], epilogue.name)
+        return
+    residual_strides = None if found.residual is None else c_strides
+    call = packed_matmul(
+        *sizes,
+        **options,
+        bias=found.bias is not None,
+        residual_strides=residual_strides,
+        requant=found.requant,
+    )
+    scales = scale_vector(lowering, group, product.n)
+    lowering.emit(call, [product.a, panels.form, scales, *found.operands, epilogue.place], epilogue.name)
+
+
+def _find_requantized(
+    lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value
+) -> Requantized | None:
+    """The post-ops on registers, for which columns must be the last axis of the result."""
+    anchor: Op | None = group.anchor
+    if anchor is None or not place.is_dense or place.shape[-1:] != (product.n,):
+        return None
+    return find_requantized(lowering, group.ops, anchor.outputs[0].id, place, bias, len(place.shape) - 1)

@@ -1,0 +1,124 @@
+"""Convolutions of 8-bit images with constant 8-bit weights: products of bytes, images of bytes in and out.
+
+As in `quantized.py`: taken where the constant tensor cache keeps the panels and s32 holds every sum. Images lie
+channels last; weights must have no zero point as signed numbers, which would ask for the sums of windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
+from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
+from .epilogue import make_epilogue
+from .images import axes_of, pick
+from .lowering import strides_in
+from .quantized import DEPTH, scale_vector, zero_points_of
+from .requantize import find_requantized
+
+if TYPE_CHECKING:
+    from ...graph.op import Op
+    from .groups import Group
+    from .lowering import Lowering, Value
+    from .requantize import Requantized
+
+__all__ = ["ByteFilters", "emit_byte_convolution", "find_byte_filters"]
+
+
+@dataclass(frozen=True)
+class ByteFilters:
+    """The weights of a convolution in panels of bytes.
+
+    Attributes
+    ----------
+    form : Value
+        What the cache keeps.
+    kernel : tuple of int
+    zero_point : int
+        Of the image.
+    """
+
+    form: Value
+    kernel: tuple[int, ...]
+    zero_point: int
+
+
+def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
+    """The weights of a convolution of quantised operands in panels; None where the kernel does not take them."""
+    op, zero_points = group.anchor, zero_points_of(group) if group.dequantized else None
+    if op is None or op.kind != "Convolution" or zero_points is None or zero_points[1]:
+        return None
+    weights, result = lowering.value(group.dequantized[1].inputs[0].id), lowering.shapes[group.result]
+    inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
+    kernel, groups, ic = tuple(pick(weights.shape, kernel_axes)), op.attrs["groups"], weights.shape[inner]
+    is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
+    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+        return None
+    if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1):
+        return None
+    sizes = ic * groups, weights.shape[outer], kernel
+    more: dict[str, Any] = {"groups": groups, "dilations": per_axis(op.attrs, "dilations", len(kernel))}
+    group_stride = weights.shape[outer] // groups * weights.strides[outer]
+    strides = [group_stride, *pick(weights.strides, (outer, inner, *kernel_axes))]
+
+    def fill(form: Value) -> None:
+        lowering.emit(pack_conv_s8(*sizes, strides, dtype=weights.dtype.value, **more), [weights, form])
+
+    form = lowering.constant_form([weights], conv_s8_layout(*sizes, **more).nbytes, fill)
+    return ByteFilters(form, kernel, zero_points[0])
+
+
+def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters, place: Value) -> None:
+    """The convolution with weights in panels, with its bias and the post-ops of the group, to `place`."""
+    op = group.anchor
+    assert op is not None
+    axes = axes_of(op, len(place.shape))
+    source, channels = lowering.value(group.dequantized[0].inputs[0].id), place.shape[axes[1]]
+    bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    dst_strides = pick(strides_in(place.shape, lowering.order_of(group.result)), axes)
+    found = _find_requantized(lowering, group, bias, place, axes[1])
+    if found is None:
+        epilogue = make_epilogue(lowering, group, bias, axes[1], place=place)
+        options: dict[str, Any] = {"epilogue": epilogue.block}
+        own, operands, name = [lowering.literal(np.ones(channels, np.float32))], epilogue.operands, epilogue.name
+    else:
+        options = {"bias": found.bias is not None, "requant": found.requant}
+        options["residual_strides"] = None if found.residual is None else dst_strides
+        own, operands = [scale_vector(lowering, group, channels), *found.operands], []
+        name = "+".join(["requantize", *(one.kind for one in group.ops[-1:])])
+    call = s8_convolution(
+        source.shape[0],
+        source.shape[axes[1]],
+        channels,
+        pick(source.shape, axes[2:]),
+        filters.kernel,
+        src_strides=pick(source.strides, axes),
+        dst_strides=dst_strides,
+        src_dtype=source.dtype.value,
+        zero_point=filters.zero_point,
+        **_geometry(op, pick(source.shape, axes[2:]), filters.kernel),
+        **options,
+    )
+    lowering.emit(call, [source, filters.form, *own, place, *operands], name)
+
+
+def _geometry(op: Op, spatial: list[int], kernel: tuple[int, ...]) -> dict[str, Any]:
+    begin, end = resolve_pads(op.attrs, spatial, kernel)
+    return {
+        "strides": op.attrs["strides"], "pads_begin": begin, "pads_end": end, "groups": op.attrs["groups"],
+        "dilations": per_axis(op.attrs, "dilations", len(kernel)),
+    }  # fmt: skip
+
+
+def _find_requantized(
+    lowering: Lowering, group: Group, bias: Value | None, place: Value, axis: int
+) -> Requantized | None:
+    """The post-ops on registers, if the result lies as the kernel writes it."""
+    assert group.anchor is not None
+    if not place.lies_in(lowering.order_of(group.result)):
+        return None
+    return find_requantized(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)

@@ -1,0 +1,246 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphpool._kernels import _dispatch
+from graphpool._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.requant import Requant, Residual, Rounding
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
+from tests.helpers.convolutions import expected_conv
+from tests.helpers.kernel_runs import guarded, run_checked, run_in_steps
+from tests.helpers.layouts import lay_out, read_back, strides_of
+from tests.helpers.requant import requantized
+
+ISAS = _dispatch.isas()
+
+
+def integers(shape, dtype, seed=0):
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def laid_out(w, form):
+    """Weights (group, oc, ic, spatial...) in memory, and their strides."""
+    spatial = tuple(range(3, w.ndim))
+    order = {"OIX": (0, 1, 2, *spatial), "XIO": (*spatial, 2, 0, 1), "XOI": (*spatial, 1, 0, 2)}[form]
+    memory = np.ascontiguousarray(w.transpose(order))
+    strides = dict(zip(order, memory.strides, strict=True))
+    return memory, [strides[axis] for axis in range(w.ndim)]
+
+
+def packed(w, form="OIX", dilations=None, isa=None):
+    """Weights in panels, made on guarded memory with odd task splits."""
+    groups, oc, ic, *kernel = w.shape
+    sizes, more = (groups * ic, groups * oc, kernel), {"groups": groups, "dilations": dilations, "isa": isa}
+    memory, strides = laid_out(w, form)
+    whole, part = guarded(conv_s8_layout(*sizes, **more).nbytes, np.uint8)
+    call = pack_conv_s8(*sizes, strides, dtype="u8" if w.dtype == np.uint8 else "s8", **more)
+    run_in_steps(call, 2, memory, part)
+    assert (whole[:32] == 77).all()
+    assert (whole[-32:] == 77).all()
+    return part.copy()
+
+
+def check(
+    x, w, *, zero=0, isa=None, layout="NXC", form="OIX", bias=False, requant=None, epilogue=False,
+    strides=None, begin=None, end=None, dilations=None,
+):  # fmt: skip
+    """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare, bit for bit, with the definition."""
+    ndim, groups = x.ndim - 2, w.shape[0]
+    ones, zeros = (1,) * ndim, (0,) * ndim
+    geometry = (strides or ones, begin or zeros, end or zeros, dilations or ones)
+    weights = w.astype(np.int64) - (128 if w.dtype == np.uint8 else 0)
+    sums = expected_conv(x.astype(np.int64) - zero, weights, groups, *geometry)
+    channels = groups * w.shape[1]
+    rng = np.random.default_rng(5)
+    scales = 2.0 ** -rng.integers(6, 14, channels).astype(np.float32)
+    along = (1, channels, *ones)
+    numbers = rng.integers(-64, 64, channels).astype(np.float32) / 16 if bias else np.zeros(channels, np.float32)
+    real = sums.astype(np.float32) * scales.reshape(along) + numbers.reshape(along)
+    requant = requant or Requant()
+    late, residual, operands = None, None, []
+    if requant.late_bias:
+        late = rng.integers(-64, 64, channels).astype(np.float32) / 16
+        operands.append(late)
+    if requant.residual is not None:
+        kind = {"u8": np.uint8, "s8": np.int8, "f32": np.float32}[requant.residual.dtype]
+        residual = rng.integers(0, 100, real.shape).astype(kind)
+        operands.append(lay_out(residual, "NXC"))
+    expected = requantized(real, requant, None if late is None else late.reshape(along), residual)
+    if epilogue:
+        expected = np.maximum(expected, 0) + 1
+    dst_strides = strides_of(expected.shape, "NXC")
+    call = s8_convolution(
+        x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
+        src_strides=strides_of(x.shape, layout), dst_strides=dst_strides,
+        src_dtype="u8" if x.dtype == np.uint8 else "s8", zero_point=zero, strides=strides, pads_begin=begin,
+        pads_end=end, dilations=dilations, bias=bias, requant=None if epilogue else requant,
+        residual_strides=dst_strides if residual is not None else None,
+        epilogue=relu_plus_one(expected.shape) if epilogue else b"", isa=isa,
+    )  # fmt: skip
+    inputs = [image(x, layout), packed(w, form, dilations, isa), scales, *([numbers] if bias else []), *operands]
+    flat = run_checked(call, expected.size, *inputs, dst_index=len(inputs), dtype=expected.dtype)
+    np.testing.assert_array_equal(read_back(flat, expected.shape, "NXC"), expected)
+    return call
+
+
+def image(x, layout):
+    """The memory of an image; gaps hold another number."""
+    if layout != "NCX_gap":
+        return lay_out(x, layout)
+    memory = np.full(2 * x.size, 99, x.dtype)
+    memory[::2] = x.reshape(-1)
+    return memory
+
+
+def relu_plus_one(shape):
+    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]))
+    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
+    builder.store(0, "f32", None, value)
+    return builder.epilogue()
+
+
+CASES = {
+    "1d": {"x": (2, 33, 11), "w": (1, 5, 33, 3), "begin": (1,), "end": (1,)},
+    "3x3": {"x": (2, 20, 9, 8), "w": (1, 70, 20, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "all_padding": {"x": (1, 17, 2, 2), "w": (1, 40, 17, 3, 3), "begin": (4, 4), "end": (4, 4)},
+    "strided": {"x": (1, 18, 12, 11), "w": (1, 33, 18, 5, 3), "strides": (2, 3), "begin": (2, 0), "end": (1, 2)},
+    "dilated": {"x": (1, 19, 13, 10), "w": (1, 4, 19, 3, 2), "dilations": (2, 3), "begin": (2, 1), "end": (2, 1)},
+    "dilated_down": {"x": (1, 6, 13, 10), "w": (1, 4, 6, 3, 2), "dilations": (2, 1), "begin": (2, 1), "end": (2, 1)},
+    "grouped": {"x": (2, 60, 7, 7), "w": (3, 37, 20, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "depthwise": {"x": (1, 21, 9, 9), "w": (21, 1, 1, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "3d": {"x": (1, 2, 5, 6, 7), "w": (1, 3, 2, 2, 3, 3), "strides": (1, 2, 2), "begin": (0, 1, 1), "end": (1, 1, 0)},
+    "1x1": {"x": (2, 40, 5, 7), "w": (1, 130, 40, 1, 1)},
+    "1x1_odd": {"x": (2, 41, 5, 7), "w": (1, 30, 41, 1, 1)},
+    "1x1_padded": {"x": (2, 8, 3, 4), "w": (1, 30, 8, 1, 1), "begin": (1, 0), "end": (0, 2)},
+    "1x1_strided": {"x": (2, 8, 6, 7), "w": (1, 3, 8, 1, 1), "strides": (2, 2)},
+    "1x1_grouped": {"x": (2, 24, 5, 7), "w": (3, 33, 8, 1, 1)},
+    "pixel": {"x": (3, 40, 1, 1), "w": (1, 65, 40, 1, 1)},
+    "many_pixels": {"x": (1, 8, 30, 31), "w": (1, 20, 8, 1, 1)},
+    "many_rows": {"x": (1, 5, 40, 30), "w": (1, 20, 5, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "wide": {"x": (1, 3, 2, 700), "w": (1, 9, 3, 3, 3), "begin": (1, 1), "end": (1, 1)},
+    "stem": {"x": (2, 3, 21, 20), "w": (1, 40, 3, 7, 7), "strides": (2, 2), "begin": (3, 3), "end": (3, 2)},
+    "padding_beyond_the_source": {"x": (1, 1, 2, 2), "w": (1, 2, 1, 2, 2), "begin": (5, 5), "end": (4, 3)},
+}  # fmt: skip
+
+
+def arrays(case, x_dtype=np.uint8, w_dtype=np.int8):
+    geometry = {key: case[key] for key in case if key not in ("x", "w")}
+    return integers(case["x"], x_dtype), integers(case["w"], w_dtype, 1), geometry
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_definition(isa, case):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, isa=isa, zero=113, **geometry)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", ["3x3", "1x1", "grouped", "stem"])
+@pytest.mark.parametrize("zero", [-128, -7, 127])
+def test_signed_images_and_unsigned_weights(isa, case, zero):
+    x, w, geometry = arrays(CASES[case], np.int8, np.uint8)
+    check(x, w, isa=isa, zero=zero, **geometry)
+
+
+U8, S8 = Rounding("u8", 0.25, 7, rounds_first=True), Rounding("s8", 0.125, -3, clamp=(0.0, math.inf))
+REQUANTS = {
+    "u8": Requant(outer=U8),
+    "s8_relu": Requant(outer=S8),
+    "residual": Requant(inner=S8, residual=Residual("u8", 0.5, 20), outer=U8),
+    "f32_residual": Requant(residual=Residual("f32"), outer=S8),
+    "back": Requant(inner=U8, residual=Residual("u8", 0.5, 9), outer=S8, is_real=True),
+    "late_bias": Requant(inner=U8, late_bias=True, residual=Residual("s8", 0.25, -20), clamp=(-2.0, 3.0)),
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", ["3x3", "1x1", "grouped", "1x1_strided", "pixel", "wide"])
+@pytest.mark.parametrize("requant", REQUANTS)
+def test_bias_and_requantisation(isa, case, requant):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, isa=isa, zero=9, bias=True, requant=REQUANTS[requant], **geometry)
+
+
+@pytest.mark.parametrize("case", ["3x3", "grouped", "1x1", "stem", "wide"])
+def test_epilogue(case):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, zero=3, bias=True, epilogue=True, **geometry)
+
+
+@pytest.mark.parametrize("form", ["XIO", "XOI"])
+@pytest.mark.parametrize("case", ["3x3", "grouped", "dilated", "3d"])
+def test_weights_may_lie_in_any_format(case, form):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, form=form, **geometry)
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NCX_gap"])
+@pytest.mark.parametrize("case", ["3x3", "1x1", "stem", "grouped", "3d"])
+def test_images_may_lie_by_any_strides(case, layout):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, layout=layout, zero=200, **geometry)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_largest_operands_do_not_saturate(isa):
+    x, w = np.full((1, 2**15, 1, 2), 255, np.uint8), np.full((1, 20, 2**15, 1, 1), -128, np.int8)
+    check(x, w, isa=isa)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_random_geometry(data):
+    ndim = data.draw(st.integers(1, 3))
+    groups, ic, oc = (data.draw(st.integers(1, top)) for top in (3, 9, 40))
+
+    def axes(least, most):
+        return tuple(data.draw(st.integers(least, most)) for _ in range(ndim))
+
+    kernel, strides, dilations, begin, end = axes(1, 3), axes(1, 3), axes(1, 2), axes(0, 2), axes(0, 2)
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    spatial = tuple(max(r - b - e, 1) + n for r, b, e, n in zip(reach, begin, end, axes(0, 9), strict=True))
+    x_dtype, w_dtype = (data.draw(st.sampled_from([np.uint8, np.int8])) for _ in range(2))
+    x = integers((data.draw(st.integers(1, 3)), groups * ic, *spatial), x_dtype)
+    w = integers((groups, oc, ic, *kernel), w_dtype, 1)
+    zero = data.draw(st.integers(*((0, 255) if x_dtype is np.uint8 else (-128, 127))))
+    requant = REQUANTS[data.draw(st.sampled_from(sorted(REQUANTS)))]
+    check(x, w, zero=zero, strides=strides, dilations=dilations, begin=begin, end=end, bias=True, requant=requant)
+
+
+GEOMETRY = {"src_strides": (64, 1, 16, 4), "dst_strides": (128, 1, 32, 8)}
+
+
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [
+        (InvalidShapeError, {"batch": -1}),
+        (InvalidShapeError, {"residual_strides": (1, 2)}),
+        (InvalidArgumentError, {"groups": 3}),
+        (InvalidArgumentError, {"zero_point": 256}),
+        (InvalidArgumentError, {"src_dtype": "s8", "zero_point": 128}),
+        (InvalidArgumentError, {"requant": Requant(outer=Rounding("u8", 0.0))}),
+        (InvalidArgumentError, {"requant": Requant(outer=Rounding("u8", 1.0, 256))}),
+        (InvalidArgumentError, {"requant": Requant(clamp=(1.0, 0.0))}),
+        (InvalidArgumentError, {"requant": Requant(), "epilogue": b"program"}),
+        (InvalidDataTypeError, {"src_dtype": "f32"}),
+        (InvalidDataTypeError, {"requant": Requant(outer=Rounding("s32", 1.0))}),
+        (InvalidDataTypeError, {"requant": Requant(residual=Residual("bf16"))}),
+        (UnsupportedError, {"dst_strides": (128, 16, 4, 1)}),
+        (UnsupportedError, {"isa": "sse"}),
+    ],
+)
+def test_bad_arguments_raise(error, change):
+    arguments = {"batch": 1, "in_channels": 4, "out_channels": 8, "src_spatial": (4, 4), "kernel": (1, 1)}
+    with pytest.raises(error):
+        s8_convolution(**(arguments | GEOMETRY | change))
+
+
+def test_sums_that_s32_might_not_hold_are_refused():
+    with pytest.raises(UnsupportedError, match="terms"):
+        s8_convolution(1, 2**15 + 1, 8, (4, 4), (1, 1), **GEOMETRY)

@@ -1,0 +1,226 @@
+"""Products of bytes with constant weights: bit for bit the reference's results, and nothing but bytes in memory."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import graphpool as gp
+from bench.graphs import GraphBuilder
+from tests.helpers.partitions import run_partitions, run_reference
+
+WINDOW = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with gp.Engine(threads=1) as engine:
+        yield engine
+
+
+def dequantize(g, x, scale=0.5, zp=0, **more):
+    scales = scale if isinstance(scale, list) else [scale]
+    return g.op("Dequantize", x, dtype="f32", scales=scales, zps=[zp] * len(scales), **more)
+
+
+def quantize(g, x, scale=0.5, zp=0, dtype="u8", **more):
+    return g.op("Quantize", x, dtype=dtype, scales=[scale], zps=[zp], **more)
+
+
+def weights(g, shape, axis, *, dtype="s8", zp=0):
+    """Constant weights with a scale for each index of an axis."""
+    scales = [2.0 ** -(n % 4 + 3) for n in range(shape[axis])]
+    return dequantize(g, g.input(shape, dtype, property="constant"), scales, zp, qtype="per_channel", axis=axis)
+
+
+def convolution(g, x, oc, *, kernel=3, groups=1, bias=False, data_format="NCX", zp=0, dtype="s8", **attrs):
+    shape = g.graph_shape(x)
+    ic = shape[1 if data_format == "NCX" else -1]
+    w = weights(g, (oc, ic // groups, kernel, kernel), 0, dtype=dtype, zp=zp)
+    operands = [x, w, *([g.input((oc,), property="constant")] if bias else [])]
+    pads = {} if kernel > 1 else {"pads_begin": [0, 0], "pads_end": [0, 0]}
+    own = WINDOW | pads | {"groups": groups, "data_format": data_format, "weights_format": "OIX"} | attrs
+    return g.op("Convolution", *operands, **own)
+
+
+def there_and_back(g, x, scale=0.5, zp=128, **more):
+    return dequantize(g, quantize(g, x, scale, zp, **more), scale, zp)
+
+
+def check(build, engine, *, partitions=None):
+    """Whether the graph's results are the reference's, bit for bit; returns the names of the steps.
+
+    Numbers are such that no float is rounded. `partitions`: compile what the graph falls apart into as one.
+    """
+    g = GraphBuilder()
+    build(g)
+    found = g.finish()
+    assert partitions is None or len(found) == partitions
+    merged = g.graph.merge_partitions(found)
+    rng = np.random.default_rng(0)
+    values = {lt.id: content(lt, rng) for lt in g.inputs}
+    wanted = run_reference(g.graph.ops, values)
+    results = run_partitions([merged], values, engine)
+    for port in merged.output_ports:
+        np.testing.assert_array_equal(results[port.id], wanted[port.id])
+    inputs = [lt.replace(shape=values[lt.id].shape) for lt in merged.input_ports]
+    outputs = [lt.replace(shape=wanted[lt.id].shape) for lt in merged.output_ports]
+    with merged.compile(inputs, outputs, engine) as compiled:
+        return [name for name in compiled.implementations if "im2col" not in name and "matmul_blas" not in name]
+
+
+def content(lt, rng):
+    if lt.dtype.value == "f32":
+        return rng.integers(-8, 8, lt.shape).astype(np.float32) / 8
+    low, high = {"u8": (0, 256), "s8": (-128, 128)}[lt.dtype.value]
+    return rng.integers(low, high, lt.shape).astype(lt.dtype.numpy)
+
+
+def kept(names):
+    """The steps that run while the cache keeps the weights."""
+    return [name for name in names if name.startswith("s8_")]
+
+
+MATMULS = {
+    "plain": lambda g, y: y,
+    "bias": lambda g, y: g.op("Add", y, g.input((40,), property="constant")),
+    "requantised": lambda g, y: quantize(g, y, 0.25, 3),
+    "rounds first": lambda g, y: quantize(g, y, 0.25, 3, rounds_first=True),
+    "relu, s8": lambda g, y: quantize(g, g.op("ReLU", y), 2.0, -3, "s8"),
+    "clamp": lambda g, y: g.op("Clamp", y, min=-3.0, max=5.0),
+    "there and back": lambda g, y: there_and_back(g, y, 0.5, 128),
+    "bias behind": lambda g, y: quantize(g, g.op("Add", there_and_back(g, y), g.input((40,))), 0.5, 7),
+    "residual": lambda g, y: quantize(g, g.op("Add", y, dequantize(g, g.input((2, 9, 40), "s8"), 0.25, 5)), 1.0, 9),
+    "f32 residual": lambda g, y: g.op("ReLU", g.op("Add", there_and_back(g, y), g.input((2, 9, 40)))),
+    "table": lambda g, y: g.op("Abs", there_and_back(g, y)),
+    "scale a column": lambda g, y: g.op(
+        "Quantize", y, dtype="u8", scales=[2.0 ** (n % 3) for n in range(40)], qtype="per_channel", axis=2
+    ),
+}
+
+
+@pytest.mark.parametrize("tail", MATMULS)
+@pytest.mark.parametrize("a", ["u8", "s8"])
+def test_matmul(engine, tail, a):
+    def build(g):
+        left = dequantize(g, g.input((2, 9, 33), a), 0.5, 11)
+        MATMULS[tail](g, g.op("MatMul", left, weights(g, (33, 40), 1)))
+
+    assert len(kept(check(build, engine))) == 1
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize(("dtype", "zp"), [("s8", 0), ("s8", -7), ("u8", 128), ("u8", 3)])
+def test_zero_points_of_weights(engine, transpose, dtype, zp):
+    def build(g):
+        left = dequantize(g, g.input((9, 33), "u8"), 0.5, 200)
+        shape, axis = ((40, 33), 0) if transpose else ((33, 40), 1)
+        w = weights(g, shape, axis, dtype=dtype, zp=zp)
+        quantize(g, g.op("MatMul", left, w, transpose_b=transpose), 0.5, 100)
+
+    assert len(kept(check(build, engine))) == 1
+
+
+@pytest.mark.parametrize("case", ["deep", "a zero point a column", "far zero point", "variable"])
+def test_what_bytes_cannot_do_is_done_in_f32(engine, case):
+    def build(g):
+        k = 2**15 + 4 if case == "deep" else 12
+        far = 300 if case == "far zero point" else 0
+        left = dequantize(g, g.input((2, k), "u8"), 0.5, far)
+        kind = "variable" if case == "variable" else "constant"
+        zps = [1, 2] if case == "a zero point a column" else [0, 0]
+        w = g.op("Dequantize", g.input((k, 2), "s8", property=kind), dtype="f32", scales=[0.5, 0.25], zps=zps,
+                 qtype="per_channel", axis=1)  # fmt: skip
+        quantize(g, g.op("MatMul", left, w), 2.0**16, 100)
+
+    assert kept(check(build, engine)) == []
+
+
+CONVOLUTIONS = {
+    "plain": {},
+    "strided": {"strides": [2, 2]},
+    "dilated": {"dilations": [2, 2]},
+    "1x1": {"kernel": 1, "data_format": "NXC"},
+    "grouped": {"groups": 2},
+    "bias": {"bias": True},
+    "unsigned weights": {"dtype": "u8", "zp": 128},
+    "channels last": {"data_format": "NXC"},
+}
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+def test_convolution(engine, case, dtype):
+    def build(g):
+        shape = (2, 9, 8, 16) if "data_format" in CONVOLUTIONS[case] else (2, 16, 9, 8)
+        x = dequantize(g, g.input(shape, dtype), 0.5, 11)
+        quantize(g, g.op("ReLU", convolution(g, x, 34, **CONVOLUTIONS[case])), 0.25, 3)
+
+    assert len(kept(check(build, engine, partitions=1))) == 1
+
+
+def bottleneck(g, x, channels):
+    """A block of a residual network in the QDQ form: x is quantised, and so is what it returns."""
+    y = quantize(g, g.op("ReLU", convolution(g, dequantize(g, x, 0.5, 3), 16, kernel=1, bias=True)), 0.5, 3)
+    y = quantize(g, convolution(g, dequantize(g, y, 0.5, 3), 16), 4.0, 100, rounds_first=True)
+    y = there_and_back(g, convolution(g, dequantize(g, y, 4.0, 100), channels, kernel=1), 2.0, 128)
+    return quantize(g, g.op("ReLU", g.op("Add", y, dequantize(g, x, 0.5, 3))), 2.0, 3)
+
+
+def test_images_between_convolutions_are_bytes(engine):
+    def build(g):
+        x = quantize(g, convolution(g, dequantize(g, g.input((1, 3, 24, 24), "u8"), 0.5, 3), 24), 0.5, 3)
+        pool = {"kernel": [3, 3], "rounding_type": "floor"} | {k: v for k, v in WINDOW.items() if k != "dilations"}
+        x = quantize(g, g.op("MaxPool", dequantize(g, x, 0.5, 3), data_format="NCX", **pool), 0.5, 3)
+        x = bottleneck(g, bottleneck(g, x, 24), 24)
+        quantize(g, convolution(g, dequantize(g, x, 2.0, 3), 24, strides=[2, 2]), 8.0, 128)
+
+    names = check(build, engine)
+    assert len(kept(names)) == 8
+    assert sum("bytes_max_pool" in name for name in names) == 1
+
+
+def test_a_dequantize_that_others_read_too_is_taken_in_by_each(engine):
+    def build(g):
+        x = dequantize(g, g.input((4, 12), "u8"), 0.5, 3)
+        y = g.op("MatMul", x, weights(g, (12, 12), 1))
+        quantize(g, g.op("Add", y, x), 2.0, 100)
+        g.op("StaticReshape", x, shape=[12, 4], special_zero=False)
+
+    assert len(kept(check(build, engine))) == 1
+
+
+@pytest.mark.parametrize("kind", ["AvgPool", "MaxPool"])
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("exclude_pad", [False, True])
+def test_pools_of_bytes(engine, kind, data_format, exclude_pad):
+    def build(g):
+        shape = (1, 20, 8, 8) if data_format == "NCX" else (1, 8, 8, 20)
+        own = {
+            "kernel": [2, 2],
+            "strides": [2, 2],
+            "pads_begin": [1, 1],
+            "pads_end": [1, 1],
+            "data_format": data_format,
+        }
+        own |= {"exclude_pad": exclude_pad} if kind == "AvgPool" else {}
+        quantize(g, g.op(kind, dequantize(g, g.input(shape, "s8"), 0.5, 5), **own), 0.25, 7)
+
+    names = check(build, engine, partitions=1)
+    assert any("bytes" in name for name in names) == (data_format == "NXC")
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_random_convolutions(engine, data):
+    kernel, groups = data.draw(st.sampled_from([1, 2, 3])), data.draw(st.sampled_from([1, 2]))
+    ic, oc, size = (data.draw(st.integers(1, top)) for top in (9, 20, 12))
+    strides = [data.draw(st.integers(1, 2)) for _ in range(2)]
+    zp, dtype = data.draw(st.integers(0, 127)), data.draw(st.sampled_from(["u8", "s8"]))
+
+    def build(g):
+        x = dequantize(g, g.input((2, groups * ic, size + 2, size + 3), dtype), 0.5, zp)
+        y = convolution(g, x, groups * oc, kernel=kernel, groups=groups, bias=True, strides=strides)
+        quantize(g, y, 0.5, zp, dtype)
+
+    check(build, engine)
