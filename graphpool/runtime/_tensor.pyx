@@ -1,7 +1,7 @@
 """A logical tensor bound to data."""
 
 from libc.stdint cimport int64_t, uintptr_t
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
+from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 
 import itertools
 import threading
@@ -150,6 +150,8 @@ cdef class Tensor:
     def _bind(self, data):
         """Take the address of the user's data after checking that it is what the logical tensor says."""
         lt = self.lt
+        if type(data) is np.ndarray and data.dtype is lt.dtype.numpy and self._bind_strided(data):
+            return
         if lt.property is PropertyType.HOST_SCALAR and isinstance(data, (bool, int, float)):
             array = np.array(data, lt.dtype.numpy)
         else:
@@ -162,6 +164,24 @@ cdef class Tensor:
         self.nbytes = lt.nbytes
         self.data = <char *><uintptr_t>address if self.nbytes else &_nothing
         self.owner = array
+
+    cdef bint _bind_strided(self, object array) except -1:
+        """Take an array of the right type if it has shape and strides of the logical tensor, which is the usual case."""
+        cdef Py_buffer view
+        cdef int64_t nbytes
+        lt = self.lt
+        if lt.layout is not LayoutType.STRIDED or lt.strides is None or lt.dtype.bits == 4:
+            return False
+        try:
+            PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
+        except (BufferError, ValueError):   # of a type that the protocol does not know
+            return False
+        nbytes = _span_nbytes(&view, lt.shape, lt.strides)
+        if nbytes >= 0:
+            self.is_readonly, self.nbytes, self.owner = view.readonly, nbytes, array
+            self.data = <char *>view.buf if nbytes else &_nothing
+        PyBuffer_Release(&view)
+        return nbytes >= 0
 
     @property
     def id(self):
@@ -284,6 +304,21 @@ cdef class Tensor:
 
     def __repr__(self):
         return f"Tensor({self.lt!r}, {self.engine!r})"
+
+
+cdef int64_t _span_nbytes(Py_buffer *view, tuple shape, tuple strides) except? -2:
+    """Bytes from the first element to the last one, gaps included, if the memory has this form, in elements; else -1."""
+    cdef int64_t i, n, stride, last = 0
+    cdef bint is_empty = False
+    if view.ndim != len(shape):
+        return -1
+    for i in range(view.ndim):
+        n, stride = shape[i], strides[i]
+        if view.shape[i] != n or (n > 1 and view.strides[i] != stride * view.itemsize):
+            return -1
+        last += (n - 1) * stride
+        is_empty = is_empty or n == 0
+    return 0 if is_empty else (last + 1) * view.itemsize
 
 
 cdef class _Memory:
