@@ -114,14 +114,15 @@ def _check(
     return _Problem(batch, m, n, k, a[-2], a[-1], b[-2], b[-1], dst_row)
 
 
-def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None) -> str:
+def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None, macs: int | None = None) -> str:
     """The faster implementation for one product: ``"blas"`` or ``"simd"``.
 
     Measured on one core of an AMD EPYC (family 25) with SciPy 1.17's OpenBLAS 0.3, microseconds for m x n x k, blas
     against simd:avx512 and simd:avx2. B by rows: 1x768x3072 618/147/195, 16x768x3072 1417/671/1170, 64x768x768
     856/650/890, 16x64x64 1.5/1.6/1.7, 256x256x256 331/288/295, 168x768x3072 8.6/8.3/14 ms. Transposed B, which the own
     loops must copy: 1x1024x1024 52/417/380, 4x768x3072 1886/1136/909, 32x768x768 517/517/529. Without fused
-    multiply-add (``generic``) the own loops win only up to four rows.
+    multiply-add (``generic``) the own loops win only up to four rows. A run that calls BLAS takes 6 us more, for the
+    setting of its threads, so a small product is not left to it: transposed 27x27x128 8.6/3.5, 64x64x64 13.0/6.1.
 
     Parameters
     ----------
@@ -131,7 +132,11 @@ def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None)
         The columns of B are contiguous instead of its rows.
     isa : str, optional
         Instruction set; the best one by default.
+    macs : int, optional
+        m x n x k.
     """
+    if macs is not None and 1 < m and macs <= _SMALL and (isa or isas()[-1]) != "generic":
+        return "simd"
     if transposed_b:
         return "simd" if 1 < m <= 8 else "blas"
     return "simd" if m <= (4 if (isa or isas()[-1]) == "generic" else 64) else "blas"
@@ -147,7 +152,8 @@ def _choose(problem: _Problem, impl: str, isa: str | None) -> str:
         return impl
     if not problem.fits_blas():
         return "simd"
-    return choose_matmul(problem.m, transposed_b=problem.transposed_b(), isa=isa)
+    macs = problem.m * problem.n * problem.k
+    return choose_matmul(problem.m, transposed_b=problem.transposed_b(), isa=isa, macs=macs)
 
 
 def matmul(

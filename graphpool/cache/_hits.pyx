@@ -49,6 +49,7 @@ cdef class Entry:
     cdef list handles           # weak references
     cdef int64_t hits           # look-ups that the policy was not told of
     cdef int64_t last_hit_ns
+    cdef bint has_left
 
     def __init__(self, tuple full not None, item):
         self.full = full
@@ -60,6 +61,11 @@ cdef class Entry:
         """Have the constant from now on."""
         with cython.critical_section(self):
             self.buffer = buffer
+
+    def leave(self):
+        """Be found no more."""
+        with cython.critical_section(self):
+            self.has_left = True
 
     def attach(self, ConstantHandle handle not None):
         """Bind a handle, and tell it when the entry leaves."""
@@ -194,24 +200,27 @@ cdef class HitPath:
             entry.attach(handle)
 
     cdef ConstantBuffer _hit(self, Entry entry):
-        """The constant, counting a hit; None while it is produced."""
+        """The constant, counting a hit; None while it is produced, and when it has left meanwhile."""
         cdef ConstantBuffer buffer
         cdef bint is_first = False
         cdef timespec now
         with cython.critical_section(entry):
-            buffer = entry.buffer
+            buffer = None if entry.has_left else entry.buffer
             if buffer is not None:
                 clock_gettime(CLOCK_MONOTONIC, &now)
                 entry.last_hit_ns = <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
                 is_first = entry.hits == 0
                 entry.hits += 1
         if is_first:
-            with cython.critical_section(self):
-                self.touched.append(entry)
+            with cython.critical_section(entry, self):
+                if not entry.has_left:      # else nobody would take it off the list, and it keeps its buffer
+                    self.touched.append(entry)
         return buffer
 
     def _tell_hits(self):
         """Tell the policy of the hits since the last call. Under the lock."""
+        if not self.touched:
+            return
         with cython.critical_section(self):
             touched, self.touched = self.touched, []
         for entry in sorted(touched, key=_by_last_hit):

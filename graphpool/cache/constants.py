@@ -263,6 +263,8 @@ class ConstantTensorCache(HitPath):
 
     def _pop(self, entry: Entry) -> Entry:
         """Take an entry off the books; if it is being produced, its producer finds that it is not kept."""
+        entry.leave()
+        self._tell_hits()
         self._tell_hits_of(entry)
         del self._entries[entry.full]
         self._nbytes -= entry.item.nbytes

@@ -17,6 +17,7 @@ cdef class Tensor:
     cdef object __weakref__
     cdef int _describe(self, object lt, object engine) except -1
     cdef int _allocate(self) except -1
+    cdef bint _bind_strided(self, object array) except -1
 
 
 cdef int64_t signature_of(object lt) except -1

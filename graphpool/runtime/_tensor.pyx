@@ -1,7 +1,7 @@
 """A logical tensor bound to data."""
 
 from libc.stdint cimport int64_t, uintptr_t
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 
 import itertools
 import threading
@@ -116,29 +116,27 @@ cdef class Tensor:
             tensor.data = <char *>address if tensor.nbytes else &_nothing
         return tensor
 
-    def rebind(self, array):
-        """Put an array of the same description, dense where that is, in place of the data; None takes it away.
+    def rebind(self, data):
+        """Put other data of the same description in place of the user's; None leaves the tensor without data.
+
+        Raises
+        ------
+        StateError
+            The tensor allocated its memory itself.
+        InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
+            As for the constructor; the tensor keeps its old data.
 
         Notes
         -----
-        For the runtime: the array is not checked, and the tensor must own no memory. Threads: no execution may be
-        using the tensor. The content counts as new (`invalidate`). Cost: 0.2 microseconds.
+        Threads: no execution may be using the tensor. The content counts as new (`invalidate`). Cost: 2 microseconds.
         """
-        cdef Py_buffer view
-        if array is None:
+        if self.resource is not None:
+            raise StateError(explain(f"tensor {self.lt_id} owns its memory", hint="make a tensor with data=array"))
+        if data is None:
             self.data, self.owner = NULL, None
-            return
-        if self.lt.dtype.bits == 4:
-            self._bind(array)   # a packed copy
-        elif self.nbytes == 0:
-            self.data = &_nothing
-            self.owner = array
         else:
-            PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
-            self.data, self.is_readonly = <char *>view.buf, view.readonly
-            PyBuffer_Release(&view)
-            self.owner = array
-        self.invalidate()
+            self._bind(data)
+            self.invalidate()
 
     cdef int _allocate(self) except -1:
         self.nbytes = self.lt.nbytes
@@ -152,6 +150,8 @@ cdef class Tensor:
     def _bind(self, data):
         """Take the address of the user's data after checking that it is what the logical tensor says."""
         lt = self.lt
+        if type(data) is np.ndarray and data.dtype is lt.dtype.numpy and self._bind_strided(data):
+            return
         if lt.property is PropertyType.HOST_SCALAR and isinstance(data, (bool, int, float)):
             array = np.array(data, lt.dtype.numpy)
         else:
@@ -164,6 +164,24 @@ cdef class Tensor:
         self.nbytes = lt.nbytes
         self.data = <char *><uintptr_t>address if self.nbytes else &_nothing
         self.owner = array
+
+    cdef bint _bind_strided(self, object array) except -1:
+        """Take an array of the right type if it has shape and strides of the logical tensor, which is the usual case."""
+        cdef Py_buffer view
+        cdef int64_t nbytes
+        lt = self.lt
+        if lt.layout is not LayoutType.STRIDED or lt.strides is None or lt.dtype.bits == 4:
+            return False
+        try:
+            PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
+        except (BufferError, ValueError):   # of a type that the protocol does not know
+            return False
+        nbytes = _span_nbytes(&view, lt.shape, lt.strides)
+        if nbytes >= 0:
+            self.is_readonly, self.nbytes, self.owner = view.readonly, nbytes, array
+            self.data = <char *>view.buf if nbytes else &_nothing
+        PyBuffer_Release(&view)
+        return nbytes >= 0
 
     @property
     def id(self):
@@ -286,6 +304,21 @@ cdef class Tensor:
 
     def __repr__(self):
         return f"Tensor({self.lt!r}, {self.engine!r})"
+
+
+cdef int64_t _span_nbytes(Py_buffer *view, tuple shape, tuple strides) except? -2:
+    """Bytes from the first element to the last one, gaps included, if the memory has this form, in elements; else -1."""
+    cdef int64_t i, n, stride, last = 0
+    cdef bint is_empty = False
+    if view.ndim != len(shape):
+        return -1
+    for i in range(view.ndim):
+        n, stride = shape[i], strides[i]
+        if view.shape[i] != n or (n > 1 and view.strides[i] != stride * view.itemsize):
+            return -1
+        last += (n - 1) * stride
+        is_empty = is_empty or n == 0
+    return 0 if is_empty else (last + 1) * view.itemsize
 
 
 cdef class _Memory:

@@ -337,6 +337,14 @@ def test_uses_through_handles_count_for_the_policy():
     assert cache.keys() == [(BACKEND, "a"), (BACKEND, "c")]
 
 
+def test_what_was_hit_and_left_is_freed_at_once():
+    cache, resource = ConstantTensorCache(policy="lru"), QuarantineResource()
+    for _ in range(3):
+        cache.get_or_add(BACKEND, "a", 40, lambda: make(40, resource))
+    cache.clear()
+    assert resource.live_nbytes == 0
+
+
 def test_reclaim_spares_what_is_in_use():
     cache = ConstantTensorCache()
     handle = ConstantHandle((BACKEND, "a"))

@@ -8,6 +8,7 @@ weight holds one number throughout, so that a stale or freed form shows in the p
 
 import argparse
 import ctypes
+import gc
 import random
 import sys
 import threading
@@ -180,6 +181,7 @@ def race(policy, *, seconds, seed=0):
             thread.join()
         cache.set_capacity(None, policy="no_evict")
         users = sum(handle.users for handle in run.handles)
+    gc.collect()  # without a GIL, what one thread made and another let go of may wait for it
     return run.wrong, run.counts | {"users left": users, "memory left": resource.live_count}
 
 

@@ -25,6 +25,7 @@ class Pools:
     def __init__(self, counted, budget):
         self.counted, self.budget = counted, budget
         self._pools = [self._make(nbytes) for nbytes in SIZES]
+        self._evicting = threading.Lock()
         self.faults = 0
 
     def _make(self, nbytes):
@@ -38,8 +39,9 @@ class Pools:
                 continue
 
     def evict(self, i):
-        old, self._pools[i] = self._pools[i], self._make(SIZES[i])
-        self.faults += old.stats().faults
+        with self._evicting:
+            old, self._pools[i] = self._pools[i], self._make(SIZES[i])
+            self.faults += old.stats().faults
         old.close()
 
     def close(self):

@@ -1,5 +1,6 @@
 """Constants that change hands at the worst moment: what matters is forced, and much more is tried."""
 
+import gc
 import threading
 
 import pytest
@@ -87,6 +88,7 @@ def test_between_finding_a_constant_and_using_it(cache, event, weights_mode, is_
             assert cache.capacity_nbytes is None or cache.nbytes <= cache.capacity_nbytes
         if weights_mode == "scoped" and event != "replace":
             assert len(cache) == 0
+    gc.collect()
     assert resource.live_count == 0
 
 
@@ -108,6 +110,7 @@ def test_while_a_constant_is_made(cache, event):
         cache.set_capacity(None)
         job.check(tensor, w)
         assert len(cache) == 1
+    gc.collect()
     assert resource.live_count == 0
 
 
