@@ -86,6 +86,8 @@ class GraphBuilder:
         Identity of the content -> tensor id, of constants that all forms share; extended here.
     prefer : {"memory", "latency"}
         Of the graph.
+    fpmath : str
+        Likewise.
 
     Notes
     -----
@@ -95,11 +97,12 @@ class GraphBuilder:
     FIRST_ID = 2**32
     """Static constants lie below, so that they have the same id in every form."""
 
-    def __init__(self, static_ids: dict[int, int], prefer: str) -> None:
+    def __init__(self, static_ids: dict[int, int], prefer: str, fpmath: str) -> None:
         self.ops: list[Op] = []
         self.constants: dict[int, Any] = {}
         self._static_ids = static_ids
         self._prefer = prefer
+        self._fpmath = fpmath
         self._next_id = self.FIRST_ID
         self._literals: dict[Any, Value] = {}
 
@@ -178,7 +181,7 @@ class GraphBuilder:
 
     def finish(self, outputs: Sequence[LogicalTensor]) -> Graph:
         """The finalised graph; `outputs` stay visible even where all their readers are fused with their producers."""
-        graph = Graph("cpu", prefer=self._prefer)
+        graph = Graph("cpu", prefer=self._prefer, fpmath=self._fpmath)
         for op in self.ops:
             graph.add_op(op)
         accepted = get_schema("End").types["T"]

@@ -58,7 +58,7 @@ class Walk:
         self._precomputed: list[str] = []
         self._may_call_host = owner.fallback
         self._inputs: dict[str, LogicalTensor] = {}
-        self.builder = GraphBuilder(owner.static_ids, owner.prefer)
+        self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath)
         values = {name: Value(content=value.content, is_static=True) for name, value in owner.constants.items()}
         outputs = tuple(port.name for port in self._source.outputs)
         self.scope = Scope(owner.nodes, values, outputs, names_read(owner.nodes, outputs), ())

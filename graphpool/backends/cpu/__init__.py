@@ -3,6 +3,7 @@
     patterns.py    what is fused into one partition, as data
     support.py     which ops it runs, and with which types
     backend.py     CpuBackend: compile = look up the primitive, or lower, plan and link it
+    choices.py     which implementation an op takes: forced ones, float modes
     key.py         under which structure a primitive is known
     lowering.py    Lowering: values, temporaries and steps of one partition
     groups.py      ops of a partition grouped into anchors with their post-ops

@@ -14,6 +14,7 @@ from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...typing import LayoutType
 from .channels import choose_channels_last
+from .choices import check_forced, forced
 from .emit import lower_group
 from .groups import make_groups
 from .joins import settle_joins
@@ -56,9 +57,12 @@ class CpuBackend:
     merges = True
     patterns: Sequence[Pattern] = PATTERNS
 
+    def __init__(self) -> None:
+        check_forced()
+
     def supports(self, op: Op) -> bool:
         """Whether the backend runs this op."""
-        return supports(op)
+        return forced(op.kind) != "ref" and supports(op)
 
     def compile(
         self,
@@ -153,7 +157,7 @@ def make_primitive(
 ) -> Primitive:
     """Lower, schedule, plan and link."""
     ops = partition.ops
-    lowering = lower(ops, inputs, outputs, partition.prefer)
+    lowering = lower(ops, inputs, outputs, partition.prefer, partition.fpmath)
     plan = schedule_steps(lowering, ops, (len(inputs), len(outputs)), lanes, options)
     schedule = plan.schedule if plan.is_parallel else None
     linked = link(lowering, len(inputs) + len(outputs), lanes, schedule)
@@ -199,7 +203,11 @@ def _settle(tensor: LogicalTensor, readers: Sequence[Op] = ()) -> LogicalTensor:
 
 
 def lower(
-    ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], prefer: str = "memory"
+    ops: Sequence[Op],
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    prefer: str = "memory",
+    fpmath: str = "strict",
 ) -> Lowering:
     """The steps of a partition."""
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
@@ -208,7 +216,7 @@ def lower(
     results = {tensor.id for tensor in outputs}
     groups = make_groups(ops, shapes, results)
     channels_last = choose_channels_last(groups, shapes, results)
-    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer)
+    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath)
     settle_joins(lowering, ops, groups)
     for group in groups:
         lowering.op_id = group.first.id

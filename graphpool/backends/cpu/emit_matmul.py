@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..._kernels.matmul import matmul
 from ...typing import dense_strides
+from .choices import forced
 from .epilogue import make_epilogue
 from .integers import exact_depth, operands
 from .weights import Product, emit_packed, given_form, packed_form
@@ -81,6 +82,7 @@ def emit_plain(lowering: Lowering, group: Group, epilogue: Epilogue) -> None:
         product.a_strides,
         product.b_strides,
         (own or dense_strides(shape))[:-1],
+        impl=forced("MatMul"),
         exact_depth=exact_depth(group),
         epilogue=epilogue.block,
         dst_needs_scratch=own is None,

@@ -9,6 +9,7 @@ from ..._kernels.move import copy
 from ..._kernels.packed import pack_weights, packed_layout, packed_matmul, unpack_weights
 from ...errors import UnsupportedError, explain
 from ...typing import DataType, PropertyType, dense_strides
+from .choices import allows_bf16, forced
 from .layouts import Panels
 from .tail import find_tail, is_vector
 
@@ -68,22 +69,26 @@ class PackedForm:
 
     def takes(self, dtype: DataType) -> bool:
         """Whether activations of this type are multiplied as they are."""
-        return dtype is DataType.F32 if self.dtype == "f32" else dtype is DataType.BF16
+        return dtype is DataType.F32 if self.dtype == "f32" else dtype in _FLOATS
 
 
 def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
-    """The weights in panels, kept by the constant tensor cache; None where they are no constants or not one matrix."""
+    """The weights in panels, kept by the constant tensor cache.
+
+    None where they are no constants or not one matrix, or where BLAS is forced, which does not read panels.
+    """
     b, strides = product.b, product.b_strides
-    if not lowering.is_constant(b) or b.dtype not in _FLOATS:
+    if not lowering.is_constant(b) or b.dtype not in _FLOATS or forced("MatMul") == "blas":
         return None
     if any(strides[:-2]) or 0 in (*product.batch, product.m, product.n, product.k):
         return None
-    is_exact = b.dtype is DataType.BF16 and product.a.dtype is DataType.BF16
-    dtype = "bf16" if is_exact else "f32"
+    types = {product.a.dtype, b.dtype}
+    dtype = "bf16" if types == {DataType.BF16} or allows_bf16(lowering.fpmath, types) else "f32"
 
     def fill(panels: Value) -> None:
-        source, rows = (b, strides[-2:]) if b.dtype.value == dtype else (lowering.dense(b), _dense_order(b, strides))
-        call = pack_weights(product.k, product.n, rows, dtype)
+        is_read = b.dtype is DataType.F32 or b.dtype.value == dtype
+        source, rows = (b, strides[-2:]) if is_read else (lowering.dense(b), _dense_order(b, strides))
+        call = pack_weights(product.k, product.n, rows, dtype, b_dtype=source.dtype.value)
         lowering.emit(call, [source, panels])
 
     nbytes = packed_layout(product.k, product.n, dtype).nbytes
@@ -93,7 +98,7 @@ def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
 def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
     """The panels in which the ops want an input: one that is the weights of one product, and nothing else."""
     users = [(op, port) for op in ops for port, source in enumerate(op.inputs) if source.id == tensor.id]
-    if len(users) != 1 or users[0][0].kind != "MatMul" or users[0][1] != 1:
+    if len(users) != 1 or users[0][0].kind != "MatMul" or users[0][1] != 1 or forced("MatMul") == "blas":
         return None
     is_constant = tensor.property is PropertyType.CONSTANT
     if not is_constant or tensor.dtype is not DataType.F32 or tensor.ndim != 2 or 0 in (tensor.shape or ()):
