@@ -11,6 +11,7 @@
     segments.py    regions too wide for one program
     attention.py   two products with a SoftMax between them as one kernel
     integers.py    products of quantised operands, summed exactly
+    compressed.py  products with constant weights of 8 or 4 bits, read as they are
     epilogue.py    the region behind an anchor, run on its tile
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them

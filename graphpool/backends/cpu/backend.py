@@ -12,7 +12,7 @@ from ...runtime._compiled import CompiledPartition
 from ...runtime._template import Template
 from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
-from ...typing import LayoutType
+from ...typing import LayoutType, PropertyType
 from .channels import choose_channels_last
 from .choices import check_forced, forced
 from .emit import lower_group
@@ -214,7 +214,8 @@ def lower(
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     results = {tensor.id for tensor in outputs}
-    groups = make_groups(ops, shapes, results)
+    constants = frozenset(tensor.id for tensor in inputs if tensor.property is PropertyType.CONSTANT)
+    groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
     lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath)
     settle_joins(lowering, ops, groups)

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from .lowering import Lowering, Value
     from .tail import Tail
 
-__all__ = ["PackedForm", "Product", "emit_packed", "given_form", "move_panels", "packed_form", "panels_wanted"]
+__all__ = [
+    "PackedForm",
+    "Product",
+    "as_matrix",
+    "emit_packed",
+    "given_form",
+    "move_panels",
+    "packed_form",
+    "panels_wanted",
+    "product_tail",
+]
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
@@ -50,6 +60,16 @@ class Product:
     b: Value
     a_strides: tuple[int, ...]
     b_strides: tuple[int, ...]
+
+
+def as_matrix(value: Value, *, transpose: bool, is_left: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of an operand with at least two axes: (..., m, k) on the left, (..., k, n) on the right."""
+    shape, strides = value.shape, value.strides
+    if len(shape) == 1:
+        return ((1, *shape), (0, *strides)) if is_left else ((*shape, 1), (*strides, 0))
+    if transpose:
+        return (*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2])
+    return shape, strides
 
 
 @dataclass(frozen=True)
@@ -154,7 +174,7 @@ def emit_packed(
     shape = (*product.batch, product.m, product.n)
     own = epilogue.strides_in(shape)
     c_strides = (own or dense_strides(shape))[:-1]
-    tail = None if own is None else _find_tail(lowering, group, product, bias, epilogue.place)
+    tail = None if own is None else product_tail(lowering, group, product.n, bias, epilogue.place)
     options: dict[str, Any] = {"dtype": form.dtype, "a_dtype": product.a.dtype.value}
     sizes = product.batch, product.m, product.n, product.k, product.a_strides, c_strides
     if tail is None:
@@ -168,10 +188,10 @@ def emit_packed(
     lowering.emit(call, [product.a, form.panels, *tail.operands, epilogue.place], epilogue.name)
 
 
-def _find_tail(lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value) -> Tail | None:
+def product_tail(lowering: Lowering, group: Group, cols: int, bias: Value | None, place: Value) -> Tail | None:
     """The post-ops as a tail of the product, whose columns must be the last axis of the result."""
     shape, axis = place.shape, len(place.shape) - 1
-    if shape[-1:] != (product.n,) or (bias is not None and not is_vector(bias, axis, shape)):
+    if shape[-1:] != (cols,) or (bias is not None and not is_vector(bias, axis, shape)):
         return None
     assert group.anchor is not None
     return find_tail(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)
