@@ -13,7 +13,7 @@ from graphpool.graph.schema import get_schema
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from onnx import NodeProto, TypeProto
 
@@ -97,7 +97,7 @@ class GraphBuilder:
     FIRST_ID = 2**32
     """Static constants lie below, so that they have the same id in every form."""
 
-    def __init__(self, static_ids: dict[int, int], prefer: str, fpmath: str) -> None:
+    def __init__(self, static_ids: dict[Hashable, int], prefer: str, fpmath: str) -> None:
         self.ops: list[Op] = []
         self.constants: dict[int, Any] = {}
         self._static_ids = static_ids
@@ -126,6 +126,18 @@ class GraphBuilder:
             value.tensor = LogicalTensor(number, dtype, array.shape, property="constant")
             self.constants[number] = array
         return value.tensor
+
+    def reinterpreted(self, value: Value, dtype: DataType, shape: tuple[int, ...]) -> Value:
+        """The bytes of a known array as elements of another type, without a copy."""
+        array = np.require(value.content, requirements=["C"]).reshape(-1)
+        if dtype.bits >= 8:
+            array = array.view(dtype.numpy).reshape(shape)
+        if value.is_static:
+            number = self._static_ids.setdefault(("bytes", id(value.content)), len(self._static_ids))
+        else:
+            number = self._next_id = self._next_id + 1
+        self.constants[number] = array
+        return Value(tensor=LogicalTensor(number, dtype, shape, property="constant"), is_static=value.is_static)
 
     def literal(self, number: Any, dtype: DataType) -> Value:
         """A constant made here: a number, or an array, in a data type."""
@@ -271,6 +283,10 @@ class NodeView:
         if value.shape == tuple(shape):
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
+
+    def vector(self, value: Value) -> Value:
+        """A known scalar as a vector of one; itself otherwise."""
+        return value if value.shape else self.builder.literal(np.asarray(value.content).reshape(1), value.dtype)
 
     def join(self, values: Sequence[Value], axis: int) -> Value:
         """The values one behind the other along an axis."""

@@ -12,7 +12,7 @@ from .source import captured_names
 from .walk import Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from onnx import NodeProto
 
@@ -115,7 +115,7 @@ class Specialiser:
         self.deciding = find_deciding_inputs(source, self.nodes)
         self.constants = {name: Value(content=value, is_static=True) for name, value in constants.items()}
         self.folded: dict[Path, list[Value]] = {}
-        self.static_ids: dict[int, int] = {}
+        self.static_ids: dict[Hashable, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Specialiser, (self.source, self.fallback, self.prefer, self.fpmath)
