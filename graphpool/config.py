@@ -78,12 +78,32 @@ def _isa(text: str) -> str:
     return text
 
 
+_IMPLS = {"auto": "auto", "simd": "simd", "blas": "blas", "ref": "ref", "reference": "ref"}
+
+
+def _impl(text: str) -> dict[str, str]:
+    """``simd,MatMul=blas`` as {"": "simd", "MatMul": "blas"}: what is under the empty name holds for all other ops."""
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        kind, _, impl = (field.strip() for field in part.rpartition("="))
+        if kind in found or (("=" in part) != kind.isalnum()):
+            raise ValueError(part)
+        found[kind] = _IMPLS[impl]
+    return found
+
+
 VARIABLES = {
     "num_threads": Variable(
         ("GRAPHPOOL_NUM_THREADS", "OMP_NUM_THREADS"), _threads, "a count of at least 1", None, "Threads of an engine."
     ),
     "max_isa": Variable(
         ("GRAPHPOOL_MAX_ISA",), _isa, " | ".join(_ISAS), None, "Highest instruction set that kernels may use."
+    ),
+    "impl": Variable(
+        ("GRAPHPOOL_IMPL",), _impl,
+        "auto | simd | blas | ref, for all ops or as kind=implementation, each once, joined by ',', for instance "
+        "simd,MatMul=blas",
+        {}, "Implementation that ops take, where they have it: SIMD loops, BLAS, or the reference backend.",
     ),
     "primitive_cache_capacity": Variable(
         ("GRAPHPOOL_PRIMITIVE_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"),

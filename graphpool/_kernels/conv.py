@@ -159,8 +159,8 @@ def convolution(
         Ones, zeros, zeros and ones by default.
     groups : int, default=1
         Divides both channel counts.
-    impl : {"auto", "blas_im2col", "simd_im2col", "depthwise"}
-        "auto" takes `choose_convolution`.
+    impl : {"auto", "blas_im2col", "simd_im2col", "depthwise", "simd"}
+        "auto" takes `choose_convolution`; "simd" the better of our own loops.
     exact_depth : int, default=0
         Terms that are summed in f32 at a time, their sums then in f64: exact for integers; see
         `graphpool._kernels.matmul.matmul`. 0 sums all in f32.
@@ -293,14 +293,16 @@ def choose_convolution(*, depthwise: bool = False, isa: str | None = None) -> st
 
 def _choose(problem: _Convolution, impl: str, isa: str | None) -> str:
     """The implementation to use, checked against what the problem allows."""
-    if impl not in ("auto", "blas_im2col", "simd_im2col", "depthwise"):
-        accepted = "auto, blas_im2col, simd_im2col, depthwise"
+    if impl not in ("auto", "blas_im2col", "simd_im2col", "depthwise", "simd"):
+        accepted = "auto, blas_im2col, simd_im2col, depthwise, simd"
         raise InvalidArgumentError(explain("impl", accepted=accepted, got=repr(impl)))
     if impl == "depthwise" and not problem.is_depthwise():
         accepted = "one channel a group on both sides, and no exact depth below the number of taps"
         raise UnsupportedError(explain("depthwise implementation", accepted=accepted))
     if impl == "auto":
         return choose_convolution(depthwise=problem.is_depthwise(), isa=isa)
+    if impl == "simd":
+        return "depthwise" if problem.is_depthwise() else "simd_im2col"
     return impl
 
 

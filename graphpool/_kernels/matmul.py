@@ -135,14 +135,14 @@ def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None,
     macs : int, optional
         m x n x k.
     """
-    if macs is not None and 1 < m and macs <= _SMALL and (isa or isas()[-1]) != "generic":
+    if macs is not None and m > 1 and macs <= _SMALL and (isa or isas()[-1]) != "generic":
         return "simd"
     if transposed_b:
         return "simd" if 1 < m <= 8 else "blas"
     return "simd" if m <= (4 if (isa or isas()[-1]) == "generic" else 64) else "blas"
 
 
-def _choose(problem: _Problem, impl: str, isa: str | None) -> str:
+def _choose(problem: _Problem, dtype: str, impl: str, isa: str | None) -> str:
     """The implementation to use, checked against what the problem allows."""
     if impl not in ("auto", "blas", "simd"):
         raise InvalidArgumentError(explain("impl", accepted="auto, blas, simd", got=repr(impl)))
@@ -152,6 +152,8 @@ def _choose(problem: _Problem, impl: str, isa: str | None) -> str:
         return impl
     if not problem.fits_blas():
         return "simd"
+    if dtype == "f64":
+        return "blas"
     macs = problem.m * problem.n * problem.k
     return choose_matmul(problem.m, transposed_b=problem.transposed_b(), isa=isa, macs=macs)
 
@@ -191,7 +193,7 @@ def matmul(
     dtype : {"f32", "f64"}
         Of a and b, and of dst where there is no epilogue.
     impl : {"auto", "blas", "simd"}
-        "auto" takes `choose_matmul`.
+        "auto" takes `choose_matmul`, and "blas" for f64.
     exact_depth : int, default=0
         Terms that are summed in f32 at a time, their sums then in f64; 0 sums all in the type of the operands. For
         integers whose partial sums stay within 2**24 that is exact, as an s32 accumulator would be. f32 only.
@@ -229,7 +231,7 @@ def matmul(
         raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
     depth = exact_depth if exact_depth < k else 0
     problem = _check(batch_shape, (m, n, k), a_strides, b_strides, c_strides).fold()
-    chosen = _choose(problem, impl, isa)
+    chosen = _choose(problem, dtype, impl, isa)
     return _build(problem, dtype, chosen, depth, epilogue, bool(epilogue) and dst_needs_scratch, isa)
 
 

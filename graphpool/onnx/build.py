@@ -13,7 +13,7 @@ from graphpool.graph.schema import get_schema
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from onnx import NodeProto, TypeProto
 
@@ -86,6 +86,8 @@ class GraphBuilder:
         Identity of the content -> tensor id, of constants that all forms share; extended here.
     prefer : {"memory", "latency"}
         Of the graph.
+    fpmath : str
+        Likewise.
 
     Notes
     -----
@@ -95,11 +97,12 @@ class GraphBuilder:
     FIRST_ID = 2**32
     """Static constants lie below, so that they have the same id in every form."""
 
-    def __init__(self, static_ids: dict[int, int], prefer: str) -> None:
+    def __init__(self, static_ids: dict[Hashable, int], prefer: str, fpmath: str) -> None:
         self.ops: list[Op] = []
         self.constants: dict[int, Any] = {}
         self._static_ids = static_ids
         self._prefer = prefer
+        self._fpmath = fpmath
         self._next_id = self.FIRST_ID
         self._literals: dict[Any, Value] = {}
 
@@ -123,6 +126,18 @@ class GraphBuilder:
             value.tensor = LogicalTensor(number, dtype, array.shape, property="constant")
             self.constants[number] = array
         return value.tensor
+
+    def reinterpreted(self, value: Value, dtype: DataType, shape: tuple[int, ...]) -> Value:
+        """The bytes of a known array as elements of another type, without a copy."""
+        array = np.require(value.content, requirements=["C"]).reshape(-1)
+        if dtype.bits >= 8:
+            array = array.view(dtype.numpy).reshape(shape)
+        if value.is_static:
+            number = self._static_ids.setdefault(("bytes", id(value.content)), len(self._static_ids))
+        else:
+            number = self._next_id = self._next_id + 1
+        self.constants[number] = array
+        return Value(tensor=LogicalTensor(number, dtype, shape, property="constant"), is_static=value.is_static)
 
     def literal(self, number: Any, dtype: DataType) -> Value:
         """A constant made here: a number, or an array, in a data type."""
@@ -178,7 +193,7 @@ class GraphBuilder:
 
     def finish(self, outputs: Sequence[LogicalTensor]) -> Graph:
         """The finalised graph; `outputs` stay visible even where all their readers are fused with their producers."""
-        graph = Graph("cpu", prefer=self._prefer)
+        graph = Graph("cpu", prefer=self._prefer, fpmath=self._fpmath)
         for op in self.ops:
             graph.add_op(op)
         accepted = get_schema("End").types["T"]
@@ -268,6 +283,10 @@ class NodeView:
         if value.shape == tuple(shape):
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
+
+    def vector(self, value: Value) -> Value:
+        """A known scalar as a vector of one; itself otherwise."""
+        return value if value.shape else self.builder.literal(np.asarray(value.content).reshape(1), value.dtype)
 
     def join(self, values: Sequence[Value], axis: int) -> Value:
         """The values one behind the other along an axis."""

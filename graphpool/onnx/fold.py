@@ -26,7 +26,7 @@ __all__ = ["KEPT", "compute", "find_host_function", "fold_constants"]
 
 _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                      "RandomUniformLike", "Dropout"})  # fmt: skip
-KEPT = _RANDOM | {"DequantizeLinear"}
+KEPT = _RANDOM | {"DequantizeLinear", "MatMulNBits"}
 """Ops that are not computed ahead: random ones, and those that would blow a quantised weight up."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
-from graphpool.graph.graph import PREFERENCES
+from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.runtime import Engine, Model
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def load(
     schedule: str | None = None,
     streams: int | None = None,
     prefer: str = "latency",
+    fpmath: str = "strict",
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -43,6 +44,8 @@ def load(
         How steps are placed on streams, and on how many: see `Model`.
     prefer : {"latency", "memory"}, default="latency"
         Whether convolutions may multiply fewer times on larger weights: see `Graph`.
+    fpmath : {"strict", "bf16", "f16", "tf32", "any"}, default="strict"
+        Precision to which float32 products may be lowered: see `Graph`.
 
     Returns
     -------
@@ -53,7 +56,7 @@ def load(
     ------
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
-        `threads` or `memory_limit`; no such schedule or preference.
+        `threads` or `memory_limit`; no such schedule, preference or float mode.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -77,9 +80,11 @@ def load(
         )
     if prefer not in PREFERENCES:
         raise InvalidArgumentError(explain("prefer", accepted=", ".join(PREFERENCES), got=repr(prefer)))
+    if fpmath not in FPMATH_MODES:
+        raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
     from .source import read_model
 
-    specialiser = specialiser_of(read_model(source), fallback, prefer)
+    specialiser = specialiser_of(read_model(source), fallback, prefer, fpmath)
     owned = engine is None
     engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
     info = specialiser.source

@@ -12,7 +12,7 @@ from .source import captured_names
 from .walk import Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from onnx import NodeProto
 
@@ -83,12 +83,14 @@ class Specialiser:
         Whether the host may run what has no expression in our ops.
     prefer : {"memory", "latency"}
         Of the graphs.
+    fpmath : str
+        Likewise.
 
     Attributes
     ----------
     source : OnnxModel
     fallback : bool
-    prefer : str
+    prefer, fpmath : str
     nodes : list of NodeProto
         After rewriting.
     deciding : frozenset of str
@@ -104,18 +106,19 @@ class Specialiser:
     Threads: one at a time; `Model` sees to that. Cost: about 50 microseconds a node.
     """
 
-    def __init__(self, source: OnnxModel, fallback: bool, prefer: str) -> None:
+    def __init__(self, source: OnnxModel, fallback: bool, prefer: str, fpmath: str) -> None:
         self.source = source
         self.fallback = fallback
         self.prefer = prefer
+        self.fpmath = fpmath
         self.nodes, constants = rewrite(source)
         self.deciding = find_deciding_inputs(source, self.nodes)
         self.constants = {name: Value(content=value, is_static=True) for name, value in constants.items()}
         self.folded: dict[Path, list[Value]] = {}
-        self.static_ids: dict[int, int] = {}
+        self.static_ids: dict[Hashable, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Specialiser, (self.source, self.fallback, self.prefer)
+        return Specialiser, (self.source, self.fallback, self.prefer, self.fpmath)
 
     def __call__(self, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> ModelForm:
         """The form for these input shapes and these contents of the deciding inputs."""

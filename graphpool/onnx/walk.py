@@ -15,7 +15,7 @@ from .build import GraphBuilder, NodeView, NotConvertible, Value
 from .control import CONTROL_FLOW
 from .fold import KEPT, compute, find_host_function
 from .inline import Scope, enter_nodes, function_nodes, names_read
-from .ops import CONVERTERS
+from .ops import DOMAINS
 from .source import captured_names, label_of
 from .types import data_type, make_type, static_shape
 
@@ -58,7 +58,7 @@ class Walk:
         self._precomputed: list[str] = []
         self._may_call_host = owner.fallback
         self._inputs: dict[str, LogicalTensor] = {}
-        self.builder = GraphBuilder(owner.static_ids, owner.prefer)
+        self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath)
         values = {name: Value(content=value.content, is_static=True) for name, value in owner.constants.items()}
         outputs = tuple(port.name for port in self._source.outputs)
         self.scope = Scope(owner.nodes, values, outputs, names_read(owner.nodes, outputs), ())
@@ -150,7 +150,7 @@ class Walk:
 
     def _express(self, node: NodeProto, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of the node in our ops; None when it has no expression in them."""
-        converter = CONVERTERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        converter = DOMAINS.get(node.domain, {}).get(node.op_type)
         if converter is None or not all(value is None or value.is_plain for value in inputs):
             return None
         used = max((k + 1 for k, name in enumerate(node.output) if name in self.scope.used), default=0)

@@ -144,4 +144,8 @@ GP_INLINE gp_vf gp_vclamp(gp_vf x, gp_vf lo, gp_vf hi)
 void GP_KERNEL(f32_panels)(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
                            const float *b, float *c, int64_t ldc);
 
+/* All rows of one group of panels, f32, for one part of k; column: 0 for half a panel, 1, 2, or 3 for four. */
+void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
+                          const float *b, int64_t panel_step, const gp_packed_sink *sink);
+
 #endif

@@ -209,6 +209,13 @@ void GP_KERNEL(f32_panels)(int64_t rows, int64_t j, int64_t cols, int64_t n, int
     block(tiles_GP_PACKED_F32, rows, j, cols, n, k, k > 1 ? k : 1, words, b, sink);
 }
 
+void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
+                          const float *b, int64_t panel_step, const gp_packed_sink *sink)
+{
+    group_rows(tiles_GP_PACKED_F32, column, rows, k, (gp_words){(const char *)a, a_row * 4, a_col * 4}, b, panel_step,
+               *sink);
+}
+
 /* Where results of the rows from i and the columns from j go. */
 static gp_packed_sink make_sink(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j,
                                 int64_t cols, char *scratch)

@@ -15,6 +15,8 @@ extern const gp_kernel_entry GP_KERNEL(random_table)[];
 extern const gp_kernel_entry GP_KERNEL(matmul_table)[];
 extern const gp_kernel_entry GP_KERNEL(packed_table)[];
 extern const gp_kernel_entry GP_KERNEL(packed_weights_table)[];
+extern const gp_kernel_entry GP_KERNEL(compressed_table)[];
+extern const gp_kernel_entry GP_KERNEL(compressed_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_packed_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_s8_table)[];
@@ -40,6 +42,8 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(matmul_table),
     GP_KERNEL(packed_table),
     GP_KERNEL(packed_weights_table),
+    GP_KERNEL(compressed_table),
+    GP_KERNEL(compressed_weights_table),
     GP_KERNEL(conv_table),
     GP_KERNEL(conv_packed_table),
     GP_KERNEL(conv_s8_table),

@@ -3,6 +3,7 @@
     patterns.py    what is fused into one partition, as data
     support.py     which ops it runs, and with which types
     backend.py     CpuBackend: compile = look up the primitive, or lower, plan and link it
+    choices.py     which implementation an op takes: forced ones, float modes
     key.py         under which structure a primitive is known
     lowering.py    Lowering: values, temporaries and steps of one partition
     groups.py      ops of a partition grouped into anchors with their post-ops
@@ -12,6 +13,7 @@
     integers.py    products of quantised operands, summed exactly
     quantized.py   the same with constant weights as products of bytes; quantized_filters.py: convolutions
     requantize.py  post-ops of products of bytes, down to the bytes of the result
+    compressed.py  products with constant weights of 8 or 4 bits, read as they are
     epilogue.py    the region behind an anchor, run on its tile
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them

@@ -12,8 +12,9 @@ from ...runtime._compiled import CompiledPartition
 from ...runtime._template import Template
 from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
-from ...typing import LayoutType
+from ...typing import LayoutType, PropertyType
 from .channels import choose_channels_last
+from .choices import check_forced, forced
 from .emit import lower_group
 from .groups import make_groups
 from .integers import split_dequantized
@@ -57,9 +58,12 @@ class CpuBackend:
     merges = True
     patterns: Sequence[Pattern] = PATTERNS
 
+    def __init__(self) -> None:
+        check_forced()
+
     def supports(self, op: Op) -> bool:
         """Whether the backend runs this op."""
-        return supports(op)
+        return forced(op.kind) != "ref" and supports(op)
 
     def compile(
         self,
@@ -154,7 +158,7 @@ def make_primitive(
 ) -> Primitive:
     """Lower, schedule, plan and link."""
     ops = partition.ops
-    lowering = lower(ops, inputs, outputs, partition.prefer)
+    lowering = lower(ops, inputs, outputs, partition.prefer, partition.fpmath)
     plan = schedule_steps(lowering, ops, (len(inputs), len(outputs)), lanes, options)
     schedule = plan.schedule if plan.is_parallel else None
     linked = link(lowering, len(inputs) + len(outputs), lanes, schedule)
@@ -200,7 +204,11 @@ def _settle(tensor: LogicalTensor, readers: Sequence[Op] = ()) -> LogicalTensor:
 
 
 def lower(
-    ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], prefer: str = "memory"
+    ops: Sequence[Op],
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    prefer: str = "memory",
+    fpmath: str = "strict",
 ) -> Lowering:
     """The steps of a partition."""
     results = {tensor.id for tensor in outputs}
@@ -208,9 +216,10 @@ def lower(
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
-    groups = make_groups(ops, shapes, results)
+    constants = frozenset(tensor.id for tensor in inputs if tensor.property is PropertyType.CONSTANT)
+    groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
-    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer)
+    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath)
     settle_joins(lowering, ops, groups)
     for group in groups:
         lowering.op_id = group.first.id

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from ..._kernels.matmul import matmul
 from ...typing import dense_strides
+from .choices import forced
+from .compressed import lower_compressed
 from .epilogue import make_epilogue
 from .integers import exact_depth, operands
 from .quantized import emit_bytes, find_bytes
-from .weights import Product, emit_packed, given_form, packed_form
+from .weights import Product, as_matrix, emit_packed, given_form, packed_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +30,11 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     assert op is not None
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     is_whole = min(len(lowering.shapes[tensor.id]) for tensor in op.inputs[:2]) > 1
-    epilogue = make_epilogue(lowering, group, bias, gaps=is_whole)
+    epilogue = make_epilogue(lowering, group, bias, gaps=is_whole and group.compressed is None)
+    if group.compressed is not None:
+        lower_compressed(lowering, group, bias, epilogue)
+        lowering.finish(group.result, epilogue.place)
+        return
     if group.dequantized:
         _lower_quantized(lowering, group, bias, epilogue)
         return
@@ -97,21 +103,12 @@ def emit_plain(lowering: Lowering, group: Group, epilogue: Epilogue) -> None:
         product.a_strides,
         product.b_strides,
         (own or dense_strides(shape))[:-1],
+        impl=forced("MatMul"),
         exact_depth=exact_depth(group),
         epilogue=epilogue.block,
         dst_needs_scratch=own is None,
     )
     lowering.emit(call, [a, b, epilogue.place, *epilogue.operands], epilogue.name)
-
-
-def as_matrix(value: Value, *, transpose: bool, is_left: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of an operand with at least two axes: (..., m, k) on the left, (..., k, n) on the right."""
-    shape, strides = value.shape, value.strides
-    if len(shape) == 1:
-        return ((1, *shape), (0, *strides)) if is_left else ((*shape, 1), (*strides, 0))
-    if transpose:
-        return (*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2])
-    return shape, strides
 
 
 def batch_strides(shape: Sequence[int], strides: Sequence[int], ndim: int) -> list[int]:

@@ -8,6 +8,7 @@ from ..._kernels.conv import convolution, convolution_transpose
 from ..._kernels.pool import pooling
 from ..._kernels.resample import resample
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
+from .choices import forced
 from .epilogue import make_epilogue
 from .filters import emit_convolution, find_filters
 from .images import find_image, pick
@@ -87,6 +88,7 @@ def emit_plain(lowering: Lowering, group: Group) -> Value:
         pads_end=end,
         dilations=op.attrs["dilations"],
         groups=groups,
+        impl=_forced_convolution(op.kind),
         exact_depth=exact_depth(group),
         epilogue=image["epilogue"],
         dst_needs_scratch=image["dst_needs_scratch"],
@@ -94,6 +96,12 @@ def emit_plain(lowering: Lowering, group: Group) -> Value:
     )
     lowering.emit(call, [source, weights, epilogue.place, *epilogue.operands], epilogue.name)
     return epilogue.place
+
+
+def _forced_convolution(kind: str) -> str:
+    """The forced implementation as the kernels name it."""
+    impl = forced(kind)
+    return "blas_im2col" if impl == "blas" else impl
 
 
 def lower_pool(lowering: Lowering, group: Group) -> None:

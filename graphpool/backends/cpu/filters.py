@@ -22,6 +22,7 @@ from ..._kernels.winograd import (
 )
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
+from .choices import forced
 from .epilogue import make_epilogue
 from .images import axes_of, pick
 from .instructions import fold_batch_norm
@@ -109,11 +110,12 @@ class Filters:
 def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     """The weights in another form, kept by the constant tensor cache.
 
-    None where they are no constants, or the result's channels do not lie innermost, for which these kernels are made.
+    None where they are no constants, where BLAS is forced, or where the result's channels, for which these kernels are
+    made, do not lie innermost.
     """
     op = group.anchor
     assert op is not None
-    if group.dequantized:
+    if group.dequantized or forced("Convolution") == "blas":
         return None
     weights = lowering.value(op.inputs[1].id)
     result = lowering.shapes[group.result]

@@ -6,7 +6,7 @@ finds its operands computed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...graph.growth import grow_region
@@ -14,6 +14,7 @@ from ...graph.partitioner import Quotient
 from ...graph.view import GraphView
 from ...typing import DataType
 from .attention import find_attention
+from .compressed import find_compressed
 from .instructions import INTEGERS
 from .integers import find_dequantized
 from .segments import split_region
@@ -45,12 +46,15 @@ class Group:
         What the anchor, the product with the values, is the end of.
     dequantized : mapping of int to Op
         Input ports of the anchor -> the Dequantize in front, which the anchor takes part in (`integers.py`).
+    compressed : Op or None
+        The Dequantize in front of the anchor's weights, which are read as they are (`compressed.py`).
     """
 
     anchor: Op | None
     ops: tuple[Op, ...]
     attention: Attention | None = None
     dequantized: Mapping[int, Op] = field(default_factory=dict)
+    compressed: Op | None = None
 
     @property
     def first(self) -> Op:
@@ -67,7 +71,12 @@ class Group:
         return last.outputs[0].id
 
 
-def make_groups(ops: Sequence[Op], shapes: Mapping[int, tuple[int, ...]], outputs: set[int]) -> list[Group]:
+def make_groups(
+    ops: Sequence[Op],
+    shapes: Mapping[int, tuple[int, ...]],
+    outputs: set[int],
+    constants: frozenset[int] = frozenset(),
+) -> list[Group]:
     """Groups of a partition's ops, in an order in which they can be computed.
 
     Parameters
@@ -77,11 +86,14 @@ def make_groups(ops: Sequence[Op], shapes: Mapping[int, tuple[int, ...]], output
         Shape of every tensor. Post-ops keep the shape of their anchor.
     outputs : set of int
         Ids of tensors that leave the partition: they are stored, so no region runs past them.
+    constants : frozenset of int
+        Ids of constant inputs.
     """
     view = GraphView([op for op in ops if op.kind != "End"])
     free = [True] * len(view.ops)
     quotient = Quotient(view)
     dequantized = _absorb_dequantized(view, free, shapes, outputs, quotient)
+    compressed = _absorb_compressed(view, free, shapes, outputs, quotient, constants)
     attentions = _merge_attentions(view, free, shapes, outputs, quotient, dequantized)
     for number in (*dequantized, *range(len(view.ops))):  # products of bytes keep more in bytes than regions do
         op = view.ops[number]
@@ -89,7 +101,12 @@ def make_groups(ops: Sequence[Op], shapes: Mapping[int, tuple[int, ...]], output
             taken = _grow(view, [number], free, shapes, outputs, quotient)
             for member in taken:
                 free[member] = False
-    return [_as_group(view, numbers, attentions, dequantized) for numbers in quotient.groups_in_order()]
+    groups = []
+    for numbers in quotient.groups_in_order():
+        group = _as_group(view, [n for n in numbers if n not in compressed], attentions, dequantized)
+        fronts = [view.ops[n] for n in numbers if n in compressed]
+        groups.append(replace(group, compressed=fronts[0]) if fronts else group)
+    return groups
 
 
 def _merge_attentions(
@@ -132,6 +149,24 @@ def _absorb_dequantized(
             found[number] = by_port
             for source in by_port.values():
                 free[source] = False
+    return found
+
+
+def _absorb_compressed(
+    view: GraphView,
+    free: list[bool],
+    shapes: Mapping[int, tuple[int, ...]],
+    outputs: set[int],
+    quotient: Quotient,
+    constants: frozenset[int],
+) -> set[int]:
+    """Numbers of the ops that `find_compressed` finds, taken from `free` and merged with their products."""
+    found: set[int] = set()
+    for number in range(len(view.ops)):
+        source = find_compressed(view, number, shapes, outputs, constants)
+        if source is not None and free[number] and free[source] and quotient.merge([number, source]):
+            found.add(source)
+            free[source] = False
     return found
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._kernels import _dispatch
 from ...typing import PropertyType
+from .choices import forced_all
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -22,8 +23,9 @@ def structural_key(
     """Equal for partitions that compile to the same program; compared in full by the caches.
 
     It consists of the partition's `Structure`, float mode included, of the number, shape and layout of each port in the
-    caller's order, of the engine's kind, device, context and threads, and of the instruction set. Both caches use it:
-    that of compiled partitions with the ports as they are given, that of primitives with all layouts settled.
+    caller's order, of the engine's kind, device, context and threads, of the instruction set, and of what
+    ``GRAPHPOOL_IMPL`` forces. Both caches use it: that of compiled partitions with the ports as they are given, that of
+    primitives with all layouts settled.
 
     Notes
     -----
@@ -32,7 +34,7 @@ def structural_key(
     structure = partition.structure
     ports = tuple(tuple((structure.numbers[t.id], *_content(t)) for t in side) for side in (inputs, outputs))
     device = (engine.kind, engine.index, engine.context, engine.threads)
-    return "cpu", device, tuple(_dispatch.isas()), structure, ports
+    return "cpu", device, tuple(_dispatch.isas()), tuple(forced_all().items()), structure, ports
 
 
 def _content(tensor: LogicalTensor) -> tuple[Any, ...]:

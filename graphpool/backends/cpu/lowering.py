@@ -208,6 +208,8 @@ class Lowering:
         Ids of tensors whose temporaries lie with their second axis innermost.
     prefer : {"memory", "latency"}, default="memory"
         Of the graph.
+    fpmath : str, default="strict"
+        Of the graph.
     """
 
     def __init__(
@@ -218,8 +220,10 @@ class Lowering:
         dtypes: Mapping[int, DataType],
         channels_last: Collection[int] = (),
         prefer: str = "memory",
+        fpmath: str = "strict",
     ) -> None:
         self.prefer = prefer
+        self.fpmath = fpmath
         self.shapes = shapes
         self.dtypes = dtypes
         self.steps: list[Step] = []

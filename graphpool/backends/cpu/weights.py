@@ -9,6 +9,7 @@ from ..._kernels.move import copy
 from ..._kernels.packed import pack_weights, packed_layout, packed_matmul, unpack_weights
 from ...errors import UnsupportedError, explain
 from ...typing import DataType, PropertyType, dense_strides
+from .choices import allows_bf16, forced
 from .layouts import Panels
 from .tail import find_tail, is_vector
 
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
     from .lowering import Lowering, Value
     from .tail import Tail
 
-__all__ = ["PackedForm", "Product", "emit_packed", "given_form", "move_panels", "packed_form", "panels_wanted"]
+__all__ = [
+    "PackedForm",
+    "Product",
+    "as_matrix",
+    "emit_packed",
+    "given_form",
+    "move_panels",
+    "packed_form",
+    "panels_wanted",
+    "product_tail",
+]
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
@@ -51,6 +62,16 @@ class Product:
     b_strides: tuple[int, ...]
 
 
+def as_matrix(value: Value, *, transpose: bool, is_left: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of an operand with at least two axes: (..., m, k) on the left, (..., k, n) on the right."""
+    shape, strides = value.shape, value.strides
+    if len(shape) == 1:
+        return ((1, *shape), (0, *strides)) if is_left else ((*shape, 1), (*strides, 0))
+    if transpose:
+        return (*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2])
+    return shape, strides
+
+
 @dataclass(frozen=True)
 class PackedForm:
     """Weights in panels.
@@ -68,22 +89,26 @@ class PackedForm:
 
     def takes(self, dtype: DataType) -> bool:
         """Whether activations of this type are multiplied as they are."""
-        return dtype is DataType.F32 if self.dtype == "f32" else dtype is DataType.BF16
+        return dtype is DataType.F32 if self.dtype == "f32" else dtype in _FLOATS
 
 
 def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
-    """The weights in panels, kept by the constant tensor cache; None where they are no constants or not one matrix."""
+    """The weights in panels, kept by the constant tensor cache.
+
+    None where they are no constants or not one matrix, or where BLAS is forced, which does not read panels.
+    """
     b, strides = product.b, product.b_strides
-    if not lowering.is_constant(b) or b.dtype not in _FLOATS:
+    if not lowering.is_constant(b) or b.dtype not in _FLOATS or forced("MatMul") == "blas":
         return None
     if any(strides[:-2]) or 0 in (*product.batch, product.m, product.n, product.k):
         return None
-    is_exact = b.dtype is DataType.BF16 and product.a.dtype is DataType.BF16
-    dtype = "bf16" if is_exact else "f32"
+    types = {product.a.dtype, b.dtype}
+    dtype = "bf16" if types == {DataType.BF16} or allows_bf16(lowering.fpmath, types) else "f32"
 
     def fill(panels: Value) -> None:
-        source, rows = (b, strides[-2:]) if b.dtype.value == dtype else (lowering.dense(b), _dense_order(b, strides))
-        call = pack_weights(product.k, product.n, rows, dtype)
+        is_read = b.dtype is DataType.F32 or b.dtype.value == dtype
+        source, rows = (b, strides[-2:]) if is_read else (lowering.dense(b), _dense_order(b, strides))
+        call = pack_weights(product.k, product.n, rows, dtype, b_dtype=source.dtype.value)
         lowering.emit(call, [source, panels])
 
     nbytes = packed_layout(product.k, product.n, dtype).nbytes
@@ -93,7 +118,7 @@ def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
 def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
     """The panels in which the ops want an input: one that is the weights of one product, and nothing else."""
     users = [(op, port) for op in ops for port, source in enumerate(op.inputs) if source.id == tensor.id]
-    if len(users) != 1 or users[0][0].kind != "MatMul" or users[0][1] != 1:
+    if len(users) != 1 or users[0][0].kind != "MatMul" or users[0][1] != 1 or forced("MatMul") == "blas":
         return None
     is_constant = tensor.property is PropertyType.CONSTANT
     if not is_constant or tensor.dtype is not DataType.F32 or tensor.ndim != 2 or 0 in (tensor.shape or ()):
@@ -149,7 +174,7 @@ def emit_packed(
     shape = (*product.batch, product.m, product.n)
     own = epilogue.strides_in(shape)
     c_strides = (own or dense_strides(shape))[:-1]
-    tail = None if own is None else _find_tail(lowering, group, product, bias, epilogue.place)
+    tail = None if own is None else product_tail(lowering, group, product.n, bias, epilogue.place)
     options: dict[str, Any] = {"dtype": form.dtype, "a_dtype": product.a.dtype.value}
     sizes = product.batch, product.m, product.n, product.k, product.a_strides, c_strides
     if tail is None:
@@ -163,10 +188,10 @@ def emit_packed(
     lowering.emit(call, [product.a, form.panels, *tail.operands, epilogue.place], epilogue.name)
 
 
-def _find_tail(lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value) -> Tail | None:
+def product_tail(lowering: Lowering, group: Group, cols: int, bias: Value | None, place: Value) -> Tail | None:
     """The post-ops as a tail of the product, whose columns must be the last axis of the result."""
     shape, axis = place.shape, len(place.shape) - 1
-    if shape[-1:] != (product.n,) or (bias is not None and not is_vector(bias, axis, shape)):
+    if shape[-1:] != (cols,) or (bias is not None and not is_vector(bias, axis, shape)):
         return None
     assert group.anchor is not None
     return find_tail(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)

@@ -16,6 +16,7 @@ refused by them.
     movement.py      shapes, order, parts and copies
     scan.py          searches and running results along an axis
     quantization.py  quantise and dequantise
+    compressed.py    weights of 8 or 4 bits by scales of blocks, MatMulNBits
     resize.py        interpolation
 """
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import (
     attention,
+    compressed,
     einsum,
     elementwise,
     matmul,
@@ -44,9 +46,9 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView
 
-__all__ = ["CONVERTERS"]
+__all__ = ["DOMAINS"]
 
-CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
+_CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **elementwise.CONVERTERS,
     **matmul.CONVERTERS,
     **einsum.CONVERTERS,
@@ -61,3 +63,10 @@ CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **quantization.CONVERTERS,
     **resize.CONVERTERS,
 }
+
+DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
+    "": _CONVERTERS,
+    "ai.onnx": _CONVERTERS,
+    "com.microsoft": dict(compressed.CONTRIBUTED),
+}
+"""Converters by domain and op."""

@@ -14,6 +14,7 @@ import numpy as np
 from graphpool.onnx.types import data_type
 from graphpool.typing import DataType
 
+from .compressed import dequantize_matrix
 from .window import dilations_of, window
 
 if TYPE_CHECKING:
@@ -121,6 +122,10 @@ def _dequantize_linear(n: NodeView) -> Value:
 
 def _dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
     """The numbers that a quantised tensor stands for, in f32."""
+    if by.block or x.dtype not in _BYTES:
+        found = dequantize_matrix(n, x, by.scale, by.point if by.has_point else None, by.axis, by.block)
+        if found is not None:
+            return found
     if x.dtype in _BYTES and not by.block:
         return _apply(n, "Dequantize", DataType.F32, x, by)
     if x.is_known and by.is_known and not by.block:

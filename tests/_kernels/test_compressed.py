@@ -1,0 +1,216 @@
+"""Products with weights of 8 and 4 bits, against the dequantised weights in float64."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphpool._kernels import _dispatch
+from graphpool._kernels.compressed import BITS, compressed_layout, compressed_matmul, pack_compressed
+from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
+from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
+
+ISAS = _dispatch.isas()
+RANGES = {"s8": (-128, 128), "u8": (0, 256), "s4": (-8, 8), "u4": (0, 16)}
+EPS = 2.0**-24
+
+
+def normal(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def numbers(shape, dtype, seed=0):
+    """Integers of a type, as int64."""
+    return np.random.default_rng(seed).integers(*RANGES[dtype], shape)
+
+
+def as_bytes(q, dtype):
+    """Dense numbers as they lie in memory."""
+    flat = q.reshape(-1).astype(np.int8).view(np.uint8)
+    if BITS[dtype] == 8:
+        return flat
+    flat = np.append(flat & 15, np.zeros(flat.size % 2, np.uint8))
+    return np.ascontiguousarray(flat[0::2] | flat[1::2] << 4)
+
+
+class Weights:
+    """Random weights k x n, the form that the kernels read, and what they stand for in float64."""
+
+    def __init__(self, k, n, dtype, isa=None, *, group=None, zeros=False, transposed=False):
+        self.k, self.n, self.dtype = k, n, dtype
+        q = numbers((n, k) if transposed else (k, n), dtype)
+        ngroups = max(-(-k // (group or max(k, 1))), 0)
+        scales = 2.0 ** -(numbers((ngroups, n), "u4", 1) % 5).astype(np.float32)
+        points = numbers((ngroups, n), dtype, 2).astype(np.int32 if BITS[dtype] == 4 else np.int64) if zeros else None
+        spread = lambda x: np.repeat(x, group or max(k, 1), axis=0)[:k]  # noqa: E731
+        self.scales = scales.astype(np.float64)
+        logical = q.T if transposed else q
+        self.values = (logical - (spread(points) if zeros else 0)) * spread(scales).astype(np.float64)
+        call = pack_compressed(
+            k, n, dtype, (1, k) if transposed else (n, 1), scales=("f32", (n, 1)),
+            zeros=("s32" if BITS[dtype] == 4 else "s64", (n, 1)) if zeros else None, group=group, isa=isa,
+        )  # fmt: skip
+        layout = compressed_layout(k, n, BITS[dtype], group=group, zeros=zeros, isa=isa)
+        whole, self.packed = guarded(layout.nbytes, np.uint8, fill=0x55)
+        run_in_steps(call, 2, as_bytes(q, dtype), scales, *([points] if zeros else []), self.packed)
+        assert (whole[:32] == 0x55).all()
+        assert (whole[-32:] == 0x55).all()
+        self.options = {"dtype": dtype, "group": group, "zeros": zeros, "isa": isa}
+
+    def check(self, a):
+        """Multiply rows a and compare."""
+        m = len(a)
+        strides = tuple(stride // 4 for stride in a.strides)
+        call = compressed_matmul(m, self.n, self.k, strides, **self.options)
+        out = run_checked(call, m * self.n, a.ctypes.data, self.packed, dst_index=2).reshape(m, self.n)
+        error = (self.k + 4) * EPS * (np.abs(a).astype(np.float64) @ np.abs(self.values))
+        error += 4 * EPS * np.abs(a).max(1, initial=0)[:, None] * np.abs(self.values).sum(0) + 1e-37
+        assert (np.abs(out - a.astype(np.float64) @ self.values) <= error).all()
+
+
+SIZES = [
+    (1, 1, 1), (1, 15, 3), (1, 17, 8), (1, 128, 7), (1, 300, 64), (2, 31, 9), (2, 130, 16), (3, 97, 11), (4, 63, 25),
+    (4, 64, 32), (5, 65, 4), (6, 200, 40), (7, 47, 19), (13, 7, 10), (97, 40, 33),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes_around_every_tile_edge(isa, dtype, zeros, size):
+    m, n, k = size
+    Weights(k, n, dtype, isa, zeros=zeros).check(normal((m, k)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("size", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (9, 4, 0)], ids=str)
+def test_zero_sizes(isa, size):
+    m, n, k = size
+    Weights(k, n, "s8", isa).check(normal((m, k)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("m", [1, 3, 20])
+@pytest.mark.parametrize(("k", "group"), [(64, 16), (64, 32), (100, 32), (20, 8), (3000, 128), (7, 100)])
+def test_groups_of_rows_have_scales_of_their_own(isa, dtype, m, k, group):
+    Weights(k, 70, dtype, isa, group=group, zeros=True).check(normal((m, k)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("m", [1, 9])
+def test_one_zero_point_of_all_weights(isa, dtype, m):
+    k, n = 40, 50
+    weights, a, point = Weights(k, n, dtype, isa), normal((m, k)), 5
+    out = np.empty((m, n), np.float32)
+    run_all(compressed_matmul(m, n, k, (k, 1), **(weights.options | {"zeros": point})), a, weights.packed, out)
+    exact = Weights(k, n, dtype, isa)
+    shifted = exact.values - point * np.broadcast_to(exact.scales, (k, n))
+    np.testing.assert_allclose(out, a.astype(np.float64) @ shifted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("k", [9, 64])
+def test_weights_may_lie_transposed_and_activations_by_any_strides(isa, dtype, k):
+    weights = Weights(k, 37, dtype, isa, transposed=True)
+    weights.check(normal((k, 6)).T)
+    weights.check(normal((12, 2 * k))[::-3, ::2])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("m", [2, 9])
+def test_scales_and_zero_points_are_broadcast_and_converted(isa, m):
+    k, n = 48, 40
+    q, a = numbers((k, n), "u8"), normal((m, k))
+    scale, points = np.array([0.25], ml_dtypes.bfloat16), numbers(n, "u8", 3).astype(np.uint8)
+    call = pack_compressed(k, n, "u8", (n, 1), scales=("bf16", (0, 0)), zeros=("u8", (0, 1)), group=16, isa=isa)
+    packed = np.empty(compressed_layout(k, n, 8, group=16, zeros=True, isa=isa).nbytes, np.uint8)
+    run_all(call, q.astype(np.uint8), scale.view(np.uint16), points, packed)
+    out = np.empty((m, n), np.float32)
+    run_all(compressed_matmul(m, n, k, (k, 1), dtype="u8", group=16, zeros=True, isa=isa), a, packed, out)
+    np.testing.assert_allclose(out, a.astype(np.float64) @ ((q - points.astype(int)) * 0.25), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("m", [1, 4, 70])
+@pytest.mark.parametrize("clamp", [None, (0, math.inf)])
+def test_bias_residual_clamp_and_epilogue(isa, m, clamp):
+    k, n = 40, 130
+    weights, a, bias, held, row = (
+        Weights(k, n, "s4", isa),
+        normal((m, k)),
+        normal(n, 2),
+        normal((m, n), 3),
+        normal(n, 4),
+    )
+    builder = EltwiseBuilder((m, n))
+    builder.store(0, "f32", None, builder.binary("mul", builder.acc(), builder.load(1, "f32", (0, 1))))
+    for epilogue, more in ((b"", []), (builder.epilogue(), [row])):
+        call = compressed_matmul(
+            m, n, k, (k, 1), bias=True, residual=True, clamp=clamp, epilogue=epilogue, **weights.options
+        )
+        out = run_checked(call, m * n, a, weights.packed, bias, held, *more, dst_index=4).reshape(m, n)
+        expected = np.clip(a @ weights.values + bias + held, *(clamp or (-np.inf, np.inf))) * (row if more else 1)
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("m", [1, 9])
+def test_nan_and_infinity_stay_in_their_row(isa, m):
+    weights, a = Weights(24, 50, "u4", isa), normal((m, 24))
+    a[0, 3] = np.nan
+    out = np.empty((m, 50), np.float32)
+    run_all(compressed_matmul(m, 50, 24, (24, 1), **weights.options), a, weights.packed, out)
+    assert np.isnan(out[0]).all()
+    assert np.isfinite(out[1:]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_geometry(data):
+    m, n, k = (data.draw(st.integers(1, most)) for most in (12, 80, 60))
+    dtype, isa = data.draw(st.sampled_from(list(BITS))), data.draw(st.sampled_from(ISAS))
+    group = data.draw(st.sampled_from([None, 8, 16, 64]))
+    zeros, transposed = data.draw(st.booleans()), data.draw(st.booleans())
+    Weights(k, n, dtype, isa, group=group, zeros=zeros, transposed=transposed).check(normal((m, k)))
+
+
+def test_layouts_take_a_quarter_and_an_eighth():
+    full = 4096 * 4096 * 4
+    assert compressed_layout(4096, 4096, 8).nbytes == full // 4 + 4096 * 4
+    assert compressed_layout(4096, 4096, 4, group=32, zeros=True).nbytes == full // 8 + 2 * 128 * 4096 * 4
+
+
+LAYOUT = {"k": 16, "n": 4, "bits": 8}
+PACKING = {"k": 16, "n": 4, "dtype": "s8", "strides": (4, 1), "scales": ("f32", (0, 1))}
+PRODUCT = {"m": 2, "n": 4, "k": 16, "a_strides": (16, 1), "dtype": "u8"}
+
+
+@pytest.mark.parametrize(
+    ("function", "good", "error", "change"),
+    [
+        (compressed_layout, LAYOUT, InvalidArgumentError, {"bits": 2}),
+        (compressed_layout, LAYOUT, InvalidShapeError, {"k": -1}),
+        (compressed_layout, LAYOUT, InvalidArgumentError, {"group": 0}),
+        (compressed_layout, LAYOUT, InvalidArgumentError, {"group": 4}),
+        (compressed_layout, LAYOUT, UnsupportedError, {"isa": "z80"}),
+        (pack_compressed, PACKING, InvalidDataTypeError, {"dtype": "s32"}),
+        (pack_compressed, PACKING, InvalidShapeError, {"strides": (1,)}),
+        (pack_compressed, PACKING, InvalidShapeError, {"scales": ("f32", (1,))}),
+        (pack_compressed, PACKING, InvalidShapeError, {"zeros": ("s8", ())}),
+        (compressed_matmul, PRODUCT, InvalidDataTypeError, {"dtype": "s32"}),
+        (compressed_matmul, PRODUCT, InvalidShapeError, {"m": -1}),
+        (compressed_matmul, PRODUCT, InvalidShapeError, {"a_strides": (1,)}),
+        (compressed_matmul, PRODUCT, InvalidArgumentError, {"clamp": (1, 0)}),
+    ],
+)
+def test_bad_arguments_raise(function, good, error, change):
+    with pytest.raises(error):
+        function(**(good | change))

@@ -1,0 +1,170 @@
+"""Products with constant weights of 8 and 4 bits behind a Dequantize: read as they are, kept or not."""
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from bench.graphs import GraphBuilder, random_array
+from graphpool import config
+from graphpool.cache import constant_tensor_cache
+from graphpool.typing import DataType
+from tests.helpers.partitions import check_graph
+
+RANGES = {DataType.S8: (-128, 128), DataType.U8: (0, 256), DataType.S4: (-8, 8), DataType.U4: (0, 16)}
+
+
+@pytest.fixture
+def engine():
+    with gp.Engine() as engine:
+        yield engine
+
+
+def content(rng, lt):
+    """Random content over the whole range of quantised types; small positive scales."""
+    if lt.dtype in RANGES:
+        return rng.integers(*RANGES[lt.dtype], lt.shape).astype(np.int16).astype(lt.dtype.numpy)
+    return random_array(lt, rng, 0.0, 0.05) if lt.property == "constant" else random_array(lt, rng)
+
+
+def weights(b, dtype="s8", k=48, n=40, *, scheme="per_channel", transposed=False, zeros=True, group=16, to="f32"):
+    """Constant weights behind a DynamicDequantize."""
+
+    def lay(rows, cols):
+        return (cols, rows) if transposed else (rows, cols)
+
+    shape = {"per_tensor": (1,), "per_channel": (n,), "per_group": lay(k // group, n)}[scheme]
+    own = {
+        "per_tensor": {},
+        "per_channel": {"axis": 0 if transposed else 1},
+        "per_group": {"group_shape": lay(group, 1)},
+    }
+    inputs = [b.input(lay(k, n), dtype, property="constant"), b.input(shape, to, property="constant")]
+    inputs += [b.input(shape, dtype, property="constant")] if zeros else []
+    return b.op("DynamicDequantize", *inputs, dtype=to, qtype=scheme, **own[scheme])
+
+
+def is_compressed(engine, builder):
+    """Whether the graph reads compressed weights; also compares all results with the reference."""
+    partitions = check_graph(builder, engine, np.random.default_rng(0), scale=10.0, content=content)
+    steps = []
+    for partition in partitions:
+        ports = [[lt.replace(shape=builder.graph_shape(lt)) for lt in side]
+                 for side in (partition.input_ports, partition.output_ports)]  # fmt: skip
+        with partition.compile(*ports, engine) as compiled:
+            steps += compiled.implementations
+    return any("f32_matmul_compressed" in step for step in steps)
+
+
+@pytest.mark.parametrize("dtype", ["s8", "u8", "s4", "u4"])
+@pytest.mark.parametrize("scheme", ["per_tensor", "per_channel", "per_group"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("m", [1, 7])
+def test_types_and_schemes(engine, dtype, scheme, transposed, zeros, m):
+    b = GraphBuilder()
+    w = weights(b, dtype, scheme=scheme, transposed=transposed, zeros=zeros)
+    b.op("MatMul", b.input((m, 48)), w, transpose_b=transposed)
+    assert is_compressed(engine, b)
+
+
+@pytest.mark.parametrize("dtype", ["s8", "u8"])
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("zps", [None, 3, "different"])
+def test_scales_and_zero_points_may_be_attributes(engine, dtype, count, zps):
+    b = GraphBuilder()
+    rng = np.random.default_rng(1)
+    points = {} if zps is None else {"zps": [3] * count if zps == 3 else rng.integers(0, 100, count).tolist()}
+    w = b.op(
+        "Dequantize", b.input((48, 40), dtype, property="constant"), dtype="f32", axis=1,
+        qtype="per_tensor" if count == 1 else "per_channel", scales=rng.uniform(0.01, 0.05, count).tolist(), **points,
+    )  # fmt: skip
+    b.op("MatMul", b.input((3, 48)), w)
+    assert is_compressed(engine, b)
+
+
+TAILS = {
+    "bias, relu": lambda b, y: b.op("ReLU", b.op("Add", y, b.input((40,)))),
+    "residual": lambda b, y: b.op("Add", y, b.input((5, 40))),
+    "gelu": lambda b, y: b.op("GELU", y),
+    "cast": lambda b, y: b.op("TypeCast", y, dtype="bf16"),
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_post_ops(engine, tail):
+    b = GraphBuilder()
+    TAILS[tail](b, b.op("MatMul", b.input((5, 48)), weights(b)))
+    assert is_compressed(engine, b)
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 1, 3)])
+def test_batches_and_transposed_activations(engine, transpose_a, batch):
+    b = GraphBuilder()
+    x = b.input((*batch, 48, 5) if transpose_a else (*batch, 5, 48))
+    b.op("MatMul", x, weights(b, "u4", scheme="per_group"), b.input((40,)), transpose_a=transpose_a)
+    assert is_compressed(engine, b)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_narrow_activations(engine, dtype):
+    b = GraphBuilder()
+    b.op("MatMul", b.input((5, 48), dtype), weights(b, to=dtype))
+    assert is_compressed(engine, b)
+
+
+def group_of_four(b):
+    return b.op("MatMul", b.input((5, 48)), weights(b, scheme="per_group", group=4))
+
+
+def scales_of_rows(b):
+    w, s = b.input((48, 40), "s8", property="constant"), b.input((48,), property="constant")
+    return b.op("MatMul", b.input((5, 48)), b.op("DynamicDequantize", w, s, dtype="f32", qtype="per_channel", axis=0))
+
+
+def variable(b):
+    w, s = b.input((48, 40), "s8"), b.input((40,))
+    return b.op("MatMul", b.input((5, 48)), b.op("DynamicDequantize", w, s, dtype="f32", qtype="per_channel", axis=1))
+
+
+def read_twice(b):
+    w = weights(b)
+    return b.op("Add", b.op("MatMul", b.input((5, 48)), w), b.op("MatMul", b.input((5, 48)), w))
+
+
+def batch_of_weights(b):
+    w, s = b.input((2, 48, 40), "s8", property="constant"), b.input((1,), property="constant")
+    return b.op("MatMul", b.input((2, 5, 48)), b.op("DynamicDequantize", w, s, dtype="f32", qtype="per_tensor"))
+
+
+@pytest.mark.parametrize("build", [group_of_four, scales_of_rows, variable, read_twice, batch_of_weights])
+def test_other_weights_are_dequantised_first(engine, build):
+    b = GraphBuilder()
+    build(b)
+    assert not is_compressed(engine, b)
+
+
+def test_forced_blas_reads_floats(engine, monkeypatch):
+    monkeypatch.setitem(config._values, "impl", {"MatMul": "blas"})
+    b = GraphBuilder()
+    b.op("MatMul", b.input((5, 48)), weights(b))
+    assert not is_compressed(engine, b)
+
+
+def test_the_cache_keeps_the_compressed_form_and_results_are_the_same_without(engine):
+    b = GraphBuilder()
+    b.op("MatMul", b.input((1, 1024)), weights(b, "u4", 1024, 512, scheme="per_group", zeros=False, group=32))
+    [partition] = b.finish()
+    [y] = [lt.replace(shape=(1, 512)) for lt in partition.output_ports]
+    rng, cache, stream = np.random.default_rng(0), constant_tensor_cache("cpu"), gp.Stream(engine)
+    tensors = [gp.Tensor(lt, engine, content(rng, lt)) for lt in b.inputs]
+    with partition.compile(b.inputs, [y], engine) as compiled:
+        before = cache.stats().nbytes
+        [kept] = compiled.execute(stream, tensors)
+        assert cache.stats().nbytes - before == 1024 * 512 // 2 + 32 * 512 * 4
+        cache.set_capacity(0)
+        try:
+            [plain] = compiled.execute(stream, tensors)
+        finally:
+            cache.set_capacity(None)
+        np.testing.assert_array_equal(kept.numpy(), plain.numpy())

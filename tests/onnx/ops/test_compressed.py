@@ -1,0 +1,122 @@
+"""Weights of 8 and 4 bits that stay as they are in memory."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import graphpool as gp
+from tests.helpers.onnx_models import random_array
+
+K, N, BLOCK = 64, 24, 16
+
+
+def implementations(model, inputs):
+    """Kernels of all partitions of a model for these inputs."""
+    return " ".join(name for names in model.specialise(inputs).implementations for name in names)
+
+
+def dequantised_product(elem_type, block, per_channel=True, zeros=True):
+    """X times weights behind a DequantizeLinear."""
+    low, high = {TensorProto.INT4: (-8, 8), TensorProto.UINT4: (0, 16), TensorProto.INT8: (-128, 128),
+                 TensorProto.UINT8: (0, 256)}[elem_type]  # fmt: skip
+    dtype = helper.tensor_dtype_to_np_dtype(elem_type)
+    rng = np.random.default_rng(0)
+    shape = (K // block, N) if block else (N,) if per_channel else ()
+    given = {
+        "w": rng.integers(low, high, (K, N)).astype(np.int16).astype(dtype),
+        "scale": rng.uniform(0.01, 0.1, shape).astype(np.float32),
+    }
+    if zeros:
+        given["zero"] = rng.integers(low, high, shape).astype(np.int16).astype(dtype)
+    axis = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    nodes = [
+        helper.make_node("DequantizeLinear", list(given), ["f"], **axis),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, (3, K))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (3, N))],
+        [numpy_helper.from_array(value, name) for name, value in given.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("elem_type", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8, TensorProto.UINT8])
+@pytest.mark.parametrize(("block", "per_channel"), [(BLOCK, True), (0, True), (0, False)])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_weights_of_a_product_are_not_blown_up(elem_type, block, per_channel, zeros):
+    proto, x = dequantised_product(elem_type, block, per_channel, zeros), random_array((3, K))
+    with gp.onnx.load(proto, fallback=False) as model:
+        [expected] = ReferenceEvaluator(proto).run(None, {"x": x})
+        np.testing.assert_allclose(model.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-4)
+        assert "f32_matmul_compressed" in implementations(model, {"x": x})
+
+
+def nbits_product(bits, *, zeros, bias, dtype="float32", batch=(2, 3), k=K):
+    """A MatMulNBits, and what its weights stand for."""
+    rng = np.random.default_rng(bits)
+    q, points = rng.integers(0, 1 << bits, (N, k)), rng.integers(0, 1 << bits, (N, k // BLOCK))
+    scales = rng.uniform(0.01, 0.1, (N, k // BLOCK)).astype(dtype)
+
+    def pack(array):
+        if bits == 8:
+            return array.astype(np.uint8)
+        array = np.pad(array, ((0, 0), (0, array.shape[1] % 2)))
+        return (array[:, 0::2] | array[:, 1::2] << 4).astype(np.uint8)
+
+    given = {"b": pack(q).reshape(N, k // BLOCK, -1), "scales": scales}
+    names = ["a", "b", "scales", "", "", ""]
+    if zeros:
+        given["zeros"], names[3] = pack(points), "zeros"
+    if bias:
+        given["bias"], names[5] = random_array((N,), dtype), "bias"
+    node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", K=k, N=N, bits=bits, block_size=BLOCK)
+    elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("a", elem_type, (*batch, k))],
+        [helper.make_tensor_value_info("y", elem_type, (*batch, N))],
+        [numpy_helper.from_array(value, name) for name, value in given.items()],
+    )  # fmt: skip
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    shift = np.repeat(points, BLOCK, 1) if zeros else 1 << (bits - 1)
+    weights = (q - shift) * np.repeat(scales.astype(np.float64), BLOCK, 1)
+    return helper.make_model(graph, opset_imports=imports, ir_version=10), weights.T, given.get("bias", 0)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("k", [K, 3 * BLOCK])
+def test_matmul_nbits(bits, zeros, bias, k):
+    proto, weights, added = nbits_product(bits, zeros=zeros, bias=bias, k=k)
+    a = random_array((2, 3, k))
+    with gp.onnx.load(proto, fallback=False) as model:
+        np.testing.assert_allclose(model.run({"a": a})["y"], a @ weights + added, rtol=1e-4, atol=1e-4)
+        assert "f32_matmul_compressed" in implementations(model, {"a": a})
+
+
+def test_matmul_nbits_of_half_precision():
+    proto, weights, _ = nbits_product(4, zeros=False, bias=False, dtype="float16")
+    a = random_array((2, 3, K), "float16")
+    with gp.onnx.load(proto, fallback=False) as model:
+        result = model.run({"a": a})["y"]
+    assert result.dtype == np.float16
+    np.testing.assert_allclose(result.astype(float), a.astype(float) @ weights, rtol=4e-3, atol=4e-3)
+
+
+def test_forms_for_other_shapes_share_the_weights():
+    proto, weights, _ = nbits_product(4, zeros=False, bias=False, batch=("n", "m"))
+    with gp.onnx.load(proto, fallback=False) as model:
+        for batch in ((1, 1), (2, 5)):
+            a = random_array((*batch, K))
+            np.testing.assert_allclose(model.run({"a": a})["y"], a @ weights, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("change", [{"block_size": 24}, {"bits": 2}])
+def test_what_has_no_expression_is_refused(change):
+    proto, _, _ = nbits_product(4, zeros=False, bias=False)
+    for attribute in proto.graph.node[0].attribute:
+        attribute.i = change.get(attribute.name, attribute.i)
+    with pytest.raises(gp.UnsupportedError, match="MatMulNBits"):
+        gp.onnx.load(proto, fallback=False)
