@@ -13,6 +13,8 @@ same program of one step on weights that the user has put into panels (``layout=
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 import threading
 import time
 from functools import partial
@@ -166,30 +168,61 @@ def together(count: int, work: Any) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - processor
 
 
-def print_threads(hits: int = 200_000, rounds: int = 4) -> None:
-    """Distinct keys in several threads: hits, which need the interpreter, and productions, which do not."""
-    print("\n| threads | hits, million/s | forms of 4 MB made, 1/s | processors had |\n|---:|---:|---:|---:|")
-    for count in (1, 2, 8):
-        cache = ConstantTensorCache()
-        for number in range(count):
-            cache.get_or_add("cpu", number, 64, lambda: ConstantBuffer(64, 64))
+def distinct_hits(count: int, each: int) -> tuple[float, float]:
+    """Wall and processor time of `each` hits in every thread, on a key of its own."""
+    cache = ConstantTensorCache()
+    for number in range(count):
+        cache.get_or_add("cpu", number, 64, lambda: ConstantBuffer(64, 64))
 
-        def look_up(number: int, cache: ConstantTensorCache = cache, each: int = hits // count) -> None:
+    def look_up(number: int) -> None:
+        for _ in range(each):
+            cache.get_or_add("cpu", number, 64, None)
+
+    return together(count, look_up)
+
+
+def distinct_executions(count: int, each: int) -> tuple[float, float]:
+    """Wall and processor time of `each` executions in every thread, of an engine, partition and weight of its own."""
+    with contextlib.ExitStack() as stack:
+        engines = [stack.enter_context(gp.Engine(threads=1)) for _ in range(count)]
+        jobs = [Product(engine, TINY, seed=number) for number, engine in enumerate(engines)]
+        for job in jobs:
+            job()
+
+        def execute(number: int) -> None:
+            job = jobs[number]
             for _ in range(each):
-                cache.get_or_add("cpu", number, 64, None)
+                job()
 
-        wall, _ = together(count, look_up)
-        with gp.Engine(threads=1) as engine:
-            jobs = [[Product(engine, (1, *LARGE), seed=8 * i + j) for i in range(rounds)] for j in range(count)]
-            keys = [[gp.ExecuteOptions(key=(j, i)) for i in range(rounds)] for j in range(count)]
+        return together(count, execute)
 
-            def produce(number: int, jobs: Any = jobs, keys: Any = keys) -> None:
-                for job, key in zip(jobs[number], keys[number], strict=True):
-                    job.compiled.prepare(job.inputs, options=key)
 
-            made, processor = together(count, produce)
-        rate = count * rounds / made
-        print(f"| {count} | {hits / wall / 1e6:.2f} | {rate:.0f} | {processor / made:.2f} |", flush=True)
+def distinct_forms(count: int, each: int) -> tuple[float, float]:
+    """Wall and processor time of making `each` forms of 4 MB in every thread."""
+    with gp.Engine(threads=1) as engine:
+        jobs = [[Product(engine, (1, *LARGE), seed=8 * i + j) for i in range(each)] for j in range(count)]
+
+        def produce(number: int) -> None:
+            for i, job in enumerate(jobs[number]):
+                job.compiled.prepare(job.inputs, options=gp.ExecuteOptions(key=(number, i)))
+
+        return together(count, produce)
+
+
+def print_threads(each: int = 100_000) -> None:
+    """What threads that share nothing do at once; with a GIL, hits and executions of next to no work cannot scale."""
+    gil = "without a GIL" if not getattr(sys, "_is_gil_enabled", lambda: True)() else "with the GIL"
+    print(
+        f"\n| {gil}: threads | hits, M/s | ns of processor | executions, M/s | ns of processor | forms of 4 MB, 1/s |"
+    )
+    print("|---:|---:|---:|---:|---:|---:|")
+    for count in (1, 2, 8):
+        cells = []
+        for work in (distinct_hits, distinct_executions):
+            wall, processor = min(work(count, each // count) for _ in range(5))
+            cells += [f"{each / wall / 1e6:.2f}", f"{processor / each * 1e9:.0f}"]
+        wall, _ = distinct_forms(count, 4)
+        print(f"| {count} | {' | '.join(cells)} | {4 * count / wall:.0f} |", flush=True)
 
 
 def full_calls(engine: gp.Engine, m: int) -> dict[str, Any]:

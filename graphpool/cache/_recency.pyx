@@ -54,8 +54,8 @@ cdef class Recency:
 
     Notes
     -----
-    Threads: any may look up, use and iterate at any moment; `put`, `charge` and `pop` are for one thread at a time. Cost:
-    constant, a few tens of nanoseconds.
+    Threads: any may look up, use and iterate at any moment; `put`, `charge` and `pop` are for one thread at a time.
+    Cost: constant, a few tens of nanoseconds.
     """
 
     def __cinit__(self):

@@ -12,7 +12,7 @@
     pattern.py          Pattern: what a backend can run as one partition, as data
     growth.py           how a match grows from op to op     (residual.py: blocks with a shortcut)
     partitioner.py      finds the patterns, keeps the partitions acyclic, orders them
-    partition.py        Partition: ports, compile
+    partition.py        Partition: ports, compile        _counter.pyx  numbers them
     structure.py        Structure: what a partition computes, free of ids      _memo.pyx  what it was compiled with
     completion.py       shapes: what the known ones say about the others
     backend.py          the Backend protocol and the registry; backends hand themselves in

@@ -1,5 +1,7 @@
 """CompileMemo: what a partition was compiled with lately, found again by identity."""
 
+cimport cython
+
 import weakref
 
 cdef enum:
@@ -51,7 +53,9 @@ cdef class CompileMemo:
     def find(self, tuple inputs not None, tuple outputs not None, engine, scratch, weights):
         """A compiled partition from the record that matches, or None."""
         cdef Record record
-        cdef tuple records = self.records
+        cdef tuple records
+        with cython.critical_section(self):
+            records = self.records
         if not records or type(scratch) is not str or type(weights) is not str:
             return None
         for record in records:
@@ -67,12 +71,17 @@ cdef class CompileMemo:
         """Keep the arguments of a compilation and its template, in place of an equal or the oldest record."""
         cdef Record record, old
         cdef list kept
+        cdef tuple records
         record = Record.__new__(Record)
         record.inputs, record.outputs, record.scratch, record.weights = inputs, outputs, scratch, weights
         record.engine, record.template = weakref.ref(engine), weakref.ref(template)
         kept = [record]
-        for old in self.records:
+        with cython.critical_section(self):
+            records = self.records
+        for old in records:
             is_other = not old.matches(inputs, outputs, engine, scratch, weights)
             if len(kept) < MOST and is_other and old.template() is not None:
                 kept.append(old)
-        self.records = tuple(kept)
+        records = tuple(kept)
+        with cython.critical_section(self):
+            self.records = records

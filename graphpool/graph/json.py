@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import json
 import os
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidGraphError, explain
 from ..typing import UNKNOWN_DIM, LayoutType
+from ._counter import Counter
 from .logical_tensor import LogicalTensor
 from .op import Op
 from .schema import get_schema
@@ -43,7 +43,7 @@ KIND_ALIASES = {"BiasAddBackprop": "BiasAddBackward"}
 
 _UNKNOWN = [UNKNOWN_DIM]
 _TYPES = {"bool": "bool", "s64": "s64", "f32": "f32", "string": "str", "s64[]": "s64[]", "f32[]": "f32[]"}
-_dumps = count()
+_dumps = Counter()
 
 
 # ---- reading
@@ -182,7 +182,7 @@ def write_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
 def dump_graph(graph: Graph, folder: str) -> None:
     """Write a graph to a new file ``graph-<process>-<number>.json`` in a folder, which is made if it is missing."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    write_graph(graph, Path(folder) / f"graph-{os.getpid()}-{next(_dumps)}.json")
+    write_graph(graph, Path(folder) / f"graph-{os.getpid()}-{_dumps.next()}.json")
 
 
 def _unique(ids: Iterable[int]) -> list[int]:

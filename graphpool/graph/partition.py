@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..errors import (
@@ -15,6 +14,7 @@ from ..errors import (
     explain,
 )
 from ..typing import LayoutType, PropertyType
+from ._counter import Counter
 from ._memo import CompileMemo
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Partition"]
 
-_ids = count(1)
+_ids = Counter(1)
 
 
 class Partition:
@@ -70,7 +70,7 @@ class Partition:
         fpmath: str,
         prefer: str = "memory",
     ) -> None:
-        self.id = next(_ids)
+        self.id = _ids.next()
         self.kind = kind
         self.ops: tuple[Op, ...] = tuple(ops)
         self.engine_kind = engine_kind

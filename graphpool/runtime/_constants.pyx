@@ -314,7 +314,8 @@ cdef class Constants:
             for k in range(self.nparts):
                 self.warm[k].handle = NULL
             self.current = [None] * self.nparts
-            self.names = [{} for _ in self.parts]
+        for k in range(self.nparts):
+            self.names[k] = {}
         if release:
             for (backend_id, key), handle in handles.items():
                 self.cache.remove_if_unused(backend_id, key, but=handle)

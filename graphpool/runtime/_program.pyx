@@ -15,11 +15,10 @@ from graphpool._kernels._dispatch cimport GP_MAX_ARGS, Kernel
 from graphpool._kernels._team cimport (
     Team, gp_clock_ns, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
 )
+from graphpool.memory._atomic cimport gp_add
 
 from ._streams cimport StreamLists
 from ._trace cimport Slice, count_run, current_thread, enter_recording, jitter, leave_recording, put_slice
-
-from itertools import count
 
 from graphpool.errors import InvalidArgumentError, explain
 
@@ -38,8 +37,7 @@ cdef enum:
     NEVER = -1
     NO_GUARD = -1
 
-_serials = count(1)
-
+cdef int64_t _last_serial = 0
 cdef int64_t ONE_STEP = <int64_t>1 << TASK_BITS
 
 # A sleeping lane answers after 28 us on the machine of docs/benchmarks.md; a run that ends before gains nothing by it.
@@ -218,7 +216,7 @@ cdef class Program:
     def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t lanes=1, guards=(),
                   scratch=(), streams=()):
         self.nargs = sum([len(args) for _, args in steps])
-        self.serial = next(_serials)
+        self.serial = gp_add(&_last_serial, 1)
         self.nsteps = len(steps)
         self.nbases = FIRST_EXTERNAL + nexternals
         self.steps = <Step *>calloc(max(self.nsteps, 1), sizeof(Step))

@@ -12,5 +12,5 @@ cdef class PrimitiveShare:
     cdef object __weakref__
     cdef int64_t count      # users, or ENDED
     # Count a user, whose pool is reserved if it wants one; False where that takes more than a few atomic steps.
-    cdef bint enter_warm(self, bint reserves) noexcept nogil
+    cdef bint enter_warm(self, bint reserves) noexcept
     cpdef int leave(self, bint reserved) except -1

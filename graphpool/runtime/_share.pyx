@@ -1,7 +1,9 @@
 """What one engine has of a primitive: its users there, and the pool that they reserve."""
 
+cimport cython
 from libc.stdint cimport int64_t
 
+from graphpool.memory._arena cimport ArenaPool
 from graphpool.memory._atomic cimport gp_add, gp_cas, gp_load
 from graphpool.memory._gate cimport clock_ns
 
@@ -50,16 +52,21 @@ cdef class PrimitiveShare:
     def users(self):
         return max(gp_load(&self.count), 0)
 
-    cdef bint enter_warm(self, bint reserves) noexcept nogil:
+    cdef bint enter_warm(self, bint reserves) noexcept:
+        cdef ArenaPool arenas
         cdef int64_t users = gp_load(&self.count)
         while users != ENDED and not gp_cas(&self.count, users, users + 1):
             users = gp_load(&self.count)
         if users == ENDED:
             return False
-        if reserves and not (self.arenas is not None and self.arenas.reserve_warm()):
-            gp_add(&self.count, -1)
-            return False
-        return True
+        if not reserves:
+            return True
+        with cython.critical_section(self):
+            arenas = self.arenas
+        if arenas is not None and arenas.reserve_warm():
+            return True
+        gp_add(&self.count, -1)
+        return False
 
     def enter(self, bint reserves):
         """Count a user and, if it wants one, reserve a pool for it; False if the share has ended.
@@ -75,7 +82,9 @@ cdef class PrimitiveShare:
             return False
         try:
             self.manager.reserve_pools(self.owner.source)
-            self.arenas = self.manager.pool_manager.pool.arenas
+            arenas = self.manager.pool_manager.pool.arenas
+            with cython.critical_section(self):
+                self.arenas = arenas
         except BaseException:
             gp_add(&self.count, -1)
             raise

@@ -3,7 +3,8 @@
 from libc.stdint cimport int64_t, uintptr_t
 from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 
-import itertools
+from graphpool.memory._atomic cimport gp_add
+
 import threading
 
 import numpy as np
@@ -13,7 +14,7 @@ from graphpool.typing import DataType, LayoutType, PropertyType
 
 cdef dict _signatures = {}
 cdef object _signatures_lock = threading.Lock()
-cdef object _versions = itertools.count(1)
+cdef int64_t _last_version = 0
 cdef char _nothing = 0   # where tensors without bytes point to
 
 
@@ -87,7 +88,7 @@ cdef class Tensor:
         self.engine = engine
         self.lt_id = lt.id
         self.signature = signature_of(lt)
-        self.content_version = next(_versions)
+        self.content_version = gp_add(&_last_version, 1)
         return 0
 
     @staticmethod
@@ -166,7 +167,7 @@ cdef class Tensor:
         self.owner = array
 
     cdef bint _bind_strided(self, object array) except -1:
-        """Take an array of the right type if it has shape and strides of the logical tensor, which is the usual case."""
+        """Take an array of the right type if it has shape and strides of the logical tensor: the usual case."""
         cdef Py_buffer view
         cdef int64_t nbytes
         lt = self.lt
@@ -225,7 +226,7 @@ cdef class Tensor:
 
         An explicit id names, from the n-th call on, the n-th content: another tensor of that id needs the calls too.
         """
-        self.content_version = next(_versions)
+        self.content_version = gp_add(&_last_version, 1)
         self.invalidation_count += 1
 
     def fill(self, array):
@@ -307,7 +308,7 @@ cdef class Tensor:
 
 
 cdef int64_t _span_nbytes(Py_buffer *view, tuple shape, tuple strides) except? -2:
-    """Bytes from the first element to the last one, gaps included, if the memory has this form, in elements; else -1."""
+    """Bytes from the first element to the last one, gaps included, if the memory has this form; else -1."""
     cdef int64_t i, n, stride, last = 0
     cdef bint is_empty = False
     if view.ndim != len(shape):
