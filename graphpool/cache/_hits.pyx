@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t
 
 from graphpool.cache._atomic cimport gpc_load
 from graphpool.cache._handle cimport EVICTED, ConstantBuffer, ConstantHandle
+from graphpool.cache._lookup cimport gpc_look_up
 
 import threading
 import weakref
@@ -179,13 +180,13 @@ cdef class HitPath:
             raise InvalidArgumentError(explain("handle of another entry", accepted=repr(full), got=repr(handle.key)))
         if self._record is not None or (handle is not None and gpc_load(&handle.word) & EVICTED):
             return self._find_and_bind(full, handle)
-        entry = self._entries.get(full)
+        entry = gpc_look_up(self._entries, full)
         return None if entry is None else self._hit(<Entry>entry)
 
     def _find_and_bind(self, tuple full, ConstantHandle handle):
         """The same under the lock: uses are recorded in order, and no handle is bound to an entry that has left."""
         with self._lock:
-            entry = self._entries.get(full)
+            entry = gpc_look_up(self._entries, full)
             if entry is None or entry.buffer is None:
                 return None
             self.count_hit(entry, handle)
@@ -230,5 +231,5 @@ cdef class HitPath:
         """Tell the policy of the hits of one entry, unless it has left. Under the lock."""
         cdef int64_t hits = entry.take_hits()
         self._hits += hits
-        if hits and self._entries.get(entry.full) is entry:
+        if hits and gpc_look_up(self._entries, entry.full) is entry:
             self._tell(self._policy.on_hit, entry.full, hits)   # not an equal key: dicts then compare no contents

@@ -6,6 +6,8 @@ whether it is still in the cache.
 
 cimport cython
 
+from graphpool.cache._lookup cimport gpc_look_up
+
 
 cdef class Node:
     """One entry.
@@ -80,11 +82,11 @@ cdef class Recency:
 
     def find(self, key):
         """The node of a key, or None; no use is counted."""
-        return self.nodes.get(key)
+        return gpc_look_up(self.nodes, key)
 
     def use(self, key):
         """The node of a key, now the newest, or None."""
-        cdef Node node = self.nodes.get(key)
+        cdef Node node = gpc_look_up(self.nodes, key)
         return node if node is not None and node.touch() else None
 
     def first(self):

@@ -15,6 +15,7 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from graphpool.cache._handle cimport ConstantBuffer, ConstantHandle
+from graphpool.cache._lookup cimport gpc_look_up
 
 from ._program cimport Program
 from ._tensor cimport Tensor
@@ -170,7 +171,7 @@ cdef class Constants:
         cdef dict names
         with cython.critical_section(self):
             names = <dict>self.names[k]
-        return <Binding>names.get(self._name(k, tensors, key))
+        return <Binding>gpc_look_up(names, self._name(k, tensors, key))
 
     cdef void *_resolve(self, int64_t k, tuple tensors, object key, PyObject **held) except? NULL:
         """Ask the cache, which may make this the thread that makes the constant; NULL if it would not be kept."""
