@@ -38,7 +38,19 @@ if TYPE_CHECKING:
     from .groups import Group
     from .lowering import Lowering
 
-__all__ = ["Filters", "Form", "emit_convolution", "find_filters", "find_form", "is_plain_bias"]
+__all__ = [
+    "Filters",
+    "Form",
+    "arrange_source",
+    "emit_convolution",
+    "find_filters",
+    "find_form",
+    "find_plain",
+    "is_plain_bias",
+]
+
+_LEAST_PIXELS = 16
+"""Pixels of a result for which packing the weights at each execution pays."""
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
@@ -101,10 +113,11 @@ class Form:
 
 @dataclass(frozen=True)
 class Filters:
-    """The weights of a convolution as its kernel wants them."""
+    """The weights of a convolution as its kernel wants them, or, with strides, as they lie."""
 
     form: Form
     shape: _Shape
+    strides: Sequence[int] | None = None
 
 
 def find_filters(lowering: Lowering, group: Group) -> Filters | None:
@@ -118,17 +131,57 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     if group.dequantized or forced("Convolution") == "blas":
         return None
     weights = lowering.value(op.inputs[1].id)
-    result = lowering.shapes[group.result]
-    is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
-    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+    if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
         return None
-    shape = _Shape.of(op, weights.shape, result, lowering.prefer)
+    shape = _Shape.of(op, weights.shape, lowering.shapes[group.result], lowering.prefer)
 
     def fill(source: Value, panels: Value) -> None:
         lowering.emit(_pack(shape, op, source), [source, panels])
 
     form = find_form(lowering, group, (shape.outer, shape.oc), _weights_nbytes(shape, op), fill)
     return None if form is None else Filters(form, shape)
+
+
+def find_plain(lowering: Lowering, group: Group) -> Filters | None:
+    """The weights for kernels that pack them at each execution; None where the result has few pixels.
+
+    Those of depthwise convolutions are so few that they become a temporary.
+    """
+    op = group.anchor
+    assert op is not None
+    weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
+    if weights.dtype not in _FLOATS or not _has_pixels(lowering, group, weights):
+        return None
+    shape = _Shape.of(op, weights.shape, result, "memory")
+    if _has_few_pixels(shape, result):
+        return None
+    source = lowering.typed(weights)
+    own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    if not shape.is_depthwise:
+        return Filters(Form(source, own, 0), shape, shape.strides(source))
+    panels = lowering.temporary((_weights_nbytes(shape, op),), DataType.U8)
+    lowering.emit(_pack(shape, op, source), [source, panels])
+    return Filters(Form(panels, own, 0), shape)
+
+
+def _has_few_pixels(shape: _Shape, result: Sequence[int]) -> bool:
+    return prod(result) // shape.oc < _LEAST_PIXELS
+
+
+def arrange_source(lowering: Lowering, group: Group, filters: Filters) -> None:
+    """Bring the source where kernels of both kinds of weights read it, outside of what depends on the kind."""
+    op = group.anchor
+    assert op is not None
+    if not _has_few_pixels(filters.shape, lowering.shapes[group.result]):
+        _find_source(lowering, op, filters.shape, axes_of(op, len(lowering.shapes[group.result])))
+
+
+def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
+    """Whether the result is an image of floats whose pixels have their channels side by side, and nothing is empty."""
+    result = lowering.shapes[group.result]
+    assert group.anchor is not None
+    is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), group.anchor.attrs["data_format"])
+    return is_last and not group.dequantized and 0 not in (*weights.shape, *result)
 
 
 def find_form(
@@ -260,6 +313,8 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
     residual = None if tail.residual is None else pick(_pixel_strides(tail.residual, order) or (), axes)
     options |= {"bias": tail.bias is not None, "residual_strides": residual, "clamp": tail.clamp}
     source = _find_source(lowering, op, filters.shape, axes)
+    if filters.strides is not None:
+        options["weights_strides"] = filters.strides
     call = _make_call(op, filters.shape, source, axes, dst_strides, options)
     lowering.emit(call, [source, filters.form.panels, *tail.operands, place, *operands], name)
 
