@@ -6,6 +6,7 @@
  * other weights are read a few input channels at a time.
  * args: weights, packed. */
 #include "gp_conv_weights.h"
+#include "gp_quad.h"
 
 #define GP_CONV_PACK_ROWS 8
 #define GP_CONV_PACK_RUN 64
@@ -57,27 +58,6 @@ static column_run find_run(const gp_conv_pack *p, int64_t taps)
     return (column_run){p->w_ic == 1 ? p->ic : 1, 1};
 }
 
-typedef uint32_t gp_quad __attribute__((vector_size(16), aligned(4), may_alias));
-
-#if defined(__clang__)
-#define GP_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-#define GP_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (gp_quad){i, j, k, l})
-#endif
-
-/* Four words of four columns that lie `column` apart, to four rows. */
-GP_INLINE void transpose_quad(const float *from, int64_t column, float *const *to)
-{
-    const gp_quad a = *(const gp_quad *)from, b = *(const gp_quad *)(from + column);
-    const gp_quad c = *(const gp_quad *)(from + 2 * column), d = *(const gp_quad *)(from + 3 * column);
-    const gp_quad ab_low = GP_SHUFFLE(a, b, 0, 4, 1, 5), ab_high = GP_SHUFFLE(a, b, 2, 6, 3, 7);
-    const gp_quad cd_low = GP_SHUFFLE(c, d, 0, 4, 1, 5), cd_high = GP_SHUFFLE(c, d, 2, 6, 3, 7);
-    *(gp_quad *)to[0] = GP_SHUFFLE(ab_low, cd_low, 0, 1, 4, 5);
-    *(gp_quad *)to[1] = GP_SHUFFLE(ab_low, cd_low, 2, 3, 6, 7);
-    *(gp_quad *)to[2] = GP_SHUFFLE(ab_high, cd_high, 0, 1, 4, 5);
-    *(gp_quad *)to[3] = GP_SHUFFLE(ab_high, cd_high, 2, 3, 6, 7);
-}
-
 /* `count` words of every column from `from` on, to the rows that `to` names. */
 static void pack_run(const panel *t, const float *from, int64_t count, float *const *to)
 {
@@ -88,8 +68,9 @@ static void pack_run(const panel *t, const float *from, int64_t count, float *co
         const float *next = c + 8 <= t->cols ? from + (c + 4) * column : from + GP_CONV_PACK_RUN;
         for (; q + 4 <= count; q += 4) {
             __builtin_prefetch(next + q / 4 % 4 * column + q / 16 * 16); /* a line of each column for each line's words */
-            float *const rows[4] = {to[q] + c, to[q + 1] + c, to[q + 2] + c, to[q + 3] + c};
-            transpose_quad(from + c * column + q, column, rows);
+            const float *at = from + c * column + q;
+            gp_transpose_quad(at, at + column, at + 2 * column, at + 3 * column, to[q] + c, to[q + 1] + c, to[q + 2] + c,
+                              to[q + 3] + c);
         }
         for (; q < count; q++)
             for (int64_t r = c; r < c + 4; r++)

@@ -11,7 +11,7 @@ from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pa
 from .choices import forced
 from .epilogue import make_epilogue
 from .filters import arrange_source, emit_convolution, find_filters, find_plain
-from .images import find_image, pick
+from .images import as_result, find_image, pick
 from .integers import exact_depth, operands, pooled
 from .quantized_filters import emit_byte_convolution, find_byte_filters
 from .transposed import emit_phases, find_phases
@@ -143,7 +143,7 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     """Resampling, post-ops behind it."""
     op = group.anchor
     assert op is not None
-    source = lowering.typed(lowering.value(op.inputs[0].id))
+    source = as_result(lowering, group)
     epilogue = make_epilogue(lowering, group, gaps=True)
     call = resample(
         op.attrs["mode"],

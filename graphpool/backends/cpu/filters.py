@@ -149,6 +149,8 @@ def find_plain(lowering: Lowering, group: Group) -> Filters | None:
     """
     op = group.anchor
     assert op is not None
+    if group.dequantized or forced("Convolution") == "blas":
+        return None
     weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
     if weights.dtype not in _FLOATS or not _has_pixels(lowering, group, weights):
         return None
@@ -181,7 +183,7 @@ def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
     result = lowering.shapes[group.result]
     assert group.anchor is not None
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), group.anchor.attrs["data_format"])
-    return is_last and not group.dequantized and 0 not in (*weights.shape, *result)
+    return is_last and 0 not in (*weights.shape, *result)
 
 
 def find_form(
