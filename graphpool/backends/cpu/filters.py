@@ -15,7 +15,7 @@ from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_wei
 from ..._kernels.conv_packed import is_staged, pack_conv_weights, packed_conv_layout, packed_convolution
 from ..._kernels.window import merged_stride
 from ..._kernels.winograd import (
-    is_winograd_faster,
+    choose_tile,
     pack_winograd_weights,
     winograd_convolution,
     winograd_layout,
@@ -57,7 +57,7 @@ _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
 @dataclass(frozen=True)
 class _Shape:
-    """Sizes of the weights: channels of both sides, groups, kernel, where each axis is, and how they are used."""
+    """Sizes of the weights: channels of both sides, groups, kernel, where axes are; tile of minimal filtering, or 0."""
 
     ic: int
     oc: int
@@ -66,7 +66,7 @@ class _Shape:
     inner: int
     outer: int
     kernel_axes: tuple[int, ...]
-    is_winograd: bool
+    tile: int
 
     @classmethod
     def of(cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str) -> _Shape:
@@ -78,8 +78,8 @@ class _Shape:
             kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *per_axis(op.attrs, "dilations", 2)} == {1}
         )
         spatial = pick(result, axes_of(op, len(result))[2:])
-        is_winograd = prefer == "latency" and is_plain and is_winograd_faster(result[0], ic, oc, spatial)
-        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, is_winograd)
+        tile = choose_tile(result[0], ic, oc, spatial) if prefer == "latency" and is_plain else 0
+        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, tile)
 
     @property
     def is_depthwise(self) -> bool:
@@ -250,8 +250,8 @@ def _dilations(op: Op, shape: _Shape) -> tuple[int, ...]:
 def _weights_nbytes(shape: _Shape, op: Op) -> int:
     if shape.is_depthwise:
         return 4 * shape.oc * prod(shape.kernel)
-    if shape.is_winograd:
-        return winograd_layout(shape.ic, shape.oc).nbytes
+    if shape.tile:
+        return winograd_layout(shape.ic, shape.oc, tile=shape.tile).nbytes
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
     return packed_conv_layout(shape.ic, shape.oc, shape.kernel, **more).nbytes
 
@@ -261,8 +261,8 @@ def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
     strides = shape.strides(weights)
     if shape.is_depthwise:
         return pack_depthwise_weights(shape.oc, shape.kernel, [strides[0], *strides[3:]])
-    if shape.is_winograd:
-        return pack_winograd_weights(shape.ic, shape.oc, strides[1:])
+    if shape.tile:
+        return pack_winograd_weights(shape.ic, shape.oc, strides[1:], tile=shape.tile)
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
     return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
@@ -365,8 +365,8 @@ def _make_call(
     begin, end = resolve_pads(op.attrs, spatial, shape.kernel)
     options |= {"src_strides": pick(source.strides, axes), "dst_strides": dst_strides}
     options |= {"pads_begin": begin, "pads_end": end}
-    if shape.is_winograd:
-        return winograd_convolution(batch, shape.ic, shape.oc, spatial, **options)
+    if shape.tile:
+        return winograd_convolution(batch, shape.ic, shape.oc, spatial, tile=shape.tile, **options)
     options |= {"strides": op.attrs["strides"], "dilations": _dilations(op, shape)}
     if shape.is_depthwise:
         return depthwise_convolution(batch, shape.oc, spatial, shape.kernel, **options)
