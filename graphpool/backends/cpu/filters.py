@@ -170,12 +170,18 @@ def _has_few_pixels(shape: _Shape, result: Sequence[int]) -> bool:
     return prod(result) // shape.oc < _LEAST_PIXELS
 
 
+def _is_staged(shape: _Shape) -> bool:
+    """Whether the kernel copies what it reads, however it lies."""
+    return is_staged(shape.ic, shape.kernel, shape.groups) and not shape.is_depthwise
+
+
 def arrange_source(lowering: Lowering, group: Group, filters: Filters) -> None:
     """Bring the source where kernels of both kinds of weights read it, outside of what depends on the kind."""
     op = group.anchor
     assert op is not None
-    if not _has_few_pixels(filters.shape, lowering.shapes[group.result]):
-        _find_source(lowering, op, filters.shape, axes_of(op, len(lowering.shapes[group.result])))
+    result = lowering.shapes[group.result]
+    if not _has_few_pixels(filters.shape, result) and not _is_staged(filters.shape):
+        _find_source(lowering, op, filters.shape, axes_of(op, len(result)))
 
 
 def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
@@ -352,7 +358,7 @@ def is_plain_bias(bias: Value | None) -> bool:
 
 def _find_source(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int]) -> Value:
     """The source in f32, channels last unless the kernel copies what it reads anyway."""
-    if is_staged(shape.ic, shape.kernel, shape.groups) and not shape.is_depthwise:
+    if _is_staged(shape):
         return lowering.typed(lowering.value(op.inputs[0].id))
     return lowering.arranged(op.inputs[0].id, (0, *axes[2:], axes[1]))
 
