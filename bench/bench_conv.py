@@ -61,7 +61,7 @@ LAYERS = [
 
 
 def problem(layer: Layer, kind: str, isa: str | None = None) -> tuple[KernelCall, tuple[Any, ...]]:
-    """A convolution of one kind ("packed", "winograd" or "depthwise") and its arguments."""
+    """A convolution of one kind ("packed", "winograd_2x2", "winograd_4x4" or "depthwise") and its arguments."""
     rng = np.random.default_rng(0)
     ic, oc, k, size, result = layer.ic, layer.oc, layer.kernel, layer.size, layer.result
     groups = ic if layer.depthwise else 1
@@ -75,17 +75,22 @@ def problem(layer: Layer, kind: str, isa: str | None = None) -> tuple[KernelCall
     }  # fmt: skip
     strided: dict[str, Any] = window | {"strides": (layer.stride, layer.stride)}
     tail: dict[str, Any] = {"bias": True, "clamp": (0, np.inf)}
+
+    def winograd(tile: int) -> tuple[int, KernelCall, KernelCall]:
+        return (
+            winograd_layout(ic, oc, isa, tile=tile).nbytes,
+            pack_winograd_weights(ic, oc, steps, tile=tile, isa=isa),
+            winograd_convolution(1, ic, oc, (size, size), tile=tile, isa=isa, **window, **tail),
+        )
+
     make: Callable[[], tuple[int, KernelCall, KernelCall]] = {
         "packed": lambda: (
             packed_conv_layout(ic, oc, (k, k), isa=isa).nbytes,
             pack_conv_weights(ic, oc, (k, k), (0, *steps), isa=isa),
             packed_convolution(1, ic, oc, (size, size), (k, k), isa=isa, **strided, **tail),
         ),
-        "winograd": lambda: (
-            winograd_layout(ic, oc, isa).nbytes,
-            pack_winograd_weights(ic, oc, steps, isa=isa),
-            winograd_convolution(1, ic, oc, (size, size), isa=isa, **window, **tail),
-        ),
+        "winograd_2x2": lambda: winograd(2),
+        "winograd_4x4": lambda: winograd(4),
         "depthwise": lambda: (
             weights.nbytes,
             pack_depthwise_weights(oc, (k, k), (steps[0], *steps[2:]), isa=isa),
@@ -102,7 +107,7 @@ def kinds(layer: Layer) -> list[str]:
     """What can compute the layer."""
     if layer.depthwise:
         return ["depthwise"]
-    return ["packed", *(["winograd"] if (layer.kernel, layer.stride) == (3, 1) else [])]
+    return ["packed", *(["winograd_2x2", "winograd_4x4"] if (layer.kernel, layer.stride) == (3, 1) else [])]
 
 
 def seconds_of(layer: Layer, kind: str, seconds: float, isa: str | None) -> float:
@@ -120,15 +125,15 @@ def main() -> None:
     peak = dot_rate("f32", options.seconds)
     assert peak is not None
     print(f"f32 FMA on registers: {peak / 1e9:.1f} GFLOP/s\n")
-    print("| layer | direct us | GFLOP/s | of peak | F(4x4, 3x3) us |")
-    print("|---|---:|---:|---:|---:|")
+    print("| layer | direct us | GFLOP/s | of peak | F(2x2, 3x3) us | F(4x4, 3x3) us |")
+    print("|---|---:|---:|---:|---:|---:|")
     for layer in LAYERS:
         times = {kind: seconds_of(layer, kind, options.seconds, options.isa) for kind in kinds(layer)}
         direct = times.get("packed") or times["depthwise"]
-        minimal = f"{times['winograd'] * 1e6:.0f}" if "winograd" in times else ""
+        minimal = [f"{times[kind] * 1e6:.0f}" if kind in times else "" for kind in ("winograd_2x2", "winograd_4x4")]
         print(
             f"| {layer} | {direct * 1e6:.0f} | {layer.flops / direct / 1e9:.1f} | {layer.flops / direct / peak:.0%} | "
-            f"{minimal} |",
+            f"{minimal[0]} | {minimal[1]} |",
             flush=True,
         )
 

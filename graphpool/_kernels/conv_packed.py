@@ -4,8 +4,9 @@
     pack_conv_weights(64, 64, (3, 3), strides)(w, packed)  # once
     packed_convolution(1, 64, 64, (56, 56), (3, 3), ..., bias=True, clamp=(0, inf))(x, packed, bias, dst)
 
-Kernels: ``f32_conv_packed`` and ``pack_conv_weights``; their sources, and ``include/gp_packed.h`` for the panels, say
-how they work. Channels last was chosen over blocks of channels: rows of pixels feed the tile of the packed products as
+Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, and ``pack_conv_weights``;
+Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, and
+``pack_conv_weights``; their sources, and ``include/gp_packed.h`` for the panels, say
 they are, channel counts need no filling up, and every layout is a set of strides, so that borders are plain copies.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +43,9 @@ _STAGED_PIXELS = 384
 _LEAST_WORK = 2**18
 """Multiply-adds of a task, about 5 microseconds: lanes that share a layer end within one task of each other."""
 
+_PLAIN_PIXELS = 768
+"""Pixels of a task that packs its weights: beside so many, packing costs a few percent."""
+
 _PACK_LAYOUT = np.dtype(
     [
         *[(name, "i8") for name in ("groups", "ic", "oc")],
@@ -59,8 +63,9 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("taps_wide", "w_group", "w_tap", "dst_pixel", "dst_line", "dst_run")],
         *[(name, "i8") for name in ("residual_pixel", "residual_line", "residual_run")],
         *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "pixel_block", "col_block", "tap_block")],
-        *[(name, "i8") for name in ("stage", "tile_in_scratch", "has_epilogue")],
-        *[(name, "i8") for name in ("partial_offset", "table_offset", "room_offset")],
+        *[(name, "i8") for name in ("most_panels", "stage", "tile_in_scratch", "has_epilogue", "is_plain")],
+        *[(name, "i8") for name in ("partial_offset", "table_offset", "room_offset", "panels_offset")],
+        ("plain", _PACK_LAYOUT),
         *[(name, "f4") for name in ("lo", "hi")],
     ],
     align=True,
@@ -167,21 +172,27 @@ def pack_conv_weights(
 
     Notes
     -----
-    Cost: one read and one write of the weights, about a nanosecond each.
+    Cost: one read and one write of the weights, a quarter of a nanosecond each where columns or rows are contiguous.
     """
     layout = packed_conv_layout(in_channels, out_channels, kernel, groups=groups, dilations=dilations, isa=isa)
     ic, oc = _channels(in_channels, out_channels, groups)
-    ndim = len(kernel)
-    if len(strides) != ndim + 3:
+    values = _pack_fields(layout, (groups, ic, oc), kernel, strides)
+    return pack("pack_conv_weights", _PACK_LAYOUT, values, ntasks=groups * -(-oc // layout.panel), isa=isa)
+
+
+def _pack_fields(
+    layout: PackedLayout, sizes: tuple[int, int, int], kernel: Sequence[int], strides: Sequence[int]
+) -> dict[str, Any]:
+    """Fields of a struct gp_conv_pack; sizes are groups and the channels of one."""
+    if len(strides) != len(kernel) + 3:
         raise InvalidShapeError(explain("strides of weights", accepted="(group, oc, ic, spatial...)", got=strides))
-    fill = 3 - ndim
-    merged = _merged(in_channels, kernel, groups, dilations)
-    values = {
+    groups, ic, oc = sizes
+    fill, merged = 3 - len(kernel), layout.words // ic if ic else 1
+    return {
         "groups": groups, "ic": ic, "oc": oc, "kernel": [*[1] * fill, *kernel], "merged": merged,
         "w_group": strides[0], "w_oc": strides[1], "w_ic": strides[2], "w": [*[0] * fill, *strides[3:]],
         "group_pitch": math.prod(kernel) // merged * layout.pitch // 4, "tap_pitch": layout.pitch // 4,
     }  # fmt: skip
-    return pack("pack_conv_weights", _PACK_LAYOUT, values, ntasks=groups * -(-oc // layout.panel), isa=isa)
 
 
 @dataclass(frozen=True)
@@ -270,6 +281,7 @@ def packed_convolution(
     pads_end: Sequence[int] | None = None,
     dilations: Sequence[int] | None = None,
     groups: int = 1,
+    weights_strides: Sequence[int] | None = None,
     bias: bool = False,
     residual_strides: Sequence[int] | None = None,
     clamp: tuple[float, float] | None = None,
@@ -290,6 +302,9 @@ def packed_convolution(
     src_strides, dst_strides : sequence of int
         (n, c, spatial...). Channels of dst are contiguous, and `has_lines` holds of it; channels of src are contiguous
         too, unless `is_staged`. Unit: elements.
+    weights_strides : sequence of int, optional
+        The weights are not packed but lie by these strides, as `pack_conv_weights` takes them: every task packs its
+        columns in its scratch. Unit: elements.
     bias : bool, default=False
         There is a bias of shape (out_channels,), f32.
     residual_strides : sequence of int, optional
@@ -338,43 +353,65 @@ def packed_convolution(
     runs = _Runs.find(batch, window, residual_strides, len(src_spatial), stage=stage)
     if epilogue and runs.line < runs.pixels:
         tail["tile_in_scratch"] = True  # an epilogue reads rows of one stride
-    values = tail | {"groups": groups, "ic": in_channels // groups, "oc": out_channels // groups, "stage": stage}
-    return _build(window, layout, runs, values, epilogue, isa)
+    sizes = groups, in_channels // groups, out_channels // groups
+    values = tail | {"groups": groups, "ic": sizes[1], "oc": sizes[2], "stage": stage}
+    plain = None if weights_strides is None else _pack_fields(layout, sizes, kernel, weights_strides)
+    return _build(window, layout, runs, values, plain, epilogue, isa)
 
 
 def _build(
-    window: Window, layout: PackedLayout, runs: _Runs, values: dict[str, float], epilogue: bytes, isa: str | None
-) -> KernelCall:
+    window: Window, layout: PackedLayout, runs: _Runs, values: dict[str, float], plain: dict[str, Any] | None,
+    epilogue: bytes, isa: str | None,
+) -> KernelCall:  # fmt: skip
     """Blocks, parts of scratch and parameter block of a problem."""
     ic, oc, groups, stage = (int(values[name]) for name in ("ic", "oc", "groups", "stage"))
     merged = layout.words // ic if ic else 1
     taps, taps_wide = math.prod(window.kernel) // merged, window.kernel[2] // merged
-    pixels = _pixel_block(window, runs, stage=bool(stage))
-    cols = _col_block(pixels, taps * layout.words, oc, layout.panel)
-    tap_block = _tap_block(pixels, taps, layout)
+    pixels = _pixel_block(window, runs, MOST_ROWS if plain is None else _PLAIN_PIXELS, stage=bool(stage))
+    most_panels = TILE_PANELS if plain is None else _panels_at_once(pixels, taps * layout.words, layout.panel)
+    cols = most_panels * layout.panel if plain else _col_block(pixels, taps * layout.words, oc, layout.panel)
+    tap_block = taps if plain else _tap_block(pixels, taps, layout)
     partial_offset = aligned(pixels * cols * 4) if values["tile_in_scratch"] else 0
     table_offset = partial_offset + (pixels * TILE_PANELS * layout.panel * 4 if tap_block < taps else 0)
     room_offset = table_offset + aligned(taps * pixels * 8)
+    panels_offset = room_offset + aligned(_staged_nbytes(window, pixels, ic) if stage else ic * 4)
     fields = values | {
+        "is_plain": plain is not None, "plain": _record(plain or {}), "most_panels": most_panels,
+        "panels_offset": panels_offset,
         "window": window.record(), "runs": runs.count, "run_pixels": runs.pixels,
         "line_pixels": runs.line, "words": layout.words, "taps": taps,
-        "taps_wide": taps_wide, "w_group": taps * layout.pitch, "w_tap": layout.pitch,
-        "dst_run": runs.dst[0], "dst_line": runs.dst[1], "dst_pixel": runs.dst[2],
+        "taps_wide": taps_wide, "w_group": 4 * plain["w_group"] if plain else taps * layout.pitch,
+        "w_tap": layout.pitch, "dst_run": runs.dst[0], "dst_line": runs.dst[1], "dst_pixel": runs.dst[2],
         "residual_run": runs.residual[0], "residual_line": runs.residual[1], "residual_pixel": runs.residual[2],
         "pixel_block": pixels, "col_block": cols, "tap_block": tap_block,
         "partial_offset": partial_offset, "table_offset": table_offset, "room_offset": room_offset,
     }  # fmt: skip
     blocks = -(-runs.pixels // pixels) * -(-oc // cols) if ic or oc else 0
     return pack(
-        "f32_conv_packed", _LAYOUT, fields, ntasks=runs.count * groups * blocks,
-        scratch_nbytes=room_offset + (_staged_nbytes(window, pixels, ic) if stage else ic * 4), tail=epilogue, isa=isa,
+        "f32_conv_plain" if plain else "f32_conv_packed", _LAYOUT, fields, ntasks=runs.count * groups * blocks,
+        scratch_nbytes=panels_offset + (taps * layout.words * cols * 4 if plain else 0), tail=epilogue, isa=isa,
     )  # fmt: skip
 
 
-def _pixel_block(window: Window, runs: _Runs, *, stage: bool) -> int:
+def _record(fields: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """A struct gp_conv_pack."""
+    record = np.zeros((), _PACK_LAYOUT)
+    for name, value in fields.items():
+        record[name] = value
+    return record
+
+
+def _panels_at_once(pixels: int, depth: int, panel: int) -> int:
+    """Panels that a task packs and reads at once: those that L2 keeps beside the source."""
+    most = l2_nbytes() * 3 // 4 // (panel * max(depth, 1) * 4)
+    return next((count for count in (4, 2) if count <= min(most, streams(pixels))), 1)
+
+
+def _pixel_block(window: Window, runs: _Runs, most: int, *, stage: bool) -> int:
     """Pixels of a task: even parts of a run in whole tiles, or whole lines; with a staged source rows, or a part."""
     if not stage:
-        return max(MOST_ROWS // max(runs.line, 1), 1) * runs.line if runs.line < runs.pixels else row_block(runs.pixels)
+        lines = most // max(runs.line, 1) if runs.line < runs.pixels else 0
+        return lines * runs.line if lines else row_block(min(runs.line, runs.pixels), most)
     width = max(window.dst[2], 1)
     if width > _STAGED_PIXELS:
         return -(-width // -(-width // _STAGED_PIXELS))

@@ -454,9 +454,9 @@ def _build(
     )  # fmt: skip
 
 
-def row_block(m: int) -> int:
-    """Rows of a task: even parts, in whole tiles where there are several."""
-    parts = max(-(-m // MOST_ROWS), 1)
+def row_block(m: int, most: int = MOST_ROWS) -> int:
+    """Rows of a task, about `most`: even parts, in whole tiles where there are several."""
+    parts = max(-(-m // most), 1)
     if parts == 1:
         return max(m, 1)
     return -(-m // (parts * TILE_ROWS)) * TILE_ROWS

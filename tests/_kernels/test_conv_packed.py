@@ -41,9 +41,12 @@ def packed(w, layout, dilations, isa):
 
 def check(
     x, w, *, isa=None, src_layout="NXC", weights="OIX", bias=False, residual=False, clamp=None, epilogue=False,
-    in_place=False, strides=None, begin=None, end=None, dilations=None,
+    in_place=False, strides=None, begin=None, end=None, dilations=None, plain=False,
 ):  # fmt: skip
-    """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare with the definition; returns the call."""
+    """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare with the definition; returns the call.
+
+    plain: the kernel gets the weights as they lie.
+    """
     ndim, groups = x.ndim - 2, w.shape[0]
     ones, zeros = (1,) * ndim, (0,) * ndim
     geometry = (strides or ones, begin or zeros, end or zeros, dilations or ones)
@@ -62,13 +65,17 @@ def check(
     if epilogue:
         expected = np.maximum(expected, 0) + 1
     dst_strides = strides_of(expected.shape, "NXC")
+    memory, weights_strides = store_weights(w, weights)
     call = packed_convolution(
         x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
-        src_strides=strides_of(x.shape, src_layout), dst_strides=dst_strides, strides=strides, pads_begin=begin,
-        pads_end=end, dilations=dilations, bias=bias, residual_strides=dst_strides if residual else None, clamp=clamp,
+        weights_strides=weights_strides if plain else None, src_strides=strides_of(x.shape, src_layout),
+        dst_strides=dst_strides, strides=strides, pads_begin=begin,
+        pads_end=end, dilations=dilations, bias=bias,
+        residual_strides=dst_strides if residual else None, clamp=clamp,
         epilogue=relu_plus_one(expected.shape) if epilogue else b"", dst_needs_scratch=not in_place, isa=isa,
     )  # fmt: skip
-    inputs = [lay_out(x, src_layout), packed(w, weights, dilations, isa), *operands]
+    inputs = [lay_out(x, src_layout), memory if plain else packed(w, weights, dilations, isa), *operands]
+    assert call.kernel.name == ("f32_conv_plain" if plain else "f32_conv_packed")
     flat = run_checked(call, expected.size, *inputs, dst_index=len(inputs))
     assert (np.abs(read_back(flat, expected.shape, "NXC") - expected) <= RTOL * (terms + epilogue) + 1e-30).all()
     return call
@@ -112,6 +119,14 @@ def arrays(case):
 def test_equals_the_definition(isa, case):
     x, w, geometry = arrays(CASES[case])
     check(x, w, isa=isa, **geometry)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("weights", ["OIX", "XIO", "XOI", "gap"])
+@pytest.mark.parametrize("case", CASES)
+def test_plain_weights_give_the_same(isa, case, weights):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, isa=isa, weights=weights, plain=True, **geometry)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -233,7 +248,7 @@ def test_random_geometry(data):
     reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     if min(n + b + e - r for n, r, b, e in zip(src, reach, begin, end, strict=True)) < 0:
         src = tuple(max(n, r) for n, r in zip(src, reach, strict=True))
-    flags = {name: data.draw(st.booleans()) for name in ("bias", "residual", "epilogue")}
+    flags = {name: data.draw(st.booleans()) for name in ("bias", "residual", "epilogue", "plain")}
     check(
         normal((batch, groups * ic, *src)), normal((groups, oc, ic, *kernel), 1), isa=data.draw(st.sampled_from(ISAS)),
         strides=strides, begin=begin, end=end, dilations=dilations,

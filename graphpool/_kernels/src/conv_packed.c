@@ -9,10 +9,14 @@
  * scratch, padding included, channels innermost whatever the source's strides, and the taps of a row of the kernel that
  * lie side by side there are one product. Its pixels are then a rectangle.
  *
+ * Weights that no cache keeps are read as they lie (`is_plain`): a task brings a group of columns into panels in its
+ * scratch, then runs all its pixels through them, so many that packing costs little beside.
+ *
  * A task is a block of pixels by a block of columns of one group. args: src, packed weights (conv_weights.c), then at
  * the places that the parameters name: bias, residual, dst and what the epilogue reads beyond dst. The iteration space
  * of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue, partial sums, the table, and
  * the row of zeros or the staged source. */
+#include "gp_conv_weights.h"
 #include "gp_packed_tile.h"
 #include "gp_window.h"
 
@@ -26,8 +30,10 @@ typedef struct {
     int64_t dst_pixel, dst_line, dst_run, residual_pixel, residual_line, residual_run;
     int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
     int64_t pixel_block, col_block, tap_block; /* tap_block: taps at a time */
-    int64_t stage, tile_in_scratch, has_epilogue;
-    int64_t partial_offset, table_offset, room_offset; /* bytes into scratch; the tile lies at 0 */
+    int64_t most_panels;                       /* at once */
+    int64_t stage, tile_in_scratch, has_epilogue, is_plain;
+    int64_t partial_offset, table_offset, room_offset, panels_offset; /* bytes into scratch; the tile lies at 0 */
+    gp_conv_pack plain;                        /* the weights, where they are not in panels */
     float lo, hi;
 } gp_conv_packed;
 
@@ -155,9 +161,10 @@ static void fill_table(const gp_conv_packed *p, const float *src, const pixel_bl
 /* ---- blocks ---- */
 
 /* One group of panels for the pixels of a task: the taps in parts whose weights stay in L2. Tiles end where lines do. */
-static void group(const gp_conv_packed *p, const pixel_block *block, int column, const float *b, gp_packed_sink sink)
+static void group(const gp_conv_packed *p, const pixel_block *block, int column, const float *b, int64_t tap_step,
+                  gp_packed_sink sink)
 {
-    const int64_t panel_step = p->words * GP_PANEL, tap_step = p->w_tap / 4;
+    const int64_t panel_step = p->words * GP_PANEL;
     const int64_t dst_jump = p->tile_in_scratch ? 0 : p->dst_line - p->line_pixels * p->dst_pixel;
     const int64_t residual_jump = p->residual_line - p->line_pixels * p->residual_pixel;
     int64_t tap = 0;
@@ -186,16 +193,30 @@ static void group(const gp_conv_packed *p, const pixel_block *block, int column,
     } while (tap < p->taps);
 }
 
+/* The columns j .. j + cols - 1 of plain weights in panels, tap after tap; returns words from one tap to the next. */
+static int64_t pack_columns(const gp_conv_packed *p, const float *weights, int64_t j, int64_t cols, float *to)
+{
+    gp_conv_pack plain = p->plain;
+    plain.tap_pitch = p->words * ((cols + GP_VL - 1) / GP_VL * GP_VL);
+    for (const int64_t first = j; j < first + cols; j += GP_PANEL)
+        GP_KERNEL(pack_conv_panel)(&plain, weights, j, to + (j - first) * p->words);
+    return plain.tap_pitch;
+}
+
 /* The columns j .. j + cols - 1 of the group of channels whose weights are b. */
 static void columns(const gp_conv_packed *p, const pixel_block *block, int64_t j, int64_t cols, const float *b,
-                    gp_packed_sink sink)
+                    float *room, gp_packed_sink sink)
 {
     const int64_t line = gp_min(block->count, p->line_pixels), ntiles = (line + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
     for (int64_t left = cols; left > 0;) {
-        const int panels = gp_streams((line + ntiles - 1) / ntiles, left);
+        const int panels = (int)gp_min(gp_streams((line + ntiles - 1) / ntiles, left), p->most_panels);
         const int64_t step = gp_min(panels * GP_PANEL, left);
+        const int column = gp_panel_width(j, p->oc) == GP_VL ? 0 : panels == 4 ? 3 : panels;
         sink.cols = step;
-        group(p, block, gp_panel_width(j, p->oc) == GP_VL ? 0 : panels == 4 ? 3 : panels, b + j * p->words, sink);
+        if (p->is_plain)
+            group(p, block, column, room, pack_columns(p, b, j, step, room), sink);
+        else
+            group(p, block, column, b + j * p->words, p->w_tap / 4, sink);
         gp_sink_right(&sink, step);
         j += step;
         left -= step;
@@ -225,7 +246,8 @@ static void task(const gp_conv_packed *p, void *const *args, int64_t g, int64_t 
     if (p->residual_arg)
         sink.residual = (const float *)args[p->residual_arg] + run * p->residual_run + y * p->residual_line +
                         x * p->residual_pixel + c;
-    columns(p, block, j, cols, (const float *)((const char *)args[1] + g * p->w_group), sink);
+    columns(p, block, j, cols, (const float *)((const char *)args[1] + g * p->w_group),
+            (float *)(scratch + p->panels_offset), sink);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, sink.c, sink.ldc, count, cols,
                         first * channels + c, channels);
@@ -248,5 +270,6 @@ static void GP_KERNEL(f32_conv_packed)(const void *params, void *const *args, in
 
 const gp_kernel_entry GP_KERNEL(conv_packed_table)[] = {
     {"f32_conv_packed", GP_KERNEL(f32_conv_packed), sizeof(gp_conv_packed)},
+    {"f32_conv_plain", GP_KERNEL(f32_conv_packed), sizeof(gp_conv_packed)}, /* is_plain */
     {NULL, NULL, 0},
 };

@@ -1,19 +1,15 @@
 /* Bring the weights of a convolution into panels (gp_packed.h): for each group of channels and each product of a pixel a
  * matrix of its own, `merged` taps times ic rows by oc columns.
  *
- * A task is one panel of one group, with all its taps: where the weights lie by output channel, a column's are read in
- * the order of memory, a few input channels at a time, so that the lines being written stay in L1.
+ * A task is one panel of one group, with all its taps. Where a column's weights lie side by side, four columns at a time
+ * are read in the order of memory and transposed in registers, in runs so long that the lines being written stay in L1;
+ * other weights are read a few input channels at a time.
  * args: weights, packed. */
-#include "gp_packed.h"
+#include "gp_conv_weights.h"
+#include "gp_quad.h"
 
 #define GP_CONV_PACK_ROWS 8
-
-typedef struct {
-    int64_t groups, ic, oc;                /* channels of one group */
-    int64_t kernel[3], merged;             /* merged: taps side by side that are one product */
-    int64_t w_group, w_oc, w_ic, w[3];     /* strides of the weights, in elements */
-    int64_t group_pitch, tap_pitch;        /* of the panels: words */
-} gp_conv_pack;
+#define GP_CONV_PACK_RUN 64
 
 /* Where the weights of one panel come from and go to. */
 typedef struct {
@@ -47,12 +43,74 @@ GP_INLINE void pack_rows(const panel *t, int64_t taps, int64_t i, int64_t end, c
     }
 }
 
+/* Words of a column that lie side by side: all, those of a tap, or one. They run over taps innermost if `taps` > 1. */
+typedef struct {
+    int64_t words, taps;
+} column_run;
+
+static column_run find_run(const gp_conv_pack *p, int64_t taps)
+{
+    const int is_tap_run = p->kernel[2] == 1 || p->w[2] == 1;
+    const int is_row_run = p->kernel[1] == 1 || p->w[1] == p->kernel[2];
+    const int is_plane_run = p->kernel[0] == 1 || p->w[0] == p->kernel[2] * p->kernel[1];
+    if (is_tap_run && is_row_run && is_plane_run && p->w_ic == taps)
+        return (column_run){taps * p->ic, taps};
+    return (column_run){p->w_ic == 1 ? p->ic : 1, 1};
+}
+
+/* `count` words of every column from `from` on, to the rows that `to` names. */
+static void pack_run(const panel *t, const float *from, int64_t count, float *const *to)
+{
+    const int64_t column = t->p->w_oc;
+    int64_t c = 0;
+    for (; c + 4 <= t->cols; c += 4) {
+        int64_t q = 0;
+        const float *next = c + 8 <= t->cols ? from + (c + 4) * column : from + GP_CONV_PACK_RUN;
+        for (; q + 4 <= count; q += 4) {
+            __builtin_prefetch(next + q / 4 % 4 * column + q / 16 * 16); /* a line of each column for each line's words */
+            const float *at = from + c * column + q;
+            gp_transpose_quad(at, at + column, at + 2 * column, at + 3 * column, to[q] + c, to[q + 1] + c, to[q + 2] + c,
+                              to[q + 3] + c);
+        }
+        for (; q < count; q++)
+            for (int64_t r = c; r < c + 4; r++)
+                to[q][r] = from[r * column + q];
+    }
+    for (; c < t->cols; c++)
+        for (int64_t q = 0; q < count; q++)
+            to[q][c] = from[c * column + q];
+}
+
+/* The panel from columns whose words lie side by side. */
+static void pack_runs(const panel *t, int64_t taps, column_run run)
+{
+    for (int64_t first = 0; first < taps; first += run.taps)
+        for (int64_t q = 0; q < run.words; q += GP_CONV_PACK_RUN) {
+            const int64_t count = gp_min(run.words - q, GP_CONV_PACK_RUN);
+            float *to[GP_CONV_PACK_RUN];
+            int64_t tap = first + q % run.taps, i = q / run.taps;
+            for (int64_t k = 0; k < count; k++) {
+                to[k] = tap_rows(t, tap) + i * t->width;
+                if (++tap == first + run.taps) {
+                    tap = first;
+                    i++;
+                }
+            }
+            pack_run(t, t->from + tap_offset(t->p, first) + q, count, to);
+        }
+}
+
 static void pack_panel(const panel *t, int64_t taps)
 {
     const gp_conv_pack *p = t->p;
+    const column_run run = find_run(p, taps);
     if (t->cols < t->width)
         for (int64_t tap = 0; tap < taps; tap++)
             memset(tap_rows(t, tap), 0, (size_t)(p->ic * t->width) * sizeof(float));
+    if (run.words > 1 && p->w_oc != 1) {
+        pack_runs(t, taps, run);
+        return;
+    }
     for (int64_t i = 0; i < p->ic; i += GP_CONV_PACK_ROWS) {
         const int64_t end = gp_min(i + GP_CONV_PACK_ROWS, p->ic);
         if (p->w_oc == 1)
@@ -62,22 +120,22 @@ static void pack_panel(const panel *t, int64_t taps)
     }
 }
 
+void GP_KERNEL(pack_conv_panel)(const gp_conv_pack *p, const float *from, int64_t j, float *to)
+{
+    const panel t = {p, from + j * p->w_oc, to, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL)};
+    pack_panel(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]);
+}
+
 static void GP_KERNEL(pack_conv_weights)(const void *params, void *const *args, int64_t begin, int64_t end,
                                          void *scratch)
 {
     (void)scratch;
     const gp_conv_pack *p = params;
-    const int64_t taps = p->kernel[0] * p->kernel[1] * p->kernel[2], panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
+    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
     for (int64_t number = begin; number < end; number++) {
         const int64_t g = number / panels, j = number % panels * GP_PANEL;
-        const panel t = {
-            p,
-            (const float *)args[0] + g * p->w_group + j * p->w_oc,
-            (float *)args[1] + g * p->group_pitch + j * p->merged * p->ic,
-            gp_panel_width(j, p->oc),
-            gp_min(p->oc - j, GP_PANEL),
-        };
-        pack_panel(&t, taps);
+        GP_KERNEL(pack_conv_panel)
+        (p, (const float *)args[0] + g * p->w_group, j, (float *)args[1] + g * p->group_pitch + j * p->merged * p->ic);
     }
 }
 

@@ -1,5 +1,6 @@
 /* Kernels that only move elements: strided copy, concatenation, positions along an axis. */
 #include "gp_kernel.h"
+#include "gp_quad.h"
 
 #include <string.h>
 
@@ -30,9 +31,27 @@ typedef struct {
  * strides of a power of two would evict every line before its second element is used. */
 #define GP_TURN 32
 
+/* A square of 32-bit words, four by four of them in registers. */
+static void turn_words(const copy_tile *t)
+{
+    uint32_t square[GP_TURN][GP_TURN];
+    for (int64_t i = 0; i < GP_TURN; i += 4)
+        for (int64_t j = 0; j < GP_TURN; j += 4) {
+            const char *at = t->src + i * t->src0 + j * 4;
+            gp_transpose_quad(at, at + t->src0, at + 2 * t->src0, at + 3 * t->src0, &square[j][i], &square[j + 1][i],
+                              &square[j + 2][i], &square[j + 3][i]);
+        }
+    for (int64_t j = 0; j < GP_TURN; j++)
+        memcpy(t->dst + j * t->dst1, square[j], sizeof square[j]);
+}
+
 #define GP_COPY_TILE(type)                                                                                             \
     static void turn_##type(const copy_tile *t)                                                                        \
     {                                                                                                                  \
+        if (sizeof(type) == 4 && t->n0 == GP_TURN && t->n1 == GP_TURN) {                                               \
+            turn_words(t);                                                                                             \
+            return;                                                                                                    \
+        }                                                                                                              \
         type square[GP_TURN][GP_TURN];                                                                                 \
         for (int64_t i = 0; i < t->n0; i++)                                                                            \
             for (int64_t j = 0; j < t->n1; j++)                                                                        \

@@ -4,6 +4,7 @@
  * blocks of GP_PACK_ROWS words, so that the lines being written stay in L1. args: b and packed; unpacking: packed and b. */
 #include "gp_convert.h"
 #include "gp_packed.h"
+#include "gp_quad.h"
 
 #define GP_PACK_PANELS 4
 #define GP_PACK_ROWS 128
@@ -67,25 +68,11 @@ GP_INLINE void pack_rows(const int64_t dtype, const int64_t b_dtype, const char 
             to[w * width + c] = make_word(dtype, b_dtype, b + w * depth * row + c * col, row, depth);
 }
 
-typedef uint32_t gp_quad __attribute__((vector_size(16), aligned(4), may_alias));
-
-#if defined(__clang__)
-#define GP_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-#define GP_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (gp_quad){i, j, k, l})
-#endif
-
 /* Four words of four columns, to four rows of the panel. */
 GP_INLINE void transpose_quads(const uint32_t (*from)[GP_PACK_ROWS], int64_t w, uint32_t *to, int64_t width)
 {
-    const gp_quad a = *(const gp_quad *)&from[0][w], b = *(const gp_quad *)&from[1][w];
-    const gp_quad c = *(const gp_quad *)&from[2][w], d = *(const gp_quad *)&from[3][w];
-    const gp_quad ab_low = GP_SHUFFLE(a, b, 0, 4, 1, 5), ab_high = GP_SHUFFLE(a, b, 2, 6, 3, 7);
-    const gp_quad cd_low = GP_SHUFFLE(c, d, 0, 4, 1, 5), cd_high = GP_SHUFFLE(c, d, 2, 6, 3, 7);
-    *(gp_quad *)to = GP_SHUFFLE(ab_low, cd_low, 0, 1, 4, 5);
-    *(gp_quad *)(to + width) = GP_SHUFFLE(ab_low, cd_low, 2, 3, 6, 7);
-    *(gp_quad *)(to + 2 * width) = GP_SHUFFLE(ab_high, cd_high, 0, 1, 4, 5);
-    *(gp_quad *)(to + 3 * width) = GP_SHUFFLE(ab_high, cd_high, 2, 3, 6, 7);
+    gp_transpose_quad(&from[0][w], &from[1][w], &from[2][w], &from[3][w], to, to + width, to + 2 * width,
+                      to + 3 * width);
 }
 
 /* The same from columns that are contiguous: four at a time become words, which are transposed in registers. */

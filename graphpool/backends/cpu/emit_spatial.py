@@ -10,8 +10,8 @@ from ..._kernels.resample import resample
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from .choices import forced
 from .epilogue import make_epilogue
-from .filters import emit_convolution, find_filters
-from .images import find_image, pick
+from .filters import arrange_source, emit_convolution, find_filters, find_plain
+from .images import as_result, find_image, pick
 from .integers import exact_depth, operands, pooled
 from .quantized_filters import emit_byte_convolution, find_byte_filters
 from .transposed import emit_phases, find_phases
@@ -35,13 +35,24 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
         return
     filters = find_filters(lowering, group)
     if filters is None:
-        place = emit_plain(lowering, group)
+        place = emit_unpacked(lowering, group)
     else:
+        arrange_source(lowering, group, filters)
         with lowering.when_kept(filters.form.panels, False):
-            place = emit_plain(lowering, group)
+            place = emit_unpacked(lowering, group)
         with lowering.when_kept(filters.form.panels, True):
             emit_convolution(lowering, group, filters, place)
     lowering.finish(group.result, place)
+
+
+def emit_unpacked(lowering: Lowering, group: Group) -> Value:
+    """The convolution with weights as they lie, on pixels whose channels are contiguous or any; where the result is."""
+    plain = find_plain(lowering, group)
+    if plain is None:
+        return emit_plain(lowering, group)
+    place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
+    emit_convolution(lowering, group, plain, place)
+    return place
 
 
 def lower_transposed(lowering: Lowering, group: Group) -> None:
@@ -132,7 +143,7 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     """Resampling, post-ops behind it."""
     op = group.anchor
     assert op is not None
-    source = lowering.typed(lowering.value(op.inputs[0].id))
+    source = as_result(lowering, group)
     epilogue = make_epilogue(lowering, group, gaps=True)
     call = resample(
         op.attrs["mode"],

@@ -15,7 +15,7 @@ from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_wei
 from ..._kernels.conv_packed import is_staged, pack_conv_weights, packed_conv_layout, packed_convolution
 from ..._kernels.window import merged_stride
 from ..._kernels.winograd import (
-    is_winograd_faster,
+    choose_tile,
     pack_winograd_weights,
     winograd_convolution,
     winograd_layout,
@@ -38,14 +38,26 @@ if TYPE_CHECKING:
     from .groups import Group
     from .lowering import Lowering
 
-__all__ = ["Filters", "Form", "emit_convolution", "find_filters", "find_form", "is_plain_bias"]
+__all__ = [
+    "Filters",
+    "Form",
+    "arrange_source",
+    "emit_convolution",
+    "find_filters",
+    "find_form",
+    "find_plain",
+    "is_plain_bias",
+]
+
+_LEAST_PIXELS = 16
+"""Pixels of a result for which packing the weights at each execution pays."""
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Sizes of the weights: channels of both sides, groups, kernel, where each axis is, and how they are used."""
+    """Sizes of the weights: channels of both sides, groups, kernel, where axes are; tile of minimal filtering, or 0."""
 
     ic: int
     oc: int
@@ -54,7 +66,7 @@ class _Shape:
     inner: int
     outer: int
     kernel_axes: tuple[int, ...]
-    is_winograd: bool
+    tile: int
 
     @classmethod
     def of(cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str) -> _Shape:
@@ -66,8 +78,8 @@ class _Shape:
             kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *per_axis(op.attrs, "dilations", 2)} == {1}
         )
         spatial = pick(result, axes_of(op, len(result))[2:])
-        is_winograd = prefer == "latency" and is_plain and is_winograd_faster(result[0], ic, oc, spatial)
-        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, is_winograd)
+        tile = choose_tile(result[0], ic, oc, spatial) if prefer == "latency" and is_plain else 0
+        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, tile)
 
     @property
     def is_depthwise(self) -> bool:
@@ -101,10 +113,11 @@ class Form:
 
 @dataclass(frozen=True)
 class Filters:
-    """The weights of a convolution as its kernel wants them."""
+    """The weights of a convolution as its kernel wants them, or, with strides, as they lie."""
 
     form: Form
     shape: _Shape
+    strides: Sequence[int] | None = None
 
 
 def find_filters(lowering: Lowering, group: Group) -> Filters | None:
@@ -118,17 +131,65 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     if group.dequantized or forced("Convolution") == "blas":
         return None
     weights = lowering.value(op.inputs[1].id)
-    result = lowering.shapes[group.result]
-    is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
-    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+    if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
         return None
-    shape = _Shape.of(op, weights.shape, result, lowering.prefer)
+    shape = _Shape.of(op, weights.shape, lowering.shapes[group.result], lowering.prefer)
 
     def fill(source: Value, panels: Value) -> None:
         lowering.emit(_pack(shape, op, source), [source, panels])
 
     form = find_form(lowering, group, (shape.outer, shape.oc), _weights_nbytes(shape, op), fill)
     return None if form is None else Filters(form, shape)
+
+
+def find_plain(lowering: Lowering, group: Group) -> Filters | None:
+    """The weights for kernels that pack them at each execution; None where the result has few pixels.
+
+    Those of depthwise convolutions are so few that they become a temporary.
+    """
+    op = group.anchor
+    assert op is not None
+    if group.dequantized or forced("Convolution") == "blas":
+        return None
+    weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
+    if weights.dtype not in _FLOATS or not _has_pixels(lowering, group, weights):
+        return None
+    shape = _Shape.of(op, weights.shape, result, "memory")
+    if _has_few_pixels(shape, result):
+        return None
+    source = lowering.typed(weights)
+    own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    if not shape.is_depthwise:
+        return Filters(Form(source, own, 0), shape, shape.strides(source))
+    panels = lowering.temporary((_weights_nbytes(shape, op),), DataType.U8)
+    lowering.emit(_pack(shape, op, source), [source, panels])
+    return Filters(Form(panels, own, 0), shape)
+
+
+def _has_few_pixels(shape: _Shape, result: Sequence[int]) -> bool:
+    return prod(result) // shape.oc < _LEAST_PIXELS
+
+
+def _is_staged(shape: _Shape) -> bool:
+    """Whether the kernel copies what it reads, however it lies."""
+    return is_staged(shape.ic, shape.kernel, shape.groups) and not shape.is_depthwise
+
+
+def arrange_source(lowering: Lowering, group: Group, filters: Filters) -> None:
+    """Bring the source where kernels of both kinds of weights read it, outside of what depends on the kind."""
+    op = group.anchor
+    assert op is not None
+    result = lowering.shapes[group.result]
+    if not _has_few_pixels(filters.shape, result) and not _is_staged(filters.shape):
+        _find_source(lowering, op, filters.shape, axes_of(op, len(result)))
+
+
+def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
+    """Whether the result is an image of floats whose pixels have their channels side by side, and nothing is empty."""
+    result = lowering.shapes[group.result]
+    assert group.anchor is not None
+    is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), group.anchor.attrs["data_format"])
+    return is_last and 0 not in (*weights.shape, *result)
 
 
 def find_form(
@@ -195,8 +256,8 @@ def _dilations(op: Op, shape: _Shape) -> tuple[int, ...]:
 def _weights_nbytes(shape: _Shape, op: Op) -> int:
     if shape.is_depthwise:
         return 4 * shape.oc * prod(shape.kernel)
-    if shape.is_winograd:
-        return winograd_layout(shape.ic, shape.oc).nbytes
+    if shape.tile:
+        return winograd_layout(shape.ic, shape.oc, tile=shape.tile).nbytes
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
     return packed_conv_layout(shape.ic, shape.oc, shape.kernel, **more).nbytes
 
@@ -206,8 +267,8 @@ def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
     strides = shape.strides(weights)
     if shape.is_depthwise:
         return pack_depthwise_weights(shape.oc, shape.kernel, [strides[0], *strides[3:]])
-    if shape.is_winograd:
-        return pack_winograd_weights(shape.ic, shape.oc, strides[1:])
+    if shape.tile:
+        return pack_winograd_weights(shape.ic, shape.oc, strides[1:], tile=shape.tile)
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
     return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
@@ -260,6 +321,8 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
     residual = None if tail.residual is None else pick(_pixel_strides(tail.residual, order) or (), axes)
     options |= {"bias": tail.bias is not None, "residual_strides": residual, "clamp": tail.clamp}
     source = _find_source(lowering, op, filters.shape, axes)
+    if filters.strides is not None:
+        options["weights_strides"] = filters.strides
     call = _make_call(op, filters.shape, source, axes, dst_strides, options)
     lowering.emit(call, [source, filters.form.panels, *tail.operands, place, *operands], name)
 
@@ -295,7 +358,7 @@ def is_plain_bias(bias: Value | None) -> bool:
 
 def _find_source(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int]) -> Value:
     """The source in f32, channels last unless the kernel copies what it reads anyway."""
-    if is_staged(shape.ic, shape.kernel, shape.groups) and not shape.is_depthwise:
+    if _is_staged(shape):
         return lowering.typed(lowering.value(op.inputs[0].id))
     return lowering.arranged(op.inputs[0].id, (0, *axes[2:], axes[1]))
 
@@ -308,8 +371,8 @@ def _make_call(
     begin, end = resolve_pads(op.attrs, spatial, shape.kernel)
     options |= {"src_strides": pick(source.strides, axes), "dst_strides": dst_strides}
     options |= {"pads_begin": begin, "pads_end": end}
-    if shape.is_winograd:
-        return winograd_convolution(batch, shape.ic, shape.oc, spatial, **options)
+    if shape.tile:
+        return winograd_convolution(batch, shape.ic, shape.oc, spatial, tile=shape.tile, **options)
     options |= {"strides": op.attrs["strides"], "dilations": _dilations(op, shape)}
     if shape.is_depthwise:
         return depthwise_convolution(batch, shape.oc, spatial, shape.kernel, **options)

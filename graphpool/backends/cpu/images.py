@@ -15,13 +15,23 @@ if TYPE_CHECKING:
     from .groups import Group
     from .lowering import Lowering, Value
 
-__all__ = ["axes_of", "find_image", "pick"]
+__all__ = ["as_result", "axes_of", "find_image", "pick"]
 
 
 def axes_of(op: Op, ndim: int) -> tuple[int, ...]:
     """The axes of an image of the op: (n, channel, spatial...)."""
     data_format = op.attrs["data_format"]
     return (0, channel_axis(ndim, data_format), *spatial_axes(ndim, data_format))
+
+
+def as_result(lowering: Lowering, group: Group) -> Value:
+    """The source of a window in f32, channels innermost where the result's are: its vectors run along them."""
+    op = group.anchor
+    assert op is not None
+    order = lowering.order_of(group.result)
+    if order[-1] == channel_axis(len(order), op.attrs["data_format"]):
+        return lowering.arranged(op.inputs[0].id, order)
+    return lowering.typed(lowering.value(op.inputs[0].id))
 
 
 def find_image(lowering: Lowering, group: Group, source: Value, epilogue: Epilogue) -> dict[str, Any]:

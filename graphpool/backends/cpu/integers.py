@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph.shapes import channel_axis, conv_weight_axes
 from ...typing import DataType
+from .images import as_result
 from .region import Region
 from .support import is_elementwise
 
@@ -136,7 +137,7 @@ def pooled(lowering: Lowering, group: Group) -> tuple[Value, dict[str, Any]]:
     """
     assert group.anchor is not None
     if not group.dequantized:
-        return lowering.typed(lowering.value(group.anchor.inputs[0].id)), {}
+        return as_result(lowering, group), {}
     op = group.dequantized[0]
     source = lowering.value(op.inputs[0].id)
     axis = channel_axis(len(source.shape), group.anchor.attrs["data_format"])

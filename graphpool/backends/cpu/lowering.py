@@ -431,9 +431,10 @@ class Lowering:
         key, value = (tensor_id, tuple(order), self._guard), self.value(tensor_id)
         if value.dtype is DataType.F32 and value.row_strides(order) is not None:
             return value
-        if key not in self._arranged:
+        always = *key[:2], None
+        if key not in self._arranged and always not in self._arranged:
             self._arranged[key] = self.dense(value, DataType.F32, order)
-        return self._arranged[key]
+        return self._arranged.get(key) or self._arranged[always]
 
     def typed(self, value: Value, dtype: DataType = DataType.F32) -> Value:
         """The value as elements of a type, axes in the order in which they lie: itself, or a converted copy."""

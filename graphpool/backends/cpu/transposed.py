@@ -18,6 +18,7 @@ from ..._kernels.conv_packed import has_lines, pack_conv_weights, packed_conv_la
 from ..._kernels.matmul import aligned
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
+from .choices import forced
 from .filters import find_form, is_plain_bias
 from .images import axes_of, pick
 from .region import Region, region_name
@@ -105,7 +106,7 @@ def find_phases(lowering: Lowering, group: Group) -> Phases | None:
     """
     op = group.anchor
     assert op is not None
-    if group.dequantized:
+    if group.dequantized or forced("ConvTranspose") == "blas":
         return None
     weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
     order = lowering.order_of(group.result)

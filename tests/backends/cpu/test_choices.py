@@ -86,7 +86,7 @@ def test_a_forced_implementation_runs_every_convolution(engine, force, groups, i
         return builder
 
     force(Convolution=impl)
-    plain = "blas_im2col" if impl == "blas" else "simd_im2col" if groups == 1 else "depthwise"
+    plain = "blas_im2col" if impl == "blas" else "plain" if groups == 1 else "depthwise"
     assert f"conv_{plain}" in steps_of(engine, graph("variable"))
     assert ("blas" in steps_of(engine, graph())) == (impl == "blas")
     check_graph(graph(), engine, np.random.default_rng(0))

@@ -173,7 +173,9 @@ def lowered_names(build):
 def test_joining_costs_no_step(build):
     names = lowered_names(build)
     assert "concat" not in names
-    assert names.count("copy") <= (2 if build.__name__ in IMAGES else 0)  # channels first outside the partition
+    borders = 2 if build.__name__ in IMAGES else 0  # channels first outside the partition
+    weights = names.count("f32_conv_depthwise_packed") // 2  # of runs that keep no form
+    assert names.count("copy") <= borders + weights
 
 
 @pytest.mark.parametrize("build", COPIED, ids=lambda build: build.__name__)
