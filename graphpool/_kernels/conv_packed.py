@@ -4,8 +4,9 @@
     pack_conv_weights(64, 64, (3, 3), strides)(w, packed)  # once
     packed_convolution(1, 64, 64, (56, 56), (3, 3), ..., bias=True, clamp=(0, inf))(x, packed, bias, dst)
 
-Kernels: ``f32_conv_packed`` and ``pack_conv_weights``; their sources, and ``include/gp_packed.h`` for the panels, say
-how they work. Channels last was chosen over blocks of channels: rows of pixels feed the tile of the packed products as
+Kernels: ``f32_conv_packed``, ``pack_conv_weights``, ``unpack_conv_weights``; their sources, and ``include/gp_packed.h``
+for the panels, say how they work. Channels last was chosen over blocks of channels: rows of pixels feed the tile of the
+packed products as
 they are, channel counts need no filling up, and every layout is a set of strides, so that borders are plain copies.
 """
 
@@ -28,7 +29,14 @@ from .window import WINDOW_LAYOUT, Window, convolution_window
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["has_lines", "is_staged", "pack_conv_weights", "packed_conv_layout", "packed_convolution"]
+__all__ = [
+    "has_lines",
+    "is_staged",
+    "pack_conv_weights",
+    "packed_conv_layout",
+    "packed_convolution",
+    "unpack_conv_weights",
+]
 
 _KIND = 2
 """The kind of opaque layout: weights of a convolution."""
@@ -169,6 +177,30 @@ def pack_conv_weights(
     -----
     Cost: one read and one write of the weights, about a nanosecond each.
     """
+    return _move("pack_conv_weights", (in_channels, out_channels, kernel, groups, dilations, isa), strides)
+
+
+def unpack_conv_weights(
+    in_channels: int,
+    out_channels: int,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    *,
+    groups: int = 1,
+    dilations: Sequence[int] | None = None,
+    isa: str | None = None,
+) -> KernelCall:
+    """The inverse of `pack_conv_weights`, bit for bit, with the same parameters; arguments: packed, weights."""
+    return _move("unpack_conv_weights", (in_channels, out_channels, kernel, groups, dilations, isa), strides)
+
+
+def _move(
+    name: str,
+    sizes: tuple[int, int, Sequence[int], int, Sequence[int] | None, str | None],
+    strides: Sequence[int],
+) -> KernelCall:
+    """The kernel `name` between weights and their panels."""
+    in_channels, out_channels, kernel, groups, dilations, isa = sizes
     layout = packed_conv_layout(in_channels, out_channels, kernel, groups=groups, dilations=dilations, isa=isa)
     ic, oc = _channels(in_channels, out_channels, groups)
     ndim = len(kernel)
@@ -181,7 +213,7 @@ def pack_conv_weights(
         "w_group": strides[0], "w_oc": strides[1], "w_ic": strides[2], "w": [*[0] * fill, *strides[3:]],
         "group_pitch": math.prod(kernel) // merged * layout.pitch // 4, "tap_pitch": layout.pitch // 4,
     }  # fmt: skip
-    return pack("pack_conv_weights", _PACK_LAYOUT, values, ntasks=groups * -(-oc // layout.panel), isa=isa)
+    return pack(name, _PACK_LAYOUT, values, ntasks=groups * -(-oc // layout.panel), isa=isa)
 
 
 @dataclass(frozen=True)

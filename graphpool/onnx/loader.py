@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.runtime import Engine, Model
+from graphpool.runtime.model import check_weights_mode
 
 if TYPE_CHECKING:
     import os
@@ -25,6 +26,7 @@ def load(
     streams: int | None = None,
     prefer: str = "latency",
     fpmath: str = "strict",
+    weights: str = "scoped",
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -46,6 +48,8 @@ def load(
         Whether convolutions may multiply fewer times on larger weights: see `Graph`.
     fpmath : {"strict", "bf16", "f16", "tf32", "any"}, default="strict"
         Precision to which float32 products may be lowered: see `Graph`.
+    weights : {"scoped", "cached", "packed"}, default="scoped"
+        What becomes of packed weights, and of the plain ones in memory: see `Model`.
 
     Returns
     -------
@@ -56,7 +60,7 @@ def load(
     ------
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
-        `threads` or `memory_limit`; no such schedule, preference or float mode.
+        `threads` or `memory_limit`; no such schedule, preference, float mode or mode of weights.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -82,6 +86,7 @@ def load(
         raise InvalidArgumentError(explain("prefer", accepted=", ".join(PREFERENCES), got=repr(prefer)))
     if fpmath not in FPMATH_MODES:
         raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
+    check_weights_mode(weights)
     from .source import read_model
 
     specialiser = specialiser_of(read_model(source), fallback, prefer, fpmath)
@@ -98,6 +103,7 @@ def load(
         name=info.name,
         schedule=schedule,
         streams=streams,
+        weights=weights,
     )
     if all(port.is_static and port.name not in specialiser.deciding for port in info.inputs):
         try:

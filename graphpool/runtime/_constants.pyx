@@ -64,6 +64,41 @@ cdef bint is_valid(Binding binding):
     return binding.handle.is_valid
 
 
+cdef int _run_alone(Program program, char **bases, object resource) except -1:
+    """Run a program on these external bases in this thread alone, its temporaries in memory for this run."""
+    cdef uintptr_t arena = resource.allocate(program.arena_nbytes, ALIGNMENT) if program.arena_nbytes else 0
+    bases[0] = <char *>arena
+    with nogil:
+        program.run(bases, None)
+    if arena:
+        resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)
+    return 0
+
+
+def run_restore(part, ConstantBuffer buffer not None, unsigned char[::1] source not None, resource):
+    """Write the source of a part from its form.
+
+    Parameters
+    ----------
+    part : ConstantPart
+        One that can be restored.
+    buffer : ConstantBuffer
+        Its form.
+    source : writable buffer
+        The bytes of the source.
+    resource : MemoryResource
+        For temporaries.
+
+    Notes
+    -----
+    Threads: safe.
+    """
+    cdef char *bases[4]
+    if source.shape[0]:
+        bases[2], bases[3] = buffer.data, <char *>&source[0]
+        _run_alone(part.restore, bases, resource)
+
+
 @cython.final
 cdef class Constants:
     """The constant parts of one compiled partition.
@@ -261,20 +296,46 @@ cdef class Constants:
         """The part's buffer, in memory of the engine that nothing else needs."""
         resource = self.engine.constants.resource
         cdef ConstantBuffer buffer = ConstantBuffer.allocate(resource, part.nbytes, ALIGNMENT)
-        cdef Program program = part.program
         cdef char *bases[16]
-        cdef uintptr_t arena
         cdef int64_t i, n = len(part.sources)
         for i in range(n):
             bases[2 + i] = (<Tensor>tensors[<int64_t>part.sources[i]]).data
         bases[2 + n] = buffer.data
-        arena = resource.allocate(program.arena_nbytes, ALIGNMENT) if program.arena_nbytes else 0
-        bases[0] = <char *>arena
-        with nogil:
-            program.run(bases, None)
-        if arena:
-            resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)
+        _run_alone(part.program, bases, resource)
         return buffer
+
+    def own(self, int64_t k, tuple tensors):
+        """The entry of a part and its buffer, made if need be, for who keeps it whatever becomes of the entry.
+
+        Returns
+        -------
+        key : tuple
+            Of the entry.
+        buffer : ConstantBuffer or None
+            None if the cache declines it.
+        """
+        cdef PyObject *held = NULL
+        cdef ConstantBuffer buffer = None
+        if self._resolve(k, tensors, None, &held) == NULL:
+            return None, None
+        item = <object>held
+        Py_DECREF(item)
+        if type(item) is not ConstantHandle:
+            buffer = item
+        else:
+            buffer = (<ConstantHandle>item).buffer
+            (<ConstantHandle>item).release()
+        return (<Binding>self._find(k, tensors, None)).handle.key, buffer
+
+    def stand_in(self, int64_t k, tuple full, ConstantBuffer buffer, tuple tensors):
+        """Use this buffer for these tensors from now on, through a handle of which the cache knows nothing."""
+        cdef Binding binding = Binding(ConstantHandle(full))
+        binding.handle.bind(buffer)
+        with self.lock:
+            self._forget(k, full)
+            self.bindings[k, full] = binding
+            self.names[k][self._name(k, tensors, None)] = binding
+        self._make_current(k, binding, tensors)
 
     def _check(self, tuple tensors):
         """Raise if a constant's content is not what it was when this version of it was first seen."""
