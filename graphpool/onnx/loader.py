@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.runtime import Engine, Model
 from graphpool.runtime.model import check_weights_mode
@@ -12,7 +13,7 @@ from graphpool.runtime.model import check_weights_mode
 if TYPE_CHECKING:
     import os
 
-__all__ = ["load"]
+__all__ = ["importer", "load"]
 
 
 def load(
@@ -77,7 +78,7 @@ def load(
     >>> with gp.onnx.load("model.onnx", memory_limit="512MiB") as model:   # doctest: +SKIP
     ...     outputs = model.run({"input": image})
     """
-    specialiser_of = _importer()
+    specialiser_of = importer()
     if engine is not None and (threads is not None or memory_limit is not None):
         raise InvalidArgumentError(
             explain("threads and memory_limit belong to the engine", hint="give them to the engine, or leave it out")
@@ -111,11 +112,18 @@ def load(
         except BaseException:
             model.close()
             raise
+        specialiser.drop_pages()
     return model
 
 
-def _importer() -> Any:
-    """The class that needs onnx, imported when it is first asked for."""
+def importer() -> Any:
+    """The class that needs onnx, and all that compiling takes, imported.
+
+    Raises
+    ------
+    UnsupportedError
+        The package onnx is not installed.
+    """
     try:
         import onnx  # noqa: F401
     except ImportError as error:
@@ -123,4 +131,5 @@ def _importer() -> Any:
         raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint)) from error
     from .specialise import Specialiser
 
+    backends_for("cpu")
     return Specialiser

@@ -153,6 +153,7 @@ def _parse(source: Any) -> _Parsed:
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     with memoryview(pages) as view:
         found = outline(view)
+    pages.madvise(mmap.MADV_DONTNEED)  # a look at a header brings many pages of weights into memory
     return _Parsed(_decode(found.model, what), path.resolve().parent, path.stem, pages, found.places)
 
 

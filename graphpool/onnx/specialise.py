@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from graphpool.runtime.constant_part import drop_pages
 from graphpool.typing import DataType
 
 from .build import Value
@@ -124,6 +125,11 @@ class Specialiser:
     def __reduce__(self) -> tuple[Any, ...]:
         constants = {name: value.plain_content for name, value in self.constants.items()}
         return Specialiser, (replace(self.source, constants=constants), self.fallback, self.prefer, self.fpmath)
+
+    def drop_pages(self) -> None:
+        """Take weights that lie in mapped files out of memory: the system reads again what is used."""
+        for value in self.constants.values():
+            drop_pages(value.content)
 
     def forget(self, content: Any, packed: PackedWeight) -> None:
         """Keep a packed weight instead of a content; tensor ids stay."""

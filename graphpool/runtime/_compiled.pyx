@@ -319,7 +319,9 @@ cdef class CompiledPartition:
             for position in sorted({position for part in constants.parts for position in part.sources}):
                 self._check_tensor(tensors[position], position)
                 (<Tensor>tensors[position])._check_allocated()
-            acquire(constants, tensors, None if options is None else options.key, bases, held)
+            key = None if options is None else options.key
+            constants.bring(tensors, key)
+            acquire(constants, tensors, key, bases, held)
             release(constants, held)
 
     def own_constant(self, int64_t part, inputs):

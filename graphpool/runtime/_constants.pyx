@@ -60,6 +60,15 @@ cdef class Binding:
         return True
 
 
+cdef void _let_go(PyObject *held):
+    """End one use of what an acquisition has filled in."""
+    if held != NULL:
+        item = <object>held
+        if type(item) is ConstantHandle:
+            (<ConstantHandle>item).release()
+        Py_DECREF(item)
+
+
 cdef bint is_valid(Binding binding):
     return binding.handle.is_valid
 
@@ -303,6 +312,23 @@ cdef class Constants:
         bases[2 + n] = buffer.data
         _run_alone(part.program, bases, resource)
         return buffer
+
+    def bring(self, tuple tensors, key):
+        """Make what is missing in a cache without a bound, the largest part first.
+
+        While a weight of a mapped file is packed its pages are in memory too: so the peak is that of all packed
+        weights, or of the largest in both forms. Within a bound the order is that of the parts, as `predict_peak` says.
+        """
+        cdef Binding binding
+        cdef PyObject *held
+        if self.cache.capacity_nbytes is not None:
+            return
+        for k in sorted(range(self.nparts), key=lambda k: -self.parts[k].nbytes):
+            binding = self._find(k, tensors, key)
+            if binding is None or not binding.handle.is_valid:
+                held = NULL
+                self._resolve(k, tensors, key, &held)
+                _let_go(held)
 
     def own(self, int64_t k, tuple tensors):
         """The entry of a part and its buffer, made if need be, for who keeps it whatever becomes of the entry.

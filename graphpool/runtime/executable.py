@@ -266,7 +266,7 @@ class Executable:
     def _pack_constants(self) -> list[PackedWeight]:
         """Let packed forms stand for weights that they can give back: one after another, as each frees memory."""
         packed = []
-        for tensor_id in list(self._constants):
+        for tensor_id in sorted(self._constants, key=lambda i: -self._tensors[i].nbytes):
             value = self._values[tensor_id]
             uses = self._uses(tensor_id) if held_nbytes(value) else []
             weight = self._pack(tensor_id, uses) if uses else None

@@ -65,9 +65,10 @@ class PackedWeight:
         self._buffer: ConstantBuffer | None = buffer
         self._engine = engine
         self._cache = constant_tensor_cache(engine.kind, engine.index)
-        self._pin = ConstantHandle(key)
-        if self._cache.find(key, part.nbytes, self._pin) is buffer:
-            self._pin.try_acquire()
+        pin = ConstantHandle(key)
+        if self._cache.find(key, part.nbytes, pin) is buffer:
+            pin.try_acquire()  # while somebody uses it the entry is not what a full memory gives up first
+        self._pin: ConstantHandle | None = pin
 
     @property
     def ndim(self) -> int:
@@ -101,11 +102,11 @@ class PackedWeight:
 
     def close(self) -> None:
         """Let go of the form, whose entry leaves the cache unless somebody else uses it. Idempotent."""
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None:
-            if self._pin.users:  # none in a forked child
-                self._pin.give_back()
-            self._cache.remove_if_unused(*self.key, but=self._pin)
+        pin, self._pin, self._buffer = self._pin, None, None
+        if pin is not None:
+            if pin.users:  # none in a forked child
+                pin.give_back()
+            self._cache.remove_if_unused(*self.key, but=pin)
 
     def __repr__(self) -> str:
         return f"<PackedWeight {self.dtype} {self.shape}>"
