@@ -47,6 +47,8 @@ class OnnxModel:
     opsets : dict of str to int
         Domain -> version.
     ir_version : int
+    is_rewritten : bool, default=False
+        Whether `rewrite` has been over it.
     """
 
     name: str
@@ -57,6 +59,7 @@ class OnnxModel:
     nodes: list[NodeProto]
     opsets: dict[str, int]
     ir_version: int
+    is_rewritten: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles: constants as plain arrays, which stay out of band, wherever they lie here."""

@@ -114,9 +114,9 @@ class Specialiser:
         self.fallback = fallback
         self.prefer = prefer
         self.fpmath = fpmath
-        self.nodes, constants = rewrite(source)
+        self.nodes, constants = (source.nodes, source.constants) if source.is_rewritten else rewrite(source)
         # what was folded into others need not stay in memory
-        self.source = replace(source, nodes=self.nodes, constants={})
+        self.source = replace(source, nodes=self.nodes, constants={}, is_rewritten=True)
         self.deciding = find_deciding_inputs(source, self.nodes)
         self.constants = {name: Value(content=value, is_static=True) for name, value in constants.items()}
         self.folded: dict[Path, list[Value]] = {}
