@@ -78,8 +78,6 @@ class _Evaluator:
         outputs = [name for name in node.output if name]
         graph = helper.make_graph([node], "node", infos, [ValueInfoProto(name=n) for n in outputs])
         imports = [helper.make_opsetid(domain, version) for domain, version in source.opsets_for(node).items()]
-        from onnx.reference import ReferenceEvaluator  # 12 MB that most models do without
-
         self._evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
         self._known = dict(known)
         self._passed = list(passed.items())

@@ -345,12 +345,8 @@ cdef class Constants:
         if self._resolve(k, tensors, None, &held) == NULL:
             return None, None
         item = <object>held
-        Py_DECREF(item)
-        if type(item) is not ConstantHandle:
-            buffer = item
-        else:
-            buffer = (<ConstantHandle>item).buffer
-            (<ConstantHandle>item).release()
+        buffer = (<ConstantHandle>item).buffer if type(item) is ConstantHandle else item
+        _let_go(held)
         return (<Binding>self._find(k, tensors, None)).handle.key, buffer
 
     def stand_in(self, int64_t k, tuple full, ConstantBuffer buffer, tuple tensors):
