@@ -3,9 +3,9 @@
     python -m bench.bench_load --zoo FOLDER [--models resnet50,bert_base] [--rounds 3] [--weights packed]
 
 A folder has models NAME.onnx with inputs in NAME.npz or NAME.CASE.npz, as arrays ``in.INPUT``. Each load has a process
-of its own, one thread, with the library imported and the file in the page cache. What the first run takes beyond a later
-one counts as loading: models whose shapes the file leaves open compile then. Times are processor time, the least of the
-rounds; memory is the highest resident size above that of the process before.
+of its own, one thread, with the library imported and the file in the page cache. What the first run takes beyond a
+later one counts as loading: models whose shapes the file leaves open compile then. Times are processor time, the least
+of the rounds; memory is the highest resident size above that of the process before.
 
 Bars: no slower than onnxruntime, and a peak of at most 0.9 of its.
 """
