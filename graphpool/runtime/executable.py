@@ -101,13 +101,13 @@ class Executable:
         How the steps of each partition are placed on streams; partitions and host functions follow one another.
     weights : {"scoped", "cached", "packed"}, default="scoped"
         As for `Model`.
+    packed : list of PackedWeight, optional
+        Grows by what stands for constants from now on; to be closed with the model.
 
     Attributes
     ----------
     arena_nbytes, programs_nbytes : int
         Memory of one run at a time, and of the compiled programs. Unit: bytes.
-    packed : list of PackedWeight
-        What stands for constants since this was made; to be closed when the model is.
     sequential_arena_nbytes : int
         What the arena would take if every step followed the one before. Unit: bytes.
     partitions : tuple of Partition
@@ -137,6 +137,7 @@ class Executable:
         name: str = "model",
         options: ScheduleOptions = SEQUENTIAL,
         weights: str = "scoped",
+        packed: list[PackedWeight] | None = None,
     ) -> None:
         self._form = form
         self._weights = weights
@@ -170,9 +171,14 @@ class Executable:
             engine.source, self.arena_nbytes, alignment=ALIGNMENT, budget=engine.budget, name=f"arena of {name}"
         )
         engine.budget.keep_room_for(self)
-        self.packed = self._pack_constants() if weights == "packed" else []
-        for step in self._steps:
-            self._prepare(step)
+        try:
+            if weights == "packed":
+                self._pack_constants([] if packed is None else packed)
+            for step in self._steps:
+                self._prepare(step)
+        except BaseException:
+            self.close()
+            raise
 
     def _charge(self, name: str) -> None:
         """Charge the budget for programs and constants, once it is known that the arena will fit beside them."""
@@ -263,9 +269,8 @@ class Executable:
                 found += [_Use(step, compiled, k) for k in parts]
         return found
 
-    def _pack_constants(self) -> list[PackedWeight]:
+    def _pack_constants(self, packed: list[PackedWeight]) -> None:
         """Let packed forms stand for weights that they can give back: one after another, as each frees memory."""
-        packed = []
         for tensor_id in sorted(self._constants, key=lambda i: -self._tensors[i].nbytes):
             value = self._values[tensor_id]
             uses = self._uses(tensor_id) if held_nbytes(value) else []
@@ -277,7 +282,6 @@ class Executable:
                 packed.append(weight)
                 if self._form.forget is not None:
                     self._form.forget(value, weight)
-        return packed
 
     def _pack(self, tensor_id: int, uses: Sequence[_Use]) -> PackedWeight | None:
         """Let a constant be packed alone; None, and all is as it was, if the cache declines a form of it."""

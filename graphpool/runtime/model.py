@@ -258,11 +258,11 @@ class Model:
     def _make(self, key: Any, arrays: Mapping[str, Any]) -> _Entry:
         shapes = dict(zip(arrays, key[0], strict=True))
         form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})
-        executable = Executable(form, self.engine, self._bound, self.name, self.options, self.weights)
+        packed = self._packed
+        executable = Executable(form, self.engine, self._bound, self.name, self.options, self.weights, packed)
         entry = _Entry(executable, users=1)
         with self._lock:
             self._misses += 1
-            self._packed += executable.packed
             entry.is_retired = self._is_closed
             retired = []
             if not self._is_closed:
@@ -271,6 +271,8 @@ class Model:
                     retired.append(self._entries.popitem(last=False)[1])
                     self._evictions += 1
         self._retire(retired)
+        if entry.is_retired:  # closed meanwhile: the form lives until this run ends, its weights are not read again
+            _close(packed)
         return entry
 
     def _leave(self, entry: _Entry, runs: int = 0) -> None:
@@ -467,8 +469,7 @@ class Model:
             self._entries.clear()
             packed, self._packed = self._packed, []
         self._retire(entries)
-        for weight in packed:
-            weight.close()
+        _close(packed)
         if self._owns_engine and not was_closed:
             self.engine.close()
 
@@ -499,6 +500,11 @@ class Model:
         )
         state = ", closed" if self._is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
+
+
+def _close(packed: Sequence[PackedWeight]) -> None:
+    for weight in packed:
+        weight.close()
 
 
 def check_weights_mode(weights: object) -> None:

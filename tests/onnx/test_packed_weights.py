@@ -383,3 +383,42 @@ def test_closing_frees_everything(cache):
         gc.collect()
         assert cache.nbytes == 0
         assert engine.stats().current_nbytes == 0
+
+
+def test_a_model_that_is_closed_while_it_is_specialised_leaves_nothing(cache, monkeypatch):
+    with gp.Engine("cpu", threads=1) as engine:
+        model = load(mlp(rows="n"), engine=engine)
+        make = PackedWeight.__init__
+
+        def late(self, *given):
+            make(self, *given)
+            model.close()
+
+        monkeypatch.setattr(PackedWeight, "__init__", late)
+        x = random_array((4, K))
+        np.testing.assert_allclose(model.run({"x": x})["y"], expected(x), rtol=1e-4, atol=1e-3)
+        gc.collect()
+        assert cache.nbytes == 0
+        assert engine.constants.held == 0
+
+
+def test_a_load_that_fails_halfway_leaves_nothing(cache, monkeypatch):
+    with gp.Engine("cpu", threads=1) as engine:
+        make, made = PackedWeight.__init__, []
+
+        def fail(self, *given):
+            if made:
+                raise RuntimeError("no luck")
+            made.append(self)
+            make(self, *given)
+
+        monkeypatch.setattr(PackedWeight, "__init__", fail)
+        with pytest.raises(RuntimeError, match="no luck"):
+            load(mlp(), engine=engine)
+        gc.collect()
+        monkeypatch.undo()
+        with load(mlp(), engine=engine) as model:
+            check(model)
+        gc.collect()
+        assert cache.nbytes == 0
+        assert engine.constants.held == 0
