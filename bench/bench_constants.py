@@ -4,7 +4,7 @@
     pytest bench/bench_constants.py --benchmark-only   the same questions as pytest-benchmark cases
 
 The bars: a warm constant adds at most 10 ns to an execution; a hit of `get_or_add` takes at most 300 ns from Python;
-with a full cache a product takes at most 1.05 of its time without a cache.
+with a full cache a product takes at most 1.05 of its time without a cache, with room no more than onnxruntime's.
 
 Times are the least processor time of one thread; what is compared runs in turns in one process. "No constant" is the
 same program of one step on weights that the user has put into panels (``layout="any"``, ``Reorder``), without a cache.
@@ -247,10 +247,35 @@ def full_calls(engine: gp.Engine, m: int) -> dict[str, Any]:
     }
 
 
+def peer_product(m: int) -> Any:
+    """The same product on one thread of onnxruntime, on arrays that are bound once; None where it is not installed."""
+    try:
+        import onnxruntime
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError:
+        return None
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((m, LARGE[0]), np.float32), rng.standard_normal(LARGE, np.float32)
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (m, 1024)) for name in ("x", "y")]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "product", ports[:1], ports[1:], [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(x))
+    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(np.empty_like(x)))
+    return lambda: session.run_with_iobinding(binding)
+
+
 def measure_full(m: int, seconds: float) -> dict[str, float]:
     """Least processor time of a product, over batches in which the cache is asked as often as it ever is again."""
     with gp.Engine(threads=1) as engine:
         calls = full_calls(engine, m)
+        peer = peer_product(m)
+        if peer is not None:
+            calls["onnxruntime"] = (lambda: None, peer)
         samples: dict[str, list[float]] = {name: [] for name in calls}
         end = time.monotonic() + 4 * seconds * len(calls)
         while time.monotonic() < end:
@@ -270,6 +295,8 @@ def print_full(seconds: float) -> None:
     print("\n| product with a weight of 4 MB | m = 1, us | of disabled | m = 16, us | of disabled |")
     print("|---|---:|---:|---:|---:|")
     times = {m: measure_full(m, seconds) for m in (1, 16)}
+    if "onnxruntime" not in times[1]:
+        print("(no comparison: onnxruntime is not installed)")
     for name in times[1]:
         cells = [f"{t[name] * 1e6:.1f} | {t[name] / t['disabled (capacity 0)']:.2f}" for t in times.values()]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)

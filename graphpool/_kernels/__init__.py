@@ -11,7 +11,7 @@
         reduce resample softmax winograd
     requant.py             what 8-bit products do to their sums, as they share it
     strides.py geometry.py window.py   index spaces and windows, as families share them
-    _blas.pyx              SciPy's BLAS for kernels that call it
+    _blas.pyx  blas.py     SciPy's BLAS for kernels that call it; loads it when one does for the first time
     include/gp_team.h      the protocol by which threads share work, spin and sleep
     _team.pyx              Team: threads that help the one that runs kernels
 

@@ -1,7 +1,7 @@
 """The only door to BLAS: `scipy.linalg.cython_blas`, which is SciPy's copy of OpenBLAS.
 
 Kernels find the addresses of its functions in slots of `_dispatch`, which this module fills when it is imported: that
-imports scipy.linalg, 50 to 200 ms and 20 MB, so it waits for the first run that calls BLAS. A SciPy whose BLAS takes
+loads SciPy's BLAS, so it waits for the first run that calls it, and `load_blas` imports it. A SciPy whose BLAS takes
 another integer than ``blas_int`` fails to compile here.
 """
 

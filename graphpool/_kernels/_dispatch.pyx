@@ -8,9 +8,8 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 
-from importlib import import_module
-
 from graphpool import config
+from graphpool._kernels.blas import load_blas
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 
@@ -118,10 +117,9 @@ cdef uintptr_t _blas[2]
 
 
 def blas_slot(str dtype):
-    """Where kernels find the BLAS product of a type, ``"f32"`` or ``"f64"``, once `_blas` is imported: an address.
+    """Where kernels find the BLAS product of a type, ``"f32"`` or ``"f64"``, once `load_blas` was called: an address.
 
-    Importing it loads SciPy's BLAS, which takes longer than loading a small model; most programs have steps that call
-    it for the day when a packed weight is not kept, and never run them.
+    Most programs have steps that call BLAS for the day when a packed weight is not kept, and never run them.
     """
     return <uintptr_t>&_blas[dtype == "f64"]
 
@@ -163,7 +161,7 @@ def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64
     cdef void *scratch = NULL
     cdef const void *block
     if "blas" in kernel.name:
-        import_module("graphpool._kernels._blas")   # fills the slots
+        load_blas()
     if n > GP_MAX_ARGS:
         raise InvalidArgumentError(explain("too many kernel arguments", accepted=f"at most {GP_MAX_ARGS}", got=n))
     try:

@@ -21,7 +21,7 @@ from .window import WINDOW_LAYOUT, convolution_window
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["depthwise_convolution", "pack_depthwise_weights"]
+__all__ = ["depthwise_convolution", "pack_depthwise_weights", "unpack_depthwise_weights"]
 
 _CHANNEL_BLOCK = 512
 """Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further."""
@@ -61,11 +61,21 @@ def pack_depthwise_weights(
     InvalidShapeError
         The strides do not fit the kernel.
     """
-    shape = (channels, *kernel)
-    if len(strides) != len(shape):
+    return copy((channels, *kernel), strides, _packed_strides(channels, kernel, strides), 4, isa=isa)
+
+
+def unpack_depthwise_weights(
+    channels: int, kernel: Sequence[int], strides: Sequence[int], *, isa: str | None = None
+) -> KernelCall:
+    """The inverse of `pack_depthwise_weights`, bit for bit, with the same parameters."""
+    return copy((channels, *kernel), _packed_strides(channels, kernel, strides), strides, 4, isa=isa)
+
+
+def _packed_strides(channels: int, kernel: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Strides by (tap, channel) for the axes that `strides` are of."""
+    if len(strides) != 1 + len(kernel):
         raise InvalidShapeError(explain("strides of weights", accepted="(channel, spatial...)", got=tuple(strides)))
-    steps = [channels * math.prod(kernel[axis + 1 :]) for axis in range(len(kernel))]
-    return copy(shape, strides, (1, *steps), 4, isa=isa)
+    return 1, *(channels * math.prod(kernel[axis + 1 :]) for axis in range(len(kernel)))
 
 
 def depthwise_convolution(

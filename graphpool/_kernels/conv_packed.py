@@ -4,10 +4,10 @@
     pack_conv_weights(64, 64, (3, 3), strides)(w, packed)  # once
     packed_convolution(1, 64, 64, (56, 56), (3, 3), ..., bias=True, clamp=(0, inf))(x, packed, bias, dst)
 
-Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, and ``pack_conv_weights``;
-Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, and
-``pack_conv_weights``; their sources, and ``include/gp_packed.h`` for the panels, say
-they are, channel counts need no filling up, and every layout is a set of strides, so that borders are plain copies.
+Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, ``pack_conv_weights`` and
+``unpack_conv_weights``; their sources, and ``include/gp_packed.h`` for the panels, say how they work. Channels last was
+chosen over blocks of channels: rows of pixels feed the tile of the packed products as they are, channel counts need no
+filling up, and every layout is a set of strides, so that borders are plain copies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from .window import WINDOW_LAYOUT, Window, convolution_window
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["has_lines", "is_staged", "pack_conv_weights", "packed_conv_layout", "packed_convolution"]
+__all__ = [
+    "has_lines",
+    "is_staged",
+    "pack_conv_weights",
+    "packed_conv_layout",
+    "packed_convolution",
+    "unpack_conv_weights",
+]
 
 _KIND = 2
 """The kind of opaque layout: weights of a convolution."""
@@ -174,10 +181,34 @@ def pack_conv_weights(
     -----
     Cost: one read and one write of the weights, a quarter of a nanosecond each where columns or rows are contiguous.
     """
+    return _move("pack_conv_weights", (in_channels, out_channels, kernel, groups, dilations, isa), strides)
+
+
+def unpack_conv_weights(
+    in_channels: int,
+    out_channels: int,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    *,
+    groups: int = 1,
+    dilations: Sequence[int] | None = None,
+    isa: str | None = None,
+) -> KernelCall:
+    """The inverse of `pack_conv_weights`, bit for bit, with the same parameters; arguments: packed, weights."""
+    return _move("unpack_conv_weights", (in_channels, out_channels, kernel, groups, dilations, isa), strides)
+
+
+def _move(
+    name: str,
+    sizes: tuple[int, int, Sequence[int], int, Sequence[int] | None, str | None],
+    strides: Sequence[int],
+) -> KernelCall:
+    """The kernel `name` between weights and their panels."""
+    in_channels, out_channels, kernel, groups, dilations, isa = sizes
     layout = packed_conv_layout(in_channels, out_channels, kernel, groups=groups, dilations=dilations, isa=isa)
     ic, oc = _channels(in_channels, out_channels, groups)
     values = _pack_fields(layout, (groups, ic, oc), kernel, strides)
-    return pack("pack_conv_weights", _PACK_LAYOUT, values, ntasks=groups * -(-oc // layout.panel), isa=isa)
+    return pack(name, _PACK_LAYOUT, values, ntasks=groups * -(-oc // layout.panel), isa=isa)
 
 
 def _pack_fields(

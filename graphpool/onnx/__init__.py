@@ -20,12 +20,17 @@ host.py        host functions: NumPy (host_ops.py) for cheap ones, ONNX's refere
 load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | control | host -> Graph -> partitions
 """
 
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from .loader import load
+from ..errors import UnsupportedError
+from .loader import importer, load
 
 __all__ = ["load"]
+
+with suppress(UnsupportedError):  # without onnx, `load` says so
+    importer()
 
 
 def __getattr__(name: str) -> Any:

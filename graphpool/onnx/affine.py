@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from onnx import helper
 
+from graphpool.runtime.constant_part import held_nbytes
+
 from .inline import names_read
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ __all__ = ["fold_affine"]
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 _MOST_COPIED = 2**18
-"""Weights beyond this size are not copied: the model keeps what it was read from, in a mapped file or in memory.
-Arithmetic behind them costs little, since their layers have few elements for each weight. Unit: bytes."""
+"""Weights beyond this size are replaced, but not copied, as those of a mapped file and those that others read too would
+be: arithmetic behind large weights costs little, since their layers have few elements for each. Unit: bytes."""
 _KEEPS_RANK = frozenset({
     "AveragePool", "BatchNormalization", "Clip", "Concat", "Dropout", "Elu", "GlobalAveragePool", "GlobalMaxPool",
     "HardSigmoid", "HardSwish", "LRN", "LeakyRelu", "MaxPool", "PRelu", "Relu", "Sigmoid", "Swish", "Tanh", "Transpose",
@@ -151,7 +153,8 @@ class _Folder:
         known = self._known([name for name in producer.input[1:] if name])
         if known is None or not _fits(known[0].shape[axis], factor, shift):
             return None
-        if known[0].nbytes > _MOST_COPIED:
+        is_copied = self._uses[producer.input[1]] > 1 or not held_nbytes(known[0])
+        if is_copied and (known[0].nbytes > _MOST_COPIED or _is_folded_later(producer, node, known[0])):
             return None
         weights, channels = known[0], known[0].shape[axis]
         bias = known[1].astype(np.float64) if len(known) > 1 else np.zeros(channels)
@@ -180,6 +183,12 @@ class _Folder:
         merged = helper.make_node(producer.op_type, names, list(node.output), name=producer.name)
         merged.attribute.extend(producer.attribute)
         return merged
+
+
+def _is_folded_later(producer: NodeProto, node: NodeProto, weights: _Array) -> bool:
+    """Whether packing folds the node into the weights, as long as they stay in their file."""
+    is_norm_of_conv = node.op_type == "BatchNormalization" and producer.op_type == "Conv"
+    return is_norm_of_conv and weights.dtype == np.float32 and not held_nbytes(weights)
 
 
 def _fits(channels: int, factor: _Array, shift: _Array) -> bool:

@@ -10,6 +10,7 @@ from onnx import helper
 
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
+from graphpool.runtime.packed_weight import PackedWeight
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class Value:
         ONNX's type, when inferred.
     tensor : LogicalTensor or None
         The tensor in our graph; constants get theirs when an op first reads them.
-    content : array or other value
-        Of a value that is known now; None otherwise.
+    content : array, PackedWeight or other value
+        Of a value that is known now; None otherwise. NumPy unpacks a packed weight where its elements are read.
     is_static : bool
         Whether the content is the same for all input shapes.
     from_inputs : bool
@@ -62,7 +63,12 @@ class Value:
         """Whether it is an array of a type that we have, and of known shape."""
         if self.tensor is not None:
             return self.tensor.dtype is not DataType.UNDEF
-        return isinstance(self.content, np.ndarray) and self.content.dtype.kind not in "OUSc"
+        return isinstance(self.content, (np.ndarray, PackedWeight)) and self.content.dtype.kind not in "OUSc"
+
+    @property
+    def plain_content(self) -> Any:
+        """The content, unpacked if it is kept packed."""
+        return np.asarray(self.content) if isinstance(self.content, PackedWeight) else self.content
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,7 +123,9 @@ class GraphBuilder:
     def tensor(self, value: Value) -> LogicalTensor:
         """The tensor of a value; a known one becomes a constant of the graph."""
         if value.tensor is None:
-            array = np.require(value.content, requirements=["C"])  # mapped weights lie at any address
+            array = value.content
+            if not isinstance(array, PackedWeight):
+                array = np.require(array, requirements=["C"])  # mapped weights lie at any address
             dtype = DataType.parse(array.dtype)
             if value.is_static:
                 number = self._static_ids.setdefault(id(value.content), len(self._static_ids))

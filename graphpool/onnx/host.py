@@ -51,7 +51,7 @@ def make_host_function(
     names = dict(zip(node.input, inputs, strict=True)) | dict(captured)
     numbers = {id(value): number for number, value in enumerate(given)}
     places = {name: numbers.get(id(value)) for name, value in names.items() if name and value is not None}
-    known = {name: names[name].content for name, number in places.items() if number is None}
+    known = {name: names[name].plain_content for name, number in places.items() if number is None}
     passed = {name: number for name, number in places.items() if number is not None}
     # without results the node is computed once, ahead of time; NumPy's functions rely on inferred outputs
     is_inferred = bool(results) and all(value.is_plain for value in results)

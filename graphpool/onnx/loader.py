@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.runtime import Engine, Model
+from graphpool.runtime.model import check_weights_mode
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["load"]
+__all__ = ["importer", "load"]
 
 
 def load(
@@ -25,6 +27,7 @@ def load(
     streams: int | None = None,
     prefer: str = "latency",
     fpmath: str = "strict",
+    weights: str = "scoped",
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -46,6 +49,8 @@ def load(
         Whether convolutions may multiply fewer times on larger weights: see `Graph`.
     fpmath : {"strict", "bf16", "f16", "tf32", "any"}, default="strict"
         Precision to which float32 products may be lowered: see `Graph`.
+    weights : {"scoped", "cached", "packed"}, default="scoped"
+        What becomes of packed weights, and of the plain ones in memory: see `Model`.
 
     Returns
     -------
@@ -56,7 +61,7 @@ def load(
     ------
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
-        `threads` or `memory_limit`; no such schedule, preference or float mode.
+        `threads` or `memory_limit`; no such schedule, preference, float mode or mode of weights.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -73,7 +78,7 @@ def load(
     >>> with gp.onnx.load("model.onnx", memory_limit="512MiB") as model:   # doctest: +SKIP
     ...     outputs = model.run({"input": image})
     """
-    specialiser_of = _importer()
+    specialiser_of = importer()
     if engine is not None and (threads is not None or memory_limit is not None):
         raise InvalidArgumentError(
             explain("threads and memory_limit belong to the engine", hint="give them to the engine, or leave it out")
@@ -82,6 +87,7 @@ def load(
         raise InvalidArgumentError(explain("prefer", accepted=", ".join(PREFERENCES), got=repr(prefer)))
     if fpmath not in FPMATH_MODES:
         raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
+    check_weights_mode(weights)
     from .source import read_model
 
     specialiser = specialiser_of(read_model(source), fallback, prefer, fpmath)
@@ -98,6 +104,7 @@ def load(
         name=info.name,
         schedule=schedule,
         streams=streams,
+        weights=weights,
     )
     if all(port.is_static and port.name not in specialiser.deciding for port in info.inputs):
         try:
@@ -105,11 +112,18 @@ def load(
         except BaseException:
             model.close()
             raise
+        specialiser.drop_pages()
     return model
 
 
-def _importer() -> Any:
-    """The class that needs onnx, imported when it is first asked for."""
+def importer() -> Any:
+    """The class that needs onnx, and all that compiling takes, imported.
+
+    Raises
+    ------
+    UnsupportedError
+        The package onnx is not installed.
+    """
     try:
         import onnx  # noqa: F401
     except ImportError as error:
@@ -117,4 +131,5 @@ def _importer() -> Any:
         raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint)) from error
     from .specialise import Specialiser
 
+    backends_for("cpu")
     return Specialiser

@@ -47,6 +47,8 @@ class OnnxModel:
     opsets : dict of str to int
         Domain -> version.
     ir_version : int
+    is_rewritten : bool, default=False
+        Whether `rewrite` has been over it.
     """
 
     name: str
@@ -57,6 +59,7 @@ class OnnxModel:
     nodes: list[NodeProto]
     opsets: dict[str, int]
     ir_version: int
+    is_rewritten: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles: constants as plain arrays, which stay out of band, wherever they lie here."""
@@ -153,6 +156,7 @@ def _parse(source: Any) -> _Parsed:
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     with memoryview(pages) as view:
         found = outline(view)
+    pages.madvise(mmap.MADV_DONTNEED)  # a look at a header brings many pages of weights into memory
     return _Parsed(_decode(found.model, what), path.resolve().parent, path.stem, pages, found.places)
 
 

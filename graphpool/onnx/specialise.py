@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from graphpool.runtime.constant_part import drop_pages
 from graphpool.typing import DataType
 
 from .build import Value
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from graphpool.runtime.model_form import ModelForm
+    from graphpool.runtime.packed_weight import PackedWeight
 
     from .inline import Path
     from .source import OnnxModel
@@ -89,6 +92,7 @@ class Specialiser:
     Attributes
     ----------
     source : OnnxModel
+        After rewriting, without its constants.
     fallback : bool
     prefer, fpmath : str
     nodes : list of NodeProto
@@ -107,18 +111,36 @@ class Specialiser:
     """
 
     def __init__(self, source: OnnxModel, fallback: bool, prefer: str, fpmath: str) -> None:
-        self.source = source
         self.fallback = fallback
         self.prefer = prefer
         self.fpmath = fpmath
-        self.nodes, constants = rewrite(source)
+        self.nodes, constants = (source.nodes, source.constants) if source.is_rewritten else rewrite(source)
+        # what was folded into others need not stay in memory
+        self.source = replace(source, nodes=self.nodes, constants={}, is_rewritten=True)
         self.deciding = find_deciding_inputs(source, self.nodes)
         self.constants = {name: Value(content=value, is_static=True) for name, value in constants.items()}
         self.folded: dict[Path, list[Value]] = {}
         self.static_ids: dict[Hashable, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Specialiser, (self.source, self.fallback, self.prefer, self.fpmath)
+        constants = {name: value.plain_content for name, value in self.constants.items()}
+        return Specialiser, (replace(self.source, constants=constants), self.fallback, self.prefer, self.fpmath)
+
+    def drop_pages(self) -> None:
+        """Take weights that lie in mapped files out of memory: the system reads again what is used."""
+        for value in self.constants.values():
+            drop_pages(value.content)
+
+    def forget(self, content: Any, packed: PackedWeight) -> None:
+        """Keep a packed weight instead of a content; tensor ids stay."""
+        for value in (*self.constants.values(), *(value for values in self.folded.values() for value in values)):
+            if value.content is content:
+                value.content = packed
+        old, new = id(content), id(packed)
+        for key, number in list(self.static_ids.items()):  # an address that is free may be another content's tomorrow
+            if key in (old, ("bytes", old)):
+                del self.static_ids[key]
+                self.static_ids[new if key == old else ("bytes", new)] = number
 
     def __call__(self, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> ModelForm:
         """The form for these input shapes and these contents of the deciding inputs."""

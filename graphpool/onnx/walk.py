@@ -85,7 +85,14 @@ class Walk:
             {name: tensor.id for name, tensor in outputs.items()},
             self._host,
             tuple(self._precomputed),
+            self._weights(),
+            self._owner.forget,
         )
+
+    def _weights(self) -> dict[str, int]:
+        """Name -> tensor id of the constants of the model that the form reads."""
+        tensors = {name: value.tensor for name, value in self.scope.values.items() if value.is_static}
+        return {name: tensor.id for name, tensor in tensors.items() if tensor and tensor.id in self.builder.constants}
 
     def _output_tensor(self, value: Value) -> LogicalTensor:
         if value.tensor is None and not value.is_plain:
@@ -222,7 +229,7 @@ class Walk:
         """Outputs with types and shapes as ONNX infers them; those that it cannot infer are Python objects."""
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
         types = {name: type_ for name, value in named.items() if value and (type_ := _type_of(value)) is not None}
-        known = {n: numpy_helper.from_array(v.content, n) for n, v in named.items() if v and _is_small(v)}
+        known = {n: numpy_helper.from_array(np.asarray(v.content), n) for n, v in named.items() if v and _is_small(v)}
         found: Mapping[str, Any] = {}
         if all(name in types for name in node.input if name):
             try:

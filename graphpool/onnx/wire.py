@@ -21,7 +21,7 @@ _GRAPH, _INITIALIZER, _DATA_TYPE, _RAW_DATA = 7, 5, 2, 9
 _WHOLE_BYTES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20})
 """Data types whose elements are one or more bytes each."""
 
-_LARGE = 2**16
+_LARGE = 2**10
 """Weights from this size on stay in the file. Unit: bytes."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

@@ -319,8 +319,26 @@ cdef class CompiledPartition:
             for position in sorted({position for part in constants.parts for position in part.sources}):
                 self._check_tensor(tensors[position], position)
                 (<Tensor>tensors[position])._check_allocated()
-            acquire(constants, tensors, None if options is None else options.key, bases, held)
+            key = None if options is None else options.key
+            constants.bring(tensors, key)
+            acquire(constants, tensors, key, bases, held)
             release(constants, held)
+
+    def own_constant(self, int64_t part, inputs):
+        """The form of a part of the primitive, for who keeps it whatever the cache does: see `Constants.own`.
+
+        Parameters
+        ----------
+        part : int
+            Index in `primitive.constant_parts`.
+        inputs : sequence of Tensor
+            As for `prepare`.
+        """
+        return self.all_constants().own(part, tuple(inputs))
+
+    def replace_constant(self, int64_t part, tuple key, buffer, inputs):
+        """Let executions with these inputs use that form from now on, whatever the cache does."""
+        self.all_constants().stand_in(part, key, buffer, tuple(inputs))
 
     cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1:
         if self.program.calls_blas(bases):

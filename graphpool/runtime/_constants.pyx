@@ -61,8 +61,52 @@ cdef class Binding:
         return True
 
 
+cdef void _let_go(PyObject *held):
+    """End one use of what an acquisition has filled in."""
+    if held != NULL:
+        item = <object>held
+        if type(item) is ConstantHandle:
+            (<ConstantHandle>item).release()
+        Py_DECREF(item)
+
+
 cdef bint is_valid(Binding binding):
     return binding.handle.is_valid
+
+
+cdef int _run_alone(Program program, char **bases, object resource) except -1:
+    """Run a program on these external bases in this thread alone, its temporaries in memory for this run."""
+    cdef uintptr_t arena = resource.allocate(program.arena_nbytes, ALIGNMENT) if program.arena_nbytes else 0
+    bases[0] = <char *>arena
+    with nogil:
+        program.run(bases, None)
+    if arena:
+        resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)
+    return 0
+
+
+def run_restore(part, ConstantBuffer buffer not None, unsigned char[::1] source not None, resource):
+    """Write the source of a part from its form.
+
+    Parameters
+    ----------
+    part : ConstantPart
+        One that can be restored.
+    buffer : ConstantBuffer
+        Its form.
+    source : writable buffer
+        The bytes of the source.
+    resource : MemoryResource
+        For temporaries.
+
+    Notes
+    -----
+    Threads: safe.
+    """
+    cdef char *bases[4]
+    if source.shape[0]:
+        bases[2], bases[3] = buffer.data, <char *>&source[0]
+        _run_alone(part.restore, bases, resource)
 
 
 @cython.final
@@ -262,20 +306,59 @@ cdef class Constants:
         """The part's buffer, in memory of the engine that nothing else needs."""
         resource = self.engine.constants.resource
         cdef ConstantBuffer buffer = ConstantBuffer.allocate(resource, part.nbytes, ALIGNMENT)
-        cdef Program program = part.program
         cdef char *bases[16]
-        cdef uintptr_t arena
         cdef int64_t i, n = len(part.sources)
         for i in range(n):
             bases[2 + i] = (<Tensor>tensors[<int64_t>part.sources[i]]).data
         bases[2 + n] = buffer.data
-        arena = resource.allocate(program.arena_nbytes, ALIGNMENT) if program.arena_nbytes else 0
-        bases[0] = <char *>arena
-        with nogil:
-            program.run(bases, None)
-        if arena:
-            resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)
+        _run_alone(part.program, bases, resource)
         return buffer
+
+    def bring(self, tuple tensors, key):
+        """Make what is missing in a cache without a bound, the largest part first.
+
+        While a weight of a mapped file is packed its pages are in memory too: so the peak is that of all packed
+        weights, or of the largest in both forms. Within a bound the order is that of the parts, as `predict_peak` says.
+        """
+        cdef Binding binding
+        cdef PyObject *held
+        if self.cache.capacity_nbytes is not None:
+            return
+        for k in sorted(range(self.nparts), key=lambda k: -self.parts[k].nbytes):
+            binding = self._find(k, tensors, key)
+            if binding is None or not binding.handle.is_valid:
+                held = NULL
+                self._resolve(k, tensors, key, &held)
+                _let_go(held)
+
+    def own(self, int64_t k, tuple tensors):
+        """The entry of a part and its buffer, made if need be, for who keeps it whatever becomes of the entry.
+
+        Returns
+        -------
+        key : tuple
+            Of the entry.
+        buffer : ConstantBuffer or None
+            None if the cache declines it.
+        """
+        cdef PyObject *held = NULL
+        cdef ConstantBuffer buffer = None
+        if self._resolve(k, tensors, None, &held) == NULL:
+            return None, None
+        item = <object>held
+        buffer = (<ConstantHandle>item).buffer if type(item) is ConstantHandle else item
+        _let_go(held)
+        return (<Binding>self._find(k, tensors, None)).handle.key, buffer
+
+    def stand_in(self, int64_t k, tuple full, ConstantBuffer buffer, tuple tensors):
+        """Use this buffer for these tensors from now on, through a handle of which the cache knows nothing."""
+        cdef Binding binding = Binding(ConstantHandle(full))
+        binding.handle.bind(buffer)
+        with self.lock:
+            self._forget(k, full)
+            self.bindings[k, full] = binding
+            self.names[k][self._name(k, tensors, None)] = binding
+        self._make_current(k, binding, tensors)
 
     def _check(self, tuple tensors):
         """Raise if a constant's content is not what it was when this version of it was first seen."""

@@ -12,6 +12,8 @@ import threading
 from functools import cache
 from typing import Any
 
+from graphpool._kernels.blas import load_blas
+
 __all__ = ["enter", "leave"]
 
 _lock = threading.Lock()
@@ -21,10 +23,10 @@ _saved: list[tuple[Any, int]] = []
 
 @cache
 def _libraries() -> list[Any]:
-    """threadpoolctl's controllers of SciPy's BLAS, loaded and found once: that takes a tenth of a second."""
+    """threadpoolctl's controllers of SciPy's BLAS, loaded and found once: that takes 30 milliseconds."""
     from threadpoolctl import ThreadpoolController
 
-    from graphpool._kernels import _blas  # noqa: F401 - loads the library that is looked for, and that kernels call
+    load_blas()
 
     found = ThreadpoolController().select(user_api="blas").lib_controllers
     of_scipy = [library for library in found if "scipy.libs" in library.filepath or "scipy/.dylibs" in library.filepath]

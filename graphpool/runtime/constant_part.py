@@ -41,12 +41,16 @@ class ConstantPart:
         Makes it: its external tensors are the sources, then the result.
     key : hashable
         The kernels with their parameter blocks: equal keys make equal bytes of equal sources.
+    restore : Program or None
+        Makes its one source again, bit for bit: external are the form, then the source. None where that is impossible,
+        or where something reads the source even while all its forms are kept.
     """
 
     sources: tuple[int, ...]
     nbytes: int
     program: Program
     key: Hashable
+    restore: Program | None = None
 
     @property
     def isa(self) -> str:
@@ -130,7 +134,7 @@ def drop_pages(array: Any) -> None:
 
 
 def held_nbytes(weight: Any) -> int:
-    """Memory that a constant takes: none where it lies in a file mapped for reading: its pages are the system's."""
+    """Memory that a constant takes beside its packed forms: none in a file mapped for reading, or if it is packed."""
     return 0 if _mapping_of(weight) is not None else int(getattr(weight, "nbytes", 0))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +20,20 @@ from ._tensor import Tensor
 from ._trace import clock_ns, current
 from .constant_part import held_nbytes
 from .model_port import check_output
+from .packed_weight import PackedWeight, replacing_parts
 from .scheduling import SEQUENTIAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 
+    from graphpool.cache import ConstantBuffer
     from graphpool.graph.graph import Graph
     from graphpool.graph.partition import Partition
 
     from ._compiled import CompiledPartition
     from ._share import PrimitiveShare
     from ._trace import Recorder
+    from .constant_part import ConstantPart
     from .engine import Engine
     from .model_form import HostFunction, ModelForm
     from .scheduling import ScheduleOptions
@@ -50,6 +53,21 @@ class _Step:
     label: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A step that reads a constant in a packed form: the number of that part of it."""
+
+    step: _Step
+    compiled: CompiledPartition
+    number: int
+
+    @property
+    def part(self) -> ConstantPart:
+        """What makes the form."""
+        assert self.compiled.primitive is not None  # it has parts
+        return self.compiled.primitive.constant_parts[self.number]
 
 
 class _Frame:
@@ -81,12 +99,15 @@ class Executable:
         Of the model, for messages.
     options : ScheduleOptions, optional
         How the steps of each partition are placed on streams; partitions and host functions follow one another.
+    weights : {"scoped", "cached", "packed"}, default="scoped"
+        As for `Model`.
+    packed : list of PackedWeight, optional
+        Grows by what stands for constants from now on; to be closed with the model.
 
     Attributes
     ----------
-    arena_nbytes, constants_nbytes, programs_nbytes : int
-        Memory of one run at a time, of the constants but for those in mapped files, and of the compiled programs.
-        Unit: bytes.
+    arena_nbytes, programs_nbytes : int
+        Memory of one run at a time, and of the compiled programs. Unit: bytes.
     sequential_arena_nbytes : int
         What the arena would take if every step followed the one before. Unit: bytes.
     partitions : tuple of Partition
@@ -115,8 +136,11 @@ class Executable:
         bound: MutableMapping[int, Tensor] | None = None,
         name: str = "model",
         options: ScheduleOptions = SEQUENTIAL,
+        weights: str = "scoped",
+        packed: list[PackedWeight] | None = None,
     ) -> None:
         self._form = form
+        self._weights = weights
         self._engine = engine
         self.precomputed = form.precomputed
         self._options = options
@@ -125,13 +149,12 @@ class Executable:
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
         self.partitions = tuple(partitions)
         self._steps = [self._compile(partition) for partition in _merge(form.graph, partitions)]
-        self._constants = {
-            tensor_id: self._bind_constant(tensor_id, value, {} if bound is None else bound)
-            for tensor_id, value in form.constants.items()
-            if tensor_id in self._tensors
-        }
-        held = {id(value): held_nbytes(value) for value in form.constants.values()}
-        self.constants_nbytes = sum(held.values())
+        self._values = dict(form.constants)
+        self._constants: dict[int, Tensor] = {}
+        for tensor_id in form.constants:
+            if tensor_id in self._tensors:
+                self._constants[tensor_id] = self._bind_constant(tensor_id, {} if bound is None else bound)
+        self._form = replace(form, constants=self._values)
         made = {i for step in self._steps for i in step.outputs}
         self._targets = {i: _describe(self._tensors[i]) for i in form.outputs.values() if i in made}
         programs = [step.compiled.program for step in self._steps if step.compiled is not None]
@@ -148,14 +171,20 @@ class Executable:
             engine.source, self.arena_nbytes, alignment=ALIGNMENT, budget=engine.budget, name=f"arena of {name}"
         )
         engine.budget.keep_room_for(self)
-        for step in self._steps:
-            self._prepare(step)
+        try:
+            if weights == "packed":
+                self._pack_constants([] if packed is None else packed)
+            for step in self._steps:
+                self._prepare(step)
+        except BaseException:
+            self.close()
+            raise
 
     def _charge(self, name: str) -> None:
         """Charge the budget for programs and constants, once it is known that the arena will fit beside them."""
         primitives = {step.compiled.primitive: None for step in self._steps if step.compiled is not None}
         used = [primitive for primitive in primitives if primitive is not None]
-        weights = list(self._form.constants.values())
+        weights = list(self._values.values())
         budget, users = self._engine.budget, self._engine.primitives
         self.programs_nbytes = sum(primitive.nbytes for primitive in used)
         missing = sum(map(users.missing_nbytes, used)) + self._engine.constants.missing_nbytes(weights)
@@ -177,7 +206,7 @@ class Executable:
         shares, self._shares = self._shares, []
         for share in shares:
             share.leave(False)
-        self._engine.constants.release(self._form.constants.values())
+        self._engine.constants.release(self._values.values())
 
     def _compile(self, partition: Partition) -> _Step:
         inputs = [self._tensors[port.id] for port in partition.input_ports]
@@ -186,8 +215,9 @@ class Executable:
         label = partition.ops[0].name
         if partition.is_supported:
             policy, streams = self._options.policy, self._options.streams
+            kept = "cached" if self._weights == "cached" else "scoped"
             compiled = partition.compile(
-                inputs, outputs, self._engine, scratch="caller", weights="scoped", schedule=policy, streams=streams
+                inputs, outputs, self._engine, scratch="caller", weights=kept, schedule=policy, streams=streams
             )
             return _Step(compiled, None, label, *ids)
         function = self._form.host_functions.get(partition.ops[0].id)
@@ -198,18 +228,88 @@ class Executable:
             )
         return _Step(None, function, label, *ids)
 
-    def _bind_constant(self, tensor_id: int, value: Any, bound: MutableMapping[int, Tensor]) -> Tensor:
-        """The tensor of a constant: the one that other forms use, if it is the same."""
+    def _bind_constant(self, tensor_id: int, bound: MutableMapping[int, Tensor]) -> Tensor:
+        """The tensor of a constant: the one that other forms use, if it is the same.
+
+        A packed weight is unpacked if this form wants it in another way.
+        """
+        value = self._values[tensor_id]
+        if isinstance(value, PackedWeight):
+            uses = self._uses(tensor_id)
+            if uses and all(use.part.key == value.part.key for use in uses):
+                return self._stand_in(tensor_id, value, [(use, value.key, value.buffer) for use in uses])
+            value = self._values[tensor_id] = np.asarray(value)
         tensor = bound.get(id(value))
         if tensor is None or tensor.lt != self._tensors[tensor_id]:
             tensor = bound[id(value)] = Tensor(self._tensors[tensor_id], self._engine, value)
         return tensor
 
+    def _bound(self, step: _Step) -> tuple[Tensor, ...]:
+        """Tensors for the step's inputs; those that are no constants have no data."""
+        return tuple([self._constants.get(i) or Tensor.at(self._tensors[i], self._engine) for i in step.inputs])
+
     def _prepare(self, step: _Step) -> None:
         """Bring the step's constants into the cache."""
         if step.compiled is not None:
-            bound = [self._constants.get(i) or Tensor.at(self._tensors[i], self._engine) for i in step.inputs]
-            step.compiled.prepare(bound)
+            step.compiled.prepare(self._bound(step))
+
+    # ---- constants of which only the packed form is kept
+
+    def _uses(self, tensor_id: int) -> list[_Use]:
+        """What can read the constant packed; none if something reads it as it is."""
+        if tensor_id in self._form.outputs.values():
+            return []
+        found: list[_Use] = []
+        for step in self._steps:
+            if tensor_id in step.inputs:
+                compiled = step.compiled
+                parts = [] if compiled is None else replacing_parts(compiled, step.inputs.index(tensor_id))
+                if compiled is None or not parts:
+                    return []
+                found += [_Use(step, compiled, k) for k in parts]
+        return found
+
+    def _pack_constants(self, packed: list[PackedWeight]) -> None:
+        """Let packed forms stand for weights that they can give back: one after another, as each frees memory."""
+        for tensor_id in sorted(self._constants, key=lambda i: -self._tensors[i].nbytes):
+            value = self._values[tensor_id]
+            uses = self._uses(tensor_id) if held_nbytes(value) else []
+            weight = self._pack(tensor_id, uses) if uses else None
+            if weight is not None:
+                if all(other is not value for other in self._values.values()):
+                    self._engine.constants.release([value])
+                self._engine.constants.hold([weight], holder="packed weights")
+                packed.append(weight)
+                if self._form.forget is not None:
+                    self._form.forget(value, weight)
+
+    def _pack(self, tensor_id: int, uses: Sequence[_Use]) -> PackedWeight | None:
+        """Let a constant be packed alone; None, and all is as it was, if the cache declines a form of it."""
+        forms: list[tuple[_Use, tuple[Hashable, Hashable], ConstantBuffer]] = []
+        for use in uses:
+            key, buffer = use.compiled.own_constant(use.number, self._bound(use.step))
+            if key is None or buffer is None:
+                return None
+            forms.append((use, key, buffer))
+        first, key, buffer = forms[0]
+        weight = PackedWeight(self._tensors[tensor_id], first.part, key, buffer, self._engine)
+        self._constants[tensor_id] = self._stand_in(tensor_id, weight, forms)
+        self._values[tensor_id] = weight
+        return weight
+
+    def _stand_in(
+        self,
+        tensor_id: int,
+        weight: PackedWeight,
+        forms: Sequence[tuple[_Use, tuple[Hashable, Hashable], ConstantBuffer]],
+    ) -> Tensor:
+        """A tensor for which executions take these forms; no kernel reads it. It lies in the packed weight."""
+        tensor = Tensor.at(self._tensors[tensor_id], self._engine, weight.buffer.address, weight)
+        for use, key, buffer in forms:
+            bound = zip(use.step.inputs, self._bound(use.step), strict=True)
+            inputs = [tensor if i == tensor_id else other for i, other in bound]
+            use.compiled.replace_constant(use.number, key, buffer, inputs)
+        return tensor
 
     # ---- memory
 
@@ -220,6 +320,11 @@ class Executable:
             if step.compiled is not None:
                 found |= step.compiled.cached_constants()
         return found
+
+    @property
+    def constants_nbytes(self) -> int:
+        """Memory of the constants but for those that lie in mapped files or are kept packed. Unit: bytes."""
+        return sum({id(value): held_nbytes(value) for value in self._values.values()}.values())
 
     @property
     def cached_nbytes(self) -> int:
@@ -412,7 +517,7 @@ class Executable:
 
     def _make_frame(self, address: int) -> _Frame:
         frame = _Frame()
-        frame.values.update(self._form.constants)
+        frame.values.update(self._values)
         tensors: dict[int, Tensor] = dict(self._constants)
         for tensor_id in self._form.inputs.values():
             if _is_plain(self._tensors.get(tensor_id)):

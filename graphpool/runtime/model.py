@@ -16,7 +16,6 @@ from graphpool.memory._fork import reset_in_child
 
 from .constant_part import held_nbytes
 from .executable import Executable
-from .model_form import ModelForm
 from .model_port import ModelPort, as_input, check_shape, describe_port
 from .scheduling import ScheduleOptions, parse_options
 
@@ -27,8 +26,12 @@ if TYPE_CHECKING:
 
     from ._tensor import Tensor
     from .engine import Engine
+    from .model_form import ModelForm
+    from .packed_weight import PackedWeight
 
-__all__ = ["Model", "ModelStats"]
+__all__ = ["Model", "ModelStats", "check_weights_mode"]
+
+WEIGHTS_MODES = ("scoped", "cached", "packed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,6 @@ class _Entry:
     """A specialised form, the runs that use it now, and whether it is to be closed after the last of them."""
 
     executable: Executable
-    form: ModelForm
     users: int = 0
     is_retired: bool = False
 
@@ -97,6 +99,10 @@ class Model:
         ``GRAPHPOOL_STREAM_SCHEDULE``, else ``auto``. Results do not depend on it.
     streams : int, optional
         Most streams, which divide the threads of the engine among them. Default: 2.
+    weights : {"scoped", "cached", "packed"}, default="scoped"
+        Whether forms of constants leave the constant tensor cache with the model, stay there when it is closed, or
+        replace the constants: of a weight in memory that only packed forms read, whose packing can be undone, the model
+        then keeps that form alone, whatever becomes of the cache. `read_weight` unpacks it.
 
     Attributes
     ----------
@@ -104,6 +110,7 @@ class Model:
     engine : Engine
     name : str
     options : ScheduleOptions
+    weights : str
 
     Notes
     -----
@@ -126,7 +133,9 @@ class Model:
         name: str = "model",
         schedule: str | None = None,
         streams: int | None = None,
+        weights: str = "scoped",
     ) -> None:
+        check_weights_mode(weights)
         if not isinstance(capacity, int) or capacity < 1:
             raise InvalidArgumentError(explain("capacity", accepted="an int of at least 1", got=repr(capacity)))
         self.options = parse_options(schedule, streams)
@@ -135,6 +144,8 @@ class Model:
         self._input_names = [port.name for port in inputs]
         self.engine = engine
         self.name = name
+        self.weights = weights
+        self._packed: list[PackedWeight] = []
         self._specialise = specialise
         self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
         self._capacity = capacity
@@ -247,8 +258,9 @@ class Model:
     def _make(self, key: Any, arrays: Mapping[str, Any]) -> _Entry:
         shapes = dict(zip(arrays, key[0], strict=True))
         form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})
-        executable = Executable(form, self.engine, self._bound, self.name, self.options)
-        entry = _Entry(executable, form, users=1)
+        packed = self._packed
+        executable = Executable(form, self.engine, self._bound, self.name, self.options, self.weights, packed)
+        entry = _Entry(executable, users=1)
         with self._lock:
             self._misses += 1
             entry.is_retired = self._is_closed
@@ -259,6 +271,8 @@ class Model:
                     retired.append(self._entries.popitem(last=False)[1])
                     self._evictions += 1
         self._retire(retired)
+        if entry.is_retired:  # closed meanwhile: the form lives until this run ends, its weights are not read again
+            _close(packed)
         return entry
 
     def _leave(self, entry: _Entry, runs: int = 0) -> None:
@@ -353,6 +367,39 @@ class Model:
         executable = self.specialise(shapes)
         return executable.sequential_peak_nbytes if sequential else executable.peak_nbytes
 
+    def read_weight(self, name: str) -> np.ndarray[Any, Any]:
+        """The content of a constant under the importer's name.
+
+        Parameters
+        ----------
+        name : str
+            Of a constant that a form compiled so far reads; the importer may have folded others away.
+
+        Returns
+        -------
+        array : ndarray
+            Read-only; a fresh one where the weight is kept packed, for which unpacking gives back every bit.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No form has such a constant.
+        StateError
+            The model is closed.
+
+        Notes
+        -----
+        Threads: safe.
+        """
+        with self._lock:
+            self._check_open()
+            forms = [entry.executable.form for entry in self._entries.values()]
+        for form in forms:
+            if name in form.weights:
+                return np.asarray(form.constants[form.weights[name]])
+        names = sorted({known for form in forms for known in form.weights})
+        raise InvalidArgumentError(explain(f"no weight {name!r}", accepted=", ".join(names) or "none yet"), weight=name)
+
     def respecialise(self) -> None:
         """Give up the compiled forms; the next run compiles, with the costs of steps that are known by then.
 
@@ -384,7 +431,7 @@ class Model:
         with self._lock:
             entries = list(self._entries.values())
             counts = self._runs, self._hits, self._misses, self._evictions
-        values = [value for entry in entries for value in entry.form.constants.values()]
+        values = [value for entry in entries for value in entry.executable.form.constants.values()]
         constants = {id(value): held_nbytes(value) for value in values}
         arenas = sum(entry.executable.stats().nbytes for entry in entries)
         cached: dict[Any, int] = {}
@@ -420,7 +467,9 @@ class Model:
             was_closed, self._is_closed = self._is_closed, True
             entries = list(self._entries.values())
             self._entries.clear()
+            packed, self._packed = self._packed, []
         self._retire(entries)
+        _close(packed)
         if self._owns_engine and not was_closed:
             self.engine.close()
 
@@ -431,7 +480,7 @@ class Model:
         which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
         """
         self._check_open()
-        options = (self._deciding, self._capacity, self._owns_engine, self.name, self.options)
+        options = (self._deciding, self._capacity, self._owns_engine, self.name, self.options, self.weights)
         return _restore, (self.inputs, self.outputs, self._specialise, self.engine, *options)
 
     def __enter__(self) -> Model:
@@ -453,6 +502,17 @@ class Model:
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
 
 
+def _close(packed: Sequence[PackedWeight]) -> None:
+    for weight in packed:
+        weight.close()
+
+
+def check_weights_mode(weights: object) -> None:
+    """Raise unless it is a mode of `Model`."""
+    if weights not in WEIGHTS_MODES:
+        raise InvalidArgumentError(explain("weights", accepted=", ".join(WEIGHTS_MODES), got=repr(weights)))
+
+
 def _restore(
     inputs: tuple[ModelPort, ...],
     outputs: tuple[ModelPort, ...],
@@ -463,6 +523,7 @@ def _restore(
     owns_engine: bool,
     name: str,
     options: ScheduleOptions,
+    weights: str,
 ) -> Model:
     """A model from its pickle."""
     return Model(
@@ -476,4 +537,5 @@ def _restore(
         name=name,
         schedule=options.policy,
         streams=options.streams,
+        weights=weights,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphpool.graph.graph import Graph
 
@@ -42,6 +42,10 @@ class ModelForm:
         Op id -> what runs a ``Wildcard``.
     precomputed : tuple of str
         Names of the importer's nodes that it computed itself from the contents of inputs.
+    weights : mapping of str to int
+        Name that the importer has for a constant -> tensor id.
+    forget : callable, optional
+        Takes a constant and the `PackedWeight` that stands for it from now on, which the importer then keeps instead.
     """
 
     graph: Graph
@@ -50,3 +54,5 @@ class ModelForm:
     outputs: Mapping[str, int]
     host_functions: Mapping[int, HostFunction]
     precomputed: tuple[str, ...] = ()
+    weights: Mapping[str, int] = field(default_factory=dict)
+    forget: Callable[[Any, Any], None] | None = None

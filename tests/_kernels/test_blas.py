@@ -39,7 +39,9 @@ a, b, out = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32), np.empty((
 product = matmul((), 2, 4, 3, (3, 1), (4, 1), (4,), impl="blas")
 assert "scipy" not in sys.modules
 product(a, b, out)
-assert (out == 3).all() and "scipy.linalg.cython_blas" in sys.modules
+assert (out == 3).all() and "scipy.linalg.cython_blas" in sys.modules and "scipy.linalg" not in sys.modules
+from scipy.linalg import cython_blas, solve
+assert cython_blas is sys.modules["scipy.linalg.cython_blas"] and solve(np.eye(2), [1, 2])[1] == 2
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

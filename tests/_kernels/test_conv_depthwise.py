@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
+from graphpool._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights, unpack_depthwise_weights
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.convolutions import expected_conv, store_weights
@@ -145,6 +145,18 @@ def test_bad_arguments_raise(error, change):
     }  # fmt: skip
     with pytest.raises(error):
         depthwise_convolution(**(good | change))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kernel", [(3,), (3, 5), (2, 3, 1)])
+def test_unpacking_gives_back_every_bit(isa, kernel):
+    w = np.random.default_rng(0).standard_normal((37, *kernel)).astype(np.float32)
+    strides = [size // 4 for size in w.strides]
+    there, back = np.empty_like(w), np.empty_like(w)
+    pack_depthwise_weights(37, kernel, strides, isa=isa)(w, there)
+    unpack_depthwise_weights(37, kernel, strides, isa=isa)(there, back)
+    assert there.tobytes() == np.moveaxis(w, 0, -1).tobytes()
+    assert back.tobytes() == w.tobytes()
 
 
 def test_bad_strides_of_weights_raise():

@@ -10,6 +10,7 @@ from graphpool._kernels.conv_packed import (
     pack_conv_weights,
     packed_conv_layout,
     packed_convolution,
+    unpack_conv_weights,
 )
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
@@ -36,6 +37,11 @@ def packed(w, layout, dilations, isa):
     assert (whole[:32] == -12345.0).all()
     assert (whole[-32:] == -12345.0).all()
     assert not np.isnan(part).any()
+    again, back = guarded(memory.size, np.float32)
+    run_in_steps(unpack_conv_weights(*sizes, strides, **more), 2, part, back)
+    assert back.tobytes() == np.ascontiguousarray(memory).tobytes()
+    assert (again[:32] == -12345.0).all()
+    assert (again[-32:] == -12345.0).all()
     return part.copy()
 
 

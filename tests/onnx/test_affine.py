@@ -1,4 +1,5 @@
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -83,12 +84,26 @@ def test_weights_that_two_convolutions_share_are_not_changed():
     assert check_against_evaluator(model, {"x": X}) == 0
 
 
-def test_large_weights_are_not_copied():
+@pytest.mark.parametrize("kind", ["BatchNormalization", "Mul"])
+@pytest.mark.parametrize("size", [16, 256])
+def test_weights_of_a_file_are_not_copied_where_packing_folds_or_they_are_large(kind, size, tmp_path):
+    constants = {key: np.resize(value, size).astype("float32") for key, value in STATISTICS.items()}
+    constants |= {"w": random_array((size, size, 3, 3), seed=5), "k": random_array((size, 1, 1), seed=6)}
+    x = random_array((1, size, 3, 3))
+    last = NORM if kind == "BatchNormalization" else helper.make_node("Mul", ["c", "k"], ["y"])
+    model = make_model([helper.make_node("Conv", ["x", "w"], ["c"]), last], {"x": x}, ["y"], constants)
+    assert kinds(model) == ["Conv"]
+    onnx.save(model, tmp_path / "m.onnx")
+    assert kinds(tmp_path / "m.onnx") == (["Conv"] if (kind, size) == ("Mul", 16) else ["Conv", kind])
+    assert check_against_evaluator(model, {"x": x}) == 0
+
+
+def test_large_weights_that_others_read_too_are_not_copied():
     constants = {key: np.resize(value, 256).astype("float32") for key, value in STATISTICS.items()}
-    x = random_array((1, 256, 3, 3))
-    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), NORM]
-    model = make_model(nodes, {"x": x}, ["y"], constants | {"w": random_array((256, 256, 3, 3), seed=5)})
-    assert kinds(model) == ["Conv", "BatchNormalization"]
+    x, w = random_array((1, 256, 3, 3)), random_array((256, 256, 3, 3), seed=5)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), NORM, helper.make_node("Conv", ["x", "w"], ["other"])]
+    model = make_model(nodes, {"x": x}, ["y", "other"], constants | {"w": w})
+    assert kinds(model) == ["Conv", "BatchNormalization", "Conv"]
     assert check_against_evaluator(model, {"x": x}) == 0
 
 

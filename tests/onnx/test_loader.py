@@ -65,7 +65,7 @@ def test_a_model_that_fails_to_compile_leaves_nothing_open():
 
 
 def test_importing_graphpool_does_not_import_onnx():
-    code = "import sys, graphpool; graphpool.Model; import graphpool.onnx; sys.exit('onnx' in sys.modules)"
+    code = "import sys, graphpool; graphpool.Model; sys.exit('onnx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -1,21 +1,21 @@
-/* Bring the weights of a convolution into panels (gp_packed.h): for each group of channels and each product of a pixel a
- * matrix of its own, `merged` taps times ic rows by oc columns.
+/* Bring the weights of a convolution into panels (gp_packed.h), or out of them: for each group of channels and each
+ * product of a pixel a matrix of its own, `merged` taps times ic rows by oc columns.
  *
  * A task is one panel of one group, with all its taps. Where a column's weights lie side by side, four columns at a time
  * are read in the order of memory and transposed in registers, in runs so long that the lines being written stay in L1;
  * other weights are read a few input channels at a time.
- * args: weights, packed. */
+ * args: weights, packed; packed, weights. */
 #include "gp_conv_weights.h"
 #include "gp_quad.h"
 
 #define GP_CONV_PACK_ROWS 8
 #define GP_CONV_PACK_RUN 64
 
-/* Where the weights of one panel come from and go to. */
+/* One panel: its first weight outside, and its place. */
 typedef struct {
     const gp_conv_pack *p;
-    const float *from;
-    float *to;
+    float *weights;
+    float *packed;
     int64_t width, cols;
 } panel;
 
@@ -28,14 +28,14 @@ GP_INLINE int64_t tap_offset(const gp_conv_pack *p, int64_t tap)
 /* First word of the rows of a tap. */
 GP_INLINE float *tap_rows(const panel *t, int64_t tap)
 {
-    return t->to + tap / t->p->merged * t->p->tap_pitch + tap % t->p->merged * t->p->ic * t->width;
+    return t->packed + tap / t->p->merged * t->p->tap_pitch + tap % t->p->merged * t->p->ic * t->width;
 }
 
 /* Rows `i` to `end` of all taps. */
 GP_INLINE void pack_rows(const panel *t, int64_t taps, int64_t i, int64_t end, const int64_t w_oc)
 {
     for (int64_t tap = 0; tap < taps; tap++) {
-        const float *restrict from = t->from + tap_offset(t->p, tap);
+        const float *restrict from = t->weights + tap_offset(t->p, tap);
         float *restrict to = tap_rows(t, tap);
         for (int64_t r = i; r < end; r++)
             for (int64_t c = 0; c < t->cols; c++)
@@ -96,7 +96,7 @@ static void pack_runs(const panel *t, int64_t taps, column_run run)
                     i++;
                 }
             }
-            pack_run(t, t->from + tap_offset(t->p, first) + q, count, to);
+            pack_run(t, t->weights + tap_offset(t->p, first) + q, count, to);
         }
 }
 
@@ -120,10 +120,36 @@ static void pack_panel(const panel *t, int64_t taps)
     }
 }
 
+/* The panel that begins at column j of a group. */
+GP_INLINE panel make_panel(const gp_conv_pack *p, float *weights, int64_t j, float *packed)
+{
+    return (panel){p, weights + j * p->w_oc, packed, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL)};
+}
+
 void GP_KERNEL(pack_conv_panel)(const gp_conv_pack *p, const float *from, int64_t j, float *to)
 {
-    const panel t = {p, from + j * p->w_oc, to, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL)};
+    const panel t = make_panel(p, (float *)from, j, to); /* only read */
     pack_panel(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]);
+}
+
+/* The inverse: what lies behind the columns of a panel is left out. */
+static void unpack_panel(const panel *t, int64_t taps)
+{
+    const gp_conv_pack *p = t->p;
+    for (int64_t tap = 0; tap < taps; tap++) {
+        const float *restrict from = tap_rows(t, tap);
+        float *restrict to = t->weights + tap_offset(p, tap);
+        for (int64_t c = 0; c < t->cols; c++)
+            for (int64_t r = 0; r < p->ic; r++)
+                to[r * p->w_ic + c * p->w_oc] = from[r * t->width + c];
+    }
+}
+
+/* Panel `number` of all groups, of which `panels` are in each. */
+GP_INLINE panel find_panel(const gp_conv_pack *p, float *weights, float *packed, int64_t number, int64_t panels)
+{
+    const int64_t g = number / panels, j = number % panels * GP_PANEL;
+    return make_panel(p, weights + g * p->w_group, j, packed + g * p->group_pitch + j * p->merged * p->ic);
 }
 
 static void GP_KERNEL(pack_conv_weights)(const void *params, void *const *args, int64_t begin, int64_t end,
@@ -131,15 +157,27 @@ static void GP_KERNEL(pack_conv_weights)(const void *params, void *const *args, 
 {
     (void)scratch;
     const gp_conv_pack *p = params;
-    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
+    const int64_t taps = p->kernel[0] * p->kernel[1] * p->kernel[2], panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
     for (int64_t number = begin; number < end; number++) {
-        const int64_t g = number / panels, j = number % panels * GP_PANEL;
-        GP_KERNEL(pack_conv_panel)
-        (p, (const float *)args[0] + g * p->w_group, j, (float *)args[1] + g * p->group_pitch + j * p->merged * p->ic);
+        const panel t = find_panel(p, args[0], args[1], number, panels);
+        pack_panel(&t, taps);
+    }
+}
+
+static void GP_KERNEL(unpack_conv_weights)(const void *params, void *const *args, int64_t begin, int64_t end,
+                                           void *scratch)
+{
+    (void)scratch;
+    const gp_conv_pack *p = params;
+    const int64_t taps = p->kernel[0] * p->kernel[1] * p->kernel[2], panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
+    for (int64_t number = begin; number < end; number++) {
+        const panel t = find_panel(p, args[1], args[0], number, panels);
+        unpack_panel(&t, taps);
     }
 }
 
 const gp_kernel_entry GP_KERNEL(conv_weights_table)[] = {
     {"pack_conv_weights", GP_KERNEL(pack_conv_weights), sizeof(gp_conv_pack)},
+    {"unpack_conv_weights", GP_KERNEL(unpack_conv_weights), sizeof(gp_conv_pack)},
     {NULL, NULL, 0},
 };

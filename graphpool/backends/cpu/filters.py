@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
-from ..._kernels.conv_packed import is_staged, pack_conv_weights, packed_conv_layout, packed_convolution
+from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights, unpack_depthwise_weights
+from ..._kernels.conv_packed import (
+    is_staged,
+    pack_conv_weights,
+    packed_conv_layout,
+    packed_convolution,
+    unpack_conv_weights,
+)
 from ..._kernels.window import merged_stride
 from ..._kernels.winograd import (
     choose_tile,
@@ -138,7 +144,11 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     def fill(source: Value, panels: Value) -> None:
         lowering.emit(_pack(shape, op, source), [source, panels])
 
-    form = find_form(lowering, group, (shape.outer, shape.oc), _weights_nbytes(shape, op), fill)
+    def unpack(panels: Value, place: Value) -> None:
+        lowering.emit(_unpack(shape, op, place), [panels, place])
+
+    inverse = None if shape.is_winograd else unpack  # minimal filtering rounds
+    form = find_form(lowering, group, (shape.outer, shape.oc), _weights_nbytes(shape, op), fill, inverse)
     return None if form is None else Filters(form, shape)
 
 
@@ -198,6 +208,7 @@ def find_form(
     channels: tuple[int | None, int],
     weights_nbytes: int,
     pack: Callable[[Value, Value], None],
+    unpack: Callable[[Value, Value], None] | None = None,
 ) -> Form | None:
     """A form of the constant weights of a group's anchor; None where they are no floats.
 
@@ -211,6 +222,8 @@ def find_form(
         Of the weights in the form, a multiple of 4. Unit: bytes.
     pack : callable
         Takes the weights in f32 and the form, and emits the steps that fill it.
+    unpack : callable, optional
+        Takes the form and the weights, and emits the inverse, bit for bit.
     """
     op = group.anchor
     assert op is not None
@@ -234,7 +247,15 @@ def find_form(
             _store_bias(lowering, _bias_of(panels, weights_nbytes, count), own, scale, shift)
         pack(source, panels)
 
-    panels = lowering.constant_form(sources, weights_nbytes + (4 * count if folded else 0), fill)
+    def restore(panels: Value) -> None:
+        assert unpack is not None  # else nobody asks
+        unpack(panels, weights)
+
+    # a folded BatchNorm rounds; what was converted is not what the source was
+    is_exact = unpack is not None and not folded and weights.dtype is DataType.F32
+    is_whole = weights.buffer.nbytes == weights.dtype.nbytes(prod(weights.shape))
+    nbytes = weights_nbytes + (4 * count if folded else 0)
+    panels = lowering.constant_form(sources, nbytes, fill, restore if is_exact and is_whole else None)
     return Form(panels, _bias_of(panels, weights_nbytes, count) if folded else own, len(folded) and 1)
 
 
@@ -271,6 +292,15 @@ def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
         return pack_winograd_weights(shape.ic, shape.oc, strides[1:], tile=shape.tile)
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
     return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
+
+
+def _unpack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
+    """The inverse of `_pack`, for forms that hold the weights as they were."""
+    strides = shape.strides(weights)
+    if shape.is_depthwise:
+        return unpack_depthwise_weights(shape.oc, shape.kernel, [strides[0], *strides[3:]])
+    more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
+    return unpack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
 
 def _bias_of(form: Value, offset: int, count: int) -> Value:

@@ -88,18 +88,38 @@ def _with_scratch(steps: Sequence[Step], nlanes: int) -> list[Step]:
 
 def link_constants(lowering: Lowering) -> list[ConstantPart]:
     """What makes each constant form of a lowering."""
-    return [_link_form(form, bytes(lowering.literals)) for form in lowering.forms]
+    literals, read = bytes(lowering.literals), _read_beside_forms(lowering)
+    return [_link_form(form, literals, read.isdisjoint(form.sources)) for form in lowering.forms]
 
 
-def _link_form(form: ConstantForm, literals: bytes) -> ConstantPart:
-    bases = {base: number for number, base in enumerate((*form.sources, form.result.buffer.base), FIRST_EXTERNAL)}
-    lowered = _with_scratch(form.steps, 1)
-    offsets, arena_nbytes = plan_temporaries(lowered)
-    steps, scratch = _place(lowered, offsets, bases), _place_scratch(lowered, offsets)
-    used = literals if any(base == LITERALS for _, args in steps for base, _ in args) else b""
-    program = Program(steps, arena_nbytes, len(bases), used, scratch=scratch)
+def _read_beside_forms(lowering: Lowering) -> set[int]:
+    """Base pointers that some step reads even when all their forms are kept."""
+    forms: dict[int, set[tuple[int, bool] | None]] = {}
+    for form in lowering.forms:
+        for base in form.sources:
+            forms.setdefault(base, set()).add((form.result.buffer.base, False))
+    args = ((step.guard, value.buffer.base) for step in lowering.steps for value in step.args)
+    return {base for guard, base in args if guard not in forms.get(base, ())}
+
+
+def _link_form(form: ConstantForm, literals: bytes, is_all_that_is_read: bool) -> ConstantPart:
+    base = form.result.buffer.base
+    program, key = _link_steps(form.steps, literals, (*form.sources, base))
+    inverse = form.restore if is_all_that_is_read and len(form.sources) == 1 else ()
+    restore = _link_steps(inverse, literals, (base, *form.sources))[0] if inverse else None
     sources = tuple(base - FIRST_EXTERNAL for base in form.sources)
-    return ConstantPart(sources, form.result.buffer.nbytes, program, (used, *map(_content, steps)))
+    return ConstantPart(sources, form.result.buffer.nbytes, program, key, restore)
+
+
+def _link_steps(steps: Sequence[Step], literals: bytes, externals: Sequence[int]) -> tuple[Program, Hashable]:
+    """The program of steps on these external bases, in this order, and all that its effect depends on."""
+    bases = {base: number for number, base in enumerate(externals, FIRST_EXTERNAL)}
+    lowered = _with_scratch(steps, 1)
+    offsets, arena_nbytes = plan_temporaries(lowered)
+    placed, scratch = _place(lowered, offsets, bases), _place_scratch(lowered, offsets)
+    used = literals if any(base == LITERALS for _, args in placed for base, _ in args) else b""
+    program = Program(placed, arena_nbytes, len(bases), used, scratch=scratch)
+    return program, (used, *map(_content, placed))
 
 
 def _content(step: Linked) -> Hashable:

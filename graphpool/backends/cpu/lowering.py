@@ -186,11 +186,14 @@ class ConstantForm:
     result : Value
         Its bytes; the base pointer is NULL in runs for which the form is not kept.
     steps : tuple of Step
+    restore : tuple of Step
+        The inverse: steps that write the one source from the form; none where that is impossible.
     """
 
     sources: tuple[int, ...]
     result: Value
     steps: tuple[Step, ...]
+    restore: tuple[Step, ...] = ()
 
 
 class Lowering:
@@ -356,7 +359,13 @@ class Lowering:
         """Whether the value is a constant input, or a view of one."""
         return value.buffer.base in self._constants
 
-    def constant_form(self, sources: Sequence[Value], nbytes: int, fill: Callable[[Value], None]) -> Value:
+    def constant_form(
+        self,
+        sources: Sequence[Value],
+        nbytes: int,
+        fill: Callable[[Value], None],
+        restore: Callable[[Value], None] | None = None,
+    ) -> Value:
         """Another form of constant inputs, which the constant tensor cache may keep.
 
         Parameters
@@ -367,6 +376,8 @@ class Lowering:
             Of the form. Unit: bytes.
         fill : callable
             Takes the form as bytes, and emits the steps that write it from the sources alone.
+        restore : callable, optional
+            Takes the form, and emits the steps that write every bit of the one source again.
 
         Returns
         -------
@@ -376,13 +387,19 @@ class Lowering:
         """
         base = self._first_form + len(self.forms)
         result = Value(DataType.U8, (nbytes,), (1,), Buffer(base, nbytes))
+        bases = tuple(dict.fromkeys(source.buffer.base for source in sources))
+        inverse = () if restore is None else self._steps_of(restore, result)
+        self.forms.append(ConstantForm(bases, result, self._steps_of(fill, result), inverse))
+        return result
+
+    def _steps_of(self, emit: Callable[[Value], None], form: Value) -> tuple[Step, ...]:
+        """The steps that a call emits, which do not become steps of the partition."""
         outer, self.steps = self.steps, []
         guard, self._guard = self._guard, None
-        fill(result)
-        bases = tuple(dict.fromkeys(source.buffer.base for source in sources))
-        self.forms.append(ConstantForm(bases, result, tuple(self.steps)))
+        emit(form)
+        steps = tuple(self.steps)
         self.steps, self._guard = outer, guard
-        return result
+        return steps
 
     @contextmanager
     def when_kept(self, form: Value, is_kept: bool) -> Iterator[None]:

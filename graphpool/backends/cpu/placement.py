@@ -6,6 +6,7 @@ the arena that is done here, for external tensors it is reported as in-place por
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ...memory import BufferInfo, plan, plan_conflicts
@@ -47,6 +48,10 @@ def plan_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) ->
 
 def _plan(sizes: Sequence[int], numbers_of: Sequence[Sequence[int]]) -> tuple[Sequence[int], int]:
     """Offsets when steps run one after another."""
+    if max((n[0] for n in numbers_of), default=0) <= min((n[-1] for n in numbers_of), default=0):
+        # one step needs all of them, as in most forms of constants: nothing can share
+        starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))[:-1]
+        return starts, starts[-1] + sizes[-1] if sizes else 0
     placed = plan(
         [BufferInfo(k, n[0], n[-1] + 1, size) for k, (n, size) in enumerate(zip(numbers_of, sizes, strict=True))],
         alignment=ALIGNMENT,

@@ -111,8 +111,12 @@ def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
         call = pack_weights(product.k, product.n, rows, dtype, b_dtype=source.dtype.value)
         lowering.emit(call, [source, panels])
 
+    def restore(panels: Value) -> None:
+        lowering.emit(unpack_weights(product.k, product.n, strides[-2:], dtype), [panels, b])
+
     nbytes = packed_layout(product.k, product.n, dtype).nbytes
-    return PackedForm(lowering.constant_form([b], nbytes, fill), dtype)
+    is_whole = b.dtype.value == dtype and b.buffer.nbytes == b.dtype.nbytes(product.k * product.n)
+    return PackedForm(lowering.constant_form([b], nbytes, fill, restore if is_whole else None), dtype)
 
 
 def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:

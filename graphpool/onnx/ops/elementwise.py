@@ -148,7 +148,7 @@ def _pow(n: NodeView) -> Value:
     is_number = exponent.is_known and exponent.content.size == 1 and len(exponent.shape) <= len(x.shape)
     if not is_number or x.dtype not in (DataType.F32, DataType.F16, DataType.BF16):
         return n.emit("Power", x, exponent)
-    number = float(exponent.content.reshape(()))
+    number = float(np.reshape(exponent.content, ()))
     return n.emit("Square", x) if number == 2 else n.emit("Pow", x, beta=number)
 
 

@@ -108,7 +108,7 @@ def _apply(n: NodeView, kind: str, target: DataType, x: Value, by: _Scaling, **a
     options, scale = by.options() | attrs, n.cast(by.scale, DataType.F32)
     if by.is_known:
         options["scales"] = np.asarray(scale.content, np.float64).reshape(-1)
-        point = by.point.content if by.has_point and by.point is not None else np.zeros(scale.shape)
+        point = np.asarray(by.point.content) if by.has_point and by.point is not None else np.zeros(scale.shape)
         options["zps"] = np.asarray(point, np.int64).reshape(-1)
         return n.emit_several(kind, [target], x, **options)[0]
     points = [by.point] if by.has_point and by.point is not None else []
@@ -169,7 +169,7 @@ def _spread(n: NodeView, numbers: Value, x: Value, by: _Scaling) -> Value:
     else:
         shape = _spread_shape(numbers, x, by)
     if numbers.is_known:
-        return n.builder.literal(numbers.content.reshape(shape), DataType.F32)
+        return n.builder.literal(np.reshape(numbers.content, shape), DataType.F32)
     return n.reshape(n.cast(numbers, DataType.F32), shape)
 
 
