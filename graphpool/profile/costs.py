@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, explain
 from ..runtime import Engine
+from ..runtime.costs import cost_key, program_key, step_costs
 from ..runtime.executable import Executable
 from ..runtime.primitive import primitive_of
-from ..runtime.scheduling import POLICIES, ScheduleOptions, cost_key, program_key, step_costs
+from ..runtime.scheduling import POLICIES, ScheduleOptions
 from .inputs import random_inputs
 from .tracing import trace
 

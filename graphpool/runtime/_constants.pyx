@@ -262,9 +262,10 @@ cdef class Constants:
         resource = self.engine.constants.resource
         cdef ConstantBuffer buffer = ConstantBuffer.allocate(resource, part.nbytes, ALIGNMENT)
         cdef Program program = part.program
-        cdef char *bases[16]
         cdef uintptr_t arena
         cdef int64_t i, n = len(part.sources)
+        room = bytearray(program.nbases * sizeof(void *))  # sibling convolutions bring any number of constants
+        cdef char **bases = <char **><char *>room
         for i in range(n):
             bases[2 + i] = (<Tensor>tensors[<int64_t>part.sources[i]]).data
         bases[2 + n] = buffer.data

@@ -5,15 +5,8 @@ import pytest
 
 import graphpool as gp
 from graphpool import config
-from graphpool.runtime.scheduling import (
-    POLICIES,
-    ScheduleOptions,
-    cost_key,
-    make_schedule,
-    parse_options,
-    program_key,
-    step_costs,
-)
+from graphpool.runtime.costs import cost_key, program_key, step_costs
+from graphpool.runtime.scheduling import POLICIES, ScheduleOptions, make_schedule, parse_options
 from graphpool.schedule import simulate, verify
 from tests.helpers.schedule_graphs import fork_join, random_graph
 from tests.helpers.tower_model import tower_model

@@ -3,11 +3,12 @@
 The form that the constant tensor cache keeps holds the weights in panels, transformed where minimal filtering gains
 enough for the memory that it takes, or by (tap, channel) where the convolution is depthwise. A BatchNorm of constants
 behind the convolution is folded into it: its scale into the weights, its shift into a bias that lies behind them.
+Convolutions that read the same image alike may share one form, their weights side by side (`siblings.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,18 @@ if TYPE_CHECKING:
     from .groups import Group
     from .lowering import Lowering
 
-__all__ = ["Filters", "Form", "emit_convolution", "find_filters", "find_form", "is_plain_bias"]
+__all__ = [
+    "Filters",
+    "Form",
+    "Part",
+    "emit_convolution",
+    "emit_joint",
+    "find_filters",
+    "find_form",
+    "find_part",
+    "is_plain_bias",
+    "join_filters",
+]
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
@@ -113,22 +125,28 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     None where they are no constants, where BLAS is forced, or where the result's channels, for which these kernels are
     made, do not lie innermost.
     """
-    op = group.anchor
-    assert op is not None
-    if group.dequantized or forced("Convolution") == "blas":
+    op, shape = group.anchor, _find_shape(lowering, group)
+    if op is None or shape is None:
         return None
-    weights = lowering.value(op.inputs[1].id)
-    result = lowering.shapes[group.result]
-    is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
-    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
-        return None
-    shape = _Shape.of(op, weights.shape, result, lowering.prefer)
 
     def fill(source: Value, panels: Value) -> None:
         lowering.emit(_pack(shape, op, source), [source, panels])
 
     form = find_form(lowering, group, (shape.outer, shape.oc), _weights_nbytes(shape, op), fill)
     return None if form is None else Filters(form, shape)
+
+
+def _find_shape(lowering: Lowering, group: Group) -> _Shape | None:
+    """The sizes of a convolution whose weights may take another form; None where `find_filters` gives None."""
+    op = group.anchor
+    if op is None or group.dequantized or forced("Convolution") == "blas":
+        return None
+    weights = lowering.value(op.inputs[1].id)
+    result = lowering.shapes[group.result]
+    is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
+    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+        return None
+    return _Shape.of(op, weights.shape, result, lowering.prefer)
 
 
 def find_form(
@@ -165,22 +183,29 @@ def find_form(
     def fill(panels: Value) -> None:
         source = lowering.typed(weights)
         if norm is not None and outer is not None:
-            gamma, beta, mean, variance = folded
-            scale, shift = fold_batch_norm(
-                Region(lowering, gamma.shape), gamma, beta, mean, variance, norm.attrs["epsilon"]
-            )
-            source = _scaled(lowering, source, scale, outer)
-            _store_bias(lowering, _bias_of(panels, weights_nbytes, count), own, scale, shift)
+            source = _fold(lowering, source, norm, own, outer, _bias_of(panels, weights_nbytes, 0, count))
         pack(source, panels)
 
     panels = lowering.constant_form(sources, weights_nbytes + (4 * count if folded else 0), fill)
-    return Form(panels, _bias_of(panels, weights_nbytes, count) if folded else own, len(folded) and 1)
+    return Form(panels, _bias_of(panels, weights_nbytes, 0, count) if folded else own, len(folded) and 1)
+
+
+def _fold(lowering: Lowering, weights: Value, norm: Op, own: Value | None, outer: int, bias: Value) -> Value:
+    """The weights with the scale of a BatchNorm; its shift, with the convolution's own bias, goes to `bias`."""
+    gamma, beta, mean, variance = (lowering.value(tensor.id) for tensor in norm.inputs[1:])
+    region = Region(lowering, gamma.shape)
+    scale, shift = fold_batch_norm(region, gamma, beta, mean, variance, norm.attrs["epsilon"])
+    scaled = _scaled(lowering, weights, scale, outer)
+    _store_bias(lowering, bias, own, scale, shift)
+    return scaled
 
 
 def _find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
     """The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants."""
     op = group.ops[0] if group.ops else None
     if op is None or op.kind != "BatchNormInference":
+        return None
+    if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
         return None
     values = [lowering.value(tensor.id) for tensor in op.inputs[1:]] + ([] if own is None else [own])
     is_known = all(lowering.is_constant(value) and value.dtype is DataType.F32 for value in values)
@@ -212,9 +237,9 @@ def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
     return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
 
-def _bias_of(form: Value, offset: int, count: int) -> Value:
-    """The bias behind the weights of a form."""
-    return Value(DataType.F32, (count,), (1,), form.buffer, offset // 4)
+def _bias_of(form: Value, offset: int, start: int, count: int) -> Value:
+    """The bias of `count` channels from `start` on, behind the weights of a form."""
+    return Value(DataType.F32, (count,), (1,), form.buffer, offset // 4 + start)
 
 
 def _scaled(lowering: Lowering, weights: Value, scale: Value, axis: int) -> Value:
@@ -235,6 +260,88 @@ def _store_bias(lowering: Lowering, place: Value, own: Value | None, scale: Valu
         total = region.builder.ternary("fma", region.load(own), region.load(scale), total)
     region.builder.store(0, "f32", (1,), total)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(fold BatchNorm)")
+
+
+# ---- forms that several convolutions share
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one convolution brings into a form that several share.
+
+    Attributes
+    ----------
+    op : Op
+    weights : Value
+    shape : _Shape
+    bias : Value or None
+        The convolution's own.
+    norm : Op or None
+        The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants.
+    """
+
+    op: Op
+    weights: Value
+    shape: _Shape
+    bias: Value | None
+    norm: Op | None
+
+    def sources(self, lowering: Lowering) -> list[Value]:
+        """The constants that a form of it is made of, the bias where a BatchNorm takes it in."""
+        if self.norm is None:
+            return [self.weights]
+        folded = [lowering.value(tensor.id) for tensor in self.norm.inputs[1:]]
+        return [self.weights, *folded, *([] if self.bias is None else [self.bias])]
+
+
+def find_part(lowering: Lowering, group: Group) -> Part | None:
+    """What a group's convolution brings into a form; None where it has none, or what it is made of is not known yet."""
+    op = group.anchor
+    if op is None or op.kind != "Convolution":
+        return None
+    if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
+        return None
+    shape, weights = _find_shape(lowering, group), lowering.value(op.inputs[1].id)
+    if shape is None or weights.dtype not in _FLOATS:
+        return None
+    own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    return Part(op, weights, shape, own, _find_norm(lowering, group, own))
+
+
+def join_filters(lowering: Lowering, parts: Sequence[Part], biases: Sequence[Value | None]) -> Filters:
+    """One form of the weights of several convolutions, side by side by output channels, and of their biases.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    parts : sequence of Part
+        Alike in all but the number of output channels.
+    biases : sequence of Value or None
+        What is added to each, constants: None where there is none, or where a BatchNorm is folded in.
+    """
+    op, channels = parts[0].op, [part.shape.oc for part in parts]
+    shape = replace(parts[0].shape, oc=sum(channels))
+    starts = [sum(channels[:k]) for k in range(len(parts))]
+    offset = _weights_nbytes(shape, op)
+    has_bias = any(part.norm is not None for part in parts) or any(bias is not None for bias in biases)
+    sources = [source for part in parts for source in part.sources(lowering)]
+    sources += [bias for bias in biases if bias is not None]
+
+    def fill(panels: Value) -> None:
+        dims = list(parts[0].weights.shape)
+        dims[shape.outer] = shape.oc
+        joint = lowering.temporary(dims)
+        for part, bias, start in zip(parts, biases, starts, strict=True):
+            source, place = lowering.typed(part.weights), _bias_of(panels, offset, start, part.shape.oc)
+            if part.norm is not None:
+                source = _fold(lowering, source, part.norm, part.bias, shape.outer, place)
+            lowering.move(source, joint.cut(shape.outer, start, part.shape.oc))
+            if bias is not None:
+                lowering.move(bias, place)
+        lowering.emit(_pack(shape, op, joint), [joint, panels])
+
+    panels = lowering.constant_form(sources, offset + (4 * shape.oc if has_bias else 0), fill)
+    return Filters(Form(panels, _bias_of(panels, offset, 0, shape.oc) if has_bias else None, 0), shape)
 
 
 # ---- convolutions
@@ -258,7 +365,32 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
         operands, options = [], {}
         name = region_name(group.ops) if group.ops else None
     residual = None if tail.residual is None else pick(_pixel_strides(tail.residual, order) or (), axes)
-    options |= {"bias": tail.bias is not None, "residual_strides": residual, "clamp": tail.clamp}
+    options |= {"residual_strides": residual}
+    _emit(lowering, op, filters, tail, place, dst_strides, options, operands, name)
+
+
+def emit_joint(
+    lowering: Lowering, op: Op, filters: Filters, clamp: tuple[float, float] | None, place: Value, name: str
+) -> None:
+    """The convolutions of a form of several, op one of them, to a `place` of all their channels."""
+    dst_strides = pick(place.strides, axes_of(op, len(place.shape)))
+    _emit(lowering, op, filters, Tail(filters.form.bias, None, clamp), place, dst_strides, {}, [], name)
+
+
+def _emit(
+    lowering: Lowering,
+    op: Op,
+    filters: Filters,
+    tail: Tail,
+    place: Value,
+    dst_strides: Sequence[int],
+    options: dict[str, Any],
+    operands: Sequence[Value],
+    name: str | None,
+) -> None:
+    """The kernel on its source, with what it does on registers."""
+    axes = axes_of(op, len(place.shape))
+    options |= {"bias": tail.bias is not None, "clamp": tail.clamp}
     source = _find_source(lowering, op, filters.shape, axes)
     call = _make_call(op, filters.shape, source, axes, dst_strides, options)
     lowering.emit(call, [source, filters.form.panels, *tail.operands, place, *operands], name)
