@@ -26,6 +26,7 @@
     joins.py       which results are written straight into the tensor that a Concat joins them to
     channels.py    which regions of images lie channels last
     streams.py     steps as a graph to schedule: edges, units and costs
+    stages.py      some steps by themselves, to see what they take
     link.py        steps to Programs: of the partition, and of what is made of its constants once
     placement.py   which bytes the values take
 
