@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..backends.cpu.backend import lower
 from ..backends.cpu.merging import Relowering, place_steps, sibling_steps
 from ..backends.cpu.stages import StageTimer
-from ..backends.cpu.streams import is_asked_for, step_signature
+from ..backends.cpu.streams import step_signature
 from ..runtime.costs import stage_key, stage_latencies
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def measure_stages(
     with StageTimer(lanes) as timer:
         search = _Search(partition, timer, repeats, deadline_s)
         search.measure_siblings()
-        if options.policy in ("auto", "ios") and is_asked_for(options, lanes):
+        if options.policy in ("auto", "ios") and options.may_be_parallel(lanes):
             search.follow(replace(options, policy="ios"))
     return search.count
 

@@ -75,6 +75,10 @@ class ScheduleOptions:
     policy: str = "sequential"
     streams: int = 1
 
+    def may_be_parallel(self, threads: int) -> bool:
+        """Whether so many threads can be divided among several streams."""
+        return self.policy != "sequential" and min(self.streams, threads) > 1
+
     @property
     def key(self) -> tuple[object, ...]:
         """What compiled programs depend on: measured costs too, where they decide.

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "StepGraph",
     "StepPlan",
-    "is_asked_for",
     "measured_cost",
     "schedule_steps",
     "schedule_units",
@@ -157,16 +156,11 @@ def schedule_steps(
     Measured costs are taken where `runtime.costs` knows them, else the roofline's. The `signature`, by which whole
     programs were measured, is that of the steps if none is given.
     """
-    if not is_asked_for(options, lanes) or len(lowering.steps) < 2:
+    if not options.may_be_parallel(lanes) or len(lowering.steps) < 2:
         return StepPlan()
     steps = StepGraph.of(lowering, ops, nports, lanes)
     schedule, own = schedule_units(steps, options, lanes, signature), steps.signature
     return StepPlan(steps.write_out(schedule), steps.speedups, own if signature is None else signature)
-
-
-def is_asked_for(options: ScheduleOptions, lanes: int) -> bool:
-    """Whether there can be more than one stream."""
-    return options.policy != "sequential" and min(options.streams, lanes) > 1
 
 
 def schedule_units(
