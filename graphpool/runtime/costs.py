@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from functools import cache
+from functools import cache, lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,17 @@ def program_key(signature: str, policy: str, streams: int, threads: int) -> str:
 
 
 def stage_key(lanes: Iterable[Sequence[str]], threads: int) -> str:
-    """Under which `stage_latencies` knows what steps take that run side by side on so many threads."""
-    return LatencyCache.key([*lanes, [f"{threads} threads"]])
+    """Under which `stage_latencies` knows what steps take that run side by side on so many threads.
+
+    Steps go by digests of their signatures: searches make a key for each of many thousand stages.
+    """
+    rows = sorted([" ".join([_digest(signature) for signature in lane]) for lane in lanes])
+    return f"{threads} threads: {' | '.join(rows)}"
+
+
+@lru_cache(maxsize=65536)
+def _digest(signature: str) -> str:
+    return sha256(signature.encode()).hexdigest()[:24]
 
 
 def _machine() -> str:

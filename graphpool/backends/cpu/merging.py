@@ -6,8 +6,8 @@ cost decides, and the partition is lowered anew with the merges that gain.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...runtime.costs import stage_key, stage_latencies
@@ -50,8 +50,11 @@ class Relowering:
     def latency(self, step: Step, lowering: Lowering) -> float:
         """Seconds of a step that all lanes share: as it was measured by itself, else as `step_cost` has it."""
         found = stage_latencies().get(stage_key([[step_signature(step)]], self.lanes))
-        op = next(op for op in self.ops if op.id == step.op_id)
-        return step_cost(step, op, lowering.shapes, self.lanes) if found is None else found
+        return step_cost(step, self._by_id[step.op_id], lowering.shapes, self.lanes) if found is None else found
+
+    @cached_property
+    def _by_id(self) -> dict[int, Op]:
+        return {op.id: op for op in self.ops}
 
 
 def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Lowering, StepPlan]:
@@ -63,7 +66,7 @@ def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Loweri
     if chosen_policy(options, partition.lanes, steps.signature) == "ios":
         merges = _wanted_by_ios(partition, plain, steps, options)
     else:
-        merges = tuple(ids for ids in plain.siblings if _is_measured_faster(partition, plain, ids))
+        merges = _measured_faster(partition, plain)
     lowering = partition.lower(merges) if merges else plain
     return lowering, schedule_steps(lowering, *ports, options, steps.signature)
 
@@ -86,16 +89,35 @@ def _wanted_by_ios(partition: Relowering, plain: Lowering, steps: StepGraph, opt
     return tuple(ids for ids in plain.siblings if frozenset(ids) in merged)
 
 
-def _is_measured_faster(partition: Relowering, plain: Lowering, ids: tuple[int, ...]) -> bool:
-    """Whether one call was measured to take less, with all copies that it saves or asks for."""
-    if not _is_measured(partition, sibling_steps(plain, ids)):
-        return False
-    joint = partition.lower((ids,))
-    if not _is_measured(partition, sibling_steps(joint, ids)):
-        return False
-    saved, added = _difference(plain.steps, joint.steps), _difference(joint.steps, plain.steps)
-    before = sum(partition.latency(step, plain) for step in saved)
-    return sum(partition.latency(step, joint) for step in added) <= (1 - MIN_MEASURED_GAIN) * before
+def _measured_faster(partition: Relowering, plain: Lowering) -> Merges:
+    """Siblings for which one call was measured to take less, with all copies that it saves or asks for."""
+    known = tuple(ids for ids in plain.siblings if _is_measured(partition, sibling_steps(plain, ids)))
+    if not known:
+        return ()
+    joint = partition.lower(known)
+    before, after = _latencies_by_op(partition, plain), _latencies_by_op(partition, joint)
+
+    def gains(ids: tuple[int, ...]) -> bool:
+        concerned = {*ids, *_readers(joint, ids)}
+        alone, together = (sum(found.get(op_id, 0.0) for op_id in concerned) for found in (before, after))
+        changed = sum(before.get(op_id, 0.0) for op_id in ids)
+        return _is_measured(partition, sibling_steps(joint, ids)) and alone - together >= MIN_MEASURED_GAIN * changed
+
+    return tuple(filter(gains, known))
+
+
+def _latencies_by_op(partition: Relowering, lowering: Lowering) -> dict[int, float]:
+    """What the steps of each group of ops take, by the id of its first op."""
+    found: dict[int, float] = {}
+    for step in lowering.steps:
+        found[step.op_id] = found.get(step.op_id, 0.0) + partition.latency(step, lowering)
+    return found
+
+
+def _readers(joint: Lowering, ids: tuple[int, ...]) -> set[int]:
+    """Ids of the ops whose steps touch the result of a call for several convolutions."""
+    results = {step.args[-1].buffer for step in sibling_steps(joint, ids)}
+    return {step.op_id for step in joint.steps if any(value.buffer in results for value in step.args)}
 
 
 def _is_measured(partition: Relowering, steps: Sequence[Step]) -> bool:
@@ -110,16 +132,3 @@ def sibling_steps(lowering: Lowering, ids: Collection[int]) -> list[Step]:
     wanted = [step for step in lowering.steps if step.guard is not None and step.guard[1] and step.guard[0] in missing]
     last = {step.guard: step for step in wanted if step.op_id in ids}
     return list(last.values())
-
-
-def _difference(steps: Sequence[Step], others: Sequence[Step]) -> list[Step]:
-    """Steps that have no equal among the others."""
-    left = Counter(map(step_signature, others))
-    found = []
-    for step in steps:
-        signature = step_signature(step)
-        if left[signature]:
-            left[signature] -= 1
-        else:
-            found.append(step)
-    return found
