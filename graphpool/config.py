@@ -41,10 +41,10 @@ STREAM_POLICIES = ("sequential", "wavefront", "asap", "nimble", "list", "ios", "
 
 def _stream_schedule(text: str) -> tuple[str, int]:
     """``list`` or ``list:4`` as (policy, streams)."""
-    policy, _, streams = text.partition(":")
-    if policy not in STREAM_POLICIES:
+    policy, colon, streams = text.partition(":")
+    if policy not in STREAM_POLICIES or (colon and _count(streams) < 1):
         raise ValueError(text)
-    return policy, _threads(streams) if streams else 2
+    return policy, _count(streams) if colon else 2
 
 
 def _capacities(text: str) -> dict[str, tuple[int, str | None]]:

@@ -136,7 +136,7 @@ def profile_ops(
             cost.seconds[count] = seconds
             step_costs().put(cost_key(signature, count), seconds)
     _measure_stages(form, model.options, lanes, repeats, timeout_s)
-    streams = min(model.options.streams, lanes)
+    streams = model.options.streams_on(lanes)
     if model.options.policy == "auto" and streams > 1:
         _compare_policies(form, given, streams, lanes, repeats)
     for store in (step_costs(), stage_latencies()):

@@ -19,6 +19,7 @@ from ..schedule import (
     sequential,
     wavefront,
 )
+from ._streams import MAX_STREAMS
 from .costs import program_key, stage_latencies, step_costs
 from .stage_model import StageModel
 
@@ -75,9 +76,13 @@ class ScheduleOptions:
     policy: str = "sequential"
     streams: int = 1
 
+    def streams_on(self, threads: int) -> int:
+        """Most streams among which so many threads are divided."""
+        return min(self.streams, threads, MAX_STREAMS)
+
     def may_be_parallel(self, threads: int) -> bool:
         """Whether so many threads can be divided among several streams."""
-        return self.policy != "sequential" and min(self.streams, threads) > 1
+        return self.policy != "sequential" and self.streams_on(threads) > 1
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -152,7 +157,7 @@ def make_schedule(
     -----
     Threads: safe. Cost: `auto` simulates all policies, but on no graph that cannot gain.
     """
-    streams = min(options.streams, threads)
+    streams = options.streams_on(threads)
     if streams == 1 or len(graph) < 2:
         return sequential(graph)
     latency = StageModel(graph.costs, speedups, signatures, threads)
@@ -178,7 +183,7 @@ def make_schedule(
 
 def chosen_policy(options: ScheduleOptions, threads: int, signature: str) -> str:
     """The policy that a program gets, as far as that is settled: ``auto`` where nothing was measured."""
-    streams = min(options.streams, threads)
+    streams = options.streams_on(threads)
     if streams == 1:
         return "sequential"
     measured = _measured(signature, streams, threads) if options.policy == "auto" else {}

@@ -5,6 +5,7 @@ import pytest
 
 import graphpool as gp
 from graphpool import config
+from graphpool.runtime._streams import MAX_STREAMS
 from graphpool.runtime.costs import cost_key, program_key, step_costs
 from graphpool.runtime.scheduling import POLICIES, ScheduleOptions, make_schedule, parse_options
 from graphpool.schedule import simulate, verify
@@ -33,7 +34,9 @@ def test_arguments_beat_the_variable_and_the_variable_beats_the_default(variable
     assert parse_options(None, None) == ScheduleOptions("nimble", 2)
 
 
-@pytest.mark.parametrize("text", ["best", "list:0", "list:x", ":2"])
+@pytest.mark.parametrize(
+    "text", ["best", "list:0", "list:-1", "list:x", "list:", "list:2,3", "list:2:3", "list 2", ":2", "LIST"]
+)
 def test_a_malformed_variable_is_refused(variable, text):
     variable(text)
     with pytest.raises(gp.InvalidArgumentError, match="GRAPHPOOL_STREAM_SCHEDULE"):
@@ -48,6 +51,14 @@ def test_schedules_are_valid_and_keep_to_the_threads(policy, seed):
         schedule = make_schedule(graph, ScheduleOptions(policy, streams), threads, [1.0] * graph.num_nodes)
         verify(schedule)
         assert len(schedule.stream_ids) <= min(streams, threads)
+
+
+def test_there_are_no_more_streams_than_programs_take():
+    graph = fork_join(100, 1)
+    for policy in POLICIES:
+        schedule = make_schedule(graph, ScheduleOptions(policy, 100), 128, [1.0] * graph.num_nodes)
+        assert len(schedule.stream_ids) <= MAX_STREAMS
+    assert ScheduleOptions("list", 100).streams_on(128) == MAX_STREAMS
 
 
 def test_auto_takes_streams_where_lanes_cannot_help():
