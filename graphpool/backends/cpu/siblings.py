@@ -88,7 +88,7 @@ def find_siblings(lowering: Lowering, groups: Sequence[Group]) -> list[Siblings]
 def _find_sibling(lowering: Lowering, group: Group) -> Sibling | None:
     """The group as a sibling, if all that comes behind its convolution is a constant bias and a clamp."""
     part = find_part(lowering, group)
-    if part is None or part.shape.groups > 1:
+    if part is None or part.shape.groups > 1 or part.shape.is_depthwise:
         return None
     folded = int(part.norm is not None)
     bias = None if folded else part.bias

@@ -1,5 +1,7 @@
 """Convolutions of one image as one call: the same bytes as separate ones, whoever reads them and in what form."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from graphpool.backends.cpu.backend import lower
 from graphpool.backends.cpu.merging import sibling_steps
 from graphpool.backends.cpu.streams import step_signature
 from graphpool.runtime.costs import stage_key, stage_latencies
+from graphpool.runtime.scheduling import POLICIES
 from tests.helpers.partitions import check_plain
 
 POINT = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
@@ -127,6 +130,55 @@ def test_one_call_gives_the_bytes_of_separate_ones(name, prefer_streams):
     assert not none
     assert merged
     assert [a.tobytes() for a in joint] == [a.tobytes() for a in separate]
+
+
+def random_network(seed):
+    """Convolutions that read any earlier image of their size, with all kinds of ops behind and between them."""
+
+    def build(b):
+        rng = random.Random(seed)
+        data_format = rng.choice(["NCX", "NCX", "NXC"])
+        last = data_format == "NXC"
+        size = rng.choice([(5, 7), (8, 8), (14, 9)])
+        batch = rng.choice([1, 1, 3])
+        channels = rng.choice([3, 17, 32])
+        images = [b.input((batch, *size, channels) if last else (batch, channels, *size))]
+        images.append(b.op("ReLU", convolve(b, images[0], 33, (3, 3), data_format=data_format)))
+
+        def fan(x):
+            """Convolutions of one image, alike or not."""
+            kernel, bias, tail = rng.choice([(1, 1), (1, 1), (3, 3)]), rng.random() < 0.7, rng.choice(["", "ReLU"])
+            for _ in range(rng.choice([1, 2, 2, 3])):
+                y = convolve(b, x, rng.choice([1, 4, 16, 33, 40]), kernel, bias=bias, data_format=data_format)
+                images.append(b.op(tail, y) if tail else b.op("Clamp", y, min=0.0, max=1.0))
+            return images[-1]
+
+        def join(x):
+            other = rng.choice(images)
+            same = b.graph_shape(other) == b.graph_shape(x)
+            axis = 3 if last else 1
+            return b.op("Add", x, other) if same else b.op("Concat", x, other, axis=axis)
+
+        for _ in range(rng.randint(3, 9)):
+            x = rng.choice(images[-4:])
+            kinds = [fan, fan, fan, join, lambda x: b.op("Sigmoid", x), lambda x: b.op("Multiply", x, x)]
+            images.append(rng.choice(kinds)(x))
+
+    return build
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_networks_give_the_same_bytes_with_and_without(seed):
+    build, threads = random_network(seed), 1 + seed % 3
+    with gp.Engine(threads=threads) as engine:
+        options = {"schedule": POLICIES[seed % len(POLICIES)], "streams": threads}
+        separate, _ = run(build, engine, gain=-0.5, **options)
+        joint, _ = run(build, engine, gain=0.9, **options)
+    assert [a.tobytes() for a in joint] == [a.tobytes() for a in separate]
+
+
+def test_random_networks_have_siblings():
+    assert sum(len(lowered(random_network(seed), merge=False).siblings) for seed in range(40)) > 30
 
 
 def test_siblings_are_those_that_one_kernel_computes():
