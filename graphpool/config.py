@@ -135,7 +135,8 @@ VARIABLES = {
         "How the steps of a model are placed on streams.",
     ),
     "step_costs": Variable(
-        ("GRAPHPOOL_STEP_COSTS",), str, "a file", None, "JSON file of measured costs that schedules start from."
+        ("GRAPHPOOL_STEP_COSTS",), str, "a file", None,
+        "JSON file of measured costs that schedules start from; those of stages are in another one beside it.",
     ),
     "verbose": Variable(("GRAPHPOOL_VERBOSE",), _flag, "0 | 1", False, "Log compilations and their implementations."),
 }  # fmt: skip

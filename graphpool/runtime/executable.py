@@ -278,7 +278,10 @@ class Executable:
 
     @property
     def implementations(self) -> tuple[tuple[str, ...], ...]:
-        """What runs each partition: one name a kernel call; none where its ops only change how memory is seen."""
+        """What runs each partition: one name a kernel call.
+
+        There are none where its ops only change how memory is seen, or share the call of an earlier partition.
+        """
         names: dict[int, list[str]] = {}
         for step in self._steps:
             if step.compiled is not None:
