@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import config
 from ..errors import InvalidArgumentError, explain
@@ -20,7 +20,7 @@ from ..schedule import (
     wavefront,
 )
 from ._streams import MAX_STREAMS
-from .costs import program_key, stage_latencies, step_costs
+from .costs import MEMORY_BANDWIDTH, program_key, stage_latencies, step_costs
 from .stage_model import StageModel
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
     "chosen_policy",
     "make_schedule",
     "parse_options",
+    "shared_memory",
 ]
 
 POLICIES = config.STREAM_POLICIES
@@ -127,6 +128,7 @@ def make_schedule(
     signature: str = "",
     *,
     signatures: Sequence[str] = (),
+    traffic: Sequence[float] = (),
     merge: Callable[[tuple[int, ...]], float | None] | None = None,
 ) -> Schedule:
     """A schedule of a program's steps.
@@ -144,6 +146,8 @@ def make_schedule(
         Of the program, for `program_key`.
     signatures : sequence of str, default=()
         Of the steps, for stages that `ios` weighs: see `stage_model.StageModel`.
+    traffic : sequence of float, default=()
+        Bytes that each step moves to and from main memory, which streams share; none by default.
     merge : callable, optional
         What one call for several steps takes, for `ios`.
 
@@ -160,7 +164,7 @@ def make_schedule(
     streams = options.streams_on(threads)
     if streams == 1 or len(graph) < 2:
         return sequential(graph)
-    latency = StageModel(graph.costs, speedups, signatures, threads)
+    latency = StageModel(graph.costs, speedups, signatures, threads, traffic if any(traffic) else ())
     policies = _BY_NAME | {"ios": partial(ios, latency=latency, merge=merge, max_states=MAX_STATES)}
     if options.policy != "auto":
         return policies[options.policy](graph, streams)
@@ -174,11 +178,14 @@ def make_schedule(
     if bound >= (1 - MIN_GAIN) * sum(shared):
         return sequential(graph)
     counts = {streams, *(k for k in range(2, streams) if threads % k == 0)}
-    candidates = [
-        auto(graph, k, event_cost=EVENT_COST_S, min_gain=MIN_GAIN, lanes=threads, speedups=speedups)
-        for k in sorted(counts)
-    ]
+    machine = {"event_cost": EVENT_COST_S, "lanes": threads, "speedups": speedups, **shared_memory(traffic)}
+    candidates = [auto(graph, k, min_gain=MIN_GAIN, **machine) for k in sorted(counts)]
     return min(candidates, key=_makespan)
+
+
+def shared_memory(traffic: Sequence[float]) -> dict[str, Any]:
+    """What `simulate` needs to know of main memory; nothing where no step goes there."""
+    return {"nbytes": traffic, "bandwidth": MEMORY_BANDWIDTH} if any(traffic) else {}
 
 
 def chosen_policy(options: ScheduleOptions, threads: int, signature: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .costs import stage_key, stage_latencies
+from .costs import MEMORY_BANDWIDTH, stage_key, stage_latencies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,8 @@ class StageModel:
     signatures : sequence of str
         Of each node, for `stage_key`; none where nothing is to be looked up.
     threads : int
+    traffic : sequence of float, default=()
+        Bytes that each node moves to and from main memory, which all lanes share; none by default.
 
     Notes
     -----
@@ -37,6 +39,7 @@ class StageModel:
     speedups: Sequence[float]
     signatures: Sequence[str]
     threads: int
+    traffic: Sequence[float] = ()
     _is_looked_up: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,14 +56,19 @@ class StageModel:
         return stage_key([lane for lane in named if lane], self.threads)
 
     def estimate(self, lanes: Sequence[Sequence[int]]) -> float:
-        """Seconds of a stage by the costs of its nodes: lanes that end early, or are spare, help those that run on."""
+        """Seconds of a stage by the costs of its nodes: lanes that end early, or are spare, help those that run on.
+
+        Main memory cannot be read faster, whatever runs at once.
+        """
         work = sorted((sum(self.costs[v] for v in lane), lane) for lane in lanes)
         time = done = 0.0
         for place, (alone, lane) in enumerate(work):
             running = len(work) - place
             time += (alone - done) / self._rate(lane, alone, running)
             done = alone
-        return time
+        if not self.traffic:
+            return time
+        return max(time, sum(self.traffic[v] for lane in lanes for v in lane) / MEMORY_BANDWIDTH)
 
     def _rate(self, lane: Sequence[int], alone: float, running: int) -> float:
         """How many times faster than on one thread a lane goes while so many lanes run."""

@@ -6,7 +6,7 @@ import pytest
 import graphpool as gp
 from graphpool import config
 from graphpool.runtime._streams import MAX_STREAMS
-from graphpool.runtime.costs import cost_key, program_key, step_costs
+from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, program_key, step_costs
 from graphpool.runtime.scheduling import POLICIES, ScheduleOptions, make_schedule, parse_options
 from graphpool.schedule import simulate, verify
 from tests.helpers.schedule_graphs import fork_join, random_graph
@@ -67,6 +67,13 @@ def test_auto_takes_streams_where_lanes_cannot_help():
     assert len(make_schedule(graph, options, 4, [1.0] * 18).stream_ids) == 4
     assert len(make_schedule(graph, options, 4, [4.0] * 18).stream_ids) == 1
     assert len(make_schedule(graph, options, 1, [1.0] * 18).stream_ids) == 1
+
+
+def test_auto_keeps_to_one_stream_where_main_memory_is_what_takes_time():
+    graph = fork_join(4, 4, (1e-3,) * 18)
+    options, alone = ScheduleOptions("auto", 4), [1.0] * 18
+    assert len(make_schedule(graph, options, 4, alone, traffic=[0.0] * 18).stream_ids) == 4
+    assert len(make_schedule(graph, options, 4, alone, traffic=[1e-3 * MEMORY_BANDWIDTH] * 18).stream_ids) == 1
 
 
 def test_auto_keeps_to_one_stream_when_waiting_costs_more_than_it_gains():

@@ -1,6 +1,6 @@
 import pytest
 
-from graphpool.runtime.costs import stage_latencies
+from graphpool.runtime.costs import MEMORY_BANDWIDTH, stage_latencies
 from graphpool.runtime.stage_model import StageModel
 
 
@@ -49,3 +49,9 @@ def test_a_measured_stage_is_taken_as_it_was_whatever_the_order_of_its_lanes():
     assert stage(((0, 1),)) == 3.0
     assert StageModel([1.0, 2.0], [1.0] * 2, [], 2)(((0,), (1,))) == 2.0
     assert model([1.0, 2.0], [1.0] * 2, threads=3)(((0,), (1,))) == 2.0
+
+
+def test_main_memory_is_read_no_faster_whatever_runs_at_once():
+    lanes = ((0,), (1,))
+    assert StageModel([1.0, 2.0], [1.0] * 2, [], 2, [MEMORY_BANDWIDTH, 2 * MEMORY_BANDWIDTH])(lanes) == 3.0
+    assert StageModel([1.0, 2.0], [1.0] * 2, [], 2, [MEMORY_BANDWIDTH, 0.0])(lanes) == 2.0

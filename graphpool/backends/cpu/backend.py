@@ -179,6 +179,7 @@ def make_primitive(
         options=options,
         schedule=plan.schedule,
         speedups=plan.speedups,
+        traffic=plan.traffic,
         signature=plan.signature,
         sequential_nbytes=sequential.program.arena_nbytes,
     )

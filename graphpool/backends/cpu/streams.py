@@ -14,7 +14,7 @@ from zlib import crc32
 
 from ...graph.shapes import conv_weight_axes
 from ...runtime._program import ARENA, FIRST_EXTERNAL
-from ...runtime.costs import cost_key, stage_key, stage_latencies, step_costs
+from ...runtime.costs import MEMORY_BANDWIDTH, cost_key, stage_key, stage_latencies, step_costs
 from ...runtime.scheduling import make_schedule
 from ...schedule import DependencyGraph, Run, Schedule, roofline_cost
 
@@ -40,6 +40,7 @@ __all__ = [
 # A lane of a server processor of 2020 or later, as far as a guess goes; `profile_ops` measures what matters.
 PEAK_FLOPS = {"generic": 10e9, "avx2": 60e9, "avx512": 100e9, "avx512_bf16": 100e9, "neon": 25e9}
 BANDWIDTH = 8e9  # unit: bytes a second
+CACHED_NBYTES = 8 << 20  # what a step touches is taken to lie in a cache up to this size
 STEP_S = 0.2e-6  # an empty step
 SHARED_STEP_S = 1e-6  # what sharing a step among lanes adds
 ELTWISE_FLOPS = 20  # of an element: between an addition and a transcendental function
@@ -55,12 +56,15 @@ class StepPlan:
         Of the steps by their position; None when nobody asked.
     speedups : tuple of float
         How many times faster each step is taken to be on all lanes than on one.
+    traffic : tuple of float
+        Bytes that each step is taken to move to and from main memory.
     signature : str
         Of the steps and their edges: what the time of the whole depends on.
     """
 
     schedule: Schedule | None = None
     speedups: tuple[float, ...] = ()
+    traffic: tuple[float, ...] = ()
     signature: str = ""
 
     @property
@@ -82,6 +86,8 @@ class StepGraph:
         that respects the edges.
     alone, shared : tuple of float
         Cost of each step on one lane and on all. Unit: seconds.
+    traffic : tuple of float
+        Bytes that each step moves to and from main memory: those of steps that touch more than caches hold.
     names, signatures : tuple of str
         Of each step.
     """
@@ -90,6 +96,7 @@ class StepGraph:
     units: dict[int, tuple[int, ...]]
     alone: tuple[float, ...]
     shared: tuple[float, ...]
+    traffic: tuple[float, ...]
     names: tuple[str, ...]
     signatures: tuple[str, ...]
 
@@ -101,9 +108,8 @@ class StepGraph:
             tuple(step_cost(step, by_id[step.op_id], lowering.shapes, n) for step in steps) for n in (1, lanes)
         )
         names = tuple(f"{number} {by_id[step.op_id].kind}" for number, step in enumerate(steps))
-        return cls(
-            step_edges(steps, *nports), _find_units(steps), alone, shared, names, tuple(map(step_signature, steps))
-        )
+        edges, signatures = step_edges(steps, *nports), tuple(map(step_signature, steps))
+        return cls(edges, _find_units(steps), alone, shared, _traffic(steps), names, signatures)
 
     @property
     def signature(self) -> str:
@@ -160,7 +166,7 @@ def schedule_steps(
         return StepPlan()
     steps = StepGraph.of(lowering, ops, nports, lanes)
     schedule, own = schedule_units(steps, options, lanes, signature), steps.signature
-    return StepPlan(steps.write_out(schedule), steps.speedups, own if signature is None else signature)
+    return StepPlan(steps.write_out(schedule), steps.speedups, steps.traffic, own if signature is None else signature)
 
 
 def schedule_units(
@@ -175,8 +181,8 @@ def schedule_units(
     pairs = zip(graph.costs, steps.of_units(steps.shared), strict=True)
     speedups = [alone / shared if shared else 1.0 for alone, shared in pairs]
     signatures = [steps.signatures[main] for main in steps.units]
-    whole = steps.signature if signature is None else signature
-    return make_schedule(graph, options, lanes, speedups, whole, signatures=signatures, merge=merge)
+    whole, traffic = steps.signature if signature is None else signature, steps.of_units(steps.traffic)
+    return make_schedule(graph, options, lanes, speedups, whole, signatures=signatures, traffic=traffic, merge=merge)
 
 
 def _find_units(steps: Sequence[Step]) -> dict[int, tuple[int, ...]]:
@@ -237,9 +243,21 @@ def step_cost(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]], lanes: 
     if measured is not None:
         return measured
     sharing = min(lanes, max(step.call.ntasks, 1))
-    nbytes = sum({value.buffer: value.dtype.nbytes(prod(value.shape)) for value in step.args}.values())
-    work = roofline_cost(_flops(step, op, shapes), nbytes, PEAK_FLOPS[step.call.kernel.isa], BANDWIDTH)
-    return STEP_S + work / sharing + (SHARED_STEP_S if sharing > 1 else 0.0)
+    nbytes, peak = _touched_nbytes(step), PEAK_FLOPS[step.call.kernel.isa]
+    bandwidth = min(sharing * BANDWIDTH, MEMORY_BANDWIDTH) if nbytes > CACHED_NBYTES else sharing * BANDWIDTH
+    work = roofline_cost(_flops(step, op, shapes), nbytes, sharing * peak, bandwidth)
+    return STEP_S + work + (SHARED_STEP_S if sharing > 1 else 0.0)
+
+
+def _touched_nbytes(step: Step) -> int:
+    return sum({value.buffer: value.dtype.nbytes(prod(value.shape)) for value in step.args}.values())
+
+
+def _traffic(steps: Sequence[Step]) -> tuple[float, ...]:
+    """Bytes that each step moves to and from main memory."""
+    due = [step.guard is None or step.guard[1] for step in steps]
+    touched = [_touched_nbytes(step) if is_due else 0 for step, is_due in zip(steps, due, strict=True)]
+    return tuple(float(nbytes) if nbytes > CACHED_NBYTES else 0.0 for nbytes in touched)
 
 
 def measured_cost(step: Step, lanes: int) -> float | None:

@@ -6,7 +6,7 @@ import graphpool as gp
 from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.backend import lower
 from graphpool.backends.cpu.streams import PEAK_FLOPS, StepGraph, schedule_steps, step_edges, step_signature
-from graphpool.runtime.costs import cost_key, step_costs
+from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, step_costs
 from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions
 from graphpool.schedule import verify
 from tests.helpers.stream_graphs import branches, random_branches
@@ -173,3 +173,16 @@ def test_convolutions_on_packed_weights_cost_what_they_compute():
     assert 1.8 < wide / narrow < 2.1
     flops = 2 * 16 * 16 * 9 * 32 * 64
     assert wide > flops / max(PEAK_FLOPS.values())
+
+
+def test_steps_that_caches_do_not_hold_share_main_memory():
+    def build(g):
+        for n in (64, 2048):
+            g.op("SoftMax", g.input((n, 1024)), axis=-1)
+
+    lowering, ops, ports = lowered(build)
+    plan = schedule_steps(lowering, ops, ports, 16, ScheduleOptions("list", 16))
+    assert plan.traffic == (0.0, 2.0 * 2048 * 1024 * 4)
+    assert all(cost / speedup >= nbytes / MEMORY_BANDWIDTH for cost, speedup, nbytes in zip(
+        plan.schedule.graph.costs, plan.speedups, plan.traffic, strict=True
+    ))  # fmt: skip
