@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from ..backends.cpu.backend import lower
-from ..backends.cpu.merging import Relowering, place_steps, sibling_steps
+from ..backends.cpu.backend import relowering
+from ..backends.cpu.merging import place_steps, sibling_steps
 from ..backends.cpu.stages import StageTimer
 from ..backends.cpu.streams import step_signature
 from ..runtime.costs import stage_key, stage_latencies
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..backends.cpu.lowering import Lowering
+    from ..backends.cpu.merging import Relowering
     from ..runtime import CompiledPartition
     from ..runtime.scheduling import ScheduleOptions
 
@@ -56,10 +56,7 @@ def measure_stages(
     Source: lazy search for shortest paths (Dellin and Srinivasa, 2016): edges are evaluated where the best path that is
     known runs through them.
     """
-    inputs, outputs = compiled.inputs, compiled.outputs
-    ops, prefer = compiled.partition.ops, compiled.partition.prefer
-    relower = cache(partial(lower, ops, inputs, outputs, prefer))
-    partition = Relowering(lambda merges: relower(merges=merges), ops, (len(inputs), len(outputs)), lanes)
+    partition = relowering(compiled.partition, compiled.inputs, compiled.outputs, lanes)
     with StageTimer(lanes) as timer:
         search = _Search(partition, timer, repeats, deadline_s)
         search.measure_siblings()
