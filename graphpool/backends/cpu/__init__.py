@@ -19,7 +19,7 @@
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them
     filters.py     constant weights of convolutions, likewise
     transposed.py  constant weights of transposed convolutions, phase by phase
-    siblings.py    convolutions of one image as one call; merging.py: where that is done
+    siblings.py    convolutions of one image as one call; joint_filters.py: their weights; merging.py: where it pays
     tail.py        post-ops that packed kernels do on registers
     images.py      images as kernels over windows see them
     layouts.py     opaque layouts

@@ -3,12 +3,12 @@
 The form that the constant tensor cache keeps holds the weights in panels, transformed where minimal filtering gains
 enough for the memory that it takes, or by (tap, channel) where the convolution is depthwise. A BatchNorm of constants
 behind the convolution is folded into it: its scale into the weights, its shift into a bias that lies behind them.
-Convolutions that read the same image alike may share one form, their weights side by side (`siblings.py`).
+Convolutions that read the same image alike may share one form (`joint_filters.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -40,23 +40,28 @@ if TYPE_CHECKING:
     from .lowering import Lowering
 
 __all__ = [
+    "FLOATS",
+    "FilterShape",
     "Filters",
     "Form",
-    "Part",
+    "bias_of",
     "emit_convolution",
     "emit_joint",
+    "filters_nbytes",
     "find_filters",
     "find_form",
-    "find_part",
+    "find_norm",
+    "find_shape",
+    "fold_norm",
     "is_plain_bias",
-    "join_filters",
+    "pack_filters",
 ]
 
-_FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
+FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
 
 @dataclass(frozen=True)
-class _Shape:
+class FilterShape:
     """Sizes of the weights: channels of both sides, groups, kernel, where each axis is, and how they are used."""
 
     ic: int
@@ -69,7 +74,8 @@ class _Shape:
     is_winograd: bool
 
     @classmethod
-    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str) -> _Shape:
+    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str) -> FilterShape:
+        """Those of a convolution by the shapes of its weights and of its result."""
         inner, outer, kernel_axes = conv_weight_axes(len(shape), op.attrs["weights_format"])
         groups = op.attrs["groups"]
         kernel = tuple(shape[axis] for axis in kernel_axes)
@@ -116,7 +122,7 @@ class Filters:
     """The weights of a convolution as its kernel wants them."""
 
     form: Form
-    shape: _Shape
+    shape: FilterShape
 
 
 def find_filters(lowering: Lowering, group: Group) -> Filters | None:
@@ -125,18 +131,18 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     None where they are no constants, where BLAS is forced, or where the result's channels, for which these kernels are
     made, do not lie innermost.
     """
-    op, shape = group.anchor, _find_shape(lowering, group)
+    op, shape = group.anchor, find_shape(lowering, group)
     if op is None or shape is None:
         return None
 
     def fill(source: Value, panels: Value) -> None:
-        lowering.emit(_pack(shape, op, source), [source, panels])
+        lowering.emit(pack_filters(shape, op, source), [source, panels])
 
-    form = find_form(lowering, group, (shape.outer, shape.oc), _weights_nbytes(shape, op), fill)
+    form = find_form(lowering, group, (shape.outer, shape.oc), filters_nbytes(shape, op), fill)
     return None if form is None else Filters(form, shape)
 
 
-def _find_shape(lowering: Lowering, group: Group) -> _Shape | None:
+def find_shape(lowering: Lowering, group: Group) -> FilterShape | None:
     """The sizes of a convolution whose weights may take another form; None where `find_filters` gives None."""
     op = group.anchor
     if op is None or group.dequantized or forced("Convolution") == "blas":
@@ -146,7 +152,7 @@ def _find_shape(lowering: Lowering, group: Group) -> _Shape | None:
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
     if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
         return None
-    return _Shape.of(op, weights.shape, result, lowering.prefer)
+    return FilterShape.of(op, weights.shape, result, lowering.prefer)
 
 
 def find_form(
@@ -172,25 +178,25 @@ def find_form(
     op = group.anchor
     assert op is not None
     weights = lowering.value(op.inputs[1].id)
-    if weights.dtype not in _FLOATS:
+    if weights.dtype not in FLOATS:
         return None
     outer, count = channels
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    norm = None if outer is None else _find_norm(lowering, group, own)
+    norm = None if outer is None else find_norm(lowering, group, own)
     folded = [] if norm is None else [lowering.value(tensor.id) for tensor in norm.inputs[1:]]
     sources = [weights, *folded, *([own] if own is not None and folded else [])]
 
     def fill(panels: Value) -> None:
         source = lowering.typed(weights)
         if norm is not None and outer is not None:
-            source = _fold(lowering, source, norm, own, outer, _bias_of(panels, weights_nbytes, 0, count))
+            source = fold_norm(lowering, source, norm, own, outer, bias_of(panels, weights_nbytes, 0, count))
         pack(source, panels)
 
     panels = lowering.constant_form(sources, weights_nbytes + (4 * count if folded else 0), fill)
-    return Form(panels, _bias_of(panels, weights_nbytes, 0, count) if folded else own, len(folded) and 1)
+    return Form(panels, bias_of(panels, weights_nbytes, 0, count) if folded else own, len(folded) and 1)
 
 
-def _fold(lowering: Lowering, weights: Value, norm: Op, own: Value | None, outer: int, bias: Value) -> Value:
+def fold_norm(lowering: Lowering, weights: Value, norm: Op, own: Value | None, outer: int, bias: Value) -> Value:
     """The weights with the scale of a BatchNorm; its shift, with the convolution's own bias, goes to `bias`."""
     gamma, beta, mean, variance = (lowering.value(tensor.id) for tensor in norm.inputs[1:])
     region = Region(lowering, gamma.shape)
@@ -200,7 +206,7 @@ def _fold(lowering: Lowering, weights: Value, norm: Op, own: Value | None, outer
     return scaled
 
 
-def _find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
+def find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
     """The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants."""
     op = group.ops[0] if group.ops else None
     if op is None or op.kind != "BatchNormInference":
@@ -213,11 +219,12 @@ def _find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None
     return op if is_known and is_alike and op.inputs[0].dtype is DataType.F32 else None
 
 
-def _dilations(op: Op, shape: _Shape) -> tuple[int, ...]:
+def _dilations(op: Op, shape: FilterShape) -> tuple[int, ...]:
     return per_axis(op.attrs, "dilations", len(shape.kernel))
 
 
-def _weights_nbytes(shape: _Shape, op: Op) -> int:
+def filters_nbytes(shape: FilterShape, op: Op) -> int:
+    """Size of the weights in the form, without a bias. Unit: bytes."""
     if shape.is_depthwise:
         return 4 * shape.oc * prod(shape.kernel)
     if shape.is_winograd:
@@ -226,7 +233,7 @@ def _weights_nbytes(shape: _Shape, op: Op) -> int:
     return packed_conv_layout(shape.ic, shape.oc, shape.kernel, **more).nbytes
 
 
-def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
+def pack_filters(shape: FilterShape, op: Op, weights: Value) -> KernelCall:
     """The kernel that brings the weights into the form."""
     strides = shape.strides(weights)
     if shape.is_depthwise:
@@ -237,7 +244,7 @@ def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
     return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
 
-def _bias_of(form: Value, offset: int, start: int, count: int) -> Value:
+def bias_of(form: Value, offset: int, start: int, count: int) -> Value:
     """The bias of `count` channels from `start` on, behind the weights of a form."""
     return Value(DataType.F32, (count,), (1,), form.buffer, offset // 4 + start)
 
@@ -260,88 +267,6 @@ def _store_bias(lowering: Lowering, place: Value, own: Value | None, scale: Valu
         total = region.builder.ternary("fma", region.load(own), region.load(scale), total)
     region.builder.store(0, "f32", (1,), total)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(fold BatchNorm)")
-
-
-# ---- forms that several convolutions share
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one convolution brings into a form that several share.
-
-    Attributes
-    ----------
-    op : Op
-    weights : Value
-    shape : _Shape
-    bias : Value or None
-        The convolution's own.
-    norm : Op or None
-        The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants.
-    """
-
-    op: Op
-    weights: Value
-    shape: _Shape
-    bias: Value | None
-    norm: Op | None
-
-    def sources(self, lowering: Lowering) -> list[Value]:
-        """The constants that a form of it is made of, the bias where a BatchNorm takes it in."""
-        if self.norm is None:
-            return [self.weights]
-        folded = [lowering.value(tensor.id) for tensor in self.norm.inputs[1:]]
-        return [self.weights, *folded, *([] if self.bias is None else [self.bias])]
-
-
-def find_part(lowering: Lowering, group: Group) -> Part | None:
-    """What a group's convolution brings into a form; None where it has none, or what it is made of is not known yet."""
-    op = group.anchor
-    if op is None or op.kind != "Convolution":
-        return None
-    if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
-        return None
-    shape, weights = _find_shape(lowering, group), lowering.value(op.inputs[1].id)
-    if shape is None or weights.dtype not in _FLOATS:
-        return None
-    own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    return Part(op, weights, shape, own, _find_norm(lowering, group, own))
-
-
-def join_filters(lowering: Lowering, parts: Sequence[Part], biases: Sequence[Value | None]) -> Filters:
-    """One form of the weights of several convolutions, side by side by output channels, and of their biases.
-
-    Parameters
-    ----------
-    lowering : Lowering
-    parts : sequence of Part
-        Alike in all but the number of output channels.
-    biases : sequence of Value or None
-        What is added to each, constants: None where there is none, or where a BatchNorm is folded in.
-    """
-    op, channels = parts[0].op, [part.shape.oc for part in parts]
-    shape = replace(parts[0].shape, oc=sum(channels))
-    starts = [sum(channels[:k]) for k in range(len(parts))]
-    offset = _weights_nbytes(shape, op)
-    has_bias = any(part.norm is not None for part in parts) or any(bias is not None for bias in biases)
-    sources = [source for part in parts for source in part.sources(lowering)]
-    sources += [bias for bias in biases if bias is not None]
-
-    def fill(panels: Value) -> None:
-        dims = list(parts[0].weights.shape)
-        dims[shape.outer] = shape.oc
-        joint = lowering.temporary(dims)
-        for part, bias, start in zip(parts, biases, starts, strict=True):
-            source, place = lowering.typed(part.weights), _bias_of(panels, offset, start, part.shape.oc)
-            if part.norm is not None:
-                source = _fold(lowering, source, part.norm, part.bias, shape.outer, place)
-            lowering.move(source, joint.cut(shape.outer, start, part.shape.oc))
-            if bias is not None:
-                lowering.move(bias, place)
-        lowering.emit(_pack(shape, op, joint), [joint, panels])
-
-    panels = lowering.constant_form(sources, offset + (4 * shape.oc if has_bias else 0), fill)
-    return Filters(Form(panels, _bias_of(panels, offset, 0, shape.oc) if has_bias else None, 0), shape)
 
 
 # ---- convolutions
@@ -425,7 +350,7 @@ def is_plain_bias(bias: Value | None) -> bool:
     return bias is None or (bias.dtype is DataType.F32 and (bias.shape == (1,) or bias.strides == (1,)))
 
 
-def _find_source(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int]) -> Value:
+def _find_source(lowering: Lowering, op: Op, shape: FilterShape, axes: Sequence[int]) -> Value:
     """The source in f32, channels last unless the kernel copies what it reads anyway."""
     if is_staged(shape.ic, shape.kernel, shape.groups) and not shape.is_depthwise:
         return lowering.typed(lowering.value(op.inputs[0].id))
@@ -433,7 +358,7 @@ def _find_source(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int])
 
 
 def _make_call(
-    op: Op, shape: _Shape, source: Value, axes: Sequence[int], dst_strides: Sequence[int], options: dict[str, Any]
+    op: Op, shape: FilterShape, source: Value, axes: Sequence[int], dst_strides: Sequence[int], options: dict[str, Any]
 ) -> KernelCall:
     """The kernel that reads the form."""
     batch, spatial = source.shape[0], pick(source.shape, axes[2:])

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 from ...typing import DataType
 from .emit_spatial import emit_plain
-from .filters import emit_joint, find_part, join_filters
+from .filters import emit_joint
 from .images import axes_of
+from .joint_filters import find_part, join_filters
 from .tail import find_tail
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from .filters import Part
     from .groups import Group
+    from .joint_filters import Part
     from .lowering import Lowering, Value
 
 __all__ = ["Sibling", "Siblings", "emit_siblings", "find_siblings"]
