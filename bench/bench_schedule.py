@@ -1,12 +1,13 @@
 """What do streams gain, what does each policy cost, and does `auto` choose well?
 
-    python -m bench.bench_schedule                                # all tables
+    python -m bench.bench_schedule                                # all tables, then the bars
     python -m bench.bench_schedule --model inception_v3.onnx      # and a whole network
     python -m pytest bench/bench_schedule.py -o addopts= --import-mode=importlib
 
-Schedules are compared in turns, in blocks of Inception V3 at batch 1 with the same weights and inputs; times are the
-best of many, since other programs only add. The costs of steps are measured before. Two quiet processors are needed:
-where others use them too, the first table says so.
+Schedules are compared in blocks of Inception V3 at batch 1 with the same weights and inputs. They run in turns, in
+another order each round, so that a slow spell of the machine meets all of them: times are medians, and how two compare
+is the median of what they took in the same rounds. The costs of steps are measured before. Two quiet processors are
+needed: where others use them too, the first table says so.
 """
 
 from __future__ import annotations
@@ -92,8 +93,25 @@ def block_model(form, in_shape, out_shape, engine, **options):
     return Model(ports[:1], ports[1:], lambda shapes, values: form, engine, **options)
 
 
+def rounds_us(calls, seconds):
+    """What each call took in each round, in turns; rows are rounds. Unit: microseconds."""
+    rng, order, found = random.Random(0), list(range(len(calls))), []
+    for call in calls * 4:
+        call()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(found) < 3:
+        rng.shuffle(order)
+        row = [0.0] * len(calls)
+        for i in order:
+            start = time.perf_counter()
+            calls[i]()
+            row[i] = (time.perf_counter() - start) * 1e6
+        found.append(row)
+    return np.array(found)
+
+
 def compare(make, policies=POLICIES, seconds=6.0, repeats=15):
-    """Best time of one run under each policy, in turns, and the streams and memory of each.
+    """What each policy took in each round, and the streams and memory of each.
 
     `make` takes an engine and the options of a `Model`, and gives one.
     """
@@ -103,8 +121,11 @@ def compare(make, policies=POLICIES, seconds=6.0, repeats=15):
             profile_ops(model, repeats=repeats)
         models = [stack.enter_context(make(engine, schedule=policy, streams=THREADS)) for policy in policies]
         inputs = random_inputs(models[0])
-        times = best_us([lambda model=model: model.run(inputs) for model in models], seconds)
-        return {policy: (t, model.stats()) for policy, t, model in zip(policies, times, models, strict=True)}
+        rounds = rounds_us([lambda model=model: model.run(inputs) for model in models], seconds)
+        return {
+            policy: (rounds[:, i], model.stats())
+            for i, (policy, model) in enumerate(zip(policies, models, strict=True))
+        }
 
 
 def rehearsal(schedule, duration_ns, *, spin):
@@ -130,9 +151,8 @@ def fork_join_gain(*, spin, duration_ns=200_000):
     """(measured, predicted) gain of two streams over one for a fork-join of four chains of three calls."""
     graph = fork_join(4, 3)
     schedule = list_schedule(graph, THREADS)
-    runs = [rehearsal(each, duration_ns, spin=spin) for each in (sequential(graph), schedule)]
-    alone, both = best_us(runs, 4.0)
-    return alone / both, graph.work / simulate(schedule).makespan
+    rounds = rounds_us([rehearsal(each, duration_ns, spin=spin) for each in (sequential(graph), schedule)], 4.0)
+    return float(np.median(rounds[:, 0] / rounds[:, 1])), graph.work / simulate(schedule).makespan
 
 
 def overheads(calls=1000):
@@ -181,13 +201,47 @@ def test_ios_of_eighteen_nodes(benchmark):
     benchmark.pedantic(ios, (fork_join(8, 2), 8), rounds=3)
 
 
-def _print_comparison(name, results):
+class Bars:
+    """What was asked for beside what was measured."""
+
+    def __init__(self):
+        self.rows = []
+
+    def at_least(self, what, measured, wanted):
+        """Note a figure that should be large."""
+        self.rows.append((what, measured, ">=", wanted, measured >= wanted))
+
+    def at_most(self, what, measured, wanted):
+        """Note a figure that should be small."""
+        self.rows.append((what, measured, "<=", wanted, measured <= wanted))
+
+    def print(self):
+        """One line a bar, and whether it is met."""
+        for what, measured, sign, wanted, is_met in self.rows:
+            print(f"{what:<72} {measured:8.3f} {sign} {wanted:<6} {'met' if is_met else 'MISSED'}")
+
+
+def _print_comparison(name, results, bars):
     for policy, (microseconds, stats) in results.items():
         memory = stats.largest_arena_nbytes / stats.sequential_arena_nbytes
-        print(f"{name:<14} {policy:<12} {stats.streams} streams {microseconds:10.0f} us   arena x {memory:.2f}")
-    best = min(t for policy, (t, _) in results.items() if policy != "auto")
-    auto, alone = results["auto"][0], results["sequential"][0]
-    print(f"{name:<14} auto: {best / auto:.3f} of the best policy's speed, {alone / auto:.3f} of one stream's\n")
+        low, middle = np.min(microseconds), np.median(microseconds)
+        print(
+            f"{name:<14} {policy:<12} {stats.streams} streams {middle:10.0f} us (best {low:.0f})   arena x {memory:.2f}"
+        )
+    auto = results["auto"][0]
+    speed = {policy: float(np.median(t / auto)) for policy, (t, _) in results.items() if policy != "auto"}
+    best = min(speed, key=speed.__getitem__)
+    least = {policy: t.min() for policy, (t, _) in results.items()}
+    others = min(t for policy, t in least.items() if policy != "auto") / least["auto"]
+    print(f"{name:<14} auto: {speed[best]:.3f} of the speed of {best}, {speed['sequential']:.3f} of one stream's")
+    print(f"{name:<14} by best times {others:.3f} and {least['sequential'] / least['auto']:.3f}\n")
+    bars.at_least(f"{name}: speed of auto over that of the best policy", speed[best], 0.98)
+    bars.at_least(f"{name}: speed of auto over that of one stream", speed["sequential"], 0.98)
+
+
+def _bar_of_memory(name, results, bars):
+    ratios = [s.largest_arena_nbytes / s.sequential_arena_nbytes for _, s in results.values()]
+    bars.at_most(f"{name}: arena on two streams over that on one, worst policy", max(ratios), 1.5)
 
 
 def main():
@@ -195,26 +249,36 @@ def main():
     parser.add_argument("--model", action="append", default=[], help="an ONNX file with static inputs")
     parser.add_argument("--seconds", type=float, default=6.0, help="for each comparison (default: 6)")
     arguments = parser.parse_args()
+    bars = Bars()
     for spin in (False, True):
         measured, predicted = fork_join_gain(spin=spin)
         kind = "that keep the processor busy" if spin else "that sleep"
         print(f"fork-join 4 x 3 of calls {kind}: {measured:.2f} times as fast on {THREADS} streams ({predicted:.2f})")
+        bars.at_least(f"fork-join of calls {kind}: gain of two streams", measured, 1.6)
     plain, turns = overheads()
     print(f"a call: {plain:.2f} us, one that waits for another stream: {turns:.2f} us, Python's list of times included")
     graph = large_graph()
-    print(f"list, 10,000 nodes: {processor_time(lambda: list_schedule(graph, THREADS)):.2f} s")
-    print(f"ios, 18 nodes of width 8: {processor_time(lambda: ios(fork_join(8, 2), 8)):.2f} s\n")
+    times = {
+        "list on 10,000 nodes: seconds": (processor_time(lambda: list_schedule(graph, THREADS)), 1.0),
+        "ios on 18 nodes of width 8: seconds": (processor_time(lambda: ios(fork_join(8, 2), 8)), 2.0),
+    }
+    for what, (seconds, most) in times.items():
+        print(f"{what} {seconds:.2f}")
+        bars.at_most(what, seconds, most)
     for name in BLOCKS:
         parts = block_form(name)
-        _print_comparison(
-            name,
-            compare(lambda engine, parts=parts, **how: block_model(*parts, engine, **how), seconds=arguments.seconds),
+        results = compare(
+            lambda engine, parts=parts, **how: block_model(*parts, engine, **how), seconds=arguments.seconds
         )
+        _print_comparison(name, results, bars)
     for path in arguments.model:
         results = compare(
             lambda engine, path=path, **how: gp.onnx.load(path, engine=engine, **how), seconds=arguments.seconds
         )
-        _print_comparison(path.rpartition("/")[2][:14], results)
+        name = path.rpartition("/")[2][:14]
+        _print_comparison(name, results, bars)
+        _bar_of_memory(name, results, bars)
+    bars.print()
 
 
 if __name__ == "__main__":

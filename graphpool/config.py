@@ -41,10 +41,10 @@ STREAM_POLICIES = ("sequential", "wavefront", "asap", "nimble", "list", "ios", "
 
 def _stream_schedule(text: str) -> tuple[str, int]:
     """``list`` or ``list:4`` as (policy, streams)."""
-    policy, _, streams = text.partition(":")
-    if policy not in STREAM_POLICIES:
+    policy, colon, streams = text.partition(":")
+    if policy not in STREAM_POLICIES or (colon and _count(streams) < 1):
         raise ValueError(text)
-    return policy, _threads(streams) if streams else 2
+    return policy, _count(streams) if colon else 2
 
 
 def _capacities(text: str) -> dict[str, tuple[int, str | None]]:
@@ -135,7 +135,8 @@ VARIABLES = {
         "How the steps of a model are placed on streams.",
     ),
     "step_costs": Variable(
-        ("GRAPHPOOL_STEP_COSTS",), str, "a file", None, "JSON file of measured costs that schedules start from."
+        ("GRAPHPOOL_STEP_COSTS",), str, "a file", None,
+        "JSON file of measured costs that schedules start from; those of stages are in another one beside it.",
     ),
     "verbose": Variable(("GRAPHPOOL_VERBOSE",), _flag, "0 | 1", False, "Log compilations and their implementations."),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphpool.bits import set_bits
 from graphpool.errors import InvalidArgumentError, explain
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def plan_conflicts(nbytes: Sequence[int], conflicts: Sequence[int], alignment: i
         got = f"{len(nbytes)} sizes, {len(conflicts)} bit sets, alignment {alignment}"
         raise InvalidArgumentError(explain("buffers", accepted=accepted, got=got))
     sizes = [-(-size // alignment) * alignment for size in nbytes]
-    neighbours = [_members(mask) for mask in conflicts]
+    neighbours = [set_bits(mask) for mask in conflicts]
     weights = [sizes[i] + sum(sizes[j] for j in others) for i, others in enumerate(neighbours)]
     numbers = range(len(sizes))
     orders = [
@@ -58,15 +59,6 @@ def plan_conflicts(nbytes: Sequence[int], conflicts: Sequence[int], alignment: i
     plans = [_place(sizes, neighbours, order) for order in orders]
     offsets = min(plans, key=lambda plan: _end(plan, nbytes))
     return tuple(offsets), _end(offsets, nbytes)
-
-
-def _members(mask: int) -> list[int]:
-    members = []
-    while mask:
-        low = mask & -mask
-        members.append(low.bit_length() - 1)
-        mask ^= low
-    return members
 
 
 def _place(sizes: list[int], neighbours: list[list[int]], order: list[int]) -> list[int]:

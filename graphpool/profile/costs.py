@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, explain
 from ..runtime import Engine
+from ..runtime.costs import cost_key, program_key, stage_latencies, step_costs
 from ..runtime.executable import Executable
 from ..runtime.primitive import primitive_of
-from ..runtime.scheduling import POLICIES, ScheduleOptions, cost_key, program_key, step_costs
+from ..runtime.scheduling import POLICIES, ScheduleOptions
 from .inputs import random_inputs
+from .stages import measure_stages
 from .tracing import trace
 
 if TYPE_CHECKING:
@@ -65,12 +69,19 @@ class OpProfile:
 
 
 def profile_ops(
-    model: Model, inputs: Mapping[str, Any] | None = None, *, threads: int | None = None, repeats: int = 5
+    model: Model,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    threads: int | None = None,
+    repeats: int = 5,
+    timeout_s: float = 10.0,
 ) -> OpProfile:
     """Measure every step of a model on one lane and on all of them, and let its next run be scheduled by that.
 
-    Of a model with ``schedule="auto"``, whole programs are measured under every policy too, so that the choice between
-    them rests on what happened and not on what the simulation promises.
+    Convolutions of one image are measured as one call too, which they become where it is faster. Of a model with
+    ``schedule="ios"`` or ``"auto"``, stages are measured as wholes, several steps side by side. Of one with ``"auto"``,
+    whole programs are measured under every policy, so that the choice between them rests on what happened and not on
+    what the simulation promises.
 
     Parameters
     ----------
@@ -81,6 +92,9 @@ def profile_ops(
         All lanes; by default those of the model's engine.
     repeats : int, default=5
         Runs to take the median of, at least 1.
+    timeout_s : float, default=10.0
+        Most time for stages and calls for several convolutions, at least 0: what is not measured by then is estimated
+        from the steps. Unit: seconds.
 
     Returns
     -------
@@ -89,7 +103,7 @@ def profile_ops(
     Raises
     ------
     InvalidArgumentError
-        `threads` or `repeats` below 1, or inputs as in `Model.run`.
+        `threads` or `repeats` below 1, `timeout_s` below 0, or inputs as in `Model.run`.
     StateError
         A trace is on, or the model is closed.
     OutOfMemoryError
@@ -98,17 +112,21 @@ def profile_ops(
     Notes
     -----
     Costs are kept for the process by what they depend on (kernel, types, shapes, parameters), and in the file that
-    ``GRAPHPOOL_STEP_COSTS`` names, if it names one; equal steps of other models use them too.
+    ``GRAPHPOOL_STEP_COSTS`` names, if it names one; equal steps of other models use them too. Stages likewise, in a
+    file beside it.
     Ownership: the caller owns the result; measuring takes an engine and an arena of its own, outside the budget
     of the model's engine, and gives them back.
-    Threads: safe, one at a time. Cost: `repeats` + 1 runs, twice, and two compilations; for ``auto``, as much again for
-    each policy.
+    Threads: safe, one at a time. Cost: `repeats` + 1 runs, twice, and two compilations; `timeout_s` for stages; for
+    ``auto``, as much as for the steps again for each policy.
     Source: profile-guided scheduling as in Graphi (2018), latencies of whole schedules as in IOS (2021).
     """
     lanes = model.engine.threads if threads is None else threads
     for name, value in (("threads", lanes), ("repeats", repeats)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidArgumentError(explain(name, accepted="an int of at least 1", got=repr(value)))
+    if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s < math.inf:
+        message = explain("timeout_s", accepted="a finite number of seconds, at least 0", got=repr(timeout_s))
+        raise InvalidArgumentError(message, timeout_s=timeout_s)
     given = random_inputs(model) if inputs is None else dict(inputs)
     form = model.specialise(given).form
     found: dict[str, OpCost] = {}
@@ -117,11 +135,13 @@ def profile_ops(
             cost = found.setdefault(signature, OpCost(kind, name, signature, {}))
             cost.seconds[count] = seconds
             step_costs().put(cost_key(signature, count), seconds)
-    streams = min(model.options.streams, lanes)
+    _measure_stages(form, model.options, lanes, repeats, timeout_s)
+    streams = model.options.streams_on(lanes)
     if model.options.policy == "auto" and streams > 1:
         _compare_policies(form, given, streams, lanes, repeats)
-    if step_costs().path is not None:
-        step_costs().save()
+    for store in (step_costs(), stage_latencies()):
+        if store.path is not None:
+            store.save()
     model.respecialise()
     return OpProfile(tuple(found.values()))
 
@@ -149,6 +169,19 @@ def _measure(
         finally:
             executable.close()
     return [(*named[signature], signature, statistics.median(found)) for signature, found in times.items()]
+
+
+def _measure_stages(form: ModelForm, options: ScheduleOptions, lanes: int, repeats: int, timeout_s: float) -> None:
+    """Stages of every program, until the time is up."""
+    deadline_s = time.monotonic() + timeout_s
+    with Engine(threads=lanes) as engine:
+        executable = Executable(form, engine)
+        try:
+            for compiled in executable.compiled:
+                if compiled.program is not None and len(compiled.program) > 1:
+                    measure_stages(compiled, options, lanes, repeats, deadline_s)
+        finally:
+            executable.close()
 
 
 def _compare_policies(form: ModelForm, inputs: Mapping[str, Any], streams: int, lanes: int, repeats: int) -> None:

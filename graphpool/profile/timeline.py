@@ -6,7 +6,7 @@ import statistics
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ..runtime.scheduling import EVENT_COST_S
+from ..runtime.scheduling import EVENT_COST_S, shared_memory
 from ..schedule import Schedule, Simulation, simulate
 from ..schedule import explain as explain_schedule
 from .inputs import random_inputs
@@ -69,10 +69,12 @@ def explain(
 
 def predict(primitive: Primitive, threads: int) -> tuple[Schedule, Simulation] | None:
     """The schedule of a program and its simulation; None when it was compiled to run in order, whatever that takes."""
-    schedule = primitive.details.schedule
-    if schedule is None:
+    details = primitive.details
+    if details.schedule is None:
         return None
-    return schedule, simulate(schedule, event_cost=EVENT_COST_S, lanes=threads, speedups=primitive.details.speedups)
+    memory = shared_memory(details.traffic)
+    simulation = simulate(details.schedule, None, EVENT_COST_S, lanes=threads, speedups=details.speedups, **memory)
+    return details.schedule, simulation
 
 
 def _explain_program(primitive: Primitive, threads: int, recorded: Trace, out: TextIO) -> None:

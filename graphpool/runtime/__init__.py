@@ -8,7 +8,8 @@
     _stream.pyx     Stream, Event: an ordered queue of an engine, with a team of threads
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
     _streams.pyx    StreamLists: the same steps on several streams, which wait for one another
-    scheduling.py   which schedule a program gets: options, known costs of steps, the choice
+    scheduling.py   which schedule a program gets: options, the choice
+    costs.py        what was measured of steps, stages and programs; stage_model.py: what stages take
     _trace.pyx      Recorder: what each lane did when, while somebody wants to know
     primitive.py    Primitive: a cached program; _share.pyx: its users and pool on one engine
     shared_arenas.py   arenas that all partitions of an engine share
@@ -22,6 +23,7 @@
     model.py        Model: a whole graph, compiled once for each set of input shapes
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
+    partition_runs.py  which of its partitions are compiled as one
     executable.py   one of those: compiled partitions and host functions over one arena
 
     execute(stream, inputs, outputs) -> bind pointers -> find constants -> lease an arena -> Program.run -> release

@@ -306,8 +306,10 @@ cdef class Constants:
         """The part's buffer, in memory of the engine that nothing else needs."""
         resource = self.engine.constants.resource
         cdef ConstantBuffer buffer = ConstantBuffer.allocate(resource, part.nbytes, ALIGNMENT)
-        cdef char *bases[16]
+        cdef Program program = part.program
         cdef int64_t i, n = len(part.sources)
+        room = bytearray(program.nbases * sizeof(void *))  # sibling convolutions bring any number of constants
+        cdef char **bases = <char **><char *>room
         for i in range(n):
             bases[2 + i] = (<Tensor>tensors[<int64_t>part.sources[i]]).data
         bases[2 + n] = buffer.data

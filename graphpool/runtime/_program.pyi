@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+from graphpool._kernels._team import Team
 from graphpool._kernels.call import KernelCall
 from graphpool.schedule import ListedCall
 
@@ -25,6 +26,7 @@ class Program:
         scratch: Sequence[int] = (),
         streams: Sequence[Sequence[ListedCall]] = (),
     ) -> None: ...
+    def time_runs(self, addresses: Sequence[int], team: Team, repeats: int) -> list[int]: ...
     @property
     def streams(self) -> StreamLists | None: ...
     @property

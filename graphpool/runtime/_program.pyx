@@ -7,7 +7,7 @@ at all, a lane that comes late is waited for by nobody, and each kernel gets the
 are equal to the last bit.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -378,6 +378,43 @@ cdef class Program:
             run.team = team.team
             team.run(run.nlanes, run_lane, run)
         team.leave()
+
+    def time_runs(self, addresses, Team team not None, int64_t repeats):
+        """How long runs take on memory that the caller owns.
+
+        Parameters
+        ----------
+        addresses : sequence of int
+            For each base, in order; 0 for a constant that is missing. That of the literals is not looked at.
+        team : Team
+            Whose lanes share the runs; where it is busy or closed they stay on one thread.
+        repeats : int
+
+        Returns
+        -------
+        times : list of int
+            Of each run. Unit: nanoseconds.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There are not `nbases` addresses.
+        """
+        if len(addresses) != self.nbases:
+            raise InvalidArgumentError(explain("addresses", accepted=f"{self.nbases} of them", got=len(addresses)))
+        room = bytearray(self.nbases * sizeof(void *))
+        cdef char **bases = <char **><char *>room
+        cdef int64_t start, k
+        times = []
+        for k in range(self.nbases):
+            bases[k] = <char *><uintptr_t>addresses[k]
+        for _ in range(repeats):
+            with nogil:
+                start = gp_clock_ns()
+                self.run(bases, team)
+                k = gp_clock_ns()
+            times.append(k - start)
+        return times
 
     @property
     def nbytes(self):

@@ -21,6 +21,7 @@ from ._trace import clock_ns, current
 from .constant_part import held_nbytes
 from .model_port import check_output
 from .packed_weight import PackedWeight, replacing_parts
+from .partition_runs import gather, merge_neighbours
 from .scheduling import SEQUENTIAL
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Executable:
     name : str, default="model"
         Of the model, for messages.
     options : ScheduleOptions, optional
-        How the steps of each partition are placed on streams; partitions and host functions follow one another.
+        How the steps of each partition are placed on streams; partitions and host functions follow one another, and
+        where there may be several streams, in an order in which host functions come between as seldom as can be.
     weights : {"scoped", "cached", "packed"}, default="scoped"
         As for `Model`.
     packed : list of PackedWeight, optional
@@ -147,8 +149,8 @@ class Executable:
         self._stream = Stream(engine)
         self._tensors: dict[int, LogicalTensor] = _settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
-        self.partitions = tuple(partitions)
-        self._steps = [self._compile(partition) for partition in _merge(form.graph, partitions)]
+        self.partitions = tuple(gather(partitions) if options.may_be_parallel(engine.threads) else partitions)
+        self._steps = [self._compile(partition) for partition in merge_neighbours(form.graph, self.partitions)]
         self._values = dict(form.constants)
         self._constants: dict[int, Tensor] = {}
         for tensor_id in form.constants:
@@ -381,7 +383,10 @@ class Executable:
 
     @property
     def implementations(self) -> tuple[tuple[str, ...], ...]:
-        """What runs each partition: one name a kernel call; none where its ops only change how memory is seen."""
+        """What runs each partition: one name a kernel call.
+
+        There are none where its ops only change how memory is seen, or share the call of an earlier partition.
+        """
         names: dict[int, list[str]] = {}
         for step in self._steps:
             if step.compiled is not None:
@@ -548,18 +553,6 @@ class Executable:
         # tuples, which `execute` takes as they are
         ins, outs = (tuple([tensors[i] for i in ids]) for ids in (step.inputs, step.outputs))
         return partial(step.compiled.execute, self._stream, ins, outs, scratchpad=scratch)
-
-
-def _merge(graph: Graph, partitions: Sequence[Partition]) -> list[Partition]:
-    """Partitions to compile: neighbours of one backend become one, whose tensors then need no place of their own."""
-    runs: list[list[Partition]] = []
-    for partition in partitions:
-        backend = partition.backend
-        if runs and backend is not None and backend.merges and runs[-1][-1].backend is backend:
-            runs[-1].append(partition)
-        else:
-            runs.append([partition])
-    return [graph.merge_partitions(run) for run in runs]
 
 
 def _settled_tensors(graph: Graph) -> dict[int, LogicalTensor]:

@@ -50,6 +50,8 @@ class ProgramDetails:
         How the steps were placed; None when nobody asked.
     speedups : tuple of float
         By number in that graph, how many times faster a step was taken to be on all lanes.
+    traffic : tuple of float
+        By number likewise, the bytes that a step is taken to move to and from main memory.
     signature : str
         Of all steps and their edges, for measurements of the whole; empty when nobody asked for a schedule.
     sequential_nbytes : int
@@ -63,6 +65,7 @@ class ProgramDetails:
     options: ScheduleOptions
     schedule: Schedule | None
     speedups: tuple[float, ...]
+    traffic: tuple[float, ...]
     signature: str
     sequential_nbytes: int
 

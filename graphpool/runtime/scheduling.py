@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from .. import config
 from ..errors import InvalidArgumentError, explain
 from ..schedule import (
-    LatencyCache,
     Schedule,
     asap,
     auto,
@@ -20,6 +19,9 @@ from ..schedule import (
     sequential,
     wavefront,
 )
+from ._streams import MAX_STREAMS
+from .costs import MEMORY_BANDWIDTH, program_key, stage_latencies, step_costs
+from .stage_model import StageModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,11 +32,10 @@ __all__ = [
     "POLICIES",
     "SEQUENTIAL",
     "ScheduleOptions",
-    "cost_key",
+    "chosen_policy",
     "make_schedule",
     "parse_options",
-    "program_key",
-    "step_costs",
+    "shared_memory",
 ]
 
 POLICIES = config.STREAM_POLICIES
@@ -48,14 +49,17 @@ MIN_GAIN = 0.05
 MIN_MEASURED_GAIN = 0.02
 """The same where whole programs were measured, see `program_key`."""
 
+MAX_STATES = 2048
+"""Bound of a block in the search of `ios` at compilation: about half a second for the worst of blocks."""
+
 _BY_NAME: dict[str, Callable[[DependencyGraph, int], Schedule]] = {
     "sequential": lambda graph, streams: sequential(graph),
     "wavefront": lambda graph, streams: fold(wavefront(graph), streams),
     "asap": lambda graph, streams: fold(asap(graph, graph.costs), streams),
     "nimble": lambda graph, streams: fold(nimble(graph), streams),
     "list": list_schedule,
-    "ios": ios,
 }
+"""Policies that look at nodes one by one; `ios` needs to know what stages take too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +77,24 @@ class ScheduleOptions:
     policy: str = "sequential"
     streams: int = 1
 
+    def streams_on(self, threads: int) -> int:
+        """Most streams among which so many threads are divided."""
+        return min(self.streams, threads, MAX_STREAMS)
+
+    def may_be_parallel(self, threads: int) -> bool:
+        """Whether so many threads can be divided among several streams."""
+        return self.policy != "sequential" and self.streams_on(threads) > 1
+
     @property
     def key(self) -> tuple[object, ...]:
-        """What compiled programs depend on: measured costs too, where they decide."""
+        """What compiled programs depend on: measured costs too, where they decide.
+
+        On one stream that is what calls for several convolutions were measured to take.
+        """
+        version = stage_latencies().version
         if self.policy == "sequential" or self.streams == 1:
-            return ()
-        return self.policy, self.streams, step_costs().version
+            return ("merges", version) if version else ()
+        return self.policy, self.streams, step_costs().version, version
 
 
 def parse_options(schedule: str | None, streams: int | None) -> ScheduleOptions:
@@ -104,24 +120,16 @@ def parse_options(schedule: str | None, streams: int | None) -> ScheduleOptions:
 SEQUENTIAL = ScheduleOptions()
 
 
-@cache
-def step_costs() -> LatencyCache:
-    """Measured costs of steps in this process, by `cost_key`; starts from the file of ``GRAPHPOOL_STEP_COSTS``."""
-    return LatencyCache(config.get("step_costs"))
-
-
-def cost_key(signature: str, lanes: int) -> str:
-    """Under which `step_costs` knows what a step takes on so many lanes."""
-    return LatencyCache.key([[signature, f"{lanes} lanes"]])
-
-
-def program_key(signature: str, policy: str, streams: int, threads: int) -> str:
-    """Under which `step_costs` knows what a whole program takes on the streams of a policy."""
-    return LatencyCache.key([[signature, policy, f"{streams} streams", f"{threads} threads"]])
-
-
 def make_schedule(
-    graph: DependencyGraph, options: ScheduleOptions, threads: int, speedups: Sequence[float], signature: str = ""
+    graph: DependencyGraph,
+    options: ScheduleOptions,
+    threads: int,
+    speedups: Sequence[float],
+    signature: str = "",
+    *,
+    signatures: Sequence[str] = (),
+    traffic: Sequence[float] = (),
+    merge: Callable[[tuple[int, ...]], float | None] | None = None,
 ) -> Schedule:
     """A schedule of a program's steps.
 
@@ -136,6 +144,12 @@ def make_schedule(
         How many times faster each step is on all lanes than on one.
     signature : str, default=""
         Of the program, for `program_key`.
+    signatures : sequence of str, default=()
+        Of the steps, for stages that `ios` weighs: see `stage_model.StageModel`.
+    traffic : sequence of float, default=()
+        Bytes that each step moves to and from main memory, which streams share; none by default.
+    merge : callable, optional
+        What one call for several steps takes, for `ios`.
 
     Returns
     -------
@@ -147,39 +161,53 @@ def make_schedule(
     -----
     Threads: safe. Cost: `auto` simulates all policies, but on no graph that cannot gain.
     """
-    streams = min(options.streams, threads)
+    streams = options.streams_on(threads)
     if streams == 1 or len(graph) < 2:
         return sequential(graph)
+    latency = StageModel(graph.costs, speedups, signatures, threads, traffic if any(traffic) else ())
+    policies = _BY_NAME | {"ios": partial(ios, latency=latency, merge=merge, max_states=MAX_STATES)}
     if options.policy != "auto":
-        return _BY_NAME[options.policy](graph, streams)
+        return policies[options.policy](graph, streams)
     measured = _measured(signature, streams, threads)
     if measured:
-        return _fastest(graph, streams, measured)
+        choice = _fastest(measured)
+        schedule = policies[choice](graph, streams)
+        return replace(schedule, policy=f"auto:{choice}", details={**schedule.details, "candidates": measured})
     shared = [cost / max(speedup, 1) for cost, speedup in zip(graph.costs, speedups, strict=True)]
     bound = max(graph.with_costs(shared).critical_path, graph.work / threads)
     if bound >= (1 - MIN_GAIN) * sum(shared):
         return sequential(graph)
     counts = {streams, *(k for k in range(2, streams) if threads % k == 0)}
-    candidates = [
-        auto(graph, k, event_cost=EVENT_COST_S, min_gain=MIN_GAIN, lanes=threads, speedups=speedups)
-        for k in sorted(counts)
-    ]
+    machine = {"event_cost": EVENT_COST_S, "lanes": threads, "speedups": speedups, **shared_memory(traffic)}
+    candidates = [auto(graph, k, min_gain=MIN_GAIN, **machine) for k in sorted(counts)]
     return min(candidates, key=_makespan)
+
+
+def shared_memory(traffic: Sequence[float]) -> dict[str, Any]:
+    """What `simulate` needs to know of main memory; nothing where no step goes there."""
+    return {"nbytes": traffic, "bandwidth": MEMORY_BANDWIDTH} if any(traffic) else {}
+
+
+def chosen_policy(options: ScheduleOptions, threads: int, signature: str) -> str:
+    """The policy that a program gets, as far as that is settled: ``auto`` where nothing was measured."""
+    streams = options.streams_on(threads)
+    if streams == 1:
+        return "sequential"
+    measured = _measured(signature, streams, threads) if options.policy == "auto" else {}
+    return _fastest(measured) if measured else options.policy
 
 
 def _measured(signature: str, streams: int, threads: int) -> dict[str, float]:
     """What the program was measured to take under each policy, one stream among them; empty if it was not."""
-    found = {name: step_costs().get(program_key(signature, name, streams, threads)) for name in _BY_NAME}
+    names = [name for name in POLICIES if name != "auto"]
+    found = {name: step_costs().get(program_key(signature, name, streams, threads)) for name in names}
     return {} if found["sequential"] is None else {name: time for name, time in found.items() if time is not None}
 
 
-def _fastest(graph: DependencyGraph, streams: int, measured: dict[str, float]) -> Schedule:
-    """The schedule that was measured to be the fastest, or one stream where that is hardly slower."""
+def _fastest(measured: dict[str, float]) -> str:
+    """The policy that was measured to be the fastest, or one stream where that is hardly slower."""
     choice = min(measured, key=measured.__getitem__)
-    if measured[choice] > (1 - MIN_MEASURED_GAIN) * measured["sequential"]:
-        choice = "sequential"
-    schedule = _BY_NAME[choice](graph, streams)
-    return replace(schedule, policy=f"auto:{choice}", details={**schedule.details, "candidates": measured})
+    return choice if measured[choice] <= (1 - MIN_MEASURED_GAIN) * measured["sequential"] else "sequential"
 
 
 def _makespan(schedule: Schedule) -> float:

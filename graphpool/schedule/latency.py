@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -25,6 +26,10 @@ class LatencyCache:
     ----------
     path : path, optional
         A JSON file to start from; it need not exist yet. Nothing is written before `save`.
+    machine : str, default=""
+        Where the latencies hold: those of a file from another machine are left alone, and replaced by `save`.
+    capacity : int, default=65536
+        Most latencies to keep; the one that was not asked for the longest goes first. Unit: latencies.
 
     Attributes
     ----------
@@ -36,7 +41,7 @@ class LatencyCache:
     Raises
     ------
     InvalidArgumentError
-        The file holds something else than latencies (field ``path``).
+        The file holds something else than latencies (field ``path``), or `capacity` is below 1.
 
     Notes
     -----
@@ -45,13 +50,20 @@ class LatencyCache:
     and IOS's schedulers.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, machine: str = "", capacity: int = 65536) -> None:
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            message = explain("capacity", accepted="an int of at least 1", got=repr(capacity))
+            raise InvalidArgumentError(message, capacity=capacity)
         self.path = None if path is None else Path(path)
+        self.machine = machine
+        self.capacity = capacity
         self.hits = 0
         self.misses = 0
         self.version = 0
         self._lock = threading.Lock()
-        self._latencies = {} if self.path is None else _load(self.path)
+        self._latencies: dict[str, float] = {}
+        if self.path is not None:
+            self._latencies = dict(itertools.islice(_load(self.path, machine).items(), capacity))
 
     @staticmethod
     def key(lanes: Iterable[Sequence[str]]) -> str:
@@ -61,28 +73,46 @@ class LatencyCache:
     def get_or_measure(self, key: str, measure: Callable[[], float]) -> float:
         """The latency under `key`, taken from `measure` the first time. No lock is held while it measures."""
         with self._lock:
-            if key in self._latencies:
-                self.hits += 1
-                return self._latencies[key]
-            self.misses += 1
+            found = self._find(key)
+            self.hits += found is not None
+            self.misses += found is None
+        if found is not None:
+            return found
         latency = measure()
         with self._lock:
-            return self._latencies.setdefault(key, latency)
+            return self._keep(key, self._latencies.get(key, latency))
 
     def get(self, key: str) -> float | None:
         """The latency under `key`, if there is one."""
         with self._lock:
-            return self._latencies.get(key)
+            return self._find(key)
 
     def put(self, key: str, latency: float) -> None:
         """Keep a latency that was measured elsewhere; raises `InvalidArgumentError` unless it is a time."""
         checked = checked_latency(latency, repr(key))
         with self._lock:
-            self._latencies[key] = checked
+            self._keep(key, checked)
             self.version += 1
+
+    def _find(self, key: str) -> float | None:
+        """The latency under `key`, which then goes last; the lock is held."""
+        found = self._latencies.pop(key, None)
+        if found is not None:
+            self._latencies[key] = found
+        return found
+
+    def _keep(self, key: str, latency: float) -> float:
+        """Keep a latency in place of the one not asked for the longest; the lock is held."""
+        self._latencies.pop(key, None)
+        self._latencies[key] = latency
+        while len(self._latencies) > self.capacity:
+            del self._latencies[next(iter(self._latencies))]
+        return latency
 
     def save(self) -> None:
         """Write the file of `path` in one move, so that a reader sees the old one or the new one.
+
+        What other processes have saved there in the meantime stays, as far as it fits the capacity.
 
         Raises
         ------
@@ -93,8 +123,12 @@ class LatencyCache:
         """
         if self.path is None:
             raise InvalidArgumentError(explain("this latency cache has no file", hint="give it a path"), path=None)
+        others = _load(self.path, self.machine)
         with self._lock:
-            text = json.dumps(self._latencies, indent=0, sort_keys=True)
+            own = dict(self._latencies)
+        new = ((key, latency) for key, latency in others.items() if key not in own)
+        own |= itertools.islice(new, self.capacity - len(own))
+        text = json.dumps({"machine": self.machine, "latencies": own}, indent=0, sort_keys=True)
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -123,13 +157,15 @@ def checked_latency(latency: object, what: str) -> float:
     return value
 
 
-def _load(path: Path) -> dict[str, float]:
+def _load(path: Path, machine: str) -> dict[str, float]:
+    """What the file holds, if there is one and it is of this machine."""
     if not path.exists():
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {key: checked_latency(value, repr(key)) for key, value in content.items()}
-    except (ValueError, AttributeError) as error:
+        latencies = {key: checked_latency(value, repr(key)) for key, value in content["latencies"].items()}
+        return latencies if content["machine"] == machine else {}
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
         hint = "delete the file or name another"
         message = explain(
             f"{path} holds no latencies", accepted="the JSON that save() wrote", got=str(error), hint=hint

@@ -6,6 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphpool.bits import set_bits
 from graphpool.errors import InvalidArgumentError, explain
 
 from .control import before_sets, control_tasks, task_of_node
@@ -76,11 +77,7 @@ class Conflicts:
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Each conflicting pair once, the lower number first."""
         for i, mask in enumerate(self.masks):
-            higher = mask >> (i + 1)
-            while higher:
-                low = higher & -higher
-                yield i, i + low.bit_length()
-                higher ^= low
+            yield from ((i, j) for j in set_bits(mask >> i << i) if j > i)
 
     def __len__(self) -> int:
         return sum(mask.bit_count() for mask in self.masks) // 2

@@ -3,7 +3,7 @@ import pytest
 
 import graphpool as gp
 from graphpool.profile import profile_ops
-from graphpool.runtime.scheduling import cost_key, step_costs
+from graphpool.runtime.costs import cost_key, step_costs
 from tests.helpers.tower_model import tower_model
 
 

@@ -5,15 +5,9 @@ import pytest
 
 import graphpool as gp
 from graphpool import config
-from graphpool.runtime.scheduling import (
-    POLICIES,
-    ScheduleOptions,
-    cost_key,
-    make_schedule,
-    parse_options,
-    program_key,
-    step_costs,
-)
+from graphpool.runtime._streams import MAX_STREAMS
+from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, program_key, step_costs
+from graphpool.runtime.scheduling import POLICIES, ScheduleOptions, make_schedule, parse_options
 from graphpool.schedule import simulate, verify
 from tests.helpers.schedule_graphs import fork_join, random_graph
 from tests.helpers.tower_model import tower_model
@@ -40,7 +34,9 @@ def test_arguments_beat_the_variable_and_the_variable_beats_the_default(variable
     assert parse_options(None, None) == ScheduleOptions("nimble", 2)
 
 
-@pytest.mark.parametrize("text", ["best", "list:0", "list:x", ":2"])
+@pytest.mark.parametrize(
+    "text", ["best", "list:0", "list:-1", "list:x", "list:", "list:2,3", "list:2:3", "list 2", ":2", "LIST"]
+)
 def test_a_malformed_variable_is_refused(variable, text):
     variable(text)
     with pytest.raises(gp.InvalidArgumentError, match="GRAPHPOOL_STREAM_SCHEDULE"):
@@ -57,12 +53,27 @@ def test_schedules_are_valid_and_keep_to_the_threads(policy, seed):
         assert len(schedule.stream_ids) <= min(streams, threads)
 
 
+def test_there_are_no_more_streams_than_programs_take():
+    graph = fork_join(100, 1)
+    for policy in POLICIES:
+        schedule = make_schedule(graph, ScheduleOptions(policy, 100), 128, [1.0] * graph.num_nodes)
+        assert len(schedule.stream_ids) <= MAX_STREAMS
+    assert ScheduleOptions("list", 100).streams_on(128) == MAX_STREAMS
+
+
 def test_auto_takes_streams_where_lanes_cannot_help():
     graph = fork_join(4, 4, (1e-4,) * 18)
     options = ScheduleOptions("auto", 4)
     assert len(make_schedule(graph, options, 4, [1.0] * 18).stream_ids) == 4
     assert len(make_schedule(graph, options, 4, [4.0] * 18).stream_ids) == 1
     assert len(make_schedule(graph, options, 1, [1.0] * 18).stream_ids) == 1
+
+
+def test_auto_keeps_to_one_stream_where_main_memory_is_what_takes_time():
+    graph = fork_join(4, 4, (1e-3,) * 18)
+    options, alone = ScheduleOptions("auto", 4), [1.0] * 18
+    assert len(make_schedule(graph, options, 4, alone, traffic=[0.0] * 18).stream_ids) == 4
+    assert len(make_schedule(graph, options, 4, alone, traffic=[1e-3 * MEMORY_BANDWIDTH] * 18).stream_ids) == 1
 
 
 def test_auto_keeps_to_one_stream_when_waiting_costs_more_than_it_gains():

@@ -47,7 +47,18 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
     assert (path / "old").exists()
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"a": -1}', '{"a": "x"}', '{"a": NaN}', "{"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        '{"a": 1}',
+        '{"machine": ""}',
+        '{"machine": "", "latencies": 3}',
+        "{",
+        *(f'{{"machine": "", "latencies": {{"a": {value}}}}}' for value in ("-1", '"x"', "NaN")),
+    ],
+)
 def test_files_of_something_else(tmp_path, text):
     path = tmp_path / "latencies.json"
     path.write_text(text)
@@ -77,3 +88,49 @@ def test_threads_agree_on_one_latency():
         thread.join()
     assert len(set(seen)) == 1
     assert cache.hits + cache.misses == 4
+
+
+def test_latencies_of_another_machine_are_left_alone(tmp_path):
+    path = tmp_path / "latencies.json"
+    first = LatencyCache(path, machine="here")
+    first.put("a", 1.0)
+    first.save()
+    assert LatencyCache(path, machine="here").get("a") == 1.0
+    elsewhere = LatencyCache(path, machine="there")
+    assert elsewhere.get("a") is None
+    elsewhere.put("b", 2.0)
+    elsewhere.save()
+    assert LatencyCache(path, machine="here").get("a") is None
+    assert LatencyCache(path, machine="there").get("b") == 2.0
+
+
+def test_saving_keeps_what_others_have_saved(tmp_path):
+    path = tmp_path / "latencies.json"
+    first, second = LatencyCache(path), LatencyCache(path)
+    first.put("a", 1.0)
+    first.save()
+    second.put("b", 2.0)
+    second.put("a", 3.0)
+    second.save()
+    again = LatencyCache(path)
+    assert (again.get("a"), again.get("b")) == (3.0, 2.0)
+
+
+def test_the_capacity_holds_in_memory_and_on_disk(tmp_path):
+    path = tmp_path / "latencies.json"
+    cache = LatencyCache(path, capacity=2)
+    for key in "ab":
+        cache.put(key, 1.0)
+    assert cache.get("a") == 1.0  # so b is the one that nobody asked for
+    assert cache.get_or_measure("c", lambda: 2.0) == 2.0
+    assert (len(cache), cache.get("b")) == (2, None)
+    cache.save()
+    assert len(LatencyCache(path, capacity=1)) == 1
+    cache.save()  # with two on disk
+    assert len(LatencyCache(path)) == 2
+
+
+@pytest.mark.parametrize("capacity", [0, -1, True, 1.5, None])
+def test_a_capacity_is_a_count(capacity):
+    with pytest.raises(InvalidArgumentError, match="capacity"):
+        LatencyCache(capacity=capacity)

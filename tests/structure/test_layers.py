@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LEAVES = {"_version", "errors", "typing", "config"}
+LEAVES = {"_version", "bits", "errors", "typing", "config"}
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
 TOP = BELOW_BACKENDS | {"backends"}
 
 MAY_IMPORT = {
     "_version": set(),
+    "bits": set(),
     "errors": set(),
     "typing": {"errors"},
     "config": {"errors"},

@@ -19,12 +19,14 @@
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them
     filters.py     constant weights of convolutions, likewise
     transposed.py  constant weights of transposed convolutions, phase by phase
+    siblings.py    convolutions of one image as one call; joint_filters.py: their weights; merging.py: where it pays
     tail.py        post-ops that packed kernels do on registers
     images.py      images as kernels over windows see them
     layouts.py     opaque layouts
     joins.py       which results are written straight into the tensor that a Concat joins them to
     channels.py    which regions of images lie channels last
-    streams.py     steps as a graph to schedule: edges and costs
+    streams.py     steps as a graph to schedule: edges, units and costs
+    stages.py      some steps by themselves, to see what they take
     link.py        steps to Programs: of the partition, and of what is made of its constants once
     placement.py   which bytes the values take
 

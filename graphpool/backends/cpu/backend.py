@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,14 +24,16 @@ from .key import structural_key
 from .layouts import choose_layout, choose_panels, panels_of, strides_of
 from .link import link, link_constants
 from .lowering import Lowering
+from .merging import Relowering, place_steps
 from .patterns import PATTERNS
 from .placement import find_inplace_ports
-from .streams import schedule_steps, step_signature
+from .siblings import emit_siblings, find_siblings
+from .streams import step_signature
 from .support import supports
 from .weights import panels_wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Collection, Hashable, Sequence
 
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
@@ -158,8 +161,7 @@ def make_primitive(
 ) -> Primitive:
     """Lower, schedule, plan and link."""
     ops = partition.ops
-    lowering = lower(ops, inputs, outputs, partition.prefer, partition.fpmath)
-    plan = schedule_steps(lowering, ops, (len(inputs), len(outputs)), lanes, options)
+    lowering, plan = place_steps(relowering(partition, inputs, outputs, lanes), options)
     schedule = plan.schedule if plan.is_parallel else None
     linked = link(lowering, len(inputs) + len(outputs), lanes, schedule)
     sequential = linked if schedule is None else link(lowering, len(inputs) + len(outputs), lanes)
@@ -177,6 +179,7 @@ def make_primitive(
         options=options,
         schedule=plan.schedule,
         speedups=plan.speedups,
+        traffic=plan.traffic,
         signature=plan.signature,
         sequential_nbytes=sequential.program.arena_nbytes,
     )
@@ -203,14 +206,28 @@ def _settle(tensor: LogicalTensor, readers: Sequence[Op] = ()) -> LogicalTensor:
     return tensor
 
 
+def relowering(
+    partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], lanes: int
+) -> Relowering:
+    """The partition with its ports settled, to be lowered once with each choice of merges."""
+    ops, prefer, fpmath = partition.ops, partition.prefer, partition.fpmath
+
+    @functools.cache
+    def relower(merges: tuple[tuple[int, ...], ...]) -> Lowering:
+        return lower(ops, inputs, outputs, prefer, fpmath, merges)
+
+    return Relowering(relower, ops, (len(inputs), len(outputs)), lanes)
+
+
 def lower(
     ops: Sequence[Op],
     inputs: Sequence[LogicalTensor],
     outputs: Sequence[LogicalTensor],
     prefer: str = "memory",
     fpmath: str = "strict",
+    merges: Collection[tuple[int, ...]] = (),
 ) -> Lowering:
-    """The steps of a partition."""
+    """The steps of a partition; each of `merges` names the convolutions, siblings all, that one call computes."""
     results = {tensor.id for tensor in outputs}
     ops = split_dequantized(ops, results)
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
@@ -220,8 +237,15 @@ def lower(
     groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
     lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath)
+    siblings = {alike.op_ids: alike for alike in find_siblings(lowering, groups)}
+    lowering.siblings = tuple(siblings)
+    merged = {op_id: siblings[ids] for ids in merges for op_id in ids}
     settle_joins(lowering, ops, groups)
     for group in groups:
         lowering.op_id = group.first.id
-        lower_group(lowering, group)
+        alike = merged.get(group.first.id)
+        if alike is None:
+            lower_group(lowering, group)
+        elif group.first.id == alike.op_ids[0]:
+            emit_siblings(lowering, alike)
     return lowering

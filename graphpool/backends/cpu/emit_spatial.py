@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .groups import Group
     from .lowering import Lowering, Value
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "emit_plain"]
 
 
 def lower_convolution(lowering: Lowering, group: Group) -> None:
@@ -68,8 +68,8 @@ def lower_transposed(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, place)
 
 
-def emit_plain(lowering: Lowering, group: Group) -> Value:
-    """The convolution with weights as they lie; where the result is."""
+def emit_plain(lowering: Lowering, group: Group, place: Value | None = None) -> Value:
+    """The convolution with weights as they lie, to `place` if it is given; where the result is."""
     op = group.anchor
     assert op is not None
     source, weights = operands(lowering, group)
@@ -81,7 +81,7 @@ def emit_plain(lowering: Lowering, group: Group) -> Value:
     split = inner if transposed else outer
     group_stride = weights.shape[split] // groups * weights.strides[split]
     result_axis = channel_axis(len(source.shape), op.attrs["data_format"])
-    epilogue = make_epilogue(lowering, group, bias, result_axis, gaps=True)
+    epilogue = make_epilogue(lowering, group, bias, result_axis, place=place, gaps=True)
     image = find_image(lowering, group, source, epilogue)
     begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=transposed)
     own: dict[str, Any] = {"output_padding": per_axis(op.attrs, "output_padding", len(kernel), 0)} if transposed else {}

@@ -3,6 +3,7 @@
 The form that the constant tensor cache keeps holds the weights in panels, transformed where minimal filtering gains
 enough for the memory that it takes, or by (tap, channel) where the convolution is depthwise. A BatchNorm of constants
 behind the convolution is folded into it: its scale into the weights, its shift into a bias that lies behind them.
+Convolutions that read the same image alike may share one form (`joint_filters.py`).
 """
 
 from __future__ import annotations
@@ -45,24 +46,33 @@ if TYPE_CHECKING:
     from .lowering import Lowering
 
 __all__ = [
+    "FLOATS",
+    "FilterShape",
     "Filters",
     "Form",
     "arrange_source",
+    "bias_of",
     "emit_convolution",
+    "emit_joint",
+    "filters_nbytes",
     "find_filters",
     "find_form",
+    "find_norm",
     "find_plain",
+    "find_shape",
+    "fold_norm",
     "is_plain_bias",
+    "pack_filters",
 ]
 
 _LEAST_PIXELS = 16
 """Pixels of a result for which packing the weights at each execution pays."""
 
-_FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
+FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
 
 @dataclass(frozen=True)
-class _Shape:
+class FilterShape:
     """Sizes of the weights: channels of both sides, groups, kernel, where axes are; tile of minimal filtering, or 0."""
 
     ic: int
@@ -75,7 +85,8 @@ class _Shape:
     tile: int
 
     @classmethod
-    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str) -> _Shape:
+    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str) -> FilterShape:
+        """Those of a convolution by the shapes of its weights and of its result."""
         inner, outer, kernel_axes = conv_weight_axes(len(shape), op.attrs["weights_format"])
         groups = op.attrs["groups"]
         kernel = tuple(shape[axis] for axis in kernel_axes)
@@ -122,7 +133,7 @@ class Filters:
     """The weights of a convolution as its kernel wants them, or, with strides, as they lie."""
 
     form: Form
-    shape: _Shape
+    shape: FilterShape
     strides: Sequence[int] | None = None
 
 
@@ -132,24 +143,30 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     None where they are no constants, where BLAS is forced, or where the result's channels, for which these kernels are
     made, do not lie innermost.
     """
-    op = group.anchor
-    assert op is not None
-    if group.dequantized or forced("Convolution") == "blas":
+    op, shape = group.anchor, find_shape(lowering, group)
+    if op is None or shape is None:
         return None
-    weights = lowering.value(op.inputs[1].id)
-    if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
-        return None
-    shape = _Shape.of(op, weights.shape, lowering.shapes[group.result], lowering.prefer)
 
     def fill(source: Value, panels: Value) -> None:
-        lowering.emit(_pack(shape, op, source), [source, panels])
+        lowering.emit(pack_filters(shape, op, source), [source, panels])
 
     def unpack(panels: Value, place: Value) -> None:
         lowering.emit(_unpack(shape, op, place), [panels, place])
 
-    inverse = None if shape.is_winograd else unpack  # minimal filtering rounds
-    form = find_form(lowering, group, (shape.outer, shape.oc), _weights_nbytes(shape, op), fill, inverse)
+    inverse = None if shape.tile else unpack  # minimal filtering rounds
+    form = find_form(lowering, group, (shape.outer, shape.oc), filters_nbytes(shape, op), fill, inverse)
     return None if form is None else Filters(form, shape)
+
+
+def find_shape(lowering: Lowering, group: Group) -> FilterShape | None:
+    """The sizes of a convolution whose weights may take another form; None where `find_filters` gives None."""
+    op = group.anchor
+    if op is None or group.dequantized or forced("Convolution") == "blas":
+        return None
+    weights = lowering.value(op.inputs[1].id)
+    if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
+        return None
+    return FilterShape.of(op, weights.shape, lowering.shapes[group.result], lowering.prefer)
 
 
 def find_plain(lowering: Lowering, group: Group) -> Filters | None:
@@ -162,25 +179,25 @@ def find_plain(lowering: Lowering, group: Group) -> Filters | None:
     if group.dequantized or forced("Convolution") == "blas":
         return None
     weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
-    if weights.dtype not in _FLOATS or not _has_pixels(lowering, group, weights):
+    if weights.dtype not in FLOATS or not _has_pixels(lowering, group, weights):
         return None
-    shape = _Shape.of(op, weights.shape, result, "memory")
+    shape = FilterShape.of(op, weights.shape, result, "memory")
     if _has_few_pixels(shape, result):
         return None
     source = lowering.typed(weights)
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     if not shape.is_depthwise:
         return Filters(Form(source, own, 0), shape, shape.strides(source))
-    panels = lowering.temporary((_weights_nbytes(shape, op),), DataType.U8)
-    lowering.emit(_pack(shape, op, source), [source, panels])
+    panels = lowering.temporary((filters_nbytes(shape, op),), DataType.U8)
+    lowering.emit(pack_filters(shape, op, source), [source, panels])
     return Filters(Form(panels, own, 0), shape)
 
 
-def _has_few_pixels(shape: _Shape, result: Sequence[int]) -> bool:
+def _has_few_pixels(shape: FilterShape, result: Sequence[int]) -> bool:
     return prod(result) // shape.oc < _LEAST_PIXELS
 
 
-def _is_staged(shape: _Shape) -> bool:
+def _is_staged(shape: FilterShape) -> bool:
     """Whether the kernel copies what it reads, however it lies."""
     return is_staged(shape.ic, shape.kernel, shape.groups) and not shape.is_depthwise
 
@@ -228,23 +245,18 @@ def find_form(
     op = group.anchor
     assert op is not None
     weights = lowering.value(op.inputs[1].id)
-    if weights.dtype not in _FLOATS:
+    if weights.dtype not in FLOATS:
         return None
     outer, count = channels
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    norm = None if outer is None else _find_norm(lowering, group, own)
+    norm = None if outer is None else find_norm(lowering, group, own)
     folded = [] if norm is None else [lowering.value(tensor.id) for tensor in norm.inputs[1:]]
     sources = [weights, *folded, *([own] if own is not None and folded else [])]
 
     def fill(panels: Value) -> None:
         source = lowering.typed(weights)
         if norm is not None and outer is not None:
-            gamma, beta, mean, variance = folded
-            scale, shift = fold_batch_norm(
-                Region(lowering, gamma.shape), gamma, beta, mean, variance, norm.attrs["epsilon"]
-            )
-            source = _scaled(lowering, source, scale, outer)
-            _store_bias(lowering, _bias_of(panels, weights_nbytes, count), own, scale, shift)
+            source = fold_norm(lowering, source, norm, own, outer, bias_of(panels, weights_nbytes, 0, count))
         pack(source, panels)
 
     def restore(panels: Value) -> None:
@@ -256,13 +268,25 @@ def find_form(
     is_whole = weights.buffer.nbytes == weights.dtype.nbytes(prod(weights.shape))
     nbytes = weights_nbytes + (4 * count if folded else 0)
     panels = lowering.constant_form(sources, nbytes, fill, restore if is_exact and is_whole else None)
-    return Form(panels, _bias_of(panels, weights_nbytes, count) if folded else own, len(folded) and 1)
+    return Form(panels, bias_of(panels, weights_nbytes, 0, count) if folded else own, len(folded) and 1)
 
 
-def _find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
+def fold_norm(lowering: Lowering, weights: Value, norm: Op, own: Value | None, outer: int, bias: Value) -> Value:
+    """The weights with the scale of a BatchNorm; its shift, with the convolution's own bias, goes to `bias`."""
+    gamma, beta, mean, variance = (lowering.value(tensor.id) for tensor in norm.inputs[1:])
+    region = Region(lowering, gamma.shape)
+    scale, shift = fold_batch_norm(region, gamma, beta, mean, variance, norm.attrs["epsilon"])
+    scaled = _scaled(lowering, weights, scale, outer)
+    _store_bias(lowering, bias, own, scale, shift)
+    return scaled
+
+
+def find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
     """The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants."""
     op = group.ops[0] if group.ops else None
     if op is None or op.kind != "BatchNormInference":
+        return None
+    if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
         return None
     values = [lowering.value(tensor.id) for tensor in op.inputs[1:]] + ([] if own is None else [own])
     is_known = all(lowering.is_constant(value) and value.dtype is DataType.F32 for value in values)
@@ -270,11 +294,12 @@ def _find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None
     return op if is_known and is_alike and op.inputs[0].dtype is DataType.F32 else None
 
 
-def _dilations(op: Op, shape: _Shape) -> tuple[int, ...]:
+def _dilations(op: Op, shape: FilterShape) -> tuple[int, ...]:
     return per_axis(op.attrs, "dilations", len(shape.kernel))
 
 
-def _weights_nbytes(shape: _Shape, op: Op) -> int:
+def filters_nbytes(shape: FilterShape, op: Op) -> int:
+    """Size of the weights in the form, without a bias. Unit: bytes."""
     if shape.is_depthwise:
         return 4 * shape.oc * prod(shape.kernel)
     if shape.tile:
@@ -283,7 +308,7 @@ def _weights_nbytes(shape: _Shape, op: Op) -> int:
     return packed_conv_layout(shape.ic, shape.oc, shape.kernel, **more).nbytes
 
 
-def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
+def pack_filters(shape: FilterShape, op: Op, weights: Value) -> KernelCall:
     """The kernel that brings the weights into the form."""
     strides = shape.strides(weights)
     if shape.is_depthwise:
@@ -294,8 +319,8 @@ def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
     return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
 
-def _unpack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
-    """The inverse of `_pack`, for forms that hold the weights as they were."""
+def _unpack(shape: FilterShape, op: Op, weights: Value) -> KernelCall:
+    """The inverse of `pack_filters`, for forms that hold the weights as they were."""
     strides = shape.strides(weights)
     if shape.is_depthwise:
         return unpack_depthwise_weights(shape.oc, shape.kernel, [strides[0], *strides[3:]])
@@ -303,9 +328,9 @@ def _unpack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
     return unpack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
 
-def _bias_of(form: Value, offset: int, count: int) -> Value:
-    """The bias behind the weights of a form."""
-    return Value(DataType.F32, (count,), (1,), form.buffer, offset // 4)
+def bias_of(form: Value, offset: int, start: int, count: int) -> Value:
+    """The bias of `count` channels from `start` on, behind the weights of a form."""
+    return Value(DataType.F32, (count,), (1,), form.buffer, offset // 4 + start)
 
 
 def _scaled(lowering: Lowering, weights: Value, scale: Value, axis: int) -> Value:
@@ -349,7 +374,32 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
         operands, options = [], {}
         name = region_name(group.ops) if group.ops else None
     residual = None if tail.residual is None else pick(_pixel_strides(tail.residual, order) or (), axes)
-    options |= {"bias": tail.bias is not None, "residual_strides": residual, "clamp": tail.clamp}
+    options |= {"residual_strides": residual}
+    _emit(lowering, op, filters, tail, place, dst_strides, options, operands, name)
+
+
+def emit_joint(
+    lowering: Lowering, op: Op, filters: Filters, clamp: tuple[float, float] | None, place: Value, name: str
+) -> None:
+    """The convolutions of a form of several, op one of them, to a `place` of all their channels."""
+    dst_strides = pick(place.strides, axes_of(op, len(place.shape)))
+    _emit(lowering, op, filters, Tail(filters.form.bias, None, clamp), place, dst_strides, {}, [], name)
+
+
+def _emit(
+    lowering: Lowering,
+    op: Op,
+    filters: Filters,
+    tail: Tail,
+    place: Value,
+    dst_strides: Sequence[int],
+    options: dict[str, Any],
+    operands: Sequence[Value],
+    name: str | None,
+) -> None:
+    """The kernel on its source, with what it does on registers."""
+    axes = axes_of(op, len(place.shape))
+    options |= {"bias": tail.bias is not None, "clamp": tail.clamp}
     source = _find_source(lowering, op, filters.shape, axes)
     if filters.strides is not None:
         options["weights_strides"] = filters.strides
@@ -386,7 +436,7 @@ def is_plain_bias(bias: Value | None) -> bool:
     return bias is None or (bias.dtype is DataType.F32 and (bias.shape == (1,) or bias.strides == (1,)))
 
 
-def _find_source(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int]) -> Value:
+def _find_source(lowering: Lowering, op: Op, shape: FilterShape, axes: Sequence[int]) -> Value:
     """The source in f32, channels last unless the kernel copies what it reads anyway."""
     if _is_staged(shape):
         return lowering.typed(lowering.value(op.inputs[0].id))
@@ -394,7 +444,7 @@ def _find_source(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int])
 
 
 def _make_call(
-    op: Op, shape: _Shape, source: Value, axes: Sequence[int], dst_strides: Sequence[int], options: dict[str, Any]
+    op: Op, shape: FilterShape, source: Value, axes: Sequence[int], dst_strides: Sequence[int], options: dict[str, Any]
 ) -> KernelCall:
     """The kernel that reads the form."""
     batch, spatial = source.shape[0], pick(source.shape, axes[2:])

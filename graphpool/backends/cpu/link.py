@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_lanes, count_scratch
 from ...runtime.constant_part import ConstantPart
-from ...schedule import stream_lists
+from ...schedule import ListedCall, stream_lists
 from .lowering import Buffer
-from .placement import plan_temporaries
+from .placement import ALIGNMENT, plan_temporaries
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from ..._kernels.call import KernelCall
-    from ...schedule import ListedCall, Schedule
+    from ...schedule import Schedule
     from .lowering import ConstantForm, Lowering, Step
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
 
-__all__ = ["link", "link_constants"]
+__all__ = ["link", "link_constants", "link_stage"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,24 @@ def link(lowering: Lowering, nports: int, lanes: int, schedule: Schedule | None 
     return LinkedProgram(program, order, _buffers(steps, offsets))
 
 
+def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int]], lanes: int) -> Program:
+    """A program of some steps of a lowering: those of each row in order, the rows side by side.
+
+    Their temporaries lie apart, since nobody knows what else would use them.
+    """
+    steps = [lowering.steps[number] for row in stage for number in row]
+    numbers = iter(range(len(steps)))
+    rows = [[ListedCall((next(numbers),)) for _ in row] for row in stage] if len(stage) > 1 else []
+    lowered = _with_scratch(steps, count_lanes([step.call for step in steps], lanes, len(rows)))
+    offsets: dict[Buffer, int] = {}
+    end = 0
+    for buffer in _uses(lowered):
+        offsets[buffer], end = end, end + -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+    linked, scratch = _place(lowered, offsets), _place_scratch(lowered, offsets)
+    guards = [step.guard for step in lowered]
+    return Program(linked, end, nexternals, lowering.literals, lanes, guards, scratch, rows)
+
+
 def _renumber(lists: Sequence[Sequence[ListedCall]], order: Sequence[int]) -> list[list[ListedCall]]:
     """The lists with steps named by their position in issue order."""
     position = {step: k for k, step in enumerate(order)}
@@ -66,6 +84,11 @@ def _renumber(lists: Sequence[Sequence[ListedCall]], order: Sequence[int]) -> li
 
 
 def _buffers(steps: Sequence[Step], offsets: Mapping[Buffer, int]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    return tuple((offsets[buffer], buffer.nbytes, numbers) for buffer, numbers in _uses(steps).items())
+
+
+def _uses(steps: Sequence[Step]) -> dict[Buffer, tuple[int, ...]]:
+    """The steps that touch each temporary, scratch included, ascending."""
     uses: dict[Buffer, dict[int, None]] = {}
     for number, step in enumerate(steps):
         for value in step.args:
@@ -73,7 +96,7 @@ def _buffers(steps: Sequence[Step], offsets: Mapping[Buffer, int]) -> tuple[tupl
                 uses.setdefault(value.buffer.whole, {})[number] = None
         if step.scratch is not None:
             uses[step.scratch] = {number: None}
-    return tuple((offsets[buffer], buffer.nbytes, tuple(numbers)) for buffer, numbers in uses.items())
+    return {buffer: tuple(numbers) for buffer, numbers in uses.items()}
 
 
 def _with_scratch(steps: Sequence[Step], nlanes: int) -> list[Step]:

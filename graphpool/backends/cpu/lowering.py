@@ -213,6 +213,11 @@ class Lowering:
         Of the graph.
     fpmath : str, default="strict"
         Of the graph.
+
+    Attributes
+    ----------
+    siblings : tuple of tuple of int
+        Ids of convolutions that one call could compute.
     """
 
     def __init__(
@@ -232,6 +237,7 @@ class Lowering:
         self.steps: list[Step] = []
         self.literals = bytearray()
         self.op_id = -1
+        self.siblings: tuple[tuple[int, ...], ...] = ()
         self._channels_last = channels_last
         self._arranged: dict[tuple[Any, ...], Value] = {}
         self.forms: list[ConstantForm] = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...schedule import Schedule
     from .lowering import Buffer, Step
 
-__all__ = ["find_inplace_ports", "plan_temporaries"]
+__all__ = ["ALIGNMENT", "find_inplace_ports", "plan_temporaries"]
 
 ALIGNMENT = 64
 

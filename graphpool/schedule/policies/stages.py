@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphpool.bits import set_bits
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -45,7 +47,7 @@ class Block:
 
     def members(self, mask: int) -> tuple[int, ...]:
         """Nodes of a set, in visiting order."""
-        return tuple(self.nodes[i] for i in _bits(mask))
+        return tuple(self.nodes[i] for i in set_bits(mask))
 
     def groups(self, ending: int) -> list[int]:
         """Connected components of `ending`, each a set."""
@@ -60,15 +62,6 @@ class Block:
             found.append(group)
             ending &= ~group
         return found
-
-
-def _bits(mask: int) -> list[int]:
-    bits = []
-    while mask:
-        low = mask & -mask
-        bits.append(low.bit_length() - 1)
-        mask ^= low
-    return bits
 
 
 def split_blocks(graph: DependencyGraph, max_nodes: int, max_states: int) -> list[Block]:

@@ -5,8 +5,9 @@ import pytest
 import graphpool as gp
 from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.backend import lower
-from graphpool.backends.cpu.streams import schedule_steps, step_edges, step_signature
-from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions, cost_key, step_costs
+from graphpool.backends.cpu.streams import PEAK_FLOPS, StepGraph, schedule_steps, step_edges, step_signature
+from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, step_costs
+from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions
 from graphpool.schedule import verify
 from tests.helpers.stream_graphs import branches, random_branches
 
@@ -138,3 +139,50 @@ def test_every_policy_is_offered_for_partitions():
             assert compiled.primitive.details.nodes == tuple(
                 compiled.schedule.order if compiled.program.streams is not None else range(len(compiled.program))
             )
+
+
+def test_alternatives_are_placed_as_one():
+    lowering, ops, ports = lowered(branches)
+    steps = StepGraph.of(lowering, ops, ports, 2)
+    assert sorted(step for unit in steps.units.values() for step in unit) == list(range(len(lowering.steps)))
+    for main, unit in steps.units.items():
+        guards = {step: lowering.steps[step].guard for step in unit}
+        wanted = [step for step, guard in guards.items() if guard is None or guard[1]]
+        assert wanted == [main]
+        assert len(unit) == 1 or len({base for base, _ in guards.values()}) == 1
+    assert max(map(len, steps.units.values())) == 2
+    for policy in ("wavefront", "asap", "nimble", "list", "ios"):
+        schedule = schedule_steps(lowering, ops, ports, 2, ScheduleOptions(policy, 2)).schedule
+        verify(schedule)
+        stream_of = {node: stream for stream, nodes in enumerate(schedule.streams) for node in nodes}
+        assert all(len({stream_of[step] for step in unit}) == 1 for unit in steps.units.values())
+
+
+def test_convolutions_on_packed_weights_cost_what_they_compute():
+    def build(g):
+        for channels in (32, 64):
+            x, weights = g.input((1, 16, 16, 32)), g.input((channels, 32, 3, 3), property="constant")
+            g.op(
+                "Convolution", x, weights, strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1], dilations=[1, 1],
+                data_format="NXC", weights_format="OIX",
+            )  # fmt: skip
+
+    lowering, ops, ports = lowered(build)
+    costs = schedule_steps(lowering, ops, ports, 2, ScheduleOptions("list", 2)).schedule.graph.costs
+    narrow, wide = (cost for cost in costs if cost)
+    assert 1.8 < wide / narrow < 2.1
+    flops = 2 * 16 * 16 * 9 * 32 * 64
+    assert wide > flops / max(PEAK_FLOPS.values())
+
+
+def test_steps_that_caches_do_not_hold_share_main_memory():
+    def build(g):
+        for n in (64, 2048):
+            g.op("SoftMax", g.input((n, 1024)), axis=-1)
+
+    lowering, ops, ports = lowered(build)
+    plan = schedule_steps(lowering, ops, ports, 16, ScheduleOptions("list", 16))
+    assert plan.traffic == (0.0, 2.0 * 2048 * 1024 * 4)
+    assert all(cost / speedup >= nbytes / MEMORY_BANDWIDTH for cost, speedup, nbytes in zip(
+        plan.schedule.graph.costs, plan.speedups, plan.traffic, strict=True
+    ))  # fmt: skip

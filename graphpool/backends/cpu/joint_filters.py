@@ -1,0 +1,107 @@
+"""One form of the weights of several convolutions that read one image alike: side by side, by output channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .filters import (
+    FLOATS,
+    Filters,
+    Form,
+    bias_of,
+    filters_nbytes,
+    find_norm,
+    find_shape,
+    fold_norm,
+    pack_filters,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...graph.op import Op
+    from .filters import FilterShape
+    from .groups import Group
+    from .lowering import Lowering, Value
+
+__all__ = ["Part", "find_part", "join_filters"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one convolution brings into a form that several share.
+
+    Attributes
+    ----------
+    op : Op
+    weights : Value
+    shape : FilterShape
+    bias : Value or None
+        The convolution's own.
+    norm : Op or None
+        The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants.
+    """
+
+    op: Op
+    weights: Value
+    shape: FilterShape
+    bias: Value | None
+    norm: Op | None
+
+    def sources(self, lowering: Lowering) -> list[Value]:
+        """The constants that a form of it is made of, the bias where a BatchNorm takes it in."""
+        if self.norm is None:
+            return [self.weights]
+        folded = [lowering.value(tensor.id) for tensor in self.norm.inputs[1:]]
+        return [self.weights, *folded, *([] if self.bias is None else [self.bias])]
+
+
+def find_part(lowering: Lowering, group: Group) -> Part | None:
+    """What a group's convolution brings into a form; None where it has none, or what it is made of is not known yet."""
+    op = group.anchor
+    if op is None or op.kind != "Convolution":
+        return None
+    if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
+        return None
+    shape, weights = find_shape(lowering, group), lowering.value(op.inputs[1].id)
+    if shape is None or weights.dtype not in FLOATS:
+        return None
+    own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    return Part(op, weights, shape, own, find_norm(lowering, group, own))
+
+
+def join_filters(lowering: Lowering, parts: Sequence[Part], biases: Sequence[Value | None]) -> Filters:
+    """One form of the weights of several convolutions, side by side by output channels, and of their biases.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    parts : sequence of Part
+        Alike in all but the number of output channels.
+    biases : sequence of Value or None
+        What is added to each, constants: None where there is none, or where a BatchNorm is folded in.
+    """
+    op, channels = parts[0].op, [part.shape.oc for part in parts]
+    shape = replace(parts[0].shape, oc=sum(channels))
+    starts = [sum(channels[:k]) for k in range(len(parts))]
+    offset = filters_nbytes(shape, op)
+    has_bias = any(part.norm is not None for part in parts) or any(bias is not None for bias in biases)
+    sources = [source for part in parts for source in part.sources(lowering)]
+    sources += [bias for bias in biases if bias is not None]
+
+    def fill(panels: Value) -> None:
+        dims = list(parts[0].weights.shape)
+        dims[shape.outer] = shape.oc
+        joint = lowering.temporary(dims)
+        for part, bias, start in zip(parts, biases, starts, strict=True):
+            source, place = lowering.typed(part.weights), bias_of(panels, offset, start, part.shape.oc)
+            if part.norm is not None:
+                source = fold_norm(lowering, source, part.norm, part.bias, shape.outer, place)
+            lowering.move(source, joint.cut(shape.outer, start, part.shape.oc))
+            if bias is not None:
+                lowering.move(bias, place)
+        lowering.emit(pack_filters(shape, op, joint), [joint, panels])
+
+    panels = lowering.constant_form(sources, offset + (4 * shape.oc if has_bias else 0), fill)
+    return Filters(Form(panels, bias_of(panels, offset, 0, shape.oc) if has_bias else None, 0), shape)

@@ -1,0 +1,81 @@
+"""Which partitions of a graph are compiled as one: neighbours of one backend in an order of all of them."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphpool.graph.graph import Graph
+    from graphpool.graph.partition import Partition
+
+__all__ = ["gather", "merge_neighbours"]
+
+
+def merge_neighbours(graph: Graph, partitions: Sequence[Partition]) -> list[Partition]:
+    """Partitions to compile: neighbours of one backend become one, whose tensors then need no place of their own."""
+    runs: list[list[Partition]] = []
+    for partition in partitions:
+        backend = partition.backend
+        if runs and backend is not None and backend.merges and runs[-1][-1].backend is backend:
+            runs[-1].append(partition)
+        else:
+            runs.append([partition])
+    return [graph.merge_partitions(run) for run in runs]
+
+
+def gather(partitions: Sequence[Partition]) -> list[Partition]:
+    """The partitions in an order in which host functions interrupt programs as seldom as a greedy choice finds.
+
+    What is between two host functions is one program, and only the steps of one program run side by side. Host
+    functions wait until nothing else can go on, and then run together. The order given stays where no other has fewer
+    interruptions. Cost: O(n log n) in the tensors that partitions exchange, for each backend that could come first.
+    """
+    order = _Order(partitions)
+    candidates = [list(range(len(partitions))), *(order.greedy(first) for first in order.first_backends())]
+    best = min(candidates, key=order.count_runs)
+    return [partitions[number] for number in best]
+
+
+class _Order:
+    """Partitions by number, and who reads of whom."""
+
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        self.backends: list[Any] = [partition.backend for partition in partitions]
+        made = {port.id: number for number, p in enumerate(partitions) for port in p.output_ports}
+        self.sources = [{made[port.id] for port in p.input_ports if port.id in made} for p in partitions]
+        self.readers: list[list[int]] = [[] for _ in partitions]
+        for number, sources in enumerate(self.sources):
+            for source in sources:
+                self.readers[source].append(number)
+
+    def first_backends(self) -> list[Any]:
+        """Backends, None for host functions, of partitions that read of no other."""
+        return list({id(b): b for b, sources in zip(self.backends, self.sources, strict=True) if not sources}.values())
+
+    def count_runs(self, order: Sequence[int]) -> int:
+        """How many times the backend changes."""
+        return sum(self.backends[a] is not self.backends[b] for a, b in itertools.pairwise(order))
+
+    def greedy(self, backend: Any) -> list[int]:
+        """All that can run on a backend, from this one on, then all that can on the next."""
+        missing = [len(sources) for sources in self.sources]
+        ready: dict[int, list[int]] = {}
+        for number, count in enumerate(missing):
+            if not count:
+                ready.setdefault(id(self.backends[number]), []).append(number)
+        order: list[int] = []
+        while any(ready.values()):
+            current = ready.get(id(backend))
+            if not current:
+                backend = self.backends[min(numbers[0] for numbers in ready.values() if numbers)]
+                continue
+            order.append(heapq.heappop(current))
+            for reader in self.readers[order[-1]]:
+                missing[reader] -= 1
+                if not missing[reader]:
+                    heapq.heappush(ready.setdefault(id(self.backends[reader]), []), reader)
+        return order
