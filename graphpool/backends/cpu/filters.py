@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..._kernels.conv_bf16 import bf16_conv_nbytes, bf16_convolution, pack_bf16_conv_weights
 from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
 from ..._kernels.conv_packed import is_staged, pack_conv_weights, packed_conv_layout, packed_convolution
 from ..._kernels.window import merged_stride
@@ -22,7 +23,7 @@ from ..._kernels.winograd import (
 )
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
-from .choices import forced
+from .choices import allows_bf16, forced
 from .epilogue import make_epilogue
 from .images import axes_of, pick
 from .instructions import fold_batch_norm
@@ -52,6 +53,9 @@ __all__ = [
 _LEAST_PIXELS = 16
 """Pixels of a result for which packing the weights at each execution pays."""
 
+_BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
+"""Tile and pixels of a result from which on minimal filtering in f32 is faster than products of bf16."""
+
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
 
@@ -67,9 +71,12 @@ class _Shape:
     outer: int
     kernel_axes: tuple[int, ...]
     tile: int
+    is_bf16: bool = False
 
     @classmethod
-    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str) -> _Shape:
+    def of(
+        cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False
+    ) -> _Shape:
         inner, outer, kernel_axes = conv_weight_axes(len(shape), op.attrs["weights_format"])
         groups = op.attrs["groups"]
         kernel = tuple(shape[axis] for axis in kernel_axes)
@@ -79,7 +86,10 @@ class _Shape:
         )
         spatial = pick(result, axes_of(op, len(result))[2:])
         tile = choose_tile(result[0], ic, oc, spatial) if prefer == "latency" and is_plain else 0
-        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, tile)
+        if allows_bf16 and (tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
+            tile = 0
+        is_bf16 = allows_bf16 and not tile and not ic == oc == groups
+        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, tile, is_bf16)
 
     @property
     def is_depthwise(self) -> bool:
@@ -133,7 +143,8 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     weights = lowering.value(op.inputs[1].id)
     if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
         return None
-    shape = _Shape.of(op, weights.shape, lowering.shapes[group.result], lowering.prefer)
+    result = lowering.shapes[group.result]
+    shape = _Shape.of(op, weights.shape, result, lowering.prefer, allows_bf16=_multiplies_bf16(lowering, op, weights))
 
     def fill(source: Value, panels: Value) -> None:
         lowering.emit(_pack(shape, op, source), [source, panels])
@@ -190,6 +201,12 @@ def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
     assert group.anchor is not None
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), group.anchor.attrs["data_format"])
     return is_last and 0 not in (*weights.shape, *result)
+
+
+def _multiplies_bf16(lowering: Lowering, op: Op, weights: Value) -> bool:
+    """Whether a convolution may multiply numbers of bf16: they are, or the float mode allows it."""
+    types = {lowering.value(op.inputs[0].id).dtype, weights.dtype}
+    return allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
 
 
 def find_form(
@@ -259,6 +276,8 @@ def _weights_nbytes(shape: _Shape, op: Op) -> int:
     if shape.tile:
         return winograd_layout(shape.ic, shape.oc, tile=shape.tile).nbytes
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
+    if shape.is_bf16:
+        return bf16_conv_nbytes(shape.ic, shape.oc, shape.kernel, **more)
     return packed_conv_layout(shape.ic, shape.oc, shape.kernel, **more).nbytes
 
 
@@ -270,6 +289,8 @@ def _pack(shape: _Shape, op: Op, weights: Value) -> KernelCall:
     if shape.tile:
         return pack_winograd_weights(shape.ic, shape.oc, strides[1:], tile=shape.tile)
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
+    if shape.is_bf16:
+        return pack_bf16_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
     return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
 
@@ -357,10 +378,12 @@ def is_plain_bias(bias: Value | None) -> bool:
 
 
 def _find_source(lowering: Lowering, op: Op, shape: _Shape, axes: Sequence[int]) -> Value:
-    """The source in f32, channels last unless the kernel copies what it reads anyway."""
+    """The source in f32, or bf16 if that is multiplied, channels last unless the kernel copies what it reads anyway."""
+    source = lowering.value(op.inputs[0].id)
+    dtype = source.dtype if shape.is_bf16 else DataType.F32
     if _is_staged(shape):
-        return lowering.typed(lowering.value(op.inputs[0].id))
-    return lowering.arranged(op.inputs[0].id, (0, *axes[2:], axes[1]))
+        return lowering.typed(source, dtype)
+    return lowering.arranged(op.inputs[0].id, (0, *axes[2:], axes[1]), dtype)
 
 
 def _make_call(
@@ -376,4 +399,7 @@ def _make_call(
     options |= {"strides": op.attrs["strides"], "dilations": _dilations(op, shape)}
     if shape.is_depthwise:
         return depthwise_convolution(batch, shape.oc, spatial, shape.kernel, **options)
+    if shape.is_bf16:
+        options |= {"groups": shape.groups, "src_dtype": source.dtype.value}
+        return bf16_convolution(batch, shape.ic, shape.oc, spatial, shape.kernel, **options)
     return packed_convolution(batch, shape.ic, shape.oc, spatial, shape.kernel, groups=shape.groups, **options)
