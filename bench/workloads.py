@@ -64,6 +64,26 @@ def _matmul(a: Any, b: Any, dtype: str = "f32", bias: Any = None, tail: tuple[st
     return build
 
 
+def _compressed(
+    m: int, k: int, n: int, dtype: str, group: int = 0, zeros: bool = False, tail: tuple[str, ...] = (), **attrs: Any
+):
+    """A product with constant weights of 8 or 4 bits, a scale for each column or for groups of its rows."""
+
+    def build(g: GraphBuilder) -> None:
+        is_transposed = attrs.get("transpose_b", False)
+        shape, group_shape = ((n, k), (1, group)) if is_transposed else ((k, n), (group, 1))
+        counts = [dim // size for dim, size in zip(shape, group_shape, strict=True)] if group else [n]
+        scheme = {"qtype": "per_group", "group_shape": group_shape} if group else {"qtype": "per_channel"}
+        scheme |= {} if group else {"axis": 0 if is_transposed else 1}
+        inputs = [g.input(shape, dtype, property="constant"), g.input(counts, property="constant")]
+        inputs += [g.input(counts, "s8" if dtype[0] == "s" else "u8", property="constant")] if zeros else []
+        x = g.op("MatMul", g.input((m, k)), g.op("DynamicDequantize", *inputs, dtype="f32", **scheme), **attrs)
+        for kind in tail:
+            x = _post_op(g, kind, x)
+
+    return build
+
+
 def _post_op(g: GraphBuilder, kind: str, x: Any) -> Any:
     """One of the post-ops that families share."""
     if kind in ("Add", "Multiply", "Maximum"):
@@ -373,6 +393,10 @@ CASES: list[Case] = [
     Case("Conv_1d", _conv((2, 3, 30), (5, 3, 4), pads_begin=[2], pads_end=[1], strides=[1], dilations=[1]), scale=8),
     Case("Conv_3d", _conv((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), pads_begin=[0, 1, 1], pads_end=[1, 1, 0], strides=[1, 2, 1], dilations=[1, 1, 1]), scale=8),
     Case("Conv_same_upper", _conv((1, 3, 8, 9), (4, 3, 3, 4), auto_pad="SAME_UPPER", strides=[2, 2]), scale=8),
+    Case("MatMul_compressed_s8", _compressed(1, 130, 70, "s8"), scale=8),
+    Case("MatMul_compressed_u8_zeros", _compressed(3, 96, 33, "u8", 32, True, tail=("AddRow", "ReLU")), scale=64),
+    Case("MatMul_compressed_s4_groups", _compressed(9, 128, 40, "s4", 32, tail=("GELU",)), scale=8),
+    Case("MatMul_compressed_u4_transposed", _compressed(2, 64, 130, "u4", 16, True, transpose_b=True), scale=16),
     Case("Conv_packed", _conv((2, 24, 9, 10), (40, 24, 3, 3), bias=True, tail=("Add", "ReLU")), scale=16),
     Case("Conv_packed_nxc", _conv((2, 9, 10, 24), (3, 3, 24, 40), tail=("Clamp",), data_format="NXC", weights_format="XIO"), scale=16),
     Case("Conv_packed_grouped", _conv((1, 48, 9, 9), (40, 24, 3, 3), groups=2, tail=("Swish",)), scale=16),

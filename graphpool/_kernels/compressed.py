@@ -48,8 +48,9 @@ _DIGIT_ROWS = 32
 _LEAST_WORK = 2**18
 """Multiply-adds (rows counted as 4 at least) of a task, about 10 microseconds, so that handing it out costs little."""
 
-_WIDE = 512
-"""Columns from which on making the digits of a row costs under a tenth of a task."""
+_WIDE, _LEAST_TASKS = 256, 4
+"""Columns from which on making the digits of a row costs under a tenth of a task; tasks that are worth more than that
+one tenth."""
 
 _COMPRESS_LAYOUT = np.dtype(
     [
@@ -270,7 +271,7 @@ def compressed_matmul(
     tail = tail_fields(bias=bias, residual=residual, clamp=clamp, epilogue=epilogue, in_scratch=dst_needs_scratch)
     has_digits = (isa or isas()[-1]) == "avx512_bf16"
     rows = min(row_block(m), _DIGIT_ROWS) if has_digits else row_block(m)
-    cols = _col_block(rows, n, k, layout.panel, 1 if not has_digits else _WIDE)
+    cols = _col_block(rows, n, k, layout.panel, max(min(_WIDE, n // _LEAST_TASKS), 1) if has_digits else 1)
     k_block = 0 if has_digits or rows <= _FEW_ROWS else _k_block(rows, k, layout.panel)
     partial_offset = aligned(rows * cols * 4) if tail["tile_in_scratch"] else 0
     panels_offset = partial_offset + (aligned(rows * TILE_PANELS * layout.panel * 4) if 0 < k_block < k else 0)

@@ -18,6 +18,7 @@ extern const gp_kernel_entry GP_KERNEL(packed_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(compressed_table)[];
 extern const gp_kernel_entry GP_KERNEL(compressed_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_table)[];
+extern const gp_kernel_entry GP_KERNEL(conv_bf16_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_packed_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_s8_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[];
@@ -45,6 +46,7 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(compressed_table),
     GP_KERNEL(compressed_weights_table),
     GP_KERNEL(conv_table),
+    GP_KERNEL(conv_bf16_table),
     GP_KERNEL(conv_packed_table),
     GP_KERNEL(conv_s8_table),
     GP_KERNEL(conv_depthwise_table),

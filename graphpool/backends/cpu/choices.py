@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ... import config
 from ..._kernels._dispatch import isas
+from ...errors import InvalidOpError, explain
 from ...graph.schema import get_schema
 from ...typing import DataType
 
@@ -37,7 +38,11 @@ def check_forced() -> None:
         The message names the closest kinds.
     """
     for kind in filter(None, forced_all()):
-        get_schema(kind)
+        try:
+            get_schema(kind)
+        except InvalidOpError as error:
+            what = f"environment variable GRAPHPOOL_IMPL forces {kind!r}"
+            raise InvalidOpError(explain(what, accepted="op kinds", got=str(error)), op_kind=kind) from error
 
 
 def forced(kind: str) -> str:

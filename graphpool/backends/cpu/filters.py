@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..._kernels.conv_bf16 import bf16_conv_nbytes, bf16_convolution, pack_bf16_conv_weights
 from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights, unpack_depthwise_weights
 from ..._kernels.conv_packed import (
     is_staged,
@@ -29,7 +30,7 @@ from ..._kernels.winograd import (
 )
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
-from .choices import forced
+from .choices import allows_bf16, forced
 from .epilogue import make_epilogue
 from .images import axes_of, pick
 from .instructions import fold_batch_norm
@@ -68,6 +69,9 @@ __all__ = [
 _LEAST_PIXELS = 16
 """Pixels of a result for which packing the weights at each execution pays."""
 
+_BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
+"""Tile and pixels of a result from which on minimal filtering in f32 is faster than products of bf16."""
+
 FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
 
@@ -83,9 +87,12 @@ class FilterShape:
     outer: int
     kernel_axes: tuple[int, ...]
     tile: int
+    is_bf16: bool = False
 
     @classmethod
-    def of(cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str) -> FilterShape:
+    def of(
+        cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False
+    ) -> FilterShape:
         """Those of a convolution by the shapes of its weights and of its result."""
         inner, outer, kernel_axes = conv_weight_axes(len(shape), op.attrs["weights_format"])
         groups = op.attrs["groups"]
@@ -96,7 +103,10 @@ class FilterShape:
         )
         spatial = pick(result, axes_of(op, len(result))[2:])
         tile = choose_tile(result[0], ic, oc, spatial) if prefer == "latency" and is_plain else 0
-        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, tile)
+        if allows_bf16 and (tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
+            tile = 0
+        is_bf16 = allows_bf16 and not tile and not ic == oc == groups
+        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, tile, is_bf16)
 
     @property
     def is_depthwise(self) -> bool:
@@ -153,7 +163,7 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     def unpack(panels: Value, place: Value) -> None:
         lowering.emit(_unpack(shape, op, place), [panels, place])
 
-    inverse = None if shape.tile else unpack  # minimal filtering rounds
+    inverse = None if shape.tile or shape.is_bf16 else unpack  # both round
     form = find_form(lowering, group, (shape.outer, shape.oc), filters_nbytes(shape, op), fill, inverse)
     return None if form is None else Filters(form, shape)
 
@@ -166,7 +176,8 @@ def find_shape(lowering: Lowering, group: Group) -> FilterShape | None:
     weights = lowering.value(op.inputs[1].id)
     if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
         return None
-    return FilterShape.of(op, weights.shape, lowering.shapes[group.result], lowering.prefer)
+    result, allows_bf16 = lowering.shapes[group.result], _multiplies_bf16(lowering, op, weights)
+    return FilterShape.of(op, weights.shape, result, lowering.prefer, allows_bf16=allows_bf16)
 
 
 def find_plain(lowering: Lowering, group: Group) -> Filters | None:
@@ -217,6 +228,12 @@ def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
     assert group.anchor is not None
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), group.anchor.attrs["data_format"])
     return is_last and 0 not in (*weights.shape, *result)
+
+
+def _multiplies_bf16(lowering: Lowering, op: Op, weights: Value) -> bool:
+    """Whether a convolution may multiply numbers of bf16: they are, or the float mode allows it."""
+    types = {lowering.value(op.inputs[0].id).dtype, weights.dtype}
+    return allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
 
 
 def find_form(
@@ -305,6 +322,8 @@ def filters_nbytes(shape: FilterShape, op: Op) -> int:
     if shape.tile:
         return winograd_layout(shape.ic, shape.oc, tile=shape.tile).nbytes
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
+    if shape.is_bf16:
+        return bf16_conv_nbytes(shape.ic, shape.oc, shape.kernel, **more)
     return packed_conv_layout(shape.ic, shape.oc, shape.kernel, **more).nbytes
 
 
@@ -316,6 +335,8 @@ def pack_filters(shape: FilterShape, op: Op, weights: Value) -> KernelCall:
     if shape.tile:
         return pack_winograd_weights(shape.ic, shape.oc, strides[1:], tile=shape.tile)
     more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
+    if shape.is_bf16:
+        return pack_bf16_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
     return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
 
 
@@ -437,10 +458,12 @@ def is_plain_bias(bias: Value | None) -> bool:
 
 
 def _find_source(lowering: Lowering, op: Op, shape: FilterShape, axes: Sequence[int]) -> Value:
-    """The source in f32, channels last unless the kernel copies what it reads anyway."""
+    """The source in f32, or bf16 if that is multiplied, channels last unless the kernel copies what it reads anyway."""
+    source = lowering.value(op.inputs[0].id)
+    dtype = source.dtype if shape.is_bf16 else DataType.F32
     if _is_staged(shape):
-        return lowering.typed(lowering.value(op.inputs[0].id))
-    return lowering.arranged(op.inputs[0].id, (0, *axes[2:], axes[1]))
+        return lowering.typed(source, dtype)
+    return lowering.arranged(op.inputs[0].id, (0, *axes[2:], axes[1]), dtype)
 
 
 def _make_call(
@@ -456,4 +479,7 @@ def _make_call(
     options |= {"strides": op.attrs["strides"], "dilations": _dilations(op, shape)}
     if shape.is_depthwise:
         return depthwise_convolution(batch, shape.oc, spatial, shape.kernel, **options)
+    if shape.is_bf16:
+        options |= {"groups": shape.groups, "src_dtype": source.dtype.value}
+        return bf16_convolution(batch, shape.ic, shape.oc, spatial, shape.kernel, **options)
     return packed_convolution(batch, shape.ic, shape.oc, spatial, shape.kernel, groups=shape.groups, **options)

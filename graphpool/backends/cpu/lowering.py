@@ -446,17 +446,17 @@ class Lowering:
         self.move(value, place)
         return place
 
-    def arranged(self, tensor_id: int, order: Sequence[int]) -> Value:
-        """The tensor in f32, axes in this order, perhaps with gaps between rows.
+    def arranged(self, tensor_id: int, order: Sequence[int], dtype: DataType = DataType.F32) -> Value:
+        """The tensor as elements of a type, axes in this order, perhaps with gaps between rows.
 
         Itself, or a copy that all who ask for it in the same run share.
         """
-        key, value = (tensor_id, tuple(order), self._guard), self.value(tensor_id)
-        if value.dtype is DataType.F32 and value.row_strides(order) is not None:
+        key, value = (tensor_id, tuple(order), dtype, self._guard), self.value(tensor_id)
+        if value.dtype is dtype and value.row_strides(order) is not None:
             return value
-        always = *key[:2], None
+        always = *key[:3], None
         if key not in self._arranged and always not in self._arranged:
-            self._arranged[key] = self.dense(value, DataType.F32, order)
+            self._arranged[key] = self.dense(value, dtype, order)
         return self._arranged.get(key) or self._arranged[always]
 
     def typed(self, value: Value, dtype: DataType = DataType.F32) -> Value:

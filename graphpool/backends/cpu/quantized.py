@@ -12,6 +12,7 @@ import numpy as np
 
 from ..._kernels.packed import pack_weights, packed_layout, packed_matmul
 from ...typing import DataType, dense_strides
+from .choices import forced
 from .integers import byte_range, scales_of
 from .requantize import find_requantized
 
@@ -63,9 +64,12 @@ def scale_vector(lowering: Lowering, group: Group, size: int) -> Value:
 
 
 def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels | None:
-    """The weights of a product of quantised operands in panels; None where they are no constants or not one matrix."""
+    """The weights of a product of quantised operands in panels.
+
+    None where they are no constants or not one matrix, or where BLAS is forced.
+    """
     b, strides, zero_points = product.b, product.b_strides, zero_points_of(group)
-    if zero_points is None or not lowering.is_constant(b) or product.k > DEPTH:
+    if forced("MatMul") == "blas" or zero_points is None or not lowering.is_constant(b) or product.k > DEPTH:
         return None
     if any(strides[:-2]) or 0 in (*product.batch, product.m, product.n, product.k):
         return None

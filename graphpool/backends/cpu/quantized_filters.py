@@ -14,6 +14,7 @@ import numpy as np
 
 from ..._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
+from .choices import forced
 from .epilogue import make_epilogue
 from .images import axes_of, pick
 from .lowering import strides_in
@@ -50,7 +51,7 @@ class ByteFilters:
 def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
     """The weights of a convolution of quantised operands in panels; None where the kernel does not take them."""
     op, zero_points = group.anchor, zero_points_of(group) if group.dequantized else None
-    if op is None or op.kind != "Convolution" or zero_points is None or zero_points[1]:
+    if op is None or op.kind != "Convolution" or forced(op.kind) == "blas" or zero_points is None or zero_points[1]:
         return None
     weights, result = lowering.value(group.dequantized[1].inputs[0].id), lowering.shapes[group.result]
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])

@@ -102,7 +102,8 @@ class Phases:
 def find_phases(lowering: Lowering, group: Group) -> Phases | None:
     """The weights of each phase, kept by the constant tensor cache.
 
-    None where they are no constants, the result's channels do not lie innermost, or a phase is no convolution.
+    None where they are no constants, BLAS is forced, the result's channels do not lie innermost, or a phase is no
+    convolution.
     """
     op = group.anchor
     assert op is not None

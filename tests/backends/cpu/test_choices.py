@@ -117,7 +117,7 @@ def test_what_is_forced_is_part_of_the_key(engine, force):
 
 def test_an_op_kind_that_there_is_not_is_refused(force):
     force(Matmul="blas")
-    with pytest.raises(gp.InvalidOpError, match="MatMul"):
+    with pytest.raises(gp.InvalidOpError, match=r"GRAPHPOOL_IMPL forces 'Matmul'.*MatMul"):
         CpuBackend()
 
 
@@ -178,3 +178,54 @@ def test_models_take_a_float_mode():
     np.testing.assert_allclose(near, (rounded(x) @ rounded(weights)) if HAS_BF16 else exact, rtol=1e-5, atol=1e-5)
     with pytest.raises(gp.InvalidArgumentError, match="fpmath; accepted: strict, bf16"):
         gp.onnx.load(model, fpmath="bf8")
+
+
+# ---- convolutions in bf16
+
+
+def image_graph(dtype="f32", *, ic=20, groups=1, kernel=3, size=9, layout="NXC", tail=("ReLU",), **options):
+    builder = GraphBuilder(gp.Graph("cpu", **options))
+    shape = (2, size, size, ic) if layout == "NXC" else (2, ic, size, size)
+    x = builder.input(shape, dtype)
+    w = builder.input((36, ic // groups, kernel, kernel), dtype, property="constant")
+    pads = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}
+    y = builder.op("Convolution", x, w, groups=groups, data_format=layout, weights_format="OIX", **pads)
+    for kind in tail:
+        other = [builder.input(builder.graph_shape(y), dtype)] if kind == "Add" else []
+        y = builder.op(kind, y, *other)
+    return builder
+
+
+@needs_bf16
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+@pytest.mark.parametrize(
+    "sizes", [{}, {"ic": 3}, {"ic": 18, "groups": 2}, {"kernel": 1}, {"ic": 3, "kernel": 1}], ids=str
+)
+@pytest.mark.parametrize("tail", [(), ("Add", "ReLU"), ("GELU",)])
+def test_convolutions_multiply_bf16(engine, dtype, layout, sizes, tail):
+    mode = "bf16" if dtype == "f32" else "strict"
+    if layout == "NCX":  # inside a partition images lie channels last
+        tail = (*tail, "Square")
+    steps = steps_of(engine, image_graph(dtype, layout=layout, tail=tail, fpmath=mode, **sizes))
+    if layout == "NXC":
+        assert "bf16_conv_packed" in steps
+
+    def content(rng, lt):
+        # sums of few bits are exact in every type
+        return rng.integers(-3, 4, lt.shape).astype(lt.dtype.numpy) / lt.dtype.numpy.type(4)
+
+    builder = image_graph(dtype, layout=layout, tail=tail, fpmath=mode, **sizes)
+    check_graph(builder, engine, np.random.default_rng(0), content=content, scale=4.0)
+
+
+def test_strict_convolutions_of_f32_stay_in_f32(engine):
+    assert "bf16_conv" not in steps_of(engine, image_graph())
+    assert "bf16_conv" not in steps_of(engine, image_graph("f16", fpmath="bf16"))
+
+
+@needs_bf16
+def test_minimal_filtering_stays_where_it_is_faster(engine):
+    options = {"ic": 64, "tail": (), "prefer": "latency", "fpmath": "bf16"}
+    assert "winograd" in steps_of(engine, image_graph(size=28, **options))
+    assert "bf16_conv_packed" in steps_of(engine, image_graph(size=7, **options))

@@ -1,0 +1,151 @@
+"""How much faster than float32 are products and convolutions in bf16, and products with weights of 8 and 4 bits?
+
+    python -m bench.bench_low_precision [--seconds 0.3]    tables
+    pytest bench/bench_low_precision.py --benchmark-only   the same as pytest-benchmark cases
+
+Processor time of one thread as in `bench_packed`: the least of many calls, float32 in the same run. "Cold" products
+walk through copies of their weights that no cache holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from bench.bench_packed import aligned_empty, packed_product, runner, seconds_of
+from graphpool._kernels.call import KernelCall
+from graphpool._kernels.compressed import BITS, compressed_layout, compressed_matmul, pack_compressed
+from graphpool._kernels.conv_bf16 import bf16_conv_nbytes, bf16_convolution, pack_bf16_conv_weights
+from graphpool._kernels.conv_packed import pack_conv_weights, packed_conv_layout, packed_convolution
+
+Arguments = list[tuple[Any, ...]]
+
+PRODUCTS = [(1, 768, 3072), (16, 768, 3072), (128, 768, 3072), (128, 3072, 768), (1, 4096, 4096)]
+"""(m, k, n) in bf16."""
+
+ROWS = (1, 2, 4, 8, 16, 128)
+"""Rows of products with weights of 4096 x 4096."""
+
+SCHEMES = [("s8", None, False), ("u8", None, True), ("s4", 128, False), ("s4", 32, False), ("u4", 32, True)]
+"""Type, rows of a scale, zero points."""
+
+CONVOLUTIONS = [
+    (3, 64, 224, 7, 2), (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (64, 256, 56, 1, 1), (128, 128, 28, 3, 1),
+    (256, 256, 14, 3, 1), (1024, 256, 14, 1, 1), (512, 512, 7, 3, 1),
+]  # fmt: skip
+"""Channels, pixels along an edge, kernel, stride: of ResNet-50."""
+
+
+def compressed_product(m: int, scheme: tuple[str, int | None, bool], copies: int = 1) -> tuple[KernelCall, Arguments]:
+    """A product with compressed weights of 4096 x 4096, and its arguments once for each copy of them."""
+    k = n = 4096
+    dtype, group, zeros = scheme
+    layout = compressed_layout(k, n, BITS[dtype], group=group, zeros=zeros)
+    rng = np.random.default_rng(0)
+    q = rng.integers(0, 256, k * n * BITS[dtype] // 8, np.uint8)
+    scales, points = rng.random((layout.ngroups, n), np.float32), rng.integers(0, 16, (layout.ngroups, n), np.uint8)
+    more = ("u8", (n, 1)) if zeros else None
+    pack = pack_compressed(k, n, dtype, (n, 1), scales=("f32", (n, 1)), zeros=more, group=group)
+    rows = [aligned_empty(layout.nbytes) for _ in range(copies)]
+    for packed in rows:
+        pack(q, scales, *([points] if zeros else []), packed)
+    a, dst = rng.standard_normal((m, k), np.float32), np.empty((m, n), np.float32)
+    call = compressed_matmul(m, n, k, (k, 1), dtype=dtype, group=group, zeros=zeros)
+    return call, [(a, packed, dst) for packed in rows]
+
+
+def convolution(shape: tuple[int, ...], dtype: str) -> tuple[KernelCall, Arguments]:
+    """A convolution of one image, channels last: float32 (f32), bf16 weights on either (f32 as bf16, bf16)."""
+    ic, oc, size, kernel, stride = shape
+    out = -(-size // stride)
+    total = (out - 1) * stride + kernel - size
+    options: dict[str, Any] = {
+        "src_strides": (size * size * ic, 1, size * ic, ic), "dst_strides": (out * out * oc, 1, out * oc, oc),
+        "strides": (stride,) * 2, "pads_begin": (max(total, 0) // 2,) * 2, "pads_end": (-(-max(total, 0) // 2),) * 2,
+    }  # fmt: skip
+    rng = np.random.default_rng(0)
+    x, w = rng.random((size, size, ic), np.float32), rng.random((oc, ic, kernel, kernel), np.float32)
+    sizes, w_strides = (ic, oc, (kernel, kernel)), (0, ic * kernel * kernel, kernel * kernel, kernel, 1)
+    dst = np.empty((out, out, oc), np.float32)
+    if dtype == "f32":
+        packed = aligned_empty(packed_conv_layout(*sizes).nbytes)
+        pack_conv_weights(*sizes, w_strides)(w, packed)
+        return packed_convolution(1, ic, oc, (size,) * 2, (kernel,) * 2, **options), [(x, packed, dst)]
+    packed = aligned_empty(bf16_conv_nbytes(*sizes))
+    pack_bf16_conv_weights(*sizes, w_strides)(w, packed)
+    source = x if dtype == "f32 as bf16" else (x.view(np.uint32) >> 16).astype(np.uint16)
+    call = bf16_convolution(
+        1, ic, oc, (size,) * 2, (kernel,) * 2, src_dtype="bf16" if dtype == "bf16" else "f32", **options
+    )
+    return call, [(source, packed, dst)]
+
+
+def print_products(seconds: float) -> None:
+    """bf16 beside float32."""
+    print("| m x k x n | f32 us | bf16 us | times |\n|---|---:|---:|---:|")
+    for shape in PRODUCTS:
+        f32, bf16 = (seconds_of(*packed_product(shape, dtype), seconds) for dtype in ("f32", "bf16"))
+        print(f"| {' x '.join(map(str, shape))} | {f32 * 1e6:.0f} | {bf16 * 1e6:.0f} | {f32 / bf16:.2f} |", flush=True)
+
+
+def print_compressed(seconds: float, copies: int) -> None:
+    """Weights of 8 and 4 bits beside float32."""
+    names = [f"{d} by {g or 'column'}{', zeros' * z}" for d, g, z in SCHEMES]
+    print(f"\n| m{', weights cold' * (copies > 1)} | f32 us | " + " | ".join(names) + " |")
+    print("|---|---:|" + "---:|" * len(names))
+    for m in ROWS if copies == 1 else ROWS[:3]:
+        f32 = seconds_of(*packed_product((m, 4096, 4096), copies=copies), seconds)
+        times = [
+            seconds_of(*compressed_product(m, scheme, 4 * copies if copies > 1 else 1), seconds) for scheme in SCHEMES
+        ]
+        cells = [f"{t * 1e6:.0f} ({f32 / t:.2f} x)" for t in times]
+        print(f"| {m} | {f32 * 1e6:.0f} | " + " | ".join(cells) + " |", flush=True)
+
+
+def print_convolutions(seconds: float) -> None:
+    """bf16 beside float32."""
+    print("\n| convolution | f32 us | f32 as bf16 us | times | bf16 us | times |\n|---|---:|---:|---:|---:|---:|")
+    for shape in CONVOLUTIONS:
+        ic, oc, size, kernel, stride = shape
+        f32, cast, bf16 = (seconds_of(*convolution(shape, d), seconds) for d in ("f32", "f32 as bf16", "bf16"))
+        print(
+            f"| {ic} to {oc}, {kernel}x{kernel} stride {stride}, {size}x{size} | {f32 * 1e6:.0f} | {cast * 1e6:.0f} | "
+            f"{f32 / cast:.2f} | {bf16 * 1e6:.0f} | {f32 / bf16:.2f} |",
+            flush=True,
+        )
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("m", ROWS)
+def test_compressed(benchmark: Any, m: int, scheme: tuple[str, int | None, bool]) -> None:
+    call, arguments = compressed_product(m, scheme)
+    nbytes = arguments[0][1].nbytes
+    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * 4096**2, weight_nbytes=nbytes)
+    benchmark(runner(call, arguments))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f32 as bf16", "bf16"])
+@pytest.mark.parametrize("shape", CONVOLUTIONS, ids=str)
+def test_convolution(benchmark: Any, shape: tuple[int, ...], dtype: str) -> None:
+    call, arguments = convolution(shape, dtype)
+    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, weight_nbytes=arguments[0][1].nbytes)
+    benchmark(runner(call, arguments))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Narrow types against float32, on one thread.")
+    parser.add_argument("--seconds", type=float, default=0.3, help="time to spend on each figure")
+    chosen = parser.parse_args()
+    with threadpool_limits(1):
+        print_products(chosen.seconds)
+        print_compressed(chosen.seconds, 1)
+        print_compressed(chosen.seconds, 2)
+        print_convolutions(chosen.seconds)
+
+
+if __name__ == "__main__":
+    main()
