@@ -108,8 +108,8 @@ def _apply(n: NodeView, kind: str, target: DataType, x: Value, by: _Scaling, **a
     options, scale = by.options() | attrs, n.cast(by.scale, DataType.F32)
     if by.is_known:
         options["scales"] = np.asarray(scale.content, np.float64).reshape(-1)
-        point = np.asarray(by.point.content) if by.has_point and by.point is not None else np.zeros(scale.shape)
-        options["zps"] = np.asarray(point, np.int64).reshape(-1)
+        if by.has_point and by.point is not None:
+            options["zps"] = np.asarray(by.point.content, np.int64).reshape(-1)
         return n.emit_several(kind, [target], x, **options)[0]
     points = [by.point] if by.has_point and by.point is not None else []
     return n.emit_several(f"Dynamic{kind}", [target], x, scale, *points, **options)[0]
