@@ -15,6 +15,7 @@ import numpy as np
 from ..._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from .epilogue import make_epilogue
+from .filters import pixel_strides
 from .images import axes_of, pick
 from .lowering import strides_in
 from .quantized import DEPTH, scale_vector, zero_points_of
@@ -79,7 +80,8 @@ def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters
     axes = axes_of(op, len(place.shape))
     source, channels = lowering.value(group.dequantized[0].inputs[0].id), place.shape[axes[1]]
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    dst_strides = pick(strides_in(place.shape, lowering.order_of(group.result)), axes)
+    order = lowering.order_of(group.result)
+    dst_strides = pick(pixel_strides(place, order) or strides_in(place.shape, order), axes)
     found = _find_requantized(lowering, group, bias, place, axes[1])
     if found is None:
         epilogue = make_epilogue(lowering, group, bias, axes[1], place=place)
@@ -87,7 +89,7 @@ def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters
         own, operands, name = [lowering.literal(np.ones(channels, np.float32))], epilogue.operands, epilogue.name
     else:
         options = {"bias": found.bias is not None, "requant": found.requant}
-        options["residual_strides"] = None if found.residual is None else dst_strides
+        options["residual_strides"] = None if found.residual is None else pick(found.residual.strides, axes)
         own, operands = [scale_vector(lowering, group, channels), *found.operands], []
         name = "+".join(["requantize", *(one.kind for one in group.ops[-1:])])
     call = s8_convolution(
@@ -119,6 +121,6 @@ def _find_requantized(
 ) -> Requantized | None:
     """The post-ops on registers, if the result lies as the kernel writes it."""
     assert group.anchor is not None
-    if not place.lies_in(lowering.order_of(group.result)):
+    if pixel_strides(place, lowering.order_of(group.result)) is None:
         return None
     return find_requantized(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)
