@@ -21,6 +21,7 @@ extern const gp_kernel_entry GP_KERNEL(conv_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_packed_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_s8_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[];
+extern const gp_kernel_entry GP_KERNEL(conv_depthwise_s8_table)[];
 extern const gp_kernel_entry GP_KERNEL(winograd_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(lookup_table)[];
@@ -49,6 +50,7 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(conv_packed_table),
     GP_KERNEL(conv_s8_table),
     GP_KERNEL(conv_depthwise_table),
+    GP_KERNEL(conv_depthwise_s8_table),
     GP_KERNEL(winograd_table),
     GP_KERNEL(conv_weights_table),
     GP_KERNEL(lookup_table),

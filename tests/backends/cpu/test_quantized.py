@@ -144,6 +144,8 @@ CONVOLUTIONS = {
     "grouped": {"groups": 2},
     "bias": {"bias": True},
     "unsigned weights": {"dtype": "u8", "zp": 128},
+    "depthwise": {"groups": 16, "oc": 16},
+    "depthwise, zero point": {"groups": 16, "oc": 16, "dtype": "u8", "zp": 100, "bias": True},
     "channels last": {"data_format": "NXC"},
 }
 
@@ -154,7 +156,8 @@ def test_convolution(engine, case, dtype):
     def build(g):
         shape = (2, 9, 8, 16) if "data_format" in CONVOLUTIONS[case] else (2, 16, 9, 8)
         x = dequantize(g, g.input(shape, dtype), 0.5, 11)
-        quantize(g, g.op("ReLU", convolution(g, x, 34, **CONVOLUTIONS[case])), 0.25, 3)
+        own = {"oc": 34} | CONVOLUTIONS[case]
+        quantize(g, g.op("ReLU", convolution(g, x, **own)), 0.25, 3)
 
     assert len(kept(check(build, engine, partitions=1))) == 1
 
