@@ -195,6 +195,42 @@ def _quantized_sum(cast: str | None) -> Callable[[GraphBuilder], None]:
     return build
 
 
+def _quantized_conv(
+    ic: int, oc: int, kernel: int = 3, *, groups: int = 1, residual: bool = False, data_format: str = "NCX"
+) -> Callable[[GraphBuilder], None]:
+    """A convolution of bytes with constant weights, its result in bytes; with a residual of bytes or without."""
+
+    def build(g: GraphBuilder) -> None:
+        src, dst = ((1, 9, 8, n) if data_format == "NXC" else (1, n, 9, 8) for n in (ic, oc))
+        x = g.op("Dequantize", g.input(src, "u8"), dtype="f32", scales=[0.05], zps=[20])
+        weights = g.input((oc, ic // groups, kernel, kernel), "s8", property="constant")
+        scales = [0.001 * (n % 5 + 1) for n in range(oc)]
+        w = g.op("Dequantize", weights, dtype="f32", scales=scales, qtype="per_channel", axis=0)
+        pads = {"pads_begin": [kernel // 2] * 2, "pads_end": [kernel // 2] * 2}
+        own = CONV | pads | {"groups": groups, "data_format": data_format, "weights_format": "OIX"}
+        y = g.op("Convolution", x, w, g.input((oc,)), **own)
+        if residual:
+            y = g.op("Add", y, g.op("Dequantize", g.input(dst, "s8"), dtype="f32", scales=[0.0625], zps=[3]))
+        g.op("Quantize", g.op("ReLU", y), dtype="u8", scales=[0.05], zps=[3])
+
+    return build
+
+
+def _quantized_pool(kind: str) -> Callable[[GraphBuilder], None]:
+    def build(g: GraphBuilder) -> None:
+        x = g.op("Dequantize", g.input((1, 9, 8, 20), "u8"), dtype="f32", scales=[0.05], zps=[20])
+        own: dict[str, Any] = {"exclude_pad": True} if kind == "AvgPool" else {}
+        window = {"kernel": [3, 3], "strides": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1], "data_format": "NXC"}
+        g.op("Quantize", g.op(kind, x, **window, **own), dtype="u8", scales=[0.05], zps=[20])
+
+    return build
+
+
+def _function_of_bytes(g: GraphBuilder) -> None:
+    x = g.op("Dequantize", g.input((3, 10, 100), "s8"), dtype="f32", scales=[0.05], zps=[3])
+    g.op("Quantize", g.op("GELU", x), dtype="u8", scales=[0.03], zps=[5], rounds_first=True)
+
+
 def _compressed_weights(g: GraphBuilder) -> None:
     w = g.op(
         "DynamicDequantize", g.input((32, 20), "s4"), g.input((8, 20)), g.input((8, 20), "s8"),
@@ -500,6 +536,14 @@ CASES: list[Case] = [
     Case("MatMul_moved", _moved_product, scale=2),
     Case("Conv_depthwise_block", _depthwise_block, scale=16),
     Case("Concat_int8", _quantized_concat),
+    Case("Conv_int8", _quantized_conv(16, 34)),
+    Case("Conv_int8_1x1", _quantized_conv(32, 34, 1, data_format="NXC")),
+    Case("Conv_int8_residual", _quantized_conv(16, 34, residual=True)),
+    Case("Conv_int8_grouped", _quantized_conv(16, 34, groups=2)),
+    Case("Conv_int8_depthwise", _quantized_conv(20, 20, groups=20)),
+    Case("MaxPool_int8", _quantized_pool("MaxPool")),
+    Case("AvgPool_int8", _quantized_pool("AvgPool")),
+    Case("GELU_int8", _function_of_bytes),
     Case("Float8_e4m3", _float8("f8_e4m3"), partitions=2),
     Case("Float8_e5m2", _float8("f8_e5m2"), partitions=2),
     Case("Shuffle", _shuffle),

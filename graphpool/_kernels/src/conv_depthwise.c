@@ -7,9 +7,8 @@
  * dst. The iteration space of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue, and
  * the taps of a tile. */
 #include "gp_packed.h"
-#include "gp_window.h"
+#include "gp_depthwise.h"
 
-#define GP_DEPTHWISE_PIXELS 4
 
 typedef struct {
     gp_window window; /* its dst strides are those of images, rows and pixels */
@@ -21,11 +20,6 @@ typedef struct {
     float lo, hi;
 } gp_depthwise_packed;
 
-/* A tap that meets the source: where the first pixel of the tile reads, and its weights. */
-typedef struct {
-    const float *src, *weights;
-} meeting_tap;
-
 /* Where the results of a row of pixels go. */
 typedef struct {
     float *dst;
@@ -35,7 +29,7 @@ typedef struct {
 } row_sink;
 
 /* `pixels` pixels by `nv` vectors of channels from c on, of which `left` channels count. */
-GP_INLINE void tile_vectors(const int pixels, const int nv, const int is_whole, const meeting_tap *taps, int64_t ntaps,
+GP_INLINE void tile_vectors(const int pixels, const int nv, const int is_whole, const gp_meeting_tap *taps, int64_t ntaps,
                             int64_t src_pixel, int64_t c, int64_t left, const row_sink *sink)
 {
     gp_vf acc[GP_DEPTHWISE_PIXELS][2];
@@ -48,7 +42,7 @@ GP_INLINE void tile_vectors(const int pixels, const int nv, const int is_whole, 
             acc[i][v] = acc[0][v];
     }
     for (int64_t t = 0; t < ntaps; t++) {
-        const float *weights = taps[t].weights + c, *src = taps[t].src + c;
+        const float *weights = taps[t].weights + c, *src = (const float *)taps[t].src + c;
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++) {
             const gp_vf w = is_whole ? gp_load(weights + v * GP_VL) : gp_load_some(weights, left);
@@ -71,7 +65,7 @@ GP_INLINE void tile_vectors(const int pixels, const int nv, const int is_whole, 
         }
 }
 
-GP_INLINE void tile(const int pixels, const meeting_tap *taps, int64_t ntaps, int64_t src_pixel, int64_t channels,
+GP_INLINE void tile(const int pixels, const gp_meeting_tap *taps, int64_t ntaps, int64_t src_pixel, int64_t channels,
                     const row_sink *sink)
 {
     int64_t c = 0;
@@ -81,41 +75,16 @@ GP_INLINE void tile(const int pixels, const meeting_tap *taps, int64_t ntaps, in
         tile_vectors(pixels, 1, 0, taps, ntaps, src_pixel, c, gp_min(channels - c, GP_VL), sink);
 }
 
-/* The taps that pixel `ow` of a row meets, those of the whole kernel in order. */
-static int64_t find_taps(const gp_depthwise_packed *p, const float *src, const float *weights, int64_t od, int64_t oh,
-                         int64_t ow, meeting_tap *taps)
-{
-    const gp_window *w = &p->window;
-    int64_t n = 0;
-    for (int64_t kd = 0; kd < w->kernel[0]; kd++)
-        for (int64_t kh = 0; kh < w->kernel[1]; kh++)
-            for (int64_t kw = 0; kw < w->kernel[2]; kw++, weights += p->channels) {
-                const int64_t id = gp_source_of(w, 0, od, kd, 0), ih = gp_source_of(w, 1, oh, kh, 0);
-                const int64_t iw = gp_source_of(w, 2, ow, kw, 0);
-                if (id >= 0 && ih >= 0 && iw >= 0)
-                    taps[n++] = (meeting_tap){src + id * w->src[0] + ih * w->src[1] + iw * w->src[2], weights};
-            }
-    return n;
-}
-
-/* Pixels from `ow` on that meet the same taps: all between those for which the kernel sticks out. */
-static int64_t count_alike(const gp_window *w, int64_t ow)
-{
-    const int64_t reach = (w->kernel[2] - 1) * w->dilation[2], begin = ow * w->stride[2] - w->pad[2];
-    const int64_t last = w->in[2] - 1 - reach - begin; /* how far the window may still move */
-    return begin < 0 || last < 0 ? 1 : gp_min(last / w->stride[2] + 1, w->out[2] - ow);
-}
-
-static void row(const gp_depthwise_packed *p, const float *src, const float *weights, int64_t od, int64_t oh,
-                int64_t channels, row_sink sink, meeting_tap *taps)
+static void row(const gp_depthwise_packed *p, const char *src, const float *weights, int64_t od, int64_t oh,
+                int64_t channels, row_sink sink, gp_meeting_tap *taps)
 {
     const gp_window *w = &p->window;
     const int64_t src_pixel = w->stride[2] * w->src[2];
     int64_t alike = 0, ntaps = 0;
     for (int64_t ow = 0, step; ow < w->out[2]; ow += step, alike -= step) {
         if (alike == 0) {
-            alike = count_alike(w, ow);
-            ntaps = find_taps(p, src, weights, od, oh, ow, taps);
+            alike = gp_count_alike(w, ow);
+            ntaps = gp_find_taps(w, p->channels, src, sizeof(float), weights, od, oh, ow, taps);
         }
         step = alike >= GP_DEPTHWISE_PIXELS ? GP_DEPTHWISE_PIXELS : 1;
         if (step == 1)
@@ -123,7 +92,7 @@ static void row(const gp_depthwise_packed *p, const float *src, const float *wei
         else
             tile(GP_DEPTHWISE_PIXELS, taps, ntaps, src_pixel, channels, &sink);
         for (int64_t t = 0; t < ntaps; t++)
-            taps[t].src += step * src_pixel;
+            taps[t].src += step * src_pixel * (int64_t)sizeof(float);
         sink.dst += step * sink.dst_pixel;
         sink.residual += sink.residual ? step * sink.residual_pixel : 0;
     }
@@ -143,8 +112,8 @@ static void task(const gp_depthwise_packed *p, void *const *args, int64_t n, int
     if (p->residual_arg)
         sink.residual = (const float *)args[p->residual_arg] + n * p->residual_n + od * p->residual[0] +
                         oh * p->residual[1] + c;
-    row(p, (const float *)args[0] + n * w->src_n + c, (const float *)args[1] + c, od, oh, channels, sink,
-        (meeting_tap *)(scratch + p->taps_offset));
+    row(p, (const char *)((const float *)args[0] + n * w->src_n + c), (const float *)args[1] + c, od, oh, channels, sink,
+        (gp_meeting_tap *)(scratch + p->taps_offset));
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, sink.dst, sink.dst_pixel, w->out[2], channels,
                         (((n * w->out[0] + od) * w->out[1] + oh) * w->out[2]) * p->channels + c, p->channels);

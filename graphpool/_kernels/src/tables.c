@@ -22,8 +22,10 @@ extern const gp_kernel_entry GP_KERNEL(conv_bf16_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_packed_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_s8_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[];
+extern const gp_kernel_entry GP_KERNEL(conv_depthwise_s8_table)[];
 extern const gp_kernel_entry GP_KERNEL(winograd_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_weights_table)[];
+extern const gp_kernel_entry GP_KERNEL(lookup_table)[];
 extern const gp_kernel_entry GP_KERNEL(pool_table)[];
 extern const gp_kernel_entry GP_KERNEL(resample_table)[];
 extern const gp_kernel_entry GP_KERNEL(attention_table)[];
@@ -50,8 +52,10 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(conv_packed_table),
     GP_KERNEL(conv_s8_table),
     GP_KERNEL(conv_depthwise_table),
+    GP_KERNEL(conv_depthwise_s8_table),
     GP_KERNEL(winograd_table),
     GP_KERNEL(conv_weights_table),
+    GP_KERNEL(lookup_table),
     GP_KERNEL(pool_table),
     GP_KERNEL(resample_table),
     GP_KERNEL(attention_table),

@@ -9,6 +9,9 @@
     groups.py      ops of a partition grouped into anchors with their post-ops
     region.py      elementwise ops as one program of the elementwise engine; instructions.py: each kind
     segments.py    regions too wide for one program
+    tables.py      functions of bytes as tables
+    concats.py     quantisation moved in front of concatenation
+    reshapes.py    reshapes moved behind elementwise ops, which then join what comes in front
     attention.py   two products with a SoftMax between them as one kernel
     integers.py    products of quantised operands, summed exactly
     quantized.py   the same with constant weights as products of bytes; quantized_filters.py: convolutions

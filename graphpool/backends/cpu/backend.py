@@ -16,6 +16,7 @@ from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...typing import LayoutType, PropertyType
 from .channels import choose_channels_last
 from .choices import check_forced, forced
+from .concats import quantize_before_concat
 from .emit import lower_group
 from .groups import make_groups
 from .integers import split_dequantized
@@ -27,6 +28,7 @@ from .lowering import Lowering
 from .merging import Relowering, place_steps
 from .patterns import PATTERNS
 from .placement import find_inplace_ports
+from .reshapes import sink_reshapes
 from .siblings import emit_siblings, find_siblings
 from .streams import step_signature
 from .support import supports
@@ -232,6 +234,7 @@ def lower(
     ops = split_dequantized(ops, results)
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
+    ops = quantize_before_concat(sink_reshapes(ops, shapes, results), shapes, results)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     constants = frozenset(tensor.id for tensor in inputs if tensor.property is PropertyType.CONSTANT)
     groups = make_groups(ops, shapes, results, constants)

@@ -18,6 +18,7 @@ from . import (
 from .attention import lower_attention
 from .region import lower_region
 from .support import is_elementwise
+from .tables import lower_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,7 @@ def lower_group(lowering: Lowering, group: Group) -> None:
     elif group.anchor is not None:
         RULES[group.anchor.kind](lowering, group)
     elif is_elementwise(group.ops[0]):
-        lower_region(lowering, group.ops)
+        if not lower_table(lowering, group.ops):
+            lower_region(lowering, group.ops)
     else:
         RULES[group.ops[0].kind](lowering, group)

@@ -64,6 +64,7 @@ __all__ = [
     "fold_norm",
     "is_plain_bias",
     "pack_filters",
+    "pixel_strides",
 ]
 
 _LEAST_PIXELS = 16
@@ -382,7 +383,7 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
     op = group.anchor
     assert op is not None
     axes, order = axes_of(op, len(place.shape)), lowering.order_of(group.result)
-    own_strides = _pixel_strides(place, order) if place.dtype is DataType.F32 else None
+    own_strides = pixel_strides(place, order) if place.dtype is DataType.F32 else None
     dst_strides = pick(own_strides or strides_in(place.shape, order), axes)
     tail = _find_tail(lowering, group, filters, place, axes[1])
     if tail is None:
@@ -394,7 +395,7 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
     else:
         operands, options = [], {}
         name = region_name(group.ops) if group.ops else None
-    residual = None if tail.residual is None else pick(_pixel_strides(tail.residual, order) or (), axes)
+    residual = None if tail.residual is None else pick(pixel_strides(tail.residual, order) or (), axes)
     options |= {"residual_strides": residual}
     _emit(lowering, op, filters, tail, place, dst_strides, options, operands, name)
 
@@ -431,19 +432,19 @@ def _emit(
 def _find_tail(lowering: Lowering, group: Group, filters: Filters, place: Value, axis: int) -> Tail | None:
     """The post-ops that the form has not taken in, if they are a tail of the kernel."""
     order = lowering.order_of(group.result)
-    if _pixel_strides(place, order) is None or not is_plain_bias(filters.form.bias):
+    if pixel_strides(place, order) is None or not is_plain_bias(filters.form.bias):
         return None
     assert group.anchor is not None
     last = group.ops[filters.form.folded - 1] if filters.form.folded else group.anchor
     ops, first = group.ops[filters.form.folded :], last.outputs[0].id
 
     def is_residual(value: Value) -> bool:
-        return _pixel_strides(value, order) is not None
+        return pixel_strides(value, order) is not None
 
     return find_tail(lowering, ops, first, place, filters.form.bias, axis, is_residual=is_residual)
 
 
-def _pixel_strides(image: Value, order: Sequence[int]) -> tuple[int, ...] | None:
+def pixel_strides(image: Value, order: Sequence[int]) -> tuple[int, ...] | None:
     """Strides of an image whose channels lie side by side, and whose pixels one stride walks; None for others."""
     strides = image.row_strides(order)
     pixels = order[1:-1]

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "make_groups"]
 
+REQUANTIZED = frozenset({"Add", "BiasAdd", "ReLU", "Clamp", "Quantize"})
+"""Kinds that may follow a rounding within the kernels of products of bytes."""
+
 ROUNDED_BY_STORES = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
 """Types that a register does not hold rounded: what reads them begins a region."""
 
@@ -98,7 +101,7 @@ def make_groups(
     for number in (*dequantized, *range(len(view.ops))):  # products of bytes keep more in bytes than regions do
         op = view.ops[number]
         if free[number] and (is_anchor(op) or is_elementwise(op)):
-            taken = _grow(view, [number], free, shapes, outputs, quotient)
+            taken = _grow(view, [number], free, shapes, outputs, quotient, is_bytes=number in dequantized)
             for member in taken:
                 free[member] = False
     groups = []
@@ -177,10 +180,13 @@ def _grow(
     shapes: Mapping[int, tuple[int, ...]],
     outputs: set[int],
     quotient: Quotient,
+    *,
+    is_bytes: bool = False,
 ) -> list[int]:
     """The ops of a kernel, the last of which gives its result, and the regions behind that keep its shape.
 
-    Besides what is behind, a region takes in the Dequantize ops in front of its other operands.
+    Besides what is behind, a region takes in the Dequantize ops in front of its other operands. A product of bytes
+    (`is_bytes`) stores bytes where its kernel has no post-op for what follows: that is a table's or a region's matter.
     """
     last, nmembers = view.ops[taken[-1]], len(taken)
     value = last.outputs[0].id
@@ -195,6 +201,8 @@ def _grow(
     while value not in outputs:
         region = grow_region(view, value, set(taken), free, fits)
         inner = {view.ops[n].outputs[0].id for n in region[:-1]}
+        if is_bytes and _leads_away(view, region):
+            break
         region = [*_find_sides(view, region, free, shape, shapes, outputs), *region]
         post_ops = [view.ops[n] for n in (*taken[nmembers:], *region)]
         if not region or inner & outputs or (has_anchor and len(split_region(post_ops)) > 1):
@@ -204,6 +212,14 @@ def _grow(
         taken = [*taken, *region]
         value = view.ops[region[-1]].outputs[0].id
     return taken
+
+
+def _leads_away(view: GraphView, region: Sequence[int]) -> bool:
+    """Whether the region only brings bytes back to numbers, and elementwise ops follow that are done elsewhere."""
+    if len(region) != 1 or view.ops[region[0]].kind != "Dequantize":
+        return False
+    readers = [view.ops[n] for n in view.users(view.ops[region[0]].outputs[0].id)]
+    return any(is_elementwise(op) and op.kind not in REQUANTIZED for op in readers)
 
 
 def _find_sides(

@@ -16,7 +16,6 @@ from ...graph.shapes import channel_axis, conv_weight_axes
 from ...typing import DataType
 from .images import as_result
 from .region import Region
-from .support import is_elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -50,10 +49,10 @@ _LIMITS = {DataType.U8: (0, 255), DataType.S8: (-128, 127)}
 
 
 def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
-    """The ops with a Dequantize of its own for each product and each elementwise op that reads one.
+    """The ops with a Dequantize of its own for each product and each pool that reads one, but for its last reader.
 
     A Dequantize costs less within a kernel than its result costs in memory, but a kernel takes in only what nobody else
-    reads. Ops keep their ids, copies have that of their original.
+    reads. Other readers share one: they may lie in one region. Ops keep their ids, copies have that of their original.
     """
     makers = {op.outputs[0].id: op for op in ops if op.kind == "Dequantize" and op.outputs[0].id not in outputs}
     readers = Counter(tensor.id for op in ops for tensor in op.inputs if tensor.id in makers)
@@ -62,7 +61,7 @@ def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
     for op in ops:
         inputs = list(op.inputs)
         for port, tensor in enumerate(op.inputs):
-            if readers[tensor.id] > 1 and (op.kind in PRODUCTS or op.kind in POOLS or is_elementwise(op)):
+            if readers[tensor.id] > 1 and (op.kind in PRODUCTS or op.kind in POOLS):
                 readers[tensor.id] -= 1
                 inputs[port] = tensor.replace(id=free)
                 split.append(makers[tensor.id].with_ports(makers[tensor.id].inputs, (inputs[port],)))

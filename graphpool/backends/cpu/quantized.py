@@ -86,18 +86,22 @@ def emit_bytes(
     lowering: Lowering, group: Group, product: Product, panels: BytePanels, bias: Value | None, epilogue: Epilogue
 ) -> None:
     """The product with weights in panels, with the bias and the post-ops of the group."""
-    c_strides = dense_strides([*product.batch, product.m, product.n])[:-1]
-    sizes = product.batch, product.m, product.n, product.k, product.a_strides, c_strides
+    shape = (*product.batch, product.m, product.n)
+    sizes = product.batch, product.m, product.n, product.k, product.a_strides
     options: dict[str, Any] = {"dtype": "s8", "a_dtype": product.a.dtype.value, "zero_points": panels.zero_points}
-    found = _find_requantized(lowering, group, product, bias, epilogue.place)
-    if found is None:
+    rows = _row_strides(epilogue.place, shape)
+    found = None if rows is None else _find_requantized(lowering, group, product, bias, epilogue.place)
+    if rows is None or found is None:
+        own = epilogue.strides_in(shape)
+        c_strides = (own or dense_strides(shape))[:-1]
         ones = lowering.literal(np.ones(product.n, np.float32))
-        call = packed_matmul(*sizes, **options, epilogue=epilogue.block, dst_needs_scratch=not epilogue.is_dense_f32)
+        call = packed_matmul(*sizes, c_strides, **options, epilogue=epilogue.block, dst_needs_scratch=own is None)
         lowering.emit(call, [product.a, panels.form, ones, epilogue.place, *epilogue.operands], epilogue.name)
         return
-    residual_strides = None if found.residual is None else c_strides
+    residual_strides = None if found.residual is None else dense_strides(shape)[:-1]
     call = packed_matmul(
         *sizes,
+        rows[:-1],
         **options,
         bias=found.bias is not None,
         residual_strides=residual_strides,
@@ -107,11 +111,18 @@ def emit_bytes(
     lowering.emit(call, [product.a, panels.form, scales, *found.operands, epilogue.place], epilogue.name)
 
 
+def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides by which the kernel writes the place, which may leave gaps between rows; None: not at all."""
+    if place.shape == shape:
+        return place.row_strides(range(len(shape)))
+    return dense_strides(shape) if place.is_dense else None
+
+
 def _find_requantized(
     lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value
 ) -> Requantized | None:
     """The post-ops on registers, for which columns must be the last axis of the result."""
     anchor: Op | None = group.anchor
-    if anchor is None or not place.is_dense or place.shape[-1:] != (product.n,):
+    if anchor is None or place.shape[-1:] != (product.n,):
         return None
     return find_requantized(lowering, group.ops, anchor.outputs[0].id, place, bias, len(place.shape) - 1)

@@ -1,7 +1,8 @@
 """Convolutions of 8-bit images with constant 8-bit weights: products of bytes, images of bytes in and out.
 
 As in `quantized.py`: taken where the constant tensor cache keeps the panels and s32 holds every sum. Images lie
-channels last; weights must have no zero point as signed numbers, which would ask for the sums of windows.
+channels last. Weights must have no zero point as signed numbers, which would ask for the sums of windows; those of
+depthwise convolutions may.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._kernels.conv_depthwise_s8 import MOST_TAPS, s8_depthwise_convolution
 from ..._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
+from ...typing import DataType
 from .choices import forced
 from .epilogue import make_epilogue
+from .filters import pixel_strides
 from .images import axes_of, pick
-from .lowering import strides_in
+from .lowering import Value, strides_in
 from .quantized import DEPTH, scale_vector, zero_points_of
+from .region import Region
 from .requantize import find_requantized
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...graph.op import Op
     from .groups import Group
-    from .lowering import Lowering, Value
+    from .lowering import Lowering
     from .requantize import Requantized
 
 __all__ = ["ByteFilters", "emit_byte_convolution", "find_byte_filters"]
@@ -41,17 +48,20 @@ class ByteFilters:
     kernel : tuple of int
     zero_point : int
         Of the image.
+    is_depthwise : bool
+        Whether every group has one channel on both sides: then the form is f32 that holds integers, by (tap, channel).
     """
 
     form: Value
     kernel: tuple[int, ...]
     zero_point: int
+    is_depthwise: bool = False
 
 
 def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
     """The weights of a convolution of quantised operands in panels; None where the kernel does not take them."""
     op, zero_points = group.anchor, zero_points_of(group) if group.dequantized else None
-    if op is None or op.kind != "Convolution" or forced(op.kind) == "blas" or zero_points is None or zero_points[1]:
+    if op is None or op.kind != "Convolution" or forced(op.kind) == "blas" or zero_points is None:
         return None
     weights, result = lowering.value(group.dequantized[1].inputs[0].id), lowering.shapes[group.result]
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
@@ -59,7 +69,9 @@ def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
     if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
         return None
-    if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1):
+    if groups > 1 and groups == weights.shape[outer] and ic == 1:
+        return _find_depthwise(lowering, group, weights, kernel, (outer, *kernel_axes), zero_points[0])
+    if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1) or zero_points[1]:
         return None
     sizes = ic * groups, weights.shape[outer], kernel
     more: dict[str, Any] = {"groups": groups, "dilations": per_axis(op.attrs, "dilations", len(kernel))}
@@ -73,6 +85,25 @@ def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
     return ByteFilters(form, kernel, zero_points[0])
 
 
+def _find_depthwise(
+    lowering: Lowering, group: Group, weights: Value, kernel: tuple[int, ...], axes: Sequence[int], zero_point: int
+) -> ByteFilters | None:
+    """The weights of a depthwise convolution, less their zero point, in f32; `axes`: of (channel, spatial...)."""
+    if prod(kernel) > MOST_TAPS:
+        return None
+    zp = (group.dequantized[1].attrs.get("zps") or [0])[0]
+    place = strides_in(weights.shape, [*axes[1:], *(k for k in range(len(weights.shape)) if k not in axes), axes[0]])
+
+    def fill(form: Value) -> None:
+        region = Region(lowering, weights.shape)
+        integers = region.binary("sub", region.load(weights), region.builder.const(float(zp)))
+        region.write(Value(DataType.F32, weights.shape, place, form.buffer), integers)
+        lowering.emit(region.builder.build(), [form, *region.operands], "eltwise(w - zp)")
+
+    form = lowering.constant_form([weights], 4 * prod(weights.shape), fill)
+    return ByteFilters(form, kernel, zero_point, is_depthwise=True)
+
+
 def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters, place: Value) -> None:
     """The convolution with weights in panels, with its bias and the post-ops of the group, to `place`."""
     op = group.anchor
@@ -80,7 +111,8 @@ def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters
     axes = axes_of(op, len(place.shape))
     source, channels = lowering.value(group.dequantized[0].inputs[0].id), place.shape[axes[1]]
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    dst_strides = pick(strides_in(place.shape, lowering.order_of(group.result)), axes)
+    order = lowering.order_of(group.result)
+    dst_strides = pick(pixel_strides(place, order) or strides_in(place.shape, order), axes)
     found = _find_requantized(lowering, group, bias, place, axes[1])
     if found is None:
         epilogue = make_epilogue(lowering, group, bias, axes[1], place=place)
@@ -88,29 +120,27 @@ def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters
         own, operands, name = [lowering.literal(np.ones(channels, np.float32))], epilogue.operands, epilogue.name
     else:
         options = {"bias": found.bias is not None, "requant": found.requant}
-        options["residual_strides"] = None if found.residual is None else dst_strides
+        options["residual_strides"] = None if found.residual is None else pick(found.residual.strides, axes)
         own, operands = [scale_vector(lowering, group, channels), *found.operands], []
         name = "+".join(["requantize", *(one.kind for one in group.ops[-1:])])
-    call = s8_convolution(
-        source.shape[0],
-        source.shape[axes[1]],
-        channels,
-        pick(source.shape, axes[2:]),
-        filters.kernel,
-        src_strides=pick(source.strides, axes),
-        dst_strides=dst_strides,
-        src_dtype=source.dtype.value,
-        zero_point=filters.zero_point,
-        **_geometry(op, pick(source.shape, axes[2:]), filters.kernel),
-        **options,
-    )
+    if filters.is_depthwise:
+        source = lowering.dense(source, source.dtype, (0, *axes[2:], axes[1]))
+    spatial = pick(source.shape, axes[2:])
+    options |= {"src_strides": pick(source.strides, axes), "dst_strides": dst_strides}
+    options |= {"src_dtype": source.dtype.value, "zero_point": filters.zero_point}
+    options |= _geometry(op, spatial, filters.kernel)
+    if filters.is_depthwise:
+        call = s8_depthwise_convolution(source.shape[0], channels, spatial, filters.kernel, **options)
+    else:
+        ic, groups = source.shape[axes[1]], op.attrs["groups"]
+        call = s8_convolution(source.shape[0], ic, channels, spatial, filters.kernel, groups=groups, **options)
     lowering.emit(call, [source, filters.form, *own, place, *operands], name)
 
 
 def _geometry(op: Op, spatial: list[int], kernel: tuple[int, ...]) -> dict[str, Any]:
     begin, end = resolve_pads(op.attrs, spatial, kernel)
     return {
-        "strides": op.attrs["strides"], "pads_begin": begin, "pads_end": end, "groups": op.attrs["groups"],
+        "strides": op.attrs["strides"], "pads_begin": begin, "pads_end": end,
         "dilations": per_axis(op.attrs, "dilations", len(kernel)),
     }  # fmt: skip
 
@@ -120,6 +150,6 @@ def _find_requantized(
 ) -> Requantized | None:
     """The post-ops on registers, if the result lies as the kernel writes it."""
     assert group.anchor is not None
-    if not place.lies_in(lowering.order_of(group.result)):
+    if pixel_strides(place, lowering.order_of(group.result)) is None:
         return None
     return find_requantized(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)

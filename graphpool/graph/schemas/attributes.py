@@ -70,11 +70,20 @@ def _items(value: Any) -> Any:
     raise TypeError
 
 
+def _is_vector(value: Any, kind: str) -> bool:
+    """Whether all numbers are of the wanted kind without a look at each: scales of many channels are long."""
+    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind == kind
+
+
 def _s64_list(value: Any) -> tuple[int, ...]:
+    if _is_vector(value, "i"):
+        return tuple(value.tolist())
     return tuple([_s64(item) for item in _items(value)])
 
 
 def _f32_list(value: Any) -> tuple[float, ...]:
+    if _is_vector(value, "f"):
+        return tuple(map(float, value.tolist()))
     return tuple([_f32(item) for item in _items(value)])
 
 

@@ -108,8 +108,8 @@ def _apply(n: NodeView, kind: str, target: DataType, x: Value, by: _Scaling, **a
     options, scale = by.options() | attrs, n.cast(by.scale, DataType.F32)
     if by.is_known:
         options["scales"] = np.asarray(scale.content, np.float64).reshape(-1)
-        point = np.asarray(by.point.content) if by.has_point and by.point is not None else np.zeros(scale.shape)
-        options["zps"] = np.asarray(point, np.int64).reshape(-1)
+        if by.has_point and by.point is not None:
+            options["zps"] = np.asarray(by.point.content, np.int64).reshape(-1)
         return n.emit_several(kind, [target], x, **options)[0]
     points = [by.point] if by.has_point and by.point is not None else []
     return n.emit_several(f"Dynamic{kind}", [target], x, scale, *points, **options)[0]
@@ -187,10 +187,17 @@ def _qlinear_conv(n: NodeView) -> Value:
     x, by_channel = _dequantize(n, n[0], _scaling(n, 1, 1)), _scaling(n, 4, 0)
     inputs = [x, _dequantize(n, n[3], by_channel)]
     if n.has(8):
-        scales = n.emit("Multiply", n.cast(n[1], DataType.F32), n.cast(n[4], DataType.F32))
-        bias = n.emit("Multiply", n.cast(n[8], DataType.F32), n.reshape(scales, scales.shape or (1,)))
-        inputs.append(bias)
+        inputs.append(_bias(n, n[8], (n[1], n[4])))
     return _quantize(n, _convolution(n, inputs), _scaling(n, 6, 1), n[7].dtype)
+
+
+def _bias(n: NodeView, numbers: Value, scales: tuple[Value, Value]) -> Value:
+    """A bias of integers times the product of both operands' scales."""
+    if numbers.is_known and all(scale.is_known for scale in scales):
+        first, second = (np.asarray(scale.content, np.float64) for scale in scales)
+        return n.builder.literal((numbers.content * (first * second)).astype(np.float32), DataType.F32)
+    product = n.emit("Multiply", *(n.cast(scale, DataType.F32) for scale in scales))
+    return n.emit("Multiply", n.cast(numbers, DataType.F32), n.reshape(product, product.shape or (1,)))
 
 
 def _convolution(n: NodeView, inputs: Sequence[Value]) -> Value:

@@ -144,6 +144,8 @@ CONVOLUTIONS = {
     "grouped": {"groups": 2},
     "bias": {"bias": True},
     "unsigned weights": {"dtype": "u8", "zp": 128},
+    "depthwise": {"groups": 16, "oc": 16},
+    "depthwise, zero point": {"groups": 16, "oc": 16, "dtype": "u8", "zp": 100, "bias": True},
     "channels last": {"data_format": "NXC"},
 }
 
@@ -154,7 +156,8 @@ def test_convolution(engine, case, dtype):
     def build(g):
         shape = (2, 9, 8, 16) if "data_format" in CONVOLUTIONS[case] else (2, 16, 9, 8)
         x = dequantize(g, g.input(shape, dtype), 0.5, 11)
-        quantize(g, g.op("ReLU", convolution(g, x, 34, **CONVOLUTIONS[case])), 0.25, 3)
+        own = {"oc": 34} | CONVOLUTIONS[case]
+        quantize(g, g.op("ReLU", convolution(g, x, **own)), 0.25, 3)
 
     assert len(kept(check(build, engine, partitions=1))) == 1
 
@@ -178,6 +181,35 @@ def test_images_between_convolutions_are_bytes(engine):
     names = check(build, engine)
     assert len(kept(names)) == 8
     assert sum("bytes_max_pool" in name for name in names) == 1
+
+
+def test_convolutions_write_bytes_into_the_images_that_they_are_joined_to(engine):
+    def build(g):
+        x = quantize(g, g.op("ReLU", convolution(g, dequantize(g, g.input((1, 16, 9, 8), "u8")), 20)), 0.5, 3)
+        parts = [
+            there_and_back(g, convolution(g, dequantize(g, x, 0.5, 3), oc, kernel=kernel), 2.0, 128)
+            for oc, kernel in ((24, 1), (16, 3))
+        ]
+        joined = quantize(g, g.op("Concat", *parts, axis=1), 4.0, 120)
+        quantize(g, convolution(g, dequantize(g, joined, 4.0, 120), 20), 16.0, 128)
+
+    names = check(build, engine)
+    assert len(kept(names)) == 4
+    assert not any("eltwise:" in name and "Quantize" in name for name in names)
+
+
+@pytest.mark.parametrize("case", ["joined twice read", "a scale a channel"])
+def test_a_quantize_that_stays_behind_its_concat(engine, case):
+    def build(g):
+        x = g.op("Concat", dequantize(g, g.input((1, 4, 6), "u8")), dequantize(g, g.input((1, 8, 6), "u8")), axis=1)
+        if case == "a scale a channel":
+            scales = [0.5 * (n + 1) for n in range(12)]
+            g.op("Quantize", x, dtype="u8", scales=scales, qtype="per_channel", axis=1)
+        else:
+            g.op("Abs", x)
+            quantize(g, x, 1.0, 3)
+
+    check(build, engine)
 
 
 def test_a_dequantize_that_others_read_too_is_taken_in_by_each(engine):

@@ -1,0 +1,135 @@
+"""Depthwise convolution of channels-last images of bytes, results back in bytes.
+
+Kernel: ``s8_conv_depthwise``; its source says how it works.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+
+from .call import DTYPE_CODES, KernelCall, pack
+from .matmul import aligned
+from .requant import REQUANT_LAYOUT, Requant
+from .window import WINDOW_LAYOUT, convolution_window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["MOST_TAPS", "s8_depthwise_convolution"]
+
+MOST_TAPS = 256
+"""Products of 8-bit integers whose sum f32 holds exactly."""
+
+_CHANNEL_BLOCK = 256
+"""Channels of a task: rows of that many bytes and their weights stay in L1."""
+
+_TAP_NBYTES = 16
+"""sizeof(meeting_tap)"""
+
+_LAYOUT = np.dtype(
+    [
+        ("window", WINDOW_LAYOUT),
+        *[(name, "i8") for name in ("channels", "channel_block", "residual_n")],
+        ("residual", "i8", 3),
+        *[(name, "i8") for name in ("src_dtype", "zero", "bias_arg", "dst_arg", "has_epilogue", "taps_offset")],
+        ("requant", REQUANT_LAYOUT),
+    ],
+    align=True,
+)
+
+
+def s8_depthwise_convolution(
+    batch: int,
+    channels: int,
+    src_spatial: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    src_dtype: str = "u8",
+    zero_point: int = 0,
+    strides: Sequence[int] | None = None,
+    pads_begin: Sequence[int] | None = None,
+    pads_end: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    bias: bool = False,
+    requant: Requant | None = None,
+    residual_strides: Sequence[int] | None = None,
+    epilogue: bytes = b"",
+    isa: str | None = None,
+) -> KernelCall:
+    """A kernel for ``dst = requant(convolution(src - zero_point, weights) * scales + bias)``, every channel by itself.
+
+    Arguments of the kernel: src, weights as f32 that hold integers of at most 255, by (tap, channel), scales of shape
+    (channels,) in f32, then the bias and the operands of `requant` that are asked for, dst, then arguments 1, 2, ... of
+    the epilogue (its argument 0 is dst).
+
+    Parameters
+    ----------
+    batch, channels : int
+    src_spatial, kernel, strides, pads_begin, pads_end, dilations
+        As in `graphpool._kernels.conv.convolution`; at most 256 taps. What lies in the padding is the zero point.
+    src_strides, dst_strides : sequence of int
+        (n, c, spatial...); channels are contiguous. Unit: elements.
+    src_dtype, zero_point, bias, requant, residual_strides, epilogue, isa
+        As in `graphpool._kernels.conv_s8.s8_convolution`.
+
+    Returns
+    -------
+    KernelCall
+        One task for each row of results and block of channels.
+
+    Raises
+    ------
+    InvalidShapeError, InvalidArgumentError, InvalidDataTypeError
+        The arguments do not fit each other.
+    UnsupportedError
+        Channels that are not contiguous; more taps.
+
+    Notes
+    -----
+    Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap src.
+    Cost: for each tap and vector of a result a load, a conversion and a multiply-add.
+    """
+    ndim = len(src_spatial)
+    window = convolution_window(
+        src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
+        src_strides=src_strides, dst_strides=dst_strides,
+    )  # fmt: skip
+    if src_dtype not in ("u8", "s8"):
+        raise InvalidDataTypeError(explain("type of src", accepted="u8, s8", got=src_dtype), dtype=src_dtype)
+    if min(batch, channels) < 0:
+        raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
+    if requant is not None and epilogue:
+        raise InvalidArgumentError(explain("requant", accepted="no epilogue beside it", got="both"))
+    residual = tuple(dst_strides if residual_strides is None else residual_strides)
+    if len(residual) != ndim + 2:
+        raise InvalidShapeError(explain("residual_strides", accepted=f"{ndim + 2} strides", got=residual))
+    sides = (tuple(src_strides), tuple(dst_strides), residual)
+    if channels > 1 and any(side[1] != 1 for side in sides):
+        raise UnsupportedError(explain("strides", accepted="contiguous channels", got=sides))
+    taps = math.prod(kernel)
+    if taps > MOST_TAPS:
+        raise UnsupportedError(explain("taps of an exact sum", accepted=f"at most {MOST_TAPS}", got=taps))
+    zero = zero_point + (128 if src_dtype == "s8" else 0)
+    if not 0 <= zero <= 255:
+        raise InvalidArgumentError(explain("zero_point", accepted=f"one of {src_dtype}", got=zero_point))
+    record, dst_arg = (requant or Requant()).record(3 + bias)
+    block = min(max(channels, 1), _CHANNEL_BLOCK)
+    taps_offset = aligned(window.dst[2] * block * 4) if epilogue else 0
+    fields = {
+        "window": window.record(), "channels": channels, "channel_block": block, "residual_n": residual[0],
+        "residual": [*[0] * (3 - ndim), *residual[2:]], "src_dtype": DTYPE_CODES[src_dtype], "zero": zero,
+        "bias_arg": 3 if bias else 0, "dst_arg": dst_arg, "has_epilogue": bool(epilogue), "taps_offset": taps_offset,
+        "requant": record,
+    }  # fmt: skip
+    lines = batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
+    return pack(
+        "s8_conv_depthwise", _LAYOUT, fields, ntasks=lines * -(-channels // block),
+        scratch_nbytes=taps_offset + taps * _TAP_NBYTES, tail=epilogue, isa=isa,
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""Elementwise functions of one quantised tensor whose result is quantised too: looked up in a table of 256 bytes.
+
+The table is computed by the elementwise engine at each execution, in about a microsecond, since scalars that the
+function reads are known only then.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..._kernels.lookup import byte_lookup
+from .integers import byte_range
+from .region import Region, region_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...graph.op import Op
+    from .lowering import Lowering, Value
+
+__all__ = ["lower_table"]
+
+_LEAST_ELEMENTS = 2048
+"""Elements from which on looking up is faster than computing, table included."""
+
+
+def lower_table(lowering: Lowering, ops: Sequence[Op]) -> bool:
+    """Emit elementwise ops as a table and a look-up, if they are a function of one tensor of bytes."""
+    result = ops[-1].outputs[0].id
+    source_id = _find_source(lowering, ops)
+    if source_id is None:
+        return False
+    source, order = lowering.value(source_id), lowering.order_of(result)
+    if source.shape != lowering.shapes[result] or not source.lies_in(order) or prod(source.shape) < _LEAST_ELEMENTS:
+        return False
+    table = _emit_table(lowering, ops, source_id, source)
+    place = lowering.target(result, order=order)
+    lowering.emit(byte_lookup(prod(source.shape)), [source, table, place], region_name(ops))
+    lowering.finish(result, place)
+    return True
+
+
+def _find_source(lowering: Lowering, ops: Sequence[Op]) -> int | None:
+    """The one tensor of bytes that the ops read besides scalars; None where they are no such function."""
+    made = {op.outputs[0].id for op in ops}
+    read = {tensor.id: tensor for op in ops for tensor in op.inputs if tensor.id not in made}
+    sources = [tensor for tensor in read.values() if prod(lowering.shapes[tensor.id]) != 1]
+    is_table = len(sources) == 1 and byte_range(sources[0].dtype) and byte_range(ops[-1].outputs[0].dtype)
+    if not is_table or any(op.attrs.get("qtype", "per_tensor") != "per_tensor" for op in ops):
+        return None
+    return sources[0].id
+
+
+def _emit_table(lowering: Lowering, ops: Sequence[Op], source_id: int, source: Value) -> Value:
+    """The function of every byte, in the order of their bits."""
+    shape = (*[1] * (len(source.shape) - 1), 256)
+    numbers = np.arange(256, dtype=np.uint8).view(source.dtype.numpy).reshape(shape)
+    region = Region(lowering, shape)
+    region.put(source_id, region.load(lowering.literal(numbers)))
+    for op in ops:
+        region.apply(op)
+    table = lowering.temporary(shape, ops[-1].outputs[0].dtype)
+    region.write(table, region.get(ops[-1].outputs[0].id))
+    lowering.emit(region.builder.build(), [table, *region.operands], "eltwise(table)")
+    return table
