@@ -78,9 +78,11 @@ class CompiledPartition:
         scratchpad: Any = None,
         options: ExecuteOptions | None = None,
     ) -> Sequence[Tensor]: ...
-    def prepare(self, inputs: Iterable[Tensor], *, options: ExecuteOptions | None = None) -> None: ...
+    def prepare(
+        self, inputs: Iterable[Tensor], *, options: ExecuteOptions | None = None, stream: Stream | None = None
+    ) -> None: ...
     def own_constant(
-        self, part: int, inputs: Iterable[Tensor]
+        self, part: int, inputs: Iterable[Tensor], stream: Stream
     ) -> tuple[tuple[Hashable, Hashable], ConstantBuffer] | tuple[None, None]: ...
     def replace_constant(
         self, part: int, key: tuple[Hashable, Hashable], buffer: ConstantBuffer, inputs: Iterable[Tensor]

@@ -289,7 +289,7 @@ cdef class CompiledPartition:
             release(self.constants, held)
         return outputs
 
-    def prepare(self, inputs, *, options=None):
+    def prepare(self, inputs, *, options=None, Stream stream=None):
         """Bring the constants among `inputs` into the cache now rather than at the first execution.
 
         Parameters
@@ -297,6 +297,8 @@ cdef class CompiledPartition:
         inputs : sequence of Tensor
             As for `execute`; those that are not constant need no data.
         options : ExecuteOptions, optional
+        stream : Stream, optional
+            Whose threads help.
 
         Raises
         ------
@@ -320,11 +322,11 @@ cdef class CompiledPartition:
                 self._check_tensor(tensors[position], position)
                 (<Tensor>tensors[position])._check_allocated()
             key = None if options is None else options.key
-            constants.bring(tensors, key)
+            constants.bring(tensors, key, None if stream is None else stream.team)
             acquire(constants, tensors, key, bases, held)
             release(constants, held)
 
-    def own_constant(self, int64_t part, inputs):
+    def own_constant(self, int64_t part, inputs, Stream stream not None):
         """The form of a part of the primitive, for who keeps it whatever the cache does: see `Constants.own`.
 
         Parameters
@@ -333,8 +335,10 @@ cdef class CompiledPartition:
             Index in `primitive.constant_parts`.
         inputs : sequence of Tensor
             As for `prepare`.
+        stream : Stream
+            Whose threads help.
         """
-        return self.all_constants().own(part, tuple(inputs))
+        return self.all_constants().own(part, tuple(inputs), stream.team)
 
     def replace_constant(self, int64_t part, tuple key, buffer, inputs):
         """Let executions with these inputs use that form from now on, whatever the cache does."""

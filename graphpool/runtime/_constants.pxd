@@ -4,6 +4,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport int64_t
 
+from graphpool._kernels._team cimport Team
 from graphpool.cache._handle cimport ConstantHandle, acquire_handle, release_handle
 
 from ._tensor cimport Tensor
@@ -38,6 +39,7 @@ cdef class Constants:
     cdef int64_t first_base
     cdef object engine
     cdef object cache
+    cdef Team team              # helps whoever makes a form now; None for those who have none
     cdef object lock            # of bindings and contents
     cdef object __weakref__
     cdef list sources           # of each part: positions of the inputs that it is made from

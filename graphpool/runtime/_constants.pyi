@@ -1,6 +1,7 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from graphpool._kernels._team import Team
 from graphpool.cache import ConstantBuffer
 from graphpool.typing import MemoryResource
 
@@ -18,9 +19,9 @@ class Constants:
     def parts(self) -> tuple[ConstantPart, ...]: ...
     @property
     def nparts(self) -> int: ...
-    def bring(self, tensors: tuple[Tensor, ...], key: Hashable) -> None: ...
+    def bring(self, tensors: tuple[Tensor, ...], key: Hashable, team: Team | None = None) -> None: ...
     def own(
-        self, k: int, tensors: tuple[Tensor, ...]
+        self, k: int, tensors: tuple[Tensor, ...], team: Team | None = None
     ) -> tuple[tuple[Hashable, Hashable], ConstantBuffer] | tuple[None, None]: ...
     def stand_in(
         self, k: int, full: tuple[Hashable, Hashable], buffer: ConstantBuffer, tensors: tuple[Tensor, ...]

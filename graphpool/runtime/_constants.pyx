@@ -17,6 +17,8 @@ from libc.stdlib cimport calloc, free
 from graphpool.cache._handle cimport ConstantBuffer, ConstantHandle
 from graphpool.cache._lookup cimport gpc_look_up
 
+from graphpool._kernels._team cimport Team
+
 from ._program cimport Program
 from ._tensor cimport Tensor
 
@@ -74,12 +76,12 @@ cdef bint is_valid(Binding binding):
     return binding.handle.is_valid
 
 
-cdef int _run_alone(Program program, char **bases, object resource) except -1:
-    """Run a program on these external bases in this thread alone, its temporaries in memory for this run."""
+cdef int _run_once(Program program, char **bases, object resource, Team team) except -1:
+    """Run a program on these external bases, its temporaries in memory for this run; without a team in this thread."""
     cdef uintptr_t arena = resource.allocate(program.arena_nbytes, ALIGNMENT) if program.arena_nbytes else 0
     bases[0] = <char *>arena
     with nogil:
-        program.run(bases, None)
+        program.run(bases, team)
     if arena:
         resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)
     return 0
@@ -106,7 +108,7 @@ def run_restore(part, ConstantBuffer buffer not None, unsigned char[::1] source 
     cdef char *bases[4]
     if source.shape[0]:
         bases[2], bases[3] = buffer.data, <char *>&source[0]
-        _run_alone(part.restore, bases, resource)
+        _run_once(part.restore, bases, resource, None)
 
 
 @cython.final
@@ -313,11 +315,11 @@ cdef class Constants:
         for i in range(n):
             bases[2 + i] = (<Tensor>tensors[<int64_t>part.sources[i]]).data
         bases[2 + n] = buffer.data
-        _run_alone(part.program, bases, resource)
+        _run_once(part.program, bases, resource, self.team)
         return buffer
 
-    def bring(self, tuple tensors, key):
-        """Make what is missing in a cache without a bound, the largest part first.
+    def bring(self, tuple tensors, key, Team team=None):
+        """Make what is missing in a cache without a bound, the largest part first, with the help of a team.
 
         While a weight of a mapped file is packed its pages are in memory too: so the peak is that of all packed
         weights, or of the largest in both forms. Within a bound the order is that of the parts, as `predict_peak` says.
@@ -326,14 +328,18 @@ cdef class Constants:
         cdef PyObject *held
         if self.cache.capacity_nbytes is not None:
             return
-        for k in sorted(range(self.nparts), key=lambda k: -self.parts[k].nbytes):
-            binding = self._find(k, tensors, key)
-            if binding is None or not binding.handle.is_valid:
-                held = NULL
-                self._resolve(k, tensors, key, &held)
-                _let_go(held)
+        self.team = team
+        try:
+            for k in sorted(range(self.nparts), key=lambda k: -self.parts[k].nbytes):
+                binding = self._find(k, tensors, key)
+                if binding is None or not binding.handle.is_valid:
+                    held = NULL
+                    self._resolve(k, tensors, key, &held)
+                    _let_go(held)
+        finally:
+            self.team = None
 
-    def own(self, int64_t k, tuple tensors):
+    def own(self, int64_t k, tuple tensors, Team team=None):
         """The entry of a part and its buffer, made if need be, for who keeps it whatever becomes of the entry.
 
         Returns
@@ -345,8 +351,12 @@ cdef class Constants:
         """
         cdef PyObject *held = NULL
         cdef ConstantBuffer buffer = None
-        if self._resolve(k, tensors, None, &held) == NULL:
-            return None, None
+        self.team = team
+        try:
+            if self._resolve(k, tensors, None, &held) == NULL:
+                return None, None
+        finally:
+            self.team = None
         item = <object>held
         buffer = (<ConstantHandle>item).buffer if type(item) is ConstantHandle else item
         _let_go(held)

@@ -253,7 +253,7 @@ class Executable:
     def _prepare(self, step: _Step) -> None:
         """Bring the step's constants into the cache."""
         if step.compiled is not None:
-            step.compiled.prepare(self._bound(step))
+            step.compiled.prepare(self._bound(step), stream=self._stream)
 
     # ---- constants of which only the packed form is kept
 
@@ -289,7 +289,7 @@ class Executable:
         """Let a constant be packed alone; None, and all is as it was, if the cache declines a form of it."""
         forms: list[tuple[_Use, tuple[Hashable, Hashable], ConstantBuffer]] = []
         for use in uses:
-            key, buffer = use.compiled.own_constant(use.number, self._bound(use.step))
+            key, buffer = use.compiled.own_constant(use.number, self._bound(use.step), self._stream)
             if key is None or buffer is None:
                 return None
             forms.append((use, key, buffer))

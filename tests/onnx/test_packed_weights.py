@@ -176,6 +176,21 @@ def test_a_weight_that_the_host_reads_is_kept():
         np.testing.assert_allclose(packed.run({"x": x})["y"], x @ square + np.linalg.det(square), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("mode", ["scoped", "packed"])
+def test_threads_share_the_packing(mode):
+    w, x = random_array((1024, 2048), seed=5), random_array((3, 1024))
+    model = make_model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": x}, ["y"], {"w": w}).SerializeToString()
+    results = []
+    for threads in (1, 3):
+        constant_tensor_cache("cpu").clear()
+        with gp.onnx.load(model, weights=mode, threads=threads) as loaded:
+            results.append(loaded.run({"x": x})["y"])
+            assert loaded.read_weight("w").tobytes() == w.tobytes()
+            [part] = loaded.specialise().compiled[0].primitive.constant_parts
+            assert part.program.nlanes == threads
+    np.testing.assert_array_equal(*results)
+
+
 # ---- new shapes
 
 

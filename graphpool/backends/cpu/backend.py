@@ -187,7 +187,7 @@ def make_primitive(
     )
     ports = [(in_port[i], out_port[j]) for i, j in pairs]
     names = [step.name for step in steps]
-    return Primitive(key, linked.program, names, step_ops, ports, details, link_constants(lowering))
+    return Primitive(key, linked.program, names, step_ops, ports, details, link_constants(lowering, lanes))
 
 
 def _evict(key: Hashable, value: object) -> None:

@@ -109,10 +109,10 @@ def _with_scratch(steps: Sequence[Step], nlanes: int) -> list[Step]:
     ]
 
 
-def link_constants(lowering: Lowering) -> list[ConstantPart]:
-    """What makes each constant form of a lowering."""
+def link_constants(lowering: Lowering, lanes: int) -> list[ConstantPart]:
+    """What makes each constant form of a lowering, on up to `lanes` lanes."""
     literals, read = bytes(lowering.literals), _read_beside_forms(lowering)
-    return [_link_form(form, literals, read.isdisjoint(form.sources)) for form in lowering.forms]
+    return [_link_form(form, literals, lanes, read.isdisjoint(form.sources)) for form in lowering.forms]
 
 
 def _read_beside_forms(lowering: Lowering) -> set[int]:
@@ -125,23 +125,25 @@ def _read_beside_forms(lowering: Lowering) -> set[int]:
     return {base for guard, base in args if guard not in forms.get(base, ())}
 
 
-def _link_form(form: ConstantForm, literals: bytes, is_all_that_is_read: bool) -> ConstantPart:
+def _link_form(form: ConstantForm, literals: bytes, lanes: int, is_all_that_is_read: bool) -> ConstantPart:
     base = form.result.buffer.base
-    program, key = _link_steps(form.steps, literals, (*form.sources, base))
+    program, key = _link_steps(form.steps, literals, lanes, (*form.sources, base))
     inverse = form.restore if is_all_that_is_read and len(form.sources) == 1 else ()
-    restore = _link_steps(inverse, literals, (base, *form.sources))[0] if inverse else None
+    restore = _link_steps(inverse, literals, lanes, (base, *form.sources))[0] if inverse else None
     sources = tuple(base - FIRST_EXTERNAL for base in form.sources)
     return ConstantPart(sources, form.result.buffer.nbytes, program, key, restore)
 
 
-def _link_steps(steps: Sequence[Step], literals: bytes, externals: Sequence[int]) -> tuple[Program, Hashable]:
+def _link_steps(
+    steps: Sequence[Step], literals: bytes, lanes: int, externals: Sequence[int]
+) -> tuple[Program, Hashable]:
     """The program of steps on these external bases, in this order, and all that its effect depends on."""
     bases = {base: number for number, base in enumerate(externals, FIRST_EXTERNAL)}
-    lowered = _with_scratch(steps, 1)
+    lowered = _with_scratch(steps, count_lanes([step.call for step in steps], lanes))
     offsets, arena_nbytes = plan_temporaries(lowered)
     placed, scratch = _place(lowered, offsets, bases), _place_scratch(lowered, offsets)
     used = literals if any(base == LITERALS for _, args in placed for base, _ in args) else b""
-    program = Program(placed, arena_nbytes, len(bases), used, scratch=scratch)
+    program = Program(placed, arena_nbytes, len(bases), used, lanes, scratch=scratch)
     return program, (used, *map(_content, placed))
 
 
