@@ -147,7 +147,7 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     def unpack(panels: Value, place: Value) -> None:
         lowering.emit(_unpack(shape, op, place), [panels, place])
 
-    inverse = None if shape.is_winograd else unpack  # minimal filtering rounds
+    inverse = None if shape.tile else unpack  # minimal filtering rounds
     form = find_form(lowering, group, (shape.outer, shape.oc), _weights_nbytes(shape, op), fill, inverse)
     return None if form is None else Filters(form, shape)
 
