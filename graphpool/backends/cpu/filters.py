@@ -233,7 +233,7 @@ def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
 
 def _multiplies_bf16(lowering: Lowering, op: Op, weights: Value) -> bool:
     """Whether a convolution may multiply numbers of bf16: they are, or the float mode allows it."""
-    types = {lowering.value(op.inputs[0].id).dtype, weights.dtype}
+    types = {lowering.dtypes[op.inputs[0].id], weights.dtype}
     return allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
 
 

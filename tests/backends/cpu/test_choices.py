@@ -229,3 +229,18 @@ def test_minimal_filtering_stays_where_it_is_faster(engine):
     options = {"ic": 64, "tail": (), "prefer": "latency", "fpmath": "bf16"}
     assert "winograd" in steps_of(engine, image_graph(size=28, **options))
     assert "bf16_conv_packed" in steps_of(engine, image_graph(size=7, **options))
+
+
+@needs_bf16
+def test_sibling_convolutions_in_bf16(engine):
+    builder = GraphBuilder(gp.Graph("cpu", fpmath="bf16"))
+    x = builder.op("ReLU", builder.input((1, 9, 9, 24)))
+    pads = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
+    for channels in (16, 40):
+        w = builder.input((channels, 24, 1, 1), property="constant")
+        builder.op("ReLU", builder.op("Convolution", x, w, data_format="NXC", weights_format="OIX", **pads))
+
+    def content(rng, lt):
+        return rng.integers(-3, 4, lt.shape).astype(np.float32)  # sums are exact
+
+    check_graph(builder, engine, np.random.default_rng(0), content=content)
