@@ -24,6 +24,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uintptr_t
 
+from graphpool._finalizing cimport gp_is_finalizing
 from graphpool.cache._atomic cimport (
     gpc_exchange, gpc_fetch_add, gpc_fetch_and, gpc_fetch_or, gpc_load
 )
@@ -100,7 +101,7 @@ cdef class ConstantBuffer:
 
     def __del__(self):
         # not at deallocation: when a cycle is collected, the resource may have been taken apart by then
-        if self.resource is not None:
+        if self.resource is not None and not gp_is_finalizing():
             self.resource.deallocate(<uintptr_t>self.data, self.nbytes, self.alignment)
 
     @property

@@ -15,10 +15,10 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from graphpool._finalizing cimport gp_is_finalizing
 from graphpool.memory._atomic cimport (
     gp_add, gp_add_within, gp_cas, gp_cas_ptr, gp_exchange, gp_load, gp_load_ptr, gp_raise_to, gp_store, gp_store_ptr,
-    gp_sub_within
-)
+    gp_sub_within)
 from graphpool.memory._gate cimport Gate, clock_ns, coarse_clock_ns, deadline_after, pthread_mutex_t
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
@@ -143,7 +143,7 @@ cdef class ArenaPool:
             chunk = following
 
     def __del__(self):
-        if self.arenas > 0 and not gp_load(&self.closed):
+        if self.arenas > 0 and not gp_load(&self.closed) and not gp_is_finalizing():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1, source=self)
             self.close()
 
@@ -730,7 +730,7 @@ cdef class Lease:
         self.release()
 
     def __del__(self):
-        if gp_exchange(&self.live, 0) and self._return():
+        if not gp_is_finalizing() and gp_exchange(&self.live, 0) and self._return():
             warnings.warn(f"a lease of {self.pool!r} was never released", ResourceWarning, stacklevel=1, source=self)
 
     def __reduce__(self):

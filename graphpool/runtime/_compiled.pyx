@@ -6,12 +6,13 @@ from libc.stdlib cimport calloc, free
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.object cimport PyObject
 
+from graphpool._finalizing cimport gp_is_finalizing
+
 from ._constants cimport Constants, acquire, release
 from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 
 import warnings
-from sys import is_finalizing
 
 from . import blas_threads
 from .scheduling import SEQUENTIAL
@@ -545,8 +546,8 @@ cdef class CompiledPartition:
                 self.share.leave(self.arenas is not None)
 
     def __del__(self):
-        if not self.closed:
-            if self.scratch_nbytes and self.arenas is not None and not (self.engine.is_closed or is_finalizing()):
+        if not self.closed and not gp_is_finalizing():
+            if self.scratch_nbytes and self.arenas is not None and not self.engine.is_closed:
                 warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
             self.close()
 

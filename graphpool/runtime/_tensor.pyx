@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uintptr_t
 from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 
+from graphpool._finalizing cimport gp_is_finalizing
 from graphpool.memory._atomic cimport gp_add
 
 import threading
@@ -297,7 +298,7 @@ cdef class Tensor:
         # a finaliser: __dealloc__ may come when the collector has taken the resource apart, in a cycle with its engine
         cdef void *data = self.data
         self.data = NULL
-        if self.resource is not None and data != NULL:
+        if self.resource is not None and data != NULL and not gp_is_finalizing():
             self.resource.deallocate(<uintptr_t>data, self.nbytes, 64)
 
     def __reduce__(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections import OrderedDict
@@ -489,8 +490,8 @@ class Model:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_is_closed", True):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not getattr(self, "_is_closed", True) and not is_finalizing():
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1, source=self)
             self.close()
 

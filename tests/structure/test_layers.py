@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LEAVES = {"_version", "bits", "errors", "typing", "config"}
+LEAVES = {"_finalizing", "_version", "bits", "errors", "typing", "config"}
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
 TOP = BELOW_BACKENDS | {"backends"}
 
 MAY_IMPORT = {
+    "_finalizing": set(),
     "_version": set(),
     "bits": set(),
     "errors": set(),

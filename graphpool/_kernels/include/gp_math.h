@@ -12,7 +12,7 @@
  * relative to the last place of x: gp_gelu_erf 1.5, gp_gelu_tanh 2.1. gp_mish 4 of its own last place, and 3e-43 where it is denormal.
  *
  * Infinities, NaN, signed zeros and denormal results are those of C's functions, as long as the processor does not
- * flush denormals; but results of gp_sigmoid below 2^-127 are 0. Nothing here reads or sets errno, flags or the rounding
+ * flush denormals; but results of gp_sigmoid below 2^-126 may be 0. Nothing here reads or sets errno, flags or the rounding
  * mode, which must be to nearest.
  */
 #ifndef GP_MATH_H
@@ -113,6 +113,15 @@ static inline float gp_exp(float x)
     return gp_scale(GP_FMA(r * r, gp_exp_tail(r), r) + 1.0f, n);
 }
 
+/* e^x where it is a normal number: results below 2^-126 may be 0. The one factor 2^n is 0 for n = -127 and infinite for
+ * n = 128, so that nothing need be scaled twice. */
+static inline float gp_exp_normal(float x)
+{
+    float r;
+    const int32_t n = gp_exp_reduce(gp_clamp_const(x, -88.0f, 89.0f), &r);
+    return (GP_FMA(r * r, gp_exp_tail(r), r) + 1.0f) * gp_float((uint32_t)(n + 127) << 23);
+}
+
 /* e^x - 1, exact in the last places also near 0. */
 static inline float gp_expm1(float x)
 {
@@ -171,14 +180,9 @@ static inline float gp_tanh(float x)
     return copysignf(a < 0.625f ? near : far, x);
 }
 
-/* 1 / (1 + e^-x). The one factor 2^n of e^-x is 0 for n = -127 and infinite for n = 128, where the result is 1 or 0: it
- * need not be scaled twice, as in gp_exp, and results below 2^-127 are 0. */
 static inline float gp_sigmoid(float x)
 {
-    float r;
-    const int32_t n = gp_exp_reduce(gp_clamp_const(-x, -88.0f, 89.0f), &r);
-    const float e = (GP_FMA(r * r, gp_exp_tail(r), r) + 1.0f) * gp_float((uint32_t)(n + 127) << 23);
-    return 1.0f / (1.0f + e);
+    return 1.0f / (1.0f + gp_exp_normal(-x));
 }
 
 static inline float gp_erf(float x)

@@ -185,12 +185,12 @@ static void exponentiate(lane_state *s, int64_t n)
     float shift[LANES];
     for (int64_t i = 0; i < s->lanes; i++) {
         shift[i] = max[i] == -INFINITY ? 0 : max[i];  /* nothing but -inf so far: its exponentials are 0, not NaN */
-        s->rescale[i] = gp_exp(s->max[i] - shift[i]);
+        s->rescale[i] = gp_exp_normal(s->max[i] - shift[i]);
         s->max[i] = max[i];
     }
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < s->lanes; i++) {
-            s->scores[j * LANES + i] = gp_exp(s->scores[j * LANES + i] - shift[i]);
+            s->scores[j * LANES + i] = gp_exp_normal(s->scores[j * LANES + i] - shift[i]);
             part[i] += s->scores[j * LANES + i];
         }
     for (int64_t i = 0; i < s->lanes; i++)
@@ -273,9 +273,9 @@ static void attend_row(const attention_params *p, const block *b, int64_t i, con
         adjust_scores(p, b, key, n, i, 1, scores, 1);
         const float before = max, here = gp_row_max(scores, n);
         max = here > max ? here : max;
-        const float shift = max == -INFINITY ? 0 : max, rescale = gp_exp(before - shift);
+        const float shift = max == -INFINITY ? 0 : max, rescale = gp_exp_normal(before - shift);
         for (int64_t j = 0; j < n; j++)
-            scores[j] = gp_exp(scores[j] - shift);
+            scores[j] = gp_exp_normal(scores[j] - shift);
         sum = sum * rescale + gp_row_sum(GP_TERM_VALUE, scores, n, 0);
         add_values(b->v + key * p->v[ROW], p->v[ROW], n, p->value_depth, scores, rescale, row);
     }

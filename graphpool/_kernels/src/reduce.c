@@ -64,7 +64,7 @@ static double row_exp_sum(const float *x, int64_t n, float shift)
 {
     float y[CHUNK];
     for (int64_t i = 0; i < n; i++)
-        y[i] = gp_exp(x[i] - shift);
+        y[i] = gp_exp_normal(x[i] - shift);
     return gp_row_sum(GP_TERM_VALUE, y, n, 0);
 }
 
@@ -130,7 +130,7 @@ static void add_exps(const float *const *rows, int64_t n, int64_t w, state *s)
     float part[TILE] = {0}, exps[TILE];
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < w; j++)
-            exps[j] = gp_exp(rows[i][j] - s->shift[j]);
+            exps[j] = gp_exp_normal(rows[i][j] - s->shift[j]);
         for (int64_t j = 0; j < w; j++)
             part[j] += exps[j];
     }

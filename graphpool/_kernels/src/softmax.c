@@ -51,7 +51,7 @@ static double exp_row(const float *x, int64_t n, float shift, float *y)
         const int64_t size = gp_min(n - i, GP_SUM_BLOCK);
         float *to = y ? y + i : block;
         for (int64_t k = 0; k < size; k++)
-            to[k] = gp_exp(x[i + k] - shift);
+            to[k] = gp_exp_normal(x[i + k] - shift);
         sum += gp_row_sum(GP_TERM_VALUE, to, size, 0);
     }
     return sum;
@@ -97,7 +97,7 @@ static void tile_exp(const float *x, int64_t n, int64_t stride, int64_t w, const
         float part[TILE] = {0};
         for (int64_t i = first; i < gp_min(n, first + F32_ROWS); i++)
             for (int64_t j = 0; j < w; j++) {
-                y[i * w + j] = gp_exp(x[i * stride + j] - shift[j]);
+                y[i * w + j] = gp_exp_normal(x[i * stride + j] - shift[j]);
                 part[j] += y[i * w + j];
             }
         for (int64_t j = 0; j < w; j++)
