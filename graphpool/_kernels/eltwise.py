@@ -93,7 +93,9 @@ OPS: dict[str, frozenset[str]] = {
 }
 """Type of the registers -> operations of a program."""
 
-_HEADER = np.dtype([("size", "i8"), ("nviews", "i8"), ("ninstrs", "i8"), ("nbytes", "i8")], align=True)
+_HEADER = np.dtype(
+    [("size", "i8"), ("nviews", "i8"), ("ninstrs", "i8"), ("nregisters", "i8"), ("nbytes", "i8")], align=True
+)
 _VIEW = np.dtype(
     [("arg", "i4"), ("dtype", "i4"), ("offset", "i8"), ("ndim", "i8"), ("axes", "i8", (12, 2))], align=True
 )
@@ -287,7 +289,8 @@ class EltwiseBuilder:
             record["ndim"], record["axes"][: len(axes)] = len(axes), axes
         instrs = np.array(_allocate(self._steps), _INSTR)
         tail = views.tobytes() + instrs.tobytes()
-        header = {"size": math.prod(self.shape), "nviews": len(views), "ninstrs": len(instrs)}
+        registers = 1 + max(int(instr["dst"]) for instr in instrs if instr["op"] != _MEMORY_OPS["store"])
+        header = {"size": math.prod(self.shape), "nviews": len(views), "ninstrs": len(instrs), "nregisters": registers}
         return header | {"nbytes": _HEADER.itemsize + len(tail)}, tail
 
 

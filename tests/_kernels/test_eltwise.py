@@ -13,7 +13,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from tests.helpers.eltwise_cases import BINARY_CASES, UNARY_CASES, samples
 from tests.helpers.guarded import Guarded
 
-SIZES = (0, 1, 7, 8, 15, 16, 17, 255, 256, 257, 1000)
+SIZES = (0, 1, 7, 8, 15, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 4100)
 HEADER = Path(eltwise.__file__).parent / "include" / "gp_eltwise.h"
 
 

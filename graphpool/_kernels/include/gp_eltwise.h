@@ -17,9 +17,12 @@
 
 #include "gp_kernel.h"
 
-/* Elements of a register: 16 registers are 16 KiB, half of the smallest L1 data cache in use. */
-#define GP_BLOCK 256
+/* Floats of all registers of a program together: 16 KiB, half of the smallest L1 data cache in use. */
+#define GP_ELTWISE_ROOM 4096
 #define GP_ELTWISE_REGISTERS 16
+
+/* Most elements of a register: the fewer registers a program needs, the longer are they, down to 256. */
+#define GP_BLOCK 1024
 
 /* Elements of a task of the kernel "eltwise"; even, so that no two tasks write into one byte of a 4-bit tensor. */
 #define GP_ELTWISE_TASK 16384
@@ -65,7 +68,8 @@ typedef struct {
 typedef struct {
     int64_t size;  /* elements of the iteration space */
     int64_t nviews, ninstrs;
-    int64_t nbytes;  /* of the whole block */
+    int64_t nregisters;  /* that it uses */
+    int64_t nbytes;      /* of the whole block */
 } gp_eltwise;
 
 static inline const gp_view *gp_eltwise_views(const gp_eltwise *program)

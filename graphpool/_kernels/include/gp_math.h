@@ -176,7 +176,7 @@ static inline float gp_tanh(float x)
     p = GP_FMA(p, z, 1.3331442e-01f);
     p = GP_FMA(p, z, -3.333328e-01f);
     const float near = GP_FMA(x * z, p, x);
-    const float far = 1.0f - 2.0f / (gp_exp(2.0f * a) + 1.0f);
+    const float far = 1.0f - 2.0f / (gp_exp_normal(2.0f * a) + 1.0f);
     return copysignf(a < 0.625f ? near : far, x);
 }
 
@@ -202,7 +202,7 @@ static inline float gp_erf(float x)
     q = GP_FMA(q, a, 6.333346e-01f);
     q = GP_FMA(q, a, 1.1295209e+00f);
     q = GP_FMA(q, a, -1.7587974e-04f);
-    return a < 0.925f ? GP_FMA(x, p, x) : copysignf(1.0f - gp_exp(-q), x);
+    return a < 0.925f ? GP_FMA(x, p, x) : copysignf(1.0f - gp_exp_normal(-q), x);
 }
 
 /* 2^v in double, v in [-1000, 1000]; error 2^-34. */

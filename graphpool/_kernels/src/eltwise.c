@@ -180,9 +180,9 @@ static float *find_run(const gp_view *view, void *const *args, int64_t first, in
 
 /* Registers are read and written where the program says that nothing notices (gp_instr.direct), if whole lanes lie
  * there: an epilogue of one operation then makes one pass over its elements instead of three. */
-static void run_block(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t n)
+static void run_block(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t n,
+                      int64_t block, float *room)
 {
-    _Alignas(64) float room[GP_ELTWISE_REGISTERS][GP_BLOCK];
     const float *r[GP_ELTWISE_REGISTERS] = {NULL}; /* where the values of a register lie */
     const gp_view *views = gp_eltwise_views(program);
     const gp_instr *instr = gp_eltwise_instrs(program), *const end = instr + program->ninstrs;
@@ -193,7 +193,7 @@ static void run_block(const gp_eltwise *program, void *const *args, const float 
             gp_move_view(views + instr->dst, args, (char *)r[instr->a], sizeof(float), first, n, store_run);
             continue;
         }
-        float *to = room[instr->dst], *run = NULL;
+        float *to = room + instr->dst * block, *run = NULL;
         if (instr->op == GP_OP_LOAD) {
             run = is_direct ? find_run(views + instr->a, args, first, n) : NULL;
             if (!run)
@@ -216,9 +216,11 @@ static void run_block(const gp_eltwise *program, void *const *args, const float 
 
 void GP_KERNEL(eltwise_run)(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t last)
 {
-    for (int64_t at = first; at < last; at += GP_BLOCK) {
+    _Alignas(64) float room[GP_ELTWISE_ROOM];
+    const int64_t most = GP_ELTWISE_ROOM / program->nregisters & -GP_LANES, block = most < GP_BLOCK ? most : GP_BLOCK;
+    for (int64_t at = first; at < last; at += block) {
         const int64_t left = last - at;
-        run_block(program, args, acc ? acc + (at - first) : NULL, at, left < GP_BLOCK ? left : GP_BLOCK);
+        run_block(program, args, acc ? acc + (at - first) : NULL, at, left < block ? left : block, block, room);
     }
 }
 

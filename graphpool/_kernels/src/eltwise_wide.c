@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Registers take as many bytes as those of floats. */
-#define GP_WIDE_BLOCK (GP_BLOCK / 2)
+#define GP_WIDE_BLOCK (GP_ELTWISE_ROOM / GP_ELTWISE_REGISTERS / 2)
 
 #define GP_WIDE_COMMON(X)                                                                                              \
     X(MAX, x > y || x != x ? x : y)                                                                                    \
