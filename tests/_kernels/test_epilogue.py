@@ -86,4 +86,4 @@ def test_four_bits_loaded_from_an_odd_place(run):
 def test_block_is_a_whole_number_of_words():
     block = bias_relu((4, 5), "bf16")
     assert len(block) % 8 == 0
-    assert int.from_bytes(block[24:32], "little") == len(block)
+    assert int.from_bytes(block[32:40], "little") == len(block)  # gp_eltwise.nbytes
