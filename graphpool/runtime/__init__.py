@@ -25,6 +25,7 @@
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
     partition_runs.py  which of its partitions are compiled as one
     executable.py   one of those: compiled partitions and host functions over one arena
+    result_arrays.py   arrays for results, in memory that earlier results have left
 
     execute(stream, inputs, outputs) -> bind pointers -> find constants -> lease an arena -> Program.run -> release
 

@@ -22,6 +22,7 @@ from .constant_part import held_nbytes
 from .model_port import check_output
 from .packed_weight import PackedWeight, replacing_parts
 from .partition_runs import gather, merge_neighbours
+from .result_arrays import ResultArrays
 from .scheduling import SEQUENTIAL
 
 if TYPE_CHECKING:
@@ -74,13 +75,14 @@ class _Use:
 class _Frame:
     """What one run at a time uses: values by tensor id, tensors bound to one arena, and the calls in order."""
 
-    __slots__ = ("calls", "inputs", "outputs", "values")
+    __slots__ = ("calls", "inputs", "outputs", "results", "values")
 
     def __init__(self) -> None:
         self.values: dict[int, Any] = {}
         self.calls: list[Callable[[], object]] = []
         self.inputs: dict[int, Tensor] = {}
         self.outputs: dict[int, Tensor] = {}
+        self.results = ResultArrays()
 
 
 class Executable:
@@ -165,6 +167,8 @@ class Executable:
         self._passing = {*form.inputs.values(), *written}
         self._offsets, self.arena_nbytes = self._plan(lambda compiled: compiled.scratchpad_nbytes)
         _, self.sequential_arena_nbytes = self._plan(lambda compiled: compiled.sequential_nbytes)
+        # what is bounded, or given back after a while, does not keep memory that nobody counts
+        self._keeps_results = engine.memory_limit is None and engine.idle_decay_s is None
         self._frames: dict[int, _Frame] = {}  # by address: who leases an arena has its frame for himself
         self._shares: list[PrimitiveShare] = []
         self._is_closed = False
@@ -485,7 +489,9 @@ class Executable:
             values[tensor_id] = inputs[name]
         for tensor_id, described in self._targets.items():
             array = places.get(tensor_id)
-            values[tensor_id] = np.empty(*described) if array is None and described is not None else array
+            if array is None and described is not None:
+                array = frame.results.take(tensor_id, *described) if self._keeps_results else np.empty(*described)
+            values[tensor_id] = array
         for tensor_id, tensor in frame.inputs.items():
             tensor.rebind(values[tensor_id])
         for tensor_id, tensor in frame.outputs.items():

@@ -181,7 +181,9 @@ class Model:
         Returns
         -------
         outputs : dict of str to ndarray
-            In the order of `outputs`: the arrays given, fresh ones for the others.
+            In the order of `outputs`: the arrays given, fresh ones for the others. The memory of a large one that
+            nobody holds any more is taken again by a later run, unless the engine has a `memory_limit` or
+            `idle_decay_s`; `trim` gives it back.
 
         Raises
         ------

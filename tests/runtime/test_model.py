@@ -75,6 +75,27 @@ def test_results_are_fresh_arrays(model):
     assert first.flags.writeable
 
 
+def test_large_results_that_are_kept_stay_what_they_were(model):
+    kept, errors = [], []
+
+    def work(seed):
+        for step in range(20):
+            x = batch(8192, seed * 100 + step)
+            y = model.run({"x": x})["y"]
+            if step % 3:
+                kept.append((x, y[1:]))
+            elif not np.allclose(y, expected(x), rtol=1e-5, atol=1e-5):
+                errors.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert all(np.allclose(y, expected(x)[1:], rtol=1e-5, atol=1e-5) for x, y in kept)
+
+
 @pytest.mark.parametrize("change", ["read-only", "transposed", "strided", "dlpack", "unaligned", "memoryview"])
 def test_every_kind_of_input(model, change):
     x = batch(5)
