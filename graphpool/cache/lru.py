@@ -256,20 +256,20 @@ class LruCache(Generic[K, V]):
             self._shrink_flights()
         self._callbacks.run(victims)
 
-    def recharge(self, key: K, nbytes: int) -> bool:
-        """Correct what an entry is charged, once its true size is known or has changed.
+    def recharge(self, key: K, value: V, nbytes: int) -> bool:
+        """Correct what `value`, the entry of a key, is charged, once its true size is known or has changed.
 
         Others are evicted if need be, and the entry itself if even an empty cache had no room for it.
 
         Returns
         -------
         is_kept : bool
-            Whether the cache has the entry now.
+            Whether the cache has that very entry now; what others have put in its place meanwhile is left alone.
         """
         check_nbytes(nbytes)
         with self._lock:
             node = self._entries.find(key)
-            if node is None:
+            if node is None or node.value is not value:
                 return False
             self._nbytes += nbytes - node.nbytes
             self._entries.charge(node, nbytes)

@@ -12,5 +12,8 @@ cdef class PrimitiveShare:
     cdef object __weakref__
     cdef int64_t count      # users, or ENDED
     # Count a user, whose pool is reserved if it wants one; False where that takes more than a few atomic steps.
-    cdef bint enter_warm(self, bint reserves) noexcept
+    cdef bint enter_warm(self, bint reserves) except -1
+    cdef bint _count_in(self) noexcept
+    cdef bint _reserve_warm(self) noexcept
+    cdef int _count_out(self) except -1
     cpdef int leave(self, bint reserved) except -1

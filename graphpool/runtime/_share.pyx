@@ -52,20 +52,24 @@ cdef class PrimitiveShare:
     def users(self):
         return max(gp_load(&self.count), 0)
 
-    cdef bint enter_warm(self, bint reserves) noexcept:
-        cdef ArenaPool arenas
+    cdef bint _count_in(self) noexcept:
         cdef int64_t users = gp_load(&self.count)
         while users != ENDED and not gp_cas(&self.count, users, users + 1):
             users = gp_load(&self.count)
-        if users == ENDED:
-            return False
-        if not reserves:
-            return True
+        return users != ENDED
+
+    cdef bint _reserve_warm(self) noexcept:
+        cdef ArenaPool arenas
         with cython.critical_section(self):
             arenas = self.arenas
-        if arenas is not None and arenas.reserve_warm():
+        return arenas is not None and arenas.reserve_warm()
+
+    cdef bint enter_warm(self, bint reserves) except -1:
+        if not self._count_in():
+            return False
+        if not reserves or self._reserve_warm():
             return True
-        gp_add(&self.count, -1)
+        self._count_out()
         return False
 
     def enter(self, bint reserves):
@@ -76,28 +80,32 @@ cdef class PrimitiveShare:
         OutOfMemoryError
             The engine has no memory for another pool; no user is counted.
         """
-        if self.enter_warm(reserves):
-            return True
-        if not reserves or not self.enter_warm(False):
+        if not self._count_in():
             return False
+        if not reserves or self._reserve_warm():
+            return True
         try:
             self.manager.reserve_pools(self.owner.source)
             arenas = self.manager.pool_manager.pool.arenas
             with cython.critical_section(self):
                 self.arenas = arenas
         except BaseException:
-            gp_add(&self.count, -1)
+            self._count_out()
             raise
         return True
+
+    cdef int _count_out(self) except -1:
+        """One user less, also one that entered in vain: whoever tried to end the share meanwhile left that to it."""
+        if gp_add(&self.count, -1) == 0 and self.primitive.is_evicted:
+            self.owner.end(self)
+        return 0
 
     cpdef int leave(self, bint reserved) except -1:
         """One user less, and its reservation; the owner ends the share if the primitive has left the cache."""
         if reserved:
             self.arenas.unreserve_one()     # of a closed pool nothing is reserved any more
         self.idle_since = clock_ns() * 1e-9
-        if gp_add(&self.count, -1) == 0 and self.primitive.is_evicted:
-            self.owner.end(self)
-        return 0
+        return self._count_out()
 
     def try_end(self):
         """Let nobody enter from now on, if nobody is in; True for the caller that brought this about."""

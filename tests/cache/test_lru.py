@@ -109,13 +109,24 @@ def test_a_size_that_is_no_size_is_refused(bad):
 def test_recharge_corrects_the_charge():
     cache = LruCache(10, capacity_nbytes=100)
     fill(cache, "abc", nbytes=30)
-    assert cache.recharge("a", 50)
+    value = cache.get("a")
+    assert cache.recharge("a", value, 50)
     assert cache.nbytes == 80
-    assert cache.keys() == ["c", "a"]
-    assert not cache.recharge("a", 101)
+    assert cache.keys()[-1] == "a"
+    assert not cache.recharge("a", value, 101)
     assert cache.keys() == ["c"]
-    assert not cache.recharge("unknown", 1)
+    assert not cache.recharge("unknown", value, 1)
     assert cache.nbytes == 30
+
+
+def test_recharge_leaves_an_entry_alone_that_others_have_put_there_meanwhile():
+    cache = LruCache(0)
+    mine = cache.get_or_create("a", object)
+    cache.resize(1)
+    theirs = cache.get_or_create("a", object, nbytes=7)
+    assert not cache.recharge("a", mine, 50)
+    assert cache.nbytes == 7
+    assert cache.recharge("a", theirs, 9)
 
 
 def test_reclaim_gives_up_the_oldest():

@@ -90,7 +90,7 @@ class CpuBackend:
         cache = compiled_partition_cache()
         form: _Form = cache.get_or_create(key, lambda: _make_form(partition, inputs, outputs, engine, options))
         if not form.templates:
-            cache.recharge(key, form.primitive.nbytes)
+            cache.recharge(key, form, form.primitive.nbytes)
             form.primitive.add_form(key)
         labelled = form.label(inputs, outputs)
         compiled = CompiledPartition(
@@ -148,7 +148,7 @@ def _make_form(
         return made[0]
 
     primitive: Primitive = cache.get_or_create(key, produce)
-    if made and not cache.recharge(key, primitive.nbytes):
+    if made and not cache.recharge(key, primitive, primitive.nbytes):
         primitive.evict()
     return _Form(primitive, inputs, outputs)
 
