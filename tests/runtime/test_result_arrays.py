@@ -28,6 +28,18 @@ def test_memory_that_was_let_go_of_is_used_again():
     assert (address(again), again.shape, again.dtype) == (place, SHAPE, F32)
 
 
+@needs_counts
+def test_two_results_take_turns_while_the_last_is_held():
+    arrays, places = ResultArrays(), []
+    result = None
+    for _ in range(6):
+        result = arrays.take(1, SHAPE, F32)
+        places.append(address(result))
+    assert result is not None
+    assert places[:2] * 3 == places
+    assert places[0] != places[1]
+
+
 HOLDERS = {
     "the array": lambda array: array,
     "a view": lambda array: array[3:5, ::2],
