@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
 
 from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
-from .packed import LANES, TILE_PANELS, l2_nbytes, row_block, streams, tail_fields
+from .packed import TILE_PANELS, l2_nbytes, lanes_of, row_block, streams, tail_fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,9 +125,7 @@ def compressed_layout(
         raise InvalidArgumentError(explain("bits of compressed weights", accepted="8, 4", got=bits))
     if min(k, n) < 0:
         raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(k, n)))
-    lanes = LANES.get(isa or isas()[-1])
-    if lanes is None:
-        raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
+    lanes = lanes_of(isa)
     size = max(k, 1) if group is None else min(group, max(k, 1))
     if size < 1 or (size < k and size % _WHOLE):
         accepted = f"a multiple of {_WHOLE}, or all {k} rows"

@@ -17,10 +17,9 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
-from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
-from .packed import LANES, TILE_ROWS, streams, tail_fields
+from .packed import TILE_ROWS, lanes_of, streams, tail_fields
 from .window import WINDOW_LAYOUT, Window, convolution_window, merged_stride
 
 if TYPE_CHECKING:
@@ -81,9 +80,7 @@ class _Weights:
     def of(
         cls, channels: tuple[int, int], kernel: Sequence[int], groups: int, is_dense: bool, isa: str | None
     ) -> _Weights:
-        lanes = LANES.get(isa or isas()[-1])
-        if lanes is None:
-            raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
+        lanes = lanes_of(isa)
         if not 1 <= len(kernel) <= 3 or min(kernel) < 1:
             raise InvalidShapeError(explain("kernel", accepted="one to three sizes of at least 1", got=tuple(kernel)))
         if groups < 1 or min(channels) < groups or any(count % groups for count in channels):
@@ -309,10 +306,4 @@ def _rectangle(window: Window, sizes: _Weights) -> tuple[int, int]:
 
 def _staged_nbytes(window: Window, sizes: _Weights, rows: int, cols: int) -> int:
     """The source that a rectangle reads. Unit: bytes."""
-    extents = [
-        (size - 1) * stride + (kernel - 1) * dilation + 1
-        for size, stride, kernel, dilation in zip(
-            (rows, cols), window.strides[1:], window.kernel[1:], window.dilations[1:], strict=True
-        )
-    ]
-    return window.kernel[0] * extents[0] * extents[1] * sizes.pixel * 2
+    return window.kernel[0] * window.pixels_read(rows, cols) * sizes.pixel * 2

@@ -20,10 +20,19 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
-from ._dispatch import isas
 from .call import KernelCall, pack
 from .matmul import aligned
-from .packed import LANES, MOST_ROWS, TILE_PANELS, TILE_ROWS, PackedLayout, l2_nbytes, row_block, streams, tail_fields
+from .packed import (
+    MOST_ROWS,
+    TILE_PANELS,
+    TILE_ROWS,
+    PackedLayout,
+    l2_nbytes,
+    lanes_of,
+    row_block,
+    streams,
+    tail_fields,
+)
 from .window import WINDOW_LAYOUT, Window, convolution_window
 
 if TYPE_CHECKING:
@@ -124,9 +133,7 @@ def packed_conv_layout(
         A negative size; channels that `groups` does not divide; an unknown instruction set.
     """
     ic, oc = _channels(in_channels, out_channels, groups)
-    lanes = LANES.get(isa or isas()[-1])
-    if lanes is None:
-        raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
+    lanes = lanes_of(isa)
     if not 1 <= len(kernel) <= 3 or min(kernel) < 1:
         raise InvalidShapeError(explain("kernel", accepted="one to three sizes of at least 1", got=tuple(kernel)))
     merged = _merged(in_channels, kernel, groups, dilations)
@@ -469,10 +476,4 @@ def _tap_block(pixels: int, taps: int, layout: PackedLayout) -> int:
 def _staged_nbytes(window: Window, pixels: int, ic: int) -> int:
     """The part of the source that a task reads. Unit: bytes."""
     cols = min(pixels, max(window.dst[2], 1))
-    extents = [
-        (size - 1) * stride + (kernel - 1) * dilation + 1
-        for size, stride, kernel, dilation in zip(
-            (pixels // cols, cols), window.strides[1:], window.kernel[1:], window.dilations[1:], strict=True
-        )
-    ]
-    return extents[0] * extents[1] * ic * 4
+    return window.pixels_read(pixels // cols, cols) * ic * 4

@@ -17,10 +17,9 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
-from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
-from .packed import LANES, row_block, streams
+from .packed import lanes_of, row_block, streams
 from .requant import REQUANT_LAYOUT, Requant
 from .window import WINDOW_LAYOUT, Window, convolution_window, merged_stride
 
@@ -121,9 +120,7 @@ def conv_s8_layout(
     if groups < 1 or in_channels % groups or out_channels % groups:
         accepted = f"a divisor of {in_channels} and {out_channels} channels"
         raise InvalidArgumentError(explain("groups", accepted=accepted, got=groups))
-    lanes = LANES.get(isa or isas()[-1])
-    if lanes is None:
-        raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
+    lanes = lanes_of(isa)
     ic, oc = in_channels // groups, out_channels // groups
     merged = kernel[-1] if dilations is None or dilations[-1] == 1 else 1
     words, runs = -(-merged * ic // 4), math.prod(kernel) // merged
@@ -377,10 +374,4 @@ def _col_block(pixels: int, depth: int, layout: ConvS8Layout) -> int:
 
 def _staged_nbytes(window: Window, rows: int, width: int, layout: ConvS8Layout) -> int:
     """The part of the source that a task reads, and what its last word reads beyond. Unit: bytes."""
-    extents = [
-        (size - 1) * stride + (kernel - 1) * dilation + 1
-        for size, stride, kernel, dilation in zip(
-            (rows, width), window.strides[1:], window.kernel[1:], window.dilations[1:], strict=True
-        )
-    ]
-    return window.kernel[0] * extents[0] * extents[1] * layout.ic + 4
+    return window.kernel[0] * window.pixels_read(rows, width) * layout.ic + 4

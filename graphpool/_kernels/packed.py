@@ -102,6 +102,20 @@ class PackedLayout:
     words: int
 
 
+def lanes_of(isa: str | None) -> int:
+    """Columns of a vector of an instruction set, by default the best one.
+
+    Raises
+    ------
+    UnsupportedError
+        There is no such instruction set.
+    """
+    lanes = LANES.get(isa or isas()[-1])
+    if lanes is None:
+        raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
+    return lanes
+
+
 def packed_layout(k: int, n: int, dtype: str = "f32", isa: str | None = None, *, batch: int = 1) -> PackedLayout:
     """The layout of `batch` matrices of k x n weights.
 
@@ -131,9 +145,7 @@ def packed_layout(k: int, n: int, dtype: str = "f32", isa: str | None = None, *,
         raise InvalidDataTypeError(explain("dtype of packed weights", accepted="f32, bf16, s8", got=dtype), dtype=dtype)
     if min(k, n, batch) < 0:
         raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(batch, k, n)))
-    lanes = LANES.get(isa or isas()[-1])
-    if lanes is None:
-        raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
+    lanes = lanes_of(isa)
     words, cols = -(-k // _DEPTH[dtype]), -(-n // lanes) * lanes
     pitch = aligned(words * cols * 4 + (cols * 4 if dtype == "s8" else 0))
     layout_id = _KIND << 24 | DTYPE_CODES[dtype] << 16 | 2 * lanes

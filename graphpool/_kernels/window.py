@@ -124,6 +124,16 @@ class Window:
         steps = [stride for extent, stride in zip(self.dst, self.dst_strides[2:], strict=True) if extent > 1]
         return not steps or self.dst_strides[1] <= min(steps)
 
+    def pixels_read(self, rows: int, cols: int) -> int:
+        """Pixels of the source, padding included, that a rectangle of results of one plane reads in one plane."""
+        height, width = (
+            (size - 1) * stride + (kernel - 1) * dilation + 1
+            for size, stride, kernel, dilation in zip(
+                (rows, cols), self.strides[1:], self.kernel[1:], self.dilations[1:], strict=True
+            )
+        )
+        return height * width
+
     def record(self) -> np.ndarray[Any, Any]:
         """The geometry as a struct gp_window."""
         record = np.zeros((), WINDOW_LAYOUT)
