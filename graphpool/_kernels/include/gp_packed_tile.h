@@ -173,6 +173,40 @@ GP_INLINE void gp_taps_tile(const int rows, const int panels, const int vectors,
     gp_sums_end(GP_PACKED_F32, rows, panels, vectors, acc, sink);
 }
 
+typedef void (*gp_runs_fn)(int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
+                           int64_t panel_step, const gp_packed_sink *sink);
+
+/* The same for runs of words: each begins `run` bytes behind where a pixel's row points, and goes on with the next words
+ * of the panels. */
+GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                            int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
+                            int64_t panel_step, const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors, width = vectors * GP_VL;
+    gp_sums acc;
+    gp_sums_begin(type, rows, nv, acc, sink);
+    for (int64_t r = 0; r < runs; r++) {
+        const char *a[GP_TILE_ROWS];
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+            a[i] = row[i] + run[r];
+        for (int64_t p = 0; p < words; p++, b += width) {
+            gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) {
+                const gp_vi y = gp_splat_word(a[i] + p * 4);
+#pragma GCC unroll 8
+                for (int j = 0; j < nv; j++)
+                    acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
+            }
+        }
+    }
+    gp_sums_end(type, rows, panels, vectors, acc, sink);
+}
+
 /* Panels to read at once: as many as the registers of `rows` rows hold and `cols` columns fill. */
 GP_INLINE int gp_streams(int64_t rows, int64_t cols)
 {

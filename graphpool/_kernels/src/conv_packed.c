@@ -18,6 +18,7 @@
  * the row of zeros or the staged source. */
 #include "gp_conv_weights.h"
 #include "gp_packed_tile.h"
+#include "gp_tile_table.h"
 #include "gp_window.h"
 
 typedef struct {
@@ -50,8 +51,6 @@ typedef struct {
 
 /* ---- tiles ---- */
 
-#define GP_TILE_NAME(rows, panels, vectors) tile_##rows##_##panels##_##vectors
-
 /* Tiles beyond the registers are never called and compile to nothing. */
 #define GP_DEFINE_TILE(rows, panels, vectors)                                                                          \
     static __attribute__((noinline)) void GP_TILE_NAME(rows, panels, vectors)(                                         \
@@ -62,24 +61,7 @@ typedef struct {
             gp_taps_tile(rows, panels, vectors, taps, words, row, pitch, padding, b, tap_step, panel_step, sink);      \
     }
 
-#define GP_DEFINE_ROW(rows)                                                                                            \
-    GP_DEFINE_TILE(rows, 1, 1)                                                                                         \
-    GP_DEFINE_TILE(rows, 1, 2)                                                                                         \
-    GP_DEFINE_TILE(rows, 2, 2)                                                                                         \
-    GP_DEFINE_TILE(rows, 4, 2)
-
-#define GP_TILE_ROW(rows)                                                                                              \
-    {GP_TILE_NAME(rows, 1, 1), GP_TILE_NAME(rows, 1, 2), GP_TILE_NAME(rows, 2, 2), GP_TILE_NAME(rows, 4, 2)}
-
-GP_DEFINE_ROW(1)
-GP_DEFINE_ROW(2)
-GP_DEFINE_ROW(3)
-GP_DEFINE_ROW(4)
-GP_DEFINE_ROW(5)
-GP_DEFINE_ROW(6)
-
-static const gp_taps_fn tiles[GP_TILE_ROWS][4] = {GP_TILE_ROW(1), GP_TILE_ROW(2), GP_TILE_ROW(3),
-                                                  GP_TILE_ROW(4), GP_TILE_ROW(5), GP_TILE_ROW(6)};
+GP_DEFINE_TILES(gp_taps_fn)
 
 /* ---- the table of rows ---- */
 

@@ -13,6 +13,7 @@
  * dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (n, spatial..., c).
  * Scratch: the tile of the epilogue, pixels and runs as pointers and offsets, the staged source. */
 #include "gp_packed_tile.h"
+#include "gp_tile_table.h"
 #include "gp_window.h"
 
 typedef struct {
@@ -29,9 +30,6 @@ typedef struct {
     gp_requant requant;
 } gp_conv_s8;
 
-typedef void (*gp_runs_fn)(int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
-                           int64_t panel_step, const gp_packed_sink *sink);
-
 /* A rectangle of the results of one image and depth, and where its pixels are read. */
 typedef struct {
     int64_t number, group; /* which one it is */
@@ -43,38 +41,6 @@ typedef struct {
 
 /* ---- tiles ---- */
 
-/* rows x (panels * vectors) vectors of results: every run is a product of its own with the next words of the panels. */
-GP_INLINE void gp_runs_tile(const int rows, const int panels, const int vectors, int64_t runs, int64_t words,
-                            const char *const *row, const int64_t *run, const float *b, int64_t panel_step,
-                            const gp_packed_sink *sink)
-{
-    const int nv = panels * vectors, width = vectors * GP_VL;
-    gp_sums acc;
-    gp_sums_begin(GP_PACKED_S8, rows, nv, acc, sink);
-    for (int64_t r = 0; r < runs; r++) {
-        const char *a[GP_TILE_ROWS];
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
-            a[i] = row[i] + run[r];
-        for (int64_t p = 0; p < words; p++, b += width) {
-            gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
-                x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++) {
-                const gp_vi y = gp_splat_word(a[i] + p * 4);
-#pragma GCC unroll 8
-                for (int j = 0; j < nv; j++)
-                    acc[i][j] = gp_dot(GP_PACKED_S8, y, x[j], acc[i][j]);
-            }
-        }
-    }
-    gp_sums_end(GP_PACKED_S8, rows, panels, vectors, acc, sink);
-}
-
-#define GP_TILE_NAME(rows, panels, vectors) tile_##rows##_##panels##_##vectors
-
 /* Tiles beyond the registers are never called and compile to nothing. */
 #define GP_DEFINE_TILE(rows, panels, vectors)                                                                          \
     static __attribute__((noinline)) void GP_TILE_NAME(rows, panels, vectors)(                                         \
@@ -82,27 +48,10 @@ GP_INLINE void gp_runs_tile(const int rows, const int panels, const int vectors,
         const gp_packed_sink *sink)                                                                                    \
     {                                                                                                                  \
         if (rows * panels * vectors <= GP_TILE_VECTORS)                                                                \
-            gp_runs_tile(rows, panels, vectors, runs, words, row, run, b, panel_step, sink);                           \
+            gp_runs_tile(GP_PACKED_S8, rows, panels, vectors, runs, words, row, run, b, panel_step, sink);             \
     }
 
-#define GP_DEFINE_ROW(rows)                                                                                            \
-    GP_DEFINE_TILE(rows, 1, 1)                                                                                         \
-    GP_DEFINE_TILE(rows, 1, 2)                                                                                         \
-    GP_DEFINE_TILE(rows, 2, 2)                                                                                         \
-    GP_DEFINE_TILE(rows, 4, 2)
-
-#define GP_TILE_ROW(rows)                                                                                              \
-    {GP_TILE_NAME(rows, 1, 1), GP_TILE_NAME(rows, 1, 2), GP_TILE_NAME(rows, 2, 2), GP_TILE_NAME(rows, 4, 2)}
-
-GP_DEFINE_ROW(1)
-GP_DEFINE_ROW(2)
-GP_DEFINE_ROW(3)
-GP_DEFINE_ROW(4)
-GP_DEFINE_ROW(5)
-GP_DEFINE_ROW(6)
-
-static const gp_runs_fn tiles[GP_TILE_ROWS][4] = {GP_TILE_ROW(1), GP_TILE_ROW(2), GP_TILE_ROW(3),
-                                                  GP_TILE_ROW(4), GP_TILE_ROW(5), GP_TILE_ROW(6)};
+GP_DEFINE_TILES(gp_runs_fn)
 
 /* ---- the source ---- */
 
