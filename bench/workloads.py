@@ -406,6 +406,7 @@ CASES: list[Case] = [
     Case("MatMul_2d", _matmul((17, 33), (33, 50)), scale=2),
     Case("MatMul_large", _matmul((150, 70), (70, 600)), scale=4),
     Case("MatMul_bias_relu", _matmul((8, 64), (64, 48), bias=(48,), tail=("ReLU",)), scale=4),
+    Case("MatMul_parts_of_k", _matmul((4, 12000), (12000, 24), bias=(24,), tail=("GELU",)), scale=8, bounds={"low": -0.1, "high": 0.1}),
     Case("MatMul_transposed", _matmul((33, 7), (20, 33), transpose_a=True, transpose_b=True), scale=4),
     Case("MatMul_batched", _matmul((2, 1, 5, 9), (3, 9, 4)), scale=2),
     Case("MatMul_vectors", _matmul((9,), (9,)), scale=2),

@@ -28,7 +28,7 @@ from .requant import NO_LIMITS, REQUANT_LAYOUT, Requant, Residual
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PackedLayout", "pack_weights", "packed_layout", "packed_matmul", "unpack_weights"]
+__all__ = ["PackedLayout", "k_parts", "pack_weights", "packed_layout", "packed_matmul", "unpack_weights"]
 
 _MAX_BATCH = 10
 _DEPTH = {"f32": 1, "bf16": 2, "s8": 4}
@@ -55,6 +55,10 @@ MOST_ROWS = 96
 _LEAST_WORK = 2**18
 """Multiply-adds (rows counted as 4 at least) of a task, about 5 microseconds, so that handing it out costs little."""
 
+_SPLIT_TASKS, _SPLIT_WORK, _SPLIT_K = 8, 4 * _LEAST_WORK, 1024
+"""Tasks up to which k is split to have more; the least multiply-adds and the least terms of a part, beside which adding
+up the parts costs under 3 %."""
+
 _WIDE = 256
 """Columns from which on converting A and starting an epilogue's rows cost under 3 % of a task."""
 
@@ -63,7 +67,8 @@ _PACK_LAYOUT = np.dtype(
 )
 _LAYOUT = np.dtype(
     [
-        *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "word_block", "nbatch")],
+        *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "word_block")],
+        *[(name, "i8") for name in ("parts", "part_words", "dst_part", "nbatch")],
         *[(name, "i8", _MAX_BATCH) for name in ("batch_shape", "a_batch", "b_batch", "dst_batch", "residual_batch")],
         *[(name, "i8") for name in ("a_row", "a_col", "dst_row", "residual_row")],
         *[(name, "i8") for name in ("bias_arg", "residual_arg", "scale_arg", "dst_arg")],
@@ -317,6 +322,7 @@ def packed_matmul(
     epilogue: bytes = b"",
     dst_needs_scratch: bool = True,
     requant: Requant | None = None,
+    parts: int = 1,
     isa: str | None = None,
 ) -> KernelCall:
     """A kernel for ``dst[..., i, j] = clamp(sum(a[..., i, :] * b[..., :, j]) + bias[j] + residual[..., i, j])``.
@@ -360,13 +366,17 @@ def packed_matmul(
     requant : Requant, optional
         s8 only, instead of clamp and epilogue: what is done behind the bias, and the type of dst. Its late bias and its
         residual, which lies as `residual_strides` says, are the arguments in front of dst.
+    parts : int, default=1
+        In how many parts k is split, each a task of its own; `k_parts` tells a good number. With several, dst is a
+        dense array (parts, batch..., m, n) of sums to be added up, and there are no post-ops; not for s8.
     isa : str, optional
         Instruction set; the best one by default. It must be one with the layout of the packed weights.
 
     Returns
     -------
     KernelCall
-        Tasks are blocks of rows and columns. A row's result does not depend on m nor on how tasks are divided.
+        Tasks are blocks of rows and columns, and parts of k. A row's result does not depend on m nor on how tasks are
+        divided, but for `parts`.
 
     Raises
     ------
@@ -400,7 +410,13 @@ def packed_matmul(
         tail |= {"requant": record, "residual_arg": 0, "dst_arg": dst_arg}
     if requant is not None and (dtype != "s8" or epilogue):
         raise InvalidArgumentError(explain("requant", accepted="s8 weights and no epilogue", got="another product"))
+    if parts > 1 and (dtype == "s8" or epilogue or clamp or bias or residual_strides is not None):
+        raise InvalidArgumentError(explain("parts of k", accepted="1 for s8 weights and with post-ops", got=parts))
+    part_words = max(-(-layout.words // (parts * 16)) * 16, 1) if parts > 1 else max(layout.words, 1)
+    if parts > 1 and (parts - 1) * part_words >= layout.words:
+        raise InvalidArgumentError(explain("parts of k", accepted="16 words or more in each", got=parts))
     values = tail | {
+        "parts": parts, "part_words": part_words, "dst_part": math.prod(batch_shape) * m * n,
         "a_dtype": DTYPE_CODES[a_dtype], "a_zero": zero_points[0] + (128 if a_dtype == "s8" else 0),
         "b_zero": zero_points[1],
     }  # fmt: skip
@@ -444,15 +460,16 @@ def _build(
     p: _Problem, layout: PackedLayout, dtype: str, values: dict[str, Any], epilogue: bytes, isa: str | None
 ) -> KernelCall:
     """Blocks, parts of scratch and parameter block of a problem."""
+    part_words, parts = values["part_words"], values["parts"]
     sizes, a_batch, b_batch, dst_batch, residual_batch = ([axis[i] for axis in p.batch] for i in range(5))
     matrices = math.prod(sizes)
     rows = row_block(p.m)
-    cols = _col_block(p, rows, layout.panel, dtype, bool(epilogue), matrices)
-    word_block = _word_block(rows, layout)
+    cols = _col_block(p.n, p.k, rows, matrices * -(-p.m // rows), layout.panel, dtype != "f32", bool(epilogue))
+    word_block = _word_block(rows, part_words, layout.panel)
     partial_offset = aligned(rows * cols * 4) if values["tile_in_scratch"] else 0
-    is_split = word_block < layout.words
+    is_split = word_block < part_words
     words_offset = partial_offset + (rows * TILE_PANELS * layout.panel * 4 if is_split else 0)
-    row_offset = words_offset + (0 if dtype == "f32" else aligned(rows * (layout.words + 1) * 4))
+    row_offset = words_offset + (0 if dtype == "f32" else aligned(rows * (part_words + 1) * 4))
     fields = values | {
         "m": p.m, "n": p.n, "k": p.k, "row_block": rows, "col_block": cols, "word_block": word_block,
         "nbatch": len(sizes), "batch_shape": sizes, "a_batch": a_batch, "dst_batch": dst_batch,
@@ -461,7 +478,7 @@ def _build(
         "partial_offset": partial_offset, "words_offset": words_offset, "row_offset": row_offset,
     }  # fmt: skip
     return pack(
-        f"{dtype}_matmul_packed", _LAYOUT, fields, ntasks=matrices * -(-p.m // rows) * -(-p.n // cols),
+        f"{dtype}_matmul_packed", _LAYOUT, fields, ntasks=matrices * -(-p.m // rows) * -(-p.n // cols) * parts,
         scratch_nbytes=row_offset + (p.k * 4 if dtype == "bf16" else 0), tail=epilogue, isa=isa,
     )  # fmt: skip
 
@@ -479,24 +496,51 @@ def streams(rows: int) -> int:
     return TILE_PANELS if rows <= 3 else 2
 
 
-def _col_block(p: _Problem, rows: int, panel: int, dtype: str, has_epilogue: bool, matrices: int) -> int:
-    """Columns of a task: whole groups of panels, as few as still make a task worth handing out."""
+def _col_block(n: int, k: int, rows: int, others: int, panel: int, converts: bool, has_epilogue: bool) -> int:
+    """Columns of a task: whole groups of panels, as few as still make a task worth handing out.
+
+    `others` are the blocks that have the same columns; `converts` says that each task brings its rows into words.
+    """
     unit = panel * streams(rows)
-    cols = max(-(-_LEAST_WORK // (max(rows, 4) * max(p.k, 4))), 1)
-    others = matrices * -(-p.m // rows)
-    if dtype != "f32" or (has_epilogue and others * (p.n // _WIDE) >= 16):
+    cols = max(-(-_LEAST_WORK // (max(rows, 4) * max(k, 4))), 1)
+    if converts or (has_epilogue and others * (n // _WIDE) >= 16):
         cols = max(cols, _WIDE)
-    parts = max(p.n // cols, 1)
-    return max(-(-p.n // (parts * unit)) * unit, unit)
+    parts = max(n // cols, 1)
+    return max(-(-n // (parts * unit)) * unit, unit)
 
 
-def _word_block(rows: int, layout: PackedLayout) -> int:
+def k_parts(m: int, n: int, k: int, dtype: str = "f32", isa: str | None = None) -> int:
+    """In how many parts to split the sums of a product whose few results would make too few tasks for many threads.
+
+    Parameters
+    ----------
+    m, n, k : int
+        All rows that share the weights, columns, terms.
+    dtype : {"f32", "bf16"}
+    isa : str, optional
+
+    Returns
+    -------
+    parts : int
+        For `packed_matmul`. The number of threads has no say, so that results do not depend on it.
+    """
+    if 0 in (m, n, k):
+        return 1
+    rows = row_block(m)
+    blocks = -(-m // rows)
+    lanes = lanes_of(isa)
+    cols = min(_col_block(n, k, rows, blocks, 2 * lanes, dtype != "f32", False), -(-n // lanes) * lanes)
+    work = max(rows, 4) * cols * k
+    return max(min(_SPLIT_TASKS // (blocks * -(-n // cols)), work // _SPLIT_WORK, k // _SPLIT_K), 1)
+
+
+def _word_block(rows: int, words: int, panel: int) -> int:
     """Steps along k at a time: all, unless several tiles of rows read panels that L2 would not keep."""
     if rows <= TILE_ROWS:
-        return max(layout.words, 1)
-    most = max(l2_nbytes() * 3 // 4 // (streams(rows) * layout.panel * 4), 64)
-    parts = max(-(-layout.words // most), 1)
-    return max(-(-layout.words // (parts * 16)) * 16, 1)
+        return max(words, 1)
+    most = max(l2_nbytes() * 3 // 4 // (streams(rows) * panel * 4), 64)
+    parts = max(-(-words // most), 1)
+    return max(-(-words // (parts * 16)) * 16, 1)
 
 
 @cache

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
 from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.packed import pack_weights, packed_layout, packed_matmul, unpack_weights
+from graphpool._kernels.packed import k_parts, pack_weights, packed_layout, packed_matmul, unpack_weights
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from graphpool.typing import dense_strides
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
@@ -121,6 +121,36 @@ def test_a_row_does_not_depend_on_the_number_of_rows(isa):
         run_all(packed_matmul((), m, 300, 70, (70, 1), (300,), isa=isa), a, weights, out)
         results.append(out)
     assert all((out == results[-1][: len(out)]).all() for out in results)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("batch", "m", "n", "k", "parts"), [
+    ((), 1, 16, 4099, 2), ((), 7, 40, 26000, 3), ((2, 3), 5, 33, 1000, 8), ((), 200, 5, 31, 1), ((), 3, 50, 100, 4),
+])  # fmt: skip
+def test_parts_of_k_as_tasks_add_up(isa, dtype, batch, m, n, k, parts):
+    a, b = normal((*batch, m, k)), normal((k, n), 1)
+    rounded = b.astype(NUMPY[dtype])
+    c_strides = dense_strides((*batch, m, n))[:-1]
+    call = packed_matmul(batch, m, n, k, element_strides(a), c_strides, dtype=dtype, parts=parts, isa=isa)
+    assert call.ntasks >= parts
+    flat = run_checked(call, parts * math.prod(batch) * m * n, a, packed(rounded, dtype, isa), dst_index=2)
+    out = flat.reshape(parts, *batch, m, n)
+    expected, error = bound(a.astype(NUMPY[dtype]), rounded, k)
+    assert (np.abs(out.sum(0, dtype=np.float64) - expected) <= error).all()
+    if parts > 1:
+        first = -(-k // (parts * 32)) * 32 if dtype == "bf16" else -(-k // (parts * 16)) * 16
+        expected, error = bound(a.astype(NUMPY[dtype])[..., :first], rounded[:first], first)
+        assert (np.abs(out[0] - expected) <= error).all()
+
+
+def test_k_is_split_where_there_are_few_results_and_much_work():
+    assert k_parts(1, 16, 65536) > 1
+    assert k_parts(128, 64, 25088) > 1
+    assert k_parts(4, 16, 2048) == 1  # little work
+    assert k_parts(64, 4096, 25088) == 1  # columns enough
+    assert k_parts(4096, 16, 25088) == 1  # rows enough
+    assert k_parts(0, 16, 65536) == k_parts(1, 0, 65536) == k_parts(1, 16, 0) == 1
 
 
 BATCHES = [
@@ -374,6 +404,10 @@ GOOD = {"batch_shape": (), "m": 2, "n": 4, "k": 3, "a_strides": (3, 1), "c_strid
         (InvalidArgumentError, {"clamp": (1, 0)}),
         (InvalidArgumentError, {"clamp": (math.nan, 0)}),
         (InvalidArgumentError, {"zero_points": (1, 0)}),
+        (InvalidArgumentError, {"parts": 2, "bias": True}),
+        (InvalidArgumentError, {"parts": 2, "clamp": (0, 1)}),
+        (InvalidArgumentError, {"parts": 2, "dtype": "s8"}),
+        (InvalidArgumentError, {"parts": 5}),
         (UnsupportedError, {"k": 2**15 + 1, "dtype": "s8"}),
         (UnsupportedError, {"isa": "z80"}),
     ],

@@ -2,7 +2,9 @@
  *
  * A task is row_block x col_block results of one matrix of the batch: its panels one group after the other, for each
  * all rows, so that a group is read from memory once and then lies in L2. K is split only where a group would not fit
- * there. A is read where it lies if its rows are words; else the task's rows become words in scratch first.
+ * there, or where few results would make too few tasks: then a task is one part of k too, and dst has a matrix for each
+ * part, to be added up later. A is read where it lies if its rows are words; else the task's rows become words in
+ * scratch first.
  *
  * args: a, packed b, then at the places that the parameters name: bias, residual, scale, dst and what the epilogue reads
  * beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n). Scratch: the tile of the
@@ -16,6 +18,7 @@
 typedef struct {
     int64_t m, n, k;
     int64_t row_block, col_block, word_block; /* word_block: steps along k at a time */
+    int64_t parts, part_words, dst_part;      /* parts of k that are tasks of their own; elements from one's dst on */
     int64_t nbatch;
     int64_t batch_shape[GP_MAX_BATCH], a_batch[GP_MAX_BATCH], b_batch[GP_MAX_BATCH]; /* b: bytes */
     int64_t dst_batch[GP_MAX_BATCH], residual_batch[GP_MAX_BATCH];
@@ -94,15 +97,15 @@ GP_DEFINE_TYPE(GP_PACKED_S8)
 
 /* ---- the rows of A as words ---- */
 
-static void bf16_words(const gp_packed_matmul *p, const char *a, int64_t first, uint16_t *words, float *row)
+static void bf16_words(const gp_packed_matmul *p, const char *a, int64_t first, int64_t k, uint16_t *words, float *row)
 {
     if (p->a_dtype == GP_BF16 && p->a_col == 1) {
-        memcpy(words, (const uint16_t *)a + first, (size_t)p->k * 2);
+        memcpy(words, (const uint16_t *)a + first, (size_t)k * 2);
     } else if (p->a_dtype == GP_F32 && p->a_col == 1) {
-        GP_KERNEL(store_row)(GP_BF16, (const float *)a + first, words, 0, 1, p->k);
+        GP_KERNEL(store_row)(GP_BF16, (const float *)a + first, words, 0, 1, k);
     } else {
-        GP_KERNEL(load_row)((int)p->a_dtype, row, a, first, p->a_col, p->k);
-        GP_KERNEL(store_row)(GP_BF16, row, words, 0, 1, p->k);
+        GP_KERNEL(load_row)((int)p->a_dtype, row, a, first, p->a_col, k);
+        GP_KERNEL(store_row)(GP_BF16, row, words, 0, 1, k);
     }
 }
 
@@ -131,9 +134,10 @@ GP_INLINE int is_words(const enum gp_packed_type type, const gp_packed_matmul *p
     return p->a_dtype == GP_U8 && p->a_col == 1 && p->k % 4 == 0 && p->b_zero == 0;
 }
 
-/* Rows of A, from element `first` on, in the form that the tiles read; behind the words of s8, one s32 a row. */
+/* k elements of rows of A, from element `first` on, in the form that the tiles read; behind the words of s8, one s32 a
+ * row. */
 GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_matmul *p, const char *a, int64_t first,
-                              int64_t rows, int64_t words, char *scratch)
+                              int64_t rows, int64_t k, int64_t words, char *scratch)
 {
     const int64_t nbytes = type == GP_PACKED_F32 ? 4 : type == GP_PACKED_BF16 ? 2 : 1;
     if (is_words(type, p))
@@ -145,16 +149,21 @@ GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_ma
         if (words)
             memset(to + (words - 1) * 4, 0, 4);
         if (type == GP_PACKED_BF16) {
-            bf16_words(p, a, first, (uint16_t *)to, (float *)(scratch + p->row_offset));
+            bf16_words(p, a, first, k, (uint16_t *)to, (float *)(scratch + p->row_offset));
             continue;
         }
-        const int64_t sum = byte_words(p->k, (const uint8_t *)a + first, p->a_col, flip, (uint8_t *)to);
-        row_shift[i] = (int32_t)(p->b_zero * (sum - p->k * p->a_zero));
+        const int64_t sum = byte_words(k, (const uint8_t *)a + first, p->a_col, flip, (uint8_t *)to);
+        row_shift[i] = (int32_t)(p->b_zero * (sum - k * p->a_zero));
     }
     return (gp_words){scratch + p->words_offset, words * 4, 4};
 }
 
 /* ---- blocks ---- */
+
+/* Which words along k are summed: `count` from `first` on, `block` at a time, of the `all` that a panel has. */
+typedef struct {
+    int64_t all, first, count, block;
+} gp_depth;
 
 /* All rows of one group of panels, for one part of k; tiles differ by at most one row. */
 static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows, int64_t words, gp_words a,
@@ -169,24 +178,25 @@ static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows,
     }
 }
 
-/* One group of panels: the parts of k in order. */
-static void group(const gp_packed_fn (*tiles)[4], int column, int64_t rows, int64_t words, int64_t word_block,
-                  gp_words a, const float *b, int64_t width, gp_packed_sink sink)
+/* One group of panels: the blocks of k in order. */
+static void group(const gp_packed_fn (*tiles)[4], int column, int64_t rows, gp_depth depth, gp_words a, const float *b,
+                  int64_t width, gp_packed_sink sink)
 {
+    b += depth.first * width;
     int64_t w = 0;
     do {
-        const int64_t step = gp_min(words - w, word_block);
+        const int64_t step = gp_min(depth.count - w, depth.block);
         sink.is_first = w == 0;
-        sink.is_last = w + step >= words;
-        group_rows(tiles, column, rows, step, a, b + w * width, words * GP_PANEL, sink);
+        sink.is_last = w + step >= depth.count;
+        group_rows(tiles, column, rows, step, a, b + w * width, depth.all * GP_PANEL, sink);
         a.data += step * a.col;
         w += step;
-    } while (w < words);
+    } while (w < depth.count);
 }
 
 /* The columns j .. j + cols - 1 of n, of rows whose sink is at (0, j). */
-static void block(const gp_packed_fn (*tiles)[4], int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t words,
-                  int64_t word_block, gp_words a, const float *b, gp_packed_sink sink)
+static void block(const gp_packed_fn (*tiles)[4], int64_t rows, int64_t j, int64_t cols, int64_t n, gp_depth depth,
+                  gp_words a, const float *b, gp_packed_sink sink)
 {
     const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
     for (int64_t left = cols; left > 0;) {
@@ -194,7 +204,7 @@ static void block(const gp_packed_fn (*tiles)[4], int64_t rows, int64_t j, int64
         const int64_t width = gp_panel_width(j, n), step = gp_min(panels * GP_PANEL, left);
         const int column = width == GP_VL ? 0 : panels == 4 ? 3 : panels;
         sink.cols = step;
-        group(tiles, column, rows, words, word_block, a, b + j * words, width, sink);
+        group(tiles, column, rows, depth, a, b + j * depth.all, width, sink);
         gp_sink_right(&sink, step);
         j += step;
         left -= step;
@@ -206,7 +216,7 @@ void GP_KERNEL(f32_panels)(int64_t rows, int64_t j, int64_t cols, int64_t n, int
 {
     const gp_words words = {(const char *)a, a_row * 4, 4};
     const gp_packed_sink sink = {.c = c, .ldc = ldc, .lo = -INFINITY, .hi = INFINITY};
-    block(tiles_GP_PACKED_F32, rows, j, cols, n, k, k > 1 ? k : 1, words, b, sink);
+    block(tiles_GP_PACKED_F32, rows, j, cols, n, (gp_depth){k, 0, k, k > 1 ? k : 1}, words, b, sink);
 }
 
 void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
@@ -250,18 +260,22 @@ static gp_requant_sink make_requant(const gp_packed_matmul *p, void *const *args
 }
 
 GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4], const gp_packed_matmul *p,
-                    void *const *args, int64_t batch, int64_t i, int64_t j, char *scratch)
+                    void *const *args, int64_t batch, int64_t i, int64_t j, int64_t part, char *scratch)
 {
-    const int64_t depth = type == GP_PACKED_F32 ? 1 : type == GP_PACKED_BF16 ? 2 : 4;
-    const int64_t words = (p->k + depth - 1) / depth;
+    const int64_t in_word = type == GP_PACKED_F32 ? 1 : type == GP_PACKED_BF16 ? 2 : 4;
+    const int64_t words = (p->k + in_word - 1) / in_word, first = part * p->part_words;
+    const gp_depth depth = {words, first, gp_min(words - first, p->part_words), p->word_block};
     const int64_t rows = gp_min(p->m - i, p->row_block), cols = gp_min(p->n - j, p->col_block);
-    const batch_offsets at = locate_batch(p, batch);
+    batch_offsets at = locate_batch(p, batch);
+    at.a += i * p->a_row + first * in_word * p->a_col;
+    at.dst += part * p->dst_part;
     const float *b = (const float *)((const char *)args[1] + at.b);
-    const gp_words a = load_words(type, p, args[0], at.a + i * p->a_row, rows, words, scratch);
+    const int64_t k = gp_min(p->k - first * in_word, depth.count * in_word);
+    const gp_words a = load_words(type, p, args[0], at.a, rows, k, depth.count, scratch);
     gp_packed_sink sink = make_sink(p, args, at, i, j, cols, scratch);
     if (type == GP_PACKED_S8) {
         sink.col_sum = (const int32_t *)(b + words * gp_packed_cols(p->n)) + j;
-        sink.row_shift = p->b_zero ? (const int32_t *)(a.data + p->row_block * words * 4) : NULL;
+        sink.row_shift = p->b_zero ? (const int32_t *)(a.data + p->row_block * depth.count * 4) : NULL;
     }
     const float *tile = sink.c;
     gp_requant_sink requant;
@@ -270,7 +284,7 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
         sink.requant = &requant;
         sink.c = NULL;
     }
-    block(tiles, rows, j, cols, p->n, words, p->word_block, a, b, sink);
+    block(tiles, rows, j, cols, p->n, depth, a, b, sink);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, tile, sink.ldc, rows, cols,
                         (batch * p->m + i) * p->n + j, p->n);
@@ -281,9 +295,11 @@ GP_INLINE void run(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4
 {
     const int64_t row_blocks = (p->m + p->row_block - 1) / p->row_block;
     const int64_t col_blocks = (p->n + p->col_block - 1) / p->col_block;
-    for (int64_t t = begin; t < end; ++t)
-        task(type, tiles, p, args, t / col_blocks / row_blocks, t / col_blocks % row_blocks * p->row_block,
-             t % col_blocks * p->col_block, scratch);
+    for (int64_t t = begin; t < end; ++t) {
+        const int64_t tile = t / p->parts;
+        task(type, tiles, p, args, tile / col_blocks / row_blocks, tile / col_blocks % row_blocks * p->row_block,
+             tile % col_blocks * p->col_block, t % p->parts, scratch);
+    }
 }
 
 static void GP_KERNEL(f32_matmul_packed)(const void *params, void *const *args, int64_t begin, int64_t end,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...typing import DataType, dense_strides
 from .integers import scaled
@@ -12,10 +12,11 @@ from .region import Region, region_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...graph.op import Op
     from .groups import Group
     from .lowering import Lowering, Value
 
-__all__ = ["Epilogue", "make_epilogue"]
+__all__ = ["Epilogue", "emit_sum_of_parts", "make_epilogue"]
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,53 @@ def make_epilogue(
     order = lowering.order_of(group.result)
     region = Region(lowering, lowering.shapes[group.result], accumulator=first, order=order)
     sums = region.get(first)
-    region.put(first, scaled(region, group, sums))
-    is_plain = bias is None and not ops and place is None and region.get(first) is sums
+    added = None
     if bias is not None:
         added = region.load(bias) if bias_axis is None else region.load_along(bias, bias_axis)
-        region.put(first, region.binary("add", region.get(first), added))
-    for op in ops:
-        region.apply(op)
-    if is_plain:
+    _apply(region, group, first, added, ops)
+    if bias is None and not ops and place is None and region.get(first) is sums:
         place = lowering.target(group.result, dtype=DataType.F32, order=order, gaps=gaps)
         return Epilogue(b"", place, [], None, order)
     place = region.store(group.result, place)
     name = region_name(ops) if ops else None
     return Epilogue(region.builder.epilogue(), place, region.operands, name, order)
+
+
+def emit_sum_of_parts(
+    lowering: Lowering, group: Group, parts: Value, bias: Value | None, place: Value, name: str | None
+) -> None:
+    """Add up the sums of an anchor's kernel that split them in parts, with the bias and the post-ops of the group.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    group : Group
+    parts : Value
+        Dense, f32: one axis in front of the result's.
+    bias : Value, optional
+        With numpy broadcasting.
+    place : Value
+        Where the result goes.
+    name : str, optional
+        For reports.
+    """
+    assert group.anchor is not None
+    shape = lowering.shapes[group.result]
+    region = Region(lowering, shape)
+    first, *others = (region.load(parts.cut(0, part, 1).reshaped(shape)) for part in range(parts.shape[0]))
+    for other in others:
+        first = region.binary("add", first, other)
+    result = group.anchor.outputs[0].id
+    region.put(result, first)
+    _apply(region, group, result, None if bias is None else region.load(bias), group.ops)
+    region.store(group.result, place)
+    lowering.emit(region.builder.build(), [place, *region.operands], name or "eltwise(sum of parts)")
+
+
+def _apply(region: Region, group: Group, first: int, bias: Any, ops: Sequence[Op]) -> None:
+    """The scales, the bias and the ops behind the tensor `first`, which the region knows as sums."""
+    region.put(first, scaled(region, group, region.get(first)))
+    if bias is not None:
+        region.put(first, region.binary("add", region.get(first), bias))
+    for op in ops:
+        region.apply(op)

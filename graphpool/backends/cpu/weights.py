@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..._kernels.move import copy
-from ..._kernels.packed import pack_weights, packed_layout, packed_matmul, unpack_weights
+from ..._kernels.packed import k_parts, pack_weights, packed_layout, packed_matmul, unpack_weights
 from ...errors import UnsupportedError, explain
 from ...typing import DataType, PropertyType, dense_strides
 from .choices import allows_bf16, forced
+from .epilogue import emit_sum_of_parts
 from .layouts import Panels
 from .tail import find_tail, is_vector
 
@@ -176,6 +178,14 @@ def emit_packed(
 ) -> None:
     """The product of any activations with weights in panels, with the bias and the post-ops of the group."""
     shape = (*product.batch, product.m, product.n)
+    parts = k_parts(prod(shape[:-1]), product.n, product.k, form.dtype)
+    if parts > 1:
+        sums = lowering.temporary((parts, *epilogue.place.shape))
+        sizes = product.batch, product.m, product.n, product.k, product.a_strides, dense_strides(shape)[:-1]
+        call = packed_matmul(*sizes, dtype=form.dtype, a_dtype=product.a.dtype.value, parts=parts)
+        lowering.emit(call, [product.a, form.panels, sums])
+        emit_sum_of_parts(lowering, group, sums, bias, epilogue.place, epilogue.name)
+        return
     own = epilogue.strides_in(shape)
     c_strides = (own or dense_strides(shape))[:-1]
     tail = None if own is None else product_tail(lowering, group, product.n, bias, epilogue.place)

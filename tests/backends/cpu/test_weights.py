@@ -52,6 +52,19 @@ def test_post_ops(engine, tail, bias):
     check_graph(builder, engine, np.random.default_rng(0))
 
 
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_post_ops_behind_sums_split_along_k(engine, tail, bias):
+    builder = GraphBuilder()
+    TAILS[tail](builder, product(builder, k=20000, bias=bias))
+    [partition] = check_graph(builder, engine, np.random.default_rng(0), scale=8, low=-0.1, high=0.1)
+    shapes = {lt.id: lt.replace(shape=builder.graph_shape(lt)) for lt in builder.tensors}
+    ports = ([shapes[lt.id] for lt in side] for side in (partition.input_ports, partition.output_ports))
+    with partition.compile(*ports, engine) as compiled:
+        names = [name.partition(":")[0] for name in compiled.implementations]
+    assert names[:2] == ["f32_matmul_packed", "eltwise"]  # which adds up the parts
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
