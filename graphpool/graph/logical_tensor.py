@@ -128,12 +128,22 @@ class LogicalTensor:
 
     def replace(self, **changes: Any) -> LogicalTensor:
         """The same tensor with some fields changed: any argument of the constructor."""
-        fields = {"id": self.id, "dtype": self.dtype, "shape": self.shape, **self._keywords()}
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "dtype": self.dtype,
+            "shape": self.shape,
+            "strides": self.strides,
+            "layout": self.layout,
+            "layout_id": self.layout_id,
+            "nbytes": self._nbytes,
+            "property": self.property,
+        }
         if "shape" in changes or "layout" in changes:
             fields["strides"] = fields["nbytes"] = None
         if changes.get("layout", "opaque") not in ("opaque", LayoutType.OPAQUE):
             fields["layout_id"] = None
-        return LogicalTensor(**(fields | changes))
+        fields.update(changes)
+        return LogicalTensor(**fields)
 
     @accessor
     def ndim(self) -> int | None:

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, explain
 
+from .node import Node
 from .types import make_port
 from .wire import outline
 
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import GraphProto, ModelProto, TensorProto
 
     from graphpool.runtime.model_port import ModelPort
 
-__all__ = ["OnnxModel", "captured_names", "label_of", "read_model"]
+__all__ = ["OnnxModel", "read_model"]
 
 
 @dataclass
@@ -42,7 +43,7 @@ class OnnxModel:
     constants : dict of str to ndarray
         Initialisers, read-only. Large ones of a file, and those in external files, are mapped; they may lie at any
         address.
-    nodes : list of NodeProto
+    nodes : list of Node
         In topological order; calls of model-local functions are inlined.
     opsets : dict of str to int
         Domain -> version.
@@ -56,7 +57,7 @@ class OnnxModel:
     outputs: tuple[ModelPort, ...]
     input_types: dict[str, Any]
     constants: dict[str, Any]
-    nodes: list[NodeProto]
+    nodes: list[Node]
     opsets: dict[str, int]
     ir_version: int
     is_rewritten: bool = False
@@ -66,7 +67,7 @@ class OnnxModel:
         constants = {name: np.asarray(value) for name, value in self.constants.items()}
         return self.__dict__ | {"constants": constants}
 
-    def opsets_for(self, node: NodeProto) -> dict[str, int]:
+    def opsets_for(self, node: Node) -> dict[str, int]:
         """The opsets, with that of the node's domain raised to where the op first appeared."""
         version = max(self.opsets.get(node.domain, 1), _INTRODUCED.get(node.op_type, 1))
         return self.opsets | {node.domain: version}
@@ -108,7 +109,7 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel
         tuple(make_port(info) for info in proto.graph.output),
         {info.name: info.type for info in inputs},
         constants,
-        list(skeleton.graph.node),
+        [Node(node) for node in skeleton.graph.node],
         {"" if e.domain == "ai.onnx" else e.domain: e.version for e in skeleton.opset_import},
         proto.ir_version,
     )
@@ -281,21 +282,3 @@ def _mapped(tensor: TensorProto, folder: Path | None) -> Any:
         return numpy_helper.to_array(helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data, raw=True))
     mapped = np.memmap(path, np.uint8, "r", offset, (nbytes,))
     return np.asarray(mapped).view(raw_type).reshape(tuple(tensor.dims))
-
-
-def label_of(node: NodeProto) -> str:
-    """What messages call a node."""
-    return str(node.name or next((name for name in node.output if name), node.op_type))
-
-
-def captured_names(node: NodeProto) -> list[str]:
-    """Names of outer values that the graphs in a node's attributes read."""
-    found: dict[str, None] = {}
-    for attribute in node.attribute:
-        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-            own |= {name for inner in graph.node for name in inner.output}
-            for inner in graph.node:
-                found |= dict.fromkeys(n for n in (*inner.input, *captured_names(inner)) if n and n not in own)
-            found |= dict.fromkeys(info.name for info in graph.output if info.name not in own)
-    return list(found)

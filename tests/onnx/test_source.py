@@ -1,10 +1,10 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import external_data_helper, helper, numpy_helper
+from onnx import external_data_helper, helper
 
 import graphpool as gp
-from graphpool.onnx.source import captured_names, read_model
+from graphpool.onnx.source import read_model
 from tests.helpers.onnx_models import make_model, random_array
 
 W = random_array((64, 8))
@@ -130,15 +130,3 @@ def test_functions_of_the_model_are_inlined(model):
     x = random_array((3, 64))
     with gp.onnx.load(model, fallback=False) as loaded:
         np.testing.assert_allclose(loaded.run({"x": x})["y"], -np.maximum(x @ W, 0), rtol=1e-4, atol=1e-5)
-
-
-def test_captured_names_are_those_of_the_outer_scope():
-    inner = helper.make_graph(
-        [helper.make_node("Add", ["outer", "own"], ["sum"])],
-        "inner",
-        [],
-        [helper.make_tensor_value_info("sum", 1, None)],
-        [numpy_helper.from_array(np.float32(1), "own")],
-    )
-    node = helper.make_node("If", ["condition"], ["y"], then_branch=inner, else_branch=inner)
-    assert captured_names(node) == ["outer"]
