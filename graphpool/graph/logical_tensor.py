@@ -75,10 +75,10 @@ class LogicalTensor:
         shape: Sequence[int] | None = None,
         *,
         strides: Sequence[int] | None = None,
-        layout: LayoutType | str = "strided",
+        layout: LayoutType | str = LayoutType.STRIDED,
         layout_id: int | None = None,
         nbytes: int | None = None,
-        property: PropertyType | str = "undef",
+        property: PropertyType | str = PropertyType.UNDEF,
     ) -> None:
         put = object.__setattr__
         put(self, "id", _check_id(id))

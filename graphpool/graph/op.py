@@ -32,6 +32,11 @@ class Op:
     **attrs : object
         Attributes of the kind. They are checked, and the missing ones completed, by `Graph.add_op`.
 
+    Attributes
+    ----------
+    is_inferred : bool
+        Whether the shapes of its outputs are known, and what follows from those of its inputs.
+
     Raises
     ------
     InvalidArgumentError
@@ -43,7 +48,7 @@ class Op:
     Source: seed "graph programming model", section Operations.
     """
 
-    __slots__ = ("_is_checked", "attrs", "id", "inputs", "kind", "name", "outputs")
+    __slots__ = ("_is_checked", "attrs", "id", "inputs", "is_inferred", "kind", "name", "outputs")
 
     def __init__(
         self,
@@ -62,7 +67,7 @@ class Op:
         self.inputs = _check_ports(self.name, "inputs", inputs)
         self.outputs = _check_ports(self.name, "outputs", outputs)
         self.attrs: Mapping[str, Any] = MappingProxyType(attrs)
-        self._is_checked = False
+        self.is_inferred = self._is_checked = False
 
     def with_attrs(self, attrs: dict[str, Any]) -> Op:
         """The same op with exactly these attributes."""
@@ -72,11 +77,12 @@ class Op:
         """The same op on other tensors."""
         return self._with(self.attrs, inputs, outputs)
 
-    def with_output_shapes(self, shapes: Sequence[tuple[int, ...] | None]) -> Op:
-        """The same op with these shapes of its outputs."""
+    def with_inferred_shapes(self, shapes: Sequence[tuple[int, ...] | None]) -> Op:
+        """The same op with the shapes of its outputs that `OpSchema.infer_shapes` gives for those of its inputs."""
         outputs = tuple([t.replace(shape=shape) for t, shape in zip(self.outputs, shapes, strict=True)])
         other = self._with(self.attrs, self.inputs, outputs)
         other._is_checked = self._is_checked  # schemas look at no shape of an output
+        other.is_inferred = all(tensor.is_shape_known for tensor in outputs)
         return other
 
     def checked(self) -> Op:
@@ -99,7 +105,8 @@ class Op:
         self, attrs: Mapping[str, Any], inputs: tuple[LogicalTensor, ...], outputs: tuple[LogicalTensor, ...]
     ) -> Op:
         other = object.__new__(Op)
-        other.id, other.kind, other.name, other._is_checked = self.id, self.kind, self.name, False
+        other.id, other.kind, other.name = self.id, self.kind, self.name
+        other.is_inferred = other._is_checked = False
         other.attrs, other.inputs, other.outputs = attrs, inputs, outputs
         return other
 

@@ -10,7 +10,7 @@ import numpy as np
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
 from graphpool.runtime.packed_weight import PackedWeight
-from graphpool.typing import DataType
+from graphpool.typing import DataType, PropertyType
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -125,13 +125,13 @@ class GraphBuilder:
         if value.tensor is None:
             array = value.content
             if not isinstance(array, PackedWeight):
-                array = np.require(array, requirements=["C"])  # mapped weights lie at any address
+                array = np.asarray(array, order="C")  # mapped weights lie at any address
             dtype = DataType.parse(array.dtype)
             if value.is_static:
                 number = self._static_ids.setdefault(id(value.content), len(self._static_ids))
             else:
                 number = self._next_id = self._next_id + 1
-            value.tensor = LogicalTensor(number, dtype, array.shape, property="constant")
+            value.tensor = LogicalTensor(number, dtype, array.shape, property=PropertyType.CONSTANT)
             self.constants[number] = array
         return value.tensor
 
@@ -180,7 +180,7 @@ class GraphBuilder:
         targets = [LogicalTensor(number, _buffered(t)) for number, t in enumerate(wanted, self._next_id + 1)]
         self._next_id += len(targets)
         op = Op(len(self.ops), kind, sources, targets, name or None, **attrs).checked()
-        op = op.with_output_shapes(get_schema(kind).infer_shapes(op, [source.shape for source in sources]))
+        op = op.with_inferred_shapes(get_schema(kind).infer_shapes(op, [source.shape for source in sources]))
         self.ops.append(op)
         return [Value(tensor=target) for target in op.outputs]
 

@@ -55,6 +55,8 @@ def _control_inputs(source: OnnxModel, nodes: Sequence[Node]) -> set[str]:
 
     What larger inputs decide stays open: their contents would make each run a form of its own.
     """
+    if not any(node.op_type in _CONTROL_PORTS for node in nodes):
+        return set()
     numbers = {port.name: port for port in source.inputs if port.shape in ((), (1,)) and port.dtype is not None}
     roots: dict[str, frozenset[str] | None] = {port.name: None for port in source.inputs}
     roots |= {name: frozenset([name]) for name in numbers}

@@ -37,11 +37,13 @@ def test_what_replaces_attributes_or_ports_is_checked_again():
         checked.with_ports((X, W.replace(dtype="s32")), (Y,)).checked()
 
 
-def test_output_shapes_leave_an_op_checked():
-    op = matmul().checked().with_output_shapes([(2, 4)])
+def test_inferred_shapes_leave_an_op_checked():
+    op = matmul().checked().with_inferred_shapes([(2, 4)])
     assert op.checked() is op
     assert op.outputs == (Y.replace(shape=(2, 4)),)
-    assert matmul().with_output_shapes([(2, 4)]).outputs == op.outputs
+    assert op.is_inferred
+    assert not op.with_ports(op.inputs, op.outputs).is_inferred
+    assert matmul().with_inferred_shapes([(2, 4)]).outputs == op.outputs
 
 
 def test_a_graph_keeps_a_checked_op_as_it_is():

@@ -130,3 +130,23 @@ def test_functions_of_the_model_are_inlined(model):
     x = random_array((3, 64))
     with gp.onnx.load(model, fallback=False) as loaded:
         np.testing.assert_allclose(loaded.run({"x": x})["y"], -np.maximum(x @ W, 0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("nbytes", [8, 4096])
+@pytest.mark.parametrize("dims", [[-1, -1], [-1], [10**6]])
+def test_initialisers_whose_size_is_not_that_of_their_shape_are_refused(model, tmp_path, nbytes, dims):
+    tensor = model.graph.initializer[0]
+    tensor.raw_data = bytes(nbytes)
+    tensor.dims[:] = dims
+    path = tmp_path / "odd.onnx"
+    path.write_bytes(model.SerializeToString())
+    for source in (model, path):
+        with pytest.raises(gp.InvalidArgumentError, match="tensor 'w' is no valid ONNX model"):
+            read_model(source)
+
+
+def test_an_empty_initialiser_has_its_shape(model):
+    tensor = model.graph.initializer[0]
+    tensor.raw_data = b""
+    tensor.dims[:] = [0, 5]
+    assert read_model(model).constants["w"].shape == (0, 5)
