@@ -6,7 +6,7 @@ Nothing here imports anything of graphpool but `errors`, so every package may us
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -110,7 +110,8 @@ class DataType(StrEnum):
         """
         found = _BY_VALUE.get(value) if isinstance(value, str) else None
         if found is None and not isinstance(value, str):
-            found = _by_numpy().get(np.dtype(value).name)  # type: ignore[call-overload]
+            dtype: np.dtype[Any] = np.dtype(value)  # type: ignore[call-overload]
+            found = _BY_NUMPY.get(dtype) or _BY_NUMPY_NAME.get(dtype.name)
         if found is None:
             raise InvalidDataTypeError(
                 explain(f"unknown data type {value!r}", accepted=", ".join(_BY_VALUE)), dtype=value
@@ -121,9 +122,9 @@ class DataType(StrEnum):
 _BY_VALUE = {member.value: member for member in DataType}
 
 
-@cache
-def _by_numpy() -> dict[str, DataType]:
-    return {name: DataType(key) for key, name in (_NUMPY_NAMES | _ML_DTYPES_NAMES).items()}
+_BY_NUMPY = {np.dtype(name): DataType(key) for key, name in _NUMPY_NAMES.items()}
+_BY_NUMPY_NAME = {name: DataType(key) for key, name in (_NUMPY_NAMES | _ML_DTYPES_NAMES).items()}
+"""For types of another byte order and of ml_dtypes, which need not be there; NumPy takes microseconds for a name."""
 
 
 class LayoutType(StrEnum):

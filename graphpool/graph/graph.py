@@ -12,7 +12,6 @@ from .json import dump_graph, read_graph, write_graph
 from .op import Op
 from .partition import Partition
 from .partitioner import cover
-from .schema import get_schema
 from .view import GraphView
 
 if TYPE_CHECKING:
@@ -191,9 +190,7 @@ class Graph:
                 explain(f"{op.label}: op id {op.id} is taken", accepted="unique ids", got=self._ops[op.id].label),
                 op_id=op.id,
             )
-        schema = get_schema(op.kind)
-        op = op.with_attrs(schema.complete(op.label, op.attrs))
-        schema.validate(op)
+        op = op.checked()
         self._check_tensors(op)
         self._ops[op.id] = op
         for tensor in op.inputs:

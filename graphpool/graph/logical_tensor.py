@@ -75,10 +75,10 @@ class LogicalTensor:
         shape: Sequence[int] | None = None,
         *,
         strides: Sequence[int] | None = None,
-        layout: LayoutType | str = "strided",
+        layout: LayoutType | str = LayoutType.STRIDED,
         layout_id: int | None = None,
         nbytes: int | None = None,
-        property: PropertyType | str = "undef",
+        property: PropertyType | str = PropertyType.UNDEF,
     ) -> None:
         put = object.__setattr__
         put(self, "id", _check_id(id))
@@ -128,12 +128,22 @@ class LogicalTensor:
 
     def replace(self, **changes: Any) -> LogicalTensor:
         """The same tensor with some fields changed: any argument of the constructor."""
-        fields = {"id": self.id, "dtype": self.dtype, "shape": self.shape, **self._keywords()}
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "dtype": self.dtype,
+            "shape": self.shape,
+            "strides": self.strides,
+            "layout": self.layout,
+            "layout_id": self.layout_id,
+            "nbytes": self._nbytes,
+            "property": self.property,
+        }
         if "shape" in changes or "layout" in changes:
             fields["strides"] = fields["nbytes"] = None
         if changes.get("layout", "opaque") not in ("opaque", LayoutType.OPAQUE):
             fields["layout_id"] = None
-        return LogicalTensor(**(fields | changes))
+        fields.update(changes)
+        return LogicalTensor(**fields)
 
     @accessor
     def ndim(self) -> int | None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, explain
 from .logical_tensor import LogicalTensor
+from .schema import get_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["Op"]
 
@@ -31,6 +32,11 @@ class Op:
     **attrs : object
         Attributes of the kind. They are checked, and the missing ones completed, by `Graph.add_op`.
 
+    Attributes
+    ----------
+    is_inferred : bool
+        Whether the shapes of its outputs are known, and what follows from those of its inputs.
+
     Raises
     ------
     InvalidArgumentError
@@ -42,7 +48,7 @@ class Op:
     Source: seed "graph programming model", section Operations.
     """
 
-    __slots__ = ("attrs", "id", "inputs", "kind", "name", "outputs")
+    __slots__ = ("_is_checked", "attrs", "id", "inputs", "is_inferred", "kind", "name", "outputs")
 
     def __init__(
         self,
@@ -61,18 +67,47 @@ class Op:
         self.inputs = _check_ports(self.name, "inputs", inputs)
         self.outputs = _check_ports(self.name, "outputs", outputs)
         self.attrs: Mapping[str, Any] = MappingProxyType(attrs)
+        self.is_inferred = self._is_checked = False
 
     def with_attrs(self, attrs: dict[str, Any]) -> Op:
         """The same op with exactly these attributes."""
-        other = object.__new__(Op)
-        other.id, other.kind, other.name = self.id, self.kind, self.name
-        other.inputs, other.outputs, other.attrs = self.inputs, self.outputs, MappingProxyType(attrs)
-        return other
+        return self._with(MappingProxyType(attrs), self.inputs, self.outputs)
 
     def with_ports(self, inputs: tuple[LogicalTensor, ...], outputs: tuple[LogicalTensor, ...]) -> Op:
         """The same op on other tensors."""
-        other = self.with_attrs(dict(self.attrs))
-        other.inputs, other.outputs = inputs, outputs
+        return self._with(self.attrs, inputs, outputs)
+
+    def with_inferred_shapes(self, shapes: Sequence[tuple[int, ...] | None]) -> Op:
+        """The same op with the shapes of its outputs that `OpSchema.infer_shapes` gives for those of its inputs."""
+        outputs = tuple([t.replace(shape=shape) for t, shape in zip(self.outputs, shapes, strict=True)])
+        other = self._with(self.attrs, self.inputs, outputs)
+        other._is_checked = self._is_checked  # schemas look at no shape of an output
+        other.is_inferred = all(tensor.is_shape_known for tensor in outputs)
+        return other
+
+    def checked(self) -> Op:
+        """The op with complete attributes, which satisfies its schema; itself where that was found out before.
+
+        Raises
+        ------
+        InvalidOpError, InvalidDataTypeError, InvalidShapeError
+            It does not.
+        """
+        if self._is_checked:
+            return self
+        schema = get_schema(self.kind)
+        op = self.with_attrs(schema.complete(self.label, self.attrs))
+        schema.validate(op)
+        op._is_checked = True
+        return op
+
+    def _with(
+        self, attrs: Mapping[str, Any], inputs: tuple[LogicalTensor, ...], outputs: tuple[LogicalTensor, ...]
+    ) -> Op:
+        other = object.__new__(Op)
+        other.id, other.kind, other.name = self.id, self.kind, self.name
+        other.is_inferred = other._is_checked = False
+        other.attrs, other.inputs, other.outputs = attrs, inputs, outputs
         return other
 
     @property

@@ -19,7 +19,6 @@ from ._memo import CompileMemo
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
 from .logical_tensor import describe_shape
-from .schema import get_schema
 from .structure import Structure
 from .view import GraphView
 
@@ -89,9 +88,7 @@ class Partition:
         InvalidOpError
             The op does not satisfy its schema.
         """
-        schema = get_schema(op.kind)
-        op = op.with_attrs(schema.complete(op.label, op.attrs))
-        schema.validate(op)
+        op = op.checked()
         backends = backends_for(check_engine_kind(engine_kind))
         backend = next((b for b in backends if b.supports(op)), None)
         return cls(op.kind, [op], GraphView([op]), backend, engine_kind, "strict")

@@ -227,14 +227,19 @@ class Quotient:
 
     def _reorder(self, groups: set[int], after: set[int], low: int, high: int) -> None:
         """Merge, and rank anew what lies between: what may come before, the merged group, what must come after."""
-        between = [g for g in self._at[low : high + 1] if g is not None and g not in groups]
         target = min(groups)
         members = sorted(number for g in groups for number in self._members.pop(g))
         self._members[target] = members
         for number in members:
             self._group[number] = target
+        if not after:  # then what lies between may all come before
+            for g in groups:
+                self._at[self._rank[g]] = None
+            self._rank[target], self._at[high] = high, target
+            return
+        between = [g for g in self._at[low : high + 1] if g is not None and g not in groups]
         order = [g for g in between if g not in after] + [target] + [g for g in between if g in after]
-        ranks = sorted([self._rank[g] for g in between] + [low])
+        ranks = [low, *(self._rank[g] for g in between)]  # ascending, as `between` is
         self._at[low : high + 1] = [None] * (high + 1 - low)
         for g, rank in zip(order, ranks, strict=True):
             self._rank[g] = rank

@@ -35,9 +35,16 @@ def match_residual(
     -----
     Cost: linear in the ops between the two ends, at most `MAX_REGION`, for each of a few tensors that may be the start.
     """
-    for shortcut in view.ops[joint].inputs[:2]:
+    ends = view.ops[joint].inputs[:2]
+    makers = [view.producer.get(end.id) for end in ends]
+    outer = {
+        end.id
+        for end, maker in zip(ends, makers, strict=True)
+        if maker is None or not _may_be_inside(residual, view, maker, free)
+    }
+    for shortcut in ends:
         for fork in _forks(residual, view, shortcut.id, free):
-            inside = _between(residual, view, fork, joint, free)
+            inside = _between(residual, view, fork, joint, free) if outer <= {fork} else []
             if not inside:
                 continue
             taken = [*inside, *_absorbed(residual, view, inside, free)]
@@ -61,13 +68,18 @@ def next_joint(residual: Residual, view: GraphView, value: int, free: Sequence[b
     return sorted(joints)
 
 
+def _may_be_inside(residual: Residual, view: GraphView, number: int, free: Sequence[bool]) -> bool:
+    """Whether a block may hold the op."""
+    return free[number] and residual.fits(view.ops[number])
+
+
 def _forks(residual: Residual, view: GraphView, tensor: int, free: Sequence[bool]) -> Iterator[int]:
     """Tensors at which a shortcut that ends in `tensor` may begin: it holds one product at most."""
     products = 0
     while products < 2:
         yield tensor
         number = view.producer.get(tensor)
-        if number is None or not free[number] or not residual.fits(view.ops[number]):
+        if number is None or not _may_be_inside(residual, view, number, free):
             return
         if view.ops[number].kind in residual.joints:  # the end of another block
             return
@@ -85,7 +97,7 @@ def _between(residual: Residual, view: GraphView, fork: int, joint: int, free: S
     if not all(t.id == fork or view.producer.get(t.id) in inside for t in view.ops[joint].inputs[:2]):
         return []
     for number in inside:
-        if not free[number] or not residual.fits(view.ops[number]):
+        if not _may_be_inside(residual, view, number, free):
             return []
         if number != joint and any(n not in inside for t in view.ops[number].outputs for n in view.users(t.id)):
             return []

@@ -3,6 +3,7 @@
 loader.py      load(): file, bytes or ModelProto -> Model
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 wire.py        finds large weights inside a model's file
+node.py        nodes and the graphs among their attributes, read once
 rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded, patterns become one node
 fold.py        computes nodes ahead, where everything that they read is known
 affine.py      arithmetic per channel, BatchNormalization first, into the weights of convolutions

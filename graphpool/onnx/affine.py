@@ -7,20 +7,18 @@ that stands alone they go into its scale and bias.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from onnx import helper
 
 from graphpool.runtime.constant_part import held_nbytes
 
-from .inline import names_read
+from .node import count_reads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from onnx import NodeProto
+    from .node import Node
 
 __all__ = ["fold_affine"]
 
@@ -36,8 +34,8 @@ _ELEMENTWISE = frozenset({"Add", "Div", "Mul", "Sub", "Sum"})
 
 
 def fold_affine(
-    nodes: Sequence[NodeProto], constants: dict[str, Any], ranks: Mapping[str, int], outputs: Sequence[str]
-) -> list[NodeProto]:
+    nodes: Sequence[Node], constants: dict[str, Any], ranks: Mapping[str, int], outputs: Sequence[str]
+) -> list[Node]:
     """The nodes without those that were folded; new weights are added to the constants."""
     return list(_Folder(nodes, constants, ranks, outputs).fold().values())
 
@@ -47,7 +45,7 @@ class _Folder:
 
     def __init__(
         self,
-        nodes: Sequence[NodeProto],
+        nodes: Sequence[Node],
         constants: dict[str, Any],
         ranks: Mapping[str, int],
         outputs: Sequence[str],
@@ -55,10 +53,9 @@ class _Folder:
         self._nodes = {node.output[0]: node for node in nodes}
         self._constants = constants
         self._ranks = dict(ranks)
-        self._uses = Counter(name for node in nodes for name in names_read([node], ()))
-        self._uses.update(outputs)
+        self._uses = count_reads(nodes, outputs)
 
-    def fold(self) -> dict[str, NodeProto]:
+    def fold(self) -> dict[str, Node]:
         """Output -> node, in topological order."""
         for name, node in list(self._nodes.items()):
             change = self._change_of(node)
@@ -69,7 +66,7 @@ class _Folder:
             self._note_rank(node)
         return self._nodes
 
-    def _note_rank(self, node: NodeProto) -> None:
+    def _note_rank(self, node: Node) -> None:
         if node.op_type in ("Conv", "ConvTranspose") and node.input[1] in self._constants:
             self._ranks[node.output[0]] = np.ndim(self._constants[node.input[1]])
         elif node.op_type in _KEEPS_RANK and node.input[0] in self._ranks:
@@ -87,7 +84,7 @@ class _Folder:
 
     # ---- what a node does: a x + c
 
-    def _change_of(self, node: NodeProto) -> tuple[str, _Array, _Array] | None:
+    def _change_of(self, node: Node) -> tuple[str, _Array, _Array] | None:
         """X, a and c, the two as one number or one for each channel."""
         if node.domain not in ("", "ai.onnx"):
             return None
@@ -95,18 +92,16 @@ class _Folder:
             return self._normalisation(node)
         return self._arithmetic(node) if node.op_type in ("Mul", "Div", "Add", "Sub") else None
 
-    def _normalisation(self, node: NodeProto) -> tuple[str, _Array, _Array] | None:
-        attrs = {item.name: item for item in node.attribute}
-        is_training = "training_mode" in attrs and attrs["training_mode"].i
-        known = self._known(node.input[1:])
-        if is_training or len(node.output) > 1 or known is None or ("spatial" in attrs and not attrs["spatial"].i):
+    def _normalisation(self, node: Node) -> tuple[str, _Array, _Array] | None:
+        attrs, known = node.attrs, self._known(node.input[1:])
+        is_training = attrs.get("training_mode", 0) or not attrs.get("spatial", 1)
+        if is_training or len(node.output) > 1 or known is None:
             return None
         scale, bias, mean, variance = (value.astype(np.float64) for value in known)
-        epsilon = attrs["epsilon"].f if "epsilon" in attrs else 1e-5
-        factor = scale / np.sqrt(variance + epsilon)
+        factor = scale / np.sqrt(variance + attrs.get("epsilon", 1e-5))
         return node.input[0], factor, bias - factor * mean
 
-    def _arithmetic(self, node: NodeProto) -> tuple[str, _Array, _Array] | None:
+    def _arithmetic(self, node: Node) -> tuple[str, _Array, _Array] | None:
         left, right = node.input
         data, other = (right, left) if left in self._constants else (left, right)
         rank, known = self._rank(data), self._known([other])
@@ -133,22 +128,19 @@ class _Folder:
 
     # ---- into the node in front
 
-    def _merge(self, node: NodeProto, data: str, factor: _Array, shift: _Array) -> NodeProto | None:
+    def _merge(self, node: Node, data: str, factor: _Array, shift: _Array) -> Node | None:
         producer = self._nodes.get(data)
         if producer is None or self._uses[data] != 1 or producer.domain not in ("", "ai.onnx"):
             return None
-        groups = next((item.i for item in producer.attribute if item.name == "group"), 1)
         if producer.op_type == "Conv":
             return self._merge_weights(producer, node, factor, shift, 0)
-        if producer.op_type == "ConvTranspose" and groups == 1:
+        if producer.op_type == "ConvTranspose" and producer.attrs.get("group", 1) == 1:
             return self._merge_weights(producer, node, factor, shift, 1)
         if producer.op_type == "BatchNormalization" and node.op_type != "BatchNormalization":
             return self._merge_normalisation(producer, node, factor, shift)
         return None
 
-    def _merge_weights(
-        self, producer: NodeProto, node: NodeProto, factor: _Array, shift: _Array, axis: int
-    ) -> NodeProto | None:
+    def _merge_weights(self, producer: Node, node: Node, factor: _Array, shift: _Array, axis: int) -> Node | None:
         """A convolution with weights times a and bias times a plus c; `axis` of the weights is the output channel."""
         known = self._known([name for name in producer.input[1:] if name])
         if known is None or not _fits(known[0].shape[axis], factor, shift):
@@ -163,9 +155,7 @@ class _Folder:
         moved = np.broadcast_to(bias * factor + shift, (channels,)).astype(weights.dtype)
         return self._replace(producer, node, {1: scaled, 2: moved})
 
-    def _merge_normalisation(
-        self, producer: NodeProto, node: NodeProto, factor: _Array, shift: _Array
-    ) -> NodeProto | None:
+    def _merge_normalisation(self, producer: Node, node: Node, factor: _Array, shift: _Array) -> Node | None:
         known = self._known(producer.input[1:3])
         if known is None or len(producer.output) > 1 or not _fits(known[0].size, factor, shift):
             return None
@@ -173,19 +163,17 @@ class _Folder:
         moved = bias.astype(np.float64) * factor + shift
         return self._replace(producer, node, {1: (scale * factor).astype(scale.dtype), 2: moved.astype(bias.dtype)})
 
-    def _replace(self, producer: NodeProto, node: NodeProto, inputs: Mapping[int, _Array]) -> NodeProto:
+    def _replace(self, producer: Node, node: Node, inputs: Mapping[int, _Array]) -> Node:
         """The producer with other constants, giving what `node` gave."""
         names = [*producer.input, *[""] * (max(inputs) + 1 - len(producer.input))]
         for index, value in inputs.items():
             names[index] = f"{node.output[0]}/folded{index}"
             value.flags.writeable = False
             self._constants[names[index]] = value
-        merged = helper.make_node(producer.op_type, names, list(node.output), name=producer.name)
-        merged.attribute.extend(producer.attribute)
-        return merged
+        return producer.changed(inputs=names, outputs=node.output)
 
 
-def _is_folded_later(producer: NodeProto, node: NodeProto, weights: _Array) -> bool:
+def _is_folded_later(producer: Node, node: Node, weights: _Array) -> bool:
     """Whether packing folds the node into the weights, as long as they stay in their file."""
     is_norm_of_conv = node.op_type == "BatchNormalization" and producer.op_type == "Conv"
     return is_norm_of_conv and weights.dtype == np.float32 and not held_nbytes(weights)

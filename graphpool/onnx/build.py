@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from onnx import helper
 
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
 from graphpool.runtime.packed_weight import PackedWeight
-from graphpool.typing import DataType
+from graphpool.typing import DataType, PropertyType
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from onnx import NodeProto, TypeProto
+    from onnx import TypeProto
+
+    from .node import Node
 
 __all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value"]
 
@@ -115,23 +116,22 @@ class GraphBuilder:
     def new_tensor(self, dtype: DataType | None, shape: tuple[int, ...] | None) -> LogicalTensor:
         """A tensor with a new id; without type or shape it stands for a Python object."""
         self._next_id += 1
-        # 4-bit values have one element a byte in NumPy and half in a buffer: they stay NumPy's
-        if dtype is None or shape is None or dtype.bits < 8:
+        if dtype is None or shape is None:
             return LogicalTensor(self._next_id, DataType.UNDEF)
-        return LogicalTensor(self._next_id, dtype, shape)
+        return LogicalTensor(self._next_id, _buffered(dtype), shape)
 
     def tensor(self, value: Value) -> LogicalTensor:
         """The tensor of a value; a known one becomes a constant of the graph."""
         if value.tensor is None:
             array = value.content
             if not isinstance(array, PackedWeight):
-                array = np.require(array, requirements=["C"])  # mapped weights lie at any address
+                array = np.asarray(array, order="C")  # mapped weights lie at any address
             dtype = DataType.parse(array.dtype)
             if value.is_static:
                 number = self._static_ids.setdefault(id(value.content), len(self._static_ids))
             else:
                 number = self._next_id = self._next_id + 1
-            value.tensor = LogicalTensor(number, dtype, array.shape, property="constant")
+            value.tensor = LogicalTensor(number, dtype, array.shape, property=PropertyType.CONSTANT)
             self.constants[number] = array
         return value.tensor
 
@@ -176,15 +176,13 @@ class GraphBuilder:
             The op does not satisfy its schema.
         """
         sources = [self.tensor(value) for value in inputs]
-        schema = get_schema(kind)
-        targets = [self.new_tensor(dtype, ()).replace(shape=None) for dtype in dtypes or [sources[0].dtype]]
-        op = Op(len(self.ops), kind, sources, targets, name or None, **attrs)
-        op = op.with_attrs(schema.complete(op.label, op.attrs))
-        schema.validate(op)
-        shapes = schema.infer_shapes(op, [source.shape for source in sources])
-        targets = [target.replace(shape=shape) for target, shape in zip(targets, shapes, strict=True)]
-        self.ops.append(Op(op.id, kind, sources, targets, name or None, **op.attrs))
-        return [Value(tensor=target) for target in targets]
+        wanted = dtypes or [sources[0].dtype]
+        targets = [LogicalTensor(number, _buffered(t)) for number, t in enumerate(wanted, self._next_id + 1)]
+        self._next_id += len(targets)
+        op = Op(len(self.ops), kind, sources, targets, name or None, **attrs).checked()
+        op = op.with_inferred_shapes(get_schema(kind).infer_shapes(op, [source.shape for source in sources]))
+        self.ops.append(op)
+        return [Value(tensor=target) for target in op.outputs]
 
     def join(self, values: Sequence[Value], axis: int) -> Value:
         """The values one behind the other along an axis: Concat, in stages where there are many."""
@@ -211,13 +209,18 @@ class GraphBuilder:
         return graph
 
 
+def _buffered(dtype: DataType) -> DataType:
+    """The type; none for 4-bit values: one element a byte in NumPy, half of one in a buffer, they stay NumPy's."""
+    return DataType.UNDEF if dtype.bits < 8 else dtype
+
+
 @dataclass
 class NodeView:
     """A node as its converter sees it.
 
     Attributes
     ----------
-    node : NodeProto
+    node : Node
     inputs : list of Value or None
         None for optional inputs that are left out. All are plain.
     opset : int
@@ -226,19 +229,15 @@ class NodeView:
         Outputs up to the last one that somebody reads.
     """
 
-    node: NodeProto
+    node: Node
     inputs: list[Value | None]
     opset: int
     used_outputs: int
     builder: GraphBuilder
-    attrs: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.attrs = {item.name: helper.get_attribute_value(item) for item in self.node.attribute}
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute's value; strings as str."""
-        value = self.attrs.get(name, default)
+        value = self.node.attrs.get(name, default)
         return value.decode() if isinstance(value, bytes) else value
 
     def has(self, index: int) -> bool:

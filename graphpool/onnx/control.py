@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import helper
 
 from .build import NotConvertible, Value
 from .inline import enter_graph
@@ -17,10 +16,9 @@ from .inline import enter_graph
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from onnx import NodeProto
-
     from .build import GraphBuilder
     from .inline import Path
+    from .node import Node
     from .walk import Walk
 
 __all__ = ["CONTROL_FLOW"]
@@ -29,36 +27,32 @@ _MOST_NODES = 4096
 """Nodes that a loop may become; each takes about 50 microseconds to convert."""
 
 
-def _attrs(node: NodeProto) -> dict[str, Any]:
-    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
-
-
 def _require(condition: bool, reason: str) -> None:
     if not condition:
         raise NotConvertible(reason)
 
 
-def _if(walk: Walk, node: NodeProto, inputs: Sequence[Value | None], path: Path) -> list[Value]:
+def _if(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
     """The branch that the condition takes."""
     [condition] = inputs
     _require(condition is not None and condition.is_known, "the condition is not known")
     assert condition is not None  # required above
     taken = bool(np.asarray(condition.content).reshape(()))
-    branch = _attrs(node)["then_branch" if taken else "else_branch"]
+    branch = node.attrs["then_branch" if taken else "else_branch"]
     return walk.run(enter_graph(branch, walk.scope, [], (*path, int(taken))))
 
 
-def _loop(walk: Walk, node: NodeProto, inputs: Sequence[Value | None], path: Path) -> list[Value]:
+def _loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
     """Loop: the body, until the trip count is reached or its first output is false."""
     trips, condition, *carried = inputs
     _require(all(v is None or v.is_known for v in (trips, condition)), "trip count and condition are not known")
     _require(trips is not None or condition is not None, "the loop has no end")
     most = np.inf if trips is None else int(np.asarray(trips.content).reshape(()))
     going = condition is None or bool(np.asarray(condition.content).reshape(()))
-    body, number, scanned = _attrs(node)["body"], 0, []
+    body, number, scanned = node.attrs["body"], 0, []
     states = [_present(value) for value in carried]
     while going and number < most:
-        _require((number + 1) * len(body.node) <= _MOST_NODES, "a long loop")
+        _require((number + 1) * len(body.nodes) <= _MOST_NODES, "a long loop")
         given = [_known(np.array(number)), _known(np.array(True)), *states]
         check, *results = walk.run(enter_graph(body, walk.scope, given, (*path, number)))
         _require(check.is_known, "an iteration decides whether another one follows")
@@ -68,7 +62,7 @@ def _loop(walk: Walk, node: NodeProto, inputs: Sequence[Value | None], path: Pat
     return states + [_stack(walk.builder, list(values), 0) for values in _columns(scanned, node, len(states))]
 
 
-def _scan(walk: Walk, node: NodeProto, inputs: Sequence[Value | None], path: Path) -> list[Value]:
+def _scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:
     """Scan: the body for each slice of the scanned inputs; before opset 9 for each entry of a batch."""
     if walk.opset(node.domain) >= 9:
         return _scan_one(walk, node, [_present(value) for value in inputs], path)
@@ -82,8 +76,8 @@ def _scan(walk: Walk, node: NodeProto, inputs: Sequence[Value | None], path: Pat
     return [_stack(walk.builder, list(column), 0) for column in _columns(rows, node, 0)]
 
 
-def _scan_one(walk: Walk, node: NodeProto, values: list[Value], path: Path) -> list[Value]:
-    attrs = _attrs(node)
+def _scan_one(walk: Walk, node: Node, values: list[Value], path: Path) -> list[Value]:
+    attrs = node.attrs
     body, count = attrs["body"], attrs["num_scan_inputs"]
     states, sources = values[: len(values) - count], values[len(values) - count :]
     _require(all(source.is_plain for source in sources), "something scanned is no array of known shape")
@@ -91,7 +85,7 @@ def _scan_one(walk: Walk, node: NodeProto, values: list[Value], path: Path) -> l
     axes = [axis % len(source.shape) for source, axis in given]
     backwards = attrs.get("scan_input_directions") or attrs.get("directions") or [0] * count
     length = sources[0].shape[axes[0]]
-    _require(length * len(body.node) <= _MOST_NODES, "a long scan")
+    _require(length * len(body.nodes) <= _MOST_NODES, "a long scan")
     scanned = []
     for number in range(length):
         slices = [
@@ -123,7 +117,7 @@ def _present(value: Value | None) -> Value:
     return value
 
 
-def _columns(rows: list[list[Value]], node: NodeProto, nstates: int) -> list[tuple[Value, ...]]:
+def _columns(rows: list[list[Value]], node: Node, nstates: int) -> list[tuple[Value, ...]]:
     """The values of each scanned output, iteration by iteration."""
     _require(bool(rows) or len(node.output) == nstates, "a scanned output without an iteration")
     return list(zip(*rows, strict=True))
@@ -150,6 +144,6 @@ def _stack(builder: GraphBuilder, values: list[Value], axis: int) -> Value:
     return builder.join(pieces, axis)
 
 
-CONTROL_FLOW: dict[str, Callable[[Walk, NodeProto, Sequence[Value | None], Path], list[Value]]] = {
+CONTROL_FLOW: dict[str, Callable[[Walk, Node, Sequence[Value | None], Path], list[Value]]] = {
     "If": _if, "Loop": _loop, "Scan": _scan,
 }  # fmt: skip

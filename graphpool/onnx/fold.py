@@ -11,15 +11,13 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from .build import Value
 from .control import CONTROL_FLOW
 from .host import make_host_function
-from .source import captured_names, label_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import NodeProto
-
     from graphpool.runtime.model_form import HostFunction
 
+    from .node import Node
     from .source import OnnxModel
 
 __all__ = ["KEPT", "compute", "find_host_function", "fold_constants"]
@@ -32,7 +30,7 @@ KEPT = _RANDOM | {"DequantizeLinear", "MatMulNBits"}
 
 def find_host_function(
     source: OnnxModel,
-    node: NodeProto,
+    node: Node,
     inputs: Sequence[Value | None],
     captured: Mapping[str, Value],
     given: Sequence[Value] = (),
@@ -48,16 +46,14 @@ def find_host_function(
     try:
         return make_host_function(source, node, inputs, captured, given, results)
     except Exception as error:
-        label = label_of(node)
+        label = node.label
         what = f"node {label!r}: nothing runs {node.op_type} of domain {node.domain or 'ai.onnx'!r}"
         raise UnsupportedError(
             explain(what, got=str(error).strip().splitlines()[0]), node=label, op_type=node.op_type
         ) from error
 
 
-def compute(
-    source: OnnxModel, node: NodeProto, inputs: Sequence[Value | None], captured: Mapping[str, Value]
-) -> list[Any]:
+def compute(source: OnnxModel, node: Node, inputs: Sequence[Value | None], captured: Mapping[str, Value]) -> list[Any]:
     """The contents of a node's outputs, None for those without a name.
 
     Raises
@@ -72,7 +68,7 @@ def compute(
     try:
         contents = iter(function([], [None] * len(names)))
     except Exception as error:
-        label = label_of(node)
+        label = node.label
         what = f"node {label!r} ({node.op_type}) cannot be computed"
         raise InvalidArgumentError(explain(what, got=f"{type(error).__name__}: {error}"), node=label) from error
     return [_frozen(next(contents)) if name else None for name in node.output]
@@ -86,17 +82,17 @@ def _frozen(content: Any) -> Any:
 
 
 def fold_constants(
-    source: OnnxModel, nodes: Sequence[NodeProto], constants: Mapping[str, Any]
-) -> tuple[list[NodeProto], dict[str, Any]]:
+    source: OnnxModel, nodes: Sequence[Node], constants: Mapping[str, Any]
+) -> tuple[list[Node], dict[str, Any]]:
     """The nodes that depend on the model's inputs, and the constants with what the others compute."""
-    left: list[NodeProto] = []
+    left: list[Node] = []
     values = {name: Value(content=content) for name, content in constants.items()}
     for node in nodes:
-        read = [name for name in (*node.input, *captured_names(node)) if name]
-        if node.op_type in KEPT or node.op_type in CONTROL_FLOW or not all(name in values for name in read):
+        is_known = all(name in values or not name for name in (*node.input, *node.captured))
+        if not is_known or node.op_type in KEPT or node.op_type in CONTROL_FLOW:
             left.append(node)
             continue
-        captured = {name: values[name] for name in captured_names(node)}
+        captured = {name: values[name] for name in node.captured}
         contents = compute(source, node, [values[name] if name else None for name in node.input], captured)
         found = zip(node.output, contents, strict=True)
         values |= {name: Value(content=content) for name, content in found if name}

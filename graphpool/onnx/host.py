@@ -16,11 +16,10 @@ from .types import make_type
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import NodeProto
-
     from graphpool.runtime.model_form import HostFunction
 
     from .build import Value
+    from .node import Node
     from .source import OnnxModel
 
 __all__ = ["make_host_function"]
@@ -28,7 +27,7 @@ __all__ = ["make_host_function"]
 
 def make_host_function(
     source: OnnxModel,
-    node: NodeProto,
+    node: Node,
     inputs: Sequence[Value | None],
     captured: Mapping[str, Value],
     given: Sequence[Value],
@@ -39,7 +38,7 @@ def make_host_function(
     Parameters
     ----------
     source : OnnxModel
-    node : NodeProto
+    node : Node
     inputs : sequence of Value or None
     captured : mapping of str to Value
         Outer values that the node's graphs read.
@@ -50,8 +49,9 @@ def make_host_function(
     """
     names = dict(zip(node.input, inputs, strict=True)) | dict(captured)
     numbers = {id(value): number for number, value in enumerate(given)}
-    places = {name: numbers.get(id(value)) for name, value in names.items() if name and value is not None}
-    known = {name: names[name].plain_content for name, number in places.items() if number is None}
+    present = {name: value for name, value in names.items() if name and value is not None}
+    places = {name: numbers.get(id(value)) for name, value in present.items()}
+    known = {name: present[name].plain_content for name, number in places.items() if number is None}
     passed = {name: number for name, number in places.items() if number is not None}
     # without results the node is computed once, ahead of time; NumPy's functions rely on inferred outputs
     is_inferred = bool(results) and all(value.is_plain for value in results)
@@ -66,7 +66,7 @@ class _Evaluator:
     def __init__(
         self,
         source: OnnxModel,
-        node: NodeProto,
+        node: Node,
         names: Mapping[str, Value | None],
         known: Mapping[str, Any],
         passed: Mapping[str, int],
@@ -76,7 +76,7 @@ class _Evaluator:
 
         infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
-        graph = helper.make_graph([node], "node", infos, [ValueInfoProto(name=n) for n in outputs])
+        graph = helper.make_graph([node.proto], "node", infos, [ValueInfoProto(name=n) for n in outputs])
         imports = [helper.make_opsetid(domain, version) for domain, version in source.opsets_for(node).items()]
         self._evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
         self._known = dict(known)

@@ -9,27 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import helper
 
 from graphpool.backends.reference.special import erf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from onnx import NodeProto
-
     from graphpool.runtime.model_form import HostFunction
+
+    from .node import Node
 
 __all__ = ["NUMPY_FUNCTIONS"]
 
 
-def _attrs(node: NodeProto) -> dict[str, Any]:
-    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
-
-
-def _getter(
-    node: NodeProto, places: Sequence[int | None], known: Mapping[str, Any]
-) -> Callable[[list[Any]], list[Any]]:
+def _getter(node: Node, places: Sequence[int | None], known: Mapping[str, Any]) -> Callable[[list[Any]], list[Any]]:
     """A function from a call's arguments to the node's inputs in order."""
     fixed = [
         None if place is not None or not name else known[name] for place, name in zip(places, node.input, strict=True)
@@ -41,8 +34,8 @@ def _getter(
     return get
 
 
-def _gather(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
-    get, axis = _getter(node, places, known), _attrs(node).get("axis", 0)
+def _gather(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
+    get, axis = _getter(node, places, known), node.attrs.get("axis", 0)
 
     def gather(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         data, indices = get(inputs)
@@ -54,12 +47,12 @@ def _gather(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any)
     return gather
 
 
-def _known_ints(node: NodeProto, index: int, known: Mapping[str, Any]) -> list[int] | None:
+def _known_ints(node: Node, index: int, known: Mapping[str, Any]) -> list[int] | None:
     name = node.input[index] if index < len(node.input) else ""
     return [int(item) for item in np.reshape(known[name], -1)] if name in known else None
 
 
-def _slice(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+def _slice(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
     starts, ends = _known_ints(node, 1, known), _known_ints(node, 2, known)
     if places[0] is None or starts is None or ends is None or any(place is not None for place in places[1:]):
         return None
@@ -79,8 +72,8 @@ def _slice(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) 
     return cut
 
 
-def _split(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
-    attrs = _attrs(node)
+def _split(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+    attrs = node.attrs
     sizes = attrs.get("split") or _known_ints(node, 1, known)
     if places[0] is None or (len(places) > 1 and places[1] is not None):
         return None
@@ -96,7 +89,7 @@ def _split(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) 
     return split
 
 
-def _expand(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
+def _expand(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
     get = _getter(node, places, known)
 
     def expand(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
@@ -106,7 +99,7 @@ def _expand(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any)
     return expand
 
 
-def _view(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+def _view(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
     """Ops that keep the elements and their order; the output says the shape."""
     if places[0] is None or any(place is not None for place in places[1:]):
         return None
@@ -117,19 +110,19 @@ def _view(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -
     return view
 
 
-def _transpose(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
-    get, order = _getter(node, places, known), _attrs(node).get("perm")
+def _transpose(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
+    get, order = _getter(node, places, known), node.attrs.get("perm")
     return lambda inputs, outputs: [np.transpose(get(inputs)[0], order)]
 
 
-def _concat(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
-    get, axis = _getter(node, places, known), _attrs(node).get("axis", 1)
+def _concat(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
+    get, axis = _getter(node, places, known), node.attrs.get("axis", 1)
     return lambda inputs, outputs: [np.concatenate(get(inputs), axis, out=outputs[0])]
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[..., HostFunction | None]:
-    def make(node: NodeProto, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
-        if _attrs(node) or opsets.get("", 99) < 7:  # before opset 7 an attribute says how to broadcast
+    def make(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
+        if node.attrs or opsets.get("", 99) < 7:  # before opset 7 an attribute says how to broadcast
             return None
         get = _getter(node, places, known)
         return lambda inputs, outputs: [function(*get(inputs), out=outputs[0])]

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx.inliner
-from onnx import defs, helper, numpy_helper
+from onnx import defs, helper
 
 from .build import Value
-from .source import captured_names
+from .node import Node, names_read
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, MutableMapping, Sequence
 
-    from onnx import GraphProto, NodeProto, TypeProto
+    from onnx import TypeProto
 
-__all__ = ["Path", "Scope", "enter_graph", "enter_nodes", "function_nodes", "names_read"]
+    from .node import Subgraph
+
+__all__ = ["Path", "Scope", "enter_graph", "enter_nodes", "function_nodes"]
 
 Path: TypeAlias = tuple[Any, ...]
 """Place of a node in the model: number of the node, then of the iteration or branch, then of the node in it, ..."""
@@ -29,7 +31,7 @@ class Scope:
 
     Attributes
     ----------
-    nodes : sequence of NodeProto
+    nodes : sequence of Node
     values : mapping of str to Value
         Extended by the walk.
     outputs : tuple of str
@@ -40,34 +42,27 @@ class Scope:
         Of the node that the scope stands for; empty for the model's own nodes.
     """
 
-    nodes: Sequence[NodeProto]
+    nodes: Sequence[Node]
     values: MutableMapping[str, Value]
     outputs: tuple[str, ...]
     used: Collection[str]
     path: Path
 
 
-def names_read(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> set[str]:
-    """Names that nodes read, those that their graphs capture, and the outputs."""
-    return {*outputs, *(name for node in nodes for name in (*node.input, *captured_names(node)))}
-
-
-def enter_nodes(nodes: Sequence[NodeProto], values: Mapping[str, Value], outputs: Sequence[str], path: Path) -> Scope:
+def enter_nodes(nodes: Sequence[Node], values: Mapping[str, Value], outputs: Sequence[str], path: Path) -> Scope:
     """A scope that sees `values` alone."""
     return Scope(nodes, dict(values), tuple(outputs), names_read(nodes, outputs), path)
 
 
-def enter_graph(graph: GraphProto, outer: Scope, given: Sequence[Value], path: Path) -> Scope:
+def enter_graph(graph: Subgraph, outer: Scope, given: Sequence[Value], path: Path) -> Scope:
     """A scope for a graph of an attribute, which sees its inputs, its initialisers and everything outside."""
-    own = {tensor.name: Value(content=numpy_helper.to_array(tensor)) for tensor in graph.initializer}
-    own |= {info.name: value for info, value in zip(graph.input, given, strict=False)}
-    outputs = tuple(info.name for info in graph.output)
-    return Scope(graph.node, ChainMap(own, outer.values), outputs, names_read(graph.node, outputs), path)
+    own = {name: Value(content=content) for name, content in graph.constants.items()}
+    own |= dict(zip(graph.inputs, given, strict=False))
+    used = names_read(graph.nodes, graph.outputs)
+    return Scope(graph.nodes, ChainMap(own, outer.values), graph.outputs, used, path)
 
 
-def function_nodes(
-    node: NodeProto, types: Sequence[TypeProto | None], opsets: Mapping[str, int]
-) -> list[NodeProto] | None:
+def function_nodes(node: Node, types: Sequence[TypeProto | None], opsets: Mapping[str, int]) -> list[Node] | None:
     """The nodes of which ONNX's definition of an op consists, for inputs of these types; None for a primitive op.
 
     Their inputs and outputs have the node's names. Cost: about 50 microseconds, and as many for each node.
@@ -76,7 +71,7 @@ def function_nodes(
     if function is None:
         return None
     call = onnx.NodeProto()
-    call.CopyFrom(node)
+    call.CopyFrom(node.proto)
     function.domain = call.domain = _DOMAIN
     del function.opset_import[:]
     function.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in opsets.items())
@@ -85,15 +80,13 @@ def function_nodes(
     imports = [*function.opset_import, helper.make_opsetid(_DOMAIN, 1)]
     graph = helper.make_graph([call], "call", inputs, outputs)
     model = helper.make_model(graph, functions=[function], opset_imports=imports)
-    return list(onnx.inliner.inline_local_functions(model).graph.node)
+    return [Node(inner) for inner in onnx.inliner.inline_local_functions(model).graph.node]
 
 
 _DOMAIN = "graphpool.inlined"
 
 
-def _definition(
-    node: NodeProto, types: Sequence[TypeProto | None], opsets: Mapping[str, int]
-) -> onnx.FunctionProto | None:
+def _definition(node: Node, types: Sequence[TypeProto | None], opsets: Mapping[str, int]) -> onnx.FunctionProto | None:
     """ONNX's definition of an op as a function, in the newest version that the opset has."""
     wanted = opsets.get(node.domain, 1)
     try:
@@ -113,7 +106,7 @@ def _definition(
     if given is None:
         text = schema.get_function_with_opset_version(version)
     else:
-        text = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), given)
+        text = schema.get_context_dependent_function_with_opset_version(version, node.proto.SerializeToString(), given)
     function = onnx.FunctionProto()
     function.ParseFromString(text)
     return function

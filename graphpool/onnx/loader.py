@@ -119,17 +119,21 @@ def load(
 def importer() -> Any:
     """The class that needs onnx, and all that compiling takes, imported.
 
+    ONNX registers its operators at the first question about one. That takes longer than reading a small model, so it is
+    asked here.
+
     Raises
     ------
     UnsupportedError
         The package onnx is not installed.
     """
     try:
-        import onnx  # noqa: F401
+        from onnx import defs
     except ImportError as error:
         hint = "install the extra graphpool[onnx]"
         raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint)) from error
     from .specialise import Specialiser
 
+    defs.has("Identity")
     backends_for("cpu")
     return Specialiser

@@ -11,17 +11,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from onnx import helper
 
-from .expression import Call, Name, Product, Sum, calls_of, parse
-from .inline import names_read
+from .expression import Call, Name, Product, Sum, calls_of
+from .node import count_reads, make_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from onnx import NodeProto
-
     from .expression import Pattern
+    from .node import Node
     from .patterns import Rule
 
 __all__ = ["Matcher"]
@@ -37,7 +35,7 @@ class Matcher:
     Parameters
     ----------
     rules : sequence of Rule
-    nodes : sequence of NodeProto
+    nodes : sequence of Node
     constants : mapping of str to array
     outputs : sequence of str
         Of the graph.
@@ -48,34 +46,30 @@ class Matcher:
     """
 
     def __init__(
-        self, rules: Sequence[Rule], nodes: Sequence[NodeProto], constants: Mapping[str, Any], outputs: Sequence[str]
+        self, rules: Sequence[Rule], nodes: Sequence[Node], constants: Mapping[str, Any], outputs: Sequence[str]
     ) -> None:
         self._producer = {name: node for node in nodes for name in node.output}
         self._constants = constants
-        self._uses = Counter(name for node in nodes for name in names_read([node], ()))
-        self._uses.update(outputs)
-        for node in nodes:  # x * x reads x twice
-            self._uses.update(name for name, count in Counter(node.input).items() for _ in range(count - 1))
+        self._uses = count_reads(nodes, outputs)
         kinds = {_kind_of(node) for node in nodes}
-        parsed = [(rule, parse(rule.pattern, _variables(rule))) for rule in rules]
-        self._rules = [(rule, pattern) for rule, pattern in parsed if calls_of(pattern) <= kinds]
+        self._rules = [rule for rule in rules if calls_of(rule.tree) <= kinds]
 
-    def find(self, node: NodeProto) -> NodeProto | None:
+    def find(self, node: Node) -> Node | None:
         """The node that gives what `node` gives, by the first rule that fits."""
         wanted = {"Mul": Product, "Div": Product, "Add": Sum, "Sub": Sum}.get(node.op_type)
-        for rule, pattern in self._rules if wanted is not None else ():
-            if isinstance(pattern, wanted):  # type: ignore[arg-type]
-                for captured in self._match(pattern, node.output[0], {}):
+        for rule in self._rules if wanted is not None else ():
+            if isinstance(rule.tree, wanted):  # type: ignore[arg-type]
+                for captured in self._match(rule.tree, node.output[0], {}):
                     if all(self._is_vector(captured[name]) for name in rule.vectors):
                         return self._replacement(rule, node, captured)
         return None
 
-    def _replacement(self, rule: Rule, node: NodeProto, captured: _Captured) -> NodeProto:
+    def _replacement(self, rule: Rule, node: Node, captured: _Captured) -> Node:
         attributes = {
             key: value[1:-1] if value.startswith('"') else captured[value] for key, value in rule.attributes.items()
         }
         inputs = [captured[name] for name in rule.inputs]
-        return helper.make_node(rule.kind, inputs, list(node.output), name=node.name, **attributes)
+        return make_node(rule.kind, inputs, node.output, node.name, **attributes)
 
     def _is_vector(self, name: str) -> bool:
         return name in self._constants and np.ndim(self._constants[name]) == 1
@@ -136,9 +130,9 @@ class Matcher:
             elif isinstance(given, str):
                 yield from self._match(wanted, given, captured)
 
-    def _arguments(self, node: NodeProto) -> list[str | float] | None:
+    def _arguments(self, node: Node) -> list[str | float] | None:
         """Inputs of a node and numbers among its attributes; None where it is not the plain form of its op."""
-        attrs = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        attrs = node.attrs
         if node.op_type == "ReduceMean":
             axes = attrs.get("axes") if len(node.input) < 2 else np.reshape(self._constants.get(node.input[1], ()), -1)
             is_last = axes is not None and list(axes) == [-1]
@@ -151,7 +145,7 @@ class Matcher:
 
     # ---- products and sums of the graph
 
-    def _inner(self, name: str, is_top: bool) -> NodeProto | None:
+    def _inner(self, name: str, is_top: bool) -> Node | None:
         """The node behind a name, where it may be taken apart: nobody else reads what it gives."""
         return self._producer.get(name) if is_top or self._uses[name] == 1 else None
 
@@ -177,7 +171,7 @@ class Matcher:
                 powers[item if base is None else base] += power * exponent  # type: ignore[assignment]
         return number, [(item, power) for item, power in powers.items() if power]
 
-    def _power(self, node: NodeProto | None) -> tuple[str | None, float]:
+    def _power(self, node: Node | None) -> tuple[str | None, float]:
         """Base and exponent of a power; no base for anything else."""
         if node is not None and node.op_type == "Sqrt":
             return node.input[0], 0.5
@@ -203,13 +197,9 @@ class Matcher:
         return number, parts
 
 
-def _kind_of(node: NodeProto) -> str:
+def _kind_of(node: Node) -> str:
     """What patterns call an op."""
-    return "Mean" if node.op_type == "ReduceMean" else str(node.op_type)
-
-
-def _variables(rule: Rule) -> list[str]:
-    return [value for value in rule.attributes.values() if not value.startswith('"')]
+    return "Mean" if node.op_type == "ReduceMean" else node.op_type
 
 
 def _bind_number(pattern: Product | Sum, number: float, captured: _Captured) -> _Captured | None:

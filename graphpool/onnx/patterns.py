@@ -11,8 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .expression import parse
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from .expression import Pattern
 
 __all__ = ["RULES", "Rule"]
 
@@ -32,6 +36,8 @@ class Rule:
         Constant ones, and by a name of the pattern those that are read off.
     vectors : tuple of str
         Names that are constants of one dimension.
+    tree : Pattern
+        The pattern, parsed.
     """
 
     kind: str
@@ -39,6 +45,11 @@ class Rule:
     inputs: tuple[str, ...] = ("x",)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     vectors: tuple[str, ...] = ()
+    tree: Pattern = field(init=False)
+
+    def __post_init__(self) -> None:
+        variables = [value for value in self.attributes.values() if not value.startswith('"')]
+        object.__setattr__(self, "tree", parse(self.pattern, variables))
 
 
 _NORM = "(x - Mean(x)) / sqrt(Mean((x - Mean(x)) ** 2) + epsilon)"

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from .affine import fold_affine
 from .fold import fold_constants
-from .inline import names_read
 from .matching import Matcher
+from .node import names_read
 from .patterns import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from onnx import NodeProto
-
+    from .node import Node
     from .source import OnnxModel
 
 __all__ = ["rewrite"]
@@ -28,7 +27,7 @@ _NUMPY_BROADCAST = 7
 """Opset from which on arithmetic broadcasts as in NumPy, which the rules take for granted."""
 
 
-def rewrite(source: OnnxModel) -> tuple[list[NodeProto], dict[str, Any]]:
+def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     """The nodes that are needed, in topological order, and the constants that they read or that are outputs."""
     outputs = [port.name for port in source.outputs]
     nodes = _needed([_renamed(node) for node in source.nodes], outputs)
@@ -42,20 +41,15 @@ def rewrite(source: OnnxModel) -> tuple[list[NodeProto], dict[str, Any]]:
     return nodes, {name: content for name, content in constants.items() if name in read}
 
 
-def _needed(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
+def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
     needed, kept = set(outputs), []
     for node in reversed(nodes):
-        if any(name in needed for name in node.output):
-            needed |= names_read([node], ())
+        if not needed.isdisjoint(node.output):
+            needed.update(node.input, node.captured)
             kept.append(node)
     return kept[::-1]
 
 
-def _renamed(node: NodeProto) -> NodeProto:
+def _renamed(node: Node) -> Node:
     """The node; ScatterElements for Scatter, whose place it took."""
-    if node.op_type != "Scatter":
-        return node
-    other = type(node)()
-    other.CopyFrom(node)
-    other.op_type = "ScatterElements"
-    return other
+    return node.changed(op_type="ScatterElements") if node.op_type == "Scatter" else node

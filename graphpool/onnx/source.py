@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +17,19 @@ from onnx import helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, explain
 
+from .node import Node
 from .types import make_port
-from .wire import outline
+from .wire import WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import GraphProto, ModelProto, TensorProto
 
     from graphpool.runtime.model_port import ModelPort
 
-__all__ = ["OnnxModel", "captured_names", "label_of", "read_model"]
+__all__ = ["OnnxModel", "read_model"]
 
 
 @dataclass
@@ -42,7 +45,7 @@ class OnnxModel:
     constants : dict of str to ndarray
         Initialisers, read-only. Large ones of a file, and those in external files, are mapped; they may lie at any
         address.
-    nodes : list of NodeProto
+    nodes : list of Node
         In topological order; calls of model-local functions are inlined.
     opsets : dict of str to int
         Domain -> version.
@@ -56,7 +59,7 @@ class OnnxModel:
     outputs: tuple[ModelPort, ...]
     input_types: dict[str, Any]
     constants: dict[str, Any]
-    nodes: list[NodeProto]
+    nodes: list[Node]
     opsets: dict[str, int]
     ir_version: int
     is_rewritten: bool = False
@@ -66,7 +69,7 @@ class OnnxModel:
         constants = {name: np.asarray(value) for name, value in self.constants.items()}
         return self.__dict__ | {"constants": constants}
 
-    def opsets_for(self, node: NodeProto) -> dict[str, int]:
+    def opsets_for(self, node: Node) -> dict[str, int]:
         """The opsets, with that of the node's domain raised to where the op first appeared."""
         version = max(self.opsets.get(node.domain, 1), _INTRODUCED.get(node.op_type, 1))
         return self.opsets | {node.domain: version}
@@ -92,7 +95,7 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel
     constants: dict[str, Any] = {}
     for number, tensor in enumerate(proto.graph.initializer):
         if number in parsed.places:
-            constants[tensor.name] = _inside(tensor, parsed.pages, *parsed.places[number])
+            constants[tensor.name] = _raw(tensor, parsed.pages, *parsed.places[number])
         else:
             constants[tensor.name] = _constant(tensor, folder)
         if proto is not source:
@@ -108,7 +111,7 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel
         tuple(make_port(info) for info in proto.graph.output),
         {info.name: info.type for info in inputs},
         constants,
-        list(skeleton.graph.node),
+        [Node(node) for node in skeleton.graph.node],
         {"" if e.domain == "ai.onnx" else e.domain: e.version for e in skeleton.opset_import},
         proto.ir_version,
     )
@@ -171,14 +174,16 @@ def _decode(data: bytes, what: str) -> ModelProto:
     return proto
 
 
-def _inside(tensor: TensorProto, pages: mmap.mmap | None, offset: int, nbytes: int) -> Any:
-    """The content of a tensor in the model's own file, at whatever address it lies there; read-only."""
-    raw_type = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    count = int(np.prod(tensor.dims, dtype=np.int64))
-    if pages is None or count * raw_type.itemsize != nbytes:
+def _raw(tensor: TensorProto, data: mmap.mmap | bytes | None, offset: int, nbytes: int) -> Any:
+    """The content of a tensor that lies in `data`, at whatever address; read-only."""
+    raw_type, shape = helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
+    count = prod(shape)
+    if data is None or count * raw_type.itemsize != nbytes or min(shape, default=0) < 0:
         got = f"{nbytes} bytes for {count} elements of {raw_type}"
         raise _malformed(f"tensor {tensor.name!r}", got)
-    return np.frombuffer(pages, np.uint8, nbytes, offset).view(raw_type).reshape(tuple(tensor.dims))
+    if not nbytes:
+        return np.empty(shape, raw_type)
+    return np.frombuffer(data, np.uint8, nbytes, offset).view(raw_type).reshape(shape)
 
 
 def _malformed(what: str, got: str, hint: str | None = None) -> InvalidArgumentError:
@@ -209,7 +214,11 @@ def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
     graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     names = {tensor.name for tensor in proto.graph.initializer}
     graph.input.extend([info for info in proto.graph.input if info.name not in names])
-    graph.input.extend([helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in proto.graph.initializer])
+    for tensor in proto.graph.initializer:
+        info = graph.input.add()
+        info.name = tensor.name
+        info.type.tensor_type.elem_type = tensor.data_type
+        info.type.tensor_type.shape.SetInParent()  # nobody asks how large it is, but it must have a shape
     for tensor in _inner_tensors(graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             tensor.CopyFrom(numpy_helper.from_array(np.asarray(_constant(tensor, folder)), tensor.name))
@@ -220,12 +229,15 @@ def _inner_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Tensors in attributes and in the graphs of attributes."""
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.HasField("t"):
+            kind = attribute.type
+            if kind == onnx.AttributeProto.TENSOR:
                 yield attribute.t
-            yield from attribute.tensors
-            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                yield from inner.initializer
-                yield from _inner_tensors(inner)
+            elif kind == onnx.AttributeProto.TENSORS:
+                yield from attribute.tensors
+            elif kind in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+                for inner in attribute.graphs if kind == onnx.AttributeProto.GRAPHS else (attribute.g,):
+                    yield from inner.initializer
+                    yield from _inner_tensors(inner)
 
 
 def _constant(tensor: TensorProto, folder: Path | None) -> Any:
@@ -233,6 +245,9 @@ def _constant(tensor: TensorProto, folder: Path | None) -> Any:
     try:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             array = _mapped(tensor, folder)
+        elif tensor.HasField("raw_data") and tensor.data_type in WHOLE_BYTES and sys.byteorder == "little":
+            data = tensor.raw_data
+            array = _raw(tensor, data, 0, len(data))
         else:
             array = numpy_helper.to_array(tensor)
     except InvalidArgumentError:
@@ -263,7 +278,7 @@ def _mapped(tensor: TensorProto, folder: Path | None) -> Any:
         )
     raw_type = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     per_byte = 2 if tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4) else 1
-    count = int(np.prod(tensor.dims, dtype=np.int64))
+    count = prod(tensor.dims)
     offset, nbytes = int(entries.get("offset", 0)), -(-count * raw_type.itemsize // per_byte)
     size = path.stat().st_size if path.is_file() else -1
     if size < offset + nbytes:
@@ -281,21 +296,3 @@ def _mapped(tensor: TensorProto, folder: Path | None) -> Any:
         return numpy_helper.to_array(helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data, raw=True))
     mapped = np.memmap(path, np.uint8, "r", offset, (nbytes,))
     return np.asarray(mapped).view(raw_type).reshape(tuple(tensor.dims))
-
-
-def label_of(node: NodeProto) -> str:
-    """What messages call a node."""
-    return str(node.name or next((name for name in node.output if name), node.op_type))
-
-
-def captured_names(node: NodeProto) -> list[str]:
-    """Names of outer values that the graphs in a node's attributes read."""
-    found: dict[str, None] = {}
-    for attribute in node.attribute:
-        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-            own |= {name for inner in graph.node for name in inner.output}
-            for inner in graph.node:
-                found |= dict.fromkeys(n for n in (*inner.input, *captured_names(inner)) if n and n not in own)
-            found |= dict.fromkeys(info.name for info in graph.output if info.name not in own)
-    return list(found)

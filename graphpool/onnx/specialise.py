@@ -10,18 +10,16 @@ from graphpool.typing import DataType
 
 from .build import Value
 from .rewrite import rewrite
-from .source import captured_names
 from .walk import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from onnx import NodeProto
-
     from graphpool.runtime.model_form import ModelForm
     from graphpool.runtime.packed_weight import PackedWeight
 
     from .inline import Path
+    from .node import Node
     from .source import OnnxModel
 
 __all__ = ["Specialiser", "find_deciding_inputs"]
@@ -40,7 +38,7 @@ _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}
 """Conditions and trip counts."""
 
 
-def find_deciding_inputs(source: OnnxModel, nodes: Sequence[NodeProto]) -> frozenset[str]:
+def find_deciding_inputs(source: OnnxModel, nodes: Sequence[Node]) -> frozenset[str]:
     """Inputs from whose content shapes follow. What `Shape` and `Size` read decides nothing by its content."""
     wanted: set[str] = set()
     for node in reversed(nodes):
@@ -52,11 +50,13 @@ def find_deciding_inputs(source: OnnxModel, nodes: Sequence[NodeProto]) -> froze
     return frozenset(port.name for port in source.inputs if port.name in wanted and port.dtype is not None)
 
 
-def _control_inputs(source: OnnxModel, nodes: Sequence[NodeProto]) -> set[str]:
+def _control_inputs(source: OnnxModel, nodes: Sequence[Node]) -> set[str]:
     """Single numbers that alone decide the course of control flow, and for branches no real ones.
 
     What larger inputs decide stays open: their contents would make each run a form of its own.
     """
+    if not any(node.op_type in _CONTROL_PORTS for node in nodes):
+        return set()
     numbers = {port.name: port for port in source.inputs if port.shape in ((), (1,)) and port.dtype is not None}
     roots: dict[str, frozenset[str] | None] = {port.name: None for port in source.inputs}
     roots |= {name: frozenset([name]) for name in numbers}
@@ -67,7 +67,7 @@ def _control_inputs(source: OnnxModel, nodes: Sequence[NodeProto]) -> set[str]:
             if node.op_type == "Loop" or not any(numbers[root].dtype in _REALS for root in own):
                 found |= own
         known = node.op_type in ("Shape", "Size")
-        read = [] if known else [roots.get(name, frozenset()) for name in (*node.input, *captured_names(node))]
+        read = [] if known else [roots.get(name, frozenset()) for name in (*node.input, *node.captured)]
         joined = None if None in read else frozenset().union(*(names for names in read if names))
         roots.update(dict.fromkeys(node.output, joined))
     return found
@@ -95,7 +95,7 @@ class Specialiser:
         After rewriting, without its constants.
     fallback : bool
     prefer, fpmath : str
-    nodes : list of NodeProto
+    nodes : list of Node
         After rewriting.
     deciding : frozenset of str
         Inputs whose content the forms depend on.

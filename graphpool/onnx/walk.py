@@ -14,20 +14,19 @@ from graphpool.runtime.model_form import ModelForm
 from .build import GraphBuilder, NodeView, NotConvertible, Value
 from .control import CONTROL_FLOW
 from .fold import KEPT, compute, find_host_function
-from .inline import Scope, enter_nodes, function_nodes, names_read
+from .inline import Scope, enter_nodes, function_nodes
+from .node import names_read
 from .ops import DOMAINS
-from .source import captured_names, label_of
 from .types import data_type, make_type, static_shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnx import NodeProto
-
     from graphpool.graph import LogicalTensor
     from graphpool.runtime.model_form import HostFunction
 
     from .inline import Path
+    from .node import Node
     from .specialise import Specialiser
 
 __all__ = ["Walk"]
@@ -116,10 +115,10 @@ class Walk:
 
     # ---- one node
 
-    def _convert(self, path: Path, node: NodeProto) -> None:
+    def _convert(self, path: Path, node: Node) -> None:
         values = self.scope.values
         inputs = [values[name] if name else None for name in node.input]
-        captured = {name: values[name] for name in captured_names(node) if name in values}
+        captured = {name: values[name] for name in node.captured if name in values}
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         results = self._owner.folded.get(path) or self._follow(path, node, inputs)
         if results is None and all(value.is_known for value in read) and node.op_type not in KEPT:
@@ -135,7 +134,7 @@ class Walk:
     def _fold(
         self,
         path: Path,
-        node: NodeProto,
+        node: Node,
         inputs: list[Value | None],
         captured: Mapping[str, Value],
         read: Sequence[Value],
@@ -147,15 +146,15 @@ class Walk:
         if is_static:
             self._owner.folded[path] = found
         if from_inputs:
-            self._precomputed.append(label_of(node))
+            self._precomputed.append(node.label)
         return found
 
-    def _follow(self, path: Path, node: NodeProto, inputs: list[Value | None]) -> list[Value] | None:
+    def _follow(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of control flow whose course is known; None for other nodes."""
         unroll = CONTROL_FLOW.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         return None if unroll is None else self._attempt(lambda: unroll(self, node, inputs, path))
 
-    def _express(self, node: NodeProto, inputs: list[Value | None]) -> list[Value] | None:
+    def _express(self, node: Node, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of the node in our ops; None when it has no expression in them."""
         converter = DOMAINS.get(node.domain, {}).get(node.op_type)
         if converter is None or not all(value is None or value.is_plain for value in inputs):
@@ -165,7 +164,7 @@ class Walk:
         results = self._attempt(lambda: converter(view))
         return [results] if isinstance(results, Value) else results
 
-    def _expand(self, path: Path, node: NodeProto, inputs: list[Value | None]) -> list[Value] | None:
+    def _expand(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of an op that ONNX defines by other ops, if all of those have an expression in ours."""
         if not all(value is None or value.is_plain for value in inputs):
             return None
@@ -175,7 +174,7 @@ class Walk:
         if nodes is None:
             return None
         outputs = [name for name in node.output if name and name in self.scope.used]
-        text = b"".join(inner.SerializeToString(deterministic=True) for inner in nodes)
+        text = b"".join(inner.proto.SerializeToString(deterministic=True) for inner in nodes)
         scope = enter_nodes(nodes, named, outputs, (*path, text))
         allowed, self._may_call_host = self._may_call_host, False
         try:
@@ -200,8 +199,8 @@ class Walk:
 
     # ---- the host
 
-    def _leave_to_host(self, node: NodeProto, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
-        label = label_of(node)
+    def _leave_to_host(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
+        label = node.label
         if not self._may_call_host:
             raise UnsupportedError(
                 explain(f"node {label!r} ({node.op_type}) is not supported", hint="load with fallback=True"),
@@ -223,9 +222,7 @@ class Walk:
         self._host[op_id] = function
         return results
 
-    def _infer(
-        self, node: NodeProto, inputs: list[Value | None], captured: Mapping[str, Value], label: str
-    ) -> list[Value]:
+    def _infer(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value], label: str) -> list[Value]:
         """Outputs with types and shapes as ONNX infers them; those that it cannot infer are Python objects."""
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
         types = {name: type_ for name, value in named.items() if value and (type_ := _type_of(value)) is not None}
@@ -237,7 +234,7 @@ class Walk:
                 schema = defs.get_schema(node.op_type, opsets[node.domain], node.domain)
                 imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
                 found = shape_inference.infer_node_outputs(
-                    schema, node, types, known, opset_imports=imports, ir_version=self._source.ir_version
+                    schema, node.proto, types, known, opset_imports=imports, ir_version=self._source.ir_version
                 )
             except shape_inference.InferenceError as error:
                 raise InvalidShapeError(
@@ -258,12 +255,11 @@ def _is_small(value: Value) -> bool:
     return value.is_known and value.is_plain and value.content.size <= _SMALL
 
 
-def _measure(node: NodeProto, shape: tuple[int, ...]) -> Any:
+def _measure(node: Node, shape: tuple[int, ...]) -> Any:
     """What `Shape` or `Size` gives."""
     if node.op_type == "Size":
         return np.array(int(np.prod(shape, dtype=np.int64)))
-    attrs = {item.name: item.i for item in node.attribute}
-    return np.array(shape[attrs.get("start", 0) : attrs.get("end")], np.int64)
+    return np.array(shape[node.attrs.get("start", 0) : node.attrs.get("end")], np.int64)
 
 
 def _type_of(value: Value) -> onnx.TypeProto | None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Outline", "outline"]
+__all__ = ["WHOLE_BYTES", "Outline", "outline"]
 
 _GRAPH, _INITIALIZER, _DATA_TYPE, _RAW_DATA = 7, 5, 2, 9
 """Fields of ModelProto, GraphProto, TensorProto, TensorProto."""
 
-_WHOLE_BYTES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20})
+WHOLE_BYTES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20})
 """Data types whose elements are one or more bytes each."""
 
 _LARGE = 2**10
@@ -79,19 +79,19 @@ def _outline(data: memoryview) -> Outline:
 def _graph(data: memoryview, begin: int, end: int, found: Outline) -> bytes:
     """The graph without large weights; notes their places."""
     parts: list[bytes] = []
-    count = 0
+    count, copied = 0, begin
     for number, start, inner, stop in _fields(data, begin, end):
         if number != _INITIALIZER:
-            parts.append(bytes(data[start:stop]))
             continue
         raw = _large_raw_data(data, inner, stop)
-        if raw is None:
-            parts.append(bytes(data[start:stop]))
-        else:
+        if raw is not None:
             cut, first, last = raw
             found.places[count] = first, last - first
+            parts.append(bytes(data[copied:start]))
             parts.append(_message(number, bytes(data[inner:cut]) + bytes(data[last:stop])))
+            copied = stop
         count += 1
+    parts.append(bytes(data[copied:end]))
     return b"".join(parts)
 
 
@@ -105,19 +105,19 @@ def _large_raw_data(data: memoryview, begin: int, end: int) -> tuple[int, int, i
             raw = start, inner, stop
         elif number == _DATA_TYPE:
             data_type, _ = _varint(data, inner)
-    return raw if raw is not None and raw[2] - raw[1] >= _LARGE and data_type in _WHOLE_BYTES else None
+    return raw if raw is not None and raw[2] - raw[1] >= _LARGE and data_type in WHOLE_BYTES else None
 
 
 def _fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Number of each field of a message, where it starts, and where its value begins and ends."""
     while at < end:
         start = at
-        tag, at = _varint(data, at)
+        tag, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
         wire_type = tag & 7
         if wire_type == _VARINT:
             begin, (_, at) = at, _varint(data, at)
         elif wire_type == _BYTES:
-            nbytes, begin = _varint(data, at)
+            nbytes, begin = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
             at = begin + nbytes
         elif wire_type in (_FIXED64, _FIXED32):
             begin, at = at, at + (8 if wire_type == _FIXED64 else 4)

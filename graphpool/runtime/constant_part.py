@@ -122,7 +122,7 @@ def drop_pages(array: Any) -> None:
 
     Other arrays, and files mapped for writing, whose pages may hold what the file does not, are left alone.
     """
-    base = _mapping_of(array)
+    base = _mapping_of(array) if getattr(array, "nbytes", 0) >= mmap.PAGESIZE else None
     if base is None or not array.flags.c_contiguous:
         return
     with memoryview(base) as view:

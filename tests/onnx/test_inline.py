@@ -4,6 +4,7 @@ from onnx import TensorProto, helper
 
 import graphpool as gp
 from graphpool.onnx.inline import function_nodes
+from graphpool.onnx.node import Node
 from tests.helpers.onnx_models import check_against_evaluator, make_model, node_model, random_array
 
 X = random_array((3, 5, 4))
@@ -16,8 +17,8 @@ def types_of(*arrays):
 
 def test_a_function_becomes_nodes_with_its_attributes_and_names():
     node = helper.make_node("MeanVarianceNormalization", ["a"], ["b"], axes=[0, 2])
-    nodes = function_nodes(node, types_of(X), {"": 21})
-    assert nodes[-1].output == ["b"]
+    nodes = function_nodes(Node(node), types_of(X), {"": 21})
+    assert nodes[-1].output == ("b",)
     assert {name for inner in nodes for name in inner.input} >= {"a"}
     assert "MeanVarianceNormalization" not in {inner.op_type for inner in nodes}
 
@@ -25,14 +26,15 @@ def test_a_function_becomes_nodes_with_its_attributes_and_names():
 def test_an_input_in_the_middle_may_be_left_out():
     node = helper.make_node("Clip", ["a", "", "c"], ["b"])
     types = types_of(X, np.array(1.0, "float32"))
-    nodes = function_nodes(node, [types[0], None, types[1]], {"": 21})
+    nodes = function_nodes(Node(node), [types[0], None, types[1]], {"": 21})
     computed = {name for inner in nodes for name in inner.output}
     assert {name for inner in nodes for name in inner.input} - computed == {"a", "c"}
 
 
 @pytest.mark.parametrize(("kind", "domain"), [("Conv", ""), ("Unheard", ""), ("Gelu", "of.somebody")])
 def test_a_primitive_op_has_no_nodes(kind, domain):
-    assert function_nodes(helper.make_node(kind, ["a"], ["b"], domain=domain), types_of(X), {"": 21}) is None
+    node = Node(helper.make_node(kind, ["a"], ["b"], domain=domain))
+    assert function_nodes(node, types_of(X), {"": 21}) is None
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

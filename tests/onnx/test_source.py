@@ -1,10 +1,10 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import external_data_helper, helper, numpy_helper
+from onnx import external_data_helper, helper
 
 import graphpool as gp
-from graphpool.onnx.source import captured_names, read_model
+from graphpool.onnx.source import read_model
 from tests.helpers.onnx_models import make_model, random_array
 
 W = random_array((64, 8))
@@ -132,13 +132,21 @@ def test_functions_of_the_model_are_inlined(model):
         np.testing.assert_allclose(loaded.run({"x": x})["y"], -np.maximum(x @ W, 0), rtol=1e-4, atol=1e-5)
 
 
-def test_captured_names_are_those_of_the_outer_scope():
-    inner = helper.make_graph(
-        [helper.make_node("Add", ["outer", "own"], ["sum"])],
-        "inner",
-        [],
-        [helper.make_tensor_value_info("sum", 1, None)],
-        [numpy_helper.from_array(np.float32(1), "own")],
-    )
-    node = helper.make_node("If", ["condition"], ["y"], then_branch=inner, else_branch=inner)
-    assert captured_names(node) == ["outer"]
+@pytest.mark.parametrize("nbytes", [8, 4096])
+@pytest.mark.parametrize("dims", [[-1, -1], [-1], [10**6]])
+def test_initialisers_whose_size_is_not_that_of_their_shape_are_refused(model, tmp_path, nbytes, dims):
+    tensor = model.graph.initializer[0]
+    tensor.raw_data = bytes(nbytes)
+    tensor.dims[:] = dims
+    path = tmp_path / "odd.onnx"
+    path.write_bytes(model.SerializeToString())
+    for source in (model, path):
+        with pytest.raises(gp.InvalidArgumentError, match="tensor 'w' is no valid ONNX model"):
+            read_model(source)
+
+
+def test_an_empty_initialiser_has_its_shape(model):
+    tensor = model.graph.initializer[0]
+    tensor.raw_data = b""
+    tensor.dims[:] = [0, 5]
+    assert read_model(model).constants["w"].shape == (0, 5)

@@ -7,6 +7,7 @@ rounded to even: hence our attribute `rounds_first`. Where the numbers are not k
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class _Scaling:
     axis: int
     block: int = 0
 
-    @property
+    @cached_property
     def has_point(self) -> bool:
         """Whether there is a zero point that may differ from zero."""
         return self.point is not None and not (self.point.is_known and not np.any(self.point.content))

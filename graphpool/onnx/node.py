@@ -1,0 +1,147 @@
+"""Nodes as the importer sees them: each message is read once, because every look into one makes objects anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from onnx import AttributeProto, NodeProto, helper, numpy_helper
+
+from graphpool.errors import InvalidArgumentError, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from onnx import GraphProto
+
+__all__ = ["Node", "Subgraph", "count_reads", "make_node", "names_read"]
+
+_SINGLE = {
+    AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor", AttributeProto.TYPE_PROTO: "tp",
+}  # fmt: skip
+_REPEATED = {
+    AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
+    AttributeProto.TENSORS: "tensors", AttributeProto.SPARSE_TENSORS: "sparse_tensors",
+    AttributeProto.TYPE_PROTOS: "type_protos",
+}  # fmt: skip
+"""Type of an attribute -> the field that holds its value."""
+
+
+class Node:
+    """A node of a model. Immutable; pickles as its message.
+
+    Attributes
+    ----------
+    proto : NodeProto
+        What it was read from.
+    op_type, domain, name : str
+    input, output : tuple of str
+    attrs : dict of str to value
+        Strings as bytes, lists as list, graphs as `Subgraph`.
+    captured : tuple of str
+        Outer values that the graphs among the attributes read.
+    """
+
+    __slots__ = ("attrs", "captured", "domain", "input", "name", "op_type", "output", "proto")
+
+    def __init__(self, proto: NodeProto) -> None:
+        self.proto = proto
+        self.op_type: str = proto.op_type
+        self.domain: str = proto.domain
+        self.name: str = proto.name
+        self.input: tuple[str, ...] = tuple(proto.input)
+        self.output: tuple[str, ...] = tuple(proto.output)
+        self.attrs: dict[str, Any] = {item.name: _value_of(item) for item in proto.attribute}
+        self.captured = _captured_by(self.attrs.values())
+
+    @property
+    def label(self) -> str:
+        """What messages call the node."""
+        return self.name or next((name for name in self.output if name), self.op_type)
+
+    def changed(
+        self, *, op_type: str | None = None, inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None
+    ) -> Node:
+        """The node with another kind or other names."""
+        proto = NodeProto()
+        proto.CopyFrom(self.proto)
+        proto.op_type = op_type or self.op_type
+        if inputs is not None:
+            proto.input[:] = inputs
+        if outputs is not None:
+            proto.output[:] = outputs
+        return Node(proto)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Node, (self.proto,)
+
+
+class Subgraph:
+    """A graph among the attributes of a node.
+
+    Attributes
+    ----------
+    nodes : list of Node
+    inputs, outputs : tuple of str
+    captured : tuple of str
+        Outer values that it reads.
+    """
+
+    def __init__(self, proto: GraphProto) -> None:
+        self._proto = proto
+        self.nodes = [Node(node) for node in proto.node]
+        self.inputs = tuple(info.name for info in proto.input)
+        self.outputs = tuple(info.name for info in proto.output)
+        own = {*self.inputs, *(tensor.name for tensor in proto.initializer)}
+        own.update(name for node in self.nodes for name in node.output)
+        reads = (*(name for node in self.nodes for name in (*node.input, *node.captured)), *self.outputs)
+        self.captured = tuple(dict.fromkeys(name for name in reads if name and name not in own))
+
+    @cached_property
+    def constants(self) -> dict[str, Any]:
+        """Its initialisers."""
+        return {tensor.name: numpy_helper.to_array(tensor) for tensor in self._proto.initializer}
+
+
+def _value_of(item: AttributeProto) -> Any:
+    """The value of an attribute."""
+    kind = item.type
+    if kind in _SINGLE:
+        return getattr(item, _SINGLE[kind])
+    if kind in _REPEATED:
+        return list(getattr(item, _REPEATED[kind]))
+    if kind == AttributeProto.GRAPH:
+        return Subgraph(item.g)
+    if kind == AttributeProto.GRAPHS:
+        return [Subgraph(graph) for graph in item.graphs]
+    raise InvalidArgumentError(explain(f"attribute {item.name!r}", accepted="a type that ONNX defines", got=kind))
+
+
+def _captured_by(values: Iterable[Any]) -> tuple[str, ...]:
+    """What the graphs among attributes read of what is outside."""
+    graphs = [value for value in values if type(value) is Subgraph]
+    graphs += [graph for value in values if type(value) is list for graph in value if type(graph) is Subgraph]
+    return tuple(dict.fromkeys(name for graph in graphs for name in graph.captured)) if graphs else ()
+
+
+def make_node(kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **attrs: Any) -> Node:
+    """A node that the model did not have."""
+    return Node(helper.make_node(kind, inputs, outputs, name=name, **attrs))
+
+
+def names_read(nodes: Iterable[Node], outputs: Iterable[str]) -> set[str]:
+    """Names that nodes read, those that their graphs capture, and the outputs."""
+    names = set(outputs)
+    for node in nodes:
+        names.update(node.input, node.captured)
+    return names
+
+
+def count_reads(nodes: Iterable[Node], outputs: Iterable[str]) -> Counter[str]:
+    """How often nodes read each name, their graphs and the outputs included; ``x * x`` reads x twice."""
+    counts = Counter(outputs)
+    for node in nodes:
+        counts.update((*node.input, *node.captured))
+    return counts
