@@ -6,6 +6,7 @@
     src/tables.c           every family's table
     _dispatch.pyx          lookup(name) -> Kernel; call() for tests
     call.py                KernelCall: a kernel with its parameter block, task count and scratch
+    records.py             C structs such as parameter blocks, written by Python
     <family>.py            describes the family: parameter block, and builders that return a KernelCall
         attention compressed conv conv_bf16 conv_depthwise conv_depthwise_s8 conv_packed conv_s8 eltwise index lookup
         matmul move norm packed pool random reduce resample softmax winograd

@@ -10,6 +10,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import KernelCall, pack
 from .geometry import check_strides
+from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,15 +24,14 @@ _MAX_ROWS = 2
 
 _STRIDES = ("q", "k", "v", "dst", "additive", "boolean")
 _ARGUMENTS = ("scale_arg", "cap_arg", "additive_arg", "boolean_arg", "dst_arg")
-_PARAMS = np.dtype(
+_PARAMS = Record(
     [
         *((name, "i8") for name in ("batch", "heads", "heads_per_kv", "queries", "keys", "depth", "value_depth")),
         *((name, "i8", (4,)) for name in _STRIDES),
         *((name, "i8") for name in ("by_row", "block", "is_causal", "causal_offset", "is_divisor", "has_cap")),
         *((name, "i8") for name in ("inf_as_zero", "has_program", *_ARGUMENTS)),
         ("scale", "f4"), ("cap", "f4"), ("fill", "f4"),
-    ],
-    align=True,
+    ]
 )  # fmt: skip
 
 

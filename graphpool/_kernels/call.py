@@ -12,6 +12,8 @@ from ._dispatch import Kernel, call, lookup
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .records import Record
+
 __all__ = ["DTYPE_CODES", "KernelCall", "pack"]
 
 DTYPE_CODES = {
@@ -55,7 +57,7 @@ class KernelCall:
 
 def pack(
     name: str,
-    layout: np.dtype[Any],
+    layout: Record,
     values: dict[str, Any],
     *,
     ntasks: int,
@@ -70,8 +72,8 @@ def pack(
     ----------
     name : str
         Kernel name without instruction set.
-    layout : numpy.dtype
-        Structured, made with ``align=True``: the C struct of the kernel. Its size must equal the kernel's.
+    layout : Record
+        The C struct of the kernel. Its size must equal the kernel's.
     values : dict
         Field -> value; fields that are missing are zero.
     ntasks, scratch_nbytes, keep
@@ -82,13 +84,7 @@ def pack(
         Instruction set; the best one by default.
     """
     kernel = lookup(name, isa)
-    if layout.itemsize != kernel.params_nbytes:
-        raise AssertionError(f"{name}: struct of {kernel.params_nbytes} bytes, described as {layout.itemsize}")
-    record = np.zeros((), layout)
-    for field, value in values.items():
-        if layout[field].shape:
-            record[field][: len(value)] = value
-        else:
-            record[field] = value
-    block = np.frombuffer(record.tobytes() + tail, np.uint8)
+    if layout.nbytes != kernel.params_nbytes:
+        raise AssertionError(f"{name}: struct of {kernel.params_nbytes} bytes, described as {layout.nbytes}")
+    block = np.frombuffer(layout.pack(values) + tail, np.uint8)
     return KernelCall(kernel, block, ntasks, scratch_nbytes, tuple(keep))

@@ -13,14 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
 
 from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
 from .packed import TILE_PANELS, l2_nbytes, lanes_of, row_block, streams, tail_fields
+from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,15 +51,14 @@ _WIDE, _LEAST_TASKS = 256, 4
 """Columns from which on making the digits of a row costs under a tenth of a task; tasks that are worth more than that
 one tenth."""
 
-_COMPRESS_LAYOUT = np.dtype(
+_COMPRESS_LAYOUT = Record(
     [
         *[(name, "i8") for name in ("k", "n", "row", "col", "dtype", "ngroups")],
         *[(name, "i8") for name in ("scale_group", "scale_col", "scale_dtype", "zero_group", "zero_col", "zero_dtype")],
         *[(name, "i8") for name in ("has_zeros", "scales_offset", "zeros_offset")],
-    ],
-    align=True,
+    ]
 )
-_LAYOUT = np.dtype(
+_LAYOUT = Record(
     [
         *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "k_block", "group", "ngroups", "bits")],
         *[(name, "i8") for name in ("has_zeros", "zero")],
@@ -69,8 +67,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("partial_offset", "panels_offset", "digit_block", "nblocks")],
         *[(name, "i8") for name in ("digits_offset", "digits_nbytes")],
         *[(name, "f4") for name in ("lo", "hi")],
-    ],
-    align=True,
+    ]
 )
 
 

@@ -14,13 +14,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from ._dispatch import blas_slot, isas
 from .call import KernelCall, pack
 from .matmul import BLAS_INT_MAX, PANEL_NBYTES, aligned, needs_pack
+from .records import Record
 from .window import (
     ROW_PLAN_LAYOUT,
     WINDOW_LAYOUT,
@@ -44,7 +43,7 @@ _PIXEL_BLOCK = (32, 1024)
 _LEAST_TASKS = 4
 """Tasks into which even one small image divides, so that threads can share it."""
 
-_LAYOUT = np.dtype(
+_LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
         *[(name, "i8") for name in ("batch", "groups", "ic", "oc", "w_group", "w_oc", "w_ic")],
@@ -53,10 +52,9 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("dst_pixel", "pixel_block", "tile_in_scratch", "has_epilogue")],
         *[(name, "i8") for name in ("patch_offset", "weights_offset", "panel_offset", "exact_depth", "sums_offset")],
         ("blas", "u8"),
-    ],
-    align=True,
+    ]
 )
-_DEPTHWISE_LAYOUT = np.dtype([("rows", ROW_PLAN_LAYOUT), ("w_c", "i8"), ("w", "i8", 3)], align=True)
+_DEPTHWISE_LAYOUT = Record([("rows", ROW_PLAN_LAYOUT), ("w_c", "i8"), ("w", "i8", 3)])
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
 from .packed import TILE_ROWS, lanes_of, streams, tail_fields
+from .records import Record
 from .window import WINDOW_LAYOUT, Window, convolution_window, merged_stride
 
 if TYPE_CHECKING:
@@ -40,16 +39,15 @@ _STAGED_NBYTES = 256 * 1024
 _LEAST_TASKS = 16
 """Tasks into which columns are divided where there are few rectangles, so that threads can share a layer."""
 
-_PACK_LAYOUT = np.dtype(
+_PACK_LAYOUT = Record(
     [
         *[(name, "i8") for name in ("groups", "ic", "oc")],
         ("kernel", "i8", 3),
         *[(name, "i8") for name in ("pixel", "merged", "words", "runs", "w_group", "w_oc", "w_ic")],
         ("w", "i8", 3),
-    ],
-    align=True,
+    ]
 )
-_LAYOUT = np.dtype(
+_LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
         *[(name, "i8") for name in ("groups", "ic", "oc", "pixel", "merged", "words", "runs")],
@@ -58,8 +56,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "tile_in_scratch", "has_epilogue")],
         *[(name, "i8") for name in ("rows_offset", "runs_offset", "room_offset")],
         *[(name, "f4") for name in ("lo", "hi")],
-    ],
-    align=True,
+    ]
 )
 
 

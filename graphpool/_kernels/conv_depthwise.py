@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
 from .matmul import aligned
 from .move import copy
 from .packed import tail_fields
+from .records import Record
 from .window import WINDOW_LAYOUT, convolution_window
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _CHANNEL_BLOCK = 512
 
 _TAP_NBYTES = 16
 
-_LAYOUT = np.dtype(
+_LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
         *[(name, "i8") for name in ("channels", "channel_block", "residual_n")],
@@ -36,8 +35,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "tile_in_scratch", "has_epilogue")],
         ("taps_offset", "i8"),
         *[(name, "f4") for name in ("lo", "hi")],
-    ],
-    align=True,
+    ]
 )
 
 

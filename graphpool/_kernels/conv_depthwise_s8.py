@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
+from .records import Record
 from .requant import REQUANT_LAYOUT, Requant
 from .window import WINDOW_LAYOUT, convolution_window
 
@@ -31,15 +30,14 @@ _CHANNEL_BLOCK = 256
 _TAP_NBYTES = 16
 """sizeof(meeting_tap)"""
 
-_LAYOUT = np.dtype(
+_LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
         *[(name, "i8") for name in ("channels", "channel_block", "residual_n")],
         ("residual", "i8", 3),
         *[(name, "i8") for name in ("src_dtype", "zero", "bias_arg", "dst_arg", "has_epilogue", "taps_offset")],
         ("requant", REQUANT_LAYOUT),
-    ],
-    align=True,
+    ]
 )
 
 

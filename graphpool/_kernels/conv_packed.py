@@ -16,8 +16,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
@@ -33,6 +31,7 @@ from .packed import (
     streams,
     tail_fields,
 )
+from .records import Record
 from .window import WINDOW_LAYOUT, Window, convolution_window
 
 if TYPE_CHECKING:
@@ -62,17 +61,16 @@ _LEAST_WORK = 2**18
 _PLAIN_PIXELS = 768
 """Pixels of a task that packs its weights: beside so many, packing costs a few percent."""
 
-_PACK_LAYOUT = np.dtype(
+_PACK_LAYOUT = Record(
     [
         *[(name, "i8") for name in ("groups", "ic", "oc")],
         ("kernel", "i8", 3),
         *[(name, "i8") for name in ("merged", "w_group", "w_oc", "w_ic")],
         ("w", "i8", 3),
         *[(name, "i8") for name in ("group_pitch", "tap_pitch")],
-    ],
-    align=True,
+    ]
 )
-_LAYOUT = np.dtype(
+_LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
         *[(name, "i8") for name in ("groups", "ic", "oc", "runs", "run_pixels", "line_pixels", "words", "taps")],
@@ -83,8 +81,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("partial_offset", "table_offset", "room_offset", "panels_offset")],
         ("plain", _PACK_LAYOUT),
         *[(name, "f4") for name in ("lo", "hi")],
-    ],
-    align=True,
+    ]
 )
 
 
@@ -414,7 +411,7 @@ def _build(
     room_offset = table_offset + aligned(taps * pixels * 8)
     panels_offset = room_offset + aligned(_staged_nbytes(window, pixels, ic) if stage else ic * 4)
     fields = values | {
-        "is_plain": plain is not None, "plain": _record(plain or {}), "most_panels": most_panels,
+        "is_plain": plain is not None, "plain": _PACK_LAYOUT.pack(plain or {}), "most_panels": most_panels,
         "panels_offset": panels_offset,
         "window": window.record(), "runs": runs.count, "run_pixels": runs.pixels,
         "line_pixels": runs.line, "words": layout.words, "taps": taps,
@@ -429,14 +426,6 @@ def _build(
         "f32_conv_plain" if plain else "f32_conv_packed", _LAYOUT, fields, ntasks=runs.count * groups * blocks,
         scratch_nbytes=panels_offset + (taps * layout.words * cols * 4 if plain else 0), tail=epilogue, isa=isa,
     )  # fmt: skip
-
-
-def _record(fields: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """A struct gp_conv_pack."""
-    record = np.zeros((), _PACK_LAYOUT)
-    for name, value in fields.items():
-        record[name] = value
-    return record
 
 
 def _panels_at_once(pixels: int, depth: int, panel: int) -> int:

@@ -13,13 +13,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
 from .packed import lanes_of, row_block, streams
+from .records import Record
 from .requant import REQUANT_LAYOUT, Requant
 from .window import WINDOW_LAYOUT, Window, convolution_window, merged_stride
 
@@ -37,17 +36,16 @@ _LEAST_WORK = 2**22
 _MAX_TERMS = 2**15
 """Terms up to which the sum of (a - zero) * b fits s32 whatever the operands."""
 
-_PACK_LAYOUT = np.dtype(
+_PACK_LAYOUT = Record(
     [
         *[(name, "i8") for name in ("groups", "ic", "oc")],
         ("kernel", "i8", 3),
         *[(name, "i8") for name in ("merged", "words", "runs", "w_group", "w_oc", "w_ic")],
         ("w", "i8", 3),
         *[(name, "i8") for name in ("group_nbytes", "flip")],
-    ],
-    align=True,
+    ]
 )
-_LAYOUT = np.dtype(
+_LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
         *[(name, "i8") for name in ("groups", "ic", "oc", "words", "runs", "merged", "w_group")],
@@ -56,8 +54,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("bias_arg", "dst_arg", "direct", "has_epilogue")],
         *[(name, "i8") for name in ("rows_offset", "runs_offset", "room_offset")],
         ("requant", REQUANT_LAYOUT),
-    ],
-    align=True,
+    ]
 )
 
 

@@ -12,15 +12,13 @@ The format is that of ``include/gp_eltwise.h``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
 from .call import DTYPE_CODES, KernelCall, pack
+from .records import Record
 from .strides import collapse
 
 if TYPE_CHECKING:
@@ -93,25 +91,20 @@ OPS: dict[str, frozenset[str]] = {
 }
 """Type of the registers -> operations of a program."""
 
-_HEADER = np.dtype(
-    [("size", "i8"), ("nviews", "i8"), ("ninstrs", "i8"), ("nregisters", "i8"), ("nbytes", "i8")], align=True
-)
-_VIEW = np.dtype(
-    [("arg", "i4"), ("dtype", "i4"), ("offset", "i8"), ("ndim", "i8"), ("axes", "i8", (12, 2))], align=True
-)
-_INSTR = np.dtype([(name, "i4") for name in ("op", "dst", "a", "b", "c", "direct")] + [("alpha", "f4"), ("beta", "f4")])
+_HEADER = Record([("size", "i8"), ("nviews", "i8"), ("ninstrs", "i8"), ("nregisters", "i8"), ("nbytes", "i8")])
+_VIEW = Record([("arg", "i4"), ("dtype", "i4"), ("offset", "i8"), ("ndim", "i8"), ("axes", "i8", (12, 2))])
+_INSTR = Record([(name, "i4") for name in ("op", "dst", "a", "b", "c", "direct")] + [("alpha", "f4"), ("beta", "f4")])
+_LOAD, _STORE, _ACC, _CONST = (_MEMORY_OPS[name] for name in _MEMORY)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Value:
+class Value(NamedTuple):
     """A result inside the program of one `EltwiseBuilder`."""
 
     owner: EltwiseBuilder
-    index: int
+    number: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """An instruction before registers: its result is numbered by its place, operands are such numbers."""
 
     op: int
@@ -119,6 +112,15 @@ class _Step:
     view: int = 0
     alpha: float = 0.0
     beta: float = 0.0
+
+
+class _View(NamedTuple):
+    """How an argument lies in memory, axes as `collapse` gives them."""
+
+    arg: int
+    dtype: str
+    offset: int
+    axes: tuple[tuple[int, ...], ...]
 
 
 class EltwiseBuilder:
@@ -145,7 +147,7 @@ class EltwiseBuilder:
     def __init__(self, shape: Sequence[int], *, register: str = "f32") -> None:
         self.shape = tuple(shape)
         self.register = register
-        self._views: list[tuple[Any, ...]] = []
+        self._views: dict[_View, int] = {}
         self._steps: list[_Step] = []
         collapse(self.shape)
 
@@ -172,15 +174,17 @@ class EltwiseBuilder:
         InvalidArgumentError
             There is no such argument.
         """
-        return self._add("load", view=self._view(arg, dtype, strides, offset))
+        return self._add(_Step(_LOAD, (), self._view(arg, dtype, strides, offset)))
 
     def acc(self) -> Value:
         """The accumulators of the kernel whose epilogue this is."""
-        return self._add("acc")
+        if self.register != "f32":
+            raise UnsupportedError(explain("accumulators", accepted="registers of f32", got=self.register), op="acc")
+        return self._add(_Step(_ACC))
 
     def const(self, value: float) -> Value:
         """`value` everywhere."""
-        return self._add("const", alpha=value)
+        return self._add(_Step(_CONST, (), 0, value))
 
     def unary(self, name: str, x: Value, alpha: float = 0.0, beta: float = 0.0) -> Value:
         """The function `name` of `UNARY_OPS` of x.
@@ -210,11 +214,10 @@ class EltwiseBuilder:
         UnsupportedError
             A 4-bit tensor with gaps.
         """
-        view = self._view(arg, dtype, strides, offset)
-        if dtype in ("s4", "u4") and (len(self._views[view][3]) > 1 or self._views[view][3][0][1] != 1 or offset % 2):
+        if dtype in ("s4", "u4") and (offset % 2 or not self._is_dense(strides)):
             what = f"strides {strides} and offset {offset} of a {dtype} store"
             raise UnsupportedError(explain(what, accepted="a contiguous tensor from an even offset"), dtype=dtype)
-        self._add("store", self._operands((value,)), view=view)
+        self._add(_Step(_STORE, self._operands((value,)), self._view(arg, dtype, strides, offset)))
 
     def build(self, isa: str | None = None) -> KernelCall:
         """The program as a kernel by itself: arguments as numbered by the loads and stores.
@@ -226,7 +229,7 @@ class EltwiseBuilder:
         InvalidArgumentError
             The program reads accumulators, or stores nothing.
         """
-        if any(step.op == _MEMORY_OPS["acc"] for step in self._steps):
+        if _ACC in [step.op for step in self._steps]:
             raise InvalidArgumentError(explain("acc() in a kernel of its own", accepted="acc() in an epilogue"))
         header, tail = self._assemble()
         name = "eltwise" if self.register == "f32" else f"{self.register}_eltwise"
@@ -240,11 +243,12 @@ class EltwiseBuilder:
         UnsupportedError
             As in `build`; registers other than f32; a 4-bit store, of which two tasks might write one byte.
         """
-        views = [self._views[s.view] for s in self._steps if s.op == _MEMORY_OPS["store"]]
-        if self.register != "f32" or any(view[1] in ("s4", "u4") for view in views):
+        views = list(self._views)
+        stored = [views[step.view].dtype for step in self._steps if step.op == _STORE]
+        if self.register != "f32" or "s4" in stored or "u4" in stored:
             raise UnsupportedError(explain("epilogue", accepted="a program in f32 without 4-bit stores"))
         header, tail = self._assemble()
-        return np.array([tuple(header.values())], _HEADER).tobytes() + tail
+        return _HEADER.pack(header) + tail
 
     def _view(self, arg: int, dtype: str, strides: Sequence[int] | None, offset: int) -> int:
         """Number of the view with these facts, made if it is new."""
@@ -256,10 +260,12 @@ class EltwiseBuilder:
         if not 0 <= arg < MAX_ARGS:
             raise InvalidArgumentError(explain("argument number", accepted=f"0 .. {MAX_ARGS - 1}", got=arg), arg=arg)
         axes = collapse(self.shape, dense_strides(self.shape) if strides is None else strides)
-        view = (arg, str(dtype), offset, axes)
-        if view not in self._views:
-            self._views.append(view)
-        return self._views.index(view)
+        return self._views.setdefault(_View(arg, dtype, offset, tuple(axes)), len(self._views))
+
+    def _is_dense(self, strides: Sequence[int] | None) -> bool:
+        """Whether the elements lie one behind the other."""
+        axes = collapse(self.shape, dense_strides(self.shape) if strides is None else strides)
+        return len(axes) == 1 and axes[0][1] == 1
 
     def _compute(
         self, ops: dict[str, int], name: str, values: tuple[Value, ...], alpha: float = 0.0, beta: float = 0.0
@@ -267,73 +273,72 @@ class EltwiseBuilder:
         if name not in ops or name not in OPS[self.register]:
             accepted = ", ".join(sorted(set(ops) & OPS[self.register]))
             raise UnsupportedError(explain(f"elementwise operation {name}", accepted=accepted), op=name)
-        return self._add(ops[name], self._operands(values), alpha=alpha, beta=beta)
+        return self._add(_Step(ops[name], self._operands(values), 0, alpha, beta))
 
     def _operands(self, values: tuple[Value, ...]) -> tuple[int, ...]:
-        if any(value.owner is not self for value in values):
-            raise InvalidArgumentError(explain("operand", accepted="a value of this builder", got="one of another"))
-        return tuple(value.index for value in values)
+        for value in values:
+            if value.owner is not self:
+                raise InvalidArgumentError(explain("operand", accepted="a value of this builder", got="one of another"))
+        return tuple([value.number for value in values])
 
-    def _add(self, op: str | int, operands: tuple[int, ...] = (), **fields: Any) -> Value:
-        if op == "acc" and self.register != "f32":
-            raise UnsupportedError(explain("accumulators", accepted="registers of f32", got=self.register), op=op)
-        code = _MEMORY_OPS[op] if isinstance(op, str) else op
-        self._steps.append(_Step(code, operands, **fields))
+    def _add(self, step: _Step) -> Value:
+        self._steps.append(step)
         return Value(self, len(self._steps) - 1)
 
     def _assemble(self) -> tuple[dict[str, int], bytes]:
         """The header's fields, and views and instructions as bytes."""
-        views = np.zeros(len(self._views), _VIEW)
-        for record, (arg, dtype, offset, axes) in zip(views, self._views, strict=True):
-            record["arg"], record["dtype"], record["offset"] = arg, DTYPE_CODES[dtype], offset
-            record["ndim"], record["axes"][: len(axes)] = len(axes), axes
-        instrs = np.array(_allocate(self._steps), _INSTR)
-        tail = views.tobytes() + instrs.tobytes()
-        registers = 1 + max(int(instr["dst"]) for instr in instrs if instr["op"] != _MEMORY_OPS["store"])
-        header = {"size": math.prod(self.shape), "nviews": len(views), "ninstrs": len(instrs), "nregisters": registers}
-        return header | {"nbytes": _HEADER.itemsize + len(tail)}, tail
+        instrs, nregisters = _allocate(self._steps)
+        tail = b"".join([
+            _VIEW.pack({"arg": arg, "dtype": DTYPE_CODES[dtype], "offset": offset, "ndim": len(axes), "axes": axes})
+            for arg, dtype, offset, axes in self._views
+        ]) + _INSTR.pack_rows(instrs)  # fmt: skip
+        return {
+            "size": math.prod(self.shape), "nviews": len(self._views), "ninstrs": len(instrs),
+            "nregisters": nregisters, "nbytes": _HEADER.nbytes + len(tail),
+        }, tail  # fmt: skip
 
 
 def _last_uses(steps: Sequence[_Step]) -> dict[int, int]:
     """Value -> the last step that needs it, for those that a store needs in the end."""
     last: dict[int, int] = {}
-    for index in reversed(range(len(steps))):
-        if steps[index].op == _MEMORY_OPS["store"] or index in last:
-            for operand in steps[index].operands:
+    for index in range(len(steps) - 1, -1, -1):
+        op, operands, *_ = steps[index]
+        if op == _STORE or index in last:
+            for operand in operands:
                 last.setdefault(operand, index)
     return last
 
 
-def _allocate(steps: Sequence[_Step]) -> list[tuple[Any, ...]]:
-    """Instructions with registers, by a linear scan: a register is free again from the last use of its value on."""
-    store, last = _MEMORY_OPS["store"], _last_uses(steps)
+def _allocate(steps: Sequence[_Step]) -> tuple[list[tuple[Any, ...]], int]:
+    """Instructions with registers, and how many these are: a linear scan frees them at the last use of their values."""
+    last = _last_uses(steps)
     if not last:
         raise InvalidArgumentError(explain("elementwise program", accepted="at least one store", got="none"))
-    free = list(reversed(range(N_REGISTERS)))
+    free, most = list(range(N_REGISTERS - 1, -1, -1)), 0
     register: dict[int, int] = {}
     instrs: list[tuple[Any, ...]] = []
-    for index, step in enumerate(steps):
-        if step.op != store and index not in last:
+    for index, (op, operands, view, alpha, beta) in enumerate(steps):
+        if op != _STORE and index not in last:
             continue
-        sources = [register[operand] for operand in step.operands]
-        free += [register.pop(operand) for operand in set(step.operands) if last[operand] == index]
-        if step.op == store:
-            target = step.view
+        a, b, c, *_ = [view] * (op == _LOAD) + [register[operand] for operand in operands] + [0, 0, 0]
+        free += [register.pop(operand) for operand in set(operands) if last[operand] == index]
+        if op == _STORE:
+            target = view
         elif free:
             target = register[index] = free.pop()
+            most = max(most, target)
         else:
             what = "values alive at once in an elementwise program"
             raise UnsupportedError(explain(what, accepted=f"at most {N_REGISTERS}", hint="split the chain"))
-        a, b, c, *_ = [*([step.view] if step.op == _MEMORY_OPS["load"] else sources), 0, 0, 0]
-        instrs.append((step.op, target, a, b, c, _is_direct(steps, index, last), step.alpha, step.beta))
-    return instrs
+        instrs.append((op, target, a, b, c, _is_direct(steps, index, last), alpha, beta))
+    return instrs, most + 1
 
 
 def _is_direct(steps: Sequence[_Step], index: int, last: dict[int, int]) -> bool:
     """Whether a register may lie in memory: where it came from, or where it goes to next (``gp_instr.direct``)."""
-    store, between = _MEMORY_OPS["store"], range(index + 1, last.get(index, 0))
-    if steps[index].op in (_MEMORY_OPS["load"], _MEMORY_OPS["acc"]):
-        return all(steps[k].op != store for k in between)
-    if index not in last or steps[last[index]].op != store:
+    op, end = steps[index].op, last.get(index, 0)
+    if op in (_LOAD, _ACC):
+        return all(step.op != _STORE for step in steps[index + 1 : end])
+    if index not in last or steps[end].op != _STORE:
         return False
-    return not any(k in last or steps[k].op == store for k in between)
+    return not any(k in last or steps[k].op == _STORE for k in range(index + 1, end))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidShapeError, explain
 from graphpool.typing import MAX_NDIM, dense_strides
 
+from .records import Record
 from .strides import collapse
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ __all__ = ["SPACE", "SPACE_OPERANDS", "check_strides", "normalise_axis", "space"
 SPACE_OPERANDS = 4
 """``GP_SPACE_OPERANDS``."""
 
-SPACE = np.dtype([("ndim", "i8"), ("dim", "i8", (MAX_NDIM,)), ("stride", "i8", (SPACE_OPERANDS, MAX_NDIM))], align=True)
+SPACE = Record([("ndim", "i8"), ("dim", "i8", (MAX_NDIM,)), ("stride", "i8", (SPACE_OPERANDS, MAX_NDIM))])
 """``gp_space``."""
 
 
@@ -39,15 +38,10 @@ def split_axes(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int],
     return columns[0], columns[1:]
 
 
-def space(dims: Sequence[int], *strides: Sequence[int]) -> tuple[np.ndarray[Any, Any], int]:
+def space(dims: Sequence[int], *strides: Sequence[int]) -> tuple[bytes, int]:
     """The ``gp_space`` of axes and up to `SPACE_OPERANDS` operands, collapsed, and its number of indices."""
     merged, columns = split_axes(dims, *strides)
-    record = np.zeros((), SPACE)
-    record["ndim"] = len(merged)
-    record["dim"][: len(merged)] = merged
-    for k, column in enumerate(columns):
-        record["stride"][k, : len(column)] = column
-    return record, prod(dims)
+    return SPACE.pack({"ndim": len(merged), "dim": merged, "stride": columns}), prod(dims)
 
 
 def take_contiguous(dims: list[int], strides: list[list[int]]) -> tuple[int, list[int]]:

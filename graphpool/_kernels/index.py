@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 from graphpool.typing import MAX_NDIM, dense_strides
 
 from .call import DTYPE_CODES, KernelCall, pack
 from .geometry import SPACE, check_strides, normalise_axis, space
+from .records import Record
 from .strides import collapse
 
 if TYPE_CHECKING:
@@ -24,16 +23,14 @@ REDUCTIONS = {"none": -1, "add": 0, "mul": 1, "max": 2, "min": 3}
 
 _TASK_NBYTES = 1 << 16
 _AXES = ("i8", (MAX_NDIM,))
-_INDEX = np.dtype(
+_INDEX = Record(
     [("ndim", "i8"), ("dims", *_AXES), ("index_strides", *_AXES), ("base_strides", *_AXES), ("tuple_size", "i8")]
     + [("tuple_dims", *_AXES), ("tuple_strides", *_AXES)]
-    + [(n, "i8") for n in ("index_dtype", "npositions", "row_nbytes", "rows_per_task", "dtype", "reduction")],
-    align=True,
+    + [(n, "i8") for n in ("index_dtype", "npositions", "row_nbytes", "rows_per_task", "dtype", "reduction")]
 )
-_TOP_K = np.dtype(
+_TOP_K = Record(
     [("outer", SPACE), ("axis", "i8"), ("axis_stride", "i8", (2,))]
-    + [(n, "i8") for n in ("k", "dtype", "is_largest", "is_last", "has_values", "is_nan_first")],
-    align=True,
+    + [(n, "i8") for n in ("k", "dtype", "is_largest", "is_last", "has_values", "is_nan_first")]
 )
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from graphpool.errors import InvalidShapeError, explain
 
 from .call import KernelCall, pack
+from .records import Record
 
 __all__ = ["byte_lookup"]
 
 _BLOCK = 1 << 14
 """Bytes of a task: about 5 microseconds."""
 
-_LAYOUT = np.dtype([("n", "i8"), ("block", "i8")], align=True)
+_LAYOUT = Record([("n", "i8"), ("block", "i8")])
 
 
 def byte_lookup(n: int, isa: str | None = None) -> KernelCall:

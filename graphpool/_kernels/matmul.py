@@ -15,6 +15,7 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Invalid
 
 from ._dispatch import blas_slot, isas
 from .call import KernelCall, pack
+from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ _BLOCKS = {"blas": (256, 512), "simd": (64, 512)}
 _SMALL = 64**3
 """Multiply-adds of a product (about 5 microseconds) from which on columns are split, so that threads can share it."""
 
-_LAYOUT = np.dtype(
+_LAYOUT = Record(
     [
         *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "nbatch")],
         *[(name, "i8", _MAX_BATCH) for name in ("batch_shape", "a_batch", "b_batch", "dst_batch")],
@@ -43,8 +44,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "pack_a_offset", "pack_b_offset")],
         *[(name, "i8") for name in ("exact_depth", "sums_offset")],
         ("blas", "u8"),
-    ],
-    align=True,
+    ]
 )
 
 

@@ -6,11 +6,10 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
+from .records import Record
 from .strides import collapse
 
 if TYPE_CHECKING:
@@ -26,17 +25,15 @@ _TURN = 32
 """Side of a square tile in which axes change places (``GP_TURN``)."""
 _ITEM_NBYTES = (1, 2, 4, 8)
 
-_COPY = np.dtype(
+_COPY = Record(
     [("item_nbytes", "i8"), ("ndim", "i8"), ("tile", "i8", 2), ("tiles_per_task", "i8"), ("ntiles", "i8")]
-    + [(name, "i8", 12) for name in ("dims", "src_strides", "dst_strides")],
-    align=True,
+    + [(name, "i8", 12) for name in ("dims", "src_strides", "dst_strides")]
 )
-_CONCAT = np.dtype(
+_CONCAT = Record(
     [(name, "i8") for name in ("ninputs", "nrows", "row_nbytes", "dst_pitch", "task_nbytes")]
-    + [("ends", "i8", MAX_CONCAT), ("pitches", "i8", MAX_CONCAT)],
-    align=True,
+    + [("ends", "i8", MAX_CONCAT), ("pitches", "i8", MAX_CONCAT)]
 )
-_GEN_INDEX = np.dtype([(name, "i8") for name in ("size", "dim", "inner", "task_size")], align=True)
+_GEN_INDEX = Record([(name, "i8") for name in ("size", "dim", "inner", "task_size")])
 
 
 def copy(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
 from .call import KernelCall, pack
 from .geometry import SPACE, check_strides, normalise_axis, space, split_axes
+from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,20 +19,18 @@ __all__ = ["batch_moments", "group_norm", "layer_norm"]
 
 _TILE = 64
 _OPTIONAL = [("gamma", "i8"), ("beta", "i8"), ("mean", "i8"), ("variance", "i8"), ("dst", "i8")]
-_LAYER_PARAMS = np.dtype(
+_LAYER_PARAMS = Record(
     [
         ("outer", SPACE), ("size", "i8"), ("stride", "i8", (2,)), *_OPTIONAL, ("is_rms", "i8"), ("has_program", "i8"),
         ("epsilon", "f8"),
-    ],
-    align=True,
+    ]
 )  # fmt: skip
-_CHANNEL_PARAMS = np.dtype(
+_CHANNEL_PARAMS = Record(
     [
         ("outer", SPACE), ("points", SPACE), ("npoints", "i8"), ("run", "i8"), ("run_stride", "i8", (2,)),
         ("channels", "i8"), ("channel_stride", "i8", (2,)), ("width", "i8"), ("group", "i8"),
         ("stat_stride", "i8", (2,)), ("by_channel", "i8"), *_OPTIONAL, ("has_program", "i8"), ("epsilon", "f8"),
-    ],
-    align=True,
+    ]
 )  # fmt: skip
 
 

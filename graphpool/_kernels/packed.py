@@ -16,13 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
 from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
+from .records import Record
 from .requant import NO_LIMITS, REQUANT_LAYOUT, Requant, Residual
 
 if TYPE_CHECKING:
@@ -62,10 +61,8 @@ up the parts costs under 3 %."""
 _WIDE = 256
 """Columns from which on converting A and starting an epilogue's rows cost under 3 % of a task."""
 
-_PACK_LAYOUT = np.dtype(
-    [(name, "i8") for name in ("k", "n", "row", "col", "batch", "pitch", "dtype", "b_dtype")], align=True
-)
-_LAYOUT = np.dtype(
+_PACK_LAYOUT = Record([(name, "i8") for name in ("k", "n", "row", "col", "batch", "pitch", "dtype", "b_dtype")])
+_LAYOUT = Record(
     [
         *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "word_block")],
         *[(name, "i8") for name in ("parts", "part_words", "dst_part", "nbatch")],
@@ -76,8 +73,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("a_dtype", "a_zero", "b_zero")],
         *[(name, "f4") for name in ("lo", "hi")],
         ("requant", REQUANT_LAYOUT),
-    ],
-    align=True,
+    ]
 )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import DTYPE_CODES, KernelCall, pack
+from .records import Record
 from .window import ROW_PLAN_LAYOUT, Window, plan_rows
 
 if TYPE_CHECKING:
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["pooling"]
 
-_LAYOUT = np.dtype(
-    [("rows", ROW_PLAN_LAYOUT), ("counted", "i8", 3), ("exclude_pad", "i8"), ("src_dtype", "i8"), ("zero", "i8")],
-    align=True,
+_LAYOUT = Record(
+    [("rows", ROW_PLAN_LAYOUT), ("counted", "i8", 3), ("exclude_pad", "i8"), ("src_dtype", "i8"), ("zero", "i8")]
 )
 
 

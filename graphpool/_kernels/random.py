@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from graphpool.errors import InvalidShapeError, explain
 
 from .call import KernelCall, pack
+from .records import Record
 
 __all__ = ["dropout", "philox"]
 
 _TASK = 4096
-_DROPOUT_PARAMS = np.dtype([("size", "i8"), ("has_mask", "i8")], align=True)
-_PHILOX_PARAMS = np.dtype([("key", "u4", (2,))], align=True)
+_DROPOUT_PARAMS = Record([("size", "i8"), ("has_mask", "i8")])
+_PHILOX_PARAMS = Record([("key", "u4", (2,))])
 
 
 def dropout(size: int, *, mask: bool = False, isa: str | None = None) -> KernelCall:

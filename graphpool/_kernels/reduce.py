@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
 from .call import KernelCall, pack
 from .geometry import SPACE, check_strides, normalise_axis, space, split_axes, take_contiguous
+from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,20 +29,18 @@ REDUCTIONS = {
 }  # fmt: skip
 """Name -> what is accumulated, what is done at the end, sign of x."""
 
-_REDUCE_PARAMS = np.dtype(
+_REDUCE_PARAMS = Record(
     [
         ("outer", SPACE), ("points", SPACE), ("npoints", "i8"), ("run", "i8"), ("run_stride", "i8"), ("width", "i8"),
         ("width_stride", "i8", (2,)), ("tile", "i8"), ("by_column", "i8"), ("term", "i8"), ("finish", "i8"),
         ("has_program", "i8"), ("sign", "f8"),
-    ],
-    align=True,
+    ]
 )  # fmt: skip
-_SCAN_PARAMS = np.dtype(
+_SCAN_PARAMS = Record(
     [
         ("outer", SPACE), ("axis", "i8"), ("axis_stride", "i8", (2,)), ("width", "i8"), ("width_stride", "i8", (2,)),
         ("is_last", "i8"), ("is_min", "i8"), ("is_exclusive", "i8"), ("is_reverse", "i8"), ("is_product", "i8"),
-    ],
-    align=True,
+    ]
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, explain
 
 from .call import DTYPE_CODES
+from .records import Record
 
 __all__ = ["NO_LIMITS", "REQUANT_LAYOUT", "Requant", "Residual", "Rounding"]
 
@@ -21,18 +22,15 @@ _LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
 _SHIFT = 1.5 * 2**23
 """Added to a small number, leaves f32 no room for its fraction."""
 
-_ROUNDING_LAYOUT = np.dtype(
-    [*[(name, "f4") for name in ("inverse", "lo", "hi", "shift", "scale")], ("after", "i4")], align=True
-)
-REQUANT_LAYOUT = np.dtype(
+_ROUNDING_LAYOUT = Record([*[(name, "f4") for name in ("inverse", "lo", "hi", "shift", "scale")], ("after", "i4")])
+REQUANT_LAYOUT = Record(
     [
         ("inner", _ROUNDING_LAYOUT),
         ("outer", _ROUNDING_LAYOUT),
         *[(name, "i8") for name in ("has_inner", "has_outer", "dst_dtype", "residual_dtype")],
         *[(name, "i8") for name in ("late_bias_arg", "residual_arg")],
         *[("residual_scale", "f4"), ("residual_zero", "i4"), ("lo", "f4"), ("hi", "f4")],
-    ],
-    align=True,
+    ]
 )
 """struct gp_requant."""
 
@@ -58,8 +56,8 @@ class Rounding:
     rounds_first: bool = False
     clamp: tuple[float, float] = NO_LIMITS
 
-    def record(self) -> tuple[float, ...]:
-        """The fields of a struct gp_rounding.
+    def record(self) -> bytes:
+        """The struct gp_rounding.
 
         Raises
         ------
@@ -79,7 +77,10 @@ class Rounding:
             min(max(limit / self.scale, low - self.zero_point), high - self.zero_point) for limit in self.clamp
         )
         added, after = (0, self.zero_point) if self.rounds_first else (self.zero_point, 0)
-        return 1 / self.scale, least, most, _SHIFT + added, self.scale, after
+        return _ROUNDING_LAYOUT.pack({
+            "inverse": 1 / self.scale, "lo": least, "hi": most, "shift": _SHIFT + added, "scale": self.scale,
+            "after": after,
+        })  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Requant:
         """Type of the result."""
         return "f32" if self.outer is None or self.is_real else self.outer.dtype
 
-    def record(self, first_arg: int) -> tuple[np.ndarray[Any, Any], int]:
+    def record(self, first_arg: int) -> tuple[bytes, int]:
         """The struct gp_requant whose operands are the arguments from `first_arg` on, and the argument that follows.
 
         Raises
@@ -133,9 +134,8 @@ class Requant:
         """
         if not self.clamp[0] <= self.clamp[1]:
             raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=self.clamp))
-        record = np.zeros((), REQUANT_LAYOUT)
+        record: dict[str, Any] = {"dst_dtype": DTYPE_CODES[self.dtype]}
         record["lo"], record["hi"] = self.clamp
-        record["dst_dtype"] = DTYPE_CODES[self.dtype]
         for name, rounding in (("inner", self.inner), ("outer", self.outer)):
             if rounding is not None:
                 record[name] = rounding.record()
@@ -149,4 +149,4 @@ class Requant:
         for name, is_present in (("late_bias_arg", self.late_bias), ("residual_arg", self.residual is not None)):
             record[name] = number if is_present else 0
             number += is_present
-        return record, number
+        return REQUANT_LAYOUT.pack(record), number

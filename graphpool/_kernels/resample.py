@@ -19,6 +19,7 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import KernelCall, pack
+from .records import Record
 from .window import ROW_PLAN_LAYOUT, Window, plan_rows
 
 if TYPE_CHECKING:
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["resample"]
 
-_LAYOUT = np.dtype(
-    [("rows", ROW_PLAN_LAYOUT), ("pair_offset", "i8", 3), ("weight_offset", "i8", 3), ("epilogue_offset", "i8")],
-    align=True,
+_LAYOUT = Record(
+    [("rows", ROW_PLAN_LAYOUT), ("pair_offset", "i8", 3), ("weight_offset", "i8", 3), ("epilogue_offset", "i8")]
 )
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear"}
 
@@ -62,12 +62,12 @@ def _tail(tables: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[bytes, d
     """The tables as bytes behind the fixed block, each on 8 bytes, and the fields that tell where they lie."""
     tail, pair_offset, weight_offset = b"", [], []
     for pairs, weights in tables:
-        pair_offset.append(_LAYOUT.itemsize + len(tail))
+        pair_offset.append(_LAYOUT.nbytes + len(tail))
         tail += np.ascontiguousarray(pairs).tobytes()
-        weight_offset.append(_LAYOUT.itemsize + len(tail))
+        weight_offset.append(_LAYOUT.nbytes + len(tail))
         tail += weights.tobytes() + bytes(-weights.nbytes % 8)
     return tail, {
-        "pair_offset": pair_offset, "weight_offset": weight_offset, "epilogue_offset": _LAYOUT.itemsize + len(tail)
+        "pair_offset": pair_offset, "weight_offset": weight_offset, "epilogue_offset": _LAYOUT.nbytes + len(tail)
     }  # fmt: skip
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .call import KernelCall, pack
 from .geometry import SPACE, check_strides, normalise_axis, space, split_axes, take_contiguous
+from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,12 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["softmax"]
 
 _TILE = 64
-_PARAMS = np.dtype(
+_PARAMS = Record(
     [
         ("outer", SPACE), ("axis", "i8"), ("axis_stride", "i8", (2,)), ("inner", "i8"), ("inner_stride", "i8", (3,)),
         ("is_log", "i8"), ("inf_as_zero", "i8"), ("has_stats", "i8"), ("has_program", "i8"),
-    ],
-    align=True,
+    ]
 )  # fmt: skip
 
 

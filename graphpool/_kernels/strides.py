@@ -34,18 +34,19 @@ def collapse(shape: Sequence[int], *layouts: Sequence[int]) -> list[tuple[int, .
     """
     _check(shape, layouts)
     axes: list[tuple[int, ...]] = []
-    for dim, *strides in reversed(list(zip(shape, *layouts, strict=True))):
+    for axis in zip(*map(reversed, (shape, *layouts)), strict=True):
+        dim = axis[0]
         if dim == 1:
             continue
-        if axes and all(outer == axes[-1][0] * inner for outer, inner in zip(strides, axes[-1][1:], strict=True)):
+        if axes and axis[1:] == tuple([axes[-1][0] * inner for inner in axes[-1][1:]]):
             axes[-1] = (axes[-1][0] * dim, *axes[-1][1:])
         else:
-            axes.append((dim, *strides))
-    return axes or [(1, *(1 for _ in layouts))]
+            axes.append(axis)
+    return axes or [(1,) * (1 + len(layouts))]
 
 
 def _check(shape: Sequence[int], layouts: Sequence[Sequence[int]]) -> None:
-    if len(shape) > MAX_NDIM or any(dim < 0 for dim in shape):
+    if len(shape) > MAX_NDIM or min(shape, default=0) < 0:
         accepted = f"up to {MAX_NDIM} dimensions, each at least 0"
         raise InvalidShapeError(explain("shape of a kernel", accepted=accepted, got=tuple(shape)), shape=tuple(shape))
     for strides in layouts:

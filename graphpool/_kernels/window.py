@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from .matmul import aligned
+from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,23 +31,21 @@ _AXES = ("in", "out", "kernel", "stride", "dilation", "pad")
 _TILE_ELEMENTS = 16384
 """Results of a row task: a tile of 64 KiB stays in L2, and its channels give enough tasks to split."""
 
-WINDOW_LAYOUT = np.dtype(
+WINDOW_LAYOUT = Record(
     [
         *[(name, "i8", 3) for name in _AXES],
         *[("src_n", "i8"), ("src_c", "i8"), ("src", "i8", 3)],
         *[("dst_n", "i8"), ("dst_c", "i8"), ("dst", "i8", 3)],
         ("channels_last", "i8"),
-    ],
-    align=True,
+    ]
 )  # fmt: skip
 """struct gp_window."""
 
-ROW_PLAN_LAYOUT = np.dtype(
+ROW_PLAN_LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
         *[(name, "i8") for name in ("channels", "channel_block", "tile_in_scratch", "has_epilogue", "room_offset")],
-    ],
-    align=True,
+    ]
 )
 """struct gp_row_plan."""
 
@@ -134,16 +131,15 @@ class Window:
         )
         return height * width
 
-    def record(self) -> np.ndarray[Any, Any]:
+    def record(self) -> bytes:
         """The geometry as a struct gp_window."""
-        record = np.zeros((), WINDOW_LAYOUT)
-        values = (self.src, self.dst, self.kernel, self.strides, self.dilations, self.pads_begin)
-        for name, value in zip(_AXES, values, strict=True):
-            record[name] = value
-        for side, strides in (("src", self.src_strides), ("dst", self.dst_strides)):
-            record[f"{side}_n"], record[f"{side}_c"], record[side] = strides[0], strides[1], strides[2:]
-        record["channels_last"] = self.channels_last
-        return record
+        src, dst = self.src_strides, self.dst_strides
+        return WINDOW_LAYOUT.pack({
+            "in": self.src, "out": self.dst, "kernel": self.kernel, "stride": self.strides,
+            "dilation": self.dilations, "pad": self.pads_begin,
+            "src_n": src[0], "src_c": src[1], "src": src[2:], "dst_n": dst[0], "dst_c": dst[1], "dst": dst[2:],
+            "channels_last": self.channels_last,
+        })  # fmt: skip
 
 
 def fill_geometry(ndim: int, *given: Sequence[int] | None) -> list[Sequence[int]]:
@@ -198,7 +194,7 @@ def merged_stride(axes: Sequence[tuple[int, int]]) -> int | None:
 
 def plan_rows(
     window: Window, batch: int, channels: int, *, epilogue: bytes, dst_needs_scratch: bool
-) -> tuple[np.ndarray[Any, Any], int, int]:
+) -> tuple[bytes, int, int]:
     """Divide results into rows of one image: (struct gp_row_plan, number of tasks, scratch bytes of the tile)."""
     if min(batch, channels) < 0:
         raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
@@ -208,9 +204,8 @@ def plan_rows(
     in_scratch = dst_needs_scratch if epilogue else False
     in_scratch = in_scratch or (inner != 1 and extent > 1)
     tile_nbytes = aligned(block * width * 4) if in_scratch else 0
-    record = np.zeros((), ROW_PLAN_LAYOUT)
-    record["window"] = window.record()
-    record["channels"], record["channel_block"] = channels, block
-    record["tile_in_scratch"], record["has_epilogue"] = in_scratch, bool(epilogue)
-    record["room_offset"] = tile_nbytes
+    record = ROW_PLAN_LAYOUT.pack({
+        "window": window.record(), "channels": channels, "channel_block": block,
+        "tile_in_scratch": in_scratch, "has_epilogue": bool(epilogue), "room_offset": tile_nbytes,
+    })  # fmt: skip
     return record, batch * -(-channels // block) * window.dst[0] * window.dst[1], tile_nbytes

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
 from .matmul import aligned
 from .packed import PackedLayout, l2_nbytes, packed_layout, tail_fields
+from .records import Record
 from .window import convolution_window
 
 if TYPE_CHECKING:
@@ -43,10 +42,8 @@ tiles of 2 gain two thirds of this."""
 
 _LEAST_CHANNELS = 32
 
-_WEIGHTS_LAYOUT = np.dtype(
-    [*[(name, "i8") for name in ("ic", "oc", "pitch", "w_oc", "w_ic")], ("w", "i8", 2)], align=True
-)
-_LAYOUT = np.dtype(
+_WEIGHTS_LAYOUT = Record([*[(name, "i8") for name in ("ic", "oc", "pitch", "w_oc", "w_ic")], ("w", "i8", 2)])
+_LAYOUT = Record(
     [
         *[(name, "i8") for name in ("batch", "ic", "oc")],
         *[(name, "i8", 2) for name in ("in", "out", "pad")],
@@ -54,8 +51,7 @@ _LAYOUT = np.dtype(
         *[(name, "i8") for name in ("pitch", "bias_arg", "residual_arg", "dst_arg", "tile_block", "col_block")],
         *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "sums_offset", "zeros_offset", "tile_offset")],
         *[(name, "f4") for name in ("lo", "hi")],
-    ],
-    align=True,
+    ]
 )
 
 

@@ -185,7 +185,7 @@ def place(problem, const int64_t[::1] order, bint best_fit, int64_t limit, int64
     InvalidArgumentError
         Two fixed buffers overlap, or one is not aligned.
     """
-    times = np.unique(np.concatenate([problem.lower, problem.upper]))
+    times = np.sort(np.concatenate([problem.lower, problem.upper]))  # np.unique takes 20 ms once: it loads numpy.ma
     cdef const int64_t[::1] lower = np.searchsorted(times, problem.lower).astype(np.int64)
     cdef const int64_t[::1] upper = np.searchsorted(times, problem.upper).astype(np.int64)
     cdef const int64_t[::1] size = problem.size

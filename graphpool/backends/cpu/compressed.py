@@ -132,12 +132,7 @@ def lower_compressed(lowering: Lowering, group: Group, bias: Value | None, epilo
 
     form = lowering.constant_form([lowering.value(port.id) for port in front.inputs], nbytes, fill)
     options = {"dtype": dtype, "group": scheme.group, "zeros": True if scheme.zero is None else scheme.zero}
-    with lowering.when_kept(form, True):
-        _emit(lowering, group, (n, k), form, bias, epilogue, options)
-    with lowering.when_kept(form, False):
-        room = lowering.temporary((nbytes,), DataType.U8)
-        fill(room)
-        _emit(lowering, group, (n, k), room, bias, epilogue, options)
+    lowering.read_form(form, lambda: _emit(lowering, group, (n, k), form, bias, epilogue, options))
 
 
 def _numbers(lowering: Lowering, op: Op, scheme: _Scheme) -> tuple[dict[str, Any], list[Value]]:

@@ -29,6 +29,8 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
+    if group.dequantized and _lower_bytes(lowering, group, bias):
+        return
     is_whole = min(len(lowering.shapes[tensor.id]) for tensor in op.inputs[:2]) > 1
     epilogue = make_epilogue(lowering, group, bias, gaps=is_whole and group.compressed is None)
     if group.compressed is not None:
@@ -36,7 +38,8 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
         lowering.finish(group.result, epilogue.place)
         return
     if group.dequantized:
-        _lower_quantized(lowering, group, bias, epilogue)
+        emit_plain(lowering, group, epilogue)
+        lowering.finish(group.result, epilogue.place)
         return
     a, b = lowering.value(op.inputs[0].id), lowering.any_value(op.inputs[1].id)
     if b.panels is not None:
@@ -55,20 +58,18 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, epilogue.place)
 
 
-def _lower_quantized(lowering: Lowering, group: Group, bias: Value | None, epilogue: Epilogue) -> None:
-    """A product of quantised operands: of bytes where the weights are kept in panels, else in f32."""
+def _lower_bytes(lowering: Lowering, group: Group, bias: Value | None) -> bool:
+    """A product of quantised operands as one of bytes; whether its weights can be in panels."""
     assert group.anchor is not None
     a, b = (lowering.value(group.dequantized[port].inputs[0].id) for port in (0, 1))
     product = find_product(group.anchor, a, b)
     panels = find_bytes(lowering, group, product)
     if panels is None:
-        emit_plain(lowering, group, epilogue)
-    else:
-        with lowering.when_kept(panels.form, True):
-            emit_bytes(lowering, group, product, panels, bias, epilogue)
-        with lowering.when_kept(panels.form, False):
-            emit_plain(lowering, group, epilogue)
-    lowering.finish(group.result, epilogue.place)
+        return False
+    place = lowering.target(group.result, any_strides=True)
+    lowering.read_form(panels.form, lambda: emit_bytes(lowering, group, product, panels, bias, place))
+    lowering.finish(group.result, place)
+    return True
 
 
 def find_product(op: Op, a: Value, b: Value) -> Product:

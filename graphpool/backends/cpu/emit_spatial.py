@@ -27,10 +27,8 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
     """A convolution, with bias and post-ops behind it."""
     byte_filters = find_byte_filters(lowering, group)
     if byte_filters is not None:
-        with lowering.when_kept(byte_filters.form, False):
-            place = emit_plain(lowering, group)
-        with lowering.when_kept(byte_filters.form, True):
-            emit_byte_convolution(lowering, group, byte_filters, place)
+        place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
+        lowering.read_form(byte_filters.form, lambda: emit_byte_convolution(lowering, group, byte_filters, place))
         lowering.finish(group.result, place)
         return
     filters = find_filters(lowering, group)

@@ -389,7 +389,7 @@ class Lowering:
         -------
         result : Value
             To be read under ``when_kept(result, True)`` only; other steps must compute the same without it, under
-            ``when_kept(result, False)``.
+            ``when_kept(result, False)``. `read_form` takes care of both.
         """
         base = self._first_form + len(self.forms)
         result = Value(DataType.U8, (nbytes,), (1,), Buffer(base, nbytes))
@@ -413,6 +413,21 @@ class Lowering:
         guard, self._guard = self._guard, (form.buffer.base, is_kept)
         yield
         self._guard = guard
+
+    def read_form(self, form: Value, emit: Callable[[], None]) -> None:
+        """Let a call emit steps that read the form: as it is kept, and else in a temporary that each run fills.
+
+        For forms that take no more memory than other ways to the result do.
+        """
+        begin = len(self.steps)
+        with self.when_kept(form, True):
+            emit()
+        kept = self.steps[begin:]
+        made, guard = Buffer(ARENA, form.buffer.nbytes), (form.buffer.base, False)
+        [own] = (one for one in self.forms if one.result is form)
+        for step in (*own.steps, *kept):
+            args = tuple(replace(arg, buffer=made) if arg.buffer is form.buffer else arg for arg in step.args)
+            self.steps.append(replace(step, args=args, guard=guard))
 
     # ---- steps
 

@@ -1,6 +1,7 @@
 """Products of 8-bit activations and constant 8-bit weights: weights in panels, sums in s32, results back in 8 bits.
 
-Taken where the constant tensor cache keeps the panels and s32 holds every sum; else `integers.py` multiplies in f32.
+Taken where s32 holds every sum; else `integers.py` multiplies in f32. Where the constant tensor cache keeps no panels
+each run fills them, which reads and writes a quarter of what weights in f32 would take.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import numpy as np
 from ..._kernels.packed import pack_weights, packed_layout, packed_matmul
 from ...typing import DataType, dense_strides
 from .choices import forced
+from .epilogue import make_epilogue
 from .integers import byte_range, scales_of
+from .region import region_name
 from .requantize import find_requantized
 
 if TYPE_CHECKING:
     from ...graph.op import Op
-    from .epilogue import Epilogue
     from .groups import Group
     from .lowering import Lowering, Value
     from .requantize import Requantized
@@ -83,20 +85,21 @@ def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels
 
 
 def emit_bytes(
-    lowering: Lowering, group: Group, product: Product, panels: BytePanels, bias: Value | None, epilogue: Epilogue
+    lowering: Lowering, group: Group, product: Product, panels: BytePanels, bias: Value | None, place: Value
 ) -> None:
-    """The product with weights in panels, with the bias and the post-ops of the group."""
+    """The product with weights in panels, with the bias and the post-ops of the group, to `place`."""
     shape = (*product.batch, product.m, product.n)
     sizes = product.batch, product.m, product.n, product.k, product.a_strides
     options: dict[str, Any] = {"dtype": "s8", "a_dtype": product.a.dtype.value, "zero_points": panels.zero_points}
-    rows = _row_strides(epilogue.place, shape)
-    found = None if rows is None else _find_requantized(lowering, group, product, bias, epilogue.place)
+    rows = _row_strides(place, shape)
+    found = None if rows is None else _find_requantized(lowering, group, product, bias, place)
     if rows is None or found is None:
+        epilogue = make_epilogue(lowering, group, bias, place=place)
         own = epilogue.strides_in(shape)
         c_strides = (own or dense_strides(shape))[:-1]
         ones = lowering.literal(np.ones(product.n, np.float32))
         call = packed_matmul(*sizes, c_strides, **options, epilogue=epilogue.block, dst_needs_scratch=own is None)
-        lowering.emit(call, [product.a, panels.form, ones, epilogue.place, *epilogue.operands], epilogue.name)
+        lowering.emit(call, [product.a, panels.form, ones, place, *epilogue.operands], epilogue.name)
         return
     residual_strides = None if found.residual is None else dense_strides(shape)[:-1]
     call = packed_matmul(
@@ -108,7 +111,8 @@ def emit_bytes(
         requant=found.requant,
     )
     scales = scale_vector(lowering, group, product.n)
-    lowering.emit(call, [product.a, panels.form, scales, *found.operands, epilogue.place], epilogue.name)
+    name = region_name(group.ops) if group.ops else None
+    lowering.emit(call, [product.a, panels.form, scales, *found.operands, place], name)
 
 
 def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -1,8 +1,8 @@
 """Convolutions of 8-bit images with constant 8-bit weights: products of bytes, images of bytes in and out.
 
-As in `quantized.py`: taken where the constant tensor cache keeps the panels and s32 holds every sum. Images lie
-channels last. Weights must have no zero point as signed numbers, which would ask for the sums of windows; those of
-depthwise convolutions may.
+As in `quantized.py`: taken where s32 holds every sum, and with panels that each run fills where the constant tensor
+cache keeps none. Images lie channels last. Weights must have no zero point as signed numbers, which would ask for the
+sums of windows; those of depthwise convolutions may.
 """
 
 from __future__ import annotations
