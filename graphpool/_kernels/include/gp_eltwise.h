@@ -46,6 +46,35 @@ enum gp_eltwise_op {
     GP_OP_SELECT, GP_OP_FMA
 };
 
+/* The operations that are one expression whatever the type of their operands x and y: X(NAME, expression). NaN passes
+ * through MAX and MIN. */
+#define GP_OPS_OF_ALL_TYPES(X)                                                                                         \
+    X(MAX, x > y || x != x ? x : y)                                                                                    \
+    X(MIN, x < y || x != x ? x : y)                                                                                    \
+    X(GE, x >= y)                                                                                                      \
+    X(GT, x > y)                                                                                                       \
+    X(LE, x <= y)                                                                                                      \
+    X(LT, x < y)                                                                                                       \
+    X(EQ, x == y)                                                                                                      \
+    X(NE, x != y)                                                                                                      \
+    X(AND, (x != 0) & (y != 0))                                                                                        \
+    X(OR, (x != 0) | (y != 0))                                                                                         \
+    X(XOR, (x != 0) ^ (y != 0))                                                                                        \
+    X(NOT, x == 0)
+
+/* The same of f32 and f64; alpha and beta are the instruction's. */
+#define GP_OPS_OF_FLOATS(X)                                                                                            \
+    X(ADD, x + y)                                                                                                      \
+    X(SUB, x - y)                                                                                                      \
+    X(MUL, x *y)                                                                                                       \
+    X(DIV, x / y)                                                                                                      \
+    X(NEG, -x)                                                                                                         \
+    X(SQUARE, x *x)                                                                                                    \
+    X(RECIPROCAL, 1 / x)                                                                                               \
+    X(SIGN, x > 0 ? 1 : (x < 0 ? -1 : x))                                                                              \
+    X(IS_NAN, x != x)                                                                                                  \
+    X(IS_INF, (alpha != 0 && x == INFINITY) | (beta != 0 && x == -INFINITY))
+
 /* a, b, c and dst are registers, but for LOAD (a is a view) and STORE (dst is a view, a the register). `direct` is a
  * promise: the values of a LOAD or ACC are last read before memory changes, by a STORE; those of an operation are read
  * by the next instruction only, a STORE. */

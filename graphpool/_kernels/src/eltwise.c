@@ -25,21 +25,21 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
         }                                                                                                              \
     }
 
-/* POW_SCALAR, SIN, COS and NARROW are written out below. NaN passes through RELU, CLAMP, MAX and MIN.
+/* POW_SCALAR, SIN, COS and NARROW are written out below. NaN passes through RELU and CLAMP.
  * ELU selects what goes into the exponential: lanes that are thrown away would else hold denormals, which are slow. */
 #define GP_FOR_EACH_OP(X)                                                                                              \
+    GP_OPS_OF_ALL_TYPES(X)                                                                                             \
+    GP_OPS_OF_FLOATS(X)                                                                                                \
     X(CONST, alpha)                                                                                                    \
     X(ABS, fabsf(x))                                                                                                   \
     X(EXP, gp_exp(x))                                                                                                  \
     X(HARD_SWISH, x *gp_clamp_const(x + 3.0f, 0.0f, 6.0f) * (1.0f / 6.0f))                                             \
     X(LOG, gp_log(x))                                                                                                  \
     X(MISH, gp_mish(x))                                                                                                \
-    X(RECIPROCAL, 1.0f / x)                                                                                            \
     X(RELU, x < 0 ? 0.0f : x)                                                                                          \
     X(ROUND, rintf(x))                                                                                                 \
     X(SIGMOID, gp_sigmoid(x))                                                                                          \
     X(SQRT, sqrtf(x))                                                                                                  \
-    X(SQUARE, x *x)                                                                                                    \
     X(TANH, gp_tanh(x))                                                                                                \
     X(CLAMP, gp_clamp(x, alpha, beta))                                                                                 \
     X(ELU, (x < 0 ? 0.0f : x) + alpha * gp_expm1(x < 0 ? x : 0.0f))                                                    \
@@ -49,12 +49,9 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
     X(HARD_SIGMOID, gp_clamp_const(alpha * x + beta, 0.0f, 1.0f))                                                      \
     X(SOFTPLUS, gp_softplus(beta * x) / beta)                                                                          \
     X(ERF, gp_erf(x))                                                                                                  \
-    X(NEG, -x)                                                                                                         \
     X(FLOOR, floorf(x))                                                                                                \
     X(CEIL, ceilf(x))                                                                                                  \
     X(RSQRT, 1.0f / sqrtf(x))                                                                                          \
-    X(SIGN, x > 0 ? 1.0f : (x < 0 ? -1.0f : x))                                                                        \
-    X(NOT, x == 0)                                                                                                     \
     X(TRUNC, truncf(x))                                                                                                \
     X(TAN, tanf(x))                                                                                                    \
     X(ASIN, asinf(x))                                                                                                  \
@@ -65,28 +62,11 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
     X(ASINH, asinhf(x))                                                                                                \
     X(ACOSH, acoshf(x))                                                                                                \
     X(ATANH, atanhf(x))                                                                                                \
-    X(IS_NAN, x != x)                                                                                                  \
-    X(IS_INF, (alpha != 0 && x == INFINITY) | (beta != 0 && x == -INFINITY))                                           \
     X(MOD, (float)gp_modulo(x, y))                                                                                     \
     X(FMOD, fmodf(x, y))                                                                                               \
-    X(ADD, x + y)                                                                                                      \
-    X(SUB, x - y)                                                                                                      \
-    X(MUL, x *y)                                                                                                       \
-    X(DIV, x / y)                                                                                                      \
-    X(MAX, x > y || x != x ? x : y)                                                                                    \
-    X(MIN, x < y || x != x ? x : y)                                                                                    \
     X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                                                           \
     X(POW, gp_pow(x, y))                                                                                               \
     X(PRELU, x < 0 ? x * y : x)                                                                                        \
-    X(GE, x >= y)                                                                                                      \
-    X(GT, x > y)                                                                                                       \
-    X(LE, x <= y)                                                                                                      \
-    X(LT, x < y)                                                                                                       \
-    X(EQ, x == y)                                                                                                      \
-    X(NE, x != y)                                                                                                      \
-    X(AND, (x != 0) & (y != 0))                                                                                        \
-    X(OR, (x != 0) | (y != 0))                                                                                         \
-    X(XOR, (x != 0) ^ (y != 0))                                                                                        \
     X(SELECT, x != 0 ? y : z)                                                                                          \
     X(FMA, GP_FMA(x, y, z))
 

@@ -11,26 +11,12 @@
 /* Registers take as many bytes as those of floats. */
 #define GP_WIDE_BLOCK (GP_ELTWISE_ROOM / GP_ELTWISE_REGISTERS / 2)
 
-#define GP_WIDE_COMMON(X)                                                                                              \
-    X(MAX, x > y || x != x ? x : y)                                                                                    \
-    X(MIN, x < y || x != x ? x : y)                                                                                    \
-    X(GE, x >= y)                                                                                                      \
-    X(GT, x > y)                                                                                                       \
-    X(LE, x <= y)                                                                                                      \
-    X(LT, x < y)                                                                                                       \
-    X(EQ, x == y)                                                                                                      \
-    X(NE, x != y)                                                                                                      \
-    X(AND, (x != 0) & (y != 0))                                                                                        \
-    X(OR, (x != 0) | (y != 0))                                                                                         \
-    X(XOR, (x != 0) ^ (y != 0))                                                                                        \
-    X(NOT, x == 0)
-
 /* ---- integers ---- */
 
 #define GP_WRAP(x, operator, y) ((uint64_t)(x) operator(uint64_t)(y))
 
 #define GP_WIDE_INTEGER(X)                                                                                             \
-    GP_WIDE_COMMON(X)                                                                                                  \
+    GP_OPS_OF_ALL_TYPES(X)                                                                                             \
     X(ADD, GP_WRAP(x, +, y))                                                                                           \
     X(SUB, GP_WRAP(x, -, y))                                                                                           \
     X(MUL, GP_WRAP(x, *, y))                                                                                           \
@@ -151,25 +137,18 @@ static inline float to_odd(double x)
     X(U64, uint64_t, m, to_u64(v))                                                                                     \
     X(BOOL, uint8_t, m != 0, v != 0)
 #define GP_WIDE_OPS(X)                                                                                                 \
-    GP_WIDE_COMMON(X)                                                                                                  \
-    X(ADD, x + y)                                                                                                      \
-    X(SUB, x - y)                                                                                                      \
-    X(MUL, x *y)                                                                                                       \
-    X(DIV, x / y)                                                                                                      \
+    GP_OPS_OF_ALL_TYPES(X)                                                                                             \
+    GP_OPS_OF_FLOATS(X)                                                                                                \
     X(MOD, gp_modulo(x, y))                                                                                            \
     X(FMOD, fmod(x, y))                                                                                                \
     X(POW, pow(x, y))                                                                                                  \
     X(POW_SCALAR, pow(x, beta))                                                                                        \
     X(ABS, fabs(x))                                                                                                    \
-    X(NEG, -x)                                                                                                         \
-    X(SIGN, x > 0 ? 1 : (x < 0 ? -1 : x))                                                                              \
     X(EXP, exp(x))                                                                                                     \
     X(LOG, log(x))                                                                                                     \
-    X(RECIPROCAL, 1 / x)                                                                                               \
     X(ROUND, rint(x))                                                                                                  \
     X(SIGMOID, 1 / (1 + exp(-x)))                                                                                      \
     X(SQRT, sqrt(x))                                                                                                   \
-    X(SQUARE, x *x)                                                                                                    \
     X(TANH, tanh(x))                                                                                                   \
     X(CLAMP, clamp(x, alpha, beta))                                                                                    \
     X(ERF, erf(x))                                                                                                     \
@@ -186,9 +165,7 @@ static inline float to_odd(double x)
     X(COSH, cosh(x))                                                                                                   \
     X(ASINH, asinh(x))                                                                                                 \
     X(ACOSH, acosh(x))                                                                                                 \
-    X(ATANH, atanh(x))                                                                                                 \
-    X(IS_NAN, x != x)                                                                                                  \
-    X(IS_INF, (alpha != 0 && x == INFINITY) || (beta != 0 && x == -INFINITY))
+    X(ATANH, atanh(x))
 #include "gp_wide.h"
 
 const gp_kernel_entry GP_KERNEL(eltwise_wide_table)[] = {
