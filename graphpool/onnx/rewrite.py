@@ -1,7 +1,8 @@
 """Rewrites the nodes of a model once, whatever its input shapes will be.
 
-Nodes that nobody needs go, constants are computed, arithmetic per channel goes into the convolutions in front of it
-(affine.py), spelt-out functions become one node (patterns.py), and Scatter gets its new name.
+Nodes that nobody needs go, constants are computed, moves of quantised tensors move bytes (byte_moves.py), arithmetic
+per channel goes into the convolutions in front of it (affine.py), spelt-out functions become one node (patterns.py),
+and Scatter gets its new name.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .affine import fold_affine
+from .byte_moves import move_bytes
 from .fold import fold_constants
 from .matching import Matcher
 from .node import names_read
@@ -34,6 +36,7 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     nodes, constants = fold_constants(source, nodes, source.constants)
     ranks = {port.name: len(port.shape) for port in source.inputs if port.shape is not None}
     if source.opsets.get("", 1) >= _NUMPY_BROADCAST:
+        nodes = move_bytes(nodes, constants, outputs)
         nodes = fold_affine(nodes, constants, ranks, outputs)
         matcher = Matcher(RULES, nodes, constants, outputs)
         nodes = _needed([matcher.find(node) or node for node in nodes], outputs)
