@@ -8,6 +8,7 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.runtime import Engine, Model
+from graphpool.runtime.collection import collection_paused
 from graphpool.runtime.model import check_weights_mode
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["importer", "load"]
 
 
+@collection_paused()
 def load(
     source: str | os.PathLike[str] | bytes | Any,
     *,
@@ -71,7 +73,8 @@ def load(
     Notes
     -----
     Ownership: the source is not kept, and not changed; close the model, or use it as a context manager.
-    Threads: safe. Cost: reading the file, one copy of the initialisers inside it, and compilation.
+    Threads: safe. Cost: reading the file, one copy of the initialisers inside it, and compilation. Python's garbage
+    collector pauses meanwhile, for the whole process: see `graphpool.runtime.collection`.
 
     Examples
     --------
