@@ -81,7 +81,7 @@ def load(
     >>> with gp.onnx.load("model.onnx", memory_limit="512MiB") as model:   # doctest: +SKIP
     ...     outputs = model.run({"input": image})
     """
-    specialiser_of = importer()
+    read_model, specialiser_of = importer()
     if engine is not None and (threads is not None or memory_limit is not None):
         raise InvalidArgumentError(
             explain("threads and memory_limit belong to the engine", hint="give them to the engine, or leave it out")
@@ -91,8 +91,6 @@ def load(
     if fpmath not in FPMATH_MODES:
         raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
     check_weights_mode(weights)
-    from .source import read_model
-
     specialiser = specialiser_of(read_model(source), fallback, prefer, fpmath)
     owned = engine is None
     engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
@@ -119,8 +117,8 @@ def load(
     return model
 
 
-def importer() -> Any:
-    """The class that needs onnx, and all that compiling takes, imported.
+def importer() -> tuple[Any, Any]:
+    """`read_model` and `Specialiser`, which need onnx; all that loading takes is imported.
 
     ONNX registers its operators at the first question about one. That takes longer than reading a small model, so it is
     asked here.
@@ -135,8 +133,9 @@ def importer() -> Any:
     except ImportError as error:
         hint = "install the extra graphpool[onnx]"
         raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint)) from error
+    from .source import read_model
     from .specialise import Specialiser
 
     defs.has("Identity")
     backends_for("cpu")
-    return Specialiser
+    return read_model, Specialiser
