@@ -169,11 +169,11 @@ class MemoryResource(Protocol):
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major strides of `shape`. Unit: elements."""
-    strides, step = [1] * len(shape), 1
-    for axis in range(len(shape) - 1, -1, -1):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return tuple(strides)
+    strides, step = [], 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= dim or 1
+    return tuple(reversed(strides))
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

@@ -52,20 +52,23 @@ def complete_shapes(
     """
     shapes: dict[int, Shape] = dict(given or {})
     values = values or {}
-    is_own = trust_ops and not given and not values
     for op in ops:
-        if is_own and op.is_inferred:  # what it reads has the shapes that it was inferred from
-            shapes.update((tensor.id, tensor.shape) for tensor in (*op.inputs, *op.outputs))
-            continue
         sources = [_source_shape(tensor, shapes) for tensor in op.inputs]
-        contents = {port: values[t.id] for port, t in enumerate(op.inputs) if t.id in values} if values else None
-        inferred = get_schema(op.kind).infer_shapes(op, sources, contents)
+        inferred = _inferred(op, sources, values)
         for tensor, shape in zip(op.outputs, inferred, strict=True):
             known = shapes.get(tensor.id)
             if known is None and (trust_ops or shape is None):
                 known = tensor.shape
             shapes[tensor.id] = shape if known is None else _merge(op, tensor, known, shape)
     return shapes
+
+
+def _inferred(op: Op, sources: list[Shape], values: Mapping[int, Any]) -> list[Shape]:
+    """What the op infers from these shapes of its inputs."""
+    if op.is_inferred and sources == [tensor.shape for tensor in op.inputs]:
+        return [tensor.shape for tensor in op.outputs]
+    contents = {port: values[t.id] for port, t in enumerate(op.inputs) if t.id in values} if values else None
+    return get_schema(op.kind).infer_shapes(op, sources, contents)
 
 
 def _source_shape(tensor: LogicalTensor, shapes: dict[int, Shape]) -> Shape:

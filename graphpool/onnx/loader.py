@@ -8,6 +8,7 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.runtime import Engine, Model
+from graphpool.runtime.collection import collection_paused
 from graphpool.runtime.model import check_weights_mode
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["importer", "load"]
 
 
+@collection_paused()
 def load(
     source: str | os.PathLike[str] | bytes | Any,
     *,
@@ -71,14 +73,15 @@ def load(
     Notes
     -----
     Ownership: the source is not kept, and not changed; close the model, or use it as a context manager.
-    Threads: safe. Cost: reading the file, one copy of the initialisers inside it, and compilation.
+    Threads: safe. Cost: reading the file, one copy of the initialisers inside it, and compilation. Python's garbage
+    collector pauses meanwhile, for the whole process: see `graphpool.runtime.collection`.
 
     Examples
     --------
     >>> with gp.onnx.load("model.onnx", memory_limit="512MiB") as model:   # doctest: +SKIP
     ...     outputs = model.run({"input": image})
     """
-    specialiser_of = importer()
+    read_model, specialiser_of = importer()
     if engine is not None and (threads is not None or memory_limit is not None):
         raise InvalidArgumentError(
             explain("threads and memory_limit belong to the engine", hint="give them to the engine, or leave it out")
@@ -88,8 +91,6 @@ def load(
     if fpmath not in FPMATH_MODES:
         raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
     check_weights_mode(weights)
-    from .source import read_model
-
     specialiser = specialiser_of(read_model(source), fallback, prefer, fpmath)
     owned = engine is None
     engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
@@ -116,8 +117,8 @@ def load(
     return model
 
 
-def importer() -> Any:
-    """The class that needs onnx, and all that compiling takes, imported.
+def importer() -> tuple[Any, Any]:
+    """`read_model` and `Specialiser`, which need onnx; all that loading takes is imported.
 
     ONNX registers its operators at the first question about one. That takes longer than reading a small model, so it is
     asked here.
@@ -132,8 +133,9 @@ def importer() -> Any:
     except ImportError as error:
         hint = "install the extra graphpool[onnx]"
         raise UnsupportedError(explain("graphpool.onnx needs the package onnx", hint=hint)) from error
+    from .source import read_model
     from .specialise import Specialiser
 
     defs.has("Identity")
     backends_for("cpu")
-    return Specialiser
+    return read_model, Specialiser

@@ -21,6 +21,7 @@
     thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for each set of input shapes
+    collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
     partition_runs.py  which of its partitions are compiled as one

@@ -15,6 +15,7 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.memory._fork import reset_in_child
 
+from .collection import collection_paused
 from .constant_part import held_nbytes
 from .executable import Executable
 from .model_port import ModelPort, as_input, check_shape, describe_port
@@ -258,6 +259,7 @@ class Model:
                 entry.users += 1
             return entry
 
+    @collection_paused()
     def _make(self, key: Any, arrays: Mapping[str, Any]) -> _Entry:
         shapes = dict(zip(arrays, key[0], strict=True))
         form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})

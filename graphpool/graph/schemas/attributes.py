@@ -83,7 +83,7 @@ def _s64_list(value: Any) -> tuple[int, ...]:
 
 def _f32_list(value: Any) -> tuple[float, ...]:
     if _is_vector(value, "f"):
-        return tuple(map(float, value.tolist()))
+        return tuple(value.astype(np.float64, copy=False).tolist())
     return tuple([_f32(item) for item in _items(value)])
 
 

@@ -72,8 +72,9 @@ def _forward(query: ShapeQuery, src: Sequence[int], weights: Sequence[int], tran
     inner = weights[i_axis]
     if not transposed and inner != UNKNOWN_DIM:
         inner *= groups
-    why = f"the weights' input channels in {describe_shape(weights)}, groups={groups}"
-    query.dim(port, channel_axis(len(src), attrs["data_format"]), channels, inner, why)
+    if channels != inner:
+        why = f"the weights' input channels in {describe_shape(weights)}, groups={groups}"
+        query.dim(port, channel_axis(len(src), attrs["data_format"]), channels, inner, why)
     outer = _grouped(query, weights[i_axis if transposed else o_axis], weights[o_axis], transposed)
     return _join(query, batch, outer, _conv_sizes(query, spatial, kernel, transposed))
 

@@ -7,7 +7,6 @@ rounded to even: hence our attribute `rounds_first`. Where the numbers are not k
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,22 +33,20 @@ _EXACT_TERMS = 256
 
 @dataclass(frozen=True)
 class _Scaling:
-    """Scale and zero point of a tensor: of all of it, along an axis, or of blocks along it."""
+    """Scale and zero point of a tensor: of all of it, along an axis, or of blocks along it.
+
+    There is no zero point where it is known to be zero.
+    """
 
     scale: Value
     point: Value | None
     axis: int
     block: int = 0
 
-    @cached_property
-    def has_point(self) -> bool:
-        """Whether there is a zero point that may differ from zero."""
-        return self.point is not None and not (self.point.is_known and not np.any(self.point.content))
-
     @property
     def is_known(self) -> bool:
         """Whether all numbers are known."""
-        return self.scale.is_known and (not self.has_point or (self.point is not None and self.point.is_known))
+        return self.scale.is_known and (self.point is None or self.point.is_known)
 
     def options(self) -> dict[str, Any]:
         """Attributes of the kinds that take scales."""
@@ -60,7 +57,10 @@ class _Scaling:
 
 def _scaling(n: NodeView, first: int, axis: int, block: int = 0) -> _Scaling:
     """Scale and zero point that are inputs one behind the other."""
-    return _Scaling(n[first], n[first + 1] if n.has(first + 1) else None, axis, block)
+    point = n[first + 1] if n.has(first + 1) else None
+    if point is not None and point.is_known and not np.asarray(point.content).any():
+        point = None
+    return _Scaling(n[first], point, axis, block)
 
 
 def _given_scaling(n: NodeView) -> _Scaling:
@@ -89,13 +89,13 @@ def _quantize(n: NodeView, x: Value, by: _Scaling, target: DataType, saturate: b
     n.require(target in _RANGES, "no integer of 8 or 16 bits")
     low, high = _RANGES[target]
     rounded = n.emit("Round", quotient)
-    if by.has_point and by.point is not None:
+    if by.point is not None:
         rounded = n.emit("Add", rounded, _spread(n, by.point, x, by))
     return n.reshape(n.cast(n.emit("Clamp", rounded, min=low, max=high), target), shape)
 
 
 def _quantize_to_bytes(n: NodeView, x: Value, by: _Scaling, target: DataType) -> Value:
-    if not by.has_point:
+    if by.point is None:
         return _apply(n, "Quantize", target, x, _Scaling(by.scale, None, by.axis))
     if by.is_known:
         return _apply(n, "Quantize", target, x, by, rounds_first=True)
@@ -109,10 +109,10 @@ def _apply(n: NodeView, kind: str, target: DataType, x: Value, by: _Scaling, **a
     options, scale = by.options() | attrs, n.cast(by.scale, DataType.F32)
     if by.is_known:
         options["scales"] = np.asarray(scale.content, np.float64).reshape(-1)
-        if by.has_point and by.point is not None:
+        if by.point is not None:
             options["zps"] = np.asarray(by.point.content, np.int64).reshape(-1)
         return n.emit_several(kind, [target], x, **options)[0]
-    points = [by.point] if by.has_point and by.point is not None else []
+    points = [by.point] if by.point is not None else []
     return n.emit_several(f"Dynamic{kind}", [target], x, scale, *points, **options)[0]
 
 
@@ -124,7 +124,7 @@ def _dequantize_linear(n: NodeView) -> Value:
 def _dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
     """The numbers that a quantised tensor stands for, in f32."""
     if by.block or x.dtype not in _BYTES:
-        found = dequantize_matrix(n, x, by.scale, by.point if by.has_point else None, by.axis, by.block)
+        found = dequantize_matrix(n, x, by.scale, by.point, by.axis, by.block)
         if found is not None:
             return found
     if x.dtype in _BYTES and not by.block:
@@ -132,7 +132,7 @@ def _dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
     if x.is_known and by.is_known and not by.block:
         return _dequantized(n, x, by)
     shape, numbers = x.shape, _in_blocks(n, n.cast(x, DataType.F32), by)
-    if by.has_point and by.point is not None:
+    if by.point is not None:
         numbers = n.emit("Subtract", numbers, _spread(n, by.point, numbers, by))
     return n.reshape(n.emit("Multiply", numbers, _spread(n, by.scale, numbers, by)), shape)
 
@@ -141,7 +141,7 @@ def _dequantized(n: NodeView, x: Value, by: _Scaling) -> Value:
     """Known numbers of as many bits as f32 has, biases above all, dequantised once and for all."""
     scale, point = (
         0.0 if part is None else np.asarray(part.content, np.float64).reshape(_spread_shape(part, x, by))
-        for part in (by.scale, by.point if by.has_point else None)
+        for part in (by.scale, by.point)
     )
     return n.builder.literal(((x.content - point) * scale).astype(np.float32), DataType.F32)
 
