@@ -76,8 +76,9 @@ _LAYOUT = Record(
         *[(name, "i8") for name in ("groups", "ic", "oc", "runs", "run_pixels", "line_pixels", "words", "taps")],
         *[(name, "i8") for name in ("taps_wide", "w_group", "w_tap", "dst_pixel", "dst_line", "dst_run")],
         *[(name, "i8") for name in ("residual_pixel", "residual_line", "residual_run")],
-        *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "pixel_block", "col_block", "tap_block")],
-        *[(name, "i8") for name in ("most_panels", "stage", "tile_in_scratch", "has_epilogue", "is_plain")],
+        *[(name, "i8") for name in ("scale_arg", "bias_arg", "residual_arg", "dst_arg")],
+        *[(name, "i8") for name in ("pixel_block", "col_block", "tap_block", "most_panels")],
+        *[(name, "i8") for name in ("stage", "tile_in_scratch", "has_epilogue", "is_plain")],
         *[(name, "i8") for name in ("partial_offset", "table_offset", "room_offset", "panels_offset")],
         ("plain", _PACK_LAYOUT),
         *[(name, "f4") for name in ("lo", "hi")],
@@ -317,6 +318,7 @@ def packed_convolution(
     dilations: Sequence[int] | None = None,
     groups: int = 1,
     weights_strides: Sequence[int] | None = None,
+    scale: bool = False,
     bias: bool = False,
     residual_strides: Sequence[int] | None = None,
     clamp: tuple[float, float] | None = None,
@@ -326,9 +328,9 @@ def packed_convolution(
 ) -> KernelCall:
     """A kernel for ``dst = clamp(convolution(src, weights) + bias + residual)`` on f32 images.
 
-    Arguments of the kernel: src, packed weights, bias and residual if they are asked for, dst, then arguments 1, 2, ...
-    of the epilogue (its argument 0 is dst). Bias, residual and clamp are done on registers and cost next to nothing; an
-    epilogue then reads what they made.
+    Arguments of the kernel: src, packed weights, scale, bias and residual if they are asked for, dst, then arguments 1,
+    2, ... of the epilogue (its argument 0 is dst). Bias, residual and clamp are done on registers and cost next to
+    nothing; an epilogue then reads what they made.
 
     Parameters
     ----------
@@ -340,6 +342,8 @@ def packed_convolution(
     weights_strides : sequence of int, optional
         The weights are not packed but lie by these strides, as `pack_conv_weights` takes them: every task packs its
         columns in its scratch. Unit: elements.
+    scale : bool, default=False
+        The weights, which are not packed, are multiplied by a scale of shape (out_channels,), f32.
     bias : bool, default=False
         There is a bias of shape (out_channels,), f32.
     residual_strides : sequence of int, optional
@@ -379,9 +383,12 @@ def packed_convolution(
     )  # fmt: skip
     if batch < 0:
         raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
+    if scale and weights_strides is None:
+        raise InvalidArgumentError(explain("scale", accepted="with weights_strides"))
     tail = tail_fields(
-        bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue, in_scratch=dst_needs_scratch
-    )
+        scale=scale, bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue,
+        in_scratch=dst_needs_scratch,
+    )  # fmt: skip
     stage = is_staged(in_channels, kernel, groups)
     if not stage and (window.src_strides[1] != 1 and in_channels // groups > 1):
         raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=tuple(src_strides)))

@@ -47,18 +47,21 @@ def packed(w, layout, dilations, isa):
 
 def check(
     x, w, *, isa=None, src_layout="NXC", weights="OIX", bias=False, residual=False, clamp=None, epilogue=False,
-    in_place=False, strides=None, begin=None, end=None, dilations=None, plain=False,
+    in_place=False, strides=None, begin=None, end=None, dilations=None, plain=False, scale=False,
 ):  # fmt: skip
     """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare with the definition; returns the call.
 
-    plain: the kernel gets the weights as they lie.
+    plain: the kernel gets the weights as they lie; scale: which it multiplies by a number for each channel.
     """
     ndim, groups = x.ndim - 2, w.shape[0]
+    scales = normal(groups * w.shape[1], 4)
+    memory, weights_strides = store_weights(w, weights)
+    w = w * scales.reshape(groups, -1, *(1,) * (w.ndim - 2)) if scale else w
     ones, zeros = (1,) * ndim, (0,) * ndim
     geometry = (strides or ones, begin or zeros, end or zeros, dilations or ones)
     expected, terms = (expected_conv(a, b, groups, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
     channels = groups * w.shape[1]
-    operands = []
+    operands = [scales] if scale else []
     if bias:
         operands.append(normal(channels, 2))
         expected += operands[-1].reshape(1, -1, *ones)
@@ -71,11 +74,10 @@ def check(
     if epilogue:
         expected = np.maximum(expected, 0) + 1
     dst_strides = strides_of(expected.shape, "NXC")
-    memory, weights_strides = store_weights(w, weights)
     call = packed_convolution(
         x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
         weights_strides=weights_strides if plain else None, src_strides=strides_of(x.shape, src_layout),
-        dst_strides=dst_strides, strides=strides, pads_begin=begin,
+        dst_strides=dst_strides, strides=strides, pads_begin=begin, scale=scale,
         pads_end=end, dilations=dilations, bias=bias,
         residual_strides=dst_strides if residual else None, clamp=clamp,
         epilogue=relu_plus_one(expected.shape) if epilogue else b"", dst_needs_scratch=not in_place, isa=isa,
@@ -133,6 +135,13 @@ def test_equals_the_definition(isa, case):
 def test_plain_weights_give_the_same(isa, case, weights):
     x, w, geometry = arrays(CASES[case])
     check(x, w, isa=isa, weights=weights, plain=True, **geometry)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", CASES)
+def test_plain_weights_are_scaled(isa, case):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, isa=isa, plain=True, scale=True, bias=True, clamp=(-2.0, 2.0), **geometry)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -290,6 +299,7 @@ def test_layouts_of_one_id_are_the_same_bytes_and_staged_ones_have_another():
         (InvalidArgumentError, {"groups": 3}),
         (InvalidArgumentError, {"groups": 0}),
         (InvalidArgumentError, {"clamp": (1.0, 0.0)}),
+        (InvalidArgumentError, {"scale": True}),
         (InvalidShapeError, {"kernel": (3,)}),
         (InvalidShapeError, {"kernel": (0, 3)}),
         (InvalidShapeError, {"strides": (0, 1)}),

@@ -10,12 +10,12 @@
  * lie side by side there are one product. Its pixels are then a rectangle.
  *
  * Weights that no cache keeps are read as they lie (`is_plain`): a task brings a group of columns into panels in its
- * scratch, then runs all its pixels through them, so many that packing costs little beside.
+ * scratch, perhaps times a scale for each, then runs all its pixels through them, so many that packing costs little.
  *
  * A task is a block of pixels by a block of columns of one group. args: src, packed weights (conv_weights.c), then at
- * the places that the parameters name: bias, residual, dst and what the epilogue reads beyond dst. The iteration space
- * of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue, partial sums, the table, and
- * the row of zeros or the staged source. */
+ * the places that the parameters name: scale, bias, residual, dst and what the epilogue reads beyond dst. The iteration
+ * space of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue, partial sums, the
+ * table, and the row of zeros or the staged source. */
 #include "gp_conv_weights.h"
 #include "gp_packed_tile.h"
 #include "gp_tile_table.h"
@@ -29,7 +29,7 @@ typedef struct {
     int64_t words, taps, taps_wide;        /* of the products of a pixel: length, how many, how many along width */
     int64_t w_group, w_tap;                /* bytes */
     int64_t dst_pixel, dst_line, dst_run, residual_pixel, residual_line, residual_run;
-    int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
+    int64_t scale_arg, bias_arg, residual_arg, dst_arg; /* 0: there is none; scale: of plain weights */
     int64_t pixel_block, col_block, tap_block; /* tap_block: taps at a time */
     int64_t most_panels;                       /* at once */
     int64_t stage, tile_in_scratch, has_epilogue, is_plain;
@@ -175,19 +175,35 @@ static void group(const gp_conv_packed *p, const pixel_block *block, int column,
     } while (tap < p->taps);
 }
 
+/* The `cols` columns of a panel of that width, all its taps, times a number each. */
+static void scale_panel(const gp_conv_packed *p, float *panel, int64_t tap_pitch, int64_t width, int64_t cols,
+                        const float *scale)
+{
+    for (int64_t row = 0; row < p->taps * p->words; row++) {
+        float *restrict at = panel + row / p->words * tap_pitch + row % p->words * width;
+        for (int64_t c = 0; c < cols; c++)
+            at[c] *= scale[c];
+    }
+}
+
 /* The columns j .. j + cols - 1 of plain weights in panels, tap after tap; returns words from one tap to the next. */
-static int64_t pack_columns(const gp_conv_packed *p, const float *weights, int64_t j, int64_t cols, float *to)
+static int64_t pack_columns(const gp_conv_packed *p, const float *weights, const float *scale, int64_t j, int64_t cols,
+                            float *to)
 {
     gp_conv_pack plain = p->plain;
     plain.tap_pitch = p->words * ((cols + GP_VL - 1) / GP_VL * GP_VL);
-    for (const int64_t first = j; j < first + cols; j += GP_PANEL)
-        GP_KERNEL(pack_conv_panel)(&plain, weights, j, to + (j - first) * p->words);
+    for (const int64_t first = j; j < first + cols; j += GP_PANEL) {
+        float *panel = to + (j - first) * p->words;
+        GP_KERNEL(pack_conv_panel)(&plain, weights, j, panel);
+        if (scale != NULL)
+            scale_panel(p, panel, plain.tap_pitch, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL), scale + j);
+    }
     return plain.tap_pitch;
 }
 
-/* The columns j .. j + cols - 1 of the group of channels whose weights are b. */
+/* The columns j .. j + cols - 1 of the group of channels whose weights are b, to be multiplied by the scale if any. */
 static void columns(const gp_conv_packed *p, const pixel_block *block, int64_t j, int64_t cols, const float *b,
-                    float *room, gp_packed_sink sink)
+                    const float *scale, float *room, gp_packed_sink sink)
 {
     const int64_t line = gp_min(block->count, p->line_pixels), ntiles = (line + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
     for (int64_t left = cols; left > 0;) {
@@ -196,7 +212,7 @@ static void columns(const gp_conv_packed *p, const pixel_block *block, int64_t j
         const int column = gp_panel_width(j, p->oc) == GP_VL ? 0 : panels == 4 ? 3 : panels;
         sink.cols = step;
         if (p->is_plain)
-            group(p, block, column, room, pack_columns(p, b, j, step, room), sink);
+            group(p, block, column, room, pack_columns(p, b, scale, j, step, room), sink);
         else
             group(p, block, column, b + j * p->words, p->w_tap / 4, sink);
         gp_sink_right(&sink, step);
@@ -229,7 +245,8 @@ static void task(const gp_conv_packed *p, void *const *args, int64_t g, int64_t 
         sink.residual = (const float *)args[p->residual_arg] + run * p->residual_run + y * p->residual_line +
                         x * p->residual_pixel + c;
     columns(p, block, j, cols, (const float *)((const char *)args[1] + g * p->w_group),
-            (float *)(scratch + p->panels_offset), sink);
+            p->scale_arg ? (const float *)args[p->scale_arg] + g * p->oc : NULL, (float *)(scratch + p->panels_offset),
+            sink);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, sink.c, sink.ldc, count, cols,
                         first * channels + c, channels);

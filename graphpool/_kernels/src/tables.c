@@ -25,6 +25,7 @@ extern const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_depthwise_s8_table)[];
 extern const gp_kernel_entry GP_KERNEL(winograd_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_weights_table)[];
+extern const gp_kernel_entry GP_KERNEL(fold_table)[];
 extern const gp_kernel_entry GP_KERNEL(lookup_table)[];
 extern const gp_kernel_entry GP_KERNEL(pool_table)[];
 extern const gp_kernel_entry GP_KERNEL(resample_table)[];
@@ -55,6 +56,7 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(conv_depthwise_s8_table),
     GP_KERNEL(winograd_table),
     GP_KERNEL(conv_weights_table),
+    GP_KERNEL(fold_table),
     GP_KERNEL(lookup_table),
     GP_KERNEL(pool_table),
     GP_KERNEL(resample_table),

@@ -7,7 +7,7 @@ Source of the kernel's method: Milakov and Gimelshein, "Online normalizer calcul
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -229,7 +229,7 @@ def _broadcast(value: Value, shape: Sequence[int]) -> Value:
     missing = len(shape) - len(value.shape)
     pairs = zip(value.shape, value.strides, strict=True)
     strides = [0] * missing + [0 if dim == 1 else stride for dim, stride in pairs]
-    return replace(value, shape=tuple(shape), strides=tuple(strides))
+    return value._replace(shape=tuple(shape), strides=tuple(strides))
 
 
 def _foldable(lowering: Lowering, value: Value) -> Value:

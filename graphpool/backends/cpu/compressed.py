@@ -6,7 +6,7 @@ tensor cache keeps. Where it keeps none the form is made in a temporary at every
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +178,6 @@ def _rows(lowering: Lowering, group: Group) -> tuple[Value, int, tuple[int, int]
     shape, strides = as_matrix(a, transpose=op.attrs["transpose_a"], is_left=True)
     rows = merged_stride(list(zip(shape[:-1], strides[:-1], strict=True)))
     if rows is None:
-        a = lowering.dense(replace(a, shape=shape, strides=strides))
+        a = lowering.dense(a._replace(shape=shape, strides=strides))
         rows, strides = shape[-1], a.strides
     return a, prod(shape[:-1]), (rows, strides[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .region import Region
@@ -41,7 +40,7 @@ def split_axes(value: Value, counts: Sequence[int]) -> Value:
         size = dim // max(count, 1)
         shape += [count, size]
         strides += [stride * size, stride]
-    return replace(value, shape=tuple(shape), strides=tuple(strides))
+    return value._replace(shape=tuple(shape), strides=tuple(strides))
 
 
 def _spread(value: Value, shape: Sequence[int]) -> Value:
@@ -49,7 +48,7 @@ def _spread(value: Value, shape: Sequence[int]) -> Value:
     strides: list[int] = []
     for dim, stride in zip(value.shape, value.strides, strict=True):
         strides += [0 if dim == 1 else stride, 0]
-    return replace(value, shape=tuple(shape), strides=tuple(strides))
+    return value._replace(shape=tuple(shape), strides=tuple(strides))
 
 
 RULES = {"DynamicDequantize": lower_grouped_dequantize}

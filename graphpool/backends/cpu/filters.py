@@ -33,9 +33,9 @@ from ...typing import DataType
 from .choices import allows_bf16, forced
 from .epilogue import make_epilogue
 from .images import axes_of, pick
-from .instructions import fold_batch_norm
+from .instructions import emit_norm
 from .lowering import Value, strides_in
-from .region import Region, region_name
+from .region import region_name
 from .tail import Tail, find_tail
 
 if TYPE_CHECKING:
@@ -141,11 +141,12 @@ class Form:
 
 @dataclass(frozen=True)
 class Filters:
-    """The weights of a convolution as its kernel wants them, or, with strides, as they lie."""
+    """The weights of a convolution as its kernel wants them, or, with strides, as they lie, perhaps times a scale."""
 
     form: Form
     shape: FilterShape
     strides: Sequence[int] | None = None
+    scale: Value | None = None
 
 
 def find_filters(lowering: Lowering, group: Group) -> Filters | None:
@@ -199,10 +200,20 @@ def find_plain(lowering: Lowering, group: Group) -> Filters | None:
     source = lowering.typed(weights)
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     if not shape.is_depthwise:
-        return Filters(Form(source, own, 0), shape, shape.strides(source))
+        return _as_they_lie(lowering, group, source, shape, own)
     panels = lowering.temporary((filters_nbytes(shape, op),), DataType.U8)
     lowering.emit(pack_filters(shape, op, source), [source, panels])
     return Filters(Form(panels, own, 0), shape)
+
+
+def _as_they_lie(lowering: Lowering, group: Group, source: Value, shape: FilterShape, own: Value | None) -> Filters:
+    """Weights for kernels that pack them, times the scale of a BatchNorm of constants behind the convolution."""
+    norm = find_norm(lowering, group, own)
+    if norm is None:
+        return Filters(Form(source, own, 0), shape, shape.strides(source))
+    scale, shift = lowering.temporary((shape.oc,)), lowering.temporary((shape.oc,))
+    emit_norm(lowering, norm, scale, shift, own=own)
+    return Filters(Form(source, shift, 1), shape, shape.strides(source), scale)
 
 
 def _has_few_pixels(shape: FilterShape, result: Sequence[int]) -> bool:
@@ -291,11 +302,9 @@ def find_form(
 
 def fold_norm(lowering: Lowering, weights: Value, norm: Op, own: Value | None, outer: int, bias: Value) -> Value:
     """The weights with the scale of a BatchNorm; its shift, with the convolution's own bias, goes to `bias`."""
-    gamma, beta, mean, variance = (lowering.value(tensor.id) for tensor in norm.inputs[1:])
-    region = Region(lowering, gamma.shape)
-    scale, shift = fold_batch_norm(region, gamma, beta, mean, variance, norm.attrs["epsilon"])
-    scaled = _scaled(lowering, weights, scale, outer)
-    _store_bias(lowering, bias, own, scale, shift)
+    weights = lowering.dense(weights)
+    scaled = lowering.temporary(weights.shape)
+    emit_norm(lowering, norm, scaled, bias, weights=weights, axis=outer, own=own)
     return scaled
 
 
@@ -355,26 +364,6 @@ def bias_of(form: Value, offset: int, start: int, count: int) -> Value:
     return Value(DataType.F32, (count,), (1,), form.buffer, offset // 4 + start)
 
 
-def _scaled(lowering: Lowering, weights: Value, scale: Value, axis: int) -> Value:
-    """The weights times one number for each output channel."""
-    region = Region(lowering, weights.shape)
-    place = lowering.temporary(weights.shape)
-    product = region.binary("mul", region.load(weights), region.load_along(scale, axis))
-    region.builder.store(0, "f32", place.strides, product)
-    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(fold BatchNorm)")
-    return place
-
-
-def _store_bias(lowering: Lowering, place: Value, own: Value | None, scale: Value, shift: Value) -> None:
-    """shift, or shift + own * scale."""
-    region = Region(lowering, place.shape)
-    total = region.load(shift)
-    if own is not None:
-        total = region.builder.ternary("fma", region.load(own), region.load(scale), total)
-    region.builder.store(0, "f32", (1,), total)
-    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(fold BatchNorm)")
-
-
 # ---- convolutions
 
 
@@ -423,10 +412,12 @@ def _emit(
     axes = axes_of(op, len(place.shape))
     options |= {"bias": tail.bias is not None, "clamp": tail.clamp}
     source = _find_source(lowering, op, filters.shape, axes)
+    weights = [filters.form.panels]
     if filters.strides is not None:
-        options["weights_strides"] = filters.strides
+        options |= {"weights_strides": filters.strides, "scale": filters.scale is not None}
+        weights += [] if filters.scale is None else [filters.scale]
     call = _make_call(op, filters.shape, source, axes, dst_strides, options)
-    lowering.emit(call, [source, filters.form.panels, *tail.operands, place, *operands], name)
+    lowering.emit(call, [source, *weights, *tail.operands, place, *operands], name)
 
 
 def _find_tail(lowering: Lowering, group: Group, filters: Filters, place: Value, axis: int) -> Tail | None:

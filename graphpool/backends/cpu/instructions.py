@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..._kernels.fold import fold_batch_norm
 from ...graph.shapes import channel_axis
 from ...typing import DataType
 
@@ -11,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...graph.op import Op
-    from .lowering import Value
+    from .lowering import Lowering, Value
     from .region import Region
 
-__all__ = ["INSTRUCTIONS", "OVERFLOWING", "fold_batch_norm"]
+__all__ = ["INSTRUCTIONS", "OVERFLOWING", "emit_norm"]
 
 _PLAIN_UNARY = {
     "Abs": "abs", "Exp": "exp", "HardSwish": "hard_swish", "Log": "log", "Mish": "mish", "Reciprocal": "reciprocal",
@@ -165,27 +166,30 @@ def _dynamic_scales(region: Region, op: Op) -> tuple[Any, Any]:
 
 def _batch_norm(region: Region, op: Op) -> Any:
     """x * scale + shift, with scale and shift computed once a channel by a step of their own."""
-    gamma, beta, mean, variance = (region.lowering.value(tensor.id) for tensor in op.inputs[1:])
-    fold = region.sibling(gamma.shape)
-    scale, shift = fold_batch_norm(fold, gamma, beta, mean, variance, op.attrs["epsilon"])
+    scale, shift = (region.lowering.temporary(region.lowering.value(op.inputs[1].id).shape) for _ in range(2))
+    emit_norm(region.lowering, op, scale, shift)
     axis = channel_axis(len(region.shape), op.attrs["data_format"])
     x = region.operand(op)
     return region.builder.ternary("fma", x, region.load_along(scale, axis), region.load_along(shift, axis))
 
 
-def fold_batch_norm(
-    fold: Region, gamma: Value, beta: Value, mean: Value, variance: Value, epsilon: float
-) -> tuple[Value, Value]:
-    """scale = gamma / sqrt(variance + epsilon), shift = beta - mean * scale; `fold` is a region over channels."""
-    lowering = fold.lowering
-    scale, shift = lowering.temporary(gamma.shape), lowering.temporary(gamma.shape)
-    spread = fold.unary("sqrt", fold.binary("add", fold.load(variance), fold.builder.const(epsilon)))
-    factor = fold.binary("div", fold.load(gamma), spread)
-    offset = fold.binary("sub", fold.load(beta), fold.binary("mul", fold.load(mean), factor))
-    fold.write(scale, factor)
-    fold.write(shift, offset)
-    lowering.emit(fold.builder.build(), [scale, *fold.operands], "eltwise(fold BatchNorm)")
-    return scale, shift
+def emit_norm(
+    lowering: Lowering,
+    norm: Op,
+    scaled: Value,
+    shift: Value,
+    *,
+    weights: Value | None = None,
+    axis: int = 0,
+    own: Value | None = None,
+) -> None:
+    """The scale of a BatchNorm, times weights without gaps if they are given, and its shift, with a bias in front."""
+    [count] = shift.shape
+    numbers = [lowering.dense(lowering.value(tensor.id)) for tensor in norm.inputs[1:]]
+    bias = [] if own is None else [lowering.dense(own.broadcast((count,)))]
+    shape = None if weights is None else weights.shape
+    call = fold_batch_norm(count, norm.attrs["epsilon"], weights=shape, axis=axis, bias=own is not None)
+    lowering.emit(call, [*numbers, *([] if weights is None else [weights]), *bias, scaled, shift])
 
 
 INSTRUCTIONS: dict[str, Callable[[Region, Op], Any]] = {

@@ -12,6 +12,8 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...graph.shapes import channel_axis, conv_weight_axes
 from ...typing import DataType
 from .images import as_result
@@ -119,7 +121,7 @@ def byte_range(dtype: DataType) -> tuple[int, int] | None:
 def _largest(op: Op) -> int:
     """The largest absolute value of x - zp."""
     limits = _LIMITS[op.inputs[0].dtype]
-    return max(abs(limit - int(zp)) for limit, zp in product(limits, op.attrs.get("zps") or [0]))
+    return max(abs(limit - int(zp)) for limit, zp in product(limits, set(op.attrs.get("zps") or [0])))
 
 
 def exact_depth(group: Group) -> int:
@@ -173,7 +175,7 @@ def _integers(lowering: Lowering, op: Op) -> Value:
 def scaled(region: Region, group: Group, sums: Any) -> Any:
     """Sums of integer products times the scales of both operands; other sums as they are."""
     scales = scales_of(group)
-    if all(scale == 1.0 for scale in scales):
+    if (scales == 1.0).all():
         return sums
     assert group.anchor is not None
     ndim = len(region.shape)
@@ -182,9 +184,9 @@ def scaled(region: Region, group: Group, sums: Any) -> Any:
     return region.binary("mul", sums, region.literal(scales, axis))
 
 
-def scales_of(group: Group) -> Sequence[float]:
-    """The product of both operands' scales, one or one for each column."""
+def scales_of(group: Group) -> np.ndarray[Any, Any]:
+    """The product of both operands' scales in float64, one or one for each column."""
     if not group.dequantized:
-        return [1.0]
+        return np.ones(1)
     (first,), *others = (group.dequantized[port].attrs["scales"] for port in sorted(group.dequantized))
-    return [first * scale for scale in (others[0] if others else (1.0,))]
+    return np.multiply(others[0] if others else [1.0], float(first))

@@ -108,7 +108,7 @@ def _find_view(lowering: Lowering, op: Op) -> Value | None:
             return None
     buffer = homes[0].buffer.within
     assert buffer is not None
-    return replace(homes[0], shape=lowering.shapes[op.outputs[0].id], buffer=buffer)
+    return homes[0]._replace(shape=lowering.shapes[op.outputs[0].id], buffer=buffer)
 
 
 def join_parts(lowering: Lowering, op: Op, place: Value) -> None:
@@ -130,7 +130,7 @@ def _parts(lowering: Lowering, op: Op, place: Value) -> Iterator[tuple[int, Valu
     for tensor in op.inputs:
         count = lowering.shapes[tensor.id][axis]
         slot = place.cut(axis, start, count)
-        yield tensor.id, replace(slot, buffer=replace(place.buffer, within=place.buffer))
+        yield tensor.id, slot._replace(buffer=replace(place.buffer, within=place.buffer))
         start += count
 
 

@@ -102,7 +102,7 @@ def _uses(steps: Sequence[Step]) -> dict[Buffer, tuple[int, ...]]:
 def _with_scratch(steps: Sequence[Step], nlanes: int) -> list[Step]:
     """The steps with a buffer for what their kernels need while they run on so many lanes."""
     return [
-        replace(step, scratch=Buffer(ARENA, count_scratch(step.call.scratch_nbytes, nlanes)))
+        step._replace(scratch=Buffer(ARENA, count_scratch(step.call.scratch_nbytes, nlanes)))
         if step.call.scratch_nbytes
         else step
         for step in steps

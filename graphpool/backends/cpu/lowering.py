@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Buffer", "ConstantForm", "Lowering", "Step", "Value", "strides_in"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Buffer:
     """Memory that values lie in.
 
@@ -56,12 +56,14 @@ class Buffer:
 
 def strides_in(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """Strides of a tensor without gaps whose axes lie in this order, outermost first. Unit: elements."""
-    strides = dense_strides([shape[axis] for axis in order])
-    return tuple(strides[list(order).index(axis)] for axis in range(len(shape)))
+    strides, step = [1] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A tensor as kernels see it.
 
     Attributes
@@ -95,8 +97,14 @@ class Value:
 
     def lies_in(self, order: Sequence[int]) -> bool:
         """Whether the elements lie without gaps, axes in this order."""
-        wanted = strides_in(self.shape, order)
-        return all(d <= 1 or a == b for d, a, b in zip(self.shape, self.strides, wanted, strict=True))
+        step = 1
+        for axis in reversed(order):
+            dim = self.shape[axis]
+            if dim > 1:
+                if self.strides[axis] != step:
+                    return False
+                step *= dim
+        return True
 
     def row_strides(self, order: Sequence[int]) -> tuple[int, ...] | None:
         """Strides for kernels that walk the axes in this order, the last without gaps, others perhaps with.
@@ -117,7 +125,7 @@ class Value:
         shape, strides = list(self.shape), list(self.strides)
         offset = self.offset + start * strides[axis]
         shape[axis], strides[axis] = count, strides[axis] * step
-        return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
+        return self._replace(shape=tuple(shape), strides=tuple(strides), offset=offset)
 
     def is_at(self, other: Value) -> bool:
         """Whether both are the same elements of the same memory."""
@@ -145,8 +153,7 @@ class Value:
         return Value(self.dtype, shape, strides, self.buffer, self.offset)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A kernel call on values.
 
     Attributes
@@ -426,8 +433,8 @@ class Lowering:
         made, guard = Buffer(ARENA, form.buffer.nbytes), (form.buffer.base, False)
         [own] = (one for one in self.forms if one.result is form)
         for step in (*own.steps, *kept):
-            args = tuple(replace(arg, buffer=made) if arg.buffer is form.buffer else arg for arg in step.args)
-            self.steps.append(replace(step, args=args, guard=guard))
+            args = [arg._replace(buffer=made) if arg.buffer is form.buffer else arg for arg in step.args]
+            self.steps.append(step._replace(args=tuple(args), guard=guard))
 
     # ---- steps
 

@@ -60,8 +60,10 @@ class Relowering:
 def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Lowering, StepPlan]:
     """The steps of a partition, and how they are placed on streams."""
     plain, ports = partition.lower(()), (partition.ops, partition.nports, partition.lanes)
-    if not plain.siblings:
-        return plain, schedule_steps(plain, *ports, options)
+    if not plain.siblings or not options.may_be_parallel(partition.lanes):
+        merges = _measured_faster(partition, plain)
+        lowering = partition.lower(merges) if merges else plain
+        return lowering, schedule_steps(lowering, *ports, options)
     steps = StepGraph.of(plain, *ports)
     if chosen_policy(options, partition.lanes, steps.signature) == "ios":
         merges = _wanted_by_ios(partition, plain, steps, options)
@@ -91,6 +93,8 @@ def _wanted_by_ios(partition: Relowering, plain: Lowering, steps: StepGraph, opt
 
 def _measured_faster(partition: Relowering, plain: Lowering) -> Merges:
     """Siblings for which one call was measured to take less, with all copies that it saves or asks for."""
+    if not len(stage_latencies()):
+        return ()
     known = tuple(ids for ids in plain.siblings if _is_measured(partition, sibling_steps(plain, ids)))
     if not known:
         return ()

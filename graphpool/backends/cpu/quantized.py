@@ -52,7 +52,7 @@ def zero_points_of(group: Group) -> tuple[int, int] | None:
     """Zero points of both operands, each within its type, that of weights as s8; None where there is not one each."""
     points: list[int] = []
     for op in (group.dequantized[0], group.dequantized[1]):
-        limits, found = byte_range(op.inputs[0].dtype), {int(zp) for zp in op.attrs.get("zps") or [0]}
+        limits, found = byte_range(op.inputs[0].dtype), set(map(int, set(op.attrs.get("zps") or [0])))
         if limits is None or len(found) != 1 or not limits[0] <= min(found) <= limits[1]:
             return None
         points += found
@@ -62,7 +62,7 @@ def zero_points_of(group: Group) -> tuple[int, int] | None:
 
 def scale_vector(lowering: Lowering, group: Group, size: int) -> Value:
     """The product of both operands' scales for each column."""
-    return lowering.literal(np.broadcast_to(np.asarray(scales_of(group), np.float32), (size,)))
+    return lowering.literal(np.broadcast_to(scales_of(group).astype(np.float32), (size,)))
 
 
 def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels | None:

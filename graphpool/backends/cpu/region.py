@@ -64,10 +64,6 @@ class Region:
         if accumulator is not None:
             self._known[accumulator] = self.builder.acc()
 
-    def sibling(self, shape: tuple[int, ...]) -> Region:
-        """An empty region of the same lowering over another index space."""
-        return Region(self.lowering, shape)
-
     # ---- operands
 
     def get(self, tensor_id: int) -> Any:
@@ -99,7 +95,7 @@ class Region:
             strides[axis] = value.strides[-1]
         return self._load(value, strides)
 
-    def literal(self, numbers: Sequence[float], axis: int) -> Any:
+    def literal(self, numbers: Sequence[float] | np.ndarray[Any, Any], axis: int) -> Any:
         """Numbers that are known now: one for all, one for each index of `axis`, or one for each (group, index)."""
         if len(numbers) == 1:
             return self.builder.const(float(numbers[0]))

@@ -7,6 +7,7 @@ bit as those of separate calls. Whether it pays is not decided here (`merging.py
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -79,8 +80,11 @@ def find_siblings(lowering: Lowering, groups: Sequence[Group]) -> list[Siblings]
         In an order in which they can be computed.
     """
     found: dict[Hashable, list[Sibling]] = {}
-    for group in groups:
-        sibling = _find_sibling(lowering, group)
+    convolutions = [group for group in groups if group.anchor is not None and group.anchor.kind == "Convolution"]
+    readers = Counter(group.anchor.inputs[0].id for group in convolutions if group.anchor is not None)
+    for group in convolutions:
+        is_alone = group.anchor is None or readers[group.anchor.inputs[0].id] == 1
+        sibling = None if is_alone else _find_sibling(lowering, group)
         if sibling is not None:
             found.setdefault(sibling.key, []).append(sibling)
     return [Siblings(alike) for alike in found.values() if len(alike) > 1]

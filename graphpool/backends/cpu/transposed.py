@@ -8,7 +8,7 @@ memory. Source: Shi et al., "Is the deconvolution layer the same as a convolutio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any
@@ -133,7 +133,7 @@ def find_phases(lowering: Lowering, group: Group) -> Phases | None:
                 offset += (part.first + (part.taps - 1) * part.step) * source.strides[axis]
                 steps.append(-part.step * source.strides[axis])
             call = _pack(ic, oc, groups, phase, [*strides, *steps])
-            lowering.emit(call, [replace(source, offset=offset), replace(panels, offset=start)])
+            lowering.emit(call, [source._replace(offset=offset), panels._replace(offset=start)])
 
     form = find_form(lowering, group, (None if groups > 1 else outer, oc), nbytes, fill)
     return None if form is None else Phases(form, ic, oc, groups, tuple(phases))
@@ -218,7 +218,7 @@ def _find_tail(lowering: Lowering, group: Group, phases: Phases, place: Value, a
         strides = value.row_strides(lowering.order_of(group.result))
         if strides is None:
             return False
-        views = [_cut(op, replace(value, strides=strides), phase) for phase, _ in phases.phases]
+        views = [_cut(op, value._replace(strides=strides), phase) for phase, _ in phases.phases]
         axes = axes_of(op, len(value.shape))
         return all(has_lines(v.shape[0], pick(v.shape, axes[2:]), pick(v.strides, axes)) for v in views)
 
@@ -255,12 +255,12 @@ def _emit(lowering: Lowering, op: Op, phases: Phases, tail: Tail, place: Value) 
         }  # fmt: skip
         call = _make_call(phases, [part.taps for part in phase], read, axes, options)
         addends = [value for value in (tail.bias, added) if value is not None]
-        lowering.emit(call, [read, replace(phases.form.panels, offset=start), *addends, written])
+        lowering.emit(call, [read, phases.form.panels._replace(offset=start), *addends, written])
 
 
 def _by_rows(image: Value, order: Sequence[int]) -> Value:
     """The image with strides that kernels can walk along axes of one element too."""
-    return replace(image, strides=image.row_strides(order) or image.strides)
+    return image._replace(strides=image.row_strides(order) or image.strides)
 
 
 def _make_call(
