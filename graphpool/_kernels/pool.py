@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import DTYPE_CODES, KernelCall, pack
+from .matmul import aligned
 from .records import Record
 from .window import ROW_PLAN_LAYOUT, Window, plan_rows
 
@@ -85,7 +86,8 @@ def pooling(
     Notes
     -----
     Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
-    Cost: every tap reads the row once; sums are f32.
+    Cost: with channels side by side on both sides a load for each tap, else for each row and each column of the kernel;
+    sums are f32.
     """
     if mode not in ("max", "avg"):
         raise InvalidArgumentError(explain("mode of pooling", accepted="max, avg", got=repr(mode)))
@@ -106,8 +108,14 @@ def pooling(
         "zero": zero_point + (128 if src_dtype == "s8" else 0),
     }  # fmt: skip
     name = f"{'f32' if src_dtype == 'f32' else 'bytes'}_{mode}_pool"
-    scratch_nbytes = room_offset + 4 * window.dst[2]
+    scratch_nbytes = room_offset + 4 * (window.dst[2] + _line_elements(window))
     return pack(name, _LAYOUT, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)
+
+
+def _line_elements(window: Window) -> int:
+    """Length of the line that windows reach which make whole vectors of results."""
+    results = aligned(window.dst[2] * 4) // 4
+    return results * window.strides[2] + (window.kernel[2] - 1) * window.dilations[2]
 
 
 def _pads_end(given: Sequence[int] | None, ndim: int) -> tuple[int, ...]:

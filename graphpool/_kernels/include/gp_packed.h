@@ -18,10 +18,6 @@
 #include "gp_kernel.h"
 #include "gp_vec.h"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #define GP_PANEL_VECTORS 2
 #define GP_PANEL (GP_PANEL_VECTORS * GP_VL)
 #define GP_TILE_ROWS 6
@@ -98,45 +94,6 @@ GP_INLINE gp_vi gp_splat_word(const char *p)
     int32_t word;
     memcpy(&word, p, sizeof word);
     return word - (gp_vi){0};
-}
-
-/* Stores the first n elements, 0 <= n; GP_VL at most. */
-GP_INLINE void gp_store_part(float *to, gp_vf v, int64_t n)
-{
-    if (n >= GP_VL) {
-        gp_store(to, v);
-        return;
-    }
-#if defined(__AVX512F__)
-    _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), v);
-#else
-    float lanes[GP_VL];
-    gp_store(lanes, v);
-    for (int64_t i = 0; i < n; i++)
-        to[i] = lanes[i];
-#endif
-}
-
-/* Loads the first n elements, zeros behind; n may be anything. */
-GP_INLINE gp_vf gp_load_some(const float *from, int64_t n)
-{
-    return n >= GP_VL ? gp_load(from) : gp_load_part(from, n > 0 ? n : 0, 0);
-}
-
-/* Limits to [lo, hi]; NaN stays. */
-GP_INLINE gp_vf gp_vclamp(gp_vf x, gp_vf lo, gp_vf hi)
-{
-#if defined(__AVX512F__)
-    return (gp_vf)_mm512_min_ps((__m512)hi, _mm512_max_ps((__m512)lo, (__m512)x)); /* both give back their second NaN */
-#elif defined(__AVX2__)
-    return (gp_vf)_mm256_min_ps((__m256)hi, _mm256_max_ps((__m256)lo, (__m256)x));
-#elif defined(__SSE2__)
-    return (gp_vf)_mm_min_ps((__m128)hi, _mm_max_ps((__m128)lo, (__m128)x));
-#else
-    const gp_vf y = gp_vmax(lo, x);
-    const gp_vi above = y > hi;
-    return (gp_vf)(((gp_vi)hi & above) | ((gp_vi)y & ~above));
-#endif
 }
 
 /* c = a * b for the columns j .. j + cols - 1 of n, f32: j at the start of a panel, b the panels of all n columns, k not

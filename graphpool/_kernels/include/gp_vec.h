@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__FMA__)
+#if defined(__SSE4_1__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
@@ -36,6 +36,14 @@ GP_INLINE int64_t gp_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
+
+#if GP_VL == 16
+#define GP_LANE_NUMBERS ((gp_vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+#elif GP_VL == 8
+#define GP_LANE_NUMBERS ((gp_vi){0, 1, 2, 3, 4, 5, 6, 7})
+#else
+#define GP_LANE_NUMBERS ((gp_vi){0, 1, 2, 3})
+#endif
 
 GP_INLINE gp_vf gp_splat(float value)
 {
@@ -67,11 +75,121 @@ GP_INLINE gp_vf gp_load_part(const float *from, int64_t n, float fill)
 #endif
 }
 
+/* Every step-th element, GP_VL of them; with step 2 one more may be read. */
+GP_INLINE gp_vf gp_load_steps(const float *from, const int64_t step)
+{
+    if (step == 1)
+        return gp_load(from);
+    gp_vf v;
+#if !defined(__clang__)
+    if (step == 2)
+        return __builtin_shuffle(gp_load(from), gp_load(from + GP_VL), GP_LANE_NUMBERS * 2);
+#endif
+    for (int i = 0; i < GP_VL; i++)
+        v[i] = from[i * step];
+    return v;
+}
+
+/* Stores the first n elements, 0 <= n; GP_VL at most. */
+GP_INLINE void gp_store_part(float *to, gp_vf v, int64_t n)
+{
+    if (n >= GP_VL) {
+        gp_store(to, v);
+        return;
+    }
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), v);
+#else
+    float lanes[GP_VL];
+    gp_store(lanes, v);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = lanes[i];
+#endif
+}
+
+/* Loads the first n elements, zeros behind; n may be anything. */
+GP_INLINE gp_vf gp_load_some(const float *from, int64_t n)
+{
+    return n >= GP_VL ? gp_load(from) : gp_load_part(from, n > 0 ? n : 0, 0);
+}
+
+/* Lanes of a vector that a comparison chose. */
+#if defined(__AVX512F__)
+typedef __mmask16 gp_vmask;
+#else
+typedef gp_vi gp_vmask;
+#endif
+
+GP_INLINE gp_vmask gp_vless(gp_vf a, gp_vf b)
+{
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ);
+#else
+    return a < b;
+#endif
+}
+
+GP_INLINE gp_vmask gp_vequal(gp_vf a, gp_vf b)
+{
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_EQ_OQ);
+#else
+    return a == b;
+#endif
+}
+
+/* a in the lanes of the mask, b in the others. */
+GP_INLINE gp_vf gp_vselect(gp_vmask mask, gp_vf a, gp_vf b)
+{
+#if defined(__AVX512F__)
+    return (gp_vf)_mm512_mask_blend_ps(mask, (__m512)b, (__m512)a);
+#elif defined(__AVX2__)
+    return (gp_vf)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)mask);
+#elif defined(__SSE4_1__)
+    return (gp_vf)_mm_blendv_ps((__m128)b, (__m128)a, (__m128)mask);
+#else
+    return (gp_vf)(((gp_vi)a & mask) | ((gp_vi)b & ~mask));
+#endif
+}
+
+/* x where it is at most hi, hi above; NaN stays: x86's instructions give back the second one where one is NaN. */
+GP_INLINE gp_vf gp_vat_most(gp_vf x, gp_vf hi)
+{
+#if defined(__AVX512F__)
+    return (gp_vf)_mm512_min_ps((__m512)hi, (__m512)x);
+#elif defined(__AVX2__)
+    return (gp_vf)_mm256_min_ps((__m256)hi, (__m256)x);
+#elif defined(__SSE4_1__)
+    return (gp_vf)_mm_min_ps((__m128)hi, (__m128)x);
+#else
+    return gp_vselect(hi < x, hi, x);
+#endif
+}
+
+/* x where it is at least lo, lo below; NaN stays. */
+GP_INLINE gp_vf gp_vat_least(gp_vf x, gp_vf lo)
+{
+#if defined(__AVX512F__)
+    return (gp_vf)_mm512_max_ps((__m512)lo, (__m512)x);
+#elif defined(__AVX2__)
+    return (gp_vf)_mm256_max_ps((__m256)lo, (__m256)x);
+#elif defined(__SSE4_1__)
+    return (gp_vf)_mm_max_ps((__m128)lo, (__m128)x);
+#else
+    return gp_vselect(x < lo, lo, x);
+#endif
+}
+
+/* Limits to [lo, hi]; NaN stays. */
+GP_INLINE gp_vf gp_vclamp(gp_vf x, gp_vf lo, gp_vf hi)
+{
+    return gp_vat_most(gp_vat_least(x, lo), hi);
+}
+
 /* Lane by lane a > b ? a : b: a NaN in a is passed over, a NaN in b stays. */
 GP_INLINE gp_vf gp_vmax(gp_vf a, gp_vf b)
 {
-    const gp_vi greater = a > b;
-    return (gp_vf)(((gp_vi)a & greater) | ((gp_vi)b & ~greater));
+    return gp_vat_least(b, a);
 }
 
 /* a * b + c in one rounding where there is an instruction for it: ISO C does not let the compiler contract. */
@@ -88,28 +206,33 @@ GP_INLINE gp_vf gp_vfma(gp_vf a, gp_vf b, gp_vf c)
 #endif
 }
 
+/* Lane i holds what lane[i] held; of lane[i] the low bits count. */
+GP_INLINE gp_vf gp_pick_lanes(gp_vf v, gp_vi lane)
+{
+#if defined(__clang__)
+    gp_vf picked;
+    for (int i = 0; i < GP_VL; i++)
+        picked[i] = v[lane[i] & (GP_VL - 1)];
+    return picked;
+#else
+    return __builtin_shuffle(v, lane);
+#endif
+}
+
 GP_INLINE float gp_lane_sum(gp_vf v)
 {
-    float lanes[GP_VL];
-    gp_store(lanes, v);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int width = GP_VL / 2; width; width /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < width; i++)
-            lanes[i] += lanes[i + width];
-    return lanes[0];
+        v += gp_pick_lanes(v, GP_LANE_NUMBERS ^ width);
+    return v[0];
 }
 
 GP_INLINE float gp_lane_max(gp_vf v)
 {
-    float lanes[GP_VL];
-    gp_store(lanes, v);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int width = GP_VL / 2; width; width /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < width; i++)
-            lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-    return lanes[0];
+        v = gp_vmax(v, gp_pick_lanes(v, GP_LANE_NUMBERS ^ width));
+    return v[0];
 }
 
 /* Largest element, NaNs passed over; -inf where there is none. */

@@ -8,9 +8,8 @@
  * lane by lane. The few queries of a decoding step would leave lanes empty; they go one by one, with vectors along the
  * depth (`by_row`). At depth 64 a block and a tile of K and V take 80 KiB.
  */
-#include "gp_math.h"
 #include "gp_sink.h"
-#include "gp_vec.h"
+#include "gp_vmath.h"
 
 #define LANES 64   /* queries of a block: rows of all matrices in scratch have this length */
 #define TILE 64    /* keys of a tile */
@@ -75,9 +74,9 @@ static block get_block(const attention_params *p, void *const *args, int64_t tas
 static void adjust_scores(const attention_params *p, const block *b, int64_t key, int64_t n, int64_t query,
                           int64_t queries, float *s, int64_t ld)
 {
-    if (p->has_cap)
-        for (int64_t i = 0; i < (n - 1) * ld + queries; i++)
-            s[i] = b->cap * gp_tanh(s[i] / b->cap);
+    const int64_t extent = (n - 1) * ld + queries;
+    for (int64_t i = 0; p->has_cap && i < extent; i += GP_VL)
+        gp_store_part(s + i, b->cap * gp_tanh(gp_load_some(s + i, extent - i) / b->cap), extent - i);
     for (int64_t j = 0; j < n; j++) {
         float *row = s + j * ld;
         if (b->additive) {
@@ -177,24 +176,24 @@ static void start_lanes(const attention_params *p, const block *b, float *scratc
 /* Turn the scores of n keys into exponentials; update maximum and sum, and say how to rescale what came before. */
 static void exponentiate(lane_state *s, int64_t n)
 {
-    float max[LANES], part[LANES] = {0};
-    memcpy(max, s->max, sizeof max);
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t i = 0; i < s->lanes; i++)
-            max[i] = s->scores[j * LANES + i] > max[i] ? s->scores[j * LANES + i] : max[i];
-    float shift[LANES];
-    for (int64_t i = 0; i < s->lanes; i++) {
-        shift[i] = max[i] == -INFINITY ? 0 : max[i];  /* nothing but -inf so far: its exponentials are 0, not NaN */
-        s->rescale[i] = gp_exp_normal(s->max[i] - shift[i]);
-        s->max[i] = max[i];
-    }
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t i = 0; i < s->lanes; i++) {
-            s->scores[j * LANES + i] = gp_exp_normal(s->scores[j * LANES + i] - shift[i]);
-            part[i] += s->scores[j * LANES + i];
+    for (int64_t i = 0; i < s->lanes; i += GP_VL) {
+        const gp_vf before = gp_load(s->max + i), least = gp_splat(-INFINITY);
+        gp_vf max = before, part = {0};
+        for (int64_t j = 0; j < n; j++)
+            max = gp_vmax(gp_load(s->scores + j * LANES + i), max);
+        /* nothing but -inf so far: its exponentials are 0, not NaN */
+        const gp_vf shift = gp_vselect(gp_vequal(max, least), (gp_vf){0}, max), rescale = gp_exp_normal(before - shift);
+        for (int64_t j = 0; j < n; j++) {
+            float *score = s->scores + j * LANES + i;
+            const gp_vf term = gp_exp_normal(gp_load(score) - shift);
+            gp_store(score, term);
+            part += term;
         }
-    for (int64_t i = 0; i < s->lanes; i++)
-        s->sum[i] = s->sum[i] * s->rescale[i] + part[i];
+        gp_store(s->max + i, max);
+        gp_store(s->rescale + i, rescale);
+        for (int64_t k = 0; k < GP_VL; k++)
+            s->sum[i + k] = s->sum[i + k] * rescale[k] + part[k];
+    }
 }
 
 /* 1 / sum: NaN results for a query that sees nothing, or zeros where these are wanted. */
@@ -273,10 +272,8 @@ static void attend_row(const attention_params *p, const block *b, int64_t i, con
         adjust_scores(p, b, key, n, i, 1, scores, 1);
         const float before = max, here = gp_row_max(scores, n);
         max = here > max ? here : max;
-        const float shift = max == -INFINITY ? 0 : max, rescale = gp_exp_normal(before - shift);
-        for (int64_t j = 0; j < n; j++)
-            scores[j] = gp_exp_normal(scores[j] - shift);
-        sum = sum * rescale + gp_row_sum(GP_TERM_VALUE, scores, n, 0);
+        const float shift = max == -INFINITY ? 0 : max, rescale = gp_exp_normal(gp_splat(before - shift))[0];
+        sum = sum * rescale + gp_exp_row(scores, n, shift, scores);
         add_values(b->v + key * p->v[ROW], p->v[ROW], n, p->value_depth, scores, rescale, row);
     }
     const float inverse = get_inverse(p, sum);

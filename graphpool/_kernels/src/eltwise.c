@@ -2,7 +2,7 @@
 #include "gp_eltwise.h"
 
 #include "gp_convert.h"
-#include "gp_math.h"
+#include "gp_vmath.h"
 
 /* Instructions run over a multiple of GP_LANES elements, so that their loops have no remainders: a result does not
  * depend on where it lies in a block, and short blocks (a row of a tile) are as fast as long ones. Loads fill up with
@@ -25,30 +25,16 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
         }                                                                                                              \
     }
 
-/* POW_SCALAR, SIN, COS and NARROW are written out below. NaN passes through RELU and CLAMP.
- * ELU selects what goes into the exponential: lanes that are thrown away would else hold denormals, which are slow. */
+/* POW_SCALAR, SIN, COS and NARROW are written out below. NaN passes through RELU, CLAMP, MAX and MIN. */
 #define GP_FOR_EACH_OP(X)                                                                                              \
     GP_OPS_OF_ALL_TYPES(X)                                                                                             \
     GP_OPS_OF_FLOATS(X)                                                                                                \
     X(CONST, alpha)                                                                                                    \
     X(ABS, fabsf(x))                                                                                                   \
-    X(EXP, gp_exp(x))                                                                                                  \
-    X(HARD_SWISH, x *gp_clamp_const(x + 3.0f, 0.0f, 6.0f) * (1.0f / 6.0f))                                             \
-    X(LOG, gp_log(x))                                                                                                  \
-    X(MISH, gp_mish(x))                                                                                                \
     X(RELU, x < 0 ? 0.0f : x)                                                                                          \
     X(ROUND, rintf(x))                                                                                                 \
-    X(SIGMOID, gp_sigmoid(x))                                                                                          \
     X(SQRT, sqrtf(x))                                                                                                  \
-    X(TANH, gp_tanh(x))                                                                                                \
-    X(CLAMP, gp_clamp(x, alpha, beta))                                                                                 \
-    X(ELU, (x < 0 ? 0.0f : x) + alpha * gp_expm1(x < 0 ? x : 0.0f))                                                    \
     X(LEAKY_RELU, x < 0 ? alpha * x : x)                                                                               \
-    X(GELU_ERF, gp_gelu_erf(x))                                                                                        \
-    X(GELU_TANH, gp_gelu_tanh(x))                                                                                      \
-    X(HARD_SIGMOID, gp_clamp_const(alpha * x + beta, 0.0f, 1.0f))                                                      \
-    X(SOFTPLUS, gp_softplus(beta * x) / beta)                                                                          \
-    X(ERF, gp_erf(x))                                                                                                  \
     X(FLOOR, floorf(x))                                                                                                \
     X(CEIL, ceilf(x))                                                                                                  \
     X(RSQRT, 1.0f / sqrtf(x))                                                                                          \
@@ -71,6 +57,35 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
     X(FMA, GP_FMA(x, y, z))
 
 GP_FOR_EACH_OP(GP_DEFINE)
+
+/* The same over vectors, for what takes more than an operation or two. */
+#define GP_DEFINE_VECTORS(NAME, expression)                                                                            \
+    static void op_##NAME(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n)\
+    {                                                                                                                  \
+        const gp_vf alpha = gp_splat(instr->alpha), beta = gp_splat(instr->beta), zero = {0};                          \
+        (void)b, (void)c, (void)alpha, (void)beta, (void)zero;                                                         \
+        for (int64_t i = 0; i < (n & -GP_LANES); i += GP_VL) {                                                         \
+            const gp_vf x = gp_load(a + i);                                                                            \
+            gp_store(dst + i, expression);                                                                             \
+        }                                                                                                              \
+    }
+
+#define GP_FOR_EACH_VECTOR_OP(X)                                                                                       \
+    X(EXP, gp_exp(x))                                                                                                  \
+    X(HARD_SWISH, x *gp_vclamp(x + 3.0f, zero, gp_splat(6.0f)) * (1.0f / 6.0f))                                        \
+    X(LOG, gp_log(x))                                                                                                  \
+    X(MISH, gp_mish(x))                                                                                                \
+    X(SIGMOID, gp_sigmoid(x))                                                                                          \
+    X(TANH, gp_tanh(x))                                                                                                \
+    X(CLAMP, gp_vclamp(x, alpha, beta))                                                                                \
+    X(ELU, gp_vat_least(x, zero) + alpha * gp_expm1(gp_vat_most(x, zero)))                                             \
+    X(GELU_ERF, gp_gelu_erf(x))                                                                                        \
+    X(GELU_TANH, gp_gelu_tanh(x))                                                                                      \
+    X(HARD_SIGMOID, gp_vclamp(alpha * x + beta, zero, gp_splat(1.0f)))                                                 \
+    X(SOFTPLUS, gp_softplus(beta * x) / beta)                                                                          \
+    X(ERF, gp_erf(x))
+
+GP_FOR_EACH_VECTOR_OP(GP_DEFINE_VECTORS)
 
 /* The exponents in an array: with one in a register GCC splits the loop by its value and vectorises no part. */
 static void op_POW_SCALAR(const gp_instr *instr, float *dst, const float *a, const float *b, const float *c, int64_t n)
@@ -114,7 +129,7 @@ static void op_NARROW(const gp_instr *instr, float *dst, const float *a, const f
 
 static instr_fn *const INSTRUCTIONS[] = {
     [GP_OP_POW_SCALAR] = op_POW_SCALAR, [GP_OP_SIN] = op_SIN, [GP_OP_COS] = op_COS,
-    [GP_OP_NARROW] = op_NARROW, GP_FOR_EACH_OP(GP_ROW)
+    [GP_OP_NARROW] = op_NARROW, GP_FOR_EACH_OP(GP_ROW) GP_FOR_EACH_VECTOR_OP(GP_ROW)
 };
 
 /* Zeros from n up to the next multiple of GP_LANES. */

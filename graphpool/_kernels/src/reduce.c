@@ -3,9 +3,8 @@
  * A task computes up to TILE neighbouring results. Where reduced elements are contiguous it takes them run by run, one
  * result after the other; where results are, it walks all columns together, row by row.
  */
-#include "gp_math.h"
 #include "gp_sink.h"
-#include "gp_vec.h"
+#include "gp_vmath.h"
 
 #define TILE 64       /* results of a task */
 #define TILE_ROWS 32  /* rows that are added up in f32 before they go to f64 */
@@ -35,17 +34,13 @@ typedef struct {
 static float row_best(const float *x, int64_t n, float sign)
 {
     const gp_vf s = gp_splat(sign);
-    gp_vf best = gp_splat(-INFINITY);
-    gp_vi nan = {0};
+    gp_vf best = gp_splat(-INFINITY), nans = {0}; /* zeros, or the NaNs of a lane */
     for (int64_t i = 0; i < n; i += GP_VL) {
         const gp_vf v = n - i < GP_VL ? gp_load_part(x + i, n - i, sign * -INFINITY) : gp_load(x + i);
         best = gp_vmax(v * s, best);
-        nan |= v != v;
+        nans = gp_vselect(gp_vequal(v, v), nans, v);
     }
-    for (int k = 0; k < GP_VL; k++)
-        if (nan[k])
-            return NAN;
-    return gp_lane_max(best);
+    return gp_lane_max(best) + gp_lane_sum(nans);
 }
 
 static double row_product(const float *x, int64_t n)
@@ -60,49 +55,60 @@ static double row_product(const float *x, int64_t n)
     return ((lanes[0] * lanes[1]) * (lanes[2] * lanes[3])) * ((lanes[4] * lanes[5]) * (lanes[6] * lanes[7]));
 }
 
-static double row_exp_sum(const float *x, int64_t n, float shift)
-{
-    float y[CHUNK];
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gp_exp_normal(x[i] - shift);
-    return gp_row_sum(GP_TERM_VALUE, y, n, 0);
-}
-
 static int is_better(float candidate, float best)
 {
     return candidate > best || candidate != candidate;
 }
 
-/* Accumulate at most CHUNK elements into result j. */
-static void add_run(enum term term, double sign, const float *x, int64_t n, int64_t j, state *s)
+/* Runs of n elements, CHUNK at most: element i of result j lies at src[j * step + i * stride]. */
+typedef struct {
+    const float *src;
+    int64_t n, stride, step;
+} runs;
+
+GP_INLINE void add_sums(const enum gp_term term, const runs *r, int64_t w, state *s)
 {
-    float best;
+    float row[CHUNK];
+    for (int64_t j = 0; j < w; j++)
+        s->sum[j] += gp_row_sum(term, gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, 0);
+}
+
+/* Accumulate a run into each of w results. */
+static void add_runs(enum term term, float sign, const runs *r, int64_t w, state *s)
+{
+    float row[CHUNK];
     switch (term) {
-    case VALUE: s->sum[j] += gp_row_sum(GP_TERM_VALUE, x, n, 0); break;
-    case ABS: s->sum[j] += gp_row_sum(GP_TERM_ABS, x, n, 0); break;
-    case SQUARE: s->sum[j] += gp_row_sum(GP_TERM_SQUARE, x, n, 0); break;
-    case PRODUCT: s->sum[j] *= row_product(x, n); break;
-    case EXP: s->sum[j] += row_exp_sum(x, n, s->shift[j]); break;
+    case VALUE: add_sums(GP_TERM_VALUE, r, w, s); break;
+    case ABS: add_sums(GP_TERM_ABS, r, w, s); break;
+    case SQUARE: add_sums(GP_TERM_SQUARE, r, w, s); break;
+    case PRODUCT:
+        for (int64_t j = 0; j < w; j++)
+            s->sum[j] *= row_product(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n);
+        break;
+    case EXP:
+        for (int64_t j = 0; j < w; j++)
+            s->sum[j] += gp_exp_row(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, s->shift[j], NULL);
+        break;
     case BEST:
-        best = row_best(x, n, (float)sign);
-        s->best[j] = is_better(best, s->best[j]) ? best : s->best[j];
+        for (int64_t j = 0; j < w; j++) {
+            const float best = row_best(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, sign);
+            s->best[j] = is_better(best, s->best[j]) ? best : s->best[j];
+        }
         break;
     }
 }
 
 static void scan_runs(const reduce_params *p, enum term term, const float *src, int64_t w, state *s)
 {
-    float row[CHUNK];
-    for (int64_t j = 0; j < w; j++)
-        for (int64_t k = 0; k < p->npoints; k++) {
-            int64_t at[GP_SPACE_OPERANDS];
-            gp_offsets(&p->points, k, at);
-            const float *from = src + j * p->width_stride[0] + at[0];
-            for (int64_t i = 0; i < p->run; i += CHUNK) {
-                const int64_t n = gp_min(CHUNK, p->run - i);
-                add_run(term, p->sign, gp_gather(from + i * p->run_stride, p->run_stride, n, row), n, j, s);
-            }
+    for (int64_t k = 0; k < p->npoints; k++) {
+        int64_t at[GP_SPACE_OPERANDS];
+        gp_offsets(&p->points, k, at);
+        for (int64_t i = 0; i < p->run; i += CHUNK) {
+            const float *from = src + at[0] + i * p->run_stride;
+            const runs r = {from, gp_min(CHUNK, p->run - i), p->run_stride, p->width_stride[0]};
+            add_runs(term, (float)p->sign, &r, w, s);
         }
+    }
 }
 
 static double column_sum_f64(enum gp_term term, const float *const *rows, int64_t n, int64_t j)
@@ -127,15 +133,13 @@ GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n,
 
 static void add_exps(const float *const *rows, int64_t n, int64_t w, state *s)
 {
-    float part[TILE] = {0}, exps[TILE];
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t j = 0; j < w; j++)
-            exps[j] = gp_exp_normal(rows[i][j] - s->shift[j]);
-        for (int64_t j = 0; j < w; j++)
-            part[j] += exps[j];
+    for (int64_t j = 0; j < w; j += GP_VL) {
+        gp_vf part = {0};
+        for (int64_t i = 0; i < n; i++)
+            part += gp_exp_normal(gp_load_some(rows[i] + j, w - j) - gp_load(s->shift + j));
+        for (int64_t k = 0; k < gp_min(GP_VL, w - j); k++)
+            s->sum[j + k] += part[k];
     }
-    for (int64_t j = 0; j < w; j++)
-        s->sum[j] += part[j];
 }
 
 static void add_bests(const float *const *rows, int64_t n, int64_t w, float sign, float *best)

@@ -3,9 +3,8 @@
  * Where the axis is contiguous a task is one row: its maximum, then exponentials and their sum, then the scale. Where
  * another axis is contiguous a task is a tile of that axis, up to TILE columns wide, and every loop runs over columns.
  */
-#include "gp_math.h"
 #include "gp_sink.h"
-#include "gp_vec.h"
+#include "gp_vmath.h"
 
 #define TILE 64      /* columns: four cache lines */
 #define F32_ROWS 32  /* rows that are added up in f32 before they go to f64 */
@@ -42,28 +41,13 @@ static float get_scale(const softmax_params *p, double sum)
     return p->inf_as_zero && sum == 0 ? 0 : (float)(1 / sum);
 }
 
-/* y = exp(x - shift), block by block so that the sum reads it in L1; returns the sum. `y` may be NULL. */
-static double exp_row(const float *x, int64_t n, float shift, float *y)
-{
-    float block[GP_SUM_BLOCK];
-    double sum = 0;
-    for (int64_t i = 0; i < n; i += GP_SUM_BLOCK) {
-        const int64_t size = gp_min(n - i, GP_SUM_BLOCK);
-        float *to = y ? y + i : block;
-        for (int64_t k = 0; k < size; k++)
-            to[k] = gp_exp_normal(x[i + k] - shift);
-        sum += gp_row_sum(GP_TERM_VALUE, to, size, 0);
-    }
-    return sum;
-}
-
 static void softmax_row(const softmax_params *p, const operands *o, const int64_t *at, float *row)
 {
     const int64_t n = p->axis;
     const float *x = gp_gather(o->src + at[0], p->axis_stride[0], n, row);
     float *y = gp_sink_row(&o->sink, at[1], p->axis_stride[1], row);
     const float shift = get_shift(p, gp_row_max(x, n));
-    const double sum = exp_row(x, n, shift, p->is_log ? NULL : y);
+    const double sum = gp_exp_row(x, n, shift, p->is_log ? NULL : y);
     if (p->is_log) {
         const float log_sum = (float)log(sum);
         for (int64_t i = 0; i < n; i++)
@@ -81,11 +65,12 @@ static void softmax_row(const softmax_params *p, const operands *o, const int64_
 /* The maximum of each of w columns, NaNs passed over. */
 static void tile_max(const float *x, int64_t n, int64_t stride, int64_t w, float *max)
 {
-    for (int64_t j = 0; j < w; j++)
-        max[j] = -INFINITY;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < w; j++)
-            max[j] = x[i * stride + j] > max[j] ? x[i * stride + j] : max[j];
+    for (int64_t j = 0; j < w; j += GP_VL) {
+        gp_vf most = gp_splat(-INFINITY);
+        for (int64_t i = 0; i < n; i++)
+            most = gp_vmax(gp_load_some(x + i * stride + j, w - j), most);
+        gp_store(max + j, most);
+    }
 }
 
 /* y[i][j] = exp(x[i][j] - shift[j]) in rows of w; sum[j] over i. */
@@ -93,16 +78,18 @@ static void tile_exp(const float *x, int64_t n, int64_t stride, int64_t w, const
 {
     for (int64_t j = 0; j < w; j++)
         sum[j] = 0;
-    for (int64_t first = 0; first < n; first += F32_ROWS) {
-        float part[TILE] = {0};
-        for (int64_t i = first; i < gp_min(n, first + F32_ROWS); i++)
-            for (int64_t j = 0; j < w; j++) {
-                y[i * w + j] = gp_exp_normal(x[i * stride + j] - shift[j]);
-                part[j] += y[i * w + j];
+    for (int64_t first = 0; first < n; first += F32_ROWS)
+        for (int64_t j = 0; j < w; j += GP_VL) {
+            const gp_vf s = gp_load(shift + j);
+            gp_vf part = {0};
+            for (int64_t i = first; i < gp_min(n, first + F32_ROWS); i++) {
+                const gp_vf term = gp_exp_normal(gp_load_some(x + i * stride + j, w - j) - s);
+                gp_store_part(y + i * w + j, term, w - j);
+                part += term;
             }
-        for (int64_t j = 0; j < w; j++)
-            sum[j] += part[j];
-    }
+            for (int64_t k = 0; k < gp_min(GP_VL, w - j); k++)
+                sum[j + k] += part[k];
+        }
 }
 
 static void softmax_tile(const softmax_params *p, const operands *o, const int64_t *at, int64_t w, float *exps)
