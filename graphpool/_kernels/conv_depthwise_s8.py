@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
 from .records import Record
-from .requant import REQUANT_LAYOUT, Requant
-from .window import WINDOW_LAYOUT, convolution_window
+from .requant import REQUANT_LAYOUT, Requant, unsigned_zero_point
+from .window import WINDOW_LAYOUT, convolution_window, image_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,35 +94,29 @@ def s8_depthwise_convolution(
     Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap src.
     Cost: for each tap and vector of a result a load, a conversion and a multiply-add.
     """
-    ndim = len(src_spatial)
     window = convolution_window(
         src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
         src_strides=src_strides, dst_strides=dst_strides,
     )  # fmt: skip
-    if src_dtype not in ("u8", "s8"):
-        raise InvalidDataTypeError(explain("type of src", accepted="u8, s8", got=src_dtype), dtype=src_dtype)
+    zero = unsigned_zero_point(src_dtype, zero_point)
     if min(batch, channels) < 0:
         raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
     if requant is not None and epilogue:
         raise InvalidArgumentError(explain("requant", accepted="no epilogue beside it", got="both"))
-    residual = tuple(dst_strides if residual_strides is None else residual_strides)
-    if len(residual) != ndim + 2:
-        raise InvalidShapeError(explain("residual_strides", accepted=f"{ndim + 2} strides", got=residual))
-    sides = (tuple(src_strides), tuple(dst_strides), residual)
-    if channels > 1 and any(side[1] != 1 for side in sides):
-        raise UnsupportedError(explain("strides", accepted="contiguous channels", got=sides))
+    sides = {
+        "src_strides": src_strides, "dst_strides": dst_strides,
+        "residual_strides": dst_strides if residual_strides is None else residual_strides,
+    }  # fmt: skip
+    residual = [image_strides(name, side, len(src_spatial), channels) for name, side in sides.items()][-1]
     taps = math.prod(kernel)
     if taps > MOST_TAPS:
         raise UnsupportedError(explain("taps of an exact sum", accepted=f"at most {MOST_TAPS}", got=taps))
-    zero = zero_point + (128 if src_dtype == "s8" else 0)
-    if not 0 <= zero <= 255:
-        raise InvalidArgumentError(explain("zero_point", accepted=f"one of {src_dtype}", got=zero_point))
     record, dst_arg = (requant or Requant()).record(3 + bias)
     block = min(max(channels, 1), _CHANNEL_BLOCK)
     taps_offset = aligned(window.dst[2] * block * 4) if epilogue else 0
     fields = {
         "window": window.record(), "channels": channels, "channel_block": block, "residual_n": residual[0],
-        "residual": [*[0] * (3 - ndim), *residual[2:]], "src_dtype": DTYPE_CODES[src_dtype], "zero": zero,
+        "residual": residual[1:], "src_dtype": DTYPE_CODES[src_dtype], "zero": zero,
         "bias_arg": 3 if bias else 0, "dst_arg": dst_arg, "has_epilogue": bool(epilogue), "taps_offset": taps_offset,
         "requant": record,
     }  # fmt: skip

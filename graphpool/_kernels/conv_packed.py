@@ -12,27 +12,17 @@ filling up, and every layout is a set of strides, so that borders are plain copi
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
+from .conv_weights import CONV_PACK_LAYOUT, ConvWeights
 from .matmul import aligned
-from .packed import (
-    MOST_ROWS,
-    TILE_PANELS,
-    TILE_ROWS,
-    PackedLayout,
-    l2_nbytes,
-    lanes_of,
-    row_block,
-    streams,
-    tail_fields,
-)
+from .packed import MOST_ROWS, TILE_PANELS, TILE_ROWS, PackedLayout, l2_nbytes, row_block, streams, tail_fields
 from .records import Record
-from .window import WINDOW_LAYOUT, Window, convolution_window
+from .window import WINDOW_LAYOUT, Window, convolution_window, image_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +51,7 @@ _LEAST_WORK = 2**18
 _PLAIN_PIXELS = 768
 """Pixels of a task that packs its weights: beside so many, packing costs a few percent."""
 
-_PACK_LAYOUT = Record(
+_LAYOUT = Record(
     [
         *[(name, "i8") for name in ("groups", "ic", "oc")],
         ("kernel", "i8", 3),
@@ -80,7 +70,7 @@ _LAYOUT = Record(
         *[(name, "i8") for name in ("pixel_block", "col_block", "tap_block", "most_panels")],
         *[(name, "i8") for name in ("stage", "tile_in_scratch", "has_epilogue", "is_plain")],
         *[(name, "i8") for name in ("partial_offset", "table_offset", "room_offset", "panels_offset")],
-        ("plain", _PACK_LAYOUT),
+        ("plain", CONV_PACK_LAYOUT),
         *[(name, "f4") for name in ("lo", "hi")],
     ]
 )
@@ -88,13 +78,7 @@ _LAYOUT = Record(
 
 def is_staged(in_channels: int, kernel: Sequence[int], groups: int = 1) -> bool:
     """Whether tasks stage their source, which may then lie by any strides; else its channels must be contiguous."""
-    return in_channels // groups <= _FEW_CHANNELS and len(kernel) < 3 and max(kernel) > 1
-
-
-def _merged(in_channels: int, kernel: Sequence[int], groups: int, dilations: Sequence[int] | None) -> int:
-    """Taps along width that are one product."""
-    is_dense = dilations is None or dilations[-1] == 1
-    return kernel[-1] if is_staged(in_channels, kernel, groups) and is_dense else 1
+    return in_channels <= _FEW_CHANNELS * groups and len(kernel) < 3 and max(kernel, default=1) > 1
 
 
 def packed_conv_layout(
@@ -130,25 +114,24 @@ def packed_conv_layout(
     InvalidShapeError, InvalidArgumentError, UnsupportedError
         A negative size; channels that `groups` does not divide; an unknown instruction set.
     """
-    ic, oc = _channels(in_channels, out_channels, groups)
-    lanes = lanes_of(isa)
-    if not 1 <= len(kernel) <= 3 or min(kernel) < 1:
-        raise InvalidShapeError(explain("kernel", accepted="one to three sizes of at least 1", got=tuple(kernel)))
-    merged = _merged(in_channels, kernel, groups, dilations)
-    words, cols = merged * ic, -(-oc // lanes) * lanes
-    pitch = words * cols * 4
-    layout_id = _KIND << 24 | (merged > 1) << 16 | 2 * lanes
-    return PackedLayout(layout_id, groups * (math.prod(kernel) // merged) * pitch, pitch, 2 * lanes, words)
+    weights = _weights(in_channels, out_channels, kernel, groups, dilations, isa)
+    layout_id = _KIND << 24 | (weights.merged > 1) << 16 | weights.panel
+    pitch = weights.words * weights.cols * 4
+    return PackedLayout(layout_id, weights.nbytes, pitch, weights.panel, weights.words)
 
 
-def _channels(in_channels: int, out_channels: int, groups: int) -> tuple[int, int]:
-    """Channels of one group on both sides."""
-    if min(in_channels, out_channels) < 0:
-        raise InvalidShapeError(explain("channels", accepted=">= 0", got=(in_channels, out_channels)))
-    if groups < 1 or in_channels % groups or out_channels % groups:
-        accepted = f"a divisor of {in_channels} and {out_channels} channels"
-        raise InvalidArgumentError(explain("groups", accepted=accepted, got=groups))
-    return in_channels // groups, out_channels // groups
+def _weights(
+    in_channels: int,
+    out_channels: int,
+    kernel: Sequence[int],
+    groups: int,
+    dilations: Sequence[int] | None,
+    isa: str | None,
+) -> ConvWeights:
+    """Only tasks that stage their source merge taps."""
+    merges = is_staged(in_channels, kernel, groups)
+    sizes = in_channels, out_channels, kernel
+    return ConvWeights.make(*sizes, groups=groups, dilations=dilations, dtype="f32", merges=merges, isa=isa)
 
 
 def pack_conv_weights(
@@ -186,7 +169,8 @@ def pack_conv_weights(
     -----
     Cost: one read and one write of the weights, a quarter of a nanosecond each where columns or rows are contiguous.
     """
-    return _move("pack_conv_weights", (in_channels, out_channels, kernel, groups, dilations, isa), strides)
+    weights = _weights(in_channels, out_channels, kernel, groups, dilations, isa)
+    return weights.pack_call("pack_conv_weights", weights.pack_fields(strides, "f32"), isa)
 
 
 def unpack_conv_weights(
@@ -200,35 +184,8 @@ def unpack_conv_weights(
     isa: str | None = None,
 ) -> KernelCall:
     """The inverse of `pack_conv_weights`, bit for bit, with the same parameters; arguments: packed, weights."""
-    return _move("unpack_conv_weights", (in_channels, out_channels, kernel, groups, dilations, isa), strides)
-
-
-def _move(
-    name: str,
-    sizes: tuple[int, int, Sequence[int], int, Sequence[int] | None, str | None],
-    strides: Sequence[int],
-) -> KernelCall:
-    """The kernel `name` between weights and their panels."""
-    in_channels, out_channels, kernel, groups, dilations, isa = sizes
-    layout = packed_conv_layout(in_channels, out_channels, kernel, groups=groups, dilations=dilations, isa=isa)
-    ic, oc = _channels(in_channels, out_channels, groups)
-    values = _pack_fields(layout, (groups, ic, oc), kernel, strides)
-    return pack(name, _PACK_LAYOUT, values, ntasks=groups * -(-oc // layout.panel), isa=isa)
-
-
-def _pack_fields(
-    layout: PackedLayout, sizes: tuple[int, int, int], kernel: Sequence[int], strides: Sequence[int]
-) -> dict[str, Any]:
-    """Fields of a struct gp_conv_pack; sizes are groups and the channels of one."""
-    if len(strides) != len(kernel) + 3:
-        raise InvalidShapeError(explain("strides of weights", accepted="(group, oc, ic, spatial...)", got=strides))
-    groups, ic, oc = sizes
-    fill, merged = 3 - len(kernel), layout.words // ic if ic else 1
-    return {
-        "groups": groups, "ic": ic, "oc": oc, "kernel": [*[1] * fill, *kernel], "merged": merged,
-        "w_group": strides[0], "w_oc": strides[1], "w_ic": strides[2], "w": [*[0] * fill, *strides[3:]],
-        "group_pitch": math.prod(kernel) // merged * layout.pitch // 4, "tap_pitch": layout.pitch // 4,
-    }  # fmt: skip
+    weights = _weights(in_channels, out_channels, kernel, groups, dilations, isa)
+    return weights.pack_call("unpack_conv_weights", weights.pack_fields(strides, "f32"), isa)
 
 
 @dataclass(frozen=True)
@@ -250,18 +207,11 @@ class _Runs:
     residual: tuple[int, ...]
 
     @classmethod
-    def find(cls, batch: int, window: Window, residual: Sequence[int] | None, ndim: int, *, stage: bool) -> _Runs:
-        """The fewest runs, of the longest lines.
+    def find(cls, batch: int, window: Window, sides: Sequence[tuple[int, ...]], *, stage: bool) -> _Runs:
+        """The fewest runs, of the longest lines; `sides` are the strides of dst and perhaps of the residual.
 
         A staged source belongs to one image, and to one row where rows are wide.
         """
-        sides = [_image_strides("dst_strides", window.dst_strides)]
-        if residual is not None:
-            if len(residual) != ndim + 2:
-                raise InvalidShapeError(
-                    explain("residual_strides", accepted=f"{ndim + 2} strides", got=tuple(residual))
-                )
-            sides.append(_image_strides("residual_strides", (*residual[:2], *(0,) * (3 - ndim), *residual[2:])))
         axes = list(zip((batch, *window.dst), zip(*sides, strict=True), strict=True))
         whole = 0 if not stage else 3 if window.dst[2] > _STAGED_PIXELS else 1
         outer, inner = _merge(axes[:whole]), _merge(axes[whole:])
@@ -288,13 +238,6 @@ def _merge(axes: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple
         else:
             merged.insert(0, (extent, strides))
     return merged
-
-
-def _image_strides(name: str, strides: Sequence[int]) -> tuple[int, ...]:
-    """Strides of images and of their spatial axes on a side whose channels are contiguous."""
-    if strides[1] != 1:
-        raise UnsupportedError(explain(name, accepted="contiguous channels", got=tuple(strides)))
-    return strides[0], *strides[2:]
 
 
 def has_lines(batch: int, spatial: Sequence[int], strides: Sequence[int]) -> bool:
@@ -376,7 +319,7 @@ def packed_convolution(
     Cost: 2 * taps * channels a result, less what lies in the padding of whole tiles.
     Source: implicit products through a table of rows, Dukhan, "The indirect convolution algorithm", 2019.
     """
-    layout = packed_conv_layout(in_channels, out_channels, kernel, groups=groups, dilations=dilations, isa=isa)
+    weights = _weights(in_channels, out_channels, kernel, groups, dilations, isa)
     window = convolution_window(
         src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
         src_strides=src_strides, dst_strides=dst_strides,
@@ -390,54 +333,56 @@ def packed_convolution(
         in_scratch=dst_needs_scratch,
     )  # fmt: skip
     stage = is_staged(in_channels, kernel, groups)
-    if not stage and (window.src_strides[1] != 1 and in_channels // groups > 1):
+    if not stage and (window.src_strides[1] != 1 and weights.ic > 1):
         raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=tuple(src_strides)))
-    runs = _Runs.find(batch, window, residual_strides, len(src_spatial), stage=stage)
+    given = {"dst_strides": dst_strides, "residual_strides": residual_strides}
+    sides = [
+        image_strides(name, side, len(src_spatial), out_channels) for name, side in given.items() if side is not None
+    ]
+    runs = _Runs.find(batch, window, sides, stage=stage)
     if epilogue and runs.line < runs.pixels:
         tail["tile_in_scratch"] = True  # an epilogue reads rows of one stride
-    sizes = groups, in_channels // groups, out_channels // groups
-    values = tail | {"groups": groups, "ic": sizes[1], "oc": sizes[2], "stage": stage}
-    plain = None if weights_strides is None else _pack_fields(layout, sizes, kernel, weights_strides)
-    return _build(window, layout, runs, values, plain, epilogue, isa)
+    plain = None if weights_strides is None else weights.pack_fields(weights_strides, "f32")
+    return _build(window, weights, runs, tail | {"stage": stage}, plain, epilogue, isa)
 
 
 def _build(
-    window: Window, layout: PackedLayout, runs: _Runs, values: dict[str, float], plain: dict[str, Any] | None,
+    window: Window, weights: ConvWeights, runs: _Runs, values: dict[str, float], plain: dict[str, Any] | None,
     epilogue: bytes, isa: str | None,
 ) -> KernelCall:  # fmt: skip
     """Blocks, parts of scratch and parameter block of a problem."""
-    ic, oc, groups, stage = (int(values[name]) for name in ("ic", "oc", "groups", "stage"))
-    merged = layout.words // ic if ic else 1
-    taps, taps_wide = math.prod(window.kernel) // merged, window.kernel[2] // merged
-    pixels = _pixel_block(window, runs, MOST_ROWS if plain is None else _PLAIN_PIXELS, stage=bool(stage))
-    most_panels = TILE_PANELS if plain is None else _panels_at_once(pixels, taps * layout.words, layout.panel)
-    cols = most_panels * layout.panel if plain else _col_block(pixels, taps * layout.words, oc, layout.panel)
-    tap_block = taps if plain else _tap_block(pixels, taps, layout)
+    ic, oc, groups, taps, stage = weights.ic, weights.oc, weights.groups, weights.runs, bool(values["stage"])
+    pixels = _pixel_block(window, runs, MOST_ROWS if plain is None else _PLAIN_PIXELS, stage=stage)
+    most_panels = TILE_PANELS if plain is None else _panels_at_once(pixels, weights)
+    cols = most_panels * weights.panel
+    if plain is None:
+        cols = weights.col_block(pixels, weights.worthwhile_parts(pixels, _LEAST_WORK))
+    tap_block = taps if plain else _tap_block(pixels, weights)
     partial_offset = aligned(pixels * cols * 4) if values["tile_in_scratch"] else 0
-    table_offset = partial_offset + (pixels * TILE_PANELS * layout.panel * 4 if tap_block < taps else 0)
+    table_offset = partial_offset + (pixels * TILE_PANELS * weights.panel * 4 if tap_block < taps else 0)
     room_offset = table_offset + aligned(taps * pixels * 8)
-    panels_offset = room_offset + aligned(_staged_nbytes(window, pixels, ic) if stage else ic * 4)
+    panels_offset = room_offset + aligned(_pixels_staged(window, pixels) * ic * 4 if stage else ic * 4)
     fields = values | {
-        "is_plain": plain is not None, "plain": _PACK_LAYOUT.pack(plain or {}), "most_panels": most_panels,
-        "panels_offset": panels_offset,
-        "window": window.record(), "runs": runs.count, "run_pixels": runs.pixels,
-        "line_pixels": runs.line, "words": layout.words, "taps": taps,
-        "taps_wide": taps_wide, "w_group": 4 * plain["w_group"] if plain else taps * layout.pitch,
-        "w_tap": layout.pitch, "dst_run": runs.dst[0], "dst_line": runs.dst[1], "dst_pixel": runs.dst[2],
-        "residual_run": runs.residual[0], "residual_line": runs.residual[1], "residual_pixel": runs.residual[2],
-        "pixel_block": pixels, "col_block": cols, "tap_block": tap_block,
-        "partial_offset": partial_offset, "table_offset": table_offset, "room_offset": room_offset,
+        "is_plain": plain is not None, "plain": CONV_PACK_LAYOUT.pack(plain or {}), "most_panels": most_panels,
+        "groups": groups, "ic": ic, "oc": oc, "window": window.record(), "runs": runs.count,
+        "run_pixels": runs.pixels, "line_pixels": runs.line, "words": weights.words, "taps": taps,
+        "taps_wide": window.kernel[2] // weights.merged, "w_tap": weights.words * weights.cols * 4,
+        "w_group": 4 * plain["w_group"] if plain else weights.group_nbytes, "dst_run": runs.dst[0],
+        "dst_line": runs.dst[1], "dst_pixel": runs.dst[2], "residual_run": runs.residual[0],
+        "residual_line": runs.residual[1], "residual_pixel": runs.residual[2], "pixel_block": pixels,
+        "col_block": cols, "tap_block": tap_block, "partial_offset": partial_offset, "table_offset": table_offset,
+        "room_offset": room_offset, "panels_offset": panels_offset,
     }  # fmt: skip
     blocks = -(-runs.pixels // pixels) * -(-oc // cols) if ic or oc else 0
     return pack(
         "f32_conv_plain" if plain else "f32_conv_packed", _LAYOUT, fields, ntasks=runs.count * groups * blocks,
-        scratch_nbytes=panels_offset + (taps * layout.words * cols * 4 if plain else 0), tail=epilogue, isa=isa,
+        scratch_nbytes=panels_offset + (taps * weights.words * cols * 4 if plain else 0), tail=epilogue, isa=isa,
     )  # fmt: skip
 
 
-def _panels_at_once(pixels: int, depth: int, panel: int) -> int:
+def _panels_at_once(pixels: int, weights: ConvWeights) -> int:
     """Panels that a task packs and reads at once: those that L2 keeps beside the source."""
-    most = l2_nbytes() * 3 // 4 // (panel * max(depth, 1) * 4)
+    most = l2_nbytes() * 3 // 4 // (weights.panel * max(weights.runs * weights.words, 1) * 4)
     return next((count for count in (4, 2) if count <= min(most, streams(pixels))), 1)
 
 
@@ -453,23 +398,16 @@ def _pixel_block(window: Window, runs: _Runs, most: int, *, stage: bool) -> int:
     return max(-(-window.dst[1] // parts), 1) * width
 
 
-def _col_block(pixels: int, depth: int, oc: int, panel: int) -> int:
-    """Output channels of a task: whole groups of panels, as few as still make a task worth its table."""
-    unit = panel * streams(pixels)
-    parts = max(oc // max(-(-_LEAST_WORK // max(pixels * depth, 1)), 1), 1)
-    return max(-(-oc // (parts * unit)) * unit, unit)
-
-
-def _tap_block(pixels: int, taps: int, layout: PackedLayout) -> int:
+def _tap_block(pixels: int, weights: ConvWeights) -> int:
     """Taps at a time: all, unless several tiles of pixels read panels that L2 would not keep."""
     if pixels <= TILE_ROWS:
-        return max(taps, 1)
-    most = max(l2_nbytes() * 3 // 4 // (streams(pixels) * layout.panel * 4 * max(layout.words, 1)), 1)
-    parts = max(-(-taps // most), 1)
-    return max(-(-taps // parts), 1)
+        return weights.runs
+    most = max(l2_nbytes() * 3 // 4 // (weights.unit(pixels) * 4 * max(weights.words, 1)), 1)
+    parts = -(-weights.runs // most)
+    return -(-weights.runs // parts)
 
 
-def _staged_nbytes(window: Window, pixels: int, ic: int) -> int:
-    """The part of the source that a task reads. Unit: bytes."""
+def _pixels_staged(window: Window, pixels: int) -> int:
+    """Pixels of the source that a task reads."""
     cols = min(pixels, max(window.dst[2], 1))
-    return window.pixels_read(pixels // cols, cols) * ic * 4
+    return window.pixels_read(pixels // cols, cols)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["PackedLayout", "k_parts", "pack_weights", "packed_layout", "packed_matmul", "unpack_weights"]
 
 _MAX_BATCH = 10
-_DEPTH = {"f32": 1, "bf16": 2, "s8": 4}
+DEPTH = {"f32": 1, "bf16": 2, "s8": 4}
 """Elements along k in a word of 32 bits."""
 
 _A_DTYPES = {"f32": ("f32",), "bf16": ("f32", "bf16", "f16"), "s8": ("u8", "s8")}
@@ -142,12 +142,12 @@ def packed_layout(k: int, n: int, dtype: str = "f32", isa: str | None = None, *,
     InvalidShapeError, InvalidDataTypeError, UnsupportedError
         A negative size; another data type; an unknown instruction set.
     """
-    if dtype not in _DEPTH:
+    if dtype not in DEPTH:
         raise InvalidDataTypeError(explain("dtype of packed weights", accepted="f32, bf16, s8", got=dtype), dtype=dtype)
     if min(k, n, batch) < 0:
         raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(batch, k, n)))
     lanes = lanes_of(isa)
-    words, cols = -(-k // _DEPTH[dtype]), -(-n // lanes) * lanes
+    words, cols = -(-k // DEPTH[dtype]), -(-n // lanes) * lanes
     pitch = aligned(words * cols * 4 + (cols * 4 if dtype == "s8" else 0))
     layout_id = _KIND << 24 | DTYPE_CODES[dtype] << 16 | 2 * lanes
     return PackedLayout(layout_id, batch * pitch, pitch, 2 * lanes, words)

@@ -13,7 +13,7 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, explain
 from .call import DTYPE_CODES
 from .records import Record
 
-__all__ = ["NO_LIMITS", "REQUANT_LAYOUT", "Requant", "Residual", "Rounding"]
+__all__ = ["NO_LIMITS", "REQUANT_LAYOUT", "Requant", "Residual", "Rounding", "unsigned_zero_point"]
 
 NO_LIMITS = (-math.inf, math.inf)
 """Of a clamp that changes nothing."""
@@ -33,6 +33,22 @@ REQUANT_LAYOUT = Record(
     ]
 )
 """struct gp_requant."""
+
+
+def unsigned_zero_point(dtype: str, zero_point: int) -> int:
+    """The zero point of an 8-bit image once its bytes are unsigned, as products take them: s8 is moved by 128.
+
+    Raises
+    ------
+    InvalidDataTypeError, InvalidArgumentError
+        Another type; a number beyond it.
+    """
+    if dtype not in _LIMITS:
+        raise InvalidDataTypeError(explain("type of src", accepted="u8, s8", got=dtype), dtype=dtype)
+    low, high = _LIMITS[dtype]
+    if not low <= zero_point <= high:
+        raise InvalidArgumentError(explain("zero_point", accepted=f"{low} to {high}", got=zero_point))
+    return zero_point - low
 
 
 @dataclass(frozen=True)

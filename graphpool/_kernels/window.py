@@ -23,6 +23,7 @@ __all__ = [
     "Window",
     "convolution_window",
     "fill_geometry",
+    "image_strides",
     "merged_stride",
     "plan_rows",
 ]
@@ -121,15 +122,19 @@ class Window:
         steps = [stride for extent, stride in zip(self.dst, self.dst_strides[2:], strict=True) if extent > 1]
         return not steps or self.dst_strides[1] <= min(steps)
 
+    def rectangles(self, rows: int, cols: int) -> int:
+        """Rectangles of so many results that an image is divided into."""
+        return self.dst[0] * -(-self.dst[1] // rows) * -(-self.dst[2] // cols)
+
     def pixels_read(self, rows: int, cols: int) -> int:
-        """Pixels of the source, padding included, that a rectangle of results of one plane reads in one plane."""
+        """Pixels of the source, padding included, that a rectangle of results of one plane reads."""
         height, width = (
             (size - 1) * stride + (kernel - 1) * dilation + 1
             for size, stride, kernel, dilation in zip(
                 (rows, cols), self.strides[1:], self.kernel[1:], self.dilations[1:], strict=True
             )
         )
-        return height * width
+        return self.kernel[0] * height * width
 
     def record(self) -> bytes:
         """The geometry as a struct gp_window."""
@@ -181,6 +186,22 @@ def convolution_window(
         src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
         src_strides=src_strides, dst_strides=dst_strides,
     )  # fmt: skip
+
+
+def image_strides(name: str, strides: Sequence[int], ndim: int, channels: int) -> tuple[int, int, int, int]:
+    """Strides of images and of three spatial axes, from those of (n, c, spatial...) with contiguous channels.
+
+    Raises
+    ------
+    InvalidShapeError, UnsupportedError
+        Not one stride for each of `ndim` spatial axes and the two in front; channels with gaps.
+    """
+    if len(strides) != ndim + 2:
+        raise InvalidShapeError(explain(name, accepted=f"{ndim + 2} strides", got=tuple(strides)))
+    if strides[1] != 1 and channels > 1:
+        raise UnsupportedError(explain(name, accepted="contiguous channels", got=tuple(strides)))
+    depth, height, width = (*[0] * (3 - ndim), *strides[2:])
+    return strides[0], depth, height, width
 
 
 def merged_stride(axes: Sequence[tuple[int, int]]) -> int | None:

@@ -16,7 +16,7 @@ from .call import KernelCall, pack
 from .matmul import aligned
 from .packed import PackedLayout, l2_nbytes, packed_layout, tail_fields
 from .records import Record
-from .window import convolution_window
+from .window import convolution_window, image_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -208,15 +208,13 @@ def winograd_convolution(
     )
     if batch < 0:
         raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
-    residual = (0, 1, 0, 0) if residual_strides is None else tuple(residual_strides)
-    if len(residual) != 4:
-        raise InvalidShapeError(explain("residual_strides", accepted="4 strides", got=residual))
-    if any(side[1] != 1 for side in (src_strides, dst_strides, residual)):
-        raise UnsupportedError(explain("strides", accepted="contiguous channels", got=(src_strides, dst_strides)))
-    sides = {name: (side[0], *side[2:]) for name, side in (("src", src_strides), ("dst", dst_strides))}
+    given = {"src": src_strides, "dst": dst_strides, "residual": residual_strides or dst_strides}
+    channels = {"src": in_channels, "dst": out_channels, "residual": out_channels}
+    sides = {name: image_strides(f"{name}_strides", given[name], 2, channels[name]) for name in given}
     values = tail | {
         "batch": batch, "ic": in_channels, "oc": out_channels, "in": window.src[1:], "out": window.dst[1:],
-        "pad": window.pads_begin[1:], **sides, "residual": (residual[0], *residual[2:]), "pitch": layout.pitch // 4,
+        "pad": window.pads_begin[1:], "pitch": layout.pitch // 4,
+        **{name: (image, height, width) for name, (image, _, height, width) in sides.items()},
     }  # fmt: skip
     return _build(tile, _count_tiles(tile, batch, window.dst[1:]), layout, values, epilogue, isa)
 

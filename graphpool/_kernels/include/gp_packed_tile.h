@@ -216,6 +216,12 @@ GP_INLINE int gp_streams(int64_t rows, int64_t cols)
     return panels;
 }
 
+/* The place among the tiles of one height (gp_tile_table.h) of that for so many panels from column j of n on. */
+GP_INLINE int gp_tile_column(int panels, int64_t j, int64_t n)
+{
+    return gp_panel_width(j, n) == GP_VL ? 0 : panels == 4 ? 3 : panels;
+}
+
 /* Moves a sink down by rows, or to the right by columns. */
 GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
 {

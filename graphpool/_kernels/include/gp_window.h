@@ -42,6 +42,12 @@ static inline int64_t gp_source_of(const gp_window *w, int axis, int64_t o, int6
     return i >= 0 && i < w->in[axis] ? i : -1;
 }
 
+/* Extent of the source, padding included, that `count` results read along an axis. */
+static inline int64_t gp_extent(const gp_window *w, int axis, int64_t count)
+{
+    return (count - 1) * w->stride[axis] + (w->kernel[axis] - 1) * w->dilation[axis] + 1;
+}
+
 /* The part of results [begin, end) of row (od, oh) that tap (kd, kh, kw) reaches; count 0 when none. */
 static inline gp_tap gp_find_tap(const gp_window *w, int transposed, int64_t od, int64_t oh, int64_t begin, int64_t end,
                                  int64_t kd, int64_t kh, int64_t kw)

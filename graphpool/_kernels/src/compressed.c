@@ -358,7 +358,7 @@ static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int6
         while (panels > 1 && panels * GP_PANEL > left)
             panels /= 2;
         const int64_t width = gp_panel_width(j, p->n), step = gp_min(panels * GP_PANEL, left);
-        const int column = width == GP_VL ? 0 : panels == 4 ? 3 : panels;
+        const int column = gp_tile_column(panels, j, p->n);
         const weights w = {packed + j * words * 4, (const float *)(packed + p->scales_offset) + j * p->ngroups,
                            (const int32_t *)(packed + p->zeros_offset) + j * p->ngroups, GP_PANEL * words * 4,
                            GP_PANEL * p->ngroups};

@@ -18,8 +18,8 @@
  * table, and the row of zeros or the staged source. */
 #include "gp_conv_weights.h"
 #include "gp_packed_tile.h"
+#include "gp_stage.h"
 #include "gp_tile_table.h"
-#include "gp_window.h"
 
 typedef struct {
     gp_window window;                      /* its dst strides are not used */
@@ -85,35 +85,26 @@ static void find_rows(const gp_conv_packed *p, const float *src, int64_t od, int
             }
 }
 
-/* One row of the source with its padding, channels innermost: columns `first` to `first + count`. */
-static void stage_row(const gp_conv_packed *p, const float *src, int64_t ih, int64_t first, int64_t count, float *to)
+static void move_pixels(const void *params, const char *src, int64_t count, char *to)
 {
+    const gp_conv_packed *p = params;
     const gp_window *w = &p->window;
-    const int64_t begin = ih < 0 || ih >= w->in[1] ? count : gp_min(gp_max(-first, 0), count);
-    const int64_t end = gp_max(gp_min(w->in[2] - first, count), begin);
-    memset(to, 0, (size_t)(begin * p->ic) * sizeof *to);
-    memset(to + end * p->ic, 0, (size_t)((count - end) * p->ic) * sizeof *to);
-    if (begin >= end)
-        return;
-    const float *from = src + ih * w->src[1] + (first + begin) * w->src[2];
+    const float *from = (const float *)src;
     if (w->src_c == 1)
-        gp_copy(to + begin * p->ic, p->ic, 1, from, w->src[2], 1, end - begin, p->ic, sizeof *to);
+        gp_copy(to, p->ic, 1, from, w->src[2], 1, count, p->ic, sizeof *from);
     else
         for (int64_t c = 0; c < p->ic; c++)
-            gp_copy(to + begin * p->ic + c, 0, p->ic, from + c * w->src_c, 0, w->src[2], 1, end - begin, sizeof *to);
+            gp_copy((float *)to + c, 0, p->ic, from + c * w->src_c, 0, w->src[2], 1, count, sizeof *from);
 }
 
-/* The same as find_rows through a staged source, for a rectangle of results: whole rows from oh on, or a part of one. */
+/* The same as find_rows through a staged source, for whole rows of results or a part of one. */
 static void stage_rows(const gp_conv_packed *p, const float *src, int64_t oh, int64_t ow, const pixel_block *block)
 {
     const gp_window *w = &p->window;
     const int64_t cols = gp_min(block->count, w->out[2] - ow), rows = block->count / cols;
-    const int64_t width = (cols - 1) * w->stride[2] + (w->kernel[2] - 1) * w->dilation[2] + 1;
-    const int64_t height = (rows - 1) * w->stride[1] + (w->kernel[1] - 1) * w->dilation[1] + 1;
-    const int64_t pixel = p->ic * (int64_t)sizeof(float);
-    for (int64_t y = 0; y < height; y++)
-        stage_row(p, src, oh * w->stride[1] - w->pad[1] + y, ow * w->stride[2] - w->pad[2], width,
-                  (float *)(block->room + y * width * pixel));
+    const int64_t width = gp_extent(w, 2, cols), pixel = p->ic * (int64_t)sizeof *src;
+    const gp_rectangle at = {.oh = oh, .ow = ow, .rows = rows, .cols = cols};
+    gp_stage(&(gp_staging){w, sizeof *src, pixel, 0, move_pixels, p}, (const char *)src, &at, block->room);
     const char **to = block->rows;
     for (int64_t tap = 0; tap < p->taps; tap++)
         for (int64_t y = 0; y < rows; y++) {
@@ -209,7 +200,7 @@ static void columns(const gp_conv_packed *p, const pixel_block *block, int64_t j
     for (int64_t left = cols; left > 0;) {
         const int panels = (int)gp_min(gp_streams((line + ntiles - 1) / ntiles, left), p->most_panels);
         const int64_t step = gp_min(panels * GP_PANEL, left);
-        const int column = gp_panel_width(j, p->oc) == GP_VL ? 0 : panels == 4 ? 3 : panels;
+        const int column = gp_tile_column(panels, j, p->oc);
         sink.cols = step;
         if (p->is_plain)
             group(p, block, column, room, pack_columns(p, b, scale, j, step, room), sink);

@@ -19,12 +19,6 @@ typedef struct {
     int64_t width, cols;
 } panel;
 
-GP_INLINE int64_t tap_offset(const gp_conv_pack *p, int64_t tap)
-{
-    const int64_t kw = tap % p->kernel[2], kh = tap / p->kernel[2] % p->kernel[1], kd = tap / p->kernel[2] / p->kernel[1];
-    return kd * p->w[0] + kh * p->w[1] + kw * p->w[2];
-}
-
 /* First word of the rows of a tap. */
 GP_INLINE float *tap_rows(const panel *t, int64_t tap)
 {
@@ -35,7 +29,7 @@ GP_INLINE float *tap_rows(const panel *t, int64_t tap)
 GP_INLINE void pack_rows(const panel *t, int64_t taps, int64_t i, int64_t end, const int64_t w_oc)
 {
     for (int64_t tap = 0; tap < taps; tap++) {
-        const float *restrict from = t->weights + tap_offset(t->p, tap);
+        const float *restrict from = t->weights + gp_tap_offset(t->p, tap);
         float *restrict to = tap_rows(t, tap);
         for (int64_t r = i; r < end; r++)
             for (int64_t c = 0; c < t->cols; c++)
@@ -96,7 +90,7 @@ static void pack_runs(const panel *t, int64_t taps, column_run run)
                     i++;
                 }
             }
-            pack_run(t, t->weights + tap_offset(t->p, first) + q, count, to);
+            pack_run(t, t->weights + gp_tap_offset(t->p, first) + q, count, to);
         }
 }
 
@@ -138,7 +132,7 @@ static void unpack_panel(const panel *t, int64_t taps)
     const gp_conv_pack *p = t->p;
     for (int64_t tap = 0; tap < taps; tap++) {
         const float *restrict from = tap_rows(t, tap);
-        float *restrict to = t->weights + tap_offset(p, tap);
+        float *restrict to = t->weights + gp_tap_offset(p, tap);
         for (int64_t c = 0; c < t->cols; c++)
             for (int64_t r = 0; r < p->ic; r++)
                 to[r * p->w_ic + c * p->w_oc] = from[r * t->width + c];

@@ -202,9 +202,8 @@ static void block(const gp_packed_fn (*tiles)[4], int64_t rows, int64_t j, int64
     for (int64_t left = cols; left > 0;) {
         const int panels = gp_streams((rows + ntiles - 1) / ntiles, left);
         const int64_t width = gp_panel_width(j, n), step = gp_min(panels * GP_PANEL, left);
-        const int column = width == GP_VL ? 0 : panels == 4 ? 3 : panels;
         sink.cols = step;
-        group(tiles, column, rows, depth, a, b + j * depth.all, width, sink);
+        group(tiles, gp_tile_column(panels, j, n), rows, depth, a, b + j * depth.all, width, sink);
         gp_sink_right(&sink, step);
         j += step;
         left -= step;

@@ -1,0 +1,137 @@
+"""Blocks of a convolution that multiplies runs of words, whatever the type: ``include/gp_conv_blocks.h``.
+
+A task is a rectangle of pixels by a block of output channels of a group; how large, each type says itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graphpool.errors import UnsupportedError, explain
+
+from .matmul import aligned
+from .records import Record
+from .window import WINDOW_LAYOUT, Window, image_strides, merged_stride
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .conv_weights import ConvWeights
+
+__all__ = ["CONV_BLOCKS_LAYOUT", "ConvBlocks", "reads_pixels_in_place", "side_strides"]
+
+CONV_BLOCKS_LAYOUT = Record(
+    [
+        ("window", WINDOW_LAYOUT),
+        *[(name, "i8") for name in ("groups", "ic", "oc", "merged", "words", "runs")],
+        *[(name, "i8") for name in ("element_nbytes", "pixel_nbytes", "zero", "w_group")],
+        *[(name, "i8") for name in ("block_rows", "block_cols", "col_block")],
+        *[(name, "i8") for name in ("dst_n", "dst_pixel", "residual_n", "residual_pixel")],
+        *[(name, "i8") for name in ("bias_arg", "dst_arg", "is_direct", "has_epilogue")],
+        *[(name, "i8") for name in ("rows_offset", "runs_offset", "room_offset")],
+    ]
+)
+"""struct gp_conv_blocks."""
+
+
+def side_strides(name: str, window: Window, strides: Sequence[int], ndim: int, channels: int) -> tuple[int, int]:
+    """Strides of images and of pixels of dst or of a residual, (n, c, spatial...). Unit: elements.
+
+    Raises
+    ------
+    InvalidShapeError, UnsupportedError
+        Another number of strides; channels with gaps; pixels that no single stride walks.
+    """
+    image, *spatial = image_strides(name, strides, ndim, channels)
+    pixel = merged_stride(list(zip(window.dst, spatial, strict=True)))
+    if pixel is None:
+        accepted = "contiguous channels, and pixels that one stride walks"
+        raise UnsupportedError(explain(name, accepted=accepted, got=tuple(strides)))
+    return image, pixel
+
+
+def reads_pixels_in_place(window: Window, weights: ConvWeights) -> bool:
+    """Whether pixels are whole words where they lie: one tap, all of it inside the image, contiguous channels."""
+    return (
+        max(window.kernel) == 1
+        and weights.ic == weights.pixel
+        and weights.ic % weights.depth == 0
+        and window.src_strides[1] == 1
+        and not any(window.pads_begin)
+        and all((n - 1) * s < m for n, s, m in zip(window.dst, window.strides, window.src, strict=True))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConvBlocks:
+    """How a convolution is divided.
+
+    Attributes
+    ----------
+    batch : int
+    window : Window
+    weights : ConvWeights
+    rows, cols : int
+        Of the rectangle of results of a task.
+    col_block : int
+        Output channels of a task.
+    is_direct : bool
+        Whether pixels are read where they lie (`reads_pixels_in_place`).
+    has_tile : bool
+        Whether the results of a task pass through scratch.
+    """
+
+    batch: int
+    window: Window
+    weights: ConvWeights
+    rows: int
+    cols: int
+    col_block: int
+    is_direct: bool
+    has_tile: bool
+
+    @property
+    def ntasks(self) -> int:
+        """Rectangles of all images and groups by blocks of columns."""
+        rectangles = self.batch * self.window.rectangles(self.rows, self.cols)
+        return rectangles * self.weights.groups * -(-self.weights.oc // self.col_block)
+
+    @property
+    def _offsets(self) -> tuple[int, int, int, int]:
+        """Where rows, runs and the staged source lie in scratch, and where that ends. Unit: bytes."""
+        pixels, weights = self.rows * self.cols, self.weights
+        rows = aligned(pixels * self.col_block * 4) if self.has_tile else 0
+        runs = rows + pixels * 8
+        room = aligned(runs + weights.runs * 8)
+        if self.is_direct:
+            return rows, runs, room, room
+        beyond = weights.words * 4 - weights.merged * weights.pixel_nbytes  # what the last word reads
+        return rows, runs, room, room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Unit: bytes."""
+        return self._offsets[3]
+
+    def record(self, dst: tuple[int, int], residual: tuple[int, int], element_nbytes: int, **fields: Any) -> bytes:
+        """The struct gp_conv_blocks.
+
+        Parameters
+        ----------
+        dst, residual : (int, int)
+            `side_strides` of both. Unit: elements.
+        element_nbytes : int
+            Of the source. Unit: bytes.
+        **fields
+            Those that this object does not know, by their names.
+        """
+        weights, offsets = self.weights, self._offsets
+        return CONV_BLOCKS_LAYOUT.pack(fields | {
+            "window": self.window.record(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
+            "merged": weights.merged, "words": weights.words, "runs": weights.runs, "element_nbytes": element_nbytes,
+            "pixel_nbytes": weights.pixel_nbytes, "w_group": weights.group_nbytes, "block_rows": self.rows,
+            "block_cols": self.cols, "col_block": self.col_block, "dst_n": dst[0], "dst_pixel": dst[1],
+            "residual_n": residual[0], "residual_pixel": residual[1], "is_direct": self.is_direct,
+            "rows_offset": offsets[0], "runs_offset": offsets[1], "room_offset": offsets[2],
+        })  # fmt: skip
