@@ -30,6 +30,7 @@ def test_gemm_refuses_shapes_that_do_not_fit_and_writes_nothing():
     assert not out.any()
 
 
+@pytest.mark.native
 def test_programs_load_blas_when_they_first_call_it():
     code = """
 import sys

@@ -45,6 +45,7 @@ def test_all_types_are_tested():
 
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("dtype", [*SMALL_FLOATS, "s8", "u8"])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of NumPy, on some processors
 def test_load_of_every_code(dtype, isa):
     codes = all_codes(dtype)
     result = convert(codes.view(np.uint8), codes.size, dtype, "f32", isa).view(np.float32)

@@ -77,6 +77,7 @@ def test_call_refuses_what_has_no_contiguous_buffer():
         _dispatch.call(unit.kernel, unit.params, (out, out, out[::2]), 0, 1, unit.scratch_nbytes)
 
 
+@pytest.mark.native
 def test_max_isa_variable_caps_the_list():
     code = "from graphpool._kernels import _dispatch as d; print(d.isas(), d.lookup('f32_matmul_simd').isa)"
     environment = {"GRAPHPOOL_MAX_ISA": "generic", "PATH": ""}

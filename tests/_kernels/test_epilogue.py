@@ -13,6 +13,7 @@ from graphpool import _kernels
 from graphpool._kernels.eltwise import EltwiseBuilder
 
 FOLDER = Path(_kernels.__file__).parent
+pytestmark = pytest.mark.native
 
 
 @pytest.fixture(scope="module")

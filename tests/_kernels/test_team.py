@@ -62,6 +62,7 @@ def test_threads_start_when_they_are_needed():
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no list of threads to read")
+@pytest.mark.native
 def test_threads_have_names_and_take_no_signals():
     team = Team(3)
     team.roll_call(3)
@@ -161,6 +162,7 @@ def test_a_child_starts_threads_of_its_own():
     team.close()
 
 
+@pytest.mark.native
 def test_a_child_forked_while_the_team_is_busy_has_a_free_team():
     team = Team(3)
     done = threading.Event()
@@ -181,6 +183,7 @@ def test_a_child_forked_while_the_team_is_busy_has_a_free_team():
 
 
 @pytest.mark.parametrize("ending", ["", "team.close()", "del team", "import os; os._exit(0)", "raise SystemExit"])
+@pytest.mark.native
 def test_the_process_ends_with_teams_open(ending):
     printed = run_script(
         f"from graphpool._kernels._team import Team\nteam = Team(3)\nprint(team.roll_call(3), flush=True)\n{ending}"
@@ -188,6 +191,7 @@ def test_the_process_ends_with_teams_open(ending):
     assert printed == ["3"]
 
 
+@pytest.mark.native
 def test_the_process_ends_while_a_daemon_thread_runs_regions():
     script = """
 import threading

@@ -22,19 +22,58 @@ static int64_t index_at(const index_params *p, const void *indices, int64_t at, 
     return wrapped < 0 ? 0 : wrapped < dim ? wrapped : dim - 1;
 }
 
-/* Bytes from the start of the tensor to the row that position `linear` means. */
-static int64_t row_of(const index_params *p, const void *indices, int64_t linear)
+/* What a position says: where its tuple of indices lies, and bytes to where its row would be with indices of zero. */
+typedef struct {
+    int64_t indices, base;
+} place;
+
+static place place_of(const index_params *p, int64_t linear)
 {
-    int64_t at = 0, offset = 0;
+    place at = {0, 0};
     for (int64_t k = p->ndim - 1; k >= 0; k--) {
         const int64_t coordinate = linear % p->dims[k];
         linear /= p->dims[k];
-        at += coordinate * p->index_strides[k];
-        offset += coordinate * p->base_strides[k];
+        at.indices += coordinate * p->index_strides[k];
+        at.base += coordinate * p->base_strides[k];
     }
+    return at;
+}
+
+/* Bytes from the start of the tensor to the row that the indices at a place mean. */
+static int64_t row_at(const index_params *p, const void *indices, place at)
+{
+    int64_t offset = at.base;
     for (int64_t k = 0; k < p->tuple_size; k++)
-        offset += index_at(p, indices, at + k, p->tuple_dims[k]) * p->tuple_strides[k];
+        offset += index_at(p, indices, at.indices + k, p->tuple_dims[k]) * p->tuple_strides[k];
     return offset;
+}
+
+/* A row; a call of memcpy takes longer than to copy an element. */
+static inline void copy_row(char *to, const char *from, int64_t nbytes)
+{
+    switch (nbytes) {
+    case 1:
+        *to = *from;
+        break;
+    case 4:
+        memcpy(to, from, 4);
+        break;
+    case 8:
+        memcpy(to, from, 8);
+        break;
+    default:
+        memcpy(to, from, (size_t)nbytes);
+    }
+}
+
+/* Rows lie anywhere in a large table: several are on their way from memory while one is copied. */
+#define GP_AHEAD 8
+#define GP_AHEAD_NBYTES 1024
+
+static void fetch_row(const char *row, int64_t nbytes)
+{
+    for (int64_t at = 0; at < nbytes && at < GP_AHEAD_NBYTES; at += 64)
+        __builtin_prefetch(row + at);
 }
 
 /* args: src, indices, dst */
@@ -43,8 +82,21 @@ static void gather(const void *params, void *const *args, int64_t begin, int64_t
     (void)scratch;
     const index_params *p = params;
     const int64_t limit = end * p->rows_per_task, last = limit < p->npositions ? limit : p->npositions;
-    for (int64_t row = begin * p->rows_per_task; row < last; row++)
-        memcpy((char *)args[2] + row * p->row_nbytes, (const char *)args[0] + row_of(p, args[1], row), p->row_nbytes);
+    const int64_t inner = p->ndim ? p->dims[p->ndim - 1] : 1; /* positions that differ along the last axis alone */
+    const place step = p->ndim ? (place){p->index_strides[p->ndim - 1], p->base_strides[p->ndim - 1]} : (place){0, 0};
+    char *to = (char *)args[2] + begin * p->rows_per_task * p->row_nbytes;
+    for (int64_t row = begin * p->rows_per_task; row < last;) {
+        place at = place_of(p, row);
+        const int64_t left = inner - row % inner, count = left < last - row ? left : last - row;
+        for (int64_t i = 0; i < count; i++, to += p->row_nbytes, at.indices += step.indices, at.base += step.base) {
+            if (p->row_nbytes >= 64 && i + GP_AHEAD < count) {
+                const place later = {at.indices + GP_AHEAD * step.indices, at.base + GP_AHEAD * step.base};
+                fetch_row((const char *)args[0] + row_at(p, args[1], later), p->row_nbytes);
+            }
+            copy_row(to, (const char *)args[0] + row_at(p, args[1], at), p->row_nbytes);
+        }
+        row += count;
+    }
 }
 
 /* ---- scatter ---- */
@@ -98,7 +150,7 @@ static void scatter(const void *params, void *const *args, int64_t begin, int64_
     const index_params *p = params;
     for (int64_t row = 0; row < p->npositions; row++) {
         const char *from = (const char *)args[0] + row * p->row_nbytes;
-        char *to = (char *)args[2] + row_of(p, args[1], row);
+        char *to = (char *)args[2] + row_at(p, args[1], place_of(p, row));
         if (p->reduction < 0)
             memcpy(to, from, p->row_nbytes);
         else
