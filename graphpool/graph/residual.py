@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["match_residual", "next_joint"]
 
+_NOWHERE = -1
+"""In place of the number of an op: before all others."""
+
 
 def match_residual(
     residual: Residual, view: GraphView, joint: int, free: Sequence[bool], start: int | None = None
@@ -36,15 +39,13 @@ def match_residual(
     Cost: linear in the ops between the two ends, at most `MAX_REGION`, for each of a few tensors that may be the start.
     """
     ends = view.ops[joint].inputs[:2]
-    makers = [view.producer.get(end.id) for end in ends]
-    outer = {
-        end.id
-        for end, maker in zip(ends, makers, strict=True)
-        if maker is None or not _may_be_inside(residual, view, maker, free)
-    }
+    makers = {end.id: _maker_inside(residual, view, end.id, free) for end in ends}
     for shortcut in ends:
         for fork in _forks(residual, view, shortcut.id, free):
-            inside = _between(residual, view, fork, joint, free) if outer <= {fork} else []
+            before = view.producer.get(fork, _NOWHERE)
+            if not all(end == fork or maker > before for end, maker in makers.items()):
+                continue
+            inside = _between(residual, view, fork, joint, free)
             if not inside:
                 continue
             taken = [*inside, *_absorbed(residual, view, inside, free)]
@@ -66,6 +67,12 @@ def next_joint(residual: Residual, view: GraphView, value: int, free: Sequence[b
         seen.update(fresh)
         waiting += fresh
     return sorted(joints)
+
+
+def _maker_inside(residual: Residual, view: GraphView, tensor: int, free: Sequence[bool]) -> int:
+    """Number of the op that writes a tensor, if a block may hold it."""
+    number = view.producer.get(tensor)
+    return number if number is not None and _may_be_inside(residual, view, number, free) else _NOWHERE
 
 
 def _may_be_inside(residual: Residual, view: GraphView, number: int, free: Sequence[bool]) -> bool:
