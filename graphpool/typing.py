@@ -6,7 +6,7 @@ Nothing here imports anything of graphpool but `errors`, so every package may us
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -110,7 +110,7 @@ class DataType(StrEnum):
         """
         found = _BY_VALUE.get(value) if isinstance(value, str) else None
         if found is None and not isinstance(value, str):
-            found = _by_numpy().get(np.dtype(value).name)  # type: ignore[call-overload]
+            found = _of_numpy(np.dtype(value))  # type: ignore[call-overload]
         if found is None:
             raise InvalidDataTypeError(
                 explain(f"unknown data type {value!r}", accepted=", ".join(_BY_VALUE)), dtype=value
@@ -124,6 +124,12 @@ _BY_VALUE = {member.value: member for member in DataType}
 @cache
 def _by_numpy() -> dict[str, DataType]:
     return {name: DataType(key) for key, name in (_NUMPY_NAMES | _ML_DTYPES_NAMES).items()}
+
+
+@lru_cache
+def _of_numpy(dtype: np.dtype[Any]) -> DataType | None:
+    """The member for a NumPy dtype, whose name NumPy would put together each time."""
+    return _by_numpy().get(dtype.name)
 
 
 class LayoutType(StrEnum):
