@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
 from .conv_weights import CONV_PACK_LAYOUT, ConvWeights
