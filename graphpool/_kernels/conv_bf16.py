@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidDataTypeError, InvalidShapeError, explain
 
-from .call import DTYPE_CODES, KernelCall, pack
+from .call import DTYPE_CODES, KernelCall
 from .conv_blocks import CONV_BLOCKS_LAYOUT, ConvBlocks, reads_pixels_in_place, side_strides
 from .conv_weights import ConvWeights
 from .packed import TILE_ROWS, tail_fields
@@ -182,19 +182,18 @@ def bf16_convolution(
     residual = side_strides("residual_strides", window, residual_strides or dst_strides, ndim, out_channels)
     rows, cols = _rectangle(window, weights)
     blocks = ConvBlocks(
-        batch, window, weights, rows, cols, _col_block(batch, window, weights, rows, cols),
+        batch, window, weights, dst, residual, rows, cols, _col_block(batch, window, weights, rows, cols),
         is_direct=src_dtype == "bf16" and reads_pixels_in_place(window, weights),
         has_tile=bool(tail["tile_in_scratch"]),
     )  # fmt: skip
-    shared = {name: tail.pop(name) for name in ("bias_arg", "dst_arg", "has_epilogue")}
-    values = tail | {
-        "blocks": blocks.record(dst, residual, 2 if src_dtype == "bf16" else 4, **shared),
-        "src_dtype": DTYPE_CODES[src_dtype],
+    shared = {
+        "element_nbytes": 2 if src_dtype == "bf16" else 4,
+        "bias_arg": tail["bias_arg"],
+        "dst_arg": tail["dst_arg"],
     }
-    return pack(
-        "bf16_conv_packed", _LAYOUT, values, ntasks=blocks.ntasks, scratch_nbytes=blocks.scratch_nbytes, tail=epilogue,
-        isa=isa,
-    )  # fmt: skip
+    own = {name: tail[name] for name in ("lo", "hi", "residual_arg", "tile_in_scratch")}
+    own["src_dtype"] = DTYPE_CODES[src_dtype]
+    return blocks.call("bf16_conv_packed", _LAYOUT, shared, own, epilogue=epilogue, isa=isa)
 
 
 def _rectangle(window: Window, weights: ConvWeights) -> tuple[int, int]:

@@ -5,11 +5,11 @@ A task is a rectangle of pixels by a block of output channels of a group; how la
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphpool.errors import UnsupportedError, explain
 
+from .call import KernelCall, pack
 from .matmul import aligned
 from .records import Record
 from .window import WINDOW_LAYOUT, Window, image_strides, merged_stride
@@ -63,8 +63,7 @@ def reads_pixels_in_place(window: Window, weights: ConvWeights) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ConvBlocks:
+class ConvBlocks(NamedTuple):
     """How a convolution is divided.
 
     Attributes
@@ -72,6 +71,8 @@ class ConvBlocks:
     batch : int
     window : Window
     weights : ConvWeights
+    dst, residual : (int, int)
+        `side_strides` of both. Unit: elements.
     rows, cols : int
         Of the rectangle of results of a task.
     col_block : int
@@ -85,20 +86,44 @@ class ConvBlocks:
     batch: int
     window: Window
     weights: ConvWeights
+    dst: tuple[int, int]
+    residual: tuple[int, int]
     rows: int
     cols: int
     col_block: int
     is_direct: bool
     has_tile: bool
 
-    @property
-    def ntasks(self) -> int:
-        """Rectangles of all images and groups by blocks of columns."""
-        rectangles = self.batch * self.window.rectangles(self.rows, self.cols)
-        return rectangles * self.weights.groups * -(-self.weights.oc // self.col_block)
+    def call(
+        self,
+        name: str,
+        layout: Record,
+        shared: dict[str, Any],
+        own: dict[str, Any],
+        *,
+        epilogue: bytes,
+        isa: str | None,
+    ) -> KernelCall:
+        """The kernel `name`, whose struct `layout` begins with ``blocks``.
 
-    @property
-    def _offsets(self) -> tuple[int, int, int, int]:
+        `shared` are those fields of struct gp_conv_blocks that this object does not know, `own` the other ones.
+        """
+        weights, window = self.weights, self.window
+        rows_offset, runs_offset, room_offset, end = self._scratch()
+        blocks = CONV_BLOCKS_LAYOUT.pack(shared | {
+            "window": window.record(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
+            "merged": weights.merged, "words": weights.words, "runs": weights.runs,
+            "pixel_nbytes": weights.pixel_nbytes, "w_group": weights.group_nbytes, "block_rows": self.rows,
+            "block_cols": self.cols, "col_block": self.col_block, "dst_n": self.dst[0], "dst_pixel": self.dst[1],
+            "residual_n": self.residual[0], "residual_pixel": self.residual[1], "is_direct": self.is_direct,
+            "has_epilogue": bool(epilogue), "rows_offset": rows_offset, "runs_offset": runs_offset,
+            "room_offset": room_offset,
+        })  # fmt: skip
+        parts = self.batch * window.rectangles(self.rows, self.cols) * weights.groups
+        ntasks = parts * -(-weights.oc // self.col_block)
+        return pack(name, layout, own | {"blocks": blocks}, ntasks=ntasks, scratch_nbytes=end, tail=epilogue, isa=isa)
+
+    def _scratch(self) -> tuple[int, int, int, int]:
         """Where rows, runs and the staged source lie in scratch, and where that ends. Unit: bytes."""
         pixels, weights = self.rows * self.cols, self.weights
         rows = aligned(pixels * self.col_block * 4) if self.has_tile else 0
@@ -108,30 +133,3 @@ class ConvBlocks:
             return rows, runs, room, room
         beyond = weights.words * 4 - weights.merged * weights.pixel_nbytes  # what the last word reads
         return rows, runs, room, room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond
-
-    @property
-    def scratch_nbytes(self) -> int:
-        """Unit: bytes."""
-        return self._offsets[3]
-
-    def record(self, dst: tuple[int, int], residual: tuple[int, int], element_nbytes: int, **fields: Any) -> bytes:
-        """The struct gp_conv_blocks.
-
-        Parameters
-        ----------
-        dst, residual : (int, int)
-            `side_strides` of both. Unit: elements.
-        element_nbytes : int
-            Of the source. Unit: bytes.
-        **fields
-            Those that this object does not know, by their names.
-        """
-        weights, offsets = self.weights, self._offsets
-        return CONV_BLOCKS_LAYOUT.pack(fields | {
-            "window": self.window.record(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
-            "merged": weights.merged, "words": weights.words, "runs": weights.runs, "element_nbytes": element_nbytes,
-            "pixel_nbytes": weights.pixel_nbytes, "w_group": weights.group_nbytes, "block_rows": self.rows,
-            "block_cols": self.cols, "col_block": self.col_block, "dst_n": dst[0], "dst_pixel": dst[1],
-            "residual_n": residual[0], "residual_pixel": residual[1], "is_direct": self.is_direct,
-            "rows_offset": offsets[0], "runs_offset": offsets[1], "room_offset": offsets[2],
-        })  # fmt: skip

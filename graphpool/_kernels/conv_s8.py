@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
-from .call import DTYPE_CODES, KernelCall, pack
+from .call import DTYPE_CODES, KernelCall
 from .conv_blocks import CONV_BLOCKS_LAYOUT, ConvBlocks, reads_pixels_in_place, side_strides
 from .conv_weights import ConvWeights
 from .packed import row_block
@@ -190,18 +190,13 @@ def s8_convolution(
         batch, window, dst, residual = _as_one_row(batch, window, dst, residual)
     rows, cols = _rectangle(window)
     col_block = layout.col_block(rows * cols, layout.worthwhile_parts(rows * cols, _LEAST_WORK))
-    blocks = ConvBlocks(batch, window, layout, rows, cols, col_block, is_direct, has_tile=bool(epilogue))
-    record, dst_arg = (requant or Requant()).record(3 + bias)
-    values = {
-        "blocks": blocks.record(
-            dst, residual, 1, zero=zero, bias_arg=3 if bias else 0, dst_arg=dst_arg, has_epilogue=bool(epilogue)
-        ),
-        "src_dtype": DTYPE_CODES[src_dtype], "requant": record,
-    }  # fmt: skip
-    return pack(
-        "s8_conv_packed", _LAYOUT, values, ntasks=blocks.ntasks, scratch_nbytes=blocks.scratch_nbytes, tail=epilogue,
-        isa=isa,
+    blocks = ConvBlocks(
+        batch, window, layout, dst, residual, rows, cols, col_block, is_direct, has_tile=bool(epilogue)
     )  # fmt: skip
+    record, dst_arg = (requant or Requant()).record(3 + bias)
+    shared = {"element_nbytes": 1, "zero": zero, "bias_arg": 3 if bias else 0, "dst_arg": dst_arg}
+    own = {"src_dtype": DTYPE_CODES[src_dtype], "requant": record}
+    return blocks.call("s8_conv_packed", _LAYOUT, shared, own, epilogue=epilogue, isa=isa)
 
 
 def _as_one_row(

@@ -7,8 +7,7 @@ a task brings the pixels that they read side by side, else single taps.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
@@ -34,8 +33,7 @@ CONV_PACK_LAYOUT = Record(
 """struct gp_conv_pack."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConvWeights:
+class ConvWeights(NamedTuple):
     """Where the weights of a convolution lie in panels.
 
     Attributes
@@ -46,6 +44,8 @@ class ConvWeights:
         As given, one to three axes.
     merged : int
         Taps along width that are one run.
+    words, runs : int
+        Words of a run, zeros at its end included, and runs of a pixel.
     depth : int
         Weights in a word of 32 bits.
     pixel : int
@@ -61,6 +61,8 @@ class ConvWeights:
     oc: int
     kernel: tuple[int, ...]
     merged: int
+    words: int
+    runs: int
     depth: int
     pixel: int
     has_sums: bool
@@ -97,17 +99,9 @@ class ConvWeights:
         ic, oc = in_channels // groups, out_channels // groups
         pixel = ic + ic % 2 if dtype == "bf16" else ic
         merged = kernel[-1] if merges and (dilations is None or dilations[-1] == 1) else 1
-        return cls(groups, ic, oc, tuple(kernel), merged, DEPTH[dtype], pixel, dtype == "s8", lanes)
-
-    @property
-    def words(self) -> int:
-        """Words of a run, zeros at its end included."""
-        return -(-self.merged * self.pixel // self.depth)
-
-    @property
-    def runs(self) -> int:
-        """Products of a pixel."""
-        return math.prod(self.kernel) // self.merged
+        depth = DEPTH[dtype]
+        words, runs = -(-merged * pixel // depth), math.prod(kernel) // merged
+        return cls(groups, ic, oc, tuple(kernel), merged, words, runs, depth, pixel, dtype == "s8", lanes)
 
     @property
     def panel(self) -> int:

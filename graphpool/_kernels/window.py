@@ -128,12 +128,8 @@ class Window:
 
     def pixels_read(self, rows: int, cols: int) -> int:
         """Pixels of the source, padding included, that a rectangle of results of one plane reads."""
-        height, width = (
-            (size - 1) * stride + (kernel - 1) * dilation + 1
-            for size, stride, kernel, dilation in zip(
-                (rows, cols), self.strides[1:], self.kernel[1:], self.dilations[1:], strict=True
-            )
-        )
+        height = (rows - 1) * self.strides[1] + (self.kernel[1] - 1) * self.dilations[1] + 1
+        width = (cols - 1) * self.strides[2] + (self.kernel[2] - 1) * self.dilations[2] + 1
         return self.kernel[0] * height * width
 
     def record(self) -> bytes:
