@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -234,6 +234,10 @@ class NodeView:
     opset: int
     used_outputs: int
     builder: GraphBuilder
+
+    def as_op(self, inputs: Sequence[Value], opset: int) -> NodeView:
+        """The node as that of ONNX's ops which has the same attributes, with other inputs."""
+        return replace(self, inputs=list(inputs), opset=opset)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute's value; strings as str."""

@@ -17,6 +17,7 @@ refused by them.
     scan.py          searches and running results along an axis
     quantization.py  quantise and dequantise
     compressed.py    weights of 8 or 4 bits by scales of blocks, MatMulNBits
+    qlinear.py       ops between tensors of 8 bits, com.microsoft
     resize.py        interpolation
 """
 
@@ -33,6 +34,7 @@ from . import (
     movement,
     norm,
     pooling,
+    qlinear,
     quantization,
     recurrent,
     reduction,
@@ -67,6 +69,6 @@ _CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
 DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
     "": _CONVERTERS,
     "ai.onnx": _CONVERTERS,
-    "com.microsoft": dict(compressed.CONTRIBUTED),
+    "com.microsoft": {**compressed.CONTRIBUTED, **qlinear.CONTRIBUTED},
 }
 """Converters by domain and op."""

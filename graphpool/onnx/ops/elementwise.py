@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -207,7 +207,7 @@ def _dropout(n: NodeView) -> list[Value]:
     return [n[0], n.builder.literal(np.ones(n[0].shape), mask_type)]
 
 
-CONVERTERS = {
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **{theirs: _unary(ours) for theirs, ours in {
         "Exp": "Exp", "Log": "Log", "Relu": "ReLU", "Sqrt": "Sqrt", "Tanh": "Tanh", "Sigmoid": "Sigmoid",
         "Reciprocal": "Reciprocal", "Round": "Round", "Mish": "Mish", "HardSwish": "HardSwish", "Softplus": "SoftPlus",

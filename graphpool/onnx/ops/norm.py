@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -106,7 +106,7 @@ def _softmax(kind: str) -> Callable[[NodeView], Value]:
     return convert
 
 
-CONVERTERS = {
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _group_norm,
     "InstanceNormalization": _instance_norm, "RMSNormalization": _rms_norm, "LpNormalization": _lp_norm,
     "MeanVarianceNormalization": _mean_variance_norm, "Softmax": _softmax("SoftMax"),
