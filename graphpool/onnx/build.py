@@ -235,7 +235,7 @@ class NodeView:
     used_outputs: int
     builder: GraphBuilder
 
-    def as_op(self, inputs: Sequence[Value], opset: int) -> NodeView:
+    def as_op(self, inputs: Sequence[Value | None], opset: int) -> NodeView:
         """The node as that of ONNX's ops which has the same attributes, with other inputs."""
         return replace(self, inputs=list(inputs), opset=opset)
 
@@ -247,6 +247,10 @@ class NodeView:
     def has(self, index: int) -> bool:
         """Whether an input is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
+
+    def gives(self, index: int) -> bool:
+        """Whether an output has a name and may be read."""
+        return index < self.used_outputs and bool(self.node.output[index])
 
     def __getitem__(self, index: int) -> Value:
         """An input that must be given."""

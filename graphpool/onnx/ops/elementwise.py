@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONVERTERS", "swish"]
 
 # Defaults are those of the ONNX operator specification.
 
@@ -80,7 +80,11 @@ def _gelu(n: NodeView) -> Value:
 
 
 def _swish(n: NodeView) -> Value:
-    alpha = n.attr("alpha", 1.0)
+    return swish(n, n.attr("alpha", 1.0))
+
+
+def swish(n: NodeView, alpha: float) -> Value:
+    """X * sigmoid(alpha x)."""
     scaled = n[0] if alpha == 1 else n.emit("Multiply", n[0], n.literal(alpha, n[0]))
     return n.emit("Multiply", n[0], n.emit("Sigmoid", scaled))
 
