@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -235,6 +235,10 @@ class NodeView:
     used_outputs: int
     builder: GraphBuilder
 
+    def as_op(self, inputs: Sequence[Value | None], opset: int) -> NodeView:
+        """The node as that of ONNX's ops which has the same attributes, with other inputs."""
+        return replace(self, inputs=list(inputs), opset=opset)
+
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute's value; strings as str."""
         value = self.node.attrs.get(name, default)
@@ -243,6 +247,10 @@ class NodeView:
     def has(self, index: int) -> bool:
         """Whether an input is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
+
+    def gives(self, index: int) -> bool:
+        """Whether an output has a name and may be read."""
+        return index < self.used_outputs and bool(self.node.output[index])
 
     def __getitem__(self, index: int) -> Value:
         """An input that must be given."""

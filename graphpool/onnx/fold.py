@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["KEPT", "compute", "find_host_function", "fold_constants"]
+__all__ = ["compute", "find_host_function", "fold_constants", "is_kept"]
 
 _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                      "RandomUniformLike", "Dropout"})  # fmt: skip
-KEPT = _RANDOM | {"DequantizeLinear", "MatMulNBits"}
-"""Ops that are not computed ahead: random ones, and those that would blow a quantised weight up."""
+_KEPT = _RANDOM | {"DequantizeLinear"}
+"""Random ops, and one that would blow a quantised weight up."""
+
+
+def is_kept(node: Node) -> bool:
+    """Whether a node is not computed ahead: some ops, and those of domains that ONNX's evaluator does not know."""
+    return node.op_type in _KEPT or not (node.domain == "" or node.domain.startswith("ai.onnx"))
 
 
 def find_host_function(
@@ -35,8 +40,9 @@ def find_host_function(
     captured: Mapping[str, Value],
     given: Sequence[Value] = (),
     results: Sequence[Value] = (),
+    refusal: str = "",
 ) -> HostFunction:
-    """`make_host_function`, with an error that names the node.
+    """`make_host_function`, with an error that names the node, and why its converter refused it if it did.
 
     Raises
     ------
@@ -49,7 +55,7 @@ def find_host_function(
         label = node.label
         what = f"node {label!r}: nothing runs {node.op_type} of domain {node.domain or 'ai.onnx'!r}"
         raise UnsupportedError(
-            explain(what, got=str(error).strip().splitlines()[0]), node=label, op_type=node.op_type
+            explain(what, got=refusal or str(error).strip().splitlines()[0]), node=label, op_type=node.op_type
         ) from error
 
 
@@ -89,7 +95,7 @@ def fold_constants(
     values = {name: Value(content=content) for name, content in constants.items()}
     for node in nodes:
         is_known = all(name in values or not name for name in (*node.input, *node.captured))
-        if not is_known or node.op_type in KEPT or node.op_type in CONTROL_FLOW:
+        if not is_known or is_kept(node) or node.op_type in CONTROL_FLOW:
             left.append(node)
             continue
         captured = {name: values[name] for name in node.captured}

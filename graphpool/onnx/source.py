@@ -210,6 +210,7 @@ def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
     graph = skeleton.graph
     graph.name = proto.graph.name
     graph.node.extend(proto.graph.node)
+    _move_contributed(skeleton)
     graph.output.extend(proto.graph.output)
     graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     names = {tensor.name for tensor in proto.graph.initializer}
@@ -223,6 +224,18 @@ def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             tensor.CopyFrom(numpy_helper.from_array(np.asarray(_constant(tensor, folder)), tensor.name))
     return skeleton
+
+
+def _move_contributed(skeleton: ModelProto) -> None:
+    """Put nodes that ONNX Runtime writes under ONNX's domain, which has no such ops, under its own."""
+    moved = [node for node in skeleton.graph.node if node.op_type in _CONTRIBUTED and not node.domain]
+    for node in moved:
+        node.domain = "com.microsoft"
+    if moved and not any(entry.domain == "com.microsoft" for entry in skeleton.opset_import):
+        skeleton.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+
+
+_CONTRIBUTED = frozenset({"SimplifiedLayerNormalization"})
 
 
 def _inner_tensors(graph: GraphProto) -> Iterator[TensorProto]:

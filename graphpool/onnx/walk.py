@@ -13,7 +13,7 @@ from graphpool.runtime.model_form import ModelForm
 
 from .build import GraphBuilder, NodeView, NotConvertible, Value
 from .control import CONTROL_FLOW
-from .fold import KEPT, compute, find_host_function
+from .fold import compute, find_host_function, is_kept
 from .inline import Scope, enter_nodes, function_nodes
 from .node import names_read
 from .ops import DOMAINS
@@ -56,6 +56,7 @@ class Walk:
         self._host: dict[int, HostFunction] = {}
         self._precomputed: list[str] = []
         self._may_call_host = owner.fallback
+        self._refusal = ""
         self._inputs: dict[str, LogicalTensor] = {}
         self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath)
         values = {name: Value(content=value.content, is_static=True) for name, value in owner.constants.items()}
@@ -119,9 +120,10 @@ class Walk:
         values = self.scope.values
         inputs = [values[name] if name else None for name in node.input]
         captured = {name: values[name] for name in node.captured if name in values}
+        self._refusal = ""
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         results = self._owner.folded.get(path) or self._follow(path, node, inputs)
-        if results is None and all(value.is_known for value in read) and node.op_type not in KEPT:
+        if results is None and all(value.is_known for value in read) and not is_kept(node):
             results = self._fold(path, node, inputs, captured, read)
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
             results = [Value(content=_measure(node, inputs[0].shape))]
@@ -191,7 +193,8 @@ class Walk:
         nops, nprecomputed = len(self.builder.ops), len(self._precomputed)
         try:
             return make()
-        except (NotConvertible, GraphpoolError):
+        except (NotConvertible, GraphpoolError) as error:
+            self._refusal = str(error)
             del self.builder.ops[nops:], self._precomputed[nprecomputed:]
             for op_id in [op_id for op_id in self._host if op_id >= nops]:
                 del self._host[op_id]
@@ -203,14 +206,18 @@ class Walk:
         label = node.label
         if not self._may_call_host:
             raise UnsupportedError(
-                explain(f"node {label!r} ({node.op_type}) is not supported", hint="load with fallback=True"),
+                explain(
+                    f"node {label!r} ({node.op_type}) is not supported",
+                    got=self._refusal or None,
+                    hint="load with fallback=True",
+                ),
                 node=label,
                 op_type=node.op_type,
             )
         results = self._infer(node, inputs, captured, label)
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         sources = list({id(value): value for value in read if not value.is_known}.values())
-        function = find_host_function(self._source, node, inputs, captured, sources, results)
+        function = find_host_function(self._source, node, inputs, captured, sources, results, self._refusal)
         for value in read:
             if value.is_known and value.is_plain:
                 self.builder.tensor(value)  # counts among the constants of the form

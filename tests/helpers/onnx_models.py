@@ -1,5 +1,7 @@
 """Small ONNX models, and their comparison with the reference evaluator of the onnx package."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from onnx import ValueInfoProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -69,3 +71,73 @@ def assert_close(result, wanted):
     np.testing.assert_allclose(
         result.astype("float64"), wanted.astype("float64"), rtol=rtol, atol=atol * max(1, np.abs(wanted).max(initial=0))
     )
+
+
+@dataclass
+class ContributedCase:
+    """A node of domain com.microsoft, which ONNX's evaluator does not know, and what NumPy expects of it.
+
+    Inputs are arrays, or None where one is left out; `constants` are the numbers of those that are initialisers; None
+    among the expected results leaves an output out.
+    """
+
+    kind: str
+    inputs: list
+    expected: list
+    constants: tuple = ()
+    attributes: dict = field(default_factory=dict)
+    opset: int = 21
+
+    def model(self):
+        """The model and its inputs by name."""
+        names = ["" if value is None else f"x{k}" for k, value in enumerate(self.inputs)]
+        given = {name: np.asarray(value) for name, value in zip(names, self.inputs, strict=True) if name}
+        fixed = {f"x{k}" for k in self.constants}
+        outputs = ["" if value is None else f"y{k}" for k, value in enumerate(self.expected)]
+        label = f"the_{self.kind}"
+        node = helper.make_node(self.kind, names, outputs, label, domain="com.microsoft", **self.attributes)
+        passed = {name: value for name, value in given.items() if name not in fixed}
+
+        def info(name, value, shape):
+            return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), shape)
+
+        results = [(name, value) for name, value in zip(outputs, self.expected, strict=True) if name]
+        graph = helper.make_graph(
+            [node], "node", [info(name, value, value.shape) for name, value in passed.items()],
+            [info(name, value, [None] * value.ndim) for name, value in results],
+            [numpy_helper.from_array(given[name], name) for name in fixed],
+        )  # fmt: skip
+        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=10), passed
+
+    def check(self):
+        """Compare graphpool, without a host, with what NumPy expects."""
+        model, inputs = self.model()
+        with gp.onnx.load(model, fallback=False) as loaded:
+            self._compare(loaded.run(inputs).values())
+
+    def check_onnxruntime(self, rtol=0.0, atol=0.0, share=0.02):
+        """Compare what NumPy expects with ONNX Runtime, which must be there."""
+        import onnxruntime
+
+        model, inputs = self.model()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self._compare(session.run(None, inputs), rtol, atol, share)
+
+    def _compare(self, results, rtol=0.0, atol=0.0, share=0.02):
+        for result, wanted in zip(results, [value for value in self.expected if value is not None], strict=True):
+            assert result.dtype == wanted.dtype
+            assert result.shape == wanted.shape
+            if wanted.dtype.kind in "iu":  # sums in another order may fall on the other side of a half
+                differences = np.abs(result.astype(np.int64) - wanted.astype(np.int64))
+                assert differences.max(initial=0) <= 1
+                assert np.count_nonzero(differences) <= share * differences.size
+            else:
+                own_rtol, own_atol = TOLERANCE[str(wanted.dtype)]
+                largest = max(1, np.abs(wanted, where=np.isfinite(wanted), out=np.zeros(wanted.shape)).max(initial=0))
+                np.testing.assert_allclose(
+                    result.astype("float64"), wanted.astype("float64"),
+                    rtol=max(rtol, own_rtol), atol=max(atol, own_atol * largest),
+                )  # fmt: skip

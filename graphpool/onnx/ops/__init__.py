@@ -7,7 +7,7 @@ refused by them.
     elementwise.py   activations, arithmetic, comparison, casts
     matmul.py        products of matrices
     einsum.py        Einsum
-    attention.py     attention and rotary embedding
+    attention.py     attention and rotary embedding; attend.py spells attention for all of its kinds
     recurrent.py     RNN, GRU and LSTM
     window.py        convolution
     pooling.py       pooling over space and channels
@@ -17,6 +17,9 @@ refused by them.
     scan.py          searches and running results along an axis
     quantization.py  quantise and dequantise
     compressed.py    weights of 8 or 4 bits by scales of blocks, MatMulNBits
+    qlinear.py       ops between tensors of 8 bits, com.microsoft
+    fused.py         fused products, convolutions and activations, com.microsoft
+    skip_norm.py     normalised sums and embeddings, com.microsoft
     resize.py        interpolation
 """
 
@@ -29,15 +32,18 @@ from . import (
     compressed,
     einsum,
     elementwise,
+    fused,
     matmul,
     movement,
     norm,
     pooling,
+    qlinear,
     quantization,
     recurrent,
     reduction,
     resize,
     scan,
+    skip_norm,
     window,
 )
 
@@ -67,6 +73,11 @@ _CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
 DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
     "": _CONVERTERS,
     "ai.onnx": _CONVERTERS,
-    "com.microsoft": dict(compressed.CONTRIBUTED),
+    "com.microsoft": {
+        **compressed.CONTRIBUTED,
+        **qlinear.CONTRIBUTED,
+        **fused.CONTRIBUTED,
+        **skip_norm.CONTRIBUTED,
+    },
 }
 """Converters by domain and op."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONVERTERS", "swish"]
 
 # Defaults are those of the ONNX operator specification.
 
@@ -80,7 +80,11 @@ def _gelu(n: NodeView) -> Value:
 
 
 def _swish(n: NodeView) -> Value:
-    alpha = n.attr("alpha", 1.0)
+    return swish(n, n.attr("alpha", 1.0))
+
+
+def swish(n: NodeView, alpha: float) -> Value:
+    """X * sigmoid(alpha x)."""
     scaled = n[0] if alpha == 1 else n.emit("Multiply", n[0], n.literal(alpha, n[0]))
     return n.emit("Multiply", n[0], n.emit("Sigmoid", scaled))
 
@@ -207,7 +211,7 @@ def _dropout(n: NodeView) -> list[Value]:
     return [n[0], n.builder.literal(np.ones(n[0].shape), mask_type)]
 
 
-CONVERTERS = {
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **{theirs: _unary(ours) for theirs, ours in {
         "Exp": "Exp", "Log": "Log", "Relu": "ReLU", "Sqrt": "Sqrt", "Tanh": "Tanh", "Sigmoid": "Sigmoid",
         "Reciprocal": "Reciprocal", "Round": "Round", "Mish": "Mish", "HardSwish": "HardSwish", "Softplus": "SoftPlus",

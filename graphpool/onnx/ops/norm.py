@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONVERTERS", "layer_norm"]
 
 
 def _axis(n: NodeView, default: int, rank: int) -> int:
@@ -42,16 +42,22 @@ def _batch_norm_of_batch(n: NodeView) -> list[Value]:
 
 
 def _layer_norm(n: NodeView) -> list[Value]:
-    """LayerNorm, and the mean and inverse standard deviation where they are read."""
-    shape = n[0].shape
-    axis, epsilon = _axis(n, -1, len(shape)), n.attr("epsilon", 1e-5)
-    gamma = n.cast(n[1], DataType.F32)
-    beta = n.cast(n[2], DataType.F32) if n.has(2) else n.literal(np.zeros(gamma.shape, np.float32), gamma)
+    axis = _axis(n, -1, len(n[0].shape))
+    beta = n[2] if n.has(2) else None
+    return layer_norm(n, n[0], n[1], beta, axis=axis, epsilon=n.attr("epsilon", 1e-5), with_stats=n.used_outputs > 1)
+
+
+def layer_norm(
+    n: NodeView, x: Value, gamma: Value, beta: Value | None, *, axis: int, epsilon: float, with_stats: bool
+) -> list[Value]:
+    """LayerNorm from an axis on, and the mean and inverse standard deviation where they are wanted."""
+    shape, gamma = x.shape, n.cast(gamma, DataType.F32)
+    beta = n.literal(np.zeros(gamma.shape, np.float32), gamma) if beta is None else n.cast(beta, DataType.F32)
     options = {"begin_norm_axis": axis, "epsilon": epsilon, "use_affine": True}
-    if n.used_outputs < 2:
-        return [n.emit("LayerNorm", n[0], gamma, beta, keep_stats=False, **options)]
-    types = [n[0].dtype, DataType.F32, DataType.F32]
-    result, mean, variance = n.emit_several("LayerNorm", types, n[0], gamma, beta, keep_stats=True, **options)
+    if not with_stats:
+        return [n.emit("LayerNorm", x, gamma, beta, keep_stats=False, **options)]
+    types = [x.dtype, DataType.F32, DataType.F32]
+    result, mean, variance = n.emit_several("LayerNorm", types, x, gamma, beta, keep_stats=True, **options)
     inverse = n.emit("Pow", n.emit("Add", variance, n.literal(epsilon, variance)), beta=-0.5)
     kept = (*shape[:axis], *[1] * (len(shape) - axis))
     return [result, n.reshape(mean, kept), n.reshape(inverse, kept)]
@@ -106,7 +112,7 @@ def _softmax(kind: str) -> Callable[[NodeView], Value]:
     return convert
 
 
-CONVERTERS = {
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _group_norm,
     "InstanceNormalization": _instance_norm, "RMSNormalization": _rms_norm, "LpNormalization": _lp_norm,
     "MeanVarianceNormalization": _mean_variance_norm, "Softmax": _softmax("SoftMax"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONVERTERS", "dequantize", "integer_bias", "quantize", "scaling"]
 
 _BYTES = (DataType.U8, DataType.S8)
 _F8 = (DataType.F8_E4M3, DataType.F8_E5M2)
@@ -55,7 +55,7 @@ class _Scaling:
         return {"qtype": "per_channel", "axis": self.axis}
 
 
-def _scaling(n: NodeView, first: int, axis: int, block: int = 0) -> _Scaling:
+def scaling(n: NodeView, first: int, axis: int, block: int = 0) -> _Scaling:
     """Scale and zero point that are inputs one behind the other."""
     point = n[first + 1] if n.has(first + 1) else None
     if point is not None and point.is_known and not np.asarray(point.content).any():
@@ -66,7 +66,7 @@ def _scaling(n: NodeView, first: int, axis: int, block: int = 0) -> _Scaling:
 def _given_scaling(n: NodeView) -> _Scaling:
     block = n.attr("block_size", 0)
     n.require(bool(block) or len(n[1].shape) <= 1, "scales of blocks without their size")
-    return _scaling(n, 1, n.attr("axis", 1), block)
+    return scaling(n, 1, n.attr("axis", 1), block)
 
 
 # ---- one tensor
@@ -75,10 +75,11 @@ def _given_scaling(n: NodeView) -> _Scaling:
 def _quantize_linear(n: NodeView) -> Value:
     wanted = data_type(n.attr("output_dtype", 0))
     target = n[2].dtype if n.has(2) else wanted or DataType.U8
-    return _quantize(n, n[0], _given_scaling(n), target, bool(n.attr("saturate", 1)))
+    return quantize(n, n[0], _given_scaling(n), target, bool(n.attr("saturate", 1)))
 
 
-def _quantize(n: NodeView, x: Value, by: _Scaling, target: DataType, saturate: bool = True) -> Value:
+def quantize(n: NodeView, x: Value, by: _Scaling, target: DataType, saturate: bool = True) -> Value:
+    """The integers that stand for numbers, by scale and zero point."""
     x = n.cast(x, DataType.F32)
     if target in _BYTES and not by.block:
         return _quantize_to_bytes(n, x, by, target)
@@ -117,11 +118,11 @@ def _apply(n: NodeView, kind: str, target: DataType, x: Value, by: _Scaling, **a
 
 
 def _dequantize_linear(n: NodeView) -> Value:
-    result = _dequantize(n, n[0], _given_scaling(n))
+    result = dequantize(n, n[0], _given_scaling(n))
     return n.cast(result, data_type(n.attr("output_dtype", 0)) or n[1].dtype)
 
 
-def _dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
+def dequantize(n: NodeView, x: Value, by: _Scaling) -> Value:
     """The numbers that a quantised tensor stands for, in f32."""
     if by.block or x.dtype not in _BYTES:
         found = dequantize_matrix(n, x, by.scale, by.point, by.axis, by.block)
@@ -179,20 +180,20 @@ def _spread(n: NodeView, numbers: Value, x: Value, by: _Scaling) -> Value:
 
 def _qlinear_matmul(n: NodeView) -> Value:
     """Rows of a and columns of b may have scales of their own."""
-    a, b = _dequantize(n, n[0], _scaling(n, 1, -2)), _dequantize(n, n[3], _scaling(n, 4, -1))
-    return _quantize(n, n.emit("MatMul", a, b), _scaling(n, 6, -2), n[7].dtype)
+    a, b = dequantize(n, n[0], scaling(n, 1, -2)), dequantize(n, n[3], scaling(n, 4, -1))
+    return quantize(n, n.emit("MatMul", a, b), scaling(n, 6, -2), n[7].dtype)
 
 
 def _qlinear_conv(n: NodeView) -> Value:
     """Weights may have a scale for each output channel; the bias has the product of both scales."""
-    x, by_channel = _dequantize(n, n[0], _scaling(n, 1, 1)), _scaling(n, 4, 0)
-    inputs = [x, _dequantize(n, n[3], by_channel)]
+    x, by_channel = dequantize(n, n[0], scaling(n, 1, 1)), scaling(n, 4, 0)
+    inputs = [x, dequantize(n, n[3], by_channel)]
     if n.has(8):
-        inputs.append(_bias(n, n[8], (n[1], n[4])))
-    return _quantize(n, _convolution(n, inputs), _scaling(n, 6, 1), n[7].dtype)
+        inputs.append(integer_bias(n, n[8], (n[1], n[4])))
+    return quantize(n, _convolution(n, inputs), scaling(n, 6, 1), n[7].dtype)
 
 
-def _bias(n: NodeView, numbers: Value, scales: tuple[Value, Value]) -> Value:
+def integer_bias(n: NodeView, numbers: Value, scales: tuple[Value, Value]) -> Value:
     """A bias of integers times the product of both operands' scales."""
     if numbers.is_known and all(scale.is_known for scale in scales):
         first, second = (np.asarray(scale.content, np.float64) for scale in scales)

@@ -1,0 +1,102 @@
+"""What ONNX Runtime fuses with products and convolutions, and its activations: again the ops that they were.
+
+The graph's patterns fuse them in their own way. Source: the operators of domain com.microsoft, as ONNX Runtime
+documents them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import matmul, window
+from .elementwise import swish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphpool.onnx.build import NodeView, Value
+
+__all__ = ["CONTRIBUTED"]
+
+_OPSET = 13
+"""Of the ops of ONNX that are meant; all of those since broadcast as NumPy does."""
+
+
+def _gelu(n: NodeView) -> Value:
+    return n.emit("GELU", n[0], mode="gelu_erf")
+
+
+def _bias_gelu(n: NodeView) -> Value:
+    return n.emit("GELU", n.emit("Add", n[0], n[1]), mode="gelu_erf")
+
+
+def _fast_gelu(n: NodeView) -> Value:
+    x = n.emit("Add", n[0], n[1]) if n.has(1) else n[0]
+    return n.emit("GELU", x, mode="gelu_tanh")
+
+
+def _quick_gelu(n: NodeView) -> Value:
+    return swish(n, n.attr("alpha", 1.702))
+
+
+# ---- activations by name
+
+_ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Relu": ("ReLU", ()), "Sigmoid": ("Sigmoid", ()), "Tanh": ("Tanh", ()), "Softplus": ("SoftPlus", ()),
+    "LeakyRelu": ("LeakyReLU", ("alpha",)), "Elu": ("Elu", ("alpha",)), "Clip": ("Clamp", ("min", "max")),
+    "HardSigmoid": ("HardSigmoid", ("alpha", "beta")),
+}  # fmt: skip
+"""Our kind, and what it calls the parameters."""
+
+
+def _activate(n: NodeView, x: Value, parameters: Sequence[float | None]) -> Value:
+    """The activation that the node names, if it does."""
+    name = n.attr("activation", "")
+    if not name:
+        return x
+    n.require(name in _ACTIVATIONS, f"activation {name!r}")
+    kind, names = _ACTIVATIONS[name]
+    given = [number for number in parameters if number is not None]
+    n.require(len(given) >= len(names), f"activation {name!r} without its parameters")
+    return n.emit(kind, x, **dict(zip(names, given, strict=False)))
+
+
+def _gemm(n: NodeView) -> Value:
+    parameters = [n.attr(f"activation_{name}") for name in ("alpha", "beta", "gamma")]
+    return _activate(n, matmul.CONVERTERS["Gemm"](n.as_op(n.inputs, _OPSET)), parameters)
+
+
+def _conv(n: NodeView) -> Value:
+    """A tensor that is added comes before the activation."""
+    result = window.CONVERTERS["Conv"](n.as_op(n.inputs[:3], _OPSET))
+    if n.has(3):
+        result = n.emit("Add", result, n[3])
+    return _activate(n, result, n.attr("activation_params") or ())
+
+
+# ---- products
+
+
+def _matmul(n: NodeView) -> Value:
+    a, b = (_batch_first(n, n[k], bool(n.attr(f"transBatch{side}", 0))) for k, side in enumerate("AB"))
+    # a vector has nothing to transpose
+    flags = {
+        f"transpose_{s.lower()}": bool(n.attr(f"trans{s}", 0)) and len(x.shape) > 1 for s, x in (("A", a), ("B", b))
+    }
+    product, alpha = n.emit("MatMul", a, b, **flags), n.attr("alpha", 1.0)
+    return product if alpha == 1 else n.emit("Multiply", product, n.literal(alpha, product))
+
+
+def _batch_first(n: NodeView, x: Value, moves: bool) -> Value:
+    """X with its first axis behind the batch axes, where it is a row of matrices."""
+    last = len(x.shape) - 1
+    if not moves or last < 2:
+        return x
+    return n.emit("StaticTranspose", x, order=(*range(1, last), 0, last))
+
+
+CONTRIBUTED = {
+    "Gelu": _gelu, "BiasGelu": _bias_gelu, "FastGelu": _fast_gelu, "QuickGelu": _quick_gelu, "FusedGemm": _gemm,
+    "FusedConv": _conv, "FusedMatMul": _matmul,
+}  # fmt: skip
+"""Converters of domain com.microsoft."""

@@ -1,0 +1,101 @@
+"""What ONNX Runtime fuses, against float64."""
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool.backends.reference.special import erf
+from tests.helpers.onnx_models import ContributedCase, random_array
+
+X, BIAS = random_array((2, 3, 8)), random_array((8,), seed=1)
+A, B, C = random_array((5, 4), seed=2), random_array((4, 6), seed=3), random_array((6,), seed=4)
+IMAGE, TAPS, ADDED = random_array((1, 3, 6, 6)), random_array((4, 3, 1, 1), seed=5), random_array((1, 4, 6, 6), seed=6)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+
+
+def fast_gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+ACTIVATIONS = {
+    "Relu": (lambda x: np.maximum(x, 0), ()), "Tanh": (np.tanh, ()), "Sigmoid": (sigmoid, ()),
+    "LeakyRelu": (lambda x: np.where(x < 0, 0.2 * x, x), (0.2,)),
+    "HardSigmoid": (lambda x: np.clip(0.3 * x + 0.4, 0, 1), (0.3, 0.4)),
+    "Clip": (lambda x: np.clip(x, -0.5, 1), (-0.5, 1.0)),
+}  # fmt: skip
+
+
+def case(kind, inputs, expected, dtype="float32", **attributes):
+    return ContributedCase(kind, inputs, [np.asarray(expected, dtype)], (), attributes)
+
+
+def conv(name, with_bias=True, with_sum=True):
+    function, parameters = ACTIVATIONS[name]
+    total = np.einsum("nchw,oc->nohw", IMAGE.astype(float), TAPS[:, :, 0, 0])
+    total = total + (BIAS[:4, None, None] if with_bias else 0) + (ADDED if with_sum else 0)
+    inputs = [IMAGE, TAPS, BIAS[:4] if with_bias else None, *([ADDED] if with_sum else [])]
+    attributes = {"activation_params": list(parameters)} if parameters else {}
+    return case("FusedConv", inputs, function(total), activation=name, **attributes)
+
+
+def gemm(name, **attributes):
+    function, parameters = ACTIVATIONS[name]
+    named = {f"activation_{key}": value for key, value in zip(("alpha", "beta"), parameters, strict=False)}
+    inputs = [A.T.copy() if attributes.get("transA") else A, B.T.copy() if attributes.get("transB") else B, C]
+    total = attributes.get("alpha", 1) * (A.astype(float) @ B) + attributes.get("beta", 1) * C
+    return case("FusedGemm", inputs, function(total), activation=name, **named, **attributes)
+
+
+def matmul(a, b, expected, alpha=1.0, **flags):
+    return case("FusedMatMul", [a, b], alpha * expected, alpha=alpha, **flags)
+
+
+LEFT, RIGHT = random_array((2, 3, 5, 4), seed=7), random_array((2, 3, 4, 6), seed=8)
+PRODUCT = LEFT.astype(float) @ RIGHT
+TURNED = {side: np.ascontiguousarray(x.swapaxes(2, 3)) for side, x in (("A", LEFT), ("B", RIGHT))}
+ROWS = {side: np.ascontiguousarray(x.transpose(2, 0, 1, 3)) for side, x in (("A", LEFT), ("B", RIGHT))}
+BOTH = np.ascontiguousarray(LEFT.transpose(3, 0, 1, 2))
+CASES = {
+    "gelu": case("Gelu", [X], gelu(X)), "bias-gelu": case("BiasGelu", [X, BIAS], gelu(X + BIAS)),
+    "fast-gelu": case("FastGelu", [X], fast_gelu(X)),
+    "fast-gelu-bias": case("FastGelu", [X, BIAS], fast_gelu(X + BIAS)),
+    "quick-gelu": case("QuickGelu", [X], X * sigmoid(1.702 * X)),
+    "quick-gelu-alpha": case("QuickGelu", [X], X * sigmoid(0.7 * X), alpha=0.7),
+    "fast-gelu-half": case("FastGelu", [X.astype("float16")], fast_gelu(X), "float16"),
+    **{f"conv-{name}": conv(name) for name in ACTIVATIONS},
+    "conv-plain": conv("Relu", with_bias=False, with_sum=False), "conv-sum": conv("Relu", with_bias=False),
+    **{f"gemm-{name}": gemm(name) for name in ACTIVATIONS if name != "Clip"},
+    "gemm-all": gemm("Relu", transA=1, transB=1, alpha=0.5, beta=2.0),
+    "matmul": matmul(LEFT, RIGHT, PRODUCT), "matmul-alpha": matmul(LEFT, RIGHT, PRODUCT, 0.125),
+    "matmul-turned": matmul(TURNED["A"], TURNED["B"], PRODUCT, transA=1, transB=1),
+    "matmul-rows": matmul(ROWS["A"], ROWS["B"], PRODUCT, transBatchA=1, transBatchB=1),
+    "matmul-rows-turned": matmul(BOTH, RIGHT, PRODUCT, transA=1, transBatchA=1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_numpy_expects(name):
+    CASES[name].check()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "fast-gelu-half"])
+def test_onnx_runtime_expects_the_same(name):
+    pytest.importorskip("onnxruntime")
+    CASES[name].check_onnxruntime(rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("attributes", "reason"), [
+    ({"activation": "Selu"}, "activation 'Selu'"), ({"activation": "Clip"}, "activation 'Clip' without its parameters"),
+])  # fmt: skip
+def test_an_activation_that_has_no_expression_is_refused(attributes, reason):
+    model, _ = case("FusedConv", [IMAGE, TAPS], ADDED, **attributes).model()
+    for fallback in (False, True):
+        with pytest.raises(gp.UnsupportedError, match=reason):
+            gp.onnx.load(model, fallback=fallback)
