@@ -9,7 +9,7 @@
     records.py             C structs such as parameter blocks, written by Python
     <family>.py            describes the family: parameter block, and builders that return a KernelCall
         attention compressed conv conv_bf16 conv_depthwise conv_depthwise_s8 conv_packed conv_s8 eltwise index lookup
-        matmul move norm packed pool random reduce resample softmax winograd
+        matmul move norm packed pool quantize random reduce resample softmax winograd
     requant.py             what 8-bit products do to their sums, as they share it
     strides.py geometry.py window.py   index spaces and windows, as families share them
     _blas.pyx  blas.py     SciPy's BLAS for kernels that call it; loads it when one does for the first time

@@ -19,7 +19,7 @@ from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
 from .packed import lanes_of, row_block, streams
 from .records import Record
-from .requant import REQUANT_LAYOUT, Requant
+from .requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT, Dynamic, Requant
 from .window import WINDOW_LAYOUT, Window, convolution_window, merged_stride
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ _LAYOUT = Record(
         *[(name, "i8") for name in ("bias_arg", "dst_arg", "direct", "has_epilogue")],
         *[(name, "i8") for name in ("rows_offset", "runs_offset", "room_offset")],
         ("requant", REQUANT_LAYOUT),
+        ("dynamic", DYNAMIC_LAYOUT),
     ]
 )
 
@@ -202,12 +203,14 @@ def s8_convolution(
     requant: Requant | None = None,
     residual_strides: Sequence[int] | None = None,
     epilogue: bytes = b"",
+    dynamic: Dynamic | None = None,
     isa: str | None = None,
 ) -> KernelCall:
     """A kernel for ``dst = requant(convolution(src - zero_point, weights) * scales + bias)``, summed exactly in s32.
 
-    Arguments of the kernel: src, packed weights, scales of shape (out_channels,) in f32, then the bias and the operands
-    of `requant` that are asked for, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst).
+    Arguments of the kernel: src, packed weights, scales of shape (out_channels,) in f32, what is `dynamic`, then the
+    bias and the operands of `requant` that are asked for, dst, then arguments 1, 2, ... of the epilogue (its argument 0
+    is dst).
 
     Parameters
     ----------
@@ -228,6 +231,8 @@ def s8_convolution(
     epilogue : bytes
         Instead of `requant`: a program from ``EltwiseBuilder.epilogue()`` over the iteration space (n, spatial..., c),
         that reads the results as its accumulator.
+    dynamic : Dynamic, optional
+        Numbers of src that the run decides; its zero point instead of `zero_point`.
     isa : str, optional
         Instruction set; the best one by default. It must be one with the layout of the packed weights.
 
@@ -263,13 +268,15 @@ def s8_convolution(
     is_direct = _is_direct(window, layout, src_dtype, pads_begin, pads_end)
     dst = _image_strides("dst_strides", window, window.dst_strides)
     residual = dst if residual_strides is None else _residual_strides(window, residual_strides, len(src_spatial))
-    record, dst_arg = (requant or Requant()).record(3 + bias)
+    quantised, first_arg = (dynamic or Dynamic()).record(3)
+    record, dst_arg = (requant or Requant()).record(first_arg + bias)
     zero = zero_point + (128 if src_dtype == "s8" else 0)
     if not 0 <= zero <= 255:
         raise InvalidArgumentError(explain("zero_point", accepted=f"one of {src_dtype}", got=zero_point))
     values = {
-        "groups": groups, "bias_arg": 3 if bias else 0, "dst_arg": dst_arg, "requant": record, "zero": zero,
+        "groups": groups, "bias_arg": first_arg if bias else 0, "dst_arg": dst_arg, "requant": record, "zero": zero,
         "src_dtype": DTYPE_CODES[src_dtype], "direct": is_direct, "has_epilogue": bool(epilogue),
+        "dynamic": quantised,
     }  # fmt: skip
     if is_direct:
         batch, window, dst, residual = _as_one_row(batch, window, dst, residual)

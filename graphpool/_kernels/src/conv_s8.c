@@ -9,8 +9,8 @@
  * Weights of a group are a matrix of (runs, words) rows in panels (gp_packed.h) with the sums of their columns behind
  * them; words end in zeros where the run does, so that what the last one reads beyond the run does not matter.
  *
- * args: src, packed weights, scales, then at the places that the parameters name: bias, operands of the requantisation,
- * dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (n, spatial..., c).
+ * args: src, packed weights, scales, then at the places that the parameters name: scale and zero point of src, bias,
+ * operands of the requantisation, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (n, spatial..., c).
  * Scratch: the tile of the epilogue, pixels and runs as pointers and offsets, the staged source. */
 #include "gp_packed_tile.h"
 #include "gp_tile_table.h"
@@ -28,6 +28,7 @@ typedef struct {
     int64_t direct, has_epilogue;
     int64_t rows_offset, runs_offset, room_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
     gp_requant requant;
+    gp_dynamic dynamic; /* instead of zero */
 } gp_conv_s8;
 
 /* A rectangle of the results of one image and depth, and where its pixels are read. */
@@ -37,6 +38,7 @@ typedef struct {
     const char **row;  /* one a pixel */
     int64_t *run;      /* byte offset of each run from there */
     uint8_t *room;     /* the staged source */
+    int32_t zero;      /* what lies in its padding */
 } block;
 
 /* ---- tiles ---- */
@@ -62,13 +64,14 @@ static void flip_signs(uint8_t *bytes, int64_t count)
 }
 
 /* One row of the source with its padding: columns `first` to `first + count`. NULL: a row of the padding. */
-static void stage_row(const gp_conv_s8 *p, const uint8_t *src, int64_t first, int64_t count, uint8_t *restrict to)
+static void stage_row(const gp_conv_s8 *p, const uint8_t *src, int64_t first, int64_t count, int zero,
+                      uint8_t *restrict to)
 {
     const gp_window *w = &p->window;
     const int64_t begin = src ? gp_min(gp_max(-first, 0), count) : count;
     const int64_t end = gp_max(gp_min(w->in[2] - first, count), begin);
-    memset(to, (int)p->zero, (size_t)(begin * p->ic));
-    memset(to + end * p->ic, (int)p->zero, (size_t)((count - end) * p->ic));
+    memset(to, zero, (size_t)(begin * p->ic));
+    memset(to + end * p->ic, zero, (size_t)((count - end) * p->ic));
     if (begin >= end)
         return;
     const uint8_t *from = src + (first + begin) * w->src[2];
@@ -105,7 +108,7 @@ static void stage(const gp_conv_s8 *p, const uint8_t *src, const block *at)
             const int64_t ih = at->oh * w->stride[1] - w->pad[1] + y;
             const int is_inside = id >= 0 && id < w->in[0] && ih >= 0 && ih < w->in[1];
             stage_row(p, is_inside ? src + id * w->src[0] + ih * w->src[1] : NULL, at->ow * w->stride[2] - w->pad[2],
-                      width, to);
+                      width, at->zero, to);
         }
         for (int64_t kh = 0; kh < w->kernel[1]; kh++)
             for (int64_t kw = 0; kw < w->kernel[2]; kw += p->merged)
@@ -217,7 +220,8 @@ static void task(const gp_conv_s8 *p, void *const *args, const block *at, int64_
         .scale = (const float *)args[2] + c,
         .bias = p->bias_arg ? (const float *)args[p->bias_arg] + c : NULL,
         .col_sum = (const int32_t *)(b + p->runs * p->words * gp_packed_cols(p->oc)) + j,
-        .a_zero = (int32_t)p->zero,
+        .a_zero = at->zero,
+        .a_scale = gp_dynamic_scale(&p->dynamic, args),
         .requant = &requant,
     };
     columns(p, at, j, cols, b, sink);
@@ -230,7 +234,7 @@ static void GP_KERNEL(s8_conv_packed)(const void *params, void *const *args, int
 {
     const gp_conv_s8 *p = params;
     const int64_t col_blocks = (p->oc + p->col_block - 1) / p->col_block;
-    block at = {.number = -1};
+    block at = {.number = -1, .zero = gp_dynamic_zero(&p->dynamic, args, p->src_dtype, p->zero)};
     at.row = (const char **)((char *)scratch + p->rows_offset);
     at.run = (int64_t *)((char *)scratch + p->runs_offset);
     at.room = (uint8_t *)scratch + p->room_offset;

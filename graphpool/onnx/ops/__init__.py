@@ -67,6 +67,6 @@ _CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
 DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
     "": _CONVERTERS,
     "ai.onnx": _CONVERTERS,
-    "com.microsoft": dict(compressed.CONTRIBUTED),
+    "com.microsoft": {**compressed.CONTRIBUTED, **quantization.CONTRIBUTED},
 }
 """Converters by domain and op."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONTRIBUTED", "CONVERTERS"]
 
 _BYTES = (DataType.U8, DataType.S8)
 _F8 = (DataType.F8_E4M3, DataType.F8_E5M2)
@@ -249,7 +249,46 @@ def _sum_of_parts(
     return total
 
 
+def _dynamic_quantize_linear(n: NodeView) -> list[Value]:
+    return n.emit_several("DynamicQuantizeLinear", [DataType.U8, DataType.F32, DataType.U8], n[0])
+
+
+# ---- ops that ONNX Runtime contributes
+
+
+def _matmul_integer_to_float(n: NodeView) -> Value:
+    """Source: the operators of domain com.microsoft, as ONNX Runtime documents them."""
+    a = _dequantize(n, n[0], _Scaling(n[2], n[4] if n.has(4) else None, -2))
+    return _times_weights(n, a, _Scaling(n[3], n[5] if n.has(5) else None, -1), 6)
+
+
+def _dynamic_quantize_matmul(n: NodeView) -> Value:
+    """The same of activations that are quantised by their range."""
+    x, scale, point = _dynamic_quantize_linear(n)
+    return _times_weights(n, _dequantize(n, x, _Scaling(scale, point, -2)), _scaling(n, 2, -1), 4)
+
+
+def _times_weights(n: NodeView, a: Value, by: _Scaling, bias: int) -> Value:
+    """The product with input 1, and the bias that input `bias` may be."""
+    product = n.emit("MatMul", a, _dequantize(n, n[1], _in_one_shape(n, by)))
+    return n.emit("Add", product, n[bias]) if n.has(bias) else product
+
+
+def _in_one_shape(n: NodeView, by: _Scaling) -> _Scaling:
+    """Scale and zero point for as many columns as one of them has."""
+    if not by.has_point or by.point is None or by.point.shape == by.scale.shape:
+        return by
+    n.require(by.is_known, "zero points and scales of different shapes")
+    scale, point = np.broadcast_arrays(by.scale.content, by.point.content)
+    return _Scaling(n.literal(scale, by.scale), n.literal(point, by.point), by.axis)
+
+
+CONTRIBUTED = {
+    "DynamicQuantizeMatMul": _dynamic_quantize_matmul, "MatMulIntegerToFloat": _matmul_integer_to_float,
+}  # fmt: skip
+
 CONVERTERS = {
     "QuantizeLinear": _quantize_linear, "DequantizeLinear": _dequantize_linear, "QLinearMatMul": _qlinear_matmul,
-    "QLinearConv": _qlinear_conv, "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer,
+    "QLinearConv": _qlinear_conv, "DynamicQuantizeLinear": _dynamic_quantize_linear, "MatMulInteger": _matmul_integer,
+    "ConvInteger": _conv_integer,
 }  # fmt: skip
