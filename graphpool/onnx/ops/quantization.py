@@ -209,39 +209,42 @@ def _convolution(n: NodeView, inputs: Sequence[Value]) -> Value:
     )  # fmt: skip
 
 
-def _integers(n: NodeView, index: int, point: int, axis: int) -> Value:
-    """An 8-bit input less its zero point, in f32."""
-    numbers = n.cast(n[index], DataType.F32)
-    if not n.has(point):
-        return numbers
-    return n.emit("Subtract", numbers, _spread(n, n[point], numbers, _Scaling(n[point], None, axis)))
+def _integers(n: NodeView, x: Value, point: int, axis: int) -> Value:
+    """8-bit integers less their zero point, in f32: what they stand for where the scale is 1."""
+    given = n[point] if n.has(point) else None
+    ones = n.builder.literal(np.ones(() if given is None else given.shape), DataType.F32)
+    return _dequantize(n, x, _Scaling(ones, given, axis))
 
 
 def _matmul_integer(n: NodeView) -> Value:
-    a, b = _integers(n, 0, 2, -2), _integers(n, 1, 3, -1)
-    inner = -2 if len(b.shape) > 1 else -1
-    return _sum_of_parts(n, a, b, a.shape[-1], (-1, inner), _EXACT_TERMS, lambda x, y: n.emit("MatMul", x, y))
+    inner = -2 if len(n[1].shape) > 1 else -1
+
+    def product(a: Value, b: Value) -> Value:
+        return n.emit("MatMul", _integers(n, a, 2, -2), _integers(n, b, 3, -1))
+
+    return _sum_of_parts(n, n[0].shape[-1], (-1, inner), _EXACT_TERMS, product)
 
 
 def _conv_integer(n: NodeView) -> Value:
-    x, weights = _integers(n, 0, 2, 1), _integers(n, 1, 3, 0)
-    channels, taps = weights.shape[1], int(np.prod(weights.shape[2:]))
+    channels, taps = n[1].shape[1], int(np.prod(n[1].shape[2:]))
     most = _EXACT_TERMS // max(taps, 1)
     n.require(most >= 1 and (n.attr("group", 1) == 1 or channels <= most), "a sum that float32 does not hold")
-    return _sum_of_parts(n, x, weights, channels, (1, 1), most, lambda a, b: _convolution(n, [a, b]))
+
+    def product(x: Value, weights: Value) -> Value:
+        return _convolution(n, [_integers(n, x, 2, 1), _integers(n, weights, 3, 0)])
+
+    return _sum_of_parts(n, channels, (1, 1), most, product)
 
 
-def _sum_of_parts(
-    n: NodeView, a: Value, b: Value, size: int, axes: tuple[int, int], most: int, product: Callable[..., Value]
-) -> Value:
-    """A product of integers, exact: parts of the axes that are summed, so short that float32 holds their sums."""
+def _sum_of_parts(n: NodeView, size: int, axes: tuple[int, int], most: int, product: Callable[..., Value]) -> Value:
+    """A product of inputs 0 and 1, exact: parts of the axes that are summed, so short that float32 holds their sums."""
     if size <= most:
-        return n.cast(product(a, b), DataType.S32)
+        return n.cast(product(n[0], n[1]), DataType.S32)
     total: Value | None = None
     for start in range(0, size, most):
         parts = (
             n.emit("Slice", value, starts=[start], ends=[min(start + most, size)], axes=[axis])
-            for value, axis in zip((a, b), axes, strict=True)
+            for value, axis in zip((n[0], n[1]), axes, strict=True)
         )
         part = n.cast(product(*parts), DataType.S32)
         total = part if total is None else n.emit("Add", total, part)
