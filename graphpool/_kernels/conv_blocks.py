@@ -25,7 +25,7 @@ CONV_BLOCKS_LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
         *[(name, "i8") for name in ("groups", "ic", "oc", "merged", "words", "runs")],
-        *[(name, "i8") for name in ("element_nbytes", "pixel_nbytes", "zero", "w_group")],
+        *[(name, "i8") for name in ("element_nbytes", "pixel_nbytes", "w_group")],
         *[(name, "i8") for name in ("block_rows", "block_cols", "col_block")],
         *[(name, "i8") for name in ("dst_n", "dst_pixel", "residual_n", "residual_pixel")],
         *[(name, "i8") for name in ("bias_arg", "dst_arg", "is_direct", "has_epilogue")],

@@ -22,7 +22,7 @@ from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
 from .records import Record
-from .requant import NO_LIMITS, REQUANT_LAYOUT, Requant, Residual
+from .requant import DYNAMIC_LAYOUT, NO_LIMITS, REQUANT_LAYOUT, Dynamic, Requant, Residual
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +73,7 @@ _LAYOUT = Record(
         *[(name, "i8") for name in ("a_dtype", "a_zero", "b_zero")],
         *[(name, "f4") for name in ("lo", "hi")],
         ("requant", REQUANT_LAYOUT),
+        ("dynamic", DYNAMIC_LAYOUT),
     ]
 )
 
@@ -318,14 +319,15 @@ def packed_matmul(
     epilogue: bytes = b"",
     dst_needs_scratch: bool = True,
     requant: Requant | None = None,
+    dynamic: Dynamic | None = None,
     parts: int = 1,
     isa: str | None = None,
 ) -> KernelCall:
     """A kernel for ``dst[..., i, j] = clamp(sum(a[..., i, :] * b[..., :, j]) + bias[j] + residual[..., i, j])``.
 
-    Arguments of the kernel: a, packed b, for s8 the scales, bias and residual if they are asked for, dst, then
-    arguments 1, 2, ... of the epilogue (its argument 0 is dst). Bias, residual and clamp are done on registers and cost
-    next to nothing; an epilogue then reads what they made.
+    Arguments of the kernel: a, packed b, for s8 the scales and what is `dynamic`, bias and residual if they are asked
+    for, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst). Bias, residual and clamp are done on
+    registers and cost next to nothing; an epilogue then reads what they made.
 
     Parameters
     ----------
@@ -362,6 +364,8 @@ def packed_matmul(
     requant : Requant, optional
         s8 only, instead of clamp and epilogue: what is done behind the bias, and the type of dst. Its late bias and its
         residual, which lies as `residual_strides` says, are the arguments in front of dst.
+    dynamic : Dynamic, optional
+        s8 only: numbers of a that the run decides; its zero point instead of the one in `zero_points`.
     parts : int, default=1
         In how many parts k is split, each a task of its own; `k_parts` tells a good number. With several, dst is a
         dense array (parts, batch..., m, n) of sums to be added up, and there are no post-ops; not for s8.
@@ -388,8 +392,11 @@ def packed_matmul(
     """
     layout = packed_layout(k, n, dtype, isa)
     a_dtype = _check_types(dtype, a_dtype, k, zero_points)
+    if dtype != "s8" and dynamic is not None:
+        raise InvalidArgumentError(explain("dynamic", accepted="s8 weights", got=dtype))
+    quantised, first_arg = (dynamic or Dynamic()).record(3 if dtype == "s8" else 2)
     tail = tail_fields(
-        scale=dtype == "s8",
+        first_arg=first_arg,
         bias=bias,
         residual=residual_strides is not None,
         clamp=clamp,
@@ -402,8 +409,8 @@ def packed_matmul(
     problem = _check(batch_shape, (m, n, k), a_strides, weights, c_strides, residual).fold()
     if dtype == "s8":
         given = Requant(residual=None if residual_strides is None else Residual("f32"), clamp=clamp or NO_LIMITS)
-        record, dst_arg = (requant or given).record(3 + bias)
-        tail |= {"requant": record, "residual_arg": 0, "dst_arg": dst_arg}
+        record, dst_arg = (requant or given).record(first_arg + bias)
+        tail |= {"requant": record, "residual_arg": 0, "dst_arg": dst_arg, "scale_arg": 2, "dynamic": quantised}
     if requant is not None and (dtype != "s8" or epilogue):
         raise InvalidArgumentError(explain("requant", accepted="s8 weights and no epilogue", got="another product"))
     if parts > 1 and (dtype == "s8" or epilogue or clamp or bias or residual_strides is not None):
@@ -426,12 +433,11 @@ def tail_fields(
     clamp: tuple[float, float] | None,
     epilogue: bytes,
     in_scratch: bool,
-    scale: bool | None = None,
+    first_arg: int = 2,
 ) -> dict[str, Any]:
     """Fields of a parameter block for what a kernel on packed weights does to its results.
 
-    Argument numbers behind a and b: scale (if the kernel knows scales), bias and residual that are present in order, 0
-    for the others, dst last.
+    Argument numbers from `first_arg` on: bias and residual that are present in order, 0 for the others, dst last.
 
     Raises
     ------
@@ -441,12 +447,11 @@ def tail_fields(
     lo, hi = (-math.inf, math.inf) if clamp is None else clamp
     if not lo <= hi:
         raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=clamp))
-    present = {} if scale is None else {"scale_arg": scale}
     fields: dict[str, Any] = {
         "lo": lo, "hi": hi, "tile_in_scratch": bool(epilogue) and in_scratch, "has_epilogue": bool(epilogue),
     }  # fmt: skip
-    number = 2
-    for name, is_present in (present | {"bias_arg": bias, "residual_arg": residual}).items():
+    number = first_arg
+    for name, is_present in (("bias_arg", bias), ("residual_arg", residual)):
         fields[name] = number if is_present else 0
         number += is_present
     return fields | {"dst_arg": number}

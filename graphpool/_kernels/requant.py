@@ -13,7 +13,16 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, explain
 from .call import DTYPE_CODES
 from .records import Record
 
-__all__ = ["NO_LIMITS", "REQUANT_LAYOUT", "Requant", "Residual", "Rounding", "unsigned_zero_point"]
+__all__ = [
+    "DYNAMIC_LAYOUT",
+    "NO_LIMITS",
+    "REQUANT_LAYOUT",
+    "Dynamic",
+    "Requant",
+    "Residual",
+    "Rounding",
+    "unsigned_zero_point",
+]
 
 NO_LIMITS = (-math.inf, math.inf)
 """Of a clamp that changes nothing."""
@@ -33,6 +42,8 @@ REQUANT_LAYOUT = Record(
     ]
 )
 """struct gp_requant."""
+DYNAMIC_LAYOUT = Record([(name, "i8") for name in ("scale_arg", "zero_arg")])
+"""struct gp_dynamic."""
 
 
 def unsigned_zero_point(dtype: str, zero_point: int) -> int:
@@ -97,6 +108,28 @@ class Rounding:
             "inverse": 1 / self.scale, "lo": least, "hi": most, "shift": _SHIFT + added, "scale": self.scale,
             "after": after,
         })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """Which numbers of quantised activations are arguments of a kernel, in this order.
+
+    Attributes
+    ----------
+    scale : bool
+        One f32, by which the kernel's scales are multiplied.
+    zero_point : bool
+        One element of the activations' type.
+    """
+
+    scale: bool = False
+    zero_point: bool = False
+
+    def record(self, first_arg: int) -> tuple[bytes, int]:
+        """The struct gp_dynamic whose operands are the arguments from `first_arg` on, and the argument that follows."""
+        scale_arg, zero_arg = first_arg * self.scale, (first_arg + self.scale) * self.zero_point
+        record = DYNAMIC_LAYOUT.pack({"scale_arg": scale_arg, "zero_arg": zero_arg})
+        return record, first_arg + self.scale + self.zero_point
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from graphpool._kernels import _dispatch
 from graphpool._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
 from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.requant import Requant, Residual, Rounding
+from graphpool._kernels.requant import Dynamic, Requant, Residual, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.convolutions import expected_conv
 from tests.helpers.kernel_runs import guarded, run_checked, run_in_steps
@@ -47,7 +47,7 @@ def packed(w, form="OIX", dilations=None, isa=None):
 
 def check(
     x, w, *, zero=0, isa=None, layout="NXC", form="OIX", bias=False, requant=None, epilogue=False,
-    strides=None, begin=None, end=None, dilations=None,
+    dynamic=None, strides=None, begin=None, end=None, dilations=None,
 ):  # fmt: skip
     """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare, bit for bit, with the definition."""
     ndim, groups = x.ndim - 2, w.shape[0]
@@ -77,12 +77,14 @@ def check(
     call = s8_convolution(
         x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
         src_strides=strides_of(x.shape, layout), dst_strides=dst_strides,
-        src_dtype="u8" if x.dtype == np.uint8 else "s8", zero_point=zero, strides=strides, pads_begin=begin,
-        pads_end=end, dilations=dilations, bias=bias, requant=None if epilogue else requant,
-        residual_strides=dst_strides if residual is not None else None,
+        src_dtype="u8" if x.dtype == np.uint8 else "s8", zero_point=0 if dynamic else zero, strides=strides,
+        pads_begin=begin, pads_end=end, dynamic=dynamic, dilations=dilations, bias=bias,
+        requant=None if epilogue else requant, residual_strides=dst_strides if residual is not None else None,
         epilogue=relu_plus_one(expected.shape) if epilogue else b"", isa=isa,
     )  # fmt: skip
-    inputs = [image(x, layout), packed(w, form, dilations, isa), scales, *([numbers] if bias else []), *operands]
+    given = [np.array([0.5], np.float32), np.array([zero], x.dtype)] if dynamic else []
+    own = [scales * 2, *given] if dynamic else [scales]
+    inputs = [image(x, layout), packed(w, form, dilations, isa), *own, *([numbers] if bias else []), *operands]
     flat = run_checked(call, expected.size, *inputs, dst_index=len(inputs), dtype=expected.dtype)
     np.testing.assert_array_equal(read_back(flat, expected.shape, "NXC"), expected)
     return call
@@ -131,6 +133,14 @@ CASES = {
 def arrays(case, x_dtype=np.uint8, w_dtype=np.int8):
     geometry = {key: case[key] for key in case if key not in ("x", "w")}
     return integers(case["x"], x_dtype), integers(case["w"], w_dtype, 1), geometry
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", ["3x3", "all_padding", "1x1", "grouped"])
+@pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 200), (np.int8, -7)])
+def test_numbers_of_the_image_may_be_arguments(isa, case, dtype, zero):
+    x, w, geometry = arrays(CASES[case], dtype)
+    check(x, w, zero=zero, isa=isa, bias=True, dynamic=Dynamic(True, True), **geometry)
 
 
 @pytest.mark.parametrize("isa", ISAS)

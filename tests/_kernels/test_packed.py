@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from graphpool._kernels import _dispatch
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.packed import k_parts, pack_weights, packed_layout, packed_matmul, unpack_weights
+from graphpool._kernels.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from graphpool.typing import dense_strides
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
@@ -332,6 +333,27 @@ def test_s8_sums_are_exact(isa, a_dtype, zero_points, size):
     out = run_checked(call, m * n, a.ctypes.data, packed(b, "s8", isa), scales, dst_index=3).reshape(m, n)
     sums = (a.astype(np.int64) - zero_points[0]) @ (b.astype(np.int64) - zero_points[1])
     np.testing.assert_array_equal(out, sums.astype(np.float32) * scales)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("a_dtype", "zero"), [("u8", 0), ("u8", 200), ("s8", -128), ("s8", 77)])
+@pytest.mark.parametrize("b_zero", [0, 3])
+@pytest.mark.parametrize("size", [(1, 40, 8), (7, 130, 33), (100, 65, 5)], ids=str)
+def test_numbers_of_the_activations_may_be_arguments(isa, a_dtype, zero, b_zero, size):
+    m, n, k = size
+    a, b = integers((m, k), a_dtype), integers((k, n), "s8", 1)
+    scales, bias = 2.0 ** (np.arange(n, dtype=np.float32) % 5 - 8), normal(n, 2).round(2)
+    given = [np.array([0.25], np.float32), np.array([zero], NUMPY[a_dtype])]
+    options = {"dtype": "s8", "a_dtype": a_dtype, "bias": True, "isa": isa}
+    panels = packed(b, "s8", isa)
+    static = packed_matmul((), m, n, k, (k, 1), (n,), zero_points=(zero, b_zero), **options)
+    wanted = run_checked(static, m * n, a, panels, scales * given[0], bias, dst_index=4)
+    for dynamic, chosen, static_zero in ((Dynamic(True, True), given, 0), (Dynamic(True), given[:1], zero)):
+        call = packed_matmul(
+            (), m, n, k, (k, 1), (n,), zero_points=(static_zero, b_zero), dynamic=dynamic, **options
+        )  # fmt: skip
+        out = run_checked(call, m * n, a, panels, scales, *chosen, bias, dst_index=4 + len(chosen))
+        np.testing.assert_array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -25,7 +25,7 @@ typedef struct {
     int64_t groups, ic, oc;      /* channels of one group */
     int64_t merged, words, runs; /* taps of a run, its words, runs of a pixel */
     int64_t element_nbytes;      /* of the source */
-    int64_t pixel_nbytes, zero;  /* of a pixel in scratch; each byte of the padding */
+    int64_t pixel_nbytes;        /* of a pixel in scratch */
     int64_t w_group;             /* from the weights of one group to the next: bytes */
     int64_t block_rows, block_cols, col_block; /* results of a task; part of a row only if it is one row */
     int64_t dst_n, dst_pixel, residual_n, residual_pixel; /* strides */
@@ -42,6 +42,7 @@ typedef struct {
     const char **row; /* one a pixel */
     int64_t *run;     /* bytes from there */
     char *room;       /* the staged source */
+    int padding;      /* each byte of it */
 } gp_conv_pixels;
 
 /* The columns of a task, and where its results go. */
@@ -128,7 +129,7 @@ static void gp_find_pixels(const gp_conv_blocks *p, const char *src, int64_t num
         gp_find_direct(p, src, pixels);
         return;
     }
-    gp_stage(&(gp_staging){w, p->element_nbytes, p->pixel_nbytes, (int)p->zero, move, p}, src, &at, pixels->room);
+    gp_stage(&(gp_staging){w, p->element_nbytes, p->pixel_nbytes, pixels->padding, move, p}, src, &at, pixels->room);
     gp_find_staged(p, pixels);
 }
 
@@ -191,9 +192,9 @@ static gp_conv_columns gp_find_columns(const gp_conv_blocks *p, const void *weig
     };
 }
 
-/* The body of a kernel: `move` brings pixels to scratch, `task` makes the results of a block. */
+/* The body of a kernel: `move` brings pixels to scratch among bytes of padding, `task` makes the results of a block. */
 static void gp_run_blocks(const gp_conv_blocks *p, void *const *args, int64_t begin, int64_t end, char *scratch,
-                          gp_stage_fn move, gp_conv_task_fn task)
+                          int padding, gp_stage_fn move, gp_conv_task_fn task)
 {
     const int64_t col_blocks = (p->oc + p->col_block - 1) / p->col_block;
     gp_conv_pixels pixels = {
@@ -201,6 +202,7 @@ static void gp_run_blocks(const gp_conv_blocks *p, void *const *args, int64_t be
         .row = (const char **)(scratch + p->rows_offset),
         .run = (int64_t *)(scratch + p->runs_offset),
         .room = scratch + p->room_offset,
+        .padding = padding,
     };
     for (int64_t t = begin; t < end; t++) {
         gp_find_pixels(p, args[0], t / col_blocks / p->groups, t / col_blocks % p->groups, move, &pixels);

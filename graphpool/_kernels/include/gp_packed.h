@@ -59,8 +59,9 @@ typedef struct {
     const float *residual;    /* NULL: none */
     int64_t residual_row;
     float lo, hi;             /* -inf and inf where nothing is clamped; NaN passes */
-    /* s8 only: result = (sum - a_zero * col_sum[column] - row_shift[row]) * scale[column] */
+    /* s8 only: result = (sum - a_zero * col_sum[column] - row_shift[row]) * scale[column] * a_scale */
     const float *scale;
+    float a_scale;
     const int32_t *col_sum, *row_shift;
     int32_t a_zero;
     const struct gp_requant_sink *requant; /* where results go instead of c, which is NULL (gp_requant.h) */

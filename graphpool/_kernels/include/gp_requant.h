@@ -30,6 +30,25 @@ typedef struct {
     float lo, hi; /* of f32 results */
 } gp_requant;
 
+/* Scale and zero point of the activations that only the run knows: argument numbers, 0 for what the parameters say. */
+typedef struct {
+    int64_t scale_arg, zero_arg; /* one f32; one element of the activations' type */
+} gp_dynamic;
+
+/* What scales are multiplied by. */
+GP_INLINE float gp_dynamic_scale(const gp_dynamic *p, void *const *args)
+{
+    return p->scale_arg ? *(const float *)args[p->scale_arg] : 1.0f;
+}
+
+/* The zero point as unsigned bytes have it, which `known` is already. */
+GP_INLINE int32_t gp_dynamic_zero(const gp_dynamic *p, void *const *args, int64_t dtype, int64_t known)
+{
+    if (!p->zero_arg)
+        return (int32_t)known;
+    return *(const uint8_t *)args[p->zero_arg] ^ (dtype == GP_S8 ? 0x80 : 0);
+}
+
 /* The same at the place of a tile: base pointers, and strides in elements. */
 typedef struct gp_requant_sink {
     const gp_requant *p;
@@ -116,7 +135,7 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole,
 #pragma GCC unroll 8
     for (int j = 0; j < nv; j++) {
         const int64_t left = gp_columns_left(is_whole, sink->cols, j);
-        const gp_vf scale = gp_load_some(sink->scale + j * GP_VL, left) * first;
+        const gp_vf scale = gp_load_some(sink->scale + j * GP_VL, left) * sink->a_scale * first;
         const gp_vf bias = sink->bias ? gp_load_some(sink->bias + j * GP_VL, left) * first : gp_splat(0);
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {

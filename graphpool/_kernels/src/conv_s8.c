@@ -4,15 +4,17 @@
  * multiplied by all columns. The sums of the columns of a group stand behind its panels; words end in zeros where the run
  * does, so that what the last one reads beyond the run does not matter.
  *
- * args: src, packed weights, scales, then as gp_conv_blocks.h says, the operands of the requantisation before dst. */
+ * args: src, packed weights, scales, scale and zero point of src that the run decides, then as gp_conv_blocks.h says,
+ * the operands of the requantisation before dst. */
 #define GP_CONV_TYPE GP_PACKED_S8
 #include "gp_conv_blocks.h"
 #include "gp_conv_weights.h"
 
 typedef struct {
     gp_conv_blocks blocks;
-    int64_t src_dtype;
+    int64_t src_dtype, zero; /* zero: the zero point of the source, as unsigned bytes have it */
     gp_requant requant;
+    gp_dynamic dynamic; /* instead of zero */
 } gp_conv_s8;
 
 /* ---- the source ---- */
@@ -74,7 +76,8 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
                     .scale = (const float *)args[2] + columns->c,
                     .bias = b->bias_arg ? (const float *)args[b->bias_arg] + columns->c : NULL,
                     .col_sum = (const int32_t *)(columns->b + b->runs * b->words * gp_packed_cols(b->oc)) + columns->j,
-                    .a_zero = (int32_t)b->zero,
+                    .a_zero = pixels->padding,
+                    .a_scale = gp_dynamic_scale(&p->dynamic, args),
                     .requant = &requant,
                 });
     if (b->has_epilogue)
@@ -83,7 +86,9 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
 
 static void GP_KERNEL(s8_conv_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
 {
-    gp_run_blocks(params, args, begin, end, scratch, move_pixels, task);
+    const gp_conv_s8 *p = params;
+    const int zero = gp_dynamic_zero(&p->dynamic, args, p->src_dtype, p->zero);
+    gp_run_blocks(params, args, begin, end, scratch, zero, move_pixels, task);
 }
 
 /* ---- weights ---- */

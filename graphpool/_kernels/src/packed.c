@@ -6,9 +6,9 @@
  * part, to be added up later. A is read where it lies if its rows are words; else the task's rows become words in
  * scratch first.
  *
- * args: a, packed b, then at the places that the parameters name: bias, residual, scale, dst and what the epilogue reads
- * beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n). Scratch: the tile of the
- * epilogue, partial sums, words of A with a row of f32; each part only where it is needed. */
+ * args: a, packed b, then at the places that the parameters name: scale, scale and zero point of a, bias, residual, dst
+ * and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n).
+ * Scratch: the tile of the epilogue, partial sums, words of A with a row of f32; each part only where it is needed. */
 #include "gp_convert.h"
 #include "gp_packed_tile.h"
 #include "gp_tile.h"
@@ -29,6 +29,7 @@ typedef struct {
     int64_t a_dtype, a_zero, b_zero;
     float lo, hi;
     gp_requant requant; /* s8: instead of residual, lo and hi */
+    gp_dynamic dynamic; /* s8: instead of a_zero */
 } gp_packed_matmul;
 
 /* Offsets of one matrix of the batch: elements, for b bytes. */
@@ -137,7 +138,7 @@ GP_INLINE int is_words(const enum gp_packed_type type, const gp_packed_matmul *p
 /* k elements of rows of A, from element `first` on, in the form that the tiles read; behind the words of s8, one s32 a
  * row. */
 GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_matmul *p, const char *a, int64_t first,
-                              int64_t rows, int64_t k, int64_t words, char *scratch)
+                              int64_t rows, int64_t k, int64_t words, int32_t a_zero, char *scratch)
 {
     const int64_t nbytes = type == GP_PACKED_F32 ? 4 : type == GP_PACKED_BF16 ? 2 : 1;
     if (is_words(type, p))
@@ -153,7 +154,7 @@ GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_ma
             continue;
         }
         const int64_t sum = byte_words(k, (const uint8_t *)a + first, p->a_col, flip, (uint8_t *)to);
-        row_shift[i] = (int32_t)(p->b_zero * (sum - k * p->a_zero));
+        row_shift[i] = (int32_t)(p->b_zero * (sum - k * a_zero));
     }
     return (gp_words){scratch + p->words_offset, words * 4, 4};
 }
@@ -229,7 +230,7 @@ void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, i
 static gp_packed_sink make_sink(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j,
                                 int64_t cols, char *scratch)
 {
-    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_row, .a_zero = (int32_t)p->a_zero};
+    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_row};
     sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[p->dst_arg] + at.dst + i * p->dst_row + j;
     sink.ldc = p->tile_in_scratch ? cols : p->dst_row;
     sink.partial = (float *)(scratch + p->partial_offset);
@@ -270,7 +271,8 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     at.dst += part * p->dst_part;
     const float *b = (const float *)((const char *)args[1] + at.b);
     const int64_t k = gp_min(p->k - first * in_word, depth.count * in_word);
-    const gp_words a = load_words(type, p, args[0], at.a, rows, k, depth.count, scratch);
+    const int32_t a_zero = type == GP_PACKED_S8 ? gp_dynamic_zero(&p->dynamic, args, p->a_dtype, p->a_zero) : 0;
+    const gp_words a = load_words(type, p, args[0], at.a, rows, k, depth.count, a_zero, scratch);
     gp_packed_sink sink = make_sink(p, args, at, i, j, cols, scratch);
     if (type == GP_PACKED_S8) {
         sink.col_sum = (const int32_t *)(b + words * gp_packed_cols(p->n)) + j;
@@ -281,6 +283,8 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     if (type == GP_PACKED_S8) {
         requant = make_requant(p, args, at, i, j, &sink);
         sink.requant = &requant;
+        sink.a_zero = a_zero;
+        sink.a_scale = gp_dynamic_scale(&p->dynamic, args);
         sink.c = NULL;
     }
     block(tiles, rows, j, cols, p->n, depth, a, b, sink);

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._kernels.packed import pack_weights, packed_layout, packed_matmul
+from ..._kernels.requant import Dynamic
 from ...typing import DataType, dense_strides
 from .choices import forced
 from .epilogue import make_epilogue
-from .integers import byte_range, scales_of
+from .integers import byte_range, dynamic_numbers, scales_of
 from .region import region_name
 from .requantize import find_requantized
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .requantize import Requantized
     from .weights import Product
 
-__all__ = ["DEPTH", "BytePanels", "emit_bytes", "find_bytes", "scale_vector", "zero_points_of"]
+__all__ = ["DEPTH", "BytePanels", "emit_bytes", "find_bytes", "find_dynamic", "scale_vector", "zero_points_of"]
 
 DEPTH = 2**15
 """Terms up to which s32 holds the sum of (a - zero)(b - zero) whatever the operands."""
@@ -41,7 +42,7 @@ class BytePanels:
     form : Value
         What the cache keeps.
     zero_points : (int, int)
-        Of the activations, and of the weights as the panels hold them.
+        Of the activations (0 where the run gives it), and of the weights as the panels hold them.
     """
 
     form: Value
@@ -49,8 +50,13 @@ class BytePanels:
 
 
 def zero_points_of(group: Group) -> tuple[int, int] | None:
-    """Zero points of both operands, each within its type, that of weights as s8; None where there is not one each."""
+    """Zero points of both operands, each within its type, that of weights as s8; None where there is not one each.
+
+    One of the activations that the run gives counts as 0.
+    """
     points: list[int] = []
+    if dynamic_numbers(group.dequantized[1]):
+        return None
     for op in (group.dequantized[0], group.dequantized[1]):
         limits, found = byte_range(op.inputs[0].dtype), set(map(int, set(op.attrs.get("zps") or [0])))
         if limits is None or len(found) != 1 or not limits[0] <= min(found) <= limits[1]:
@@ -63,6 +69,12 @@ def zero_points_of(group: Group) -> tuple[int, int] | None:
 def scale_vector(lowering: Lowering, group: Group, size: int) -> Value:
     """The product of both operands' scales for each column."""
     return lowering.literal(np.broadcast_to(scales_of(group).astype(np.float32), (size,)))
+
+
+def find_dynamic(lowering: Lowering, group: Group, *, scale: bool) -> tuple[Dynamic, list[Value]]:
+    """What the run gives of the activations' numbers, their scale if that is wanted, and where it lies."""
+    numbers = [lowering.value(tensor_id) for tensor_id in dynamic_numbers(group.dequantized[0])]
+    return Dynamic(scale and bool(numbers), len(numbers) > 1), numbers if scale else numbers[1:]
 
 
 def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels | None:
@@ -98,9 +110,12 @@ def emit_bytes(
         own = epilogue.strides_in(shape)
         c_strides = (own or dense_strides(shape))[:-1]
         ones = lowering.literal(np.ones(product.n, np.float32))
-        call = packed_matmul(*sizes, c_strides, **options, epilogue=epilogue.block, dst_needs_scratch=own is None)
-        lowering.emit(call, [product.a, panels.form, ones, place, *epilogue.operands], epilogue.name)
+        dynamic, given = find_dynamic(lowering, group, scale=False)
+        options |= {"dynamic": dynamic, "epilogue": epilogue.block, "dst_needs_scratch": own is None}
+        call = packed_matmul(*sizes, c_strides, **options)
+        lowering.emit(call, [product.a, panels.form, ones, *given, place, *epilogue.operands], epilogue.name)
         return
+    dynamic, given = find_dynamic(lowering, group, scale=True)
     residual_strides = None if found.residual is None else dense_strides(shape)[:-1]
     call = packed_matmul(
         *sizes,
@@ -109,10 +124,11 @@ def emit_bytes(
         bias=found.bias is not None,
         residual_strides=residual_strides,
         requant=found.requant,
+        dynamic=dynamic,
     )
     scales = scale_vector(lowering, group, product.n)
     name = region_name(group.ops) if group.ops else None
-    lowering.emit(call, [product.a, panels.form, scales, *found.operands, place], name)
+    lowering.emit(call, [product.a, panels.form, scales, *given, *found.operands, place], name)
 
 
 def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -22,7 +22,7 @@ from .epilogue import make_epilogue
 from .filters import pixel_strides
 from .images import axes_of, pick
 from .lowering import Value, strides_in
-from .quantized import DEPTH, scale_vector, zero_points_of
+from .quantized import DEPTH, find_dynamic, scale_vector, zero_points_of
 from .region import Region
 from .requantize import find_requantized
 
@@ -47,7 +47,7 @@ class ByteFilters:
         What the cache keeps.
     kernel : tuple of int
     zero_point : int
-        Of the image.
+        Of the image; 0 where the run gives it.
     is_depthwise : bool
         Whether every group has one channel on both sides: then the form is f32 that holds integers, by (tap, channel).
     """
@@ -114,20 +114,22 @@ def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters
     order = lowering.order_of(group.result)
     dst_strides = pick(pixel_strides(place, order) or strides_in(place.shape, order), axes)
     found = _find_requantized(lowering, group, bias, place, axes[1])
+    dynamic, given = find_dynamic(lowering, group, scale=found is not None)
     if found is None:
         epilogue = make_epilogue(lowering, group, bias, axes[1], place=place)
         options: dict[str, Any] = {"epilogue": epilogue.block}
-        own, operands, name = [lowering.literal(np.ones(channels, np.float32))], epilogue.operands, epilogue.name
+        ones = lowering.literal(np.ones(channels, np.float32))
+        own, operands, name = [ones, *given], epilogue.operands, epilogue.name
     else:
         options = {"bias": found.bias is not None, "requant": found.requant}
         options["residual_strides"] = None if found.residual is None else pick(found.residual.strides, axes)
-        own, operands = [scale_vector(lowering, group, channels), *found.operands], []
+        own, operands = [scale_vector(lowering, group, channels), *given, *found.operands], []
         name = "+".join(["requantize", *(one.kind for one in group.ops[-1:])])
     if filters.is_depthwise:
         source = lowering.dense(source, source.dtype, (0, *axes[2:], axes[1]))
     spatial = pick(source.shape, axes[2:])
     options |= {"src_strides": pick(source.strides, axes), "dst_strides": dst_strides}
-    options |= {"src_dtype": source.dtype.value, "zero_point": filters.zero_point}
+    options |= {"src_dtype": source.dtype.value, "zero_point": filters.zero_point, "dynamic": dynamic}
     options |= _geometry(op, spatial, filters.kernel)
     if filters.is_depthwise:
         call = s8_depthwise_convolution(source.shape[0], channels, spatial, filters.kernel, **options)

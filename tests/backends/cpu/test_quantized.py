@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import graphpool as gp
 from bench.graphs import GraphBuilder
+from graphpool.cache import constant_tensor_cache
 from tests.helpers.partitions import run_partitions, run_reference
 
 WINDOW = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}
@@ -109,6 +110,54 @@ def test_matmul(engine, tail, a):
         MATMULS[tail](g, g.op("MatMul", left, weights(g, (33, 40), 1)))
 
     assert len(kept(check(build, engine))) == 1
+
+
+def dynamic(g, shape, dtype, *, has_zero=True):
+    """An input of bytes whose scale and zero point are inputs too."""
+    numbers = [g.input((1,)), *([g.input((1,), dtype)] if has_zero else [])]
+    return g.op("DynamicDequantize", g.input(shape, dtype), *numbers, dtype="f32")
+
+
+@pytest.mark.parametrize("tail", MATMULS)
+@pytest.mark.parametrize("a", ["u8", "s8"])
+@pytest.mark.parametrize("has_zero", [True, False])
+def test_numbers_of_the_activations_that_the_run_gives(engine, tail, a, has_zero):
+    def build(g):
+        MATMULS[tail](g, g.op("MatMul", dynamic(g, (2, 9, 33), a, has_zero=has_zero), weights(g, (33, 40), 1)))
+
+    assert len(kept(check(build, engine))) == 1
+
+
+@pytest.mark.parametrize(("ic", "groups"), [(20, 1), (24, 2), (24, 24)])
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+def test_images_whose_numbers_the_run_gives(engine, ic, groups, data_format):
+    def build(g):
+        shape = (2, ic, 7, 6) if data_format == "NCX" else (2, 7, 6, ic)
+        y = convolution(g, dynamic(g, shape, "u8"), 24, groups=groups, bias=True, data_format=data_format)
+        quantize(g, g.op("ReLU", y), 2.0, 9)
+
+    assert len(kept(check(build, engine))) == 1
+
+
+def test_the_same_for_any_number_of_lanes_whatever_the_cache_keeps():
+    g = GraphBuilder()
+    x, scale, zero = g.op("DynamicQuantizeLinear", g.input((70, 333)), dtype=["u8", "f32", "u8"], n=3)
+    left = g.op("DynamicDequantize", x, scale, zero, dtype="f32")
+    g.op("GELU", g.op("Add", g.op("MatMul", left, weights(g, (333, 400), 1)), g.input((400,))), mode="gelu_erf")
+    merged, rng = g.graph.merge_partitions(g.finish()), np.random.default_rng(0)
+    values = {lt.id: rng.normal(size=lt.shape).astype("f4") if lt.dtype.value == "f32" else content(lt, rng)
+              for lt in g.inputs}  # fmt: skip
+    cache, found = constant_tensor_cache("cpu"), []
+    try:
+        for capacity in (None, 0):
+            cache.set_capacity(capacity)
+            for lanes in (1, 2, 3):
+                with gp.Engine(threads=lanes) as own:
+                    found.append(run_partitions([merged], values, own)[merged.output_ports[0].id])
+    finally:
+        cache.set_capacity(None)
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
 
 
 @pytest.mark.parametrize("transpose", [False, True])
