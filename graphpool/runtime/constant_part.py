@@ -26,6 +26,9 @@ __all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "held
 fingerprints = FingerprintMemo(take=quick_fingerprint)
 """Names of contents by tensor version, of the whole process."""
 
+_SMALL = 4096
+"""Contents up to this size are read again in less time than it takes to remember a name. Unit: bytes."""
+
 
 @dataclass(frozen=True, eq=False)
 class ConstantPart:
@@ -107,13 +110,17 @@ def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
 
     Notes
     -----
-    Cost: the first fingerprint of a tensor version reads the whole content, at the speed of memory.
+    Cost: the first fingerprint of a tensor version reads the whole content, at the speed of memory; that of a small
+    content is taken each time.
     """
     if key is not None:
         return "key", key, position
     if tensor.has_explicit_id:
         return "id", tensor.id, tensor.invalidations
-    name: QuickFingerprint = fingerprints.get(tensor.version, content_of(tensor), dtype=tensor.lt.dtype)
+    content, dtype = content_of(tensor), tensor.lt.dtype
+    if content.nbytes <= _SMALL:
+        return quick_fingerprint(content, dtype=dtype)
+    name: QuickFingerprint = fingerprints.get(tensor.version, content, dtype=dtype)
     return name
 
 
