@@ -96,24 +96,32 @@ static void GP_KERNEL(s8_conv_packed)(const void *params, void *const *args, int
 /* The bytes of one run of one output channel, zeros behind; u8 weights become s8, less 128. */
 static void gather_run(const gp_conv_pack *p, const uint8_t *from, int64_t run, uint8_t *restrict bytes)
 {
-    const uint8_t flip = p->w_dtype == GP_U8 ? 0x80 : 0;
+    const int64_t ic = p->ic, step = p->w_ic, n = p->merged * ic;
     from += gp_tap_offset(p, run * p->merged);
-    int64_t n = 0;
-    for (int64_t tap = 0; tap < p->merged; tap++)
-        for (int64_t c = 0; c < p->ic; c++)
-            bytes[n++] = from[tap * p->w[2] + c * p->w_ic] ^ flip;
+    for (int64_t tap = 0; tap < p->merged; tap++) {
+        uint8_t *restrict to = bytes + tap * ic;
+        const uint8_t *channels = from + tap * p->w[2];
+        if (step == 1)
+            memcpy(to, channels, (size_t)ic);
+        else
+            for (int64_t c = 0; c < ic; c++)
+                to[c] = channels[c * step];
+    }
+    if (p->w_dtype == GP_U8)
+        flip_signs(bytes, n);
     memset(bytes + n, 0, (size_t)(p->words * 4 - n));
 }
 
 /* One column of a panel of that width: its words go to every width-th place; returns the sum of its bytes. */
 static int32_t pack_column(const gp_conv_pack *p, const uint8_t *from, uint32_t *to, int64_t width, uint8_t *bytes)
 {
+    const int64_t words = p->words;
     int32_t sum = 0;
     for (int64_t run = 0; run < p->runs; run++) {
         gather_run(p, from, run, bytes);
-        for (int64_t i = 0; i < p->words * 4; i++)
+        for (int64_t i = 0; i < words * 4; i++)
             sum += (int8_t)bytes[i];
-        for (int64_t w = 0; w < p->words; w++, to += width)
+        for (int64_t w = 0; w < words; w++, to += width)
             memcpy(to, bytes + w * 4, 4);
     }
     return sum;
