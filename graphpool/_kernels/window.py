@@ -92,7 +92,7 @@ class Window:
         extra = 3 - ndim
 
         def fill(name: str, values: Sequence[int] | None, default: int, least: int) -> tuple[int, ...]:
-            given = (default,) * ndim if values is None else tuple(int(value) for value in values)
+            given = (default,) * ndim if values is None else tuple(map(int, values))
             if len(given) != ndim or min(given) < least:
                 raise InvalidShapeError(explain(name, accepted=f"{ndim} values >= {least}", got=given))
             return (default,) * extra + given

@@ -215,7 +215,7 @@ def _check_buffer(item: BufferInfo) -> None:
     """Refuse what has no meaning, naming the buffer."""
     numbers = [item.lower, item.upper, item.size, item.alignment, item.offset or 0]
     numbers += [time for gap in item.gaps for time in gap]
-    if not all(isinstance(number, int) and abs(number) < 2**62 for number in numbers):
+    if not all(issubclass(kind, int) for kind in set(map(type, numbers))) or max(map(abs, numbers)) >= 2**62:
         problem = f"{numbers} are not all ints below 2**62"
     elif item.lower >= item.upper:
         problem = f"lifetime [{item.lower}, {item.upper}) is empty"

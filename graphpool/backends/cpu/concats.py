@@ -29,11 +29,14 @@ def quantize_before_concat(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]]
     -----
     Copies of the Quantize have its id. Cost: linear in the ops.
     """
+    quantized = {op.inputs[0].id for op in ops if _is_whole(op)}
+    concats = {op.outputs[0].id: op for op in ops if op.kind == "Concat" and op.outputs[0].id in quantized}
+    if not concats:
+        return list(ops)
     readers = Counter(tensor.id for op in ops for tensor in op.inputs)
     readers.update(outputs)
     free = 1 + max((tensor.id for op in ops for tensor in (*op.inputs, *op.outputs)), default=0)
-    concats = {op.outputs[0].id: op for op in ops if op.kind == "Concat" and readers[op.outputs[0].id] == 1}
-    taken = {op.inputs[0].id for op in ops if _is_whole(op) and op.inputs[0].id in concats}
+    taken = {tensor_id for tensor_id in concats if readers[tensor_id] == 1}
     moved: list[Op] = []
     for op in ops:
         if op.outputs and op.outputs[0].id in taken:

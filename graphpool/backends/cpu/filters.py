@@ -313,10 +313,10 @@ def find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
     op = group.ops[0] if group.ops else None
     if op is None or op.kind != "BatchNormInference":
         return None
-    if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
+    if not all(map(lowering.has_value, [tensor.id for tensor in op.inputs[1:]])):
         return None
     values = [lowering.value(tensor.id) for tensor in op.inputs[1:]] + ([] if own is None else [own])
-    is_known = all(lowering.is_constant(value) and value.dtype is DataType.F32 for value in values)
+    is_known = {value.dtype for value in values} == {DataType.F32} and all(map(lowering.is_constant, values))
     is_alike = op.attrs["data_format"] == group.anchor.attrs["data_format"] if group.anchor is not None else False
     return op if is_known and is_alike and op.inputs[0].dtype is DataType.F32 else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ...graph.shapes import channel_axis, spatial_axes
@@ -20,7 +21,11 @@ __all__ = ["as_result", "axes_of", "find_image", "pick"]
 
 def axes_of(op: Op, ndim: int) -> tuple[int, ...]:
     """The axes of an image of the op: (n, channel, spatial...)."""
-    data_format = op.attrs["data_format"]
+    return _axes(ndim, op.attrs["data_format"])
+
+
+@lru_cache
+def _axes(ndim: int, data_format: str) -> tuple[int, ...]:
     return (0, channel_axis(ndim, data_format), *spatial_axes(ndim, data_format))
 
 

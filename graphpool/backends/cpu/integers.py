@@ -57,6 +57,8 @@ def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
     reads. Other readers share one: they may lie in one region. Ops keep their ids, copies have that of their original.
     """
     makers = {op.outputs[0].id: op for op in ops if op.kind == "Dequantize" and op.outputs[0].id not in outputs}
+    if not makers:
+        return list(ops)
     readers = Counter(tensor.id for op in ops for tensor in op.inputs if tensor.id in makers)
     free = 1 + max((tensor.id for op in ops for tensor in (*op.inputs, *op.outputs)), default=0)
     split: list[Op] = []

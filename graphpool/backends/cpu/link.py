@@ -9,14 +9,14 @@ from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_
 from ...runtime.constant_part import ConstantPart
 from ...schedule import ListedCall, stream_lists
 from .lowering import Buffer
-from .placement import ALIGNMENT, plan_temporaries
+from .placement import ALIGNMENT, plan_temporaries, uses_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from ..._kernels.call import KernelCall
     from ...schedule import Schedule
-    from .lowering import ConstantForm, Lowering, Step
+    from .lowering import ConstantForm, Lowering, Step, Value
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
 
@@ -56,7 +56,8 @@ def link(lowering: Lowering, nports: int, lanes: int, schedule: Schedule | None 
     nexternals = nports + len(lowering.forms)
     linked, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
     program = Program(linked, arena_nbytes, nexternals, lowering.literals, lanes, guards, scratch, lists)
-    return LinkedProgram(program, order, _buffers(steps, offsets))
+    buffers = [(offsets[b], b.nbytes, tuple(sorted(set(numbers)))) for b, numbers in uses_of(steps).items()]
+    return LinkedProgram(program, order, tuple(buffers))
 
 
 def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int]], lanes: int) -> Program:
@@ -70,7 +71,7 @@ def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int
     lowered = _with_scratch(steps, count_lanes([step.call for step in steps], lanes, len(rows)))
     offsets: dict[Buffer, int] = {}
     end = 0
-    for buffer in _uses(lowered):
+    for buffer in uses_of(lowered):
         offsets[buffer], end = end, end + -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
     linked, scratch = _place(lowered, offsets), _place_scratch(lowered, offsets)
     guards = [step.guard for step in lowered]
@@ -81,22 +82,6 @@ def _renumber(lists: Sequence[Sequence[ListedCall]], order: Sequence[int]) -> li
     """The lists with steps named by their position in issue order."""
     position = {step: k for k, step in enumerate(order)}
     return [[replace(call, nodes=tuple(position[v] for v in call.nodes)) for call in calls] for calls in lists]
-
-
-def _buffers(steps: Sequence[Step], offsets: Mapping[Buffer, int]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    return tuple((offsets[buffer], buffer.nbytes, numbers) for buffer, numbers in _uses(steps).items())
-
-
-def _uses(steps: Sequence[Step]) -> dict[Buffer, tuple[int, ...]]:
-    """The steps that touch each temporary, scratch included, ascending."""
-    uses: dict[Buffer, dict[int, None]] = {}
-    for number, step in enumerate(steps):
-        for value in step.args:
-            if value.buffer.base == ARENA:
-                uses.setdefault(value.buffer.whole, {})[number] = None
-        if step.scratch is not None:
-            uses[step.scratch] = {number: None}
-    return {buffer: tuple(numbers) for buffer, numbers in uses.items()}
 
 
 def _with_scratch(steps: Sequence[Step], nlanes: int) -> list[Step]:
@@ -142,7 +127,7 @@ def _link_steps(
     lowered = _with_scratch(steps, count_lanes([step.call for step in steps], lanes))
     offsets, arena_nbytes = plan_temporaries(lowered)
     placed, scratch = _place(lowered, offsets, bases), _place_scratch(lowered, offsets)
-    used = literals if any(base == LITERALS for _, args in placed for base, _ in args) else b""
+    used = literals if LITERALS in [base for _, args in placed for base, _ in args] else b""
     program = Program(placed, arena_nbytes, len(bases), used, lanes, scratch=scratch)
     return program, (used, *map(_content, placed))
 
@@ -158,15 +143,13 @@ def _place(
 ) -> list[Linked]:
     """The steps with their arguments in place, external bases renumbered."""
 
-    def place(buffer: Buffer) -> tuple[int, int]:
-        base = buffer.base if bases is None or buffer.base < FIRST_EXTERNAL else bases[buffer.base]
-        return base, offsets[buffer.whole] if buffer.base == ARENA else buffer.offset
+    def place(value: Value) -> tuple[int, int]:
+        base, buffer, offset = value.buffer.base, value.buffer, value.offset and value.dtype.nbytes(value.offset)
+        if base == ARENA:
+            return base, offset + offsets[buffer if buffer.within is None else buffer.whole]
+        return base if bases is None or base < FIRST_EXTERNAL else bases[base], offset + buffer.offset
 
-    linked = []
-    for step in steps:
-        places = [(*place(value.buffer), value.dtype.nbytes(value.offset)) for value in step.args]
-        linked.append((step.call, [(base, start + offset) for base, start, offset in places]))
-    return linked
+    return [(step.call, list(map(place, step.args))) for step in steps]
 
 
 def _place_scratch(steps: Sequence[Step], offsets: Mapping[Buffer, int]) -> list[int]:

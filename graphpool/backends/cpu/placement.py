@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...schedule import Schedule
     from .lowering import Buffer, Step
 
-__all__ = ["ALIGNMENT", "find_inplace_ports", "plan_temporaries"]
+__all__ = ["ALIGNMENT", "find_inplace_ports", "plan_temporaries", "uses_of"]
 
 ALIGNMENT = 64
 
@@ -33,7 +33,7 @@ def plan_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) ->
     scratch of a step is a temporary of that step. On several streams two buffers share bytes only if every use of one
     happens before every use of the other.
     """
-    uses = _uses(steps)
+    uses = uses_of(steps)
     homes = _share(steps, uses, _precedes(schedule))
     used: dict[Buffer, list[int]] = {}
     for buffer, numbers in uses.items():
@@ -72,13 +72,14 @@ def _precedes(schedule: Schedule | None) -> Callable[[int, int], bool]:
     return int.__lt__ if schedule is None else happens_before(schedule)
 
 
-def _uses(steps: Sequence[Step]) -> dict[Buffer, list[int]]:
-    """Numbers of the steps that touch each temporary, ascending."""
+def uses_of(steps: Sequence[Step]) -> dict[Buffer, list[int]]:
+    """Numbers of the steps that touch each temporary, scratch included, ascending, one for each argument."""
     uses: dict[Buffer, list[int]] = {}
     for number, step in enumerate(steps):
         for value in step.args:
-            if value.buffer.base == ARENA:
-                uses.setdefault(value.buffer.whole, []).append(number)
+            buffer = value.buffer
+            if buffer.base == ARENA:
+                uses.setdefault(buffer if buffer.within is None else buffer.whole, []).append(number)
         if step.scratch is not None:
             uses[step.scratch] = [number]
     return uses
@@ -98,11 +99,8 @@ def _share(
                 if dies_here and source is not place and source.nbytes == place.nbytes and _is_aligned(step, source):
                     homes[place] = homes.get(source, source)
                     break
-        for value in step.args:
-            if value.buffer.base == ARENA:
-                homes.setdefault(value.buffer.whole, value.buffer.whole)
-        if step.scratch is not None:
-            homes[step.scratch] = step.scratch
+    for buffer in uses:
+        homes.setdefault(buffer, buffer)
     return homes
 
 

@@ -39,10 +39,12 @@ def sink_reshapes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs
     Cost: linear in the ops, for a chain of reshapes and elementwise ops linear in both.
     """
     moved = list(ops)
+    place = {op.outputs[0].id: number for number, op in enumerate(moved) if op.kind == "StaticReshape"}
+    if not place:
+        return moved
     readers = Counter(tensor.id for op in moved for tensor in op.inputs)
     readers.update(outputs)
     kinds = {tensor.id: op.kind for op in moved for tensor in op.inputs}
-    place = {op.outputs[0].id: number for number, op in enumerate(moved) if op.kind == "StaticReshape"}
     free = 1 + max((tensor.id for op in moved for tensor in (*op.inputs, *op.outputs)), default=0)
     for number in range(len(moved)):
         at = number

@@ -28,6 +28,8 @@ def split_region(ops: Sequence[Op]) -> list[list[Op]]:
     read of each tensor that is computed before and read behind it. Cost: linear in the ops' ports, at most
     `MOST_HELD` looked at for each.
     """
+    if 0 < sum([len(op.inputs) + len(op.outputs) for op in ops]) <= MOST_HELD:
+        return [list(ops)]
     uses = Counter(tensor.id for op in ops for tensor in op.inputs)
     parts: list[list[Op]] = [[]]
     held: set[int] = set()
