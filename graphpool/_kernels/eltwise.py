@@ -12,6 +12,8 @@ The format is that of ``include/gp_eltwise.h``.
 from __future__ import annotations
 
 import math
+from array import array
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
@@ -44,6 +46,9 @@ N_REGISTERS = 16
 
 MAX_ARGS = 80
 """``GP_MAX_ARGS``."""
+
+_MOST_PROGRAMS = 256
+"""Programs that are kept, a kilobyte or two each: layers of a model repeat."""
 
 _MEMORY = ("load", "store", "acc", "const")
 _UNARY = (
@@ -287,15 +292,27 @@ class EltwiseBuilder:
 
     def _assemble(self) -> tuple[dict[str, int], bytes]:
         """The header's fields, and views and instructions as bytes."""
-        instrs, nregisters = _allocate(self._steps)
-        tail = b"".join([
-            _VIEW.pack({"arg": arg, "dtype": DTYPE_CODES[dtype], "offset": offset, "ndim": len(axes), "axes": axes})
-            for arg, dtype, offset, axes in self._views
-        ]) + _INSTR.pack_rows(instrs)  # fmt: skip
-        return {
-            "size": math.prod(self.shape), "nviews": len(self._views), "ninstrs": len(instrs),
-            "nregisters": nregisters, "nbytes": _HEADER.nbytes + len(tail),
-        }, tail  # fmt: skip
+        numbers = array("d", [number for step in self._steps for number in (step.alpha, step.beta)])
+        return _assemble(self.shape, tuple(self._views), tuple(self._steps), numbers.tobytes())
+
+
+@lru_cache(_MOST_PROGRAMS)
+def _assemble(
+    shape: tuple[int, ...], views: tuple[_View, ...], steps: tuple[_Step, ...], numbers: bytes
+) -> tuple[dict[str, int], bytes]:
+    """What `EltwiseBuilder._assemble` gives, not to be changed.
+
+    `numbers`, those of all steps bit for bit, tell 0.0 from -0.0, which are equal.
+    """
+    instrs, nregisters = _allocate(steps)
+    tail = b"".join([
+        _VIEW.pack({"arg": arg, "dtype": DTYPE_CODES[dtype], "offset": offset, "ndim": len(axes), "axes": axes})
+        for arg, dtype, offset, axes in views
+    ]) + _INSTR.pack_rows(instrs)  # fmt: skip
+    return {
+        "size": math.prod(shape), "nviews": len(views), "ninstrs": len(instrs),
+        "nregisters": nregisters, "nbytes": _HEADER.nbytes + len(tail),
+    }, tail  # fmt: skip
 
 
 def _last_uses(steps: Sequence[_Step]) -> dict[int, int]:

@@ -359,3 +359,14 @@ def test_errors_of_four_bit_stores_and_accumulators():
         builder.epilogue()
     with pytest.raises(InvalidArgumentError, match="epilogue"):
         builder.build()
+
+
+def test_programs_that_differ_in_the_sign_of_a_zero_are_two():
+    found = []
+    for number in (0.0, -0.0):
+        builder = EltwiseBuilder((3,))
+        builder.store(0, "f32", None, builder.const(number))
+        out = np.ones(3, np.float32)
+        builder.build()(out)
+        found.append(np.signbit(out).tolist())
+    assert found == [[False] * 3, [True] * 3]

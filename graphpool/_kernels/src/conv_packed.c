@@ -170,11 +170,12 @@ static void group(const gp_conv_packed *p, const pixel_block *block, int column,
 static void scale_panel(const gp_conv_packed *p, float *panel, int64_t tap_pitch, int64_t width, int64_t cols,
                         const float *scale)
 {
-    for (int64_t row = 0; row < p->taps * p->words; row++) {
-        float *restrict at = panel + row / p->words * tap_pitch + row % p->words * width;
-        for (int64_t c = 0; c < cols; c++)
-            at[c] *= scale[c];
-    }
+    for (int64_t tap = 0; tap < p->taps; tap++)
+        for (int64_t row = 0; row < p->words; row++) {
+            float *restrict at = panel + tap * tap_pitch + row * width;
+            for (int64_t c = 0; c < cols; c++)
+                at[c] *= scale[c];
+        }
 }
 
 /* The columns j .. j + cols - 1 of plain weights in panels, tap after tap; returns words from one tap to the next. */

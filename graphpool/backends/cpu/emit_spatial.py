@@ -32,13 +32,14 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
         lowering.finish(group.result, place)
         return
     filters = find_filters(lowering, group)
+    if filters is not None:
+        arrange_source(lowering, group, filters)
     if filters is None:
         place = emit_unpacked(lowering, group)
     elif filters.shape.is_depthwise:
         place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
         lowering.read_form(filters.form.panels, lambda: emit_convolution(lowering, group, filters, place))
     else:
-        arrange_source(lowering, group, filters)
         with lowering.when_kept(filters.form.panels, False):
             place = emit_unpacked(lowering, group)
         with lowering.when_kept(filters.form.panels, True):

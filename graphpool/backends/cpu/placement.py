@@ -34,13 +34,15 @@ def plan_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) ->
     happens before every use of the other.
     """
     uses = uses_of(steps)
+    if not uses:
+        return {}, 0
     homes = _share(steps, uses, _precedes(schedule))
     used: dict[Buffer, list[int]] = {}
     for buffer, numbers in uses.items():
         used.setdefault(homes[buffer], []).extend(numbers)
     order = list(used)
     sizes = [home.nbytes for home in order]
-    numbers_of = [sorted(set(used[home])) for home in order]
+    numbers_of = list(used.values())
     places, nbytes = _plan(sizes, numbers_of) if schedule is None else _plan_apart(sizes, numbers_of, schedule)
     offsets = dict(zip(order, places, strict=True))
     return {buffer: offsets[home] for buffer, home in homes.items()}, nbytes
@@ -48,14 +50,13 @@ def plan_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) ->
 
 def _plan(sizes: Sequence[int], numbers_of: Sequence[Sequence[int]]) -> tuple[Sequence[int], int]:
     """Offsets when steps run one after another."""
-    if max((n[0] for n in numbers_of), default=0) <= min((n[-1] for n in numbers_of), default=0):
+    first, last = list(map(min, numbers_of)), list(map(max, numbers_of))
+    if max(first) <= min(last):
         # one step needs all of them, as in most forms of constants: nothing can share
-        starts = list(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))[:-1]
-        return starts, starts[-1] + sizes[-1] if sizes else 0
-    placed = plan(
-        [BufferInfo(k, n[0], n[-1] + 1, size) for k, (n, size) in enumerate(zip(numbers_of, sizes, strict=True))],
-        alignment=ALIGNMENT,
-    )
+        starts = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], initial=0))[:-1]
+        return starts, starts[-1] + sizes[-1]
+    lives = zip(first, last, sizes, strict=True)
+    placed = plan([BufferInfo(k, begin, end + 1, size) for k, (begin, end, size) in enumerate(lives)], ALIGNMENT)
     return [placed.offsets[k] for k in range(len(sizes))], placed.nbytes
 
 
@@ -63,7 +64,8 @@ def _plan_apart(
     sizes: Sequence[int], numbers_of: Sequence[Sequence[int]], schedule: Schedule
 ) -> tuple[Sequence[int], int]:
     """Offsets when steps run as a schedule says."""
-    buffers = [BufferUses(size, n[0], tuple(n[1:])) for size, n in zip(sizes, numbers_of, strict=True)]
+    uses = [sorted(set(numbers)) for numbers in numbers_of]
+    buffers = [BufferUses(size, n[0], tuple(n[1:])) for size, n in zip(sizes, uses, strict=True)]
     return plan_conflicts(sizes, conflicts(schedule, buffers).masks, ALIGNMENT)
 
 

@@ -7,6 +7,7 @@ are placed together, as one node: a *unit*. The schedule of the units is then wr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ...graph.op import Op
     from ...runtime.scheduling import ScheduleOptions
     from ...schedule import Instruction
+    from ...typing import DataType
     from .lowering import Buffer, Lowering, Step
 
 __all__ = [
@@ -229,10 +231,16 @@ def _are_alternatives(a: Step, b: Step) -> bool:
 
 def step_signature(step: Step) -> str:
     """What the cost of a step depends on: kernel, tasks, types, shapes and strides of the arguments, parameters."""
-    args = " ".join(f"{v.dtype}{list(v.shape)}/{list(v.strides)}" for v in step.args)
+    args = " ".join([_layout(value.dtype, value.shape, value.strides) for value in step.args])
     # a block that points to memory differs from process to process
     params = "" if step.call.keep else f" {crc32(step.call.params.tobytes()):08x}"
     return f"{step.call.kernel.name}:{step.call.kernel.isa} x{step.call.ntasks}{params} {args}"
+
+
+@lru_cache(1024)
+def _layout(dtype: DataType, shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
+    """How a value lies, as text; what one step writes the next one reads."""
+    return f"{dtype}{list(shape)}/{list(strides)}"
 
 
 def step_cost(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]], lanes: int) -> float:
