@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import DTYPE_CODES, KernelCall, pack
-from .matmul import aligned
 from .records import Record
 from .window import ROW_PLAN_LAYOUT, Window, plan_rows
 
@@ -19,6 +18,9 @@ __all__ = ["pooling"]
 _LAYOUT = Record(
     [("rows", ROW_PLAN_LAYOUT), ("counted", "i8", 3), ("exclude_pad", "i8"), ("src_dtype", "i8"), ("zero", "i8")]
 )
+
+_LINES = 8
+"""Channels whose lines are filled together (``GP_POOL_LINES``)."""
 
 
 def pooling(
@@ -113,9 +115,10 @@ def pooling(
 
 
 def _line_elements(window: Window) -> int:
-    """Length of the line that windows reach which make whole vectors of results."""
-    results = aligned(window.dst[2] * 4) // 4
-    return results * window.strides[2] + (window.kernel[2] - 1) * window.dilations[2]
+    """Room for the lines of a row: what windows reach that make whole vectors of results, and a vector more."""
+    vector = 16
+    results = -(-window.dst[2] // vector) * vector
+    return _LINES * (results * window.strides[2] + (window.kernel[2] - 1) * window.dilations[2] + vector)
 
 
 def _pads_end(given: Sequence[int] | None, ndim: int) -> tuple[int, ...]:

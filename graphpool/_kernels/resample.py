@@ -20,7 +20,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import KernelCall, pack
 from .records import Record
-from .window import ROW_PLAN_LAYOUT, Window, plan_rows
+from .window import ROW_PLAN_LAYOUT, Window, channel_block, plan_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["resample"]
 
 _LAYOUT = Record(
-    [("rows", ROW_PLAN_LAYOUT), ("pair_offset", "i8", 3), ("weight_offset", "i8", 3), ("epilogue_offset", "i8")]
+    [
+        ("rows", ROW_PLAN_LAYOUT),
+        *[(f"{table}_offset", "i8", 3) for table in ("low", "high", "weight")],
+        ("epilogue_offset", "i8"),
+    ]
 )
+_VECTOR = 16
+"""Elements of the widest vector, which may be read at any element of a table or a line."""
+
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear"}
 
 
@@ -45,30 +52,27 @@ def _coordinates(n: int, m: int, transformation: str, scale: float | None) -> tu
     return (2 * out + 1) - scale, 2 * scale
 
 
-def _table(n: int, m: int, mode: str, transformation: str, scale: float | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Pairs of source indices, int64 of shape (m, 2), and weights of the second ones, float32 of shape (m,)."""
+def _tables(n: int, m: int, mode: str, transformation: str, scale: float | None) -> list[NDArray[Any]]:
+    """The two source indices of each result, int32, and the weight of the second one, float32."""
     numerator, denominator = _coordinates(n, m, transformation, scale)
     if mode == "nearest":
-        index = np.clip((2 * numerator + denominator) // (2 * denominator), 0, n - 1).astype(np.int64)
-        return np.stack([index, index], axis=1), np.zeros(m, np.float32)
+        index = np.clip((2 * numerator + denominator) // (2 * denominator), 0, n - 1).astype(np.int32)
+        return [index, index, np.zeros(m, np.float32)]
     numerator = np.clip(numerator, 0, (n - 1) * denominator)
-    low = np.minimum(numerator // denominator, n - 1).astype(np.int64)
+    low = np.minimum(numerator // denominator, n - 1).astype(np.int32)
     weight = ((numerator - low * denominator) / denominator).astype(np.float32)
-    high = np.where(weight > 0, np.minimum(low + 1, n - 1), low)
-    return np.stack([low, high], axis=1), weight
+    high = np.where(weight > 0, np.minimum(low + 1, n - 1), low).astype(np.int32)
+    return [low, high, weight]
 
 
-def _tail(tables: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> tuple[bytes, dict[str, Any]]:
-    """The tables as bytes behind the fixed block, each on 8 bytes, and the fields that tell where they lie."""
-    tail, pair_offset, weight_offset = b"", [], []
-    for pairs, weights in tables:
-        pair_offset.append(_LAYOUT.nbytes + len(tail))
-        tail += np.ascontiguousarray(pairs).tobytes()
-        weight_offset.append(_LAYOUT.nbytes + len(tail))
-        tail += weights.tobytes() + bytes(-weights.nbytes % 8)
-    return tail, {
-        "pair_offset": pair_offset, "weight_offset": weight_offset, "epilogue_offset": _LAYOUT.nbytes + len(tail)
-    }  # fmt: skip
+def _tail(axes: Sequence[Sequence[NDArray[Any]]]) -> tuple[bytes, dict[str, Any]]:
+    """The tables of all axes as bytes behind the fixed block, each on 8 bytes, and the fields that say where."""
+    tail, fields = b"", dict[str, Any](low_offset=[], high_offset=[], weight_offset=[])
+    for tables in axes:
+        for places, table in zip(fields.values(), tables, strict=True):
+            places.append(_LAYOUT.nbytes + len(tail))
+            tail += table.tobytes() + bytes(4 * (_VECTOR + table.size % 2))
+    return tail, fields | {"epilogue_offset": _LAYOUT.nbytes + len(tail)}
 
 
 def _checked_scales(scales: Sequence[float] | None, ndim: int) -> list[float | None]:
@@ -123,7 +127,7 @@ def resample(
     -------
     KernelCall
         One task for each row of results and block of channels. The parameter block holds the coordinate tables:
-        20 bytes for each element of each result axis.
+        12 bytes for each element of each result axis.
 
     Raises
     ------
@@ -149,11 +153,12 @@ def resample(
         raise InvalidShapeError(explain("source of resampling is empty", got=tuple(src_spatial)))
     factors = _checked_scales(scales, len(src_spatial))
     tables = [
-        _table(n, m, _MODES[mode], transformation, scale)
+        _tables(n, m, _MODES[mode], transformation, scale)
         for n, m, scale in zip(window.src, window.dst, factors, strict=True)
     ]
     tail, fields = _tail(tables)
     rows, ntasks, scratch = plan_rows(window, batch, channels, epilogue=epilogue, dst_needs_scratch=dst_needs_scratch)
+    scratch += 4 * channel_block(window, channels) * (window.src[2] + _VECTOR)
     return pack(
         f"f32_resample_{_MODES[mode]}", _LAYOUT, {"rows": rows, **fields},
         ntasks=ntasks, scratch_nbytes=scratch, tail=tail + epilogue, isa=isa,

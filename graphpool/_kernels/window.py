@@ -21,6 +21,7 @@ __all__ = [
     "ROW_PLAN_LAYOUT",
     "WINDOW_LAYOUT",
     "Window",
+    "channel_block",
     "convolution_window",
     "fill_geometry",
     "image_strides",
@@ -29,8 +30,9 @@ __all__ = [
 ]
 
 _AXES = ("in", "out", "kernel", "stride", "dilation", "pad")
-_TILE_ELEMENTS = 16384
-"""Results of a row task: a tile of 64 KiB stays in L2, and its channels give enough tasks to split."""
+_TILE_ELEMENTS = {True: 16384, False: 1024}
+"""Results of a row task, by whether channels are innermost: a tile of 64 KiB stays in L2, and its channels give enough
+tasks to split. Planes are walked row by row, so those of few channels, whose rows stay in L1 until the next task."""
 
 WINDOW_LAYOUT = Record(
     [
@@ -209,6 +211,12 @@ def merged_stride(axes: Sequence[tuple[int, int]]) -> int | None:
     return wide[-1][1] if wide else 1
 
 
+def channel_block(window: Window, channels: int) -> int:
+    """Channels of a row task."""
+    rows = _TILE_ELEMENTS[window.channels_last] // max(window.dst[2], 1)
+    return min(max(rows // 16 * 16, 16), 256, max(channels, 1))
+
+
 def plan_rows(
     window: Window, batch: int, channels: int, *, epilogue: bytes, dst_needs_scratch: bool
 ) -> tuple[bytes, int, int]:
@@ -216,8 +224,7 @@ def plan_rows(
     if min(batch, channels) < 0:
         raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
     width, inner = window.dst[2], window.dst_strides[1 if window.channels_last else 4]
-    extent = channels if window.channels_last else width
-    block = min(max(_TILE_ELEMENTS // max(width, 1) // 16 * 16, 16), 256, max(channels, 1))
+    extent, block = channels if window.channels_last else width, channel_block(window, channels)
     in_scratch = dst_needs_scratch if epilogue else False
     in_scratch = in_scratch or (inner != 1 and extent > 1)
     tile_nbytes = aligned(block * width * 4) if in_scratch else 0

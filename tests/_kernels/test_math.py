@@ -1,4 +1,4 @@
-"""The functions of gp_math.h over the whole range of float32, through the elementwise kernel."""
+"""The functions of gp_vmath.h and gp_math.h over the whole range of float32, through the elementwise kernel."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def every(step):
 SAMPLE = every(4999)
 FINE_SAMPLE = every(997)
 
-# name: (reference in float64, beta, worst error in units of the last place as stated in gp_math.h)
+# name: (reference in float64, beta, worst error in units of the last place as stated there)
 CASES = {
     "exp": (np.exp, 0, 1.0),
     "log": (np.log, 0, 0.9),

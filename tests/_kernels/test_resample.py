@@ -62,9 +62,12 @@ def normal(shape, seed=0):
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize(
     ("src", "dst"),
-    [((5,), (11,)), ((11,), (5,)), ((4, 6), (8, 12)), ((9, 7), (3, 7)), ((3, 4, 5), (5, 2, 9)), ((1, 3), (4, 1))],
+    [
+        ((5,), (11,)), ((11,), (5,)), ((4, 6), (8, 12)), ((9, 7), (3, 7)), ((3, 4, 5), (5, 2, 9)), ((1, 3), (4, 1)),
+        ((2, 40), (3, 71)), ((2, 70), (2, 33)), ((33,), (130,)),
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_equals_exact_coordinates(isa, layout, mode, transformation, src, dst):
     x = normal((2, 19, *src))
     out = run(mode, x, dst, layout=layout, coordinate_transformation_mode=transformation, isa=isa)

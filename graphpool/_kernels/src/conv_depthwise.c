@@ -1,14 +1,17 @@
 /* Depthwise convolution of channels-last images: every channel by itself, vectors run along channels.
  *
- * A task is one row of results of one image for a block of channels. A tile of pixels adds up all taps that meet the
- * source, in registers, one or two vectors of channels at a time; where the kernel sticks out, tiles are single pixels
- * with fewer taps. Weights lie by (tap, channel).
+ * A task is one row of results of one image for a block of channels. A tile of pixels adds up its taps in registers, one
+ * vector of channels at a time. Neighbouring pixels meet the same pixel of the source with neighbouring taps: with a few
+ * taps in registers a source pixel is loaded once for all of them, so that arithmetic is the bound and not loads. Pixels
+ * outside the source are passed over. Weights lie by (tap, channel).
  * args: src, weights, then at the places that the parameters name: bias, residual, dst and what the epilogue reads beyond
- * dst. The iteration space of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue, and
- * the taps of a tile. */
+ * dst. The iteration space of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue,
+ * and the runs of taps of a row. */
 #include "gp_packed.h"
-#include "gp_depthwise.h"
+#include "gp_window.h"
 
+#define GP_TILE_PIXELS 8 /* with as many accumulators the latency of none is waited for; with the taps 12 of 16 registers */
+#define GP_TILE_TAPS 4
 
 typedef struct {
     gp_window window; /* its dst strides are those of images, rows and pixels */
@@ -16,7 +19,7 @@ typedef struct {
     int64_t residual_n, residual[3];
     int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
-    int64_t taps_offset; /* bytes into scratch; the tile lies at 0 */
+    int64_t runs_offset; /* bytes into scratch; the tile lies at 0 */
     float lo, hi;
 } gp_depthwise_packed;
 
@@ -28,74 +31,138 @@ typedef struct {
     float lo, hi;
 } row_sink;
 
-/* `pixels` pixels by `nv` vectors of channels from c on, of which `left` channels count. */
-GP_INLINE void tile_vectors(const int pixels, const int nv, const int is_whole, const gp_meeting_tap *taps, int64_t ntaps,
-                            int64_t src_pixel, int64_t c, int64_t left, const row_sink *sink)
+/* Neighbouring taps of a row of the kernel, GP_TILE_TAPS at most. */
+typedef struct {
+    const float *src; /* what the first tap meets at the first pixel of the row of results */
+    const float *weights;
+    int64_t taps, column; /* column: of src, which may lie outside */
+} tap_run;
+
+/* A row of results at channel 0 of the block. Taps of a run meet source pixels `step` elements, `columns` columns apart. */
+typedef struct {
+    tap_run *runs;
+    int64_t nruns, step, columns;
+    row_sink sink;
+} result_row;
+
+/* Add the taps of a run: pixel i meets pixel i * stride + k of the source with tap k. Those from `first` to `last` exist,
+ * all of them if is_inner. */
+GP_INLINE void add_taps(const int pixels, const int taps, const int stride, const int is_whole, const int is_inner,
+                        const float *src, int64_t step, int64_t first, int64_t last, const float *weights,
+                        int64_t channels, int64_t left, gp_vf *acc)
 {
-    gp_vf acc[GP_DEPTHWISE_PIXELS][2];
-#pragma GCC unroll 2
-    for (int v = 0; v < nv; v++) {
-        const float *bias = sink->bias + c + v * GP_VL;
-        acc[0][v] = sink->bias ? (is_whole ? gp_load(bias) : gp_load_some(bias, left)) : (gp_vf){0};
+    gp_vf w[GP_TILE_TAPS];
 #pragma GCC unroll 4
-        for (int i = 1; i < pixels; i++)
-            acc[i][v] = acc[0][v];
+    for (int k = 0; k < taps; k++)
+        w[k] = is_whole ? gp_load(weights + k * channels) : gp_load_some(weights + k * channels, left);
+#pragma GCC unroll 32
+    for (int s = 0; s < (pixels - 1) * stride + taps; s++) {
+        if (!is_inner && (s < first || s >= last))
+            continue;
+        const gp_vf x = is_whole ? gp_load(src + s * step) : gp_load_some(src + s * step, left);
+#pragma GCC unroll 4
+        for (int k = 0; k < taps; k++)
+            if (s >= k && (s - k) % stride == 0 && (s - k) / stride < pixels)
+                acc[(s - k) / stride] = gp_vfma(x, w[k], acc[(s - k) / stride]);
     }
-    for (int64_t t = 0; t < ntaps; t++) {
-        const float *weights = taps[t].weights + c, *src = (const float *)taps[t].src + c;
-#pragma GCC unroll 2
-        for (int v = 0; v < nv; v++) {
-            const gp_vf w = is_whole ? gp_load(weights + v * GP_VL) : gp_load_some(weights, left);
-#pragma GCC unroll 4
-            for (int i = 0; i < pixels; i++) {
-                const float *x = src + i * src_pixel + v * GP_VL;
-                acc[i][v] = gp_vfma(is_whole ? gp_load(x) : gp_load_some(x, left), w, acc[i][v]);
-            }
-        }
-    }
-    const gp_vf lo = gp_splat(sink->lo), hi = gp_splat(sink->hi);
-#pragma GCC unroll 4
-    for (int i = 0; i < pixels; i++)
-#pragma GCC unroll 2
-        for (int v = 0; v < nv; v++) {
-            const int64_t at = c + v * GP_VL, count = is_whole ? GP_VL : left;
-            if (sink->residual)
-                acc[i][v] += gp_load_some(sink->residual + i * sink->residual_pixel + at, count);
-            gp_store_part(sink->dst + i * sink->dst_pixel + at, gp_vclamp(acc[i][v], lo, hi), count);
-        }
 }
 
-GP_INLINE void tile(const int pixels, const gp_meeting_tap *taps, int64_t ntaps, int64_t src_pixel, int64_t channels,
-                    const row_sink *sink)
-{
-    int64_t c = 0;
-    for (; c + 2 * GP_VL <= channels; c += 2 * GP_VL)
-        tile_vectors(pixels, 2, 1, taps, ntaps, src_pixel, c, 0, sink);
-    for (; c < channels; c += GP_VL)
-        tile_vectors(pixels, 1, 0, taps, ntaps, src_pixel, c, gp_min(channels - c, GP_VL), sink);
-}
-
-static void row(const gp_depthwise_packed *p, const char *src, const float *weights, int64_t od, int64_t oh,
-                int64_t channels, row_sink sink, gp_meeting_tap *taps)
+/* One vector of channels of a tile of pixels; `left` of them exist. */
+GP_INLINE void tile_vector(const gp_depthwise_packed *p, const int pixels, const int stride, const int is_whole,
+                           const int is_inner, const result_row *row, int64_t ow, int64_t c, int64_t left)
 {
     const gp_window *w = &p->window;
-    const int64_t src_pixel = w->stride[2] * w->src[2];
-    int64_t alike = 0, ntaps = 0;
-    for (int64_t ow = 0, step; ow < w->out[2]; ow += step, alike -= step) {
-        if (alike == 0) {
-            alike = gp_count_alike(w, ow);
-            ntaps = gp_find_taps(w, p->channels, src, sizeof(float), weights, od, oh, ow, taps);
+    const row_sink *sink = &row->sink;
+    gp_vf acc[GP_TILE_PIXELS];
+#pragma GCC unroll 8
+    for (int i = 0; i < pixels; i++)
+        acc[i] = sink->bias ? gp_load_some(sink->bias + c, left) : (gp_vf){0};
+    for (const tap_run *run = row->runs; run < row->runs + row->nruns; run++) {
+        const float *src = run->src + ow * w->stride[2] * w->src[2] + c, *tap = run->weights + c;
+        int64_t first = 0, last = 0;
+        if (!is_inner) {
+            const int64_t column = run->column + ow * w->stride[2];
+            first = column < 0 ? (row->columns - 1 - column) / row->columns : 0;
+            last = gp_floor_div(w->in[2] - 1 - column, row->columns) + 1;
         }
-        step = alike >= GP_DEPTHWISE_PIXELS ? GP_DEPTHWISE_PIXELS : 1;
-        if (step == 1)
-            tile(1, taps, ntaps, src_pixel, channels, &sink);
-        else
-            tile(GP_DEPTHWISE_PIXELS, taps, ntaps, src_pixel, channels, &sink);
-        for (int64_t t = 0; t < ntaps; t++)
-            taps[t].src += step * src_pixel * (int64_t)sizeof(float);
-        sink.dst += step * sink.dst_pixel;
-        sink.residual += sink.residual ? step * sink.residual_pixel : 0;
+#define GP_ADD(n) add_taps(pixels, n, stride, is_whole, is_inner, src, row->step, first, last, tap, p->channels, left, acc)
+        switch (run->taps) {
+        case 1: GP_ADD(1); break;
+        case 2: GP_ADD(2); break;
+        case 3: GP_ADD(3); break;
+        default: GP_ADD(4); break;
+        }
+#undef GP_ADD
     }
+    const gp_vf lo = gp_splat(sink->lo), hi = gp_splat(sink->hi);
+#pragma GCC unroll 8
+    for (int i = 0; i < pixels; i++) {
+        if (sink->residual)
+            acc[i] += gp_load_some(sink->residual + (ow + i) * sink->residual_pixel + c, left);
+        gp_store_part(sink->dst + (ow + i) * sink->dst_pixel + c, gp_vclamp(acc[i], lo, hi), left);
+    }
+}
+
+GP_INLINE void tile(const gp_depthwise_packed *p, const int pixels, const int stride, const int is_inner,
+                    const result_row *row, int64_t ow, int64_t channels)
+{
+    int64_t c = 0;
+    for (; c + GP_VL <= channels; c += GP_VL)
+        tile_vector(p, pixels, stride, 1, is_inner, row, ow, c, GP_VL);
+    if (c < channels)
+        tile_vector(p, pixels, stride, 0, is_inner, row, ow, c, channels - c);
+}
+
+/* All pixels of a row: tiles whose windows lie inside the source, and what is left over at its ends. */
+GP_INLINE void tiles(const gp_depthwise_packed *p, const int stride, const result_row *row, int64_t channels)
+{
+    const gp_window *w = &p->window;
+    const int64_t reach = (w->kernel[2] - 1) * w->dilation[2], out = w->out[2];
+    for (int64_t ow = 0, pixels; ow < out; ow += pixels) {
+        pixels = out - ow >= GP_TILE_PIXELS ? GP_TILE_PIXELS : out - ow >= 4 ? 4 : 1;
+        const int64_t begin = ow * w->stride[2] - w->pad[2];
+        const int is_inner = begin >= 0 && begin + (pixels - 1) * w->stride[2] + reach < w->in[2];
+        if (pixels == GP_TILE_PIXELS && is_inner)
+            tile(p, GP_TILE_PIXELS, stride, 1, row, ow, channels);
+        else if (pixels == GP_TILE_PIXELS)
+            tile(p, GP_TILE_PIXELS, stride, 0, row, ow, channels);
+        else if (pixels == 4)
+            tile(p, 4, stride, 0, row, ow, channels);
+        else
+            tile(p, 1, stride, 0, row, ow, channels);
+    }
+}
+
+/* The runs of taps that a row of results meets: all rows of the kernel that lie inside the source, `most` taps each. */
+static int64_t find_runs(const gp_depthwise_packed *p, const float *src, const float *weights, int64_t od, int64_t oh,
+                         int64_t most, tap_run *runs)
+{
+    const gp_window *w = &p->window;
+    int64_t n = 0;
+    for (int64_t kd = 0; kd < w->kernel[0]; kd++)
+        for (int64_t kh = 0; kh < w->kernel[1]; kh++, weights += w->kernel[2] * p->channels) {
+            const int64_t id = gp_source_of(w, 0, od, kd, 0), ih = gp_source_of(w, 1, oh, kh, 0);
+            for (int64_t k = 0; id >= 0 && ih >= 0 && k < w->kernel[2]; k += most, n++) {
+                const int64_t column = k * w->dilation[2] - w->pad[2];
+                runs[n] = (tap_run){src + id * w->src[0] + ih * w->src[1] + column * w->src[2], weights + k * p->channels,
+                                    gp_min(w->kernel[2] - k, most), column};
+            }
+        }
+    return n;
+}
+
+static void compute_row(const gp_depthwise_packed *p, const float *src, const float *weights, int64_t od, int64_t oh,
+                        int64_t channels, row_sink sink, tap_run *runs)
+{
+    const gp_window *w = &p->window;
+    const int is_shared = w->dilation[2] == 1 && w->stride[2] <= 2; /* neighbouring pixels meet the same source pixels */
+    result_row row = {.runs = runs, .columns = is_shared ? 1 : w->stride[2], .sink = sink};
+    row.nruns = find_runs(p, src, weights, od, oh, is_shared ? GP_TILE_TAPS : 1, runs);
+    row.step = row.columns * w->src[2];
+    if (is_shared && w->stride[2] == 2)
+        tiles(p, 2, &row, channels);
+    else
+        tiles(p, 1, &row, channels);
 }
 
 static void task(const gp_depthwise_packed *p, void *const *args, int64_t n, int64_t od, int64_t oh, int64_t c,
@@ -112,8 +179,8 @@ static void task(const gp_depthwise_packed *p, void *const *args, int64_t n, int
     if (p->residual_arg)
         sink.residual = (const float *)args[p->residual_arg] + n * p->residual_n + od * p->residual[0] +
                         oh * p->residual[1] + c;
-    row(p, (const char *)((const float *)args[0] + n * w->src_n + c), (const float *)args[1] + c, od, oh, channels, sink,
-        (gp_meeting_tap *)(scratch + p->taps_offset));
+    compute_row(p, (const float *)args[0] + n * w->src_n + c, (const float *)args[1] + c, od, oh, channels, sink,
+                (tap_run *)(scratch + p->runs_offset));
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, sink.dst, sink.dst_pixel, w->out[2], channels,
                         (((n * w->out[0] + od) * w->out[1] + oh) * w->out[2]) * p->channels + c, p->channels);

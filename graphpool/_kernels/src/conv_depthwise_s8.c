@@ -1,15 +1,48 @@
 /* Depthwise convolution of channels-last images of bytes: every channel by itself, vectors run along channels.
  *
- * A task is one row of results of one image for a block of channels; tiles as in conv_depthwise.c. Weights are f32 that
- * hold integers, by (tap, channel): sums of up to 256 products of 8-bit integers are exact in f32, where multiplying and
+ * A task is one row of results of one image for a block of channels. A tile of pixels adds up all taps that meet the
+ * source, in registers; where the kernel sticks out, tiles are single pixels with fewer taps. Weights are f32 that hold
+ * integers, by (tap, channel): sums of up to 256 products of 8-bit integers are exact in f32, where multiplying and
  * adding is one instruction. Taps in the padding are left out; the zero point is taken away from what the others add up.
  * args: src, weights, scales, then at the places that the parameters name: scale and zero point of src, bias, operands of
  * the requantisation, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over
  * (n, spatial..., c). Scratch: the tile of the epilogue, and the taps of a tile. */
 #include "gp_requant.h"
-#include "gp_depthwise.h"
+#include "gp_window.h"
 
+#define GP_DEPTHWISE_PIXELS 4
 #define GP_DEPTHWISE_VECTORS 2
+
+/* A tap that meets the source: where the first pixel of a tile reads, and its weights. */
+typedef struct {
+    const char *src;
+    const float *weights;
+} meeting_tap;
+
+/* The taps that pixel `ow` of a row meets, those of the whole kernel in order. */
+static int64_t find_taps(const gp_window *w, int64_t channels, const char *src, const float *weights, int64_t od, int64_t oh,
+                         int64_t ow, meeting_tap *taps)
+{
+    int64_t n = 0;
+    for (int64_t kd = 0; kd < w->kernel[0]; kd++)
+        for (int64_t kh = 0; kh < w->kernel[1]; kh++)
+            for (int64_t kw = 0; kw < w->kernel[2]; kw++, weights += channels) {
+                const int64_t id = gp_source_of(w, 0, od, kd, 0), ih = gp_source_of(w, 1, oh, kh, 0);
+                const int64_t iw = gp_source_of(w, 2, ow, kw, 0);
+                const int64_t at = id * w->src[0] + ih * w->src[1] + iw * w->src[2];
+                if (id >= 0 && ih >= 0 && iw >= 0)
+                    taps[n++] = (meeting_tap){src + at, weights};
+            }
+    return n;
+}
+
+/* Pixels from `ow` on that meet the same taps: all between those for which the kernel sticks out. */
+static int64_t count_alike(const gp_window *w, int64_t ow)
+{
+    const int64_t reach = (w->kernel[2] - 1) * w->dilation[2], begin = ow * w->stride[2] - w->pad[2];
+    const int64_t last = w->in[2] - 1 - reach - begin; /* how far the window may still move */
+    return begin < 0 || last < 0 ? 1 : gp_min(last / w->stride[2] + 1, w->out[2] - ow);
+}
 
 typedef struct {
     gp_window window; /* its dst strides are those of images, rows and pixels */
@@ -30,7 +63,7 @@ typedef struct {
 } row_shape;
 
 /* `pixels` pixels by `nv` vectors of channels from c on, of which `left` channels count. */
-GP_INLINE void tile_vectors(const int pixels, const int nv, const int is_whole, const gp_meeting_tap *taps, int64_t ntaps,
+GP_INLINE void tile_vectors(const int pixels, const int nv, const int is_whole, const meeting_tap *taps, int64_t ntaps,
                             const row_shape *row, int64_t c, int64_t left, const gp_packed_sink *sink)
 {
     gp_vf acc[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS], total[GP_DEPTHWISE_VECTORS];
@@ -68,7 +101,7 @@ GP_INLINE void tile_vectors(const int pixels, const int nv, const int is_whole, 
     gp_requantize(pixels, nv, is_whole, acc, &down);
 }
 
-GP_INLINE void tile(const int pixels, const gp_meeting_tap *taps, int64_t ntaps, const row_shape *row,
+GP_INLINE void tile(const int pixels, const meeting_tap *taps, int64_t ntaps, const row_shape *row,
                     const gp_packed_sink *sink)
 {
     int64_t c = 0;
@@ -79,14 +112,14 @@ GP_INLINE void tile(const int pixels, const gp_meeting_tap *taps, int64_t ntaps,
 }
 
 static void sum_row(const gp_depthwise_s8 *p, const char *src, const float *weights, int64_t od, int64_t oh,
-                     const row_shape *shape, gp_packed_sink sink, gp_meeting_tap *taps)
+                     const row_shape *shape, gp_packed_sink sink, meeting_tap *taps)
 {
     const gp_window *w = &p->window;
     int64_t alike = 0, ntaps = 0;
     for (int64_t ow = 0, step; ow < w->out[2]; ow += step, alike -= step) {
         if (alike == 0) {
-            alike = gp_count_alike(w, ow);
-            ntaps = gp_find_taps(w, p->channels, src, 1, weights, od, oh, ow, taps);
+            alike = count_alike(w, ow);
+            ntaps = find_taps(w, p->channels, src, weights, od, oh, ow, taps);
         }
         step = alike >= GP_DEPTHWISE_PIXELS ? GP_DEPTHWISE_PIXELS : 1;
         sink.row = ow;
@@ -135,7 +168,7 @@ static void task(const gp_depthwise_s8 *p, void *const *args, int64_t n, int64_t
         .requant = &requant,
     };
     sum_row(p, (const char *)args[0] + n * w->src_n + c, (const float *)args[1] + c, od, oh, &shape, sink,
-             (gp_meeting_tap *)(scratch + p->taps_offset));
+             (meeting_tap *)(scratch + p->taps_offset));
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, (const float *)scratch, shape.channels, w->out[2],
                         shape.channels, (((n * w->out[0] + od) * w->out[1] + oh) * w->out[2]) * p->channels + c,

@@ -1,9 +1,9 @@
 """Which tensors of a partition lie channels last, whatever their format says: decided for whole regions at once.
 
-Kernels over windows are faster where the channels of a pixel lie together: products read pixels as rows, depthwise
-windows and pools run along channels. A region is made of groups that hand images to each other: windows, elementwise
-ops and concatenations of channels. It is turned round as a whole where that gains more than the copies at its border
-cost; reductions read any strides, so they are no border. A tensor's shape never changes, only its strides do, so that
+Convolutions are faster where the channels of a pixel lie together: products read pixels as rows, depthwise windows
+run along channels. A region is made of groups that hand images to each other: windows, elementwise ops and
+concatenations of channels. It is turned round as a whole where that gains more than the copies at its border cost;
+reductions read any strides, so they are no border. A tensor's shape never changes, only its strides do, so that
 whoever reads it finds the right elements without knowing of any of this.
 """
 
@@ -32,10 +32,9 @@ _WINDOW_NS_PER_FLOP = 0.004
 _POINT_NS_PER_FLOP = 0.001
 _BYTES_NS_PER_FLOP = 0.006
 _TAP_NS = 0.25
-_NEAREST_NS, _LINEAR_NS = 0.25, 1.4
 """Measured on one core of an AMD EPYC (family 25): a copy between the layouts, an element; what convolutions with
 kernels of several taps and of one gain, and those of bytes, a floating-point operation; what depthwise windows and
-pools gain, a tap of a result; what resampling gains, a result."""
+pools of bytes gain, a tap of a result. Other pools and resampling run about as fast either way."""
 
 
 @dataclass(eq=False)
@@ -161,10 +160,10 @@ def _reads_any_strides(op: Op, shapes: Mapping[int, tuple[int, ...]]) -> bool:
 def _gain_ns(op: Op, shapes: Mapping[int, tuple[int, ...]], *, is_bytes: bool) -> float:
     """What the window gains in time. Unit: nanoseconds."""
     result = prod(shapes[op.outputs[0].id])
-    if op.kind == "Interpolate":
-        return result * (_NEAREST_NS if op.attrs["mode"] == "nearest" else _LINEAR_NS)
-    if op.kind.endswith("Pool"):
+    if op.kind.endswith("Pool") and is_bytes:
         return _TAP_NS * float(result * prod(op.attrs["kernel"]))
+    if op.kind == "Interpolate" or op.kind.endswith("Pool"):
+        return 0.0
     weights = shapes[op.inputs[1].id]
     inner, _, spatial = conv_weight_axes(len(weights), op.attrs["weights_format"])
     taps = prod(weights[axis] for axis in spatial)
