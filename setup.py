@@ -44,10 +44,17 @@ def isa_flags():
 
 
 class BuildWithKernels(build_ext):
-    """``build_ext`` that first builds one static library of kernels per instruction set."""
+    """``build_ext`` that first builds one static library of kernels per instruction set.
+
+    Debug information, which the interpreter's own flags ask for, is left out unless ``--debug`` is given: it would be
+    four fifths of a wheel.
+    """
 
     def build_extensions(self):
         self.parallel = self.parallel or os.cpu_count()
+        self.debug_flags = [] if self.debug else ["-g0"]
+        for ext in self.extensions:
+            ext.extra_compile_args += self.debug_flags
         super().build_extensions()
 
     def build_extension(self, ext):
@@ -73,7 +80,8 @@ class BuildWithKernels(build_ext):
 
         The objects do not depend on the interpreter, so they stay in ``build/kernels`` for every kind of build.
         """
-        settings = repr((self.compiler.compiler_so, COMMON_FLAGS, flags))
+        flags = [*COMMON_FLAGS, *self.debug_flags, *flags]
+        settings = repr((self.compiler.compiler_so, flags))
         folder = ROOT / "build" / "kernels" / f"{get_platform()}-{isa}-{zlib.crc32(settings.encode()):08x}"
         folder.mkdir(parents=True, exist_ok=True)
         newest_header = max(header.stat().st_mtime for header in (KERNELS / "include").glob("*.h"))
@@ -87,7 +95,7 @@ class BuildWithKernels(build_ext):
                     output_dir=str(folder),
                     include_dirs=[str(KERNELS / "include")],
                     macros=[("GP_ISA", isa)],
-                    extra_postargs=[*COMMON_FLAGS, *flags],
+                    extra_postargs=flags,
                 )
             return target
 

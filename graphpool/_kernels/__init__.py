@@ -12,7 +12,7 @@
         lookup matmul move norm packed pool quantize random reduce resample softmax winograd
     requant.py             what 8-bit products do to their sums, as they share it
     conv_weights.py conv_blocks.py     weights of convolutions in panels, and their blocks, whatever the type
-    strides.py geometry.py window.py   index spaces and windows, as families share them
+    spaces.py window.py    index spaces and windows, as families share them
     _blas.pyx  blas.py     SciPy's BLAS for kernels that call it; loads it when one does for the first time
     include/gp_team.h      the protocol by which threads share work, spin and sleep
     _team.pyx              Team: threads that help the one that runs kernels

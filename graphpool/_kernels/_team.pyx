@@ -4,12 +4,12 @@
 """
 
 import os
-import weakref
 
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.fork import reset_in_child
 
 
 cdef extern from "<stdlib.h>" nogil:
@@ -48,8 +48,6 @@ MAX_LANES = 1024
 # About what waking a sleeper takes here (28 us), so that no wait costs much more than twice the best one (Karlin et
 # al., 1991). Lanes that outnumber the processors look 16 times and sleep: who spins there keeps away whom it waits for.
 cdef int64_t SPIN_NS = 20_000
-
-_teams = weakref.WeakSet()
 
 
 cdef class Team:
@@ -90,7 +88,7 @@ cdef class Team:
             raise MemoryError()
         self.nlanes = lanes
         gp_team_init(self.team, lanes, SPIN_NS if lanes <= _processors() else 0)
-        _teams.add(self)
+        reset_in_child(self)
 
     def __dealloc__(self):
         if self.team != NULL:
@@ -185,11 +183,3 @@ cdef void answer(void *context, int64_t lane) noexcept nogil:
 def _processors():
     """Processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _reset_all():
-    for team in list(_teams):
-        team._reset_in_child()
-
-
-os.register_at_fork(after_in_child=_reset_all)

@@ -9,8 +9,8 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import KernelCall, pack
-from .geometry import check_strides
 from .records import Record
+from .spaces import check_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from graphpool.typing import dense_strides
 
 from .call import DTYPE_CODES, KernelCall, pack
 from .records import Record
-from .strides import collapse
+from .spaces import collapse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,8 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 from graphpool.typing import MAX_NDIM, dense_strides
 
 from .call import DTYPE_CODES, KernelCall, pack
-from .geometry import SPACE, check_strides, normalise_axis, space
 from .records import Record
-from .strides import collapse
+from .spaces import SPACE, check_strides, collapse, normalise_axis, space
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -64,7 +64,7 @@ def needs_pack(rows: int, cols: int, row_stride: int, col_stride: int) -> bool:
 class _Problem:
     """The checked geometry: batch axes as (size, a stride, b stride, dst stride), outermost first."""
 
-    batch: tuple[tuple[int, int, int, int], ...]
+    batch: tuple[tuple[int, ...], ...]
     m: int
     n: int
     k: int
@@ -76,14 +76,8 @@ class _Problem:
 
     def fold(self) -> _Problem:
         """Rows of consecutive matrices that share B become rows of one matrix; axes of size one vanish."""
-        batch = [axis for axis in self.batch if axis[0] != 1]
-        m, a_row, dst_row = self.m, self.a_row, self.dst_row
-        while batch and batch[-1][2] == 0 and (m == 1 or (batch[-1][1] == m * a_row and batch[-1][3] == m * dst_row)):
-            size, a, _, dst = batch.pop()
-            if m == 1:
-                a_row, dst_row = a, dst
-            m *= size
-        return _Problem(tuple(batch), m, self.n, self.k, a_row, self.a_col, self.b_row, self.b_col, dst_row)
+        batch, m, (a_row, dst_row) = fold_batch(self.batch, self.m, (self.a_row, self.dst_row))
+        return _Problem(batch, m, self.n, self.k, a_row, self.a_col, self.b_row, self.b_col, dst_row)
 
     def fits_blas(self) -> bool:
         """Whether every extent that BLAS sees fits its integer."""
@@ -92,6 +86,24 @@ class _Problem:
     def transposed_b(self) -> bool:
         """Whether the columns of B are not contiguous along n."""
         return self.b_col != 1 and self.n > 1
+
+
+def fold_batch(
+    batch: Sequence[tuple[int, ...]], m: int, rows: tuple[int, ...]
+) -> tuple[tuple[tuple[int, ...], ...], int, tuple[int, ...]]:
+    """Batch axes (size, stride of a, of b, of others...) that are left, rows, and row strides of a and of the others.
+
+    Rows of consecutive matrices that share b become rows of one; axes of size one vanish.
+    """
+    left = [axis for axis in batch if axis[0] != 1]
+    while left and left[-1][2] == 0:
+        size, a, _, *others = left[-1]
+        if m != 1 and (a, *others) != tuple([m * row for row in rows]):
+            break
+        rows = (a, *others) if m == 1 else rows
+        m *= size
+        left.pop()
+    return tuple(left), m, rows
 
 
 def _check(

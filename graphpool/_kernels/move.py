@@ -10,7 +10,7 @@ from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
 from .records import Record
-from .strides import collapse
+from .spaces import collapse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

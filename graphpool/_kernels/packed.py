@@ -20,7 +20,7 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Invalid
 
 from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
-from .matmul import aligned
+from .matmul import aligned, fold_batch
 from .records import Record
 from .requant import DYNAMIC_LAYOUT, NO_LIMITS, REQUANT_LAYOUT, Dynamic, Requant, Residual
 
@@ -251,16 +251,8 @@ class _Problem:
 
     def fold(self) -> _Problem:
         """Rows of consecutive matrices that share weights become rows of one; axes of size one vanish."""
-        batch = [axis for axis in self.batch if axis[0] != 1]
-        m, rows = self.m, (self.a_row, self.dst_row, self.residual_row)
-        while batch and batch[-1][2] == 0:
-            size, a, _, dst, residual = batch[-1]
-            if m != 1 and (a, dst, residual) != tuple(m * row for row in rows):
-                break
-            rows = (a, dst, residual) if m == 1 else rows
-            m *= size
-            batch.pop()
-        return _Problem(tuple(batch), m, self.n, self.k, rows[0], self.a_col, rows[1], rows[2])
+        batch, m, rows = fold_batch(self.batch, self.m, (self.a_row, self.dst_row, self.residual_row))
+        return _Problem(batch, m, self.n, self.k, rows[0], self.a_col, rows[1], rows[2])
 
 
 def _check(

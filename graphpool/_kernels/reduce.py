@@ -9,8 +9,8 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from graphpool.typing import dense_strides
 
 from .call import KernelCall, pack
-from .geometry import SPACE, check_strides, normalise_axis, space, split_axes, take_contiguous
 from .records import Record
+from .spaces import SPACE, check_strides, normalise_axis, space, split_axes, take_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

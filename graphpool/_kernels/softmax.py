@@ -6,8 +6,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from .call import KernelCall, pack
-from .geometry import SPACE, check_strides, normalise_axis, space, split_axes, take_contiguous
 from .records import Record
+from .spaces import SPACE, check_strides, normalise_axis, space, split_axes, take_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

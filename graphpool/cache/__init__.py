@@ -11,7 +11,7 @@
     traces.py        a simulator of policies; comparison.py: several at several capacities, plotted
     identity.py      names of contents; _quick.pyx: a digest at the speed of memory, for those inside a process
     packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file
-    _check.py  _callbacks.py  _fork.py  _stats.py    what all caches share
+    _bounded.py      what both share: a bound in bytes, counters, callbacks; _check.py  _callbacks.py  _stats.py
 
 Nothing here knows of graphs, memory pools or kernels.
 """

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from graphpool.cache._atomic cimport gpc_count_down, gpc_count_hit, gpc_fetch_add, gpc_load
+from graphpool._atomic cimport gp_count_down, gp_count_hit, gp_fetch_add, gp_load
 
 cdef extern from *:
     """
@@ -36,18 +36,18 @@ cdef class ConstantHandle:
 # What the methods `acquire` and `release` do, without a call.
 cdef inline void *acquire_handle(ConstantHandle handle) noexcept nogil:
     """The address, counting a user; NULL, counting none, if the entry is not cached."""
-    if gpc_load(&handle.word) & EVICTED:
+    if gp_load(&handle.word) & EVICTED:
         return NULL
-    if gpc_fetch_add(&handle.word, 1) & EVICTED:
+    if gp_fetch_add(&handle.word, 1) & EVICTED:
         release_handle(handle)
         return NULL
-    gpc_count_hit(&handle.hits)
+    gp_count_hit(&handle.hits)
     return handle.address
 
 
 cdef inline void release_handle(ConstantHandle handle) noexcept nogil:
     """One user less; the last one of an evicted entry lets go of the buffer."""
-    cdef int64_t word = gpc_count_down(&handle.word, USERS)
+    cdef int64_t word = gp_count_down(&handle.word, USERS)
     if word >= 0 and word & EVICTED and not word & USERS:
         with gil:
             handle.drop()

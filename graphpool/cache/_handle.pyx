@@ -25,11 +25,11 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uintptr_t
 
 from graphpool._finalizing cimport gp_is_finalizing
-from graphpool.cache._atomic cimport (
-    gpc_exchange, gpc_fetch_add, gpc_fetch_and, gpc_fetch_or, gpc_load
+from graphpool._atomic cimport (
+    gp_exchange, gp_fetch_add, gp_fetch_and, gp_fetch_or, gp_load
 )
 
-from graphpool.cache._fork import reset_in_child
+from graphpool.fork import reset_in_child
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
 
@@ -179,22 +179,22 @@ cdef class ConstantHandle:
         cdef ConstantBuffer _last = None  # dies at the end, outside the critical section, and may call its resource
         cdef int64_t word
         with cython.critical_section(self):
-            word = gpc_load(&self.word)
+            word = gp_load(&self.word)
             if word & EVICTED and not word & USERS:
                 _last, self.buffer = self.buffer, None
                 self.address = NULL
 
     @property
     def is_valid(self):
-        return not gpc_load(&self.word) & EVICTED
+        return not gp_load(&self.word) & EVICTED
 
     @property
     def users(self):
-        return gpc_load(&self.word) & USERS
+        return gp_load(&self.word) & USERS
 
     @property
     def generation(self):
-        return gpc_load(&self.word) >> 33
+        return gp_load(&self.word) >> 33
 
     def try_acquire(self):
         """What C code calls ``acquire``: the address, or 0."""
@@ -221,25 +221,25 @@ cdef class ConstantHandle:
             False, and nothing is changed, while the handle is valid or users of an evicted buffer still run.
         """
         with cython.critical_section(self):
-            if not gpc_load(&self.word) & EVICTED or self.buffer is not None:
+            if not gp_load(&self.word) & EVICTED or self.buffer is not None:
                 return False
             self.buffer = buffer
             self.address = buffer.data
-            gpc_fetch_add(&self.word, EVICTED)
+            gp_fetch_add(&self.word, EVICTED)
         return True
 
     def evict(self):
         """Make `acquire` give nothing from now on; the cache calls it. The buffer lives until its users are done."""
-        if not gpc_fetch_or(&self.word, EVICTED) & USERS:
+        if not gp_fetch_or(&self.word, EVICTED) & USERS:
             self.drop()
 
     def take_hits(self):
         """How often `acquire` gave an address since the last call: what policies learn of warm hits."""
-        return gpc_exchange(&self.hits, 0)
+        return gp_exchange(&self.hits, 0)
 
-    def _after_fork_in_child(self):
+    def _reset_in_child(self):
         """The users were threads that do not exist here."""
-        gpc_fetch_and(&self.word, ~USERS)
+        gp_fetch_and(&self.word, ~USERS)
         self.drop()
 
     def __reduce__(self):

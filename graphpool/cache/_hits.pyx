@@ -8,7 +8,7 @@ entry: recency is what it would be if it had been told at once.
 cimport cython
 from libc.stdint cimport int64_t
 
-from graphpool.cache._atomic cimport gpc_load
+from graphpool._atomic cimport gp_load
 from graphpool.cache._handle cimport EVICTED, ConstantBuffer, ConstantHandle
 from graphpool.cache._lookup cimport gpc_look_up
 
@@ -178,7 +178,7 @@ cdef class HitPath:
             check_nbytes(nbytes)
         if handle is not None and handle.key != full:
             raise InvalidArgumentError(explain("handle of another entry", accepted=repr(full), got=repr(handle.key)))
-        if self._record is not None or (handle is not None and gpc_load(&handle.word) & EVICTED):
+        if self._record is not None or (handle is not None and gp_load(&handle.word) & EVICTED):
             return self._find_and_bind(full, handle)
         entry = gpc_look_up(self._entries, full)
         return None if entry is None else self._hit(<Entry>entry)

@@ -7,19 +7,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, StateError, explain
-from ._callbacks import Callbacks, report_unraisable
+from ..fork import guard_fork
+from ._bounded import BoundedCache
+from ._callbacks import report_unraisable
 from ._check import check_limit, check_nbytes
 from ._entry import FullKey, Outcome, Reservation
-from ._fork import guard_fork
 from ._handle import ConstantBuffer, ConstantHandle
 from ._hits import Entry, HitPath
-from ._stats import CacheStats
 from .policies import Item, choose_victims, make_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
     from ..typing import MemoryResource
+    from ._stats import CacheStats
     from .policies import Policy
 
 __all__ = ["ConstantTensorCache"]
@@ -28,7 +29,7 @@ CALL_COST_S, BYTES_PER_S = 5e-6, 10e9
 """What making a constant is taken to cost if nothing is said: a call, and one pass of packing."""
 
 
-class ConstantTensorCache(HitPath):
+class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     """Constants of one device, each made once and shared, within a bound in bytes.
 
     Parameters
@@ -80,25 +81,11 @@ class ConstantTensorCache(HitPath):
         policy: str | Policy | None = "no_evict",
         name: str = "constant tensor cache",
     ) -> None:
-        self.name = name
-        self._capacity_nbytes = check_limit(capacity_nbytes)
-        super().__init__(make_policy(policy))
-        self._nbytes = 0
+        HitPath.__init__(self, make_policy(policy))
+        BoundedCache.__init__(self, name, capacity_nbytes)
         self._changes = 0
         self._names: dict[FullKey, int] = {}  # of what is recorded
-        self._misses = self._evictions = self._declined = 0
-        self._callbacks: Callbacks[FullKey, ConstantBuffer] = Callbacks()
         guard_fork(self)
-
-    @property
-    def capacity_nbytes(self) -> int | None:
-        """Most bytes, or None. Unit: bytes."""
-        return self._capacity_nbytes
-
-    @property
-    def nbytes(self) -> int:
-        """What entries and productions under way are charged; waits for nobody. Unit: bytes."""
-        return self._nbytes
 
     @property
     def changes(self) -> int:
@@ -437,34 +424,11 @@ class ConstantTensorCache(HitPath):
             name = self._names.setdefault(full, len(self._names))
             self._record += [item._replace(key=name, uses=1)] * item.uses
 
-    def on_evict(self, callback: Callable[[FullKey, ConstantBuffer], object]) -> Callable[[], None]:
-        """Call ``callback((backend id, key), buffer)`` once for each entry that leaves, for whatever reason.
-
-        It runs outside every lock, after the entry's handles have become invalid, in the thread that made it leave.
-        What it raises goes to `sys.unraisablehook`.
-
-        Returns
-        -------
-        unsubscribe : callable
-        """
-        if not callable(callback):
-            raise InvalidArgumentError(explain("callback", accepted="a callable(key, buffer)", got=repr(callback)))
-        return self._callbacks.add(callback)
-
     def stats(self) -> CacheStats:
         """The counters now; uses through handles are not lookups and are not counted."""
         with self._lock:
             self._tell_hits()
-            return CacheStats(
-                hits=self._hits,
-                misses=self._misses,
-                evictions=self._evictions,
-                declined=self._declined,
-                entries=len(self._entries),
-                nbytes=self._nbytes,
-                capacity=None,
-                capacity_nbytes=self._capacity_nbytes,
-            )
+            return self._stats(hits=self._hits, entries=len(self._entries))
 
     def __repr__(self) -> str:
         bound = "" if self._capacity_nbytes is None else f" of {self._capacity_nbytes}"
@@ -472,13 +436,7 @@ class ConstantTensorCache(HitPath):
 
     # ---- fork
 
-    def _before_fork(self) -> None:
-        self._lock.acquire()
-
-    def _after_fork_in_parent(self) -> None:
-        self._lock.release()
-
-    def _after_fork_in_child(self) -> None:
+    def _reset_in_child(self) -> None:
         self._lock = threading.RLock()
         for entry in list(self._entries.values()):
             if entry.buffer is None and not entry.flight.survive_fork():

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from ..errors import InvalidArgumentError, explain
-from ._callbacks import Callbacks
+from ..fork import guard_fork
+from ._bounded import BoundedCache
 from ._check import check_entries, check_limit, check_nbytes
 from ._flight import Flight
-from ._fork import guard_fork
 from ._recency import Recency
-from ._stats import CacheStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from ._recency import Node
+    from ._stats import CacheStats
 
 __all__ = ["LruCache"]
 
@@ -25,7 +24,7 @@ V = TypeVar("V")
 _NONE = object()
 
 
-class LruCache(Generic[K, V]):
+class LruCache(BoundedCache[K, V]):
     """A map of bounded size that forgets what was used longest ago.
 
     Parameters
@@ -66,32 +65,18 @@ class LruCache(Generic[K, V]):
     """
 
     def __init__(self, capacity: int, *, capacity_nbytes: int | str | None = None, name: str = "cache") -> None:
-        self.name = name
+        super().__init__(name, capacity_nbytes)
         self._capacity = check_entries(capacity)
-        self._capacity_nbytes = check_limit(capacity_nbytes)
-        self._lock = threading.RLock()
         self._entries: Recency[K, V] = Recency()
         self._flights: dict[K, Flight[V]] = {}
-        self._nbytes = 0  # of entries and flights
         self._flights_nbytes = 0
-        self._landings = self._misses = self._evictions = self._declined = 0
-        self._callbacks: Callbacks[K, V] = Callbacks()
+        self._landings = 0
         guard_fork(self)
 
     @property
     def capacity(self) -> int:
         """Most entries. Unit: entries."""
         return self._capacity
-
-    @property
-    def capacity_nbytes(self) -> int | None:
-        """Most bytes, or None. Unit: bytes."""
-        return self._capacity_nbytes
-
-    @property
-    def nbytes(self) -> int:
-        """What entries and productions under way are charged. Unit: bytes."""
-        return self._nbytes
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._flights)
@@ -309,33 +294,11 @@ class LruCache(Generic[K, V]):
 
     # ---- observe
 
-    def on_evict(self, callback: Callable[[K, V], object]) -> Callable[[], None]:
-        """Call ``callback(key, value)`` once for each entry that leaves, for whatever reason.
-
-        It runs outside every lock, in the thread that made the entry leave, before that thread produces a newcomer.
-        What it raises goes to `sys.unraisablehook`.
-
-        Returns
-        -------
-        unsubscribe : callable
-        """
-        if not callable(callback):
-            raise InvalidArgumentError(explain("callback", accepted="a callable(key, value)", got=repr(callback)))
-        return self._callbacks.add(callback)
-
     def stats(self) -> CacheStats:
         """The counters now."""
         with self._lock:
-            return CacheStats(
-                hits=self._entries.hits + self._landings,
-                misses=self._misses,
-                evictions=self._evictions,
-                declined=self._declined,
-                entries=len(self),
-                nbytes=self._nbytes,
-                capacity=self._capacity,
-                capacity_nbytes=self._capacity_nbytes,
-            )
+            hits = self._entries.hits + self._landings
+            return self._stats(hits=hits, entries=len(self), capacity=self._capacity)
 
     def __repr__(self) -> str:
         bound = "" if self._capacity_nbytes is None else f" of {self._capacity_nbytes}"
@@ -343,13 +306,7 @@ class LruCache(Generic[K, V]):
 
     # ---- fork
 
-    def _before_fork(self) -> None:
-        self._lock.acquire()
-
-    def _after_fork_in_parent(self) -> None:
-        self._lock.release()
-
-    def _after_fork_in_child(self) -> None:
+    def _reset_in_child(self) -> None:
         self._lock = threading.RLock()
         for key, flight in list(self._flights.items()):
             if not flight.survive_fork():

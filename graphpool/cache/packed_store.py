@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from ..errors import InvalidArgumentError, PerformanceWarning, explain
+from ..fork import reset_in_child
 from ._check import check_limit
-from ._fork import reset_in_child
 from ._packed_file import HEADER_NBYTES, DamagedFileError, file_name, map_file, write_file
 from ._stats import CacheStats
 from .identity import Fingerprint
@@ -271,7 +271,7 @@ class PackedStore:
     def __repr__(self) -> str:
         return f"<PackedStore {self.path}: {len(self)} files, {self.nbytes} bytes>"
 
-    def _after_fork_in_child(self) -> None:
+    def _reset_in_child(self) -> None:
         self._lock = threading.RLock()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import config
 from ..errors import InvalidArgumentError, explain
-from ._fork import reset_in_child
+from ..fork import reset_in_child
 from .constants import ConstantTensorCache
 from .lru import LruCache
 from .packed_store import PackedStore
@@ -61,7 +61,7 @@ class _Caches:
     def __post_init__(self) -> None:
         reset_in_child(self)
 
-    def _after_fork_in_child(self) -> None:
+    def _reset_in_child(self) -> None:
         self.lock = threading.RLock()
 
     def lru_cache(self, name: str) -> LruCache[Any, Any]:

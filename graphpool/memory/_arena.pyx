@@ -16,7 +16,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from graphpool._finalizing cimport gp_is_finalizing
-from graphpool.memory._atomic cimport (
+from graphpool._atomic cimport (
     gp_add, gp_add_within, gp_cas, gp_cas_ptr, gp_exchange, gp_load, gp_load_ptr, gp_raise_to, gp_store, gp_store_ptr,
     gp_sub_within)
 from graphpool.memory._gate cimport Gate, clock_ns, coarse_clock_ns, deadline_after, pthread_mutex_t
@@ -24,7 +24,7 @@ from graphpool.memory._gate cimport Gate, clock_ns, coarse_clock_ns, deadline_af
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.memory._budget import IDLE_ARENAS
 from graphpool.memory._check import check_request, out_of_memory
-from graphpool.memory._fork import reset_in_child
+from graphpool.fork import reset_in_child
 from graphpool.memory._stats import ArenaStats
 
 cdef extern from "<pthread.h>" nogil:

@@ -5,12 +5,12 @@ import weakref
 
 from libc.stdint cimport int64_t
 
-from graphpool.memory._atomic cimport gp_add, gp_add_within, gp_load, gp_raise_to, gp_store, gp_sub_within
+from graphpool._atomic cimport gp_add, gp_add_within, gp_load, gp_raise_to, gp_store, gp_sub_within
 from graphpool.memory._gate cimport Gate, clock_ns
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.memory._check import check_request, out_of_memory
-from graphpool.memory._fork import reset_in_child
+from graphpool.fork import reset_in_child
 from graphpool.memory._stats import BudgetStats
 from graphpool.typing import parse_nbytes
 

@@ -9,7 +9,7 @@ all four steps are sequentially consistent. The mutex is held only around the ep
 
 from libc.stdint cimport int64_t
 
-from graphpool.memory._atomic cimport gp_add, gp_load
+from graphpool._atomic cimport gp_add, gp_load
 
 from graphpool.errors import InvalidArgumentError, explain
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.typing import MemoryResource
 
+from ..fork import Locked
 from ._budget import Budget
 from ._check import check_request, not_held, out_of_memory
-from ._fork import Locked
 from ._host import trace, untrace
 from ._stats import AllocationStats
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
+from ..fork import Locked
 from ._check import check_request
-from ._fork import Locked
 from ._host import HostResource
 
 if TYPE_CHECKING:

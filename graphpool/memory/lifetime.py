@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
+from ..fork import Locked
 from ._arena import ArenaPool
 from ._check import check_request
-from ._fork import Locked
 from .planner import BufferInfo, plan
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
-from ._fork import Locked
+from ..fork import Locked
 
 if TYPE_CHECKING:
     from types import TracebackType

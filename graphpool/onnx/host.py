@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import ValueInfoProto, helper
 
-from graphpool.memory._fork import reset_in_child
+from graphpool.fork import reset_in_child
 
 from .host_ops import NUMPY_FUNCTIONS
 from .types import make_type

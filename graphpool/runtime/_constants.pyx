@@ -29,7 +29,7 @@ from graphpool import config
 from graphpool.cache import (
     Outcome, PackedKey, QuickFingerprint, constant_tensor_cache, fingerprint, packed_store, quick_fingerprint
 )
-from graphpool.cache._fork import reset_in_child
+from graphpool.fork import reset_in_child
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
 from .constant_part import content_of, drop_pages, fingerprints, identity_of
@@ -157,10 +157,10 @@ cdef class Constants:
         self.bindings = {}
         self.contents = [WeakKeyDictionary() for _ in self.parts]
         self.checks = config.get("check_constants")
-        self._after_fork_in_child()
+        self._reset_in_child()
         reset_in_child(self)
 
-    def _after_fork_in_child(self):
+    def _reset_in_child(self):
         """A fresh lock: in a forked child nobody is left who would release the old one."""
         self.lock = threading.Lock()
 

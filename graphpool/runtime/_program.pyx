@@ -15,7 +15,7 @@ from graphpool._kernels._dispatch cimport GP_MAX_ARGS, Kernel
 from graphpool._kernels._team cimport (
     Team, gp_clock_ns, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
 )
-from graphpool.memory._atomic cimport gp_add
+from graphpool._atomic cimport gp_add
 
 from ._streams cimport StreamLists
 from ._trace cimport Slice, count_run, current_thread, enter_recording, jitter, leave_recording, put_slice

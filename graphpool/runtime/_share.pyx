@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from graphpool.memory._arena cimport ArenaPool
-from graphpool.memory._atomic cimport gp_add, gp_cas, gp_load
+from graphpool._atomic cimport gp_add, gp_cas, gp_load
 from graphpool.memory._gate cimport clock_ns
 
 from graphpool.memory import MemoryManagerCached, OffsetLifetimeManager

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uintptr_t
 from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 
 from graphpool._finalizing cimport gp_is_finalizing
-from graphpool.memory._atomic cimport gp_add
+from graphpool._atomic cimport gp_add
 
 import threading
 

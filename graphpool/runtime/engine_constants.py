@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphpool.cache import constant_tensor_cache
+from graphpool.fork import Locked
 from graphpool.memory import CONSTANTS, CONSTANTS_TRACE_DOMAIN, LimitingResource, TracedResource
-from graphpool.memory._fork import Locked
 
 from .constant_part import held_nbytes
 

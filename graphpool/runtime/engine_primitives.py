@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphpool.errors import StateError, explain
+from graphpool.fork import Locked
 from graphpool.memory import IDLE_PRIMITIVES
-from graphpool.memory._fork import Locked
 
 from ._share import PrimitiveShare
 

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
-from graphpool.memory._fork import reset_in_child
+from graphpool.fork import reset_in_child
 
 from .collection import collection_paused
 from .constant_part import held_nbytes

@@ -14,7 +14,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from graphpool.cache import compiled_partition_cache, primitive_cache
 
-from ..memory._fork import Locked
+from ..fork import Locked
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

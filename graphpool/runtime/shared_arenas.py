@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..fork import Locked
 from ..memory import ArenaPool
-from ..memory._fork import Locked
 
 if TYPE_CHECKING:
     from ..memory import Budget

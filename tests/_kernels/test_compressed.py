@@ -12,15 +12,12 @@ from graphpool._kernels import _dispatch
 from graphpool._kernels.compressed import BITS, compressed_layout, compressed_matmul, pack_compressed
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
+from tests.helpers.arrays import normal
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
 
 ISAS = _dispatch.isas()
 RANGES = {"s8": (-128, 128), "u8": (0, 256), "s4": (-8, 8), "u4": (0, 16)}
 EPS = 2.0**-24
-
-
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def numbers(shape, dtype, seed=0):

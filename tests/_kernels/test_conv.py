@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
 from graphpool._kernels.conv import choose_convolution, convolution, convolution_transpose
-from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.convolutions import expected_conv, expected_transpose, store_weights
+from tests.helpers.arrays import normal
+from tests.helpers.convolutions import expected_conv, expected_transpose, relu_plus_one, store_weights
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import LAYOUTS, lay_out, read_back, strides_of
 from tests.helpers.onnx_node import run_node
@@ -19,10 +19,6 @@ IMPLS = [("blas_im2col", None), *(("simd_im2col", isa) for isa in ISAS)]
 WEIGHTS = ["OIX", "XIO", "gap"]
 RTOL = 2e-6
 """Of the sum of the magnitudes of all terms."""
-
-
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def check(
@@ -56,13 +52,6 @@ def check(
         np.testing.assert_array_equal(out, wanted.astype(np.float32))
     assert (np.abs(out - wanted) <= RTOL * (terms + bool(epilogue)) + 1e-30).all()
     return call
-
-
-def relu_plus_one(shape, layout):
-    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]) if layout == "NXC" else shape)
-    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
-    builder.store(0, "f32", None, value)
-    return builder.epilogue()
 
 
 CASES = {

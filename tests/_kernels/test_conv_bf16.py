@@ -6,19 +6,24 @@ import pytest
 
 from graphpool._kernels import _dispatch
 from graphpool._kernels.conv_bf16 import bf16_conv_nbytes, bf16_convolution, pack_bf16_conv_weights
-from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
-from tests.helpers.convolutions import expected_conv, store_weights
-from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
+from tests.helpers.arrays import normal
+from tests.helpers.convolutions import (
+    CONV_CASES,
+    EMPTY,
+    expected_conv,
+    expected_post_ops,
+    geometry_of,
+    relu_plus_one,
+    store_weights,
+    whole_geometry,
+)
+from tests.helpers.kernel_runs import run_all, run_checked
 from tests.helpers.layouts import lay_out, read_back, strides_of
 
 ISAS = _dispatch.isas()
 RTOL = 4e-6
 """Of the sum of the magnitudes of all terms."""
-
-
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def rounded(array):
@@ -30,11 +35,9 @@ def packed(w, layout, dilations, isa):
     groups, oc, ic, *kernel = w.shape
     sizes, more = (groups * ic, groups * oc, kernel), {"groups": groups, "dilations": dilations, "isa": isa}
     memory, strides = store_weights(w, layout)
-    whole, part = guarded(bf16_conv_nbytes(*sizes, **more) // 4, np.float32)
-    run_in_steps(pack_bf16_conv_weights(*sizes, strides, **more), 2, memory, part)
-    assert (whole[:32] == -12345.0).all()
-    assert (whole[-32:] == -12345.0).all()
-    return part.copy()
+    nbytes = bf16_conv_nbytes(*sizes, **more)
+    call = pack_bf16_conv_weights(*sizes, strides, **more)
+    return run_checked(call, nbytes // 4, memory, dst_index=1)
 
 
 def check(
@@ -42,24 +45,12 @@ def check(
     epilogue=False, strides=None, begin=None, end=None, dilations=None,
 ):  # fmt: skip
     """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare with the definition; returns the call."""
-    ndim, groups = x.ndim - 2, w.shape[0]
-    ones, zeros = (1,) * ndim, (0,) * ndim
-    geometry = (strides or ones, begin or zeros, end or zeros, dilations or ones)
+    groups, channels = w.shape[0], w.shape[0] * w.shape[1]
+    geometry = whole_geometry(x.ndim - 2, strides, begin, end, dilations)
     near = rounded(x), rounded(w)
-    expected, terms = (expected_conv(a, b, groups, *geometry) for a, b in (near, map(abs, near)))
-    channels = groups * w.shape[1]
-    operands = []
-    if bias:
-        operands.append(normal(channels, 2))
-        expected += operands[-1].reshape(1, -1, *ones)
-    if residual:
-        other = normal(expected.shape, 3)
-        operands.append(lay_out(other, "NXC"))
-        expected += other
+    sums, terms = (expected_conv(a, b, groups, *geometry) for a, b in (near, map(abs, near)))
     terms += 8 * (bias + residual)
-    expected = expected if clamp is None else np.clip(expected, *clamp)
-    if epilogue:
-        expected = np.maximum(expected, 0) + 1
+    expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
     dst_strides = strides_of(expected.shape, "NXC")
     call = bf16_convolution(
         x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups, src_dtype=src_dtype,
@@ -75,38 +66,14 @@ def check(
     return call
 
 
-def relu_plus_one(shape):
-    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]))
-    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
-    builder.store(0, "f32", None, value)
-    return builder.epilogue()
-
-
-CASES = {
-    "1d": {"x": (2, 33, 11), "w": (1, 5, 33, 3), "begin": (1,), "end": (1,)},
-    "3x3": {"x": (2, 20, 9, 8), "w": (1, 70, 20, 3, 3), "begin": (1, 1), "end": (1, 1)},
-    "all_padding": {"x": (1, 17, 2, 2), "w": (1, 40, 17, 3, 3), "begin": (4, 4), "end": (4, 4)},
-    "strided": {"x": (1, 18, 12, 11), "w": (1, 33, 18, 5, 3), "strides": (2, 3), "begin": (2, 0), "end": (1, 2)},
-    "dilated": {"x": (1, 19, 13, 10), "w": (1, 4, 19, 3, 2), "dilations": (2, 3), "begin": (2, 1), "end": (2, 1)},
-    "grouped": {"x": (2, 60, 7, 7), "w": (3, 37, 20, 3, 3), "begin": (1, 1), "end": (1, 1)},
-    "odd_groups": {"x": (1, 9, 7, 7), "w": (3, 5, 3, 3, 3), "begin": (1, 1), "end": (1, 1)},
-    "3d": {"x": (1, 2, 5, 6, 7), "w": (1, 3, 2, 2, 3, 3), "strides": (1, 2, 2), "begin": (0, 1, 1), "end": (1, 1, 0)},
-    "1x1": {"x": (2, 40, 5, 7), "w": (1, 130, 40, 1, 1)},
-    "1x1_odd": {"x": (2, 7, 5, 7), "w": (1, 13, 7, 1, 1)},
-    "1x1_strided": {"x": (1, 8, 6, 7), "w": (1, 3, 8, 1, 1), "strides": (2, 2)},
-    "1x1_padded": {"x": (1, 8, 6, 7), "w": (1, 3, 8, 1, 1), "begin": (0, 1), "end": (1, 1)},
-    "pixel": {"x": (3, 40, 1, 1), "w": (1, 65, 40, 1, 1)},
-    "whole_window": {"x": (2, 20, 3, 3), "w": (1, 40, 20, 3, 3)},
+CASES = CONV_CASES | {
     "many_taps": {"x": (1, 300, 7, 7), "w": (1, 64, 300, 3, 3), "begin": (1, 1), "end": (1, 1)},
-    "few_channels": {"x": (2, 3, 21, 20), "w": (1, 40, 3, 7, 7), "strides": (2, 2), "begin": (3, 3), "end": (3, 2)},
-    "few_channels_1d": {"x": (2, 1, 50), "w": (1, 6, 1, 9), "strides": (2,), "begin": (4,), "end": (4,)},
-    "wide": {"x": (2, 2, 2, 900), "w": (1, 3, 2, 2, 3), "begin": (1, 1), "end": (0, 1)},
     "tall": {"x": (1, 16, 70, 9), "w": (1, 40, 16, 3, 3), "begin": (1, 1), "end": (1, 1)},
-}  # fmt: skip
+}
 
 
 def arrays(case):
-    return normal(case["x"]), normal(case["w"], 1), {key: case[key] for key in case if key not in ("x", "w")}
+    return normal(case["x"]), normal(case["w"], 1), geometry_of(case)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -151,8 +118,9 @@ def test_an_infinity_stays_in_its_window(isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_no_images(isa):
-    assert check(normal((0, 4, 5, 5)), normal((1, 3, 4, 3, 3)), isa=isa).ntasks == 0
+@pytest.mark.parametrize(("x", "w"), EMPTY)
+def test_zero_sizes(isa, x, w):
+    check(normal(x), normal(w), isa=isa, bias=True, begin=(1,), end=(1,))
 
 
 def test_weights_take_half_the_bytes():

@@ -5,9 +5,15 @@ from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
 from graphpool._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights, unpack_depthwise_weights
-from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.convolutions import expected_conv, store_weights
+from tests.helpers.arrays import normal
+from tests.helpers.convolutions import (
+    expected_conv,
+    expected_post_ops,
+    relu_plus_one,
+    store_weights,
+    whole_geometry,
+)
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import lay_out, read_back, strides_of
 
@@ -30,31 +36,20 @@ CASES = {
 }
 
 
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 def check(
     x, k, *, isa=None, weights="OIX", bias=False, residual=False, clamp=None, epilogue=False, in_place=False,
     strides=None, begin=None, end=None, dilations=None,
 ):  # fmt: skip
     """Convolve each channel of x (n, c, ...) with a kernel of its own and compare with the definition."""
-    ndim, channels = x.ndim - 2, x.shape[1]
+    channels = x.shape[1]
     w = normal((channels, 1, 1, *k), 1)
-    geometry = (strides or (1,) * ndim, begin or (0,) * ndim, end or (0,) * ndim, dilations or (1,) * ndim)
-    expected, terms = (expected_conv(a, b, channels, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
+    geometry = whole_geometry(x.ndim - 2, strides, begin, end, dilations)
+    sums, terms = (expected_conv(a, b, channels, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
     memory, w_strides = store_weights(w, weights)
     packed = run_checked(
         pack_depthwise_weights(channels, k, (w_strides[0], *w_strides[3:]), isa=isa), w.size, memory, dst_index=1
     )
-    operands = [normal(channels, 2)] if bias else []
-    expected = expected + operands[0].reshape(1, -1, *(1,) * ndim) if bias else expected
-    if residual:
-        other = normal(expected.shape, 3)
-        operands.append(lay_out(other, "NXC"))
-        expected = expected + other
-    expected = expected if clamp is None else np.clip(expected, *clamp)
-    expected = np.maximum(expected, 0) + 1 if epilogue else expected
+    expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
     dst_strides = strides_of(expected.shape, "NXC")
     call = depthwise_convolution(
         x.shape[0], channels, x.shape[2:], k, src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
@@ -66,13 +61,6 @@ def check(
     flat = run_checked(call, expected.size, *inputs, dst_index=len(inputs))
     allowed = RTOL * (terms + 8 * (bias + residual) + epilogue) + 1e-30
     assert (np.abs(read_back(flat, expected.shape, "NXC") - expected) <= allowed).all()
-
-
-def relu_plus_one(shape):
-    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]))
-    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
-    builder.store(0, "f32", None, value)
-    return builder.epilogue()
 
 
 def geometry_of(case):

@@ -14,8 +14,18 @@ from graphpool._kernels.conv_packed import (
 )
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.convolutions import expected_conv, store_weights
-from tests.helpers.kernel_runs import guarded, run_checked, run_in_steps
+from tests.helpers.arrays import normal
+from tests.helpers.convolutions import (
+    CONV_CASES,
+    EMPTY,
+    expected_conv,
+    expected_post_ops,
+    geometry_of,
+    relu_plus_one,
+    store_weights,
+    whole_geometry,
+)
+from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import lay_out, read_back, strides_of
 
 ISAS = _dispatch.isas()
@@ -23,26 +33,17 @@ RTOL = 2e-6
 """Of the sum of the magnitudes of all terms."""
 
 
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 def packed(w, layout, dilations, isa):
     """w of shape (group, oc, ic, spatial...) in panels: on guarded memory, odd task splits."""
     groups, oc, ic, *kernel = w.shape
     sizes, more = (groups * ic, groups * oc, kernel), {"groups": groups, "dilations": dilations, "isa": isa}
     memory, strides = store_weights(w, layout)
-    whole, part = guarded(packed_conv_layout(*sizes, **more).nbytes // 4, np.float32)
-    run_in_steps(pack_conv_weights(*sizes, strides, **more), 2, memory, part)
-    assert (whole[:32] == -12345.0).all()
-    assert (whole[-32:] == -12345.0).all()
-    assert not np.isnan(part).any()
-    again, back = guarded(memory.size, np.float32)
-    run_in_steps(unpack_conv_weights(*sizes, strides, **more), 2, part, back)
-    assert back.tobytes() == np.ascontiguousarray(memory).tobytes()
-    assert (again[:32] == -12345.0).all()
-    assert (again[-32:] == -12345.0).all()
-    return part.copy()
+    nelements = packed_conv_layout(*sizes, **more).nbytes // 4
+    panels = run_checked(pack_conv_weights(*sizes, strides, **more), nelements, memory, dst_index=1)
+    assert not np.isnan(panels).any()
+    back = run_checked(unpack_conv_weights(*sizes, strides, **more), memory.size, panels, dst_index=1)
+    assert back.tobytes() == memory.tobytes()
+    return panels
 
 
 def check(
@@ -53,26 +54,15 @@ def check(
 
     plain: the kernel gets the weights as they lie; scale: which it multiplies by a number for each channel.
     """
-    ndim, groups = x.ndim - 2, w.shape[0]
-    scales = normal(groups * w.shape[1], 4)
+    groups, channels = w.shape[0], w.shape[0] * w.shape[1]
+    scales = normal(channels, 4)
     memory, weights_strides = store_weights(w, weights)
     w = w * scales.reshape(groups, -1, *(1,) * (w.ndim - 2)) if scale else w
-    ones, zeros = (1,) * ndim, (0,) * ndim
-    geometry = (strides or ones, begin or zeros, end or zeros, dilations or ones)
-    expected, terms = (expected_conv(a, b, groups, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
-    channels = groups * w.shape[1]
-    operands = [scales] if scale else []
-    if bias:
-        operands.append(normal(channels, 2))
-        expected += operands[-1].reshape(1, -1, *ones)
-    if residual:
-        other = normal(expected.shape, 3)
-        operands.append(lay_out(other, "NXC"))
-        expected += other
+    geometry = whole_geometry(x.ndim - 2, strides, begin, end, dilations)
+    sums, terms = (expected_conv(a, b, groups, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
     terms += 8 * (bias + residual)
-    expected = expected if clamp is None else np.clip(expected, *clamp)
-    if epilogue:
-        expected = np.maximum(expected, 0) + 1
+    expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
+    operands = [scales, *operands] if scale else operands
     dst_strides = strides_of(expected.shape, "NXC")
     call = packed_convolution(
         x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
@@ -89,37 +79,14 @@ def check(
     return call
 
 
-def relu_plus_one(shape):
-    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]))
-    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
-    builder.store(0, "f32", None, value)
-    return builder.epilogue()
-
-
-CASES = {
-    "1d": {"x": (2, 33, 11), "w": (1, 5, 33, 3), "begin": (1,), "end": (1,)},
-    "3x3": {"x": (2, 20, 9, 8), "w": (1, 70, 20, 3, 3), "begin": (1, 1), "end": (1, 1)},
-    "all_padding": {"x": (1, 17, 2, 2), "w": (1, 40, 17, 3, 3), "begin": (4, 4), "end": (4, 4)},
-    "strided": {"x": (1, 18, 12, 11), "w": (1, 33, 18, 5, 3), "strides": (2, 3), "begin": (2, 0), "end": (1, 2)},
-    "dilated": {"x": (1, 19, 13, 10), "w": (1, 4, 19, 3, 2), "dilations": (2, 3), "begin": (2, 1), "end": (2, 1)},
-    "grouped": {"x": (2, 60, 7, 7), "w": (3, 37, 20, 3, 3), "begin": (1, 1), "end": (1, 1)},
-    "3d": {"x": (1, 2, 5, 6, 7), "w": (1, 3, 2, 2, 3, 3), "strides": (1, 2, 2), "begin": (0, 1, 1), "end": (1, 1, 0)},
-    "1x1": {"x": (2, 40, 5, 7), "w": (1, 130, 40, 1, 1)},
-    "1x1_strided": {"x": (1, 8, 6, 7), "w": (1, 3, 8, 1, 1), "strides": (2, 2)},
-    "pixel": {"x": (3, 40, 1, 1), "w": (1, 65, 40, 1, 1)},
-    "whole_window": {"x": (2, 20, 3, 3), "w": (1, 40, 20, 3, 3)},
+CASES = CONV_CASES | {
     "many_taps": {"x": (1, 600, 7, 7), "w": (1, 64, 600, 3, 3), "begin": (1, 1), "end": (1, 1)},
-    "few_channels": {"x": (2, 3, 21, 20), "w": (1, 40, 3, 7, 7), "strides": (2, 2), "begin": (3, 3), "end": (3, 2)},
-    "few_channels_dilated": {"x": (1, 3, 9, 12), "w": (1, 5, 3, 3, 3), "dilations": (1, 2), "begin": (1, 2)},
-    "few_channels_1d": {"x": (2, 1, 50), "w": (1, 6, 1, 9), "strides": (2,), "begin": (4,), "end": (4,)},
-    "few_channels_wide": {"x": (2, 2, 2, 900), "w": (1, 3, 2, 2, 3), "begin": (1, 1), "end": (0, 1)},
     "few_channels_a_group": {"x": (2, 12, 6, 40), "w": (4, 17, 3, 3, 3), "begin": (1, 1), "end": (1, 1)},
-    "padding_beyond_the_source": {"x": (1, 1, 2, 2), "w": (1, 2, 1, 2, 2), "begin": (5, 5), "end": (4, 3)},
-}  # fmt: skip
+}
 
 
 def arrays(case):
-    return normal(case["x"]), normal(case["w"], 1), {key: case[key] for key in case if key not in ("x", "w")}
+    return normal(case["x"]), normal(case["w"], 1), geometry_of(case)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -239,12 +206,6 @@ def test_results_in_lines_of_lines_of_lines_are_refused():
         packed_convolution(
             2, 32, 32, (3, 3, 3), (1, 1, 1), src_strides=strides_of((2, 32, 3, 3, 3), "NXC"), dst_strides=steps
         )
-
-
-EMPTY = [
-    ((0, 20, 5), (1, 2, 20, 3)), ((2, 0, 5), (1, 2, 0, 3)), ((2, 20, 5), (1, 0, 20, 3)), ((2, 20, 0), (1, 2, 20, 3)),
-    ((2, 3, 2), (1, 2, 3, 5)),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("x", "w"), EMPTY)

@@ -12,15 +12,12 @@ from graphpool._kernels.packed import k_parts, pack_weights, packed_layout, pack
 from graphpool._kernels.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from graphpool.typing import dense_strides
+from tests.helpers.arrays import normal
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
 
 ISAS = _dispatch.isas()
 NUMPY = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "s8": np.int8, "u8": np.uint8}
 EPS = 2.0**-24
-
-
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def integers(shape, dtype, seed=0):

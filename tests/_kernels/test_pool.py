@@ -9,6 +9,7 @@ from graphpool._kernels import _dispatch
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.pool import pooling
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
+from tests.helpers.arrays import normal
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import LAYOUTS, lay_out, read_back, strides_of
 from tests.helpers.onnx_node import run_node
@@ -46,10 +47,6 @@ def run(mode, x, dst, kernel, *, layout="NCX", src_layout=None, isa=None, epilog
     )  # fmt: skip
     size = int(np.prod(shape)) * (2 if layout.endswith("gap") else 1)
     return read_back(run_checked(call, size, src, dst_index=1), shape, layout)
-
-
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 CASES = [

@@ -9,6 +9,7 @@ from graphpool._kernels import _dispatch
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.resample import resample
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
+from tests.helpers.arrays import normal
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import LAYOUTS, lay_out, read_back, strides_of
 from tests.helpers.onnx_node import run_node
@@ -50,10 +51,6 @@ def run(mode, x, dst, *, layout="NCX", src_layout=None, **options):
     )  # fmt: skip
     size = int(np.prod(shape)) * (2 if layout.endswith("gap") else 1)
     return read_back(run_checked(call, size, lay_out(x, src_layout or layout), dst_index=1), shape, layout)
-
-
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("isa", ISAS)

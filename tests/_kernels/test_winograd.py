@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.winograd import (
     TILES,
     choose_tile,
@@ -13,17 +12,19 @@ from graphpool._kernels.winograd import (
     winograd_layout,
 )
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.convolutions import expected_conv, store_weights
+from tests.helpers.arrays import normal
+from tests.helpers.convolutions import (
+    expected_conv,
+    expected_post_ops,
+    relu_plus_one,
+    store_weights,
+)
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import lay_out, read_back, strides_of
 
 ISAS = _dispatch.isas()
 RTOL = 2e-6
 """Of the largest sum of the magnitudes of all terms: errors spread within a tile."""
-
-
-def normal(shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def packed(w, layout, isa, tile):
@@ -41,15 +42,8 @@ def check(
     """Convolve x (n, c, h, w) with 3x3 kernels and compare with the definition; returns the call."""
     w = normal((oc, x.shape[1], 3, 3), 1)
     ones = (1, 1)
-    expected, terms = (expected_conv(a, b[None], 1, ones, begin, end, ones) for a, b in ((x, w), (abs(x), abs(w))))
-    operands = [normal(oc, 2)] if bias else []
-    expected = expected + operands[0].reshape(1, -1, 1, 1) if bias else expected
-    if residual:
-        other = normal(expected.shape, 3)
-        operands.append(lay_out(other, "NXC"))
-        expected = expected + other
-    expected = expected if clamp is None else np.clip(expected, *clamp)
-    expected = np.maximum(expected, 0) + 1 if epilogue else expected
+    sums, terms = (expected_conv(a, b[None], 1, ones, begin, end, ones) for a, b in ((x, w), (abs(x), abs(w))))
+    expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
     dst_strides = strides_of(expected.shape, "NXC")
     call = winograd_convolution(
         x.shape[0], x.shape[1], oc, x.shape[2:], src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
@@ -63,13 +57,6 @@ def check(
     allowed = RTOL * (terms.max(initial=0) + 8 * (bias + residual) + epilogue) + 1e-30
     assert (np.abs(read_back(flat, expected.shape, "NXC") - expected) <= allowed).all()
     return call
-
-
-def relu_plus_one(shape):
-    builder = EltwiseBuilder((shape[0], *shape[2:], shape[1]))
-    value = builder.binary("add", builder.unary("relu", builder.acc()), builder.const(1.0))
-    builder.store(0, "f32", None, value)
-    return builder.epilogue()
 
 
 SHAPES = [

@@ -19,12 +19,17 @@ def strides_of(shape, layout):
     return tuple(strides)
 
 
+def gap_of(dtype):
+    """What gaps hold."""
+    return 99 if np.issubdtype(dtype, np.integer) else np.nan
+
+
 def lay_out(x, layout):
-    """The flat memory of an image; gaps hold NaN."""
+    """The flat memory of an image; gaps hold NaN, or 99 in integers."""
     flat = np.ascontiguousarray(x.transpose(_order(x.ndim, layout))).reshape(-1)
     if not layout.endswith("gap"):
         return flat
-    memory = np.full(2 * flat.size, np.nan, flat.dtype)
+    memory = np.full(2 * flat.size, gap_of(flat.dtype), flat.dtype)
     memory[::2] = flat
     return memory
 

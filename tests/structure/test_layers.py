@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LEAVES = {"_finalizing", "_version", "bits", "errors", "typing", "config"}
+LEAVES = {"_atomic", "_finalizing", "_version", "bits", "errors", "fork", "typing", "config"}
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
 TOP = BELOW_BACKENDS | {"backends"}
 
 MAY_IMPORT = {
+    "_atomic": set(),
     "_finalizing": set(),
     "_version": set(),
     "bits": set(),
+    "fork": set(),
     "errors": set(),
     "typing": {"errors"},
     "config": {"errors"},

@@ -10,7 +10,7 @@
 #define GP_SPACE_OPERANDS 4
 
 /* A space of indices, outermost axis first, numbered in row-major order, and how each operand lies in it.
- * Described in graphpool._kernels.geometry.
+ * Described in graphpool._kernels.spaces.
  */
 typedef struct {
     int64_t ndim;
