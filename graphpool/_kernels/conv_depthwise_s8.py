@@ -77,7 +77,7 @@ def s8_depthwise_convolution(
     src_strides, dst_strides : sequence of int
         (n, c, spatial...); channels are contiguous. Unit: elements.
     src_dtype, zero_point, bias, requant, residual_strides, epilogue, dynamic, isa
-        As in `graphpool._kernels.conv_s8.s8_convolution`.
+        As in `graphpool._kernels.conv_s8.s8_convolution`, but weights have no zero points here.
 
     Returns
     -------

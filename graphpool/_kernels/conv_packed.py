@@ -328,10 +328,10 @@ def packed_convolution(
         raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
     if scale and weights_strides is None:
         raise InvalidArgumentError(explain("scale", accepted="with weights_strides"))
-    tail = tail_fields(
-        bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue,
-        in_scratch=dst_needs_scratch, first_arg=2 + scale,
-    ) | {"scale_arg": 2 if scale else 0}  # fmt: skip
+    tail = {"scale_arg": 2 * scale} | tail_fields(
+        first_arg=2 + scale, bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue,
+        in_scratch=dst_needs_scratch,
+    )  # fmt: skip
     stage = is_staged(in_channels, kernel, groups)
     if not stage and (window.src_strides[1] != 1 and weights.ic > 1):
         raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=tuple(src_strides)))

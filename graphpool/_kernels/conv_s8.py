@@ -159,7 +159,7 @@ def s8_convolution(
         Instead of `requant`: a program from ``EltwiseBuilder.epilogue()`` over the iteration space (n, spatial..., c),
         that reads the results as its accumulator.
     dynamic : Dynamic, optional
-        Numbers of src that the run decides; its zero point instead of `zero_point`.
+        Numbers of src that the run decides, its zero point instead of `zero_point`; zero points of the weights.
     isa : str, optional
         Instruction set; the best one by default. It must be one with the layout of the packed weights.
 

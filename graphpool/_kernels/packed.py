@@ -70,7 +70,7 @@ _LAYOUT = Record(
         *[(name, "i8") for name in ("a_row", "a_col", "dst_row", "residual_row")],
         *[(name, "i8") for name in ("bias_arg", "residual_arg", "scale_arg", "dst_arg")],
         *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "partial_offset", "words_offset", "row_offset")],
-        *[(name, "i8") for name in ("a_dtype", "a_zero", "b_zero")],
+        *[(name, "i8") for name in ("a_dtype", "a_zero")],
         *[(name, "f4") for name in ("lo", "hi")],
         ("requant", REQUANT_LAYOUT),
         ("dynamic", DYNAMIC_LAYOUT),
@@ -280,7 +280,7 @@ def _check(
     return _Problem(batch, m, n, k, a[-2], a[-1], c[-1], residual[-1])
 
 
-def _check_types(dtype: str, a_dtype: str | None, k: int, zero_points: tuple[int, int]) -> str:
+def _check_types(dtype: str, a_dtype: str | None, k: int, zero_point: int) -> str:
     """The type of the activations, where everything about types is right."""
     accepted = _A_DTYPES[dtype]
     if a_dtype is not None and a_dtype not in accepted:
@@ -288,8 +288,8 @@ def _check_types(dtype: str, a_dtype: str | None, k: int, zero_points: tuple[int
         raise InvalidDataTypeError(explain(what, accepted=", ".join(accepted), got=a_dtype), dtype=a_dtype)
     if dtype == "s8" and k > _MAX_S8_K:
         raise UnsupportedError(explain("terms of an 8-bit sum", accepted=f"at most {_MAX_S8_K}", got=k), k=k)
-    if dtype != "s8" and any(zero_points):
-        raise InvalidArgumentError(explain(f"zero points of {dtype} weights", accepted="(0, 0)", got=zero_points))
+    if dtype != "s8" and zero_point:
+        raise InvalidArgumentError(explain(f"zero point beside {dtype} weights", accepted="0", got=zero_point))
     return a_dtype or accepted[0]
 
 
@@ -304,7 +304,7 @@ def packed_matmul(
     weight_strides: Sequence[int] | None = None,
     dtype: str = "f32",
     a_dtype: str | None = None,
-    zero_points: tuple[int, int] = (0, 0),
+    zero_point: int = 0,
     bias: bool = False,
     residual_strides: Sequence[int] | None = None,
     clamp: tuple[float, float] | None = None,
@@ -339,8 +339,8 @@ def packed_matmul(
         and multiplies by scales of shape (n,), f32: the product of both operands' scales.
     a_dtype : str, optional
         Of a: f32 for f32; f32 (default), bf16 or f16 for bf16; u8 (default) or s8 for s8.
-    zero_points : (int, int)
-        s8 only: what is subtracted from a and from b.
+    zero_point : int, default=0
+        s8 only: of a.
     bias : bool, default=False
         There is a bias of shape (n,), f32.
     residual_strides : sequence of int, optional
@@ -357,7 +357,7 @@ def packed_matmul(
         s8 only, instead of clamp and epilogue: what is done behind the bias, and the type of dst. Its late bias and its
         residual, which lies as `residual_strides` says, are the arguments in front of dst.
     dynamic : Dynamic, optional
-        s8 only: numbers of a that the run decides; its zero point instead of the one in `zero_points`.
+        s8 only: numbers of a that the run decides, its zero point instead of `zero_point`; zero points of b.
     parts : int, default=1
         In how many parts k is split, each a task of its own; `k_parts` tells a good number. With several, dst is a
         dense array (parts, batch..., m, n) of sums to be added up, and there are no post-ops; not for s8.
@@ -383,7 +383,7 @@ def packed_matmul(
     Cost: 2 m n k operations a matrix; up to 3 rows it is the time to read the packed weights.
     """
     layout = packed_layout(k, n, dtype, isa)
-    a_dtype = _check_types(dtype, a_dtype, k, zero_points)
+    a_dtype = _check_types(dtype, a_dtype, k, zero_point)
     if dtype != "s8" and dynamic is not None:
         raise InvalidArgumentError(explain("dynamic", accepted="s8 weights", got=dtype))
     quantised, first_arg = (dynamic or Dynamic()).record(3 if dtype == "s8" else 2)
@@ -412,8 +412,7 @@ def packed_matmul(
         raise InvalidArgumentError(explain("parts of k", accepted="16 words or more in each", got=parts))
     values = tail | {
         "parts": parts, "part_words": part_words, "dst_part": math.prod(batch_shape) * m * n,
-        "a_dtype": DTYPE_CODES[a_dtype], "a_zero": zero_points[0] + (128 if a_dtype == "s8" else 0),
-        "b_zero": zero_points[1],
+        "a_dtype": DTYPE_CODES[a_dtype], "a_zero": zero_point + (128 if a_dtype == "s8" else 0),
     }  # fmt: skip
     return _build(problem, layout, dtype, values, epilogue, isa)
 

@@ -42,7 +42,7 @@ REQUANT_LAYOUT = Record(
     ]
 )
 """struct gp_requant."""
-DYNAMIC_LAYOUT = Record([(name, "i8") for name in ("scale_arg", "zero_arg")])
+DYNAMIC_LAYOUT = Record([(name, "i8") for name in ("scale_arg", "zero_arg", "columns_arg")])
 """struct gp_dynamic."""
 
 
@@ -112,24 +112,30 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Which numbers of quantised activations are arguments of a kernel, in this order.
+    """Which numbers of quantised operands are arguments of a kernel, in this order.
 
     Attributes
     ----------
     scale : bool
-        One f32, by which the kernel's scales are multiplied.
+        Of the activations: one f32, by which the kernel's scales are multiplied.
     zero_point : bool
-        One element of the activations' type.
+        Of the activations: one element of their type.
+    columns : bool
+        Zero points of the weights as they were packed: one s32 for each column or channel of the result.
     """
 
     scale: bool = False
     zero_point: bool = False
+    columns: bool = False
 
     def record(self, first_arg: int) -> tuple[bytes, int]:
         """The struct gp_dynamic whose operands are the arguments from `first_arg` on, and the argument that follows."""
-        scale_arg, zero_arg = first_arg * self.scale, (first_arg + self.scale) * self.zero_point
-        record = DYNAMIC_LAYOUT.pack({"scale_arg": scale_arg, "zero_arg": zero_arg})
-        return record, first_arg + self.scale + self.zero_point
+        fields, number = {}, first_arg
+        names = (("scale_arg", self.scale), ("zero_arg", self.zero_point), ("columns_arg", self.columns))
+        for name, is_present in names:
+            fields[name] = number if is_present else 0
+            number += is_present
+        return DYNAMIC_LAYOUT.pack(fields), number
 
 
 @dataclass(frozen=True)

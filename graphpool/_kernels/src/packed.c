@@ -6,8 +6,8 @@
  * part, to be added up later. A is read where it lies if its rows are words; else the task's rows become words in
  * scratch first.
  *
- * args: a, packed b, then at the places that the parameters name: scale, scale and zero point of a, bias, residual, dst
- * and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n).
+ * args: a, packed b, then at the places that the parameters name: scale, scale and zero point of a, zero points of b,
+ * bias, residual, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n).
  * Scratch: the tile of the epilogue, partial sums, words of A with a row of f32; each part only where it is needed. */
 #include "gp_convert.h"
 #include "gp_packed_tile.h"
@@ -26,10 +26,10 @@ typedef struct {
     int64_t bias_arg, residual_arg, scale_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
     int64_t partial_offset, words_offset, row_offset; /* bytes into scratch; the tile lies at 0 */
-    int64_t a_dtype, a_zero, b_zero;
+    int64_t a_dtype, a_zero;
     float lo, hi;
     gp_requant requant; /* s8: instead of residual, lo and hi */
-    gp_dynamic dynamic; /* s8: instead of a_zero */
+    gp_dynamic dynamic; /* s8 */
 } gp_packed_matmul;
 
 /* Offsets of one matrix of the batch: elements, for b bytes. */
@@ -132,7 +132,7 @@ GP_INLINE int is_words(const enum gp_packed_type type, const gp_packed_matmul *p
         return 1;
     if (type == GP_PACKED_BF16)
         return p->a_dtype == GP_BF16 && p->a_col == 1 && p->k % 2 == 0;
-    return p->a_dtype == GP_U8 && p->a_col == 1 && p->k % 4 == 0 && p->b_zero == 0;
+    return p->a_dtype == GP_U8 && p->a_col == 1 && p->k % 4 == 0 && !p->dynamic.columns_arg;
 }
 
 /* k elements of rows of A, from element `first` on, in the form that the tiles read; behind the words of s8, one s32 a
@@ -144,7 +144,7 @@ GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_ma
     if (is_words(type, p))
         return (gp_words){a + first * nbytes, p->a_row * nbytes, p->a_col * 4};
     char *to = scratch + p->words_offset;
-    int32_t *row_shift = (int32_t *)(to + p->row_block * words * 4);
+    int32_t *row_sum = (int32_t *)(to + p->row_block * words * 4);
     const uint8_t flip = p->a_dtype == GP_S8 ? 0x80 : 0;
     for (int64_t i = 0; i < rows; i++, first += p->a_row, to += words * 4) {
         if (words)
@@ -154,7 +154,7 @@ GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_ma
             continue;
         }
         const int64_t sum = byte_words(k, (const uint8_t *)a + first, p->a_col, flip, (uint8_t *)to);
-        row_shift[i] = (int32_t)(p->b_zero * (sum - k * a_zero));
+        row_sum[i] = (int32_t)(sum - k * a_zero);
     }
     return (gp_words){scratch + p->words_offset, words * 4, 4};
 }
@@ -276,7 +276,10 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     gp_packed_sink sink = make_sink(p, args, at, i, j, cols, scratch);
     if (type == GP_PACKED_S8) {
         sink.col_sum = (const int32_t *)(b + words * gp_packed_cols(p->n)) + j;
-        sink.row_shift = p->b_zero ? (const int32_t *)(a.data + p->row_block * depth.count * 4) : NULL;
+        if (p->dynamic.columns_arg) {
+            sink.col_zero = (const int32_t *)args[p->dynamic.columns_arg] + j;
+            sink.row_sum = (const int32_t *)(a.data + p->row_block * depth.count * 4);
+        }
     }
     const float *tile = sink.c;
     gp_requant_sink requant;

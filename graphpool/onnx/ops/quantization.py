@@ -57,13 +57,13 @@ class _Scaling:
 
 def scaling(n: NodeView, first: int, axis: int, block: int = 0) -> _Scaling:
     """Scale and zero point that are inputs one behind the other."""
-    return _Scaling(n[first], _zero_point(n, first + 1), axis, block)
+    return _scaling_by(n[first], n[first + 1] if n.has(first + 1) else None, axis, block)
 
 
-def _zero_point(n: NodeView, index: int) -> Value | None:
-    """An input that is a zero point; None where it is not given, or known to be zero."""
-    point = n[index] if n.has(index) else None
-    return None if point is not None and point.is_known and not np.asarray(point.content).any() else point
+def _scaling_by(scale: Value, point: Value | None, axis: int, block: int = 0) -> _Scaling:
+    """The same of values."""
+    is_zero = point is not None and point.is_known and not np.asarray(point.content).any()
+    return _Scaling(scale, None if is_zero else point, axis, block)
 
 
 def _given_scaling(n: NodeView) -> _Scaling:
@@ -215,9 +215,9 @@ def _convolution(n: NodeView, inputs: Sequence[Value]) -> Value:
 
 def _integers(n: NodeView, x: Value, point: int, axis: int) -> Value:
     """8-bit integers less their zero point, in f32: what they stand for where the scale is 1."""
-    given = _zero_point(n, point)
+    given = n[point] if n.has(point) else None
     ones = n.builder.literal(np.ones(() if given is None else given.shape), DataType.F32)
-    return dequantize(n, x, _Scaling(ones, given, axis))
+    return dequantize(n, x, _scaling_by(ones, given, axis))
 
 
 def _matmul_integer(n: NodeView) -> Value:
@@ -265,8 +265,8 @@ def _dynamic_quantize_linear(n: NodeView) -> list[Value]:
 
 def _matmul_integer_to_float(n: NodeView) -> Value:
     """Source: the operators of domain com.microsoft, as ONNX Runtime documents them."""
-    a = dequantize(n, n[0], _Scaling(n[2], _zero_point(n, 4), -2))
-    return _times_weights(n, a, _Scaling(n[3], _zero_point(n, 5), -1), 6)
+    a = dequantize(n, n[0], _scaling_by(n[2], n[4] if n.has(4) else None, -2))
+    return _times_weights(n, a, _scaling_by(n[3], n[5] if n.has(5) else None, -1), 6)
 
 
 def _dynamic_quantize_matmul(n: NodeView) -> Value:
