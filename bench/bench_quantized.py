@@ -53,7 +53,7 @@ def byte_product(shape: tuple[int, int, int], isa: str | None = None) -> tuple[K
     m, k, n = shape
     packed = aligned_empty(packed_layout(k, n, "s8", isa).nbytes)
     pack_weights(k, n, (n, 1), "s8", isa)(random_bytes((k, n)).view(np.int8), packed)
-    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", zero_points=(120, 0), bias=True, requant=PLAIN, isa=isa)
+    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", zero_point=120, bias=True, requant=PLAIN, isa=isa)
     scales, bias = np.full(n, 1e-4, np.float32), np.zeros(n, np.float32)
     return call, (random_bytes((m, k)), packed, scales, bias, np.empty((m, n), np.uint8))
 

@@ -195,6 +195,15 @@ def _quantized_sum(cast: str | None) -> Callable[[GraphBuilder], None]:
     return build
 
 
+def _dynamic_matmul(g: GraphBuilder) -> None:
+    """A product whose activations are quantised by their range, as dynamic quantisation of a model makes it."""
+    x, *numbers = g.op("DynamicQuantizeLinear", g.input((7, 33)), dtype=["u8", "f32", "u8"], n=3)
+    a = g.op("DynamicDequantize", x, *numbers, dtype="f32")
+    w = g.input((33, 20), "s8", property="constant")
+    b = g.op("Dequantize", w, dtype="f32", scales=[0.01 * (i + 1) for i in range(20)], qtype="per_channel", axis=1)
+    g.op("ReLU", g.op("Add", g.op("MatMul", a, b), g.input((20,))))
+
+
 def _quantized_conv(
     ic: int, oc: int, kernel: int = 3, *, groups: int = 1, residual: bool = False, data_format: str = "NCX"
 ) -> Callable[[GraphBuilder], None]:
@@ -417,6 +426,7 @@ CASES: list[Case] = [
     Case("MatMul_bf16", _matmul((9, 32), (32, 24), "bf16", (24,), ("ReLU",)), scale=2),
     Case("MatMul_f16", _matmul((9, 32), (32, 24), "f16", (24,), ("GELU",)), scale=4),
     Case("MatMul_int8", _quantized_matmul),
+    Case("MatMul_dynamic_int8", _dynamic_matmul, partitions=2, scale=8),
     Case("MatMul_decomposed_gelu", _decomposed_gelu, scale=8, bounds={"low": -1.0, "high": 1.0}),
     Case("MatMul_residual_block", _residual, partitions=2, scale=16),
     Case("Conv_ncx", _conv((2, 6, 9, 10), (8, 6, 3, 3), bias=True, tail=("ReLU",)), scale=8),

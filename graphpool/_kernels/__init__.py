@@ -9,7 +9,7 @@
     records.py             C structs such as parameter blocks, written by Python
     <family>.py            describes the family: parameter block, and builders that return a KernelCall
         attention compressed conv conv_bf16 conv_depthwise conv_depthwise_s8 conv_packed conv_s8 eltwise fold index
-        lookup matmul move norm packed pool random reduce resample softmax winograd
+        lookup matmul move norm packed pool quantize random reduce resample softmax winograd
     requant.py             what 8-bit products do to their sums, as they share it
     conv_weights.py conv_blocks.py     weights of convolutions in panels, and their blocks, whatever the type
     strides.py geometry.py window.py   index spaces and windows, as families share them

@@ -25,11 +25,11 @@ CONV_BLOCKS_LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
         *[(name, "i8") for name in ("groups", "ic", "oc", "merged", "words", "runs")],
-        *[(name, "i8") for name in ("element_nbytes", "pixel_nbytes", "zero", "w_group")],
+        *[(name, "i8") for name in ("element_nbytes", "pixel_nbytes", "w_group")],
         *[(name, "i8") for name in ("block_rows", "block_cols", "col_block")],
         *[(name, "i8") for name in ("dst_n", "dst_pixel", "residual_n", "residual_pixel")],
         *[(name, "i8") for name in ("bias_arg", "dst_arg", "is_direct", "has_epilogue")],
-        *[(name, "i8") for name in ("rows_offset", "runs_offset", "room_offset")],
+        *[(name, "i8") for name in ("rows_offset", "runs_offset", "sums_offset", "room_offset")],
     ]
 )
 """struct gp_conv_blocks."""
@@ -109,7 +109,7 @@ class ConvBlocks(NamedTuple):
         `shared` are those fields of struct gp_conv_blocks that this object does not know, `own` the other ones.
         """
         weights, window = self.weights, self.window
-        rows_offset, runs_offset, room_offset, end = self._scratch()
+        rows_offset, runs_offset, sums_offset, room_offset, end = self._scratch()
         blocks = CONV_BLOCKS_LAYOUT.pack(shared | {
             "window": window.record(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
             "merged": weights.merged, "words": weights.words, "runs": weights.runs,
@@ -117,19 +117,26 @@ class ConvBlocks(NamedTuple):
             "block_cols": self.cols, "col_block": self.col_block, "dst_n": self.dst[0], "dst_pixel": self.dst[1],
             "residual_n": self.residual[0], "residual_pixel": self.residual[1], "is_direct": self.is_direct,
             "has_epilogue": bool(epilogue), "rows_offset": rows_offset, "runs_offset": runs_offset,
-            "room_offset": room_offset,
+            "sums_offset": sums_offset, "room_offset": room_offset,
         })  # fmt: skip
         parts = self.batch * window.rectangles(self.rows, self.cols) * weights.groups
         ntasks = parts * -(-weights.oc // self.col_block)
         return pack(name, layout, own | {"blocks": blocks}, ntasks=ntasks, scratch_nbytes=end, tail=epilogue, isa=isa)
 
-    def _scratch(self) -> tuple[int, int, int, int]:
-        """Where rows, runs and the staged source lie in scratch, and where that ends. Unit: bytes."""
+    def _scratch(self) -> tuple[int, int, int, int, int]:
+        """Where rows, runs, sums and the staged source lie in scratch, and where that ends. Unit: bytes."""
         pixels, weights = self.rows * self.cols, self.weights
         rows = aligned(pixels * self.col_block * 4) if self.has_tile else 0
         runs = rows + pixels * 8
-        room = aligned(runs + weights.runs * 8)
+        sums = runs + weights.runs * 8
+        room = aligned(sums + pixels * 4)
         if self.is_direct:
-            return rows, runs, room, room
+            return rows, runs, sums, room, room
         beyond = weights.words * 4 - weights.merged * weights.pixel_nbytes  # what the last word reads
-        return rows, runs, room, room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond
+        return (
+            rows,
+            runs,
+            sums,
+            room,
+            room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond,
+        )

@@ -13,7 +13,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
 from .records import Record
-from .requant import REQUANT_LAYOUT, Requant, unsigned_zero_point
+from .requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT, Dynamic, Requant, unsigned_zero_point
 from .window import WINDOW_LAYOUT, convolution_window, image_strides
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ _LAYOUT = Record(
         ("residual", "i8", 3),
         *[(name, "i8") for name in ("src_dtype", "zero", "bias_arg", "dst_arg", "has_epilogue", "taps_offset")],
         ("requant", REQUANT_LAYOUT),
+        ("dynamic", DYNAMIC_LAYOUT),
     ]
 )
 
@@ -59,13 +60,14 @@ def s8_depthwise_convolution(
     requant: Requant | None = None,
     residual_strides: Sequence[int] | None = None,
     epilogue: bytes = b"",
+    dynamic: Dynamic | None = None,
     isa: str | None = None,
 ) -> KernelCall:
     """A kernel for ``dst = requant(convolution(src - zero_point, weights) * scales + bias)``, every channel by itself.
 
     Arguments of the kernel: src, weights as f32 that hold integers of at most 255, by (tap, channel), scales of shape
-    (channels,) in f32, then the bias and the operands of `requant` that are asked for, dst, then arguments 1, 2, ... of
-    the epilogue (its argument 0 is dst).
+    (channels,) in f32, what is `dynamic`, then the bias and the operands of `requant` that are asked for, dst, then
+    arguments 1, 2, ... of the epilogue (its argument 0 is dst).
 
     Parameters
     ----------
@@ -74,8 +76,8 @@ def s8_depthwise_convolution(
         As in `graphpool._kernels.conv.convolution`; at most 256 taps. What lies in the padding is the zero point.
     src_strides, dst_strides : sequence of int
         (n, c, spatial...); channels are contiguous. Unit: elements.
-    src_dtype, zero_point, bias, requant, residual_strides, epilogue, isa
-        As in `graphpool._kernels.conv_s8.s8_convolution`.
+    src_dtype, zero_point, bias, requant, residual_strides, epilogue, dynamic, isa
+        As in `graphpool._kernels.conv_s8.s8_convolution`, but weights have no zero points here.
 
     Returns
     -------
@@ -111,14 +113,15 @@ def s8_depthwise_convolution(
     taps = math.prod(kernel)
     if taps > MOST_TAPS:
         raise UnsupportedError(explain("taps of an exact sum", accepted=f"at most {MOST_TAPS}", got=taps))
-    record, dst_arg = (requant or Requant()).record(3 + bias)
+    quantised, first_arg = (dynamic or Dynamic()).record(3)
+    record, dst_arg = (requant or Requant()).record(first_arg + bias)
     block = min(max(channels, 1), _CHANNEL_BLOCK)
     taps_offset = aligned(window.dst[2] * block * 4) if epilogue else 0
     fields = {
         "window": window.record(), "channels": channels, "channel_block": block, "residual_n": residual[0],
         "residual": residual[1:], "src_dtype": DTYPE_CODES[src_dtype], "zero": zero,
-        "bias_arg": 3 if bias else 0, "dst_arg": dst_arg, "has_epilogue": bool(epilogue), "taps_offset": taps_offset,
-        "requant": record,
+        "bias_arg": first_arg if bias else 0, "dst_arg": dst_arg, "has_epilogue": bool(epilogue),
+        "taps_offset": taps_offset, "requant": record, "dynamic": quantised,
     }  # fmt: skip
     lines = batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
     return pack(

@@ -328,8 +328,8 @@ def packed_convolution(
         raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
     if scale and weights_strides is None:
         raise InvalidArgumentError(explain("scale", accepted="with weights_strides"))
-    tail = tail_fields(
-        scale=scale, bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue,
+    tail = {"scale_arg": 2 * scale} | tail_fields(
+        first_arg=2 + scale, bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue,
         in_scratch=dst_needs_scratch,
     )  # fmt: skip
     stage = is_staged(in_channels, kernel, groups)

@@ -19,7 +19,7 @@ from .conv_blocks import CONV_BLOCKS_LAYOUT, ConvBlocks, reads_pixels_in_place, 
 from .conv_weights import ConvWeights
 from .packed import row_block
 from .records import Record
-from .requant import REQUANT_LAYOUT, Requant, unsigned_zero_point
+from .requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT, Dynamic, Requant, unsigned_zero_point
 from .window import Window, convolution_window, merged_stride
 
 if TYPE_CHECKING:
@@ -36,7 +36,14 @@ _LEAST_WORK = 2**22
 _MAX_TERMS = 2**15
 """Terms up to which the sum of (a - zero) * b fits s32 whatever the operands."""
 
-_LAYOUT = Record([("blocks", CONV_BLOCKS_LAYOUT), ("src_dtype", "i8"), ("requant", REQUANT_LAYOUT)])
+_LAYOUT = Record(
+    [
+        ("blocks", CONV_BLOCKS_LAYOUT),
+        *[(name, "i8") for name in ("src_dtype", "zero")],
+        ("requant", REQUANT_LAYOUT),
+        ("dynamic", DYNAMIC_LAYOUT),
+    ]
+)
 
 
 def conv_s8_layout(
@@ -123,12 +130,14 @@ def s8_convolution(
     requant: Requant | None = None,
     residual_strides: Sequence[int] | None = None,
     epilogue: bytes = b"",
+    dynamic: Dynamic | None = None,
     isa: str | None = None,
 ) -> KernelCall:
     """A kernel for ``dst = requant(convolution(src - zero_point, weights) * scales + bias)``, summed exactly in s32.
 
-    Arguments of the kernel: src, packed weights, scales of shape (out_channels,) in f32, then the bias and the operands
-    of `requant` that are asked for, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst).
+    Arguments of the kernel: src, packed weights, scales of shape (out_channels,) in f32, what is `dynamic`, then the
+    bias and the operands of `requant` that are asked for, dst, then arguments 1, 2, ... of the epilogue (its argument 0
+    is dst).
 
     Parameters
     ----------
@@ -149,6 +158,8 @@ def s8_convolution(
     epilogue : bytes
         Instead of `requant`: a program from ``EltwiseBuilder.epilogue()`` over the iteration space (n, spatial..., c),
         that reads the results as its accumulator.
+    dynamic : Dynamic, optional
+        Numbers of src that the run decides, its zero point instead of `zero_point`; zero points of the weights.
     isa : str, optional
         Instruction set; the best one by default. It must be one with the layout of the packed weights.
 
@@ -193,9 +204,10 @@ def s8_convolution(
     blocks = ConvBlocks(
         batch, window, layout, dst, residual, rows, cols, col_block, is_direct, has_tile=bool(epilogue)
     )  # fmt: skip
-    record, dst_arg = (requant or Requant()).record(3 + bias)
-    shared = {"element_nbytes": 1, "zero": zero, "bias_arg": 3 if bias else 0, "dst_arg": dst_arg}
-    own = {"src_dtype": DTYPE_CODES[src_dtype], "requant": record}
+    quantised, first_arg = (dynamic or Dynamic()).record(3)
+    record, dst_arg = (requant or Requant()).record(first_arg + bias)
+    shared = {"element_nbytes": 1, "bias_arg": first_arg if bias else 0, "dst_arg": dst_arg}
+    own = {"src_dtype": DTYPE_CODES[src_dtype], "zero": zero, "requant": record, "dynamic": quantised}
     return blocks.call("s8_conv_packed", _LAYOUT, shared, own, epilogue=epilogue, isa=isa)
 
 

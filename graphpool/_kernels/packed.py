@@ -22,7 +22,7 @@ from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
 from .records import Record
-from .requant import NO_LIMITS, REQUANT_LAYOUT, Requant, Residual
+from .requant import DYNAMIC_LAYOUT, NO_LIMITS, REQUANT_LAYOUT, Dynamic, Requant, Residual
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,9 +70,10 @@ _LAYOUT = Record(
         *[(name, "i8") for name in ("a_row", "a_col", "dst_row", "residual_row")],
         *[(name, "i8") for name in ("bias_arg", "residual_arg", "scale_arg", "dst_arg")],
         *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "partial_offset", "words_offset", "row_offset")],
-        *[(name, "i8") for name in ("a_dtype", "a_zero", "b_zero")],
+        *[(name, "i8") for name in ("a_dtype", "a_zero")],
         *[(name, "f4") for name in ("lo", "hi")],
         ("requant", REQUANT_LAYOUT),
+        ("dynamic", DYNAMIC_LAYOUT),
     ]
 )
 
@@ -287,7 +288,7 @@ def _check(
     return _Problem(batch, m, n, k, a[-2], a[-1], c[-1], residual[-1])
 
 
-def _check_types(dtype: str, a_dtype: str | None, k: int, zero_points: tuple[int, int]) -> str:
+def _check_types(dtype: str, a_dtype: str | None, k: int, zero_point: int) -> str:
     """The type of the activations, where everything about types is right."""
     accepted = _A_DTYPES[dtype]
     if a_dtype is not None and a_dtype not in accepted:
@@ -295,8 +296,8 @@ def _check_types(dtype: str, a_dtype: str | None, k: int, zero_points: tuple[int
         raise InvalidDataTypeError(explain(what, accepted=", ".join(accepted), got=a_dtype), dtype=a_dtype)
     if dtype == "s8" and k > _MAX_S8_K:
         raise UnsupportedError(explain("terms of an 8-bit sum", accepted=f"at most {_MAX_S8_K}", got=k), k=k)
-    if dtype != "s8" and any(zero_points):
-        raise InvalidArgumentError(explain(f"zero points of {dtype} weights", accepted="(0, 0)", got=zero_points))
+    if dtype != "s8" and zero_point:
+        raise InvalidArgumentError(explain(f"zero point beside {dtype} weights", accepted="0", got=zero_point))
     return a_dtype or accepted[0]
 
 
@@ -311,21 +312,22 @@ def packed_matmul(
     weight_strides: Sequence[int] | None = None,
     dtype: str = "f32",
     a_dtype: str | None = None,
-    zero_points: tuple[int, int] = (0, 0),
+    zero_point: int = 0,
     bias: bool = False,
     residual_strides: Sequence[int] | None = None,
     clamp: tuple[float, float] | None = None,
     epilogue: bytes = b"",
     dst_needs_scratch: bool = True,
     requant: Requant | None = None,
+    dynamic: Dynamic | None = None,
     parts: int = 1,
     isa: str | None = None,
 ) -> KernelCall:
     """A kernel for ``dst[..., i, j] = clamp(sum(a[..., i, :] * b[..., :, j]) + bias[j] + residual[..., i, j])``.
 
-    Arguments of the kernel: a, packed b, for s8 the scales, bias and residual if they are asked for, dst, then
-    arguments 1, 2, ... of the epilogue (its argument 0 is dst). Bias, residual and clamp are done on registers and cost
-    next to nothing; an epilogue then reads what they made.
+    Arguments of the kernel: a, packed b, for s8 the scales and what is `dynamic`, bias and residual if they are asked
+    for, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst). Bias, residual and clamp are done on
+    registers and cost next to nothing; an epilogue then reads what they made.
 
     Parameters
     ----------
@@ -345,8 +347,8 @@ def packed_matmul(
         and multiplies by scales of shape (n,), f32: the product of both operands' scales.
     a_dtype : str, optional
         Of a: f32 for f32; f32 (default), bf16 or f16 for bf16; u8 (default) or s8 for s8.
-    zero_points : (int, int)
-        s8 only: what is subtracted from a and from b.
+    zero_point : int, default=0
+        s8 only: of a.
     bias : bool, default=False
         There is a bias of shape (n,), f32.
     residual_strides : sequence of int, optional
@@ -362,6 +364,8 @@ def packed_matmul(
     requant : Requant, optional
         s8 only, instead of clamp and epilogue: what is done behind the bias, and the type of dst. Its late bias and its
         residual, which lies as `residual_strides` says, are the arguments in front of dst.
+    dynamic : Dynamic, optional
+        s8 only: numbers of a that the run decides, its zero point instead of `zero_point`; zero points of b.
     parts : int, default=1
         In how many parts k is split, each a task of its own; `k_parts` tells a good number. With several, dst is a
         dense array (parts, batch..., m, n) of sums to be added up, and there are no post-ops; not for s8.
@@ -387,9 +391,12 @@ def packed_matmul(
     Cost: 2 m n k operations a matrix; up to 3 rows it is the time to read the packed weights.
     """
     layout = packed_layout(k, n, dtype, isa)
-    a_dtype = _check_types(dtype, a_dtype, k, zero_points)
+    a_dtype = _check_types(dtype, a_dtype, k, zero_point)
+    if dtype != "s8" and dynamic is not None:
+        raise InvalidArgumentError(explain("dynamic", accepted="s8 weights", got=dtype))
+    quantised, first_arg = (dynamic or Dynamic()).record(3 if dtype == "s8" else 2)
     tail = tail_fields(
-        scale=dtype == "s8",
+        first_arg=first_arg,
         bias=bias,
         residual=residual_strides is not None,
         clamp=clamp,
@@ -402,8 +409,8 @@ def packed_matmul(
     problem = _check(batch_shape, (m, n, k), a_strides, weights, c_strides, residual).fold()
     if dtype == "s8":
         given = Requant(residual=None if residual_strides is None else Residual("f32"), clamp=clamp or NO_LIMITS)
-        record, dst_arg = (requant or given).record(3 + bias)
-        tail |= {"requant": record, "residual_arg": 0, "dst_arg": dst_arg}
+        record, dst_arg = (requant or given).record(first_arg + bias)
+        tail |= {"requant": record, "residual_arg": 0, "dst_arg": dst_arg, "scale_arg": 2, "dynamic": quantised}
     if requant is not None and (dtype != "s8" or epilogue):
         raise InvalidArgumentError(explain("requant", accepted="s8 weights and no epilogue", got="another product"))
     if parts > 1 and (dtype == "s8" or epilogue or clamp or bias or residual_strides is not None):
@@ -413,8 +420,7 @@ def packed_matmul(
         raise InvalidArgumentError(explain("parts of k", accepted="16 words or more in each", got=parts))
     values = tail | {
         "parts": parts, "part_words": part_words, "dst_part": math.prod(batch_shape) * m * n,
-        "a_dtype": DTYPE_CODES[a_dtype], "a_zero": zero_points[0] + (128 if a_dtype == "s8" else 0),
-        "b_zero": zero_points[1],
+        "a_dtype": DTYPE_CODES[a_dtype], "a_zero": zero_point + (128 if a_dtype == "s8" else 0),
     }  # fmt: skip
     return _build(problem, layout, dtype, values, epilogue, isa)
 
@@ -426,12 +432,11 @@ def tail_fields(
     clamp: tuple[float, float] | None,
     epilogue: bytes,
     in_scratch: bool,
-    scale: bool | None = None,
+    first_arg: int = 2,
 ) -> dict[str, Any]:
     """Fields of a parameter block for what a kernel on packed weights does to its results.
 
-    Argument numbers behind a and b: scale (if the kernel knows scales), bias and residual that are present in order, 0
-    for the others, dst last.
+    Argument numbers from `first_arg` on: bias and residual that are present in order, 0 for the others, dst last.
 
     Raises
     ------
@@ -441,12 +446,11 @@ def tail_fields(
     lo, hi = (-math.inf, math.inf) if clamp is None else clamp
     if not lo <= hi:
         raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=clamp))
-    present = {} if scale is None else {"scale_arg": scale}
     fields: dict[str, Any] = {
         "lo": lo, "hi": hi, "tile_in_scratch": bool(epilogue) and in_scratch, "has_epilogue": bool(epilogue),
     }  # fmt: skip
-    number = 2
-    for name, is_present in (present | {"bias_arg": bias, "residual_arg": residual}).items():
+    number = first_arg
+    for name, is_present in (("bias_arg", bias), ("residual_arg", residual)):
         fields[name] = number if is_present else 0
         number += is_present
     return fields | {"dst_arg": number}

@@ -13,7 +13,16 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, explain
 from .call import DTYPE_CODES
 from .records import Record
 
-__all__ = ["NO_LIMITS", "REQUANT_LAYOUT", "Requant", "Residual", "Rounding", "unsigned_zero_point"]
+__all__ = [
+    "DYNAMIC_LAYOUT",
+    "NO_LIMITS",
+    "REQUANT_LAYOUT",
+    "Dynamic",
+    "Requant",
+    "Residual",
+    "Rounding",
+    "unsigned_zero_point",
+]
 
 NO_LIMITS = (-math.inf, math.inf)
 """Of a clamp that changes nothing."""
@@ -33,6 +42,8 @@ REQUANT_LAYOUT = Record(
     ]
 )
 """struct gp_requant."""
+DYNAMIC_LAYOUT = Record([(name, "i8") for name in ("scale_arg", "zero_arg", "columns_arg")])
+"""struct gp_dynamic."""
 
 
 def unsigned_zero_point(dtype: str, zero_point: int) -> int:
@@ -97,6 +108,34 @@ class Rounding:
             "inverse": 1 / self.scale, "lo": least, "hi": most, "shift": _SHIFT + added, "scale": self.scale,
             "after": after,
         })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """Which numbers of quantised operands are arguments of a kernel, in this order.
+
+    Attributes
+    ----------
+    scale : bool
+        Of the activations: one f32, by which the kernel's scales are multiplied.
+    zero_point : bool
+        Of the activations: one element of their type.
+    columns : bool
+        Zero points of the weights as they were packed: one s32 for each column or channel of the result.
+    """
+
+    scale: bool = False
+    zero_point: bool = False
+    columns: bool = False
+
+    def record(self, first_arg: int) -> tuple[bytes, int]:
+        """The struct gp_dynamic whose operands are the arguments from `first_arg` on, and the argument that follows."""
+        fields, number = {}, first_arg
+        names = (("scale_arg", self.scale), ("zero_arg", self.zero_point), ("columns_arg", self.columns))
+        for name, is_present in names:
+            fields[name] = number if is_present else 0
+            number += is_present
+        return DYNAMIC_LAYOUT.pack(fields), number
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ node.py        nodes and the graphs among their attributes, read once
 rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded, patterns become one node
 fold.py        computes nodes ahead, where everything that they read is known
 byte_moves.py  moves of quantised tensors move bytes, not the numbers that they stand for
+integers.py    products of integers and the scales behind them, as products of dequantised operands
 affine.py      arithmetic per channel, BatchNormalization first, into the weights of convolutions
 patterns.py    spelt-out functions (GELU, LayerNormalization, ...) as data; expression.py parses and matching.py finds
 specialise.py  Specialiser: what is the same for all input shapes, and which inputs' contents decide shapes

@@ -1,8 +1,8 @@
 """Rewrites the nodes of a model once, whatever its input shapes will be.
 
-Nodes that nobody needs go, constants are computed, moves of quantised tensors move bytes (byte_moves.py), arithmetic
-per channel goes into the convolutions in front of it (affine.py), spelt-out functions become one node (patterns.py),
-and Scatter gets its new name.
+Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
+(integers.py), moves of quantised tensors move bytes (byte_moves.py), arithmetic per channel goes into the convolutions
+in front of it (affine.py), spelt-out functions become one node (patterns.py), and Scatter gets its new name.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .affine import fold_affine
 from .byte_moves import move_bytes
 from .fold import fold_constants
+from .integers import restore_floats
 from .matching import Matcher
 from .node import names_read
 from .patterns import RULES
@@ -34,6 +35,7 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     outputs = [port.name for port in source.outputs]
     nodes = _needed([_renamed(node) for node in source.nodes], outputs)
     nodes, constants = fold_constants(source, nodes, source.constants)
+    nodes = restore_floats(nodes, constants, outputs)
     ranks = {port.name: len(port.shape) for port in source.inputs if port.shape is not None}
     if source.opsets.get("", 1) >= _NUMPY_BROADCAST:
         nodes = move_bytes(nodes, constants, outputs)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from graphpool._kernels import _dispatch
 from graphpool._kernels.conv_depthwise_s8 import s8_depthwise_convolution
 from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.requant import Requant, Residual, Rounding
+from graphpool._kernels.requant import Dynamic, Requant, Residual, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.convolutions import expected_conv
 from tests.helpers.kernel_runs import run_checked
@@ -21,7 +21,7 @@ REQUANT = Requant(
 
 def check(
     channels, spatial, kernel, *, dtype=np.uint8, zero=113, isa=None, bias=False, requant=None, epilogue=False,
-    strides=None, begin=None, end=None, dilations=None, batch=2,
+    dynamic=None, strides=None, begin=None, end=None, dilations=None, batch=2,
 ):  # fmt: skip
     """Compare, bit for bit, with the definition."""
     rng, ndim = np.random.default_rng(0), len(kernel)
@@ -44,13 +44,16 @@ def check(
     dst_strides = strides_of(expected.shape, "NXC")
     call = s8_depthwise_convolution(
         batch, channels, spatial, kernel, src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
-        src_dtype="u8" if dtype is np.uint8 else "s8", zero_point=zero, strides=strides, pads_begin=begin, pads_end=end,
+        src_dtype="u8" if dtype is np.uint8 else "s8", zero_point=0 if dynamic else zero, strides=strides,
+        pads_begin=begin, pads_end=end, dynamic=dynamic,
         dilations=dilations, bias=bias, requant=None if epilogue else requant,
         residual_strides=None if residual is None else dst_strides,
         epilogue=plus_one(expected.shape) if epilogue else b"", isa=isa,
     )  # fmt: skip
     weights = np.ascontiguousarray(w.reshape(channels, -1).T).astype(np.float32)
-    inputs = [lay_out(x, "NXC"), weights, scales, *([numbers] if bias else []), *operands]
+    given = [np.array([0.5], np.float32), np.array([zero], dtype)] if dynamic else []
+    own = [scales * 2, *given] if dynamic else [scales]
+    inputs = [lay_out(x, "NXC"), weights, *own, *([numbers] if bias else []), *operands]
     flat = run_checked(call, expected.size, *inputs, dst_index=len(inputs), dtype=expected.dtype)
     np.testing.assert_array_equal(read_back(flat, expected.shape, "NXC"), expected)
 
@@ -80,6 +83,13 @@ CASES = {
 def test_equals_the_definition(isa, case, dtype, zero):
     sizes, geometry = CASES[case]
     check(*sizes, isa=isa, dtype=dtype, zero=zero, **geometry)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 200), (np.int8, -7)])
+def test_numbers_of_the_image_may_be_arguments(isa, dtype, zero):
+    sizes, geometry = CASES["3x3"]
+    check(*sizes, isa=isa, dtype=dtype, zero=zero, bias=True, dynamic=Dynamic(True, True), **geometry)
 
 
 @pytest.mark.parametrize("isa", ISAS)

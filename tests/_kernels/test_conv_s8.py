@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from graphpool._kernels import _dispatch
 from graphpool._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
 from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.requant import Requant, Residual, Rounding
+from graphpool._kernels.requant import Dynamic, Requant, Residual, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.convolutions import expected_conv
 from tests.helpers.kernel_runs import guarded, run_checked, run_in_steps
@@ -47,13 +47,15 @@ def packed(w, form="OIX", dilations=None, isa=None):
 
 def check(
     x, w, *, zero=0, isa=None, layout="NXC", form="OIX", bias=False, requant=None, epilogue=False,
-    strides=None, begin=None, end=None, dilations=None,
+    dynamic=False, columns=False, strides=None, begin=None, end=None, dilations=None,
 ):  # fmt: skip
     """Convolve x (n, c, ...) with w (group, oc, ic, ...) and compare, bit for bit, with the definition."""
     ndim, groups = x.ndim - 2, w.shape[0]
     ones, zeros = (1,) * ndim, (0,) * ndim
     geometry = (strides or ones, begin or zeros, end or zeros, dilations or ones)
     weights = w.astype(np.int64) - (128 if w.dtype == np.uint8 else 0)
+    zeros = (np.arange(groups * w.shape[1], dtype=np.int32) * 31 % 201 - 100) * columns
+    weights = weights - zeros.reshape(*w.shape[:2], *[1] * (w.ndim - 2))
     sums = expected_conv(x.astype(np.int64) - zero, weights, groups, *geometry)
     channels = groups * w.shape[1]
     rng = np.random.default_rng(5)
@@ -77,12 +79,14 @@ def check(
     call = s8_convolution(
         x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
         src_strides=strides_of(x.shape, layout), dst_strides=dst_strides,
-        src_dtype="u8" if x.dtype == np.uint8 else "s8", zero_point=zero, strides=strides, pads_begin=begin,
-        pads_end=end, dilations=dilations, bias=bias, requant=None if epilogue else requant,
-        residual_strides=dst_strides if residual is not None else None,
+        src_dtype="u8" if x.dtype == np.uint8 else "s8", zero_point=0 if dynamic else zero, strides=strides,
+        pads_begin=begin, pads_end=end, dynamic=Dynamic(dynamic, dynamic, columns), dilations=dilations, bias=bias,
+        requant=None if epilogue else requant, residual_strides=dst_strides if residual is not None else None,
         epilogue=relu_plus_one(expected.shape) if epilogue else b"", isa=isa,
     )  # fmt: skip
-    inputs = [image(x, layout), packed(w, form, dilations, isa), scales, *([numbers] if bias else []), *operands]
+    given = [np.array([0.5], np.float32), np.array([zero], x.dtype)] if dynamic else []
+    own = [scales * 2 if dynamic else scales, *given, *([zeros] if columns else [])]
+    inputs = [image(x, layout), packed(w, form, dilations, isa), *own, *([numbers] if bias else []), *operands]
     flat = run_checked(call, expected.size, *inputs, dst_index=len(inputs), dtype=expected.dtype)
     np.testing.assert_array_equal(read_back(flat, expected.shape, "NXC"), expected)
     return call
@@ -131,6 +135,22 @@ CASES = {
 def arrays(case, x_dtype=np.uint8, w_dtype=np.int8):
     geometry = {key: case[key] for key in case if key not in ("x", "w")}
     return integers(case["x"], x_dtype), integers(case["w"], w_dtype, 1), geometry
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", ["3x3", "all_padding", "1x1", "grouped"])
+@pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 200), (np.int8, -7)])
+def test_numbers_of_the_image_may_be_arguments(isa, case, dtype, zero):
+    x, w, geometry = arrays(CASES[case], dtype)
+    check(x, w, zero=zero, isa=isa, bias=True, dynamic=True, **geometry)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_zero_points_of_weights(isa, case, dynamic):
+    x, w, geometry = arrays(CASES[case])
+    check(x, w, zero=113, isa=isa, bias=True, dynamic=dynamic, columns=True, **geometry)
 
 
 @pytest.mark.parametrize("isa", ISAS)

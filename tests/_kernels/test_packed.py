@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from graphpool._kernels import _dispatch
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.packed import k_parts, pack_weights, packed_layout, packed_matmul, unpack_weights
+from graphpool._kernels.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from graphpool.typing import dense_strides
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
@@ -326,12 +327,39 @@ def test_s8_sums_are_exact(isa, a_dtype, zero_points, size):
     a, b = integers((k, m), a_dtype).T, integers((n, k), "s8", 1).T
     a = a if m == 7 else np.ascontiguousarray(a)
     scales = 2.0 ** (np.arange(n, dtype=np.float32) % 5 - 3)
+    zero, columns = zero_points[0], zero_points[1] * (np.arange(n, dtype=np.int32) % 37 - 18)
+    given = [columns] if columns.any() else []
     call = packed_matmul(
-        (), m, n, k, element_strides(a), (n,), dtype="s8", a_dtype=a_dtype, zero_points=zero_points, isa=isa
-    )
-    out = run_checked(call, m * n, a.ctypes.data, packed(b, "s8", isa), scales, dst_index=3).reshape(m, n)
-    sums = (a.astype(np.int64) - zero_points[0]) @ (b.astype(np.int64) - zero_points[1])
+        (), m, n, k, element_strides(a), (n,), dtype="s8", a_dtype=a_dtype, zero_point=zero,
+        dynamic=Dynamic(columns=bool(given)), isa=isa,
+    )  # fmt: skip
+    inputs = [a.ctypes.data, packed(b, "s8", isa), scales, *given]
+    out = run_checked(call, m * n, *inputs, dst_index=len(inputs)).reshape(m, n)
+    sums = (a.astype(np.int64) - zero) @ (b.astype(np.int64) - columns)
     np.testing.assert_array_equal(out, sums.astype(np.float32) * scales)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("a_dtype", "zero"), [("u8", 0), ("u8", 200), ("s8", -128), ("s8", 77)])
+@pytest.mark.parametrize("has_columns", [False, True])
+@pytest.mark.parametrize("size", [(1, 40, 8), (7, 130, 33), (100, 65, 5)], ids=str)
+def test_numbers_of_the_activations_may_be_arguments(isa, a_dtype, zero, has_columns, size):
+    m, n, k = size
+    a, b = integers((m, k), a_dtype), integers((k, n), "s8", 1)
+    scales, bias = 2.0 ** (np.arange(n, dtype=np.float32) % 5 - 8), normal(n, 2).round(2)
+    given = [np.array([0.25], np.float32), np.array([zero], NUMPY[a_dtype])]
+    options = {"dtype": "s8", "a_dtype": a_dtype, "bias": True, "isa": isa}
+    panels = packed(b, "s8", isa)
+    columns = [np.arange(n, dtype=np.int32) % 200 - 100] if has_columns else []
+    static = packed_matmul((), m, n, k, (k, 1), (n,), zero_point=zero, dynamic=Dynamic(columns=has_columns), **options)
+    inputs = [a, panels, scales * given[0], *columns, bias]
+    wanted = run_checked(static, m * n, *inputs, dst_index=len(inputs))
+    for has_zero, chosen, static_zero in ((True, given, 0), (False, given[:1], zero)):
+        dynamic = Dynamic(True, has_zero, has_columns)
+        call = packed_matmul((), m, n, k, (k, 1), (n,), zero_point=static_zero, dynamic=dynamic, **options)
+        inputs = [a, panels, scales, *chosen, *columns, bias]
+        out = run_checked(call, m * n, *inputs, dst_index=len(inputs))
+        np.testing.assert_array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -403,7 +431,7 @@ GOOD = {"batch_shape": (), "m": 2, "n": 4, "k": 3, "a_strides": (3, 1), "c_strid
         (InvalidDataTypeError, {"dtype": "s8", "a_dtype": "f32"}),
         (InvalidArgumentError, {"clamp": (1, 0)}),
         (InvalidArgumentError, {"clamp": (math.nan, 0)}),
-        (InvalidArgumentError, {"zero_points": (1, 0)}),
+        (InvalidArgumentError, {"zero_point": 1}),
         (InvalidArgumentError, {"parts": 2, "bias": True}),
         (InvalidArgumentError, {"parts": 2, "clamp": (0, 1)}),
         (InvalidArgumentError, {"parts": 2, "dtype": "s8"}),

@@ -166,6 +166,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), ({"axis": 1, "keep_dims": False}, ["f32 2,5,3"], ["s64 2,3"])),
     **dict.fromkeys(("CumProd", "CumSum"), ({"axis": 1}, X, X)),
     "TopK": ({"k": 2}, ["f32 2,5"], ["f32 2,2", "s64 2,2"]),
+    "DynamicQuantizeLinear": ({}, X, ["u8 2,3", "f32", "u8"]),
     "End": ({}, X, []),
     "Wildcard": ({}, ["f32 2,3", "s64"], ["boolean 4"]),
 }  # fmt: skip

@@ -9,7 +9,7 @@
  *
  * args: src, packed weights, then at the places that the parameters name: bias, dst and what the epilogue reads beyond
  * dst. The iteration space of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue, pixels
- * and runs as pointers and offsets, the staged source.
+ * and runs as pointers and offsets, a number a pixel that the type may want, the staged source.
  *
  * A template: the source that includes this has defined GP_CONV_TYPE, what its words hold (enum gp_packed_type). */
 #ifndef GP_CONV_BLOCKS_H
@@ -25,13 +25,13 @@ typedef struct {
     int64_t groups, ic, oc;      /* channels of one group */
     int64_t merged, words, runs; /* taps of a run, its words, runs of a pixel */
     int64_t element_nbytes;      /* of the source */
-    int64_t pixel_nbytes, zero;  /* of a pixel in scratch; each byte of the padding */
+    int64_t pixel_nbytes;        /* of a pixel in scratch */
     int64_t w_group;             /* from the weights of one group to the next: bytes */
     int64_t block_rows, block_cols, col_block; /* results of a task; part of a row only if it is one row */
     int64_t dst_n, dst_pixel, residual_n, residual_pixel; /* strides */
     int64_t bias_arg, dst_arg;                            /* bias_arg: 0 if there is none */
     int64_t is_direct, has_epilogue;
-    int64_t rows_offset, runs_offset, room_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
+    int64_t rows_offset, runs_offset, sums_offset, room_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
 } gp_conv_blocks;
 
 /* The pixels of a task, and where they are read. */
@@ -41,6 +41,9 @@ typedef struct {
     int64_t pixel;    /* the first one, in its image */
     const char **row; /* one a pixel */
     int64_t *run;     /* bytes from there */
+    int32_t *sum;     /* of their integers, one a pixel; the type fills it where it wants it */
+    int is_new;       /* whether they are others than those of the task before */
+    int zero;         /* each byte of the padding */
     char *room;       /* the staged source */
 } gp_conv_pixels;
 
@@ -115,7 +118,8 @@ static gp_rectangle gp_find_rectangle(const gp_conv_blocks *p, int64_t number)
 static void gp_find_pixels(const gp_conv_blocks *p, const char *src, int64_t number, int64_t group, gp_stage_fn move,
                            gp_conv_pixels *pixels)
 {
-    if (pixels->number == number && pixels->group == group)
+    pixels->is_new = pixels->number != number || pixels->group != group;
+    if (!pixels->is_new)
         return;
     const gp_window *w = &p->window;
     const gp_rectangle at = gp_find_rectangle(p, number);
@@ -128,7 +132,7 @@ static void gp_find_pixels(const gp_conv_blocks *p, const char *src, int64_t num
         gp_find_direct(p, src, pixels);
         return;
     }
-    gp_stage(&(gp_staging){w, p->element_nbytes, p->pixel_nbytes, (int)p->zero, move, p}, src, &at, pixels->room);
+    gp_stage(&(gp_staging){w, p->element_nbytes, p->pixel_nbytes, pixels->zero, move, p}, src, &at, pixels->room);
     gp_find_staged(p, pixels);
 }
 
@@ -191,8 +195,9 @@ static gp_conv_columns gp_find_columns(const gp_conv_blocks *p, const void *weig
     };
 }
 
-/* The body of a kernel: `move` brings pixels to scratch, `task` makes the results of a block. */
-static void gp_run_blocks(const gp_conv_blocks *p, void *const *args, int64_t begin, int64_t end, char *scratch,
+/* The body of a kernel: `move` brings pixels to scratch, `task` makes the results of a block; zero: each byte of the
+ * padding. */
+static void gp_run_blocks(const gp_conv_blocks *p, void *const *args, int64_t begin, int64_t end, char *scratch, int zero,
                           gp_stage_fn move, gp_conv_task_fn task)
 {
     const int64_t col_blocks = (p->oc + p->col_block - 1) / p->col_block;
@@ -200,6 +205,8 @@ static void gp_run_blocks(const gp_conv_blocks *p, void *const *args, int64_t be
         .number = -1,
         .row = (const char **)(scratch + p->rows_offset),
         .run = (int64_t *)(scratch + p->runs_offset),
+        .sum = (int32_t *)(scratch + p->sums_offset),
+        .zero = zero,
         .room = scratch + p->room_offset,
     };
     for (int64_t t = begin; t < end; t++) {

@@ -59,9 +59,11 @@ typedef struct {
     const float *residual;    /* NULL: none */
     int64_t residual_row;
     float lo, hi;             /* -inf and inf where nothing is clamped; NaN passes */
-    /* s8 only: result = (sum - a_zero * col_sum[column] - row_shift[row]) * scale[column] */
+    /* s8 only: result = (sum - a_zero * col_sum[column] - row_sum[row] * col_zero[column]) * scale[column] * a_scale */
     const float *scale;
-    const int32_t *col_sum, *row_shift;
+    float a_scale;
+    const int32_t *col_sum;
+    const int32_t *col_zero, *row_sum; /* NULL: weights without zero points */
     int32_t a_zero;
     const struct gp_requant_sink *requant; /* where results go instead of c, which is NULL (gp_requant.h) */
     int64_t row, col;                      /* of the tile, from where that begins */

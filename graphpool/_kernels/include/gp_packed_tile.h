@@ -229,7 +229,7 @@ GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
     sink->row += rows;
     sink->partial += rows * GP_TILE_PANELS * GP_PANEL;
     sink->residual += sink->residual ? rows * sink->residual_row : 0;
-    sink->row_shift += sink->row_shift ? rows : 0;
+    sink->row_sum += sink->row_sum ? rows : 0;
 }
 
 GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
@@ -240,6 +240,7 @@ GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
     sink->residual += sink->residual ? cols : 0;
     sink->scale += sink->scale ? cols : 0;
     sink->col_sum += sink->col_sum ? cols : 0;
+    sink->col_zero += sink->col_zero ? cols : 0;
 }
 
 #endif

@@ -30,6 +30,27 @@ typedef struct {
     float lo, hi; /* of f32 results */
 } gp_requant;
 
+/* Numbers of the operands that are arguments: which ones, 0 for what the parameters say (1, a zero point, no zero points
+ * of weights). */
+typedef struct {
+    int64_t scale_arg, zero_arg; /* of the activations: one f32; one element of their type */
+    int64_t columns_arg;         /* zero points of the weights: one s32 a column */
+} gp_dynamic;
+
+/* What scales are multiplied by. */
+GP_INLINE float gp_dynamic_scale(const gp_dynamic *p, void *const *args)
+{
+    return p->scale_arg ? *(const float *)args[p->scale_arg] : 1.0f;
+}
+
+/* The zero point as unsigned bytes have it, which `known` is already. */
+GP_INLINE int32_t gp_dynamic_zero(const gp_dynamic *p, void *const *args, int64_t dtype, int64_t known)
+{
+    if (!p->zero_arg)
+        return (int32_t)known;
+    return *(const uint8_t *)args[p->zero_arg] ^ (dtype == GP_S8 ? 0x80 : 0);
+}
+
 /* The same at the place of a tile: base pointers, and strides in elements. */
 typedef struct gp_requant_sink {
     const gp_requant *p;
@@ -83,6 +104,17 @@ GP_INLINE gp_vi gp_load_bytes(uint8_t flip, const char *from, int64_t left)
     return gp_widen_bytes(bytes ^ flip);
 }
 
+/* A vector of integers, zeros behind the first `left`. */
+GP_INLINE gp_vu gp_load_integers(const int32_t *from, int64_t left)
+{
+    gp_vu v = {0};
+    if (left >= GP_VL)
+        memcpy(&v, from, sizeof v);
+    else
+        memcpy(&v, from, (size_t)left * 4);
+    return v;
+}
+
 GP_INLINE void gp_store_bytes(char *to, gp_vi v, int64_t left)
 {
     const gp_vub bytes = gp_narrow_bytes(v);
@@ -113,15 +145,23 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole,
     const gp_requant p = *s.p; /* copies that the stores cannot change */
     const int64_t nbytes = gp_element_nbytes(p.dst_dtype), from_nbytes = gp_element_nbytes(p.residual_dtype);
     const float last = p.has_outer ? p.outer.inverse : 1, first = p.has_inner ? p.inner.inverse : last;
+    if (sink->col_zero)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++) {
+            const int64_t left = gp_columns_left(is_whole, sink->cols, j);
+            const gp_vu zero = gp_load_integers(sink->col_zero + j * GP_VL, left);
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++)
+                acc[i][j] = (gp_vf)((gp_vu)acc[i][j] - zero * (uint32_t)sink->row_sum[i]);
+        }
 #pragma GCC unroll 8
     for (int j = 0; j < nv; j++) {
         const int64_t left = gp_columns_left(is_whole, sink->cols, j);
-        const gp_vf scale = gp_load_some(sink->scale + j * GP_VL, left) * first;
+        const gp_vf scale = gp_load_some(sink->scale + j * GP_VL, left) * sink->a_scale * first;
         const gp_vf bias = sink->bias ? gp_load_some(sink->bias + j * GP_VL, left) * first : gp_splat(0);
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
-            const gp_vi sum = (gp_vi)acc[i][j] - (sink->row_shift ? sink->row_shift[i] : 0);
-            acc[i][j] = gp_vfma(__builtin_convertvector(sum, gp_vf), scale, bias);
+            acc[i][j] = gp_vfma(__builtin_convertvector((gp_vi)acc[i][j], gp_vf), scale, bias);
         }
     }
     if (p.has_inner)

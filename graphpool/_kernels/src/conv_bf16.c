@@ -64,7 +64,7 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
 
 static void GP_KERNEL(bf16_conv_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
 {
-    gp_run_blocks(params, args, begin, end, scratch, move_pixels, task);
+    gp_run_blocks(params, args, begin, end, scratch, 0, move_pixels, task);
 }
 
 /* ---- weights ---- */

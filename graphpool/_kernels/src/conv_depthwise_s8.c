@@ -3,9 +3,9 @@
  * A task is one row of results of one image for a block of channels; tiles as in conv_depthwise.c. Weights are f32 that
  * hold integers, by (tap, channel): sums of up to 256 products of 8-bit integers are exact in f32, where multiplying and
  * adding is one instruction. Taps in the padding are left out; the zero point is taken away from what the others add up.
- * args: src, weights, scales, then at the places that the parameters name: bias, operands of the requantisation, dst and
- * what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (n, spatial..., c). Scratch:
- * the tile of the epilogue, and the taps of a tile. */
+ * args: src, weights, scales, then at the places that the parameters name: scale and zero point of src, bias, operands of
+ * the requantisation, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over
+ * (n, spatial..., c). Scratch: the tile of the epilogue, and the taps of a tile. */
 #include "gp_requant.h"
 #include "gp_depthwise.h"
 
@@ -19,6 +19,7 @@ typedef struct {
     int64_t bias_arg, dst_arg, has_epilogue;
     int64_t taps_offset; /* bytes into scratch; the tile lies at 0 */
     gp_requant requant;
+    gp_dynamic dynamic; /* instead of zero */
 } gp_depthwise_s8;
 
 /* A row of pixels and its channels. */
@@ -124,10 +125,12 @@ static void task(const gp_depthwise_s8 *p, void *const *args, int64_t n, int64_t
 {
     const gp_window *w = &p->window;
     const row_shape shape = {w->stride[2] * w->src[2], gp_min(p->channels - c, p->channel_block),
-                             p->src_dtype == GP_S8 ? 0x80 : 0, (float)p->zero};
+                             p->src_dtype == GP_S8 ? 0x80 : 0,
+                             (float)gp_dynamic_zero(&p->dynamic, args, p->src_dtype, p->zero)};
     const gp_requant_sink requant = make_requant(p, args, n, od, oh, c, shape.channels, scratch);
     const gp_packed_sink sink = {
         .scale = (const float *)args[2] + c,
+        .a_scale = gp_dynamic_scale(&p->dynamic, args),
         .bias = p->bias_arg ? (const float *)args[p->bias_arg] + c : NULL,
         .requant = &requant,
     };

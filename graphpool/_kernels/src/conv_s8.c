@@ -4,15 +4,17 @@
  * multiplied by all columns. The sums of the columns of a group stand behind its panels; words end in zeros where the run
  * does, so that what the last one reads beyond the run does not matter.
  *
- * args: src, packed weights, scales, then as gp_conv_blocks.h says, the operands of the requantisation before dst. */
+ * args: src, packed weights, scales, what is dynamic, then as gp_conv_blocks.h says, the operands of the requantisation
+ * before dst. */
 #define GP_CONV_TYPE GP_PACKED_S8
 #include "gp_conv_blocks.h"
 #include "gp_conv_weights.h"
 
 typedef struct {
     gp_conv_blocks blocks;
-    int64_t src_dtype;
+    int64_t src_dtype, zero; /* zero: the zero point of the source, as unsigned bytes have it */
     gp_requant requant;
+    gp_dynamic dynamic;
 } gp_conv_s8;
 
 /* ---- the source ---- */
@@ -42,6 +44,21 @@ static void move_pixels(const void *params, const char *src, int64_t count, char
         flip_signs(to, count * ic);
 }
 
+/* What the zero points of weights are multiplied by: the source less its own, summed over the window of each pixel. */
+static void sum_pixels(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
+{
+    const int64_t count = b->merged * b->ic, terms = b->runs * count;
+    for (int64_t i = 0; i < pixels->at.rows * pixels->at.cols; i++) {
+        uint32_t sum = 0; /* at most 255 * 2^15 */
+        for (int64_t r = 0; r < b->runs; r++) {
+            const uint8_t *bytes = (const uint8_t *)pixels->row[i] + pixels->run[r];
+            for (int64_t k = 0; k < count; k++)
+                sum += bytes[k];
+        }
+        pixels->sum[i] = (int32_t)sum - (int32_t)terms * pixels->zero;
+    }
+}
+
 /* ---- results ---- */
 
 /* Where results of a block go. */
@@ -66,6 +83,9 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
 {
     const gp_conv_s8 *p = (const gp_conv_s8 *)b;
     const gp_requant_sink requant = make_requant(p, args, columns, scratch);
+    const int32_t *zeros = p->dynamic.columns_arg ? (const int32_t *)args[p->dynamic.columns_arg] + columns->c : NULL;
+    if (zeros && pixels->is_new)
+        sum_pixels(b, pixels);
     gp_multiply(b, pixels, columns,
                 (gp_packed_sink){
                     .partial = (float *)scratch, /* not used: sums are never split */
@@ -74,7 +94,10 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
                     .scale = (const float *)args[2] + columns->c,
                     .bias = b->bias_arg ? (const float *)args[b->bias_arg] + columns->c : NULL,
                     .col_sum = (const int32_t *)(columns->b + b->runs * b->words * gp_packed_cols(b->oc)) + columns->j,
-                    .a_zero = (int32_t)b->zero,
+                    .a_zero = pixels->zero,
+                    .a_scale = gp_dynamic_scale(&p->dynamic, args),
+                    .col_zero = zeros,
+                    .row_sum = zeros ? pixels->sum : NULL,
                     .requant = &requant,
                 });
     if (b->has_epilogue)
@@ -83,7 +106,9 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
 
 static void GP_KERNEL(s8_conv_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
 {
-    gp_run_blocks(params, args, begin, end, scratch, move_pixels, task);
+    const gp_conv_s8 *p = params;
+    const int zero = gp_dynamic_zero(&p->dynamic, args, p->src_dtype, p->zero);
+    gp_run_blocks(&p->blocks, args, begin, end, scratch, zero, move_pixels, task);
 }
 
 /* ---- weights ---- */

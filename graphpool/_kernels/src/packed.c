@@ -6,9 +6,9 @@
  * part, to be added up later. A is read where it lies if its rows are words; else the task's rows become words in
  * scratch first.
  *
- * args: a, packed b, then at the places that the parameters name: bias, residual, scale, dst and what the epilogue reads
- * beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n). Scratch: the tile of the
- * epilogue, partial sums, words of A with a row of f32; each part only where it is needed. */
+ * args: a, packed b, then at the places that the parameters name: scale, scale and zero point of a, zero points of b,
+ * bias, residual, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n).
+ * Scratch: the tile of the epilogue, partial sums, words of A with a row of f32; each part only where it is needed. */
 #include "gp_convert.h"
 #include "gp_packed_tile.h"
 #include "gp_tile.h"
@@ -26,9 +26,10 @@ typedef struct {
     int64_t bias_arg, residual_arg, scale_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
     int64_t partial_offset, words_offset, row_offset; /* bytes into scratch; the tile lies at 0 */
-    int64_t a_dtype, a_zero, b_zero;
+    int64_t a_dtype, a_zero;
     float lo, hi;
     gp_requant requant; /* s8: instead of residual, lo and hi */
+    gp_dynamic dynamic; /* s8 */
 } gp_packed_matmul;
 
 /* Offsets of one matrix of the batch: elements, for b bytes. */
@@ -131,19 +132,19 @@ GP_INLINE int is_words(const enum gp_packed_type type, const gp_packed_matmul *p
         return 1;
     if (type == GP_PACKED_BF16)
         return p->a_dtype == GP_BF16 && p->a_col == 1 && p->k % 2 == 0;
-    return p->a_dtype == GP_U8 && p->a_col == 1 && p->k % 4 == 0 && p->b_zero == 0;
+    return p->a_dtype == GP_U8 && p->a_col == 1 && p->k % 4 == 0 && !p->dynamic.columns_arg;
 }
 
 /* k elements of rows of A, from element `first` on, in the form that the tiles read; behind the words of s8, one s32 a
  * row. */
 GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_matmul *p, const char *a, int64_t first,
-                              int64_t rows, int64_t k, int64_t words, char *scratch)
+                              int64_t rows, int64_t k, int64_t words, int32_t a_zero, char *scratch)
 {
     const int64_t nbytes = type == GP_PACKED_F32 ? 4 : type == GP_PACKED_BF16 ? 2 : 1;
     if (is_words(type, p))
         return (gp_words){a + first * nbytes, p->a_row * nbytes, p->a_col * 4};
     char *to = scratch + p->words_offset;
-    int32_t *row_shift = (int32_t *)(to + p->row_block * words * 4);
+    int32_t *row_sum = (int32_t *)(to + p->row_block * words * 4);
     const uint8_t flip = p->a_dtype == GP_S8 ? 0x80 : 0;
     for (int64_t i = 0; i < rows; i++, first += p->a_row, to += words * 4) {
         if (words)
@@ -153,7 +154,7 @@ GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_ma
             continue;
         }
         const int64_t sum = byte_words(k, (const uint8_t *)a + first, p->a_col, flip, (uint8_t *)to);
-        row_shift[i] = (int32_t)(p->b_zero * (sum - k * p->a_zero));
+        row_sum[i] = (int32_t)(sum - k * a_zero);
     }
     return (gp_words){scratch + p->words_offset, words * 4, 4};
 }
@@ -229,7 +230,7 @@ void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, i
 static gp_packed_sink make_sink(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j,
                                 int64_t cols, char *scratch)
 {
-    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_row, .a_zero = (int32_t)p->a_zero};
+    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_row};
     sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[p->dst_arg] + at.dst + i * p->dst_row + j;
     sink.ldc = p->tile_in_scratch ? cols : p->dst_row;
     sink.partial = (float *)(scratch + p->partial_offset);
@@ -270,17 +271,23 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     at.dst += part * p->dst_part;
     const float *b = (const float *)((const char *)args[1] + at.b);
     const int64_t k = gp_min(p->k - first * in_word, depth.count * in_word);
-    const gp_words a = load_words(type, p, args[0], at.a, rows, k, depth.count, scratch);
+    const int32_t a_zero = type == GP_PACKED_S8 ? gp_dynamic_zero(&p->dynamic, args, p->a_dtype, p->a_zero) : 0;
+    const gp_words a = load_words(type, p, args[0], at.a, rows, k, depth.count, a_zero, scratch);
     gp_packed_sink sink = make_sink(p, args, at, i, j, cols, scratch);
     if (type == GP_PACKED_S8) {
         sink.col_sum = (const int32_t *)(b + words * gp_packed_cols(p->n)) + j;
-        sink.row_shift = p->b_zero ? (const int32_t *)(a.data + p->row_block * depth.count * 4) : NULL;
+        if (p->dynamic.columns_arg) {
+            sink.col_zero = (const int32_t *)args[p->dynamic.columns_arg] + j;
+            sink.row_sum = (const int32_t *)(a.data + p->row_block * depth.count * 4);
+        }
     }
     const float *tile = sink.c;
     gp_requant_sink requant;
     if (type == GP_PACKED_S8) {
         requant = make_requant(p, args, at, i, j, &sink);
         sink.requant = &requant;
+        sink.a_zero = a_zero;
+        sink.a_scale = gp_dynamic_scale(&p->dynamic, args);
         sink.c = NULL;
     }
     block(tiles, rows, j, cols, p->n, depth, a, b, sink);

@@ -27,6 +27,7 @@ extern const gp_kernel_entry GP_KERNEL(winograd_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(fold_table)[];
 extern const gp_kernel_entry GP_KERNEL(lookup_table)[];
+extern const gp_kernel_entry GP_KERNEL(quantize_table)[];
 extern const gp_kernel_entry GP_KERNEL(pool_table)[];
 extern const gp_kernel_entry GP_KERNEL(resample_table)[];
 extern const gp_kernel_entry GP_KERNEL(attention_table)[];
@@ -58,6 +59,7 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(conv_weights_table),
     GP_KERNEL(fold_table),
     GP_KERNEL(lookup_table),
+    GP_KERNEL(quantize_table),
     GP_KERNEL(pool_table),
     GP_KERNEL(resample_table),
     GP_KERNEL(attention_table),

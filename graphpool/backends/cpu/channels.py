@@ -123,7 +123,9 @@ def _may_follow(group: Group, shapes: Mapping[int, tuple[int, ...]]) -> bool:
     if group.anchor is not None or not 3 <= len(shapes[group.result]) <= 5:
         return False
     op = group.ops[0]
-    return is_elementwise(op) or (op.kind == "Concat" and op.attrs["axis"] % len(shapes[group.result]) == 1)
+    if is_elementwise(op) or op.kind == "DynamicQuantizeLinear":
+        return True
+    return op.kind == "Concat" and op.attrs["axis"] % len(shapes[group.result]) == 1
 
 
 def _images(group: Group, shapes: Mapping[int, tuple[int, ...]]) -> list[int]:

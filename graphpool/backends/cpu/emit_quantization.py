@@ -1,9 +1,11 @@
-"""Dequantisation in groups: one scale for a block of elements."""
+"""Quantisation by the range of a tensor, and dequantisation in groups: one scale for a block of elements."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
+from ..._kernels.quantize import nparts_of, quantize_dynamic, range_of_parts
 from .region import Region
 
 if TYPE_CHECKING:
@@ -13,6 +15,20 @@ if TYPE_CHECKING:
     from .lowering import Lowering, Value
 
 __all__ = ["RULES"]
+
+
+def lower_dynamic_quantize(lowering: Lowering, group: Group) -> None:
+    """The ranges of parts of the tensor, then the bytes of each part."""
+    op = group.ops[0]
+    order = lowering.order_of(op.outputs[0].id)
+    source = lowering.dense(lowering.value(op.inputs[0].id), order=order)
+    places = [lowering.target(op.outputs[0].id, order=order), *(lowering.target(port.id) for port in op.outputs[1:])]
+    n = prod(source.shape)
+    ranges = lowering.temporary((nparts_of(n), 2))
+    lowering.emit(range_of_parts(n), [source, ranges])
+    lowering.emit(quantize_dynamic(n), [source, ranges, *places])
+    for port, place in zip(op.outputs, places, strict=True):
+        lowering.finish(port.id, place)
 
 
 def lower_grouped_dequantize(lowering: Lowering, group: Group) -> None:
@@ -51,4 +67,4 @@ def _spread(value: Value, shape: Sequence[int]) -> Value:
     return value._replace(shape=tuple(shape), strides=tuple(strides))
 
 
-RULES = {"DynamicDequantize": lower_grouped_dequantize}
+RULES = {"DynamicQuantizeLinear": lower_dynamic_quantize, "DynamicDequantize": lower_grouped_dequantize}

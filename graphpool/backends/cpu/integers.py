@@ -1,8 +1,9 @@
 """Products of quantised operands: the integers are multiplied, and their sums scaled.
 
 A Dequantize in front of both operands of a product is not computed as it stands: x - zp is, which f32 holds exactly,
-and the scales follow behind the product. Sums are exact for any number of terms, as with an s32 accumulator: in f32 for
-as many terms as stay within 2**24, those sums in f64.
+and the scales follow behind the product; likewise a DynamicDequantize by one scale and zero point of the run. Sums are
+exact for any number of terms, as with an s32 accumulator: in f32 for as many terms as stay within 2**24, those sums in
+f64.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = [
     "POOLS",
     "PRODUCTS",
     "byte_range",
+    "dynamic_numbers",
     "exact_depth",
     "find_dequantized",
     "operands",
@@ -49,6 +51,8 @@ _EXACT = 2**24
 
 _LIMITS = {DataType.U8: (0, 255), DataType.S8: (-128, 127)}
 
+DEQUANTIZE = frozenset({"Dequantize", "DynamicDequantize"})
+
 
 def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
     """The ops with a Dequantize of its own for each product and each pool that reads one, but for its last reader.
@@ -56,7 +60,7 @@ def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
     A Dequantize costs less within a kernel than its result costs in memory, but a kernel takes in only what nobody else
     reads. Other readers share one: they may lie in one region. Ops keep their ids, copies have that of their original.
     """
-    makers = {op.outputs[0].id: op for op in ops if op.kind == "Dequantize" and op.outputs[0].id not in outputs}
+    makers = {op.outputs[0].id: op for op in ops if op.kind in DEQUANTIZE and op.outputs[0].id not in outputs}
     if not makers:
         return list(ops)
     readers = Counter(tensor.id for op in ops for tensor in op.inputs if tensor.id in makers)
@@ -94,14 +98,22 @@ def find_dequantized(
             return {}
         found[port] = source
     largest = [_largest(view.ops[source]) for source in found.values()]
-    is_positive = op.kind not in POOLS or view.ops[found[0]].attrs["scales"][0] > 0
-    return found if prod(largest) <= _EXACT and is_positive else {}
+    return found if prod(largest) <= _EXACT and (op.kind not in POOLS or _keeps_order(view.ops[found[0]])) else {}
+
+
+def _keeps_order(op: Op) -> bool:
+    """Whether larger bytes are larger numbers."""
+    return op.kind == "Dequantize" and op.attrs["scales"][0] > 0
 
 
 def _is_exact(op: Op, columns: tuple[int, int] | None, ndim: int) -> bool:
     """Whether a Dequantize has 8-bit input, and one scale or as many as `columns` says along its axis."""
-    if op.kind != "Dequantize" or op.inputs[0].dtype not in _LIMITS:
+    if op.kind not in DEQUANTIZE or op.inputs[0].dtype not in _LIMITS:
         return False
+    if op.kind == "DynamicDequantize":
+        x, scale, *zero_points = (tensor.dtype for tensor in op.inputs)
+        is_f32 = scale is DataType.F32 and op.outputs[0].dtype is DataType.F32
+        return op.attrs["qtype"] == "per_tensor" and is_f32 and all(dtype is x for dtype in zero_points)
     return len(op.attrs["scales"]) == 1 or (op.attrs["axis"] % ndim, len(op.attrs["scales"])) == columns
 
 
@@ -123,7 +135,13 @@ def byte_range(dtype: DataType) -> tuple[int, int] | None:
 def _largest(op: Op) -> int:
     """The largest absolute value of x - zp."""
     limits = _LIMITS[op.inputs[0].dtype]
-    return max(abs(limit - int(zp)) for limit, zp in product(limits, set(op.attrs.get("zps") or [0])))
+    zero_points = limits if len(op.inputs) > 2 else set(op.attrs.get("zps") or [0])
+    return max(abs(limit - int(zp)) for limit, zp in product(limits, zero_points))
+
+
+def dynamic_numbers(op: Op) -> list[int]:
+    """Ids of scale and, if there is one, zero point of a Dequantize that gets them as tensors."""
+    return [tensor.id for tensor in op.inputs[1:]]
 
 
 def exact_depth(group: Group) -> int:
@@ -162,12 +180,13 @@ def operands(lowering: Lowering, group: Group) -> tuple[Value, Value]:
 
 def _integers(lowering: Lowering, op: Op) -> Value:
     """X - zp of a Dequantize."""
-    source, zero_points = lowering.value(op.inputs[0].id), op.attrs.get("zps") or []
-    if not any(zero_points):
+    source, zero_points, given = lowering.value(op.inputs[0].id), op.attrs.get("zps") or [], dynamic_numbers(op)[1:]
+    if not any(zero_points) and not given:
         return lowering.typed(source)
     region = Region(lowering, source.shape, order=source.order)
     axis = op.attrs["axis"] % len(source.shape) if source.shape else 0
-    difference = region.binary("sub", region.load(source), region.literal(zero_points, axis))
+    zero = region.load_along(lowering.value(given[0]), axis) if given else region.literal(zero_points, axis)
+    difference = region.binary("sub", region.load(source), zero)
     place = lowering.temporary(source.shape, order=source.order)
     region.builder.store(0, "f32", None, difference)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(x - zp)", is_elementwise=True)
@@ -176,19 +195,22 @@ def _integers(lowering: Lowering, op: Op) -> Value:
 
 def scaled(region: Region, group: Group, sums: Any) -> Any:
     """Sums of integer products times the scales of both operands; other sums as they are."""
-    scales = scales_of(group)
-    if (scales == 1.0).all():
+    scales, given = scales_of(group), [dynamic_numbers(op)[0] for op in group.dequantized.values() if op.inputs[1:]]
+    if (scales == 1.0).all() and not given:
         return sums
     assert group.anchor is not None
     ndim = len(region.shape)
     is_matmul = group.anchor.kind == "MatMul"
     axis = ndim - 1 if is_matmul else channel_axis(ndim, group.anchor.attrs["data_format"])
-    return region.binary("mul", sums, region.literal(scales, axis))
+    scale = region.literal(scales, axis)
+    for tensor_id in given:
+        scale = region.binary("mul", scale, region.load_along(region.lowering.value(tensor_id), axis))
+    return region.binary("mul", sums, scale)
 
 
 def scales_of(group: Group) -> np.ndarray[Any, Any]:
-    """The product of both operands' scales in float64, one or one for each column."""
+    """The product of both operands' scales that are known, in float64, one or one for each column."""
     if not group.dequantized:
         return np.ones(1)
-    (first,), *others = (group.dequantized[port].attrs["scales"] for port in sorted(group.dequantized))
+    (first,), *others = (group.dequantized[port].attrs.get("scales", [1.0]) for port in sorted(group.dequantized))
     return np.multiply(others[0] if others else [1.0], float(first))

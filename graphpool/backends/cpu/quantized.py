@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._kernels.packed import pack_weights, packed_layout, packed_matmul
+from ..._kernels.requant import Dynamic
 from ...typing import DataType, dense_strides
 from .choices import forced
 from .epilogue import make_epilogue
-from .integers import byte_range, scales_of
+from .integers import byte_range, dynamic_numbers, scales_of
 from .region import region_name
 from .requantize import find_requantized
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...graph.op import Op
     from .groups import Group
     from .lowering import Lowering, Value
     from .requantize import Requantized
     from .weights import Product
 
-__all__ = ["DEPTH", "BytePanels", "emit_bytes", "find_bytes", "scale_vector", "zero_points_of"]
+__all__ = ["DEPTH", "BytePanels", "emit_bytes", "find_bytes", "find_dynamic", "scale_vector", "zero_points_of"]
 
 DEPTH = 2**15
 """Terms up to which s32 holds the sum of (a - zero)(b - zero) whatever the operands."""
@@ -40,24 +43,35 @@ class BytePanels:
     ----------
     form : Value
         What the cache keeps.
-    zero_points : (int, int)
-        Of the activations, and of the weights as the panels hold them.
+    zero_point : int
+        Of the activations; 0 where the run gives it.
+    columns : tuple of int
+        Zero points of the weights as the panels hold them; none where all are 0.
     """
 
     form: Value
-    zero_points: tuple[int, int]
+    zero_point: int
+    columns: tuple[int, ...]
 
 
-def zero_points_of(group: Group) -> tuple[int, int] | None:
-    """Zero points of both operands, each within its type, that of weights as s8; None where there is not one each."""
-    points: list[int] = []
+def zero_points_of(group: Group, size: int) -> tuple[int, tuple[int, ...]] | None:
+    """Zero points of the activations and, unless all are 0, of `size` columns of weights as s8.
+
+    None where they are not within their types, or the run gives those of the weights; one of the activations that it
+    gives counts as 0.
+    """
+    if dynamic_numbers(group.dequantized[1]):
+        return None
+    points: list[list[int]] = []
     for op in (group.dequantized[0], group.dequantized[1]):
-        limits, found = byte_range(op.inputs[0].dtype), set(map(int, set(op.attrs.get("zps") or [0])))
-        if limits is None or len(found) != 1 or not limits[0] <= min(found) <= limits[1]:
+        limits, found = byte_range(op.inputs[0].dtype), [int(zp) for zp in op.attrs.get("zps") or [0]]
+        if limits is None or not all(limits[0] <= zp <= limits[1] for zp in set(found)):
             return None
-        points += found
-    is_unsigned = group.dequantized[1].inputs[0].dtype is DataType.U8
-    return points[0], points[1] - (128 if is_unsigned else 0)
+        points.append(found)
+    flip = 128 if group.dequantized[1].inputs[0].dtype is DataType.U8 else 0
+    columns = tuple(zp - flip for zp in points[1])
+    columns = columns * size if len(columns) == 1 else columns
+    return points[0][0], columns if any(columns) else ()
 
 
 def scale_vector(lowering: Lowering, group: Group, size: int) -> Value:
@@ -65,12 +79,25 @@ def scale_vector(lowering: Lowering, group: Group, size: int) -> Value:
     return lowering.literal(np.broadcast_to(scales_of(group).astype(np.float32), (size,)))
 
 
+def find_dynamic(
+    lowering: Lowering, group: Group, columns: Sequence[int], *, scale: bool
+) -> tuple[Dynamic, list[Value]]:
+    """What kernels take as arguments of the numbers of both operands, and where it lies.
+
+    That is what the run gives of the activations', the scale if it is wanted, and the zero points of columns.
+    """
+    numbers = [lowering.value(tensor_id) for tensor_id in dynamic_numbers(group.dequantized[0])]
+    given = Dynamic(scale and bool(numbers), len(numbers) > 1, bool(columns))
+    zeros = [lowering.literal(np.array(columns, np.int32))] if columns else []
+    return given, [*(numbers if scale else numbers[1:]), *zeros]
+
+
 def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels | None:
     """The weights of a product of quantised operands in panels.
 
     None where they are no constants or not one matrix, or where BLAS is forced.
     """
-    b, strides, zero_points = product.b, product.b_strides, zero_points_of(group)
+    b, strides, zero_points = product.b, product.b_strides, zero_points_of(group, product.n)
     if forced("MatMul") == "blas" or zero_points is None or not lowering.is_constant(b) or product.k > DEPTH:
         return None
     if any(strides[:-2]) or 0 in (*product.batch, product.m, product.n, product.k):
@@ -81,7 +108,7 @@ def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels
         lowering.emit(call, [b, panels])
 
     nbytes = packed_layout(product.k, product.n, "s8").nbytes
-    return BytePanels(lowering.constant_form([b], nbytes, fill), zero_points)
+    return BytePanels(lowering.constant_form([b], nbytes, fill), *zero_points)
 
 
 def emit_bytes(
@@ -90,7 +117,7 @@ def emit_bytes(
     """The product with weights in panels, with the bias and the post-ops of the group, to `place`."""
     shape = (*product.batch, product.m, product.n)
     sizes = product.batch, product.m, product.n, product.k, product.a_strides
-    options: dict[str, Any] = {"dtype": "s8", "a_dtype": product.a.dtype.value, "zero_points": panels.zero_points}
+    options: dict[str, Any] = {"dtype": "s8", "a_dtype": product.a.dtype.value, "zero_point": panels.zero_point}
     rows = _row_strides(place, shape)
     found = None if rows is None else _find_requantized(lowering, group, product, bias, place)
     if rows is None or found is None:
@@ -98,9 +125,12 @@ def emit_bytes(
         own = epilogue.strides_in(shape)
         c_strides = (own or dense_strides(shape))[:-1]
         ones = lowering.literal(np.ones(product.n, np.float32))
-        call = packed_matmul(*sizes, c_strides, **options, epilogue=epilogue.block, dst_needs_scratch=own is None)
-        lowering.emit(call, [product.a, panels.form, ones, place, *epilogue.operands], epilogue.name)
+        dynamic, given = find_dynamic(lowering, group, panels.columns, scale=False)
+        options |= {"dynamic": dynamic, "epilogue": epilogue.block, "dst_needs_scratch": own is None}
+        call = packed_matmul(*sizes, c_strides, **options)
+        lowering.emit(call, [product.a, panels.form, ones, *given, place, *epilogue.operands], epilogue.name)
         return
+    dynamic, given = find_dynamic(lowering, group, panels.columns, scale=True)
     residual_strides = None if found.residual is None else dense_strides(shape)[:-1]
     call = packed_matmul(
         *sizes,
@@ -109,10 +139,11 @@ def emit_bytes(
         bias=found.bias is not None,
         residual_strides=residual_strides,
         requant=found.requant,
+        dynamic=dynamic,
     )
     scales = scale_vector(lowering, group, product.n)
     name = region_name(group.ops) if group.ops else None
-    lowering.emit(call, [product.a, panels.form, scales, *found.operands, place], name)
+    lowering.emit(call, [product.a, panels.form, scales, *given, *found.operands, place], name)
 
 
 def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None:

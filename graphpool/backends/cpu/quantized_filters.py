@@ -1,8 +1,8 @@
 """Convolutions of 8-bit images with constant 8-bit weights: products of bytes, images of bytes in and out.
 
 As in `quantized.py`: taken where s32 holds every sum, and with panels that each run fills where the constant tensor
-cache keeps none. Images lie channels last. Weights must have no zero point as signed numbers, which would ask for the
-sums of windows; those of depthwise convolutions may.
+cache keeps none. Images lie channels last. Zero points of weights that are not 0 as signed numbers cost the sums of
+windows, but for those of depthwise convolutions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .epilogue import make_epilogue
 from .filters import pixel_strides
 from .images import axes_of, pick
 from .lowering import Value, strides_in
-from .quantized import DEPTH, scale_vector, zero_points_of
+from .quantized import DEPTH, find_dynamic, scale_vector, zero_points_of
 from .region import Region
 from .requantize import find_requantized
 
@@ -47,7 +47,9 @@ class ByteFilters:
         What the cache keeps.
     kernel : tuple of int
     zero_point : int
-        Of the image.
+        Of the image; 0 where the run gives it.
+    columns : tuple of int
+        Zero points of the channels as the panels hold them; none where all are 0.
     is_depthwise : bool
         Whether every group has one channel on both sides: then the form is f32 that holds integers, by (tap, channel).
     """
@@ -55,23 +57,25 @@ class ByteFilters:
     form: Value
     kernel: tuple[int, ...]
     zero_point: int
+    columns: tuple[int, ...] = ()
     is_depthwise: bool = False
 
 
 def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
     """The weights of a convolution of quantised operands in panels; None where the kernel does not take them."""
-    op, zero_points = group.anchor, zero_points_of(group) if group.dequantized else None
-    if op is None or op.kind != "Convolution" or forced(op.kind) == "blas" or zero_points is None:
+    op = group.anchor
+    if op is None or op.kind != "Convolution" or forced(op.kind) == "blas" or not group.dequantized:
         return None
     weights, result = lowering.value(group.dequantized[1].inputs[0].id), lowering.shapes[group.result]
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
     kernel, groups, ic = tuple(pick(weights.shape, kernel_axes)), op.attrs["groups"], weights.shape[inner]
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), op.attrs["data_format"])
-    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+    zero_points = zero_points_of(group, weights.shape[outer])
+    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result) or zero_points is None:
         return None
     if groups > 1 and groups == weights.shape[outer] and ic == 1:
         return _find_depthwise(lowering, group, weights, kernel, (outer, *kernel_axes), zero_points[0])
-    if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1) or zero_points[1]:
+    if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1):
         return None
     sizes = ic * groups, weights.shape[outer], kernel
     more: dict[str, Any] = {"groups": groups, "dilations": per_axis(op.attrs, "dilations", len(kernel))}
@@ -82,7 +86,7 @@ def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
         lowering.emit(pack_conv_s8(*sizes, strides, dtype=weights.dtype.value, **more), [weights, form])
 
     form = lowering.constant_form([weights], conv_s8_layout(*sizes, **more).nbytes, fill)
-    return ByteFilters(form, kernel, zero_points[0])
+    return ByteFilters(form, kernel, *zero_points)
 
 
 def _find_depthwise(
@@ -91,12 +95,12 @@ def _find_depthwise(
     """The weights of a depthwise convolution, less their zero point, in f32; `axes`: of (channel, spatial...)."""
     if prod(kernel) > MOST_TAPS:
         return None
-    zp = (group.dequantized[1].attrs.get("zps") or [0])[0]
+    zps = group.dequantized[1].attrs.get("zps") or [0]
     place = strides_in(weights.shape, [*axes[1:], *(k for k in range(len(weights.shape)) if k not in axes), axes[0]])
 
     def fill(form: Value) -> None:
         region = Region(lowering, weights.shape)
-        integers = region.binary("sub", region.load(weights), region.builder.const(float(zp)))
+        integers = region.binary("sub", region.load(weights), region.literal(zps, axes[0]))
         region.write(Value(DataType.F32, weights.shape, place, form.buffer), integers)
         lowering.emit(region.builder.build(), [form, *region.operands], "eltwise(w - zp)")
 
@@ -114,20 +118,22 @@ def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters
     order = lowering.order_of(group.result)
     dst_strides = pick(pixel_strides(place, order) or strides_in(place.shape, order), axes)
     found = _find_requantized(lowering, group, bias, place, axes[1])
+    dynamic, given = find_dynamic(lowering, group, filters.columns, scale=found is not None)
     if found is None:
         epilogue = make_epilogue(lowering, group, bias, axes[1], place=place)
         options: dict[str, Any] = {"epilogue": epilogue.block}
-        own, operands, name = [lowering.literal(np.ones(channels, np.float32))], epilogue.operands, epilogue.name
+        ones = lowering.literal(np.ones(channels, np.float32))
+        own, operands, name = [ones, *given], epilogue.operands, epilogue.name
     else:
         options = {"bias": found.bias is not None, "requant": found.requant}
         options["residual_strides"] = None if found.residual is None else pick(found.residual.strides, axes)
-        own, operands = [scale_vector(lowering, group, channels), *found.operands], []
+        own, operands = [scale_vector(lowering, group, channels), *given, *found.operands], []
         name = "+".join(["requantize", *(one.kind for one in group.ops[-1:])])
     if filters.is_depthwise:
         source = lowering.dense(source, source.dtype, (0, *axes[2:], axes[1]))
     spatial = pick(source.shape, axes[2:])
     options |= {"src_strides": pick(source.strides, axes), "dst_strides": dst_strides}
-    options |= {"src_dtype": source.dtype.value, "zero_point": filters.zero_point}
+    options |= {"src_dtype": source.dtype.value, "zero_point": filters.zero_point, "dynamic": dynamic}
     options |= _geometry(op, spatial, filters.kernel)
     if filters.is_depthwise:
         call = s8_depthwise_convolution(source.shape[0], channels, spatial, filters.kernel, **options)

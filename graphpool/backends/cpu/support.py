@@ -60,7 +60,7 @@ ELTWISE = _NUMERIC | {
 _MOVING = frozenset({
     "Concat", "StaticTranspose", "StaticReshape", "Reorder", "Slice", "Split", "Expand", "Tile", "Pad", "Trilu",
     "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "OneHot", "RotaryEmbedding", "ArgMax",
-    "ArgMin", "CumProd", "CumSum", "TopK",
+    "ArgMin", "CumProd", "CumSum", "TopK", "DynamicQuantizeLinear",
 })  # fmt: skip
 """Kinds that are kernel calls of their own, or no call at all, in every type that their schema accepts."""
 

@@ -1,4 +1,4 @@
-"""Quantisation with scales and zero points from attributes or, in the dynamic kinds, from inputs.
+"""Quantisation with scales and zero points from attributes or, in the dynamic kinds, from inputs or from the range.
 
 Quantising returns x / scale + zp; `evaluate` rounds that to the output type: half to even and saturating for integers,
 saturating without an integer step for f8. Dequantising returns (x - zp) scale.
@@ -70,3 +70,13 @@ def _dynamic_quantize(attrs: Attrs, src: Array, scales: Array, zps: Array | None
 def _dynamic_dequantize(attrs: Attrs, src: Array, scales: Array, zps: Array | None = None) -> Array:
     shifted = src if zps is None else src - _spread(zps, src, attrs)
     return shifted * _spread(scales, src, attrs)
+
+
+@reference("DynamicQuantizeLinear")
+def _dynamic_quantize_linear(attrs: Attrs, src: Array) -> tuple[Array, Array, Array]:
+    """In f32, whose rounding decides which byte is nearest; a range of nothing but 0 counts as [0, 1]."""
+    x = src.astype(np.float32)
+    least, greatest = (extreme(x.reshape(-1), initial=np.float32(0)) for extreme in (np.fmin.reduce, np.fmax.reduce))
+    scale = np.float32(1 if least == greatest else greatest - least) / np.float32(255)
+    zero = np.rint(np.clip(-least / scale, 0, 255))
+    return np.rint(x / scale) + zero, np.asarray(scale), zero

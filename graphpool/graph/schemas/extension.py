@@ -132,4 +132,10 @@ SCANS = (
          Attribute("sorted", "bool", default=True), outputs="values:T1 indices:T2", infer=d.top_k),
 )  # fmt: skip
 
-TABLE = (*UNARY, *BINARY, *MOVEMENT, *SCANS)
+QUANTISATION = (
+    row("DynamicQuantizeLinear", "src as bytes, round(x / scale) + zero point, and the scale and zero point that its "
+        "range, 0 included, asks for.", category="Extensions: quantisation", inputs="src:T1",
+        outputs="dst:T2 scales:T1 zps:T2", types={"T1": "f32", "T2": "u8"}, infer=d.dynamic_quantize),
+)  # fmt: skip
+
+TABLE = (*UNARY, *BINARY, *MOVEMENT, *SCANS, *QUANTISATION)

@@ -289,6 +289,11 @@ def arg_extreme(query: ShapeQuery) -> Sequence[Shape]:
     return [_replaced(shape, axis, *([1] if query.attrs["keep_dims"] else []))]
 
 
+def dynamic_quantize(query: ShapeQuery) -> Sequence[Shape]:
+    """dst has the shape of src; there is one scale and one zero point."""
+    return [query.shape(0), (), ()]
+
+
 def top_k(query: ShapeQuery) -> Sequence[Shape]:
     """Both outputs have the shape of src with k, which is not larger, along axis."""
     _at_least(query, "k", 0)

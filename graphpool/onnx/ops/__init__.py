@@ -75,6 +75,7 @@ DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
     "ai.onnx": _CONVERTERS,
     "com.microsoft": {
         **compressed.CONTRIBUTED,
+        **quantization.CONTRIBUTED,
         **qlinear.CONTRIBUTED,
         **fused.CONTRIBUTED,
         **skip_norm.CONTRIBUTED,

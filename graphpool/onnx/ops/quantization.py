@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS", "dequantize", "integer_bias", "quantize", "scaling"]
+__all__ = ["CONTRIBUTED", "CONVERTERS", "dequantize", "integer_bias", "quantize", "scaling"]
 
 _BYTES = (DataType.U8, DataType.S8)
 _F8 = (DataType.F8_E4M3, DataType.F8_E5M2)
@@ -57,10 +57,13 @@ class _Scaling:
 
 def scaling(n: NodeView, first: int, axis: int, block: int = 0) -> _Scaling:
     """Scale and zero point that are inputs one behind the other."""
-    point = n[first + 1] if n.has(first + 1) else None
-    if point is not None and point.is_known and not np.asarray(point.content).any():
-        point = None
-    return _Scaling(n[first], point, axis, block)
+    return _scaling_by(n[first], n[first + 1] if n.has(first + 1) else None, axis, block)
+
+
+def _scaling_by(scale: Value, point: Value | None, axis: int, block: int = 0) -> _Scaling:
+    """The same of values."""
+    is_zero = point is not None and point.is_known and not np.asarray(point.content).any()
+    return _Scaling(scale, None if is_zero else point, axis, block)
 
 
 def _given_scaling(n: NodeView) -> _Scaling:
@@ -210,39 +213,42 @@ def _convolution(n: NodeView, inputs: Sequence[Value]) -> Value:
     )  # fmt: skip
 
 
-def _integers(n: NodeView, index: int, point: int, axis: int) -> Value:
-    """An 8-bit input less its zero point, in f32."""
-    numbers = n.cast(n[index], DataType.F32)
-    if not n.has(point):
-        return numbers
-    return n.emit("Subtract", numbers, _spread(n, n[point], numbers, _Scaling(n[point], None, axis)))
+def _integers(n: NodeView, x: Value, point: int, axis: int) -> Value:
+    """8-bit integers less their zero point, in f32: what they stand for where the scale is 1."""
+    given = n[point] if n.has(point) else None
+    ones = n.builder.literal(np.ones(() if given is None else given.shape), DataType.F32)
+    return dequantize(n, x, _scaling_by(ones, given, axis))
 
 
 def _matmul_integer(n: NodeView) -> Value:
-    a, b = _integers(n, 0, 2, -2), _integers(n, 1, 3, -1)
-    inner = -2 if len(b.shape) > 1 else -1
-    return _sum_of_parts(n, a, b, a.shape[-1], (-1, inner), _EXACT_TERMS, lambda x, y: n.emit("MatMul", x, y))
+    inner = -2 if len(n[1].shape) > 1 else -1
+
+    def product(a: Value, b: Value) -> Value:
+        return n.emit("MatMul", _integers(n, a, 2, -2), _integers(n, b, 3, -1))
+
+    return _sum_of_parts(n, n[0].shape[-1], (-1, inner), _EXACT_TERMS, product)
 
 
 def _conv_integer(n: NodeView) -> Value:
-    x, weights = _integers(n, 0, 2, 1), _integers(n, 1, 3, 0)
-    channels, taps = weights.shape[1], int(np.prod(weights.shape[2:]))
+    channels, taps = n[1].shape[1], int(np.prod(n[1].shape[2:]))
     most = _EXACT_TERMS // max(taps, 1)
     n.require(most >= 1 and (n.attr("group", 1) == 1 or channels <= most), "a sum that float32 does not hold")
-    return _sum_of_parts(n, x, weights, channels, (1, 1), most, lambda a, b: _convolution(n, [a, b]))
+
+    def product(x: Value, weights: Value) -> Value:
+        return _convolution(n, [_integers(n, x, 2, 1), _integers(n, weights, 3, 0)])
+
+    return _sum_of_parts(n, channels, (1, 1), most, product)
 
 
-def _sum_of_parts(
-    n: NodeView, a: Value, b: Value, size: int, axes: tuple[int, int], most: int, product: Callable[..., Value]
-) -> Value:
-    """A product of integers, exact: parts of the axes that are summed, so short that float32 holds their sums."""
+def _sum_of_parts(n: NodeView, size: int, axes: tuple[int, int], most: int, product: Callable[..., Value]) -> Value:
+    """A product of inputs 0 and 1, exact: parts of the axes that are summed, so short that float32 holds their sums."""
     if size <= most:
-        return n.cast(product(a, b), DataType.S32)
+        return n.cast(product(n[0], n[1]), DataType.S32)
     total: Value | None = None
     for start in range(0, size, most):
         parts = (
             n.emit("Slice", value, starts=[start], ends=[min(start + most, size)], axes=[axis])
-            for value, axis in zip((a, b), axes, strict=True)
+            for value, axis in zip((n[0], n[1]), axes, strict=True)
         )
         part = n.cast(product(*parts), DataType.S32)
         total = part if total is None else n.emit("Add", total, part)
@@ -250,7 +256,46 @@ def _sum_of_parts(
     return total
 
 
+def _dynamic_quantize_linear(n: NodeView) -> list[Value]:
+    return n.emit_several("DynamicQuantizeLinear", [DataType.U8, DataType.F32, DataType.U8], n[0])
+
+
+# ---- ops that ONNX Runtime contributes
+
+
+def _matmul_integer_to_float(n: NodeView) -> Value:
+    """Source: the operators of domain com.microsoft, as ONNX Runtime documents them."""
+    a = dequantize(n, n[0], _scaling_by(n[2], n[4] if n.has(4) else None, -2))
+    return _times_weights(n, a, _scaling_by(n[3], n[5] if n.has(5) else None, -1), 6)
+
+
+def _dynamic_quantize_matmul(n: NodeView) -> Value:
+    """The same of activations that are quantised by their range."""
+    x, scale, point = _dynamic_quantize_linear(n)
+    return _times_weights(n, dequantize(n, x, _Scaling(scale, point, -2)), scaling(n, 2, -1), 4)
+
+
+def _times_weights(n: NodeView, a: Value, by: _Scaling, bias: int) -> Value:
+    """The product with input 1, and the bias that input `bias` may be."""
+    product = n.emit("MatMul", a, dequantize(n, n[1], _in_one_shape(n, by)))
+    return n.emit("Add", product, n[bias]) if n.has(bias) else product
+
+
+def _in_one_shape(n: NodeView, by: _Scaling) -> _Scaling:
+    """Scale and zero point for as many columns as one of them has."""
+    if by.point is None or by.point.shape == by.scale.shape:
+        return by
+    n.require(by.is_known, "zero points and scales of different shapes")
+    scale, point = np.broadcast_arrays(by.scale.content, by.point.content)
+    return _Scaling(n.literal(scale, by.scale), n.literal(point, by.point), by.axis)
+
+
+CONTRIBUTED = {
+    "DynamicQuantizeMatMul": _dynamic_quantize_matmul, "MatMulIntegerToFloat": _matmul_integer_to_float,
+}  # fmt: skip
+
 CONVERTERS = {
     "QuantizeLinear": _quantize_linear, "DequantizeLinear": _dequantize_linear, "QLinearMatMul": _qlinear_matmul,
-    "QLinearConv": _qlinear_conv, "MatMulInteger": _matmul_integer, "ConvInteger": _conv_integer,
+    "QLinearConv": _qlinear_conv, "DynamicQuantizeLinear": _dynamic_quantize_linear, "MatMulInteger": _matmul_integer,
+    "ConvInteger": _conv_integer,
 }  # fmt: skip

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import graphpool as gp
 from bench.graphs import GraphBuilder
+from graphpool.cache import constant_tensor_cache
 from tests.helpers.partitions import run_partitions, run_reference
 
 WINDOW = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}
@@ -28,9 +29,11 @@ def quantize(g, x, scale=0.5, zp=0, dtype="u8", **more):
 
 
 def weights(g, shape, axis, *, dtype="s8", zp=0):
-    """Constant weights with a scale for each index of an axis."""
+    """Constant weights with a scale, and perhaps a zero point, for each index of an axis."""
     scales = [2.0 ** -(n % 4 + 3) for n in range(shape[axis])]
-    return dequantize(g, g.input(shape, dtype, property="constant"), scales, zp, qtype="per_channel", axis=axis)
+    zps = [(n * 37 + 5) % 128 for n in range(shape[axis])] if zp == "each" else [zp] * shape[axis]
+    own = {"scales": scales, "zps": zps, "qtype": "per_channel", "axis": axis}
+    return g.op("Dequantize", g.input(shape, dtype, property="constant"), dtype="f32", **own)
 
 
 def convolution(g, x, oc, *, kernel=3, groups=1, bias=False, data_format="NCX", zp=0, dtype="s8", **attrs):
@@ -111,8 +114,58 @@ def test_matmul(engine, tail, a):
     assert len(kept(check(build, engine))) == 1
 
 
+def dynamic(g, shape, dtype, *, has_zero=True):
+    """An input of bytes whose scale and zero point are inputs too."""
+    numbers = [g.input((1,)), *([g.input((1,), dtype)] if has_zero else [])]
+    return g.op("DynamicDequantize", g.input(shape, dtype), *numbers, dtype="f32")
+
+
+@pytest.mark.parametrize("tail", MATMULS)
+@pytest.mark.parametrize("a", ["u8", "s8"])
+@pytest.mark.parametrize("has_zero", [True, False])
+def test_numbers_of_the_activations_that_the_run_gives(engine, tail, a, has_zero):
+    def build(g):
+        MATMULS[tail](g, g.op("MatMul", dynamic(g, (2, 9, 33), a, has_zero=has_zero), weights(g, (33, 40), 1)))
+
+    assert len(kept(check(build, engine))) == 1
+
+
+@pytest.mark.parametrize(("ic", "groups"), [(20, 1), (24, 2), (24, 24)])
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+def test_images_whose_numbers_the_run_gives(engine, ic, groups, data_format):
+    def build(g):
+        shape = (2, ic, 7, 6) if data_format == "NCX" else (2, 7, 6, ic)
+        y = convolution(g, dynamic(g, shape, "u8"), 24, groups=groups, bias=True, data_format=data_format)
+        quantize(g, g.op("ReLU", y), 2.0, 9)
+
+    assert len(kept(check(build, engine))) == 1
+
+
+def test_the_same_for_any_number_of_lanes_whatever_the_cache_keeps():
+    g = GraphBuilder()
+    x, scale, zero = g.op("DynamicQuantizeLinear", g.input((70, 333)), dtype=["u8", "f32", "u8"], n=3)
+    left = g.op("DynamicDequantize", x, scale, zero, dtype="f32")
+    g.op("GELU", g.op("Add", g.op("MatMul", left, weights(g, (333, 400), 1)), g.input((400,))), mode="gelu_erf")
+    merged, rng = g.graph.merge_partitions(g.finish()), np.random.default_rng(0)
+    values = {lt.id: rng.normal(size=lt.shape).astype("f4") if lt.dtype.value == "f32" else content(lt, rng)
+              for lt in g.inputs}  # fmt: skip
+    cache, found = constant_tensor_cache("cpu"), []
+    try:
+        for capacity in (None, 0):
+            cache.set_capacity(capacity)
+            for lanes in (1, 2, 3):
+                with gp.Engine(threads=lanes) as own:
+                    found.append(run_partitions([merged], values, own)[merged.output_ports[0].id])
+    finally:
+        cache.set_capacity(None)
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+
+
 @pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize(("dtype", "zp"), [("s8", 0), ("s8", -7), ("u8", 128), ("u8", 3)])
+@pytest.mark.parametrize(
+    ("dtype", "zp"), [("s8", 0), ("s8", -7), ("u8", 128), ("u8", 3), ("s8", "each"), ("u8", "each")]
+)
 def test_zero_points_of_weights(engine, transpose, dtype, zp):
     def build(g):
         left = dequantize(g, g.input((9, 33), "u8"), 0.5, 200)
@@ -123,16 +176,15 @@ def test_zero_points_of_weights(engine, transpose, dtype, zp):
     assert len(kept(check(build, engine))) == 1
 
 
-@pytest.mark.parametrize("case", ["deep", "a zero point a column", "far zero point", "variable"])
+@pytest.mark.parametrize("case", ["deep", "far zero point", "variable"])
 def test_what_bytes_cannot_do_is_done_in_f32(engine, case):
     def build(g):
         k = 2**15 + 4 if case == "deep" else 12
         far = 300 if case == "far zero point" else 0
         left = dequantize(g, g.input((2, k), "u8"), 0.5, far)
         kind = "variable" if case == "variable" else "constant"
-        zps = [1, 2] if case == "a zero point a column" else [0, 0]
-        w = g.op("Dequantize", g.input((k, 2), "s8", property=kind), dtype="f32", scales=[0.5, 0.25], zps=zps,
-                 qtype="per_channel", axis=1)  # fmt: skip
+        own = {"scales": [0.5, 0.25], "qtype": "per_channel", "axis": 1}
+        w = g.op("Dequantize", g.input((k, 2), "s8", property=kind), dtype="f32", **own)
         quantize(g, g.op("MatMul", left, w), 2.0**16, 100)
 
     assert kept(check(build, engine)) == []
@@ -146,8 +198,13 @@ CONVOLUTIONS = {
     "grouped": {"groups": 2},
     "bias": {"bias": True},
     "unsigned weights": {"dtype": "u8", "zp": 128},
+    "zero point": {"dtype": "u8", "zp": 3, "bias": True},
+    "zero points": {"dtype": "u8", "zp": "each", "bias": True},
+    "zero points, 1x1": {"zp": "each", "kernel": 1, "data_format": "NXC"},
+    "zero points, grouped": {"zp": "each", "groups": 2},
     "depthwise": {"groups": 16, "oc": 16},
     "depthwise, zero point": {"groups": 16, "oc": 16, "dtype": "u8", "zp": 100, "bias": True},
+    "depthwise, zero points": {"groups": 16, "oc": 16, "dtype": "u8", "zp": "each", "bias": True},
     "channels last": {"data_format": "NXC"},
 }
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import graphpool as gp
@@ -89,16 +89,46 @@ def test_long_sums_of_integers_are_exact():
     assert_close(run_node("MatMulInteger", [a, b, None, np.array(1, "uint8")], "int32", 2), expected.astype("int32"))
 
 
-def run_node(kind, inputs, dtype, rank):
+@pytest.mark.parametrize("kind", ["DynamicQuantizeMatMul", "MatMulIntegerToFloat"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("scale_shape", "point_shape"), [((), None), ((), ()), ((20,), (20,)), ((20,), (1,)), ((), (20,))]
+)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_products_that_onnxruntime_contributes(kind, dtype, scale_shape, point_shape, has_bias):
+    x, rng = random_array((2, 3, 33)), np.random.default_rng(0)
+    quantise = node_model("DynamicQuantizeLinear", [x], noutputs=3)
+    a, a_scale, a_point = ReferenceEvaluator(quantise[0]).run(None, quantise[1])
+    limits = np.iinfo(dtype)
+    b = rng.integers(limits.min, limits.max + 1, (33, 20)).astype(dtype)
+    b_scale = np.abs(random_array(scale_shape, seed=1)) * np.float32(0.01) + np.float32(0.01)
+    b_point = None if point_shape is None else rng.integers(limits.min, limits.max + 1, point_shape).astype(dtype)
+    bias = random_array((20,), seed=3) if has_bias else None
+    sums = (a.astype("int64") - a_point) @ (b.astype("int64") - (0 if b_point is None else b_point))
+    expected = sums * (a_scale * b_scale).astype("float64") + (0 if bias is None else bias)
+    front = [x, b, b_scale, b_point] if kind == "DynamicQuantizeMatMul" else [a, b, a_scale, b_scale, a_point, b_point]
+    constants = {1, 2, 3, 4} if kind == "DynamicQuantizeMatMul" else {1, 3, 5, 6}
+    assert_close(
+        run_node(kind, [*front, bias], "float32", 3, "com.microsoft", constants), expected.astype("float32")
+    )  # fmt: skip
+
+
+def run_node(kind, inputs, dtype, rank, domain="", constants=()):
     """The node on graphpool without a host."""
     names = ["" if value is None else f"x{k}" for k, value in enumerate(inputs)]
-    given = {name: value for name, value in zip(names, inputs, strict=True) if name}
+    given = {
+        name: value for k, (name, value) in enumerate(zip(names, inputs, strict=True)) if name and k not in constants
+    }
+    fixed = {name: value for name, value in zip(names, inputs, strict=True) if name and name not in given}
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in given.items()
     ]
     result = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [None] * rank)
-    graph = helper.make_graph([helper.make_node(kind, names, ["y"])], "node", infos, [result])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    node = helper.make_node(kind, names, ["y"], domain=domain)
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in fixed.items()]
+    graph = helper.make_graph([node], "node", infos, [result], tensors)
+    opsets = [helper.make_opsetid("", 21), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     with gp.onnx.load(model, fallback=False) as loaded:
         return loaded.run(given)["y"]
