@@ -47,7 +47,7 @@ typedef struct {
 
 /* Add the taps of a run: pixel i meets pixel i * stride + k of the source with tap k. Those from `first` to `last` exist,
  * all of them if is_inner. */
-GP_INLINE void add_taps(const int pixels, const int taps, const int stride, const int is_whole, const int is_inner,
+GP_INLINE void add_taps(const int taps, const int stride, const int is_whole, const int is_inner,
                         const float *src, int64_t step, int64_t first, int64_t last, const float *weights,
                         int64_t channels, int64_t left, gp_vf *acc)
 {
@@ -56,26 +56,26 @@ GP_INLINE void add_taps(const int pixels, const int taps, const int stride, cons
     for (int k = 0; k < taps; k++)
         w[k] = is_whole ? gp_load(weights + k * channels) : gp_load_some(weights + k * channels, left);
 #pragma GCC unroll 32
-    for (int s = 0; s < (pixels - 1) * stride + taps; s++) {
+    for (int s = 0; s < (GP_TILE_PIXELS - 1) * stride + taps; s++) {
         if (!is_inner && (s < first || s >= last))
             continue;
         const gp_vf x = is_whole ? gp_load(src + s * step) : gp_load_some(src + s * step, left);
 #pragma GCC unroll 4
         for (int k = 0; k < taps; k++)
-            if (s >= k && (s - k) % stride == 0 && (s - k) / stride < pixels)
+            if (s >= k && (s - k) % stride == 0 && (s - k) / stride < GP_TILE_PIXELS)
                 acc[(s - k) / stride] = gp_vfma(x, w[k], acc[(s - k) / stride]);
     }
 }
 
-/* One vector of channels of a tile of pixels; `left` of them exist. */
-GP_INLINE void tile_vector(const gp_depthwise_packed *p, const int pixels, const int stride, const int is_whole,
-                           const int is_inner, const result_row *row, int64_t ow, int64_t c, int64_t left)
+/* One vector of channels of a tile of pixels; `left` channels and `pixels` pixels of them exist. */
+GP_INLINE void tile_vector(const gp_depthwise_packed *p, const int stride, const int is_whole, const int is_inner,
+                           const result_row *row, int64_t ow, int64_t pixels, int64_t c, int64_t left)
 {
     const gp_window *w = &p->window;
     const row_sink *sink = &row->sink;
     gp_vf acc[GP_TILE_PIXELS];
 #pragma GCC unroll 8
-    for (int i = 0; i < pixels; i++)
+    for (int i = 0; i < GP_TILE_PIXELS; i++)
         acc[i] = sink->bias ? gp_load_some(sink->bias + c, left) : (gp_vf){0};
     for (const tap_run *run = row->runs; run < row->runs + row->nruns; run++) {
         const float *src = run->src + ow * w->stride[2] * w->src[2] + c, *tap = run->weights + c;
@@ -85,7 +85,7 @@ GP_INLINE void tile_vector(const gp_depthwise_packed *p, const int pixels, const
             first = column < 0 ? (row->columns - 1 - column) / row->columns : 0;
             last = gp_floor_div(w->in[2] - 1 - column, row->columns) + 1;
         }
-#define GP_ADD(n) add_taps(pixels, n, stride, is_whole, is_inner, src, row->step, first, last, tap, p->channels, left, acc)
+#define GP_ADD(n) add_taps(n, stride, is_whole, is_inner, src, row->step, first, last, tap, p->channels, left, acc)
         switch (run->taps) {
         case 1: GP_ADD(1); break;
         case 2: GP_ADD(2); break;
@@ -96,40 +96,30 @@ GP_INLINE void tile_vector(const gp_depthwise_packed *p, const int pixels, const
     }
     const gp_vf lo = gp_splat(sink->lo), hi = gp_splat(sink->hi);
 #pragma GCC unroll 8
-    for (int i = 0; i < pixels; i++) {
+    for (int i = 0; i < GP_TILE_PIXELS; i++) {
+        if (i >= pixels)
+            break;
         if (sink->residual)
             acc[i] += gp_load_some(sink->residual + (ow + i) * sink->residual_pixel + c, left);
         gp_store_part(sink->dst + (ow + i) * sink->dst_pixel + c, gp_vclamp(acc[i], lo, hi), left);
     }
 }
 
-GP_INLINE void tile(const gp_depthwise_packed *p, const int pixels, const int stride, const int is_inner,
-                    const result_row *row, int64_t ow, int64_t channels)
-{
-    int64_t c = 0;
-    for (; c + GP_VL <= channels; c += GP_VL)
-        tile_vector(p, pixels, stride, 1, is_inner, row, ow, c, GP_VL);
-    if (c < channels)
-        tile_vector(p, pixels, stride, 0, is_inner, row, ow, c, channels - c);
-}
-
-/* All pixels of a row: tiles whose windows lie inside the source, and what is left over at its ends. */
+/* All pixels of a row. What the last tile adds up beyond its end is thrown away. */
 GP_INLINE void tiles(const gp_depthwise_packed *p, const int stride, const result_row *row, int64_t channels)
 {
     const gp_window *w = &p->window;
-    const int64_t reach = (w->kernel[2] - 1) * w->dilation[2], out = w->out[2];
-    for (int64_t ow = 0, pixels; ow < out; ow += pixels) {
-        pixels = out - ow >= GP_TILE_PIXELS ? GP_TILE_PIXELS : out - ow >= 4 ? 4 : 1;
-        const int64_t begin = ow * w->stride[2] - w->pad[2];
-        const int is_inner = begin >= 0 && begin + (pixels - 1) * w->stride[2] + reach < w->in[2];
-        if (pixels == GP_TILE_PIXELS && is_inner)
-            tile(p, GP_TILE_PIXELS, stride, 1, row, ow, channels);
-        else if (pixels == GP_TILE_PIXELS)
-            tile(p, GP_TILE_PIXELS, stride, 0, row, ow, channels);
-        else if (pixels == 4)
-            tile(p, 4, stride, 0, row, ow, channels);
-        else
-            tile(p, 1, stride, 0, row, ow, channels);
+    const int64_t reach = (GP_TILE_PIXELS - 1) * w->stride[2] + (w->kernel[2] - 1) * w->dilation[2];
+    for (int64_t ow = 0; ow < w->out[2]; ow += GP_TILE_PIXELS) {
+        const int64_t begin = ow * w->stride[2] - w->pad[2], pixels = gp_min(w->out[2] - ow, GP_TILE_PIXELS);
+        const int is_inner = begin >= 0 && begin + reach < w->in[2];
+        int64_t c = 0;
+        for (; is_inner && c + GP_VL <= channels; c += GP_VL)
+            tile_vector(p, stride, 1, 1, row, ow, pixels, c, GP_VL);
+        for (; c + GP_VL <= channels; c += GP_VL)
+            tile_vector(p, stride, 1, 0, row, ow, pixels, c, GP_VL);
+        if (c < channels)
+            tile_vector(p, stride, 0, 0, row, ow, pixels, c, channels - c);
     }
 }
 
