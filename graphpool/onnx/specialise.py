@@ -31,7 +31,7 @@ _DECIDING_PORTS = {
         "CumSum", "CumProd", "Trilu", "CenterCropPad", "AffineGrid", "Dropout", "ReduceSum", "ReduceMean", "ReduceMax",
         "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
     ), (1, None)),
-    "ConstantOfShape": (0, None), "Range": (0, None), "OneHot": (1, 2), "Col2Im": (1, 3),
+    "ConstantOfShape": (0, None), "Range": (0, None), "OneHot": (1, 2), "Col2Im": (1, 3), "GroupQueryAttention": (6, 7),
 }  # fmt: skip
 
 _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}

@@ -22,7 +22,6 @@ MISSES = {
     "test_bernoulli_double_expanded": _RANDOM,
     "test_bernoulli_seed": _RANDOM,
     "test_bernoulli_seed_expanded": _RANDOM,
-    "test_attention_4d_causal_fp16": _ROUNDING,
     "test_attention_4d_causal_fp16_expanded": _ROUNDING,
     "test_if_opt": "ONNX's evaluator, which runs Optional for us, wraps the value in a list",
     "test_loop16_seq_none": "the suite's own comparison fails on scalars in a sequence",

@@ -18,6 +18,8 @@ refused by them.
     quantization.py  quantise and dequantise
     compressed.py    weights of 8 or 4 bits by scales of blocks, MatMulNBits
     qlinear.py       ops between tensors of 8 bits, com.microsoft
+    fused_attention.py    attention with projections, biases and caches, com.microsoft
+    grouped_attention.py  GroupQueryAttention, com.microsoft
     fused.py         fused products, convolutions and activations, com.microsoft
     skip_norm.py     normalised sums and embeddings, com.microsoft
     resize.py        interpolation
@@ -33,6 +35,8 @@ from . import (
     einsum,
     elementwise,
     fused,
+    fused_attention,
+    grouped_attention,
     matmul,
     movement,
     norm,
@@ -78,6 +82,8 @@ DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
         **quantization.CONTRIBUTED,
         **qlinear.CONTRIBUTED,
         **fused.CONTRIBUTED,
+        **fused_attention.CONTRIBUTED,
+        **grouped_attention.CONTRIBUTED,
         **skip_norm.CONTRIBUTED,
     },
 }

@@ -6,6 +6,7 @@ Fewer heads of keys than of queries: the queries' heads become (groups, heads in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -123,54 +124,56 @@ def _cap(n: NodeView, scores: Value, cap: float) -> Value:
 
 
 def _mask(n: NodeView, heads: _Heads, scores: Value, by: Rules) -> Value:
-    if by.mask is not None:
-        scores = _apply_given_mask(n, heads, scores, by.mask)
-    if by.left < 0 and by.right < 0 and by.lengths is None:
+    """The scores and, as one addend, all that hides keys: that is what the kernel of attention reads."""
+    addends = [] if by.mask is None else [_given(n, heads, by.mask)]
+    hidden = _hidden(n, heads, by) if by.lengths is None else _hidden_by_lengths(n, heads, by, by.lengths)
+    addends += [] if hidden is None else [hidden]
+    if not addends:
         return scores
-    rows, columns = (_positions(n, scores, axis) for axis in (-2, -1))
-    lengths = None if by.lengths is None else _spread_lengths(n, by.lengths, len(scores.shape))
-    # behind the past keys, or the last ones of those in use
-    place = _shift(n, rows, by.past) if lengths is None else n.emit("Add", rows, _shift(n, lengths, -heads.query[2]))
-    if by.right >= 0:
-        scores = _keep(n, _at_least(n, _shift(n, place, by.right), columns), scores)
-    if by.left >= 0:
-        scores = _keep(n, _at_least(n, _shift(n, columns, by.left), place), scores)
-    if lengths is not None:
-        scores = _keep(n, _at_least(n, _shift(n, lengths, -1), columns), scores)
-    return scores
+    total = reduce(lambda a, b: n.emit("Add", a, b), addends)
+    return n.emit("Add", scores, n.reshape(total, heads.grouped(total.shape)))
 
 
-def _apply_given_mask(n: NodeView, heads: _Heads, scores: Value, mask: Value) -> Value:
-    """Add a float mask, or keep what a boolean one says; a short mask hides the keys behind it."""
+def _given(n: NodeView, heads: _Heads, mask: Value) -> Value:
+    """A given mask as an addend of four dimensions; a short one hides the keys behind it."""
     missing = heads.key[2] - mask.shape[-1]
     n.require(missing >= 0, "a mask longer than the keys")
-    is_boolean = mask.dtype is DataType.BOOLEAN
+    added = _unless(n, mask) if mask.dtype is DataType.BOOLEAN else n.cast(mask, DataType.F32)
     if missing:
-        if is_boolean:
-            zeros, hidden = n.literal(np.zeros(mask.shape), scores), n.literal(-np.inf, scores)
-            mask, is_boolean = n.emit_several("Select", [scores.dtype], mask, zeros, hidden)[0], False
-        mask = n.emit("Concat", mask, n.literal(np.full((*mask.shape[:-1], missing), -np.inf), mask), axis=-1)
-    mask = n.reshape(mask, heads.grouped((*[1] * (4 - len(mask.shape)), *mask.shape)))
-    return _keep(n, mask, scores) if is_boolean else n.emit("Add", scores, mask)
+        added = n.join([added, n.literal(np.full((*mask.shape[:-1], missing), -np.inf), added)], -1)
+    return n.reshape(added, (*[1] * (4 - len(mask.shape)), *added.shape))
 
 
-def _positions(n: NodeView, scores: Value, axis: int) -> Value:
-    return n.emit_several("GenIndex", [DataType.S32], scores, axis=axis)[0]
+def _unless(n: NodeView, condition: Value) -> Value:
+    """Minus infinity where the condition does not hold, else 0."""
+    zeros = n.builder.literal(np.zeros(condition.shape), DataType.F32)
+    hidden = n.builder.literal(-np.inf, DataType.F32)
+    return n.emit_several("Select", [DataType.F32], condition, zeros, hidden)[0]
 
 
-def _spread_lengths(n: NodeView, lengths: Value, ndim: int) -> Value:
-    """Keys in use, one number a batch entry, broadcast against the scores."""
-    return n.reshape(lengths, (lengths.shape[0], *[1] * (ndim - 1)))
+def _hidden(n: NodeView, heads: _Heads, by: Rules) -> Value | None:
+    """What hides keys that lie too far from a query; None where that is no key."""
+    places, keys = np.arange(heads.query[2])[:, None] + by.past, np.arange(heads.key[2])
+    is_hidden = (by.right >= 0) & (keys > places + by.right) | (by.left >= 0) & (keys < places - by.left)
+    if not is_hidden.any():
+        return None
+    return n.builder.literal(np.where(is_hidden, -np.inf, 0)[None, None], DataType.F32)
 
 
-def _shift(n: NodeView, positions: Value, by: int) -> Value:
-    return n.emit("Add", positions, n.literal(by, positions)) if by else positions
+def _hidden_by_lengths(n: NodeView, heads: _Heads, by: Rules, lengths: Value) -> Value:
+    """Likewise for queries that are the last ones of as many keys as each batch entry has."""
+    count, keys = heads.query[2], np.arange(heads.key[2]).reshape(1, 1, 1, -1)
+    lengths = n.reshape(lengths, (lengths.shape[0], 1, 1, 1))
+    places = n.emit("Add", lengths, n.literal(np.arange(-count, 0).reshape(1, 1, count, 1), lengths))
+    visible = _compared(n, "Greater", lengths, n.literal(keys, lengths))
+    if by.right >= 0:
+        near = _compared(n, "GreaterEqual", places, n.literal(keys - by.right, places))
+        visible = n.emit("And", near, visible)
+    if by.left >= 0:
+        near = _compared(n, "LessEqual", places, n.literal(keys + by.left, places))
+        visible = n.emit("And", near, visible)
+    return _unless(n, visible)
 
 
-def _at_least(n: NodeView, a: Value, b: Value) -> Value:
-    return n.emit_several("GreaterEqual", [DataType.BOOLEAN], a, b)[0]
-
-
-def _keep(n: NodeView, condition: Value, scores: Value) -> Value:
-    """The scores where the condition holds, else minus infinity."""
-    return n.emit_several("Select", [scores.dtype], condition, scores, n.literal(-np.inf, scores))[0]
+def _compared(n: NodeView, kind: str, a: Value, b: Value) -> Value:
+    return n.emit_several(kind, [DataType.BOOLEAN], a, b)[0]

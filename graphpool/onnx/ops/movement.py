@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from graphpool.onnx.types import data_type
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from graphpool.onnx.build import NodeView, Value
 
 __all__ = ["CONVERTERS"]
@@ -179,7 +181,7 @@ def _eye_like(n: NodeView) -> Value:
     return n.builder.literal(np.eye(n[0].shape[0], n[0].shape[1], n.attr("k", 0)), dtype)
 
 
-CONVERTERS = {
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose,
     "Concat": _concat, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "Expand": _expand,
     "Tile": _tile, "Slice": _slice, "Split": _split, "Pad": _pad, "Gather": _gather, "GatherND": _gather_nd,

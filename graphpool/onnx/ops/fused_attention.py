@@ -1,0 +1,205 @@
+"""Attention with its projections, biases and caches, as ONNX Runtime fuses it.
+
+Masks of padding add a number to the scores, not infinity: a query whose keys are all masked sees them all.
+Source: the operators of domain com.microsoft, as ONNX Runtime documents them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphpool.typing import DataType
+
+from .attend import Rules, attend, join_heads, split_heads
+from .quantization import dequantize, scaling
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphpool.onnx.build import NodeView, Value
+
+__all__ = ["CONTRIBUTED", "refuse_attributes", "refuse_inputs", "score_scale", "split_last"]
+
+_OPSET = 23
+
+
+def refuse_inputs(n: NodeView, names: Mapping[int, str]) -> None:
+    """Refuse a node that has one of these inputs."""
+    for index, name in names.items():
+        n.require(not n.has(index), f"input {name} (number {index}) is given")
+
+
+def refuse_attributes(n: NodeView, defaults: Mapping[str, object]) -> None:
+    """Refuse a node whose attributes differ from these."""
+    for name, value in defaults.items():
+        n.require(n.attr(name, value) == value, f"attribute {name} is {n.attr(name)!r}")
+
+
+def _optional(n: NodeView, *indices: int) -> list[Value | None]:
+    """Inputs that may be left out."""
+    return [n[index] if n.has(index) else None for index in indices]
+
+
+def score_scale(n: NodeView) -> float | None:
+    """The factor of the scores; 0 stands for the default too."""
+    return n.attr("scale") or None
+
+
+def split_last(n: NodeView, x: Value, sizes: Sequence[int]) -> list[Value]:
+    """Parts of the last axis."""
+    n.require(x.shape[-1] == sum(sizes), f"{x.shape[-1]} columns in place of {sum(sizes)}")
+    return n.emit_several("Split", [x.dtype] * len(sizes), x, axis=len(x.shape) - 1, split=list(sizes))
+
+
+# ---- masks
+
+
+def _mask(n: NodeView, mask: Value | None, bias: Value | None, keys: int) -> Value | None:
+    """What is added to the scores, f32: for keys that the mask hides, and the given bias."""
+    added = None if mask is None else _padding(n, mask, keys)
+    if bias is None:
+        return added
+    bias = n.cast(bias, DataType.F32)
+    return bias if added is None else n.emit("Add", bias, added)
+
+
+def _padding(n: NodeView, mask: Value, keys: int) -> Value:
+    """The filter value where a key is hidden, else 0, in a shape that broadcasts with the scores."""
+    batch, shape = n[0].shape[0], mask.shape
+    if shape in ((batch,), (2 * batch,)):
+        visible = _between(n, mask, batch, keys)
+    else:
+        n.require(len(shape) in (2, 3) and shape[0] == batch and shape[-1] == keys, f"a mask of shape {shape}")
+        mask = n.reshape(mask, (batch, 1, shape[1] if len(shape) == 3 else 1, keys))
+        [visible] = n.emit_several("Greater", [DataType.BOOLEAN], mask, n.literal(0, mask))
+    zeros, hidden = (np.full(visible.shape, number) for number in (0, n.attr("mask_filter_value", -10000.0)))
+    pair = [n.builder.literal(numbers, DataType.F32) for numbers in (zeros, hidden)]
+    return n.emit_several("Select", [DataType.F32], visible, *pair)[0]
+
+
+def _between(n: NodeView, ends: Value, batch: int, keys: int) -> Value:
+    """Whether a key lies in front of the end of its batch entry, and not in front of the start that may follow."""
+    columns = n.literal(np.arange(keys).reshape(1, 1, 1, keys), ends)
+    sides = n.emit_several("Split", [ends.dtype] * (ends.shape[0] // batch), ends, axis=0)
+    end, *start = (n.reshape(side, (batch, 1, 1, 1)) for side in sides)
+    [visible] = n.emit_several("Less", [DataType.BOOLEAN], columns, end)
+    if not start:
+        return visible
+    [begun] = n.emit_several("GreaterEqual", [DataType.BOOLEAN], columns, start[0])
+    return n.emit("And", visible, begun)
+
+
+# ---- projections inside
+
+
+def _attention(n: NodeView) -> list[Value]:
+    refuse_inputs(n, {6: "past_sequence_length"})
+    projected = n.emit("MatMul", n[0], n[1], *([n[2]] if n.has(2) else []))
+    return _self_attention(n, projected, *_optional(n, 3, 4, 5))
+
+
+def _quantised_attention(n: NodeView) -> list[Value]:
+    """The projections multiply dequantised tensors."""
+    x, weights = (
+        dequantize(n, n[k], scaling(n.as_op([n[k + 3], *_optional(n, k + 6)], _OPSET), 0, 1)) for k in range(2)
+    )
+    projected = n.emit("MatMul", x, weights, n.cast(n[2], DataType.F32))
+    return _self_attention(n, projected, *_optional(n, 5, 8))
+
+
+def _self_attention(
+    n: NodeView, projected: Value, mask: Value | None, past: Value | None, bias: Value | None = None
+) -> list[Value]:
+    """The result and, where it is read, the keys and values of now and of the past on top of each other."""
+    refuse_attributes(n, {"do_rotary": 0, "past_present_share_buffer": 0})
+    heads, width = n.attr("num_heads"), projected.shape[2]
+    sizes = list(n.attr("qkv_hidden_sizes") or [width // 3] * 3)
+    query, key, value = (split_heads(n, part, heads) for part in split_last(n, projected, sizes))
+    before = 0
+    if past is not None:
+        before = past.shape[3]
+        halves = n.emit_several("Split", [past.dtype] * 2, past, axis=0)
+        old_key, old_value = (n.reshape(half, past.shape[1:]) for half in halves)
+        key, value = n.join([old_key, key], 2), n.join([old_value, value], 2)
+    rules = Rules(
+        scale=score_scale(n), mask=_mask(n, mask, bias, key.shape[2]), right=0 if n.attr("unidirectional", 0) else -1,
+        past=before,
+    )  # fmt: skip
+    result = join_heads(n, attend(n, query, key, value, rules).result)
+    if not n.gives(1):
+        return [result]
+    return [result, n.join([n.reshape(part, (1, *part.shape)) for part in (key, value)], 0)]
+
+
+# ---- projections outside
+
+
+def _multi_head(n: NodeView) -> list[Value]:
+    refuse_inputs(n, {8: "past_sequence_length", 9: "cache_indirection"})
+    n.require(not n.gives(3), "output qk is read")
+    query, key, value = _with_bias(n, _unpacked(n))
+    query, key, value = (
+        x if len(x.shape) == 4 else split_heads(n, x, n.attr("num_heads")) for x in (query, key, value)
+    )
+    if n.has(6):
+        key, value = n.join([n[6], key], 2), n.join([n[7], value], 2)
+    mask, bias = _optional(n, 4, 5)
+    is_causal = bool(n.attr("unidirectional", 0))
+    lengths = query.shape[2], key.shape[2] - (n[6].shape[2] if n.has(6) else 0)
+    n.require(not is_causal or lengths[0] == lengths[1], "attribute unidirectional with as many queries as keys")
+    n.require(mask is None or mask.shape != (2 * query.shape[0],), "a key_padding_mask of starts and ends")
+    rules = Rules(
+        scale=score_scale(n), mask=_mask(n, mask, bias, key.shape[2]), right=0 if is_causal else -1,
+        past=n[6].shape[2] if n.has(6) else 0,
+    )  # fmt: skip
+    return [join_heads(n, attend(n, query, key, value, rules).result), key, value]
+
+
+def _unpacked(n: NodeView) -> list[Value]:
+    """Query, key and value: (batch, sequence, columns), or keys and values in heads, as a cache holds them."""
+    if len(n[0].shape) == 5:
+        return _layers(n, n[0])
+    if len(n[1].shape) == 5:
+        return [n[0], *_layers(n, n[1])]
+    return [n[0], n[1], n[2]]
+
+
+def _layers(n: NodeView, packed: Value) -> list[Value]:
+    """(batch, sequence, heads, parts, depth) as parts of (batch, sequence, heads * depth)."""
+    batch, length, heads, count, depth = packed.shape
+    parts = n.emit_several("Split", [packed.dtype] * count, packed, axis=3)
+    return [n.reshape(part, (batch, length, heads * depth)) for part in parts]
+
+
+def _with_bias(n: NodeView, parts: list[Value]) -> list[Value]:
+    """Each part with its part of the bias; keys and values from a cache have got theirs."""
+    if not n.has(3):
+        return parts
+    widths = [part.shape[2] if len(part.shape) == 3 else part.shape[1] * part.shape[3] for part in parts]
+    pairs = zip(parts, split_last(n, n[3], widths), strict=True)
+    return [n.emit("Add", part, bias) if len(part.shape) == 3 else part for part, bias in pairs]
+
+
+def _rotary(n: NodeView) -> Value:
+    """Positions are given for each token, or for the first one of all."""
+    refuse_attributes(n, {"scale": 1.0, "is_packed_batching": 0})
+    x, positions, cos, sin = (n[k] for k in range(4))
+    batch, length = x.shape[0], x.shape[-2]
+    if positions.shape == (1,) and (batch, length) != (1, 1):
+        steps = n.literal(np.arange(length), positions)
+        positions = n.emit("Expand", n.emit("Add", steps, positions), shape=(batch, length))
+    depth = n.attr("rotary_embedding_dim", 0)
+    heads = n.attr("num_heads", 0) if depth else x.shape[2] // (2 * cos.shape[1]) if len(x.shape) == 3 else 0
+    return n.emit(
+        "RotaryEmbedding", x, cos, sin, n.reshape(positions, (batch, length)), num_heads=heads,
+        rotary_embedding_dim=depth, interleaved=bool(n.attr("interleaved", 0)),
+    )  # fmt: skip
+
+
+CONTRIBUTED = {
+    "Attention": _attention, "QAttention": _quantised_attention, "MultiHeadAttention": _multi_head,
+    "RotaryEmbedding": _rotary,
+}  # fmt: skip
+"""Converters of domain com.microsoft."""

@@ -1,0 +1,128 @@
+"""GroupQueryAttention, against float64."""
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from tests.helpers.onnx_models import ContributedCase, random_array
+from tests.helpers.plain_attention import attend, causal, join_heads, rotate, split_heads
+
+HEADS, SHARED, DEPTH = 4, 2, 16
+
+
+def grouped(
+    batch=1, new=4, past=0, *, room=None, lengths=None, columns=0, packed=False, bias=None, constants=(6,), window=None,
+    dtype="float32", **attributes,
+):  # fmt: skip
+    """A case, and what it expects; `room` are rows of the past buffer, `lengths` those of the batch entries."""
+    room, total = past if room is None else room, past + new
+    lengths = [total] * batch if lengths is None else lengths
+    flat = [random_array((batch, new, heads * DEPTH), dtype, seed=k) for k, heads in enumerate((HEADS, SHARED, SHARED))]
+    caches = [random_array((batch, SHARED, room, DEPTH), dtype, seed=k) for k in (3, 4)] if room else [None, None]
+    tables = [random_array((32, columns), dtype, seed=k) for k in (5, 6)] if columns else [None, None]
+    inputs = [np.concatenate(flat, 2), None, None] if packed else list(flat)
+    inputs += [*caches, np.array(lengths, "int32") - 1, np.array([total], "int32"), *tables]
+    inputs += [] if bias is None else [None, bias]
+    results = [
+        _entry([x[b : b + 1] for x in flat], [None if x is None else x[b : b + 1] for x in caches], tables, length, new,
+               max(room, total), bias, window, attributes)
+        for b, length in enumerate(lengths)
+    ]  # fmt: skip
+    expected = [np.concatenate(parts).astype(dtype) for parts in zip(*results, strict=True)]
+    attributes |= {"local_window_size": window} if window else {}
+    options = {"num_heads": HEADS, "kv_num_heads": SHARED, "do_rotary": int(columns > 0)} | attributes
+    return ContributedCase("GroupQueryAttention", inputs, expected, constants, options)
+
+
+def _entry(flat, caches, tables, length, new, height, bias, window, attributes):
+    """Result and caches of one batch entry."""
+    before = max(length - new, 0)
+    query, key, value = (split_heads(x, heads) for x, heads in zip(flat, (HEADS, SHARED, SHARED), strict=True))
+    if tables[0] is not None:
+        places, interleaved = before + np.arange(new)[None], bool(attributes.get("rotary_interleaved"))
+        query, key = (rotate(x, *tables, places, interleaved=interleaved) for x in (query, key))
+    grown = []
+    for cache, x in zip(caches, (key, value), strict=True):
+        rows = np.zeros((1, SHARED, height, DEPTH))
+        if cache is not None:
+            rows[:, :, : cache.shape[2]] = cache
+        rows[:, :, before : before + new] = x
+        grown.append(rows)
+    used = [rows[:, :, : before + new] for rows in grown]
+    added = (0 if bias is None else bias) + (
+        causal(new, before + new, before, window) if attributes.get("causal", 1) else 0
+    )
+    result = attend(query, *used, added=added, scale=attributes.get("scale"), cap=attributes.get("softcap", 0))
+    return join_heads(result), *grown
+
+
+CASES = {
+    "prompt": grouped(2), "prompt-rotary": grouped(2, columns=8), "prompt-part": grouped(columns=4),
+    "prompt-interleaved": grouped(columns=8, rotary_interleaved=1), "prompt-packed": grouped(2, columns=8, packed=True),
+    "step": grouped(new=1, past=5), "step-rotary": grouped(new=1, past=5, columns=8),
+    "step-packed": grouped(new=1, past=5, columns=8, packed=True), "two-steps": grouped(new=2, past=5, columns=8),
+    "step-batch": grouped(2, new=1, past=5, columns=8), "scale-and-cap": grouped(scale=0.3, softcap=2.0),
+    "total-as-input": grouped(new=1, past=5, columns=8, constants=()),
+    "known-lengths": grouped(2, new=1, past=5, columns=8, constants=(5, 6)),
+    **{f"window-{w}": grouped(new=6, window=w) for w in (1, 2, 3)},
+    **{f"window-{w}-step": grouped(new=1, past=6, window=w) for w in (1, 2, 3)},
+    "bias": grouped(bias=random_array((1, 4, 4, 4))),
+    "bias-step": grouped(new=1, past=3, bias=random_array((1, 1, 1, 4))),
+    "both-ways": grouped(new=2, past=3, causal=0),
+}  # fmt: skip
+BUFFERS = {
+    "prompt-buffer": grouped(room=10),
+    "step-buffer": grouped(new=1, past=5, room=9, columns=8),
+    "step-uneven-buffer": grouped(2, new=1, past=5, room=9, lengths=[6, 4], columns=8),
+    "step-uneven": grouped(2, new=1, past=5, lengths=[6, 4], columns=8),
+    "steps-uneven-window": grouped(2, new=2, past=5, lengths=[7, 4], window=3),
+    "half": grouped(new=1, past=5, dtype="float16"),
+}
+"""Cases with rows behind the ends, which nothing specifies: ours are those of the past."""
+
+
+@pytest.mark.parametrize("name", [*CASES, *BUFFERS])
+def test_what_numpy_expects(name):
+    case = (CASES | BUFFERS)[name]
+    case.check()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "prompt-part"])  # there in multiples of 16
+def test_onnx_runtime_expects_the_same(name):
+    pytest.importorskip("onnxruntime")
+    CASES[name].check_onnxruntime(rtol=1e-4, atol=1e-5)
+
+
+def test_short_prompts_of_a_batch():
+    """Rows behind the end of an entry hold nothing of use."""
+    case, whole = grouped(2, lengths=[4, 2]), grouped(2)
+    model, inputs = case.model()
+    with gp.onnx.load(model, fallback=False) as loaded:
+        result = loaded.run(inputs)["y0"]
+    np.testing.assert_allclose(result[0], whole.expected[0][0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result[1, :2], whole.expected[0][1, :2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["prompt-rotary", "step-rotary", "window-2", "step-uneven-buffer"])
+def test_the_scores_are_never_stored(name):
+    model, inputs = (CASES | BUFFERS)[name].model()
+    with gp.onnx.load(model) as loaded:
+        names = [kernel for kernels in loaded.specialise(inputs).implementations for kernel in kernels]
+    assert any("f32_attention" in kernel for kernel in names)
+
+
+@pytest.mark.parametrize(("case", "reason"), [
+    (grouped(smooth_softmax=1), "smooth_softmax"), (grouped(k_quant_type="PER_TENSOR"), "k_quant_type"),
+    (grouped(sliding_window_cache=1), "sliding_window_cache"), (grouped(new=2, past=5, room=3), "past_key"),
+])  # fmt: skip
+def test_what_has_no_expression_is_refused(case, reason):
+    with pytest.raises(gp.UnsupportedError, match=reason):
+        gp.onnx.load(case.model()[0])
+
+
+@pytest.mark.parametrize(("index", "reason"), [(9, "position_ids"), (11, "head_sink"), (14, "q_norm_weight")])
+def test_inputs_without_expression_are_refused(index, reason):
+    case = grouped(columns=8)
+    case.inputs += [None] * (index - len(case.inputs)) + [random_array((4,))]
+    with pytest.raises(gp.UnsupportedError, match=reason):
+        gp.onnx.load(case.model()[0])
