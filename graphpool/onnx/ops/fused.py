@@ -97,6 +97,6 @@ def _batch_first(n: NodeView, x: Value, moves: bool) -> Value:
 
 CONTRIBUTED = {
     "Gelu": _gelu, "BiasGelu": _bias_gelu, "FastGelu": _fast_gelu, "QuickGelu": _quick_gelu, "FusedGemm": _gemm,
-    "FusedConv": _conv, "FusedMatMul": _matmul,
+    "FusedConv": _conv, "FusedMatMul": _matmul, "TransposeMatMul": _matmul,
 }  # fmt: skip
 """Converters of domain com.microsoft."""

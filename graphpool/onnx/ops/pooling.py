@@ -23,16 +23,17 @@ _BYTES = (DataType.U8, DataType.S8)
 
 
 def _max_pool(n: NodeView) -> Value:
-    """Maxima; those of bytes by way of f32, which holds them all."""
+    """Maxima; those of bytes between a Dequantize and a Quantize, as the kernels of bytes are spelt."""
     n.require(n.used_outputs < 2, "the indices are read")
     kernel = list(n.attr("kernel_shape"))
     dilations = dilations_of(n, len(kernel))
-    source = n.cast(n[0], DataType.F32) if n[0].dtype in _BYTES else n[0]
+    as_bytes = {"qtype": "per_tensor", "scales": [1.0]} if n[0].dtype in _BYTES else None
+    source = n[0] if as_bytes is None else n.emit_several("Dequantize", [DataType.F32], n[0], **as_bytes)[0]
     result = n.emit(
         "MaxPool", source, kernel=kernel, rounding_type=_rounding(n, kernel, dilations), dilations=dilations,
         **window(n, len(kernel)),
     )  # fmt: skip
-    return n.cast(result, n[0].dtype)
+    return result if as_bytes is None else n.emit_several("Quantize", [n[0].dtype], result, **as_bytes)[0]
 
 
 def _average_pool(n: NodeView) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import elementwise, norm, pooling, reduction
+from . import elementwise, norm, pooling, quantization, reduction
 from .quantization import dequantize, integer_bias, quantize, scaling
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ CONTRIBUTED = {
     "QLinearAveragePool": _pool(pooling.CONVERTERS["AveragePool"]),
     "QLinearGlobalAveragePool": _pool(pooling.CONVERTERS["GlobalAveragePool"]),
     "QLinearAdd": _binary(elementwise.CONVERTERS["Add"]), "QLinearMul": _binary(elementwise.CONVERTERS["Mul"]),
+    **{kind: quantization.CONVERTERS[kind] for kind in ("QuantizeLinear", "DequantizeLinear")},
     "QLinearSoftmax": _softmax, "QLinearConcat": _concat, "QLinearWhere": _where, "QGemm": _gemm,
 }  # fmt: skip
 """Converters of domain com.microsoft."""

@@ -1,5 +1,7 @@
 """What ONNX Runtime fuses, against float64."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,7 @@ CASES = {
     **{f"gemm-{name}": gemm(name) for name in ACTIVATIONS if name != "Clip"},
     "gemm-all": gemm("Relu", transA=1, transB=1, alpha=0.5, beta=2.0),
     "matmul": matmul(LEFT, RIGHT, PRODUCT), "matmul-alpha": matmul(LEFT, RIGHT, PRODUCT, 0.125),
+    "matmul-old-name": replace(matmul(LEFT, TURNED["B"], PRODUCT, 2.0, transB=1), kind="TransposeMatMul"),
     "matmul-turned": matmul(TURNED["A"], TURNED["B"], PRODUCT, transA=1, transB=1),
     "matmul-rows": matmul(ROWS["A"], ROWS["B"], PRODUCT, transBatchA=1, transBatchB=1),
     "matmul-rows-turned": matmul(BOTH, RIGHT, PRODUCT, transA=1, transBatchA=1),

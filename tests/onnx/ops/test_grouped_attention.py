@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
 from tests.helpers.onnx_models import ContributedCase, random_array
@@ -126,3 +127,72 @@ def test_inputs_without_expression_are_refused(index, reason):
     case.inputs += [None] * (index - len(case.inputs)) + [random_array((4,))]
     with pytest.raises(gp.UnsupportedError, match=reason):
         gp.onnx.load(case.model()[0])
+
+
+def decoder_layer(width=HEADS * DEPTH):
+    """A layer as exporters write it: lengths follow from a mask of attention, caches grow with each step."""
+    rng, columns = np.random.default_rng(0), (HEADS + 2 * SHARED) * DEPTH
+    angles = np.outer(np.arange(32), 0.5 ** np.arange(8))
+    constants = {
+        "gamma": rng.normal(1, 0.1, width), "gamma2": rng.normal(1, 0.1, width),
+        "qkv": rng.normal(0, 0.1, (width, columns)), "out": rng.normal(0, 0.1, (width, width)),
+        "cos": np.cos(angles), "sin": np.sin(angles),
+    }  # fmt: skip
+    constants = {name: value.astype("float32") for name, value in constants.items()}
+    constants |= {"one": np.array([1]), "index": np.array(1)}
+
+    def node(kind, inputs, *outputs, **attributes):
+        return helper.make_node(kind, inputs, outputs, domain="com.microsoft", **attributes)
+
+    nodes = [
+        helper.make_node("ReduceSum", ["mask", "one"], ["used"], keepdims=0),
+        helper.make_node("Sub", ["used", "one"], ["less"]),
+        helper.make_node("Cast", ["less"], ["lengths"], to=TensorProto.INT32),
+        helper.make_node("Shape", ["mask"], ["shape"]), helper.make_node("Gather", ["shape", "index"], ["long"]),
+        helper.make_node("Cast", ["long"], ["total"], to=TensorProto.INT32),
+        helper.make_node("SimplifiedLayerNormalization", ["x", "gamma"], ["normal"], epsilon=1e-5),
+        helper.make_node("MatMul", ["normal", "qkv"], ["packed"]),
+        node("GroupQueryAttention", ["packed", "", "", "past_key", "past_value", "lengths", "total", "cos", "sin"],
+             "attended", "key", "value", num_heads=HEADS, kv_num_heads=SHARED, do_rotary=1),
+        helper.make_node("MatMul", ["attended", "out"], ["projected"]),
+        node("SkipSimplifiedLayerNormalization", ["projected", "x", "gamma2"], "y", "", "", "z", epsilon=1e-5),
+    ]  # fmt: skip
+    cache = (1, SHARED, "past", DEPTH)
+    shapes = {"x": (1, "tokens", width), "mask": (1, "total_tokens"), "past_key": cache, "past_value": cache}
+    types = {"mask": TensorProto.INT64}
+    infos = [helper.make_tensor_value_info(k, types.get(k, TensorProto.FLOAT), shape) for k, shape in shapes.items()]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * rank) for name, rank in
+               (("y", 3), ("z", 3), ("key", 4), ("value", 4))]  # fmt: skip
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph(nodes, "layer", infos, results, tensors)
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def in_parts(run, x, sizes):
+    """Results for all tokens, given in parts of these sizes one behind the other."""
+    caches, parts, start = [np.zeros((1, SHARED, 0, DEPTH), "float32")] * 2, [], 0
+    for size in sizes:
+        mask = np.ones((1, start + size), "int64")
+        found = run({"x": x[:, start : start + size], "mask": mask, "past_key": caches[0], "past_value": caches[1]})
+        caches, start = [found["key"], found["value"]], start + size
+        parts.append(found["y"])
+    return np.concatenate(parts, 1)
+
+
+def test_steps_continue_a_prompt():
+    x = random_array((1, 7, HEADS * DEPTH))
+    with gp.onnx.load(decoder_layer(), fallback=False) as model:
+        whole = in_parts(model.run, x, [7])
+        np.testing.assert_allclose(in_parts(model.run, x, [4, 1, 1, 1]), whole, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(in_parts(model.run, x, [3, 4]), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_runtime_continues_a_prompt_likewise():
+    runtime = pytest.importorskip("onnxruntime")
+    proto, x = decoder_layer(), random_array((1, 7, HEADS * DEPTH))
+    session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    expected = in_parts(lambda feeds: dict(zip(names, session.run(None, feeds), strict=True)), x, [5, 1, 1])
+    with gp.onnx.load(proto, fallback=False) as model:
+        np.testing.assert_allclose(in_parts(model.run, x, [5, 1, 1]), expected, rtol=1e-4, atol=1e-5)

@@ -178,7 +178,8 @@ def quantised_network():
     nodes = [
         helper.make_node("QuantizeLinear", ["image", *of_x], ["x"]),
         conv("a", "x", of_x, of_a, 32, 16, 3), conv("b", "x", of_x, of_b, 32, 16, 1),
-        node("QLinearConcat", [*of_j, "a", *of_a, "b", *of_b], "j", axis=1),
+        node("QLinearConcat", [*of_j, "a", *of_a, "b", *of_b], "all", axis=1),
+        helper.make_node("MaxPool", ["all"], ["j"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
         conv("c", "j", of_j, of_a, 64, 64, 3),
         node("QLinearAdd", ["c", *of_a, "j", *of_j, *of_s], "s"),
         node("QLinearGlobalAveragePool", ["s", *of_s, *of_p], "p"),
@@ -217,6 +218,8 @@ def expected_of(image, c):
 
     x = rounded(image, "x")
     joined = rounded(np.concatenate([conv("a", x, "x", "a"), conv("b", x, "x", "b")], 1), "j")
+    padded = np.pad(joined, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    joined = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3)).max((4, 5))
     total = rounded(conv("c", joined, "j", "a") + joined, "s")
     pooled = rounded(total.mean((2, 3)), "p")
     return rounded(pooled @ (c["w"].T * np.float64(c["ws"])), "y")
@@ -229,5 +232,15 @@ def test_a_network_of_bytes_multiplies_bytes():
         names = " ".join(name for names in model.specialise({"image": image}).implementations for name in names)
         result = model.run({"image": image})["y"]
     assert names.count("s8_conv") >= 3
+    assert "bytes_max_pool" in names
     assert "f32_conv" not in names
     np.testing.assert_allclose(result, expected_of(image.astype(np.float64), constants), atol=0.041)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_quantisation_under_the_domain_of_onnx_runtime(dtype):
+    x, scale, point = random_array((3, 4)), np.float32(0.0213), np.array(7, dtype)
+    quantised = integers(x.astype(float), scale, point)
+    ContributedCase("QuantizeLinear", [x, scale, point], [quantised], (1, 2)).check()
+    restored = floats(quantised, scale, point).astype("float32")
+    ContributedCase("DequantizeLinear", [quantised, scale, point], [restored], (1, 2)).check()
