@@ -46,11 +46,19 @@ def _pool(convert: Callable[[NodeView], Value]) -> Callable[[NodeView], Value]:
 
     def between(n: NodeView) -> Value:
         [x] = _floats(n, [0])
-        axes = range(len(x.shape))
-        if not n.attr("channels_last", 0):
-            return _back(n, convert(n.as_op([x], _OPSET)), 3)
-        moved = n.emit("StaticTranspose", x, order=(0, axes[-1], *axes[1:-1]))
-        return _back(n, n.emit("StaticTranspose", convert(n.as_op([moved], _OPSET)), order=(0, *axes[2:], 1)), 3)
+        pool = _channels_last(convert) if n.attr("channels_last", 0) else convert
+        return _back(n, pool(n.as_op([x], _OPSET)), 3)
+
+    return between
+
+
+def _channels_last(convert: Callable[[NodeView], Value]) -> Callable[[NodeView], Value]:
+    """The same of channels last."""
+
+    def between(n: NodeView) -> Value:
+        axes = range(len(n[0].shape))
+        moved = n.emit("StaticTranspose", n[0], order=(0, axes[-1], *axes[1:-1]))
+        return n.emit("StaticTranspose", convert(n.as_op([moved], _OPSET)), order=(0, *axes[2:], 1))
 
     return between
 
@@ -96,7 +104,8 @@ CONTRIBUTED = {
     "QLinearAveragePool": _pool(pooling.CONVERTERS["AveragePool"]),
     "QLinearGlobalAveragePool": _pool(pooling.CONVERTERS["GlobalAveragePool"]),
     "QLinearAdd": _binary(elementwise.CONVERTERS["Add"]), "QLinearMul": _binary(elementwise.CONVERTERS["Mul"]),
-    **{kind: quantization.CONVERTERS[kind] for kind in ("QuantizeLinear", "DequantizeLinear")},
+    **{kind: quantization.CONVERTERS[kind] for kind in ("QuantizeLinear", "DequantizeLinear", "QLinearConv")},
+    "NhwcMaxPool": _channels_last(pooling.CONVERTERS["MaxPool"]),
     "QLinearSoftmax": _softmax, "QLinearConcat": _concat, "QLinearWhere": _where, "QGemm": _gemm,
 }  # fmt: skip
 """Converters of domain com.microsoft."""

@@ -188,7 +188,10 @@ def _qlinear_matmul(n: NodeView) -> Value:
 
 
 def _qlinear_conv(n: NodeView) -> Value:
-    """Weights may have a scale for each output channel; the bias has the product of both scales."""
+    """Weights may have a scale for each output channel; the bias has the product of both scales.
+
+    ONNX Runtime's own has channels first or last.
+    """
     x, by_channel = dequantize(n, n[0], scaling(n, 1, 1)), scaling(n, 4, 0)
     inputs = [x, dequantize(n, n[3], by_channel)]
     if n.has(8):
@@ -207,8 +210,9 @@ def integer_bias(n: NodeView, numbers: Value, scales: tuple[Value, Value]) -> Va
 
 def _convolution(n: NodeView, inputs: Sequence[Value]) -> Value:
     spatial = len(n[0].shape) - 2
+    options = window(n, spatial) | ({"data_format": "NXC"} if n.attr("channels_last", 0) else {})
     return n.emit(
-        "Convolution", *inputs, **window(n, spatial), dilations=dilations_of(n, spatial), groups=n.attr("group", 1),
+        "Convolution", *inputs, **options, dilations=dilations_of(n, spatial), groups=n.attr("group", 1),
         weights_format="OIX",
     )  # fmt: skip
 

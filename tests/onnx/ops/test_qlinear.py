@@ -94,6 +94,34 @@ def averages(x, axes=(2, 3)):
     return np.mean([p.take(range(k, x.shape[second], 2), second) for p in pairs for k in (0, 1)], axis=0)
 
 
+def convolve(x, weights, bias):
+    """A convolution whose result is as large as its input, in float64."""
+    taps = weights.shape[2]
+    padded = np.pad(x, ((0, 0), (0, 0), *[(taps // 2, taps // 2)] * 2))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), axis=(2, 3))
+    return np.einsum("nchwij,ocij->nohw", windows, weights) + bias[:, None, None]
+
+
+def conv(channels_last):
+    x, w = numbers((1, 3, 6, 5)), numbers((4, 3, 3, 3), "int8", 1)
+    scale, bias = np.linspace(0.01, 0.02, 4).astype("float32"), random_array((4,), "int32") * 100
+    of_x, to = parameters(0), (np.float32(0.21), np.uint8(120))
+    by_channel = scale.astype(float)[:, None, None, None]
+    total = convolve(floats(x, *of_x), w * by_channel, bias * (np.float64(of_x[0]) * scale))
+    expected = integers(total, *to)
+    if channels_last:
+        x, expected = (np.ascontiguousarray(v.transpose(0, 2, 3, 1)) for v in (x, expected))
+    inputs = [x, *of_x, w, scale, np.zeros(4, "int8"), *to, bias]
+    attributes = {"channels_last": int(channels_last), "kernel_shape": [3, 3], "pads": [1] * 4}
+    return ContributedCase("QLinearConv", inputs, [expected], range(1, 9), attributes)
+
+
+def max_pool(dtype):
+    x = numbers((2, 6, 4, 3), dtype)
+    expected = x.reshape(2, 3, 2, 2, 2, 3).max((2, 4))
+    return ContributedCase("NhwcMaxPool", [x], [expected], (), POOL)
+
+
 POOL = {"kernel_shape": [2, 2], "strides": [2, 2]}
 CASES = {
     **{f"sigmoid-{d}": unary("QLinearSigmoid", sigmoid, dtype=d) for d in DTYPES},
@@ -104,6 +132,8 @@ CASES = {
                                **POOL),
     "global-pool": unary("QLinearGlobalAveragePool", lambda x: x.mean((2, 3), keepdims=True)),
     "global-pool-nhwc": unary("QLinearGlobalAveragePool", lambda x: x.mean((1, 2), keepdims=True), channels_last=1),
+    "conv": conv(False), "conv-nhwc": conv(True), "max-pool-nhwc": max_pool("uint8"),
+    "max-pool-nhwc-int8": max_pool("int8"),
     "softmax-13": unary("QLinearSoftmax", lambda x: softmax(x, 1), (3, 5, 4), axis=1, opset=13),
     "softmax-12": unary("QLinearSoftmax", lambda x: softmax(x.reshape(3, 20), 1).reshape(3, 5, 4), (3, 5, 4), axis=1,
                         opset=12),
@@ -194,14 +224,6 @@ def quantised_network():
     )  # fmt: skip
     imports = [helper.make_opsetid("", 19), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=9), constants
-
-
-def convolve(x, weights, bias):
-    """A convolution whose result is as large as its input, in float64."""
-    taps = weights.shape[2]
-    padded = np.pad(x, ((0, 0), (0, 0), *[(taps // 2, taps // 2)] * 2))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), axis=(2, 3))
-    return np.einsum("nchwij,ocij->nohw", windows, weights) + bias[:, None, None]
 
 
 def expected_of(image, c):
