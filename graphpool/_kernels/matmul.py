@@ -129,12 +129,12 @@ def _check(
 def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None, macs: int | None = None) -> str:
     """The faster implementation for one product: ``"blas"`` or ``"simd"``.
 
-    Measured on one core of an AMD EPYC (family 25) with SciPy 1.17's OpenBLAS 0.3, microseconds for m x n x k, blas
-    against simd:avx512 and simd:avx2. B by rows: 1x768x3072 618/147/195, 16x768x3072 1417/671/1170, 64x768x768
-    856/650/890, 16x64x64 1.5/1.6/1.7, 256x256x256 331/288/295, 168x768x3072 8.6/8.3/14 ms. Transposed B, which the own
-    loops must copy: 1x1024x1024 52/417/380, 4x768x3072 1886/1136/909, 32x768x768 517/517/529. Without fused
-    multiply-add (``generic``) the own loops win only up to four rows. A run that calls BLAS takes 6 us more, for the
-    setting of its threads, so a small product is not left to it: transposed 27x27x128 8.6/3.5, 64x64x64 13.0/6.1.
+    Measured on one core of an AMD EPYC (family 25) with SciPy 1.17's OpenBLAS 0.3, time of simd:avx512 and simd:avx2
+    over that of blas for m x n x k. B by rows: 4x768x3072 0.34 and 0.96, 16x768x768 0.48 and 0.65, 128x128x64 0.83 and
+    0.87, 256x256x256 0.93 and 1.07, 512x512x512 0.96 and 1.12, 1024x1024x1024 0.93 and 1.26. Transposed B, which the
+    own loops must copy: 1x768x768 3.04 and 2.90, 2x768x768 2.95 and 3.28, 4x768x768 0.56 and 0.56, 128x128x64 0.84 and
+    0.86, 512x512x512 0.95 and 1.04. Without fused multiply-add (``generic``) the own loops win only up to a few rows. A
+    run that calls BLAS takes 6 us more, for the setting of its threads, so a small product is not left to it.
 
     Parameters
     ----------
@@ -147,11 +147,13 @@ def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None,
     macs : int, optional
         m x n x k.
     """
-    if macs is not None and m > 1 and macs <= _SMALL and (isa or isas()[-1]) != "generic":
+    name = isa or isas()[-1]
+    if macs is not None and macs <= _SMALL and name != "generic":
         return "simd"
-    if transposed_b:
-        return "simd" if 1 < m <= 8 else "blas"
-    return "simd" if m <= (4 if (isa or isas()[-1]) == "generic" else 64) else "blas"
+    if transposed_b and m <= 2:
+        return "blas"
+    most = {"generic": 8 if transposed_b else 4, "avx2": 64, "neon": 64}.get(name)
+    return "simd" if most is None or m <= most or (transposed_b and name == "avx2") else "blas"
 
 
 def _choose(problem: _Problem, dtype: str, impl: str, isa: str | None) -> str:

@@ -212,9 +212,11 @@ def test_epilogue_may_add_to_what_dst_held(impl):
 
 def test_choice_depends_on_rows_and_on_the_side_of_b():
     assert choose_matmul(1) == "simd"
-    assert choose_matmul(1000) == "blas"
-    assert choose_matmul(16, isa="generic") == "blas"
-    assert choose_matmul(1, transposed_b=True) == "blas"
+    assert choose_matmul(1000, isa="avx512") == "simd"
+    assert choose_matmul(1000, isa="avx2") == choose_matmul(16, isa="generic") == "blas"
+    assert choose_matmul(2, transposed_b=True) == "blas"
+    assert choose_matmul(3, transposed_b=True) == "simd"
+    assert choose_matmul(2, transposed_b=True, isa="avx2", macs=1000) == "simd"
     assert matmul((), 1, 8, 8, (8, 1), (8, 1), (8,)).kernel.name == "f32_matmul_simd"
     assert matmul((), 1, 8, 8, (8, 1), (8, 1), (8,), impl="blas").kernel.name == "f32_matmul_blas"
 

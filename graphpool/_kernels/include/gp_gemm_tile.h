@@ -76,6 +76,22 @@ static void GP_T(wide)(int rows, int64_t k, const GP_REAL *a, int64_t a_row, int
 typedef void (*GP_T(rows_fn))(int, int64_t, const GP_REAL *, int64_t, int64_t, const GP_REAL *, int64_t, GP_REAL *,
                               int64_t);
 
+/* Columns of B that are contiguous as rows of a panel: squares of four by four in registers, the rest by element. */
+static void GP_T(turn)(int64_t k, int64_t cols, const GP_REAL *from, int64_t column, GP_REAL *to, int64_t width)
+{
+    const int64_t square = sizeof(GP_REAL) == 4 ? 4 : 1; /* gp_transpose_quad moves words of 32 bits */
+    const int64_t whole_k = square > 1 ? k / square * square : 0, whole_cols = cols / square * square;
+    for (int64_t c = 0; c < whole_cols; c += square)
+        for (int64_t p = 0; p < whole_k; p += square) {
+            const GP_REAL *at = from + c * column + p;
+            GP_REAL *row = to + p * width + c;
+            gp_transpose_quad(at, at + column, at + 2 * column, at + 3 * column, row, row + width, row + 2 * width,
+                              row + 3 * width);
+        }
+    gp_copy(to + whole_k * width, 1, width, from + whole_k, column, 1, whole_cols, k - whole_k, sizeof(GP_REAL));
+    gp_copy(to + whole_cols, 1, width, from + whole_cols * column, column, 1, cols - whole_cols, k, sizeof(GP_REAL));
+}
+
 /* Copy k rows of `cols` columns of B to a panel of whole vectors, zeros behind the last column. Transposing goes by
  * GP_PACK_ROWS rows, so that the lines being written stay in L1. */
 static void GP_T(pack_panel)(int64_t k, int64_t cols, int64_t width, gp_matrix b, GP_REAL *panel)
@@ -88,8 +104,7 @@ static void GP_T(pack_panel)(int64_t k, int64_t cols, int64_t width, gp_matrix b
         return;
     }
     for (int64_t p = 0; p < k; p += GP_PACK_ROWS)
-        gp_copy(panel + p * width, 1, width, from + p, b.col_stride, 1, cols,
-                k - p < GP_PACK_ROWS ? k - p : GP_PACK_ROWS, sizeof(GP_REAL));
+        GP_T(turn)(k - p < GP_PACK_ROWS ? k - p : GP_PACK_ROWS, cols, from + p, b.col_stride, panel + p * width, width);
 }
 
 /* All rows of C for the columns of one panel: `cols` of them, in tiles of `vectors` vectors. */

@@ -4,6 +4,7 @@
  * Tile sizes are those of the micro-kernel model of Low et al. (2016): accumulators, one row of B and one broadcast
  * fill the register file (32 registers with AVX-512 and NEON, 16 otherwise). */
 #include "gp_gemm.h"
+#include "gp_quad.h"
 
 /* ISO mode turns fused multiply-add off; here it is half of the speed. */
 #if defined(__clang__)
