@@ -118,7 +118,8 @@ def _undoes(node: Node, source: Node, constants: Mapping[str, Any]) -> bool:
         return False
     scale = np.asarray(constants[node.input[1]])
     is_normal = scale.dtype == np.float32 and 1e-30 < float(scale.reshape(())) < 1e30
-    return is_normal and _point_of(node, constants).dtype in _BYTES
+    tells_type = len(source.input) > 2 and bool(source.input[2])  # else bytes of any type may have been read
+    return is_normal and tells_type and _point_of(node, constants).dtype in _BYTES
 
 
 def _swapped(node: Node, source: Node) -> list[Node]:

@@ -112,6 +112,14 @@ def test_scales_of_channels_and_scales_without_precision_stay(scale):
     assert check_against_evaluator(model, {"x": x}) == 0
 
 
+def test_without_zero_points_the_types_may_differ():
+    nodes = [node("DequantizeLinear", ["x", "s"], ["numbers"]), node("QuantizeLinear", ["numbers", "s"], ["y"])]
+    x = np.arange(-128, 128, dtype=np.int8)
+    model = make_model(nodes, {"x": x}, ["y"], {"s": np.float32(0.5)})
+    assert kinds(model) == ["DequantizeLinear", "QuantizeLinear"]
+    assert check_against_evaluator(model, {"x": x}) == 0
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_a_look_up_in_a_quantised_table_dequantises_what_it_finds(dtype):
     table = np.random.default_rng(0).integers(0, 100, (500, 16)).astype(dtype)
