@@ -75,14 +75,13 @@ class _Use:
 class _Frame:
     """What one run at a time uses: values by tensor id, tensors bound to one arena, and the calls in order."""
 
-    __slots__ = ("calls", "inputs", "outputs", "results", "values")
+    __slots__ = ("calls", "inputs", "outputs", "values")
 
     def __init__(self) -> None:
         self.values: dict[int, Any] = {}
         self.calls: list[Callable[[], object]] = []
         self.inputs: dict[int, Tensor] = {}
         self.outputs: dict[int, Tensor] = {}
-        self.results = ResultArrays()
 
 
 class Executable:
@@ -107,6 +106,8 @@ class Executable:
         As for `Model`.
     packed : list of PackedWeight, optional
         Grows by what stands for constants from now on; to be closed with the model.
+    results : ResultArrays, optional
+        Where fresh results come from, shared with other forms; by default its own.
 
     Attributes
     ----------
@@ -142,6 +143,7 @@ class Executable:
         options: ScheduleOptions = SEQUENTIAL,
         weights: str = "scoped",
         packed: list[PackedWeight] | None = None,
+        results: ResultArrays | None = None,
     ) -> None:
         self._form = form
         self._weights = weights
@@ -161,6 +163,8 @@ class Executable:
         self._form = replace(form, constants=self._values)
         made = {i for step in self._steps for i in step.outputs}
         self._targets = {i: _describe(self._tensors[i]) for i in form.outputs.values() if i in made}
+        self._names = {i: name for name, i in form.outputs.items()}
+        self._results = ResultArrays() if results is None else results
         programs = [step.compiled.program for step in self._steps if step.compiled is not None]
         self._uses_blas = any(program is not None and program.uses_blas for program in programs)
         written = [i for step in self._steps for i in step.outputs if not self._is_in_arena(i)]
@@ -424,6 +428,7 @@ class Executable:
     def trim(self) -> int:
         """Give the memory of idle arenas back; returns its bytes."""
         self._frames.clear()
+        self._results.clear()
         return self._arenas.trim()
 
     def close(self) -> None:
@@ -490,12 +495,18 @@ class Executable:
         for tensor_id, described in self._targets.items():
             array = places.get(tensor_id)
             if array is None and described is not None:
-                array = frame.results.take(tensor_id, *described) if self._keeps_results else np.empty(*described)
+                array = self._fresh(tensor_id, *described)
             values[tensor_id] = array
         for tensor_id, tensor in frame.inputs.items():
             tensor.rebind(values[tensor_id])
         for tensor_id, tensor in frame.outputs.items():
             tensor.rebind(values[tensor_id])
+
+    def _fresh(self, tensor_id: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Memory for a result."""
+        if not self._keeps_results:
+            return np.empty(shape, dtype)
+        return self._results.take(self._names[tensor_id], shape, dtype, 2 * len(self._frames))
 
     def _unbind(self, frame: _Frame) -> None:
         """Forget the arrays of a run, which belong to the caller."""

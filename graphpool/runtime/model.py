@@ -19,6 +19,7 @@ from .collection import collection_paused
 from .constant_part import held_nbytes
 from .executable import Executable
 from .model_port import ModelPort, as_input, check_shape, describe_port
+from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class Model:
         self.name = name
         self.weights = weights
         self._packed: list[PackedWeight] = []
+        self._results = ResultArrays()
         self._specialise = specialise
         self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
         self._capacity = capacity
@@ -264,7 +266,8 @@ class Model:
         shapes = dict(zip(arrays, key[0], strict=True))
         form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})
         packed = self._packed
-        executable = Executable(form, self.engine, self._bound, self.name, self.options, self.weights, packed)
+        shared = self._bound, self.name, self.options, self.weights, packed, self._results
+        executable = Executable(form, self.engine, *shared)
         entry = _Entry(executable, users=1)
         with self._lock:
             self._misses += 1
@@ -474,6 +477,7 @@ class Model:
             self._entries.clear()
             packed, self._packed = self._packed, []
         self._retire(entries)
+        self._results.clear()
         _close(packed)
         if self._owns_engine and not was_closed:
             self.engine.close()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from graphpool.runtime.result_arrays import ResultArrays
+from tests.helpers.memory import run_threads
 
 F32 = np.dtype(np.float32)
 SHAPE = (64, 1024)
@@ -83,3 +84,57 @@ def test_keys_do_not_share():
     arrays = ResultArrays()
     one, two = arrays.take(1, SHAPE, F32), arrays.take(2, SHAPE, F32)
     assert not np.may_share_memory(one, two)
+
+
+@needs_counts
+def test_what_grows_step_by_step_takes_the_same_memory_again():
+    arrays, places, result = ResultArrays(), [], None
+    for rows in range(64, 72):
+        result = arrays.take(1, (rows, 1024), F32)
+        result[:] = rows
+        places.append(address(result))
+    assert result is not None
+    assert len(set(places)) == 3  # the first one, and two with room for more
+    assert (result == 71).all()
+
+
+@needs_counts
+def test_a_small_result_does_not_hold_a_large_one():
+    arrays = ResultArrays()
+    place = address(arrays.take(1, (64, 4096), F32))
+    small = arrays.take(1, (64, 1024), F32)
+    assert address(small) != place
+    assert small.base.nbytes == small.nbytes
+
+
+@needs_counts
+def test_as_many_arrays_are_kept_as_were_asked_for():
+    arrays = ResultArrays()
+    held = [arrays.take(1, SHAPE, F32, 4) for _ in range(4)]
+    places = {address(array) for array in held}
+    del held[:]
+    assert {address(array) for array in [arrays.take(1, SHAPE, F32, 4) for _ in range(4)]} == places
+
+
+@needs_counts
+def test_clear_keeps_nothing():
+    arrays = ResultArrays()
+    held = arrays.take(1, SHAPE, F32)
+    arrays.clear()
+    held[:] = 1
+    assert address(arrays.take(1, SHAPE, F32)) != address(held)
+    assert (held == 1).all()
+
+
+def test_threads_never_share_memory():
+    arrays, wrong = ResultArrays(), []
+
+    def work(number):
+        for step in range(300):
+            taken = arrays.take("y", (70, 256 + step % 5), F32, 4)
+            taken[:] = number
+            if not (taken == number).all():
+                wrong.append((number, step))
+
+    run_threads(8, work)
+    assert not wrong
