@@ -100,7 +100,7 @@ GP_INLINE gp_vi gp_load_bytes(uint8_t flip, const char *from, int64_t left)
     if (left >= GP_VL)
         memcpy(&bytes, from, sizeof bytes);
     else
-        memcpy(&bytes, from, (size_t)left);
+        memcpy(&bytes, from, left > 0 ? (size_t)left : 0);
     return gp_widen_bytes(bytes ^ flip);
 }
 
@@ -111,7 +111,7 @@ GP_INLINE gp_vu gp_load_integers(const int32_t *from, int64_t left)
     if (left >= GP_VL)
         memcpy(&v, from, sizeof v);
     else
-        memcpy(&v, from, (size_t)left * 4);
+        memcpy(&v, from, left > 0 ? (size_t)left * 4 : 0);
     return v;
 }
 
