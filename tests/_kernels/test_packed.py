@@ -144,7 +144,7 @@ def test_parts_of_k_as_tasks_add_up(isa, dtype, batch, m, n, k, parts):
 
 def test_k_is_split_where_there_are_few_results_and_much_work():
     assert k_parts(1, 16, 65536) > 1
-    assert k_parts(128, 64, 25088) > 1
+    assert k_parts(66, 32, 25088) > 1
     assert k_parts(4, 16, 2048) == 1  # little work
     assert k_parts(64, 4096, 25088) == 1  # columns enough
     assert k_parts(4096, 16, 25088) == 1  # rows enough

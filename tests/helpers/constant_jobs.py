@@ -4,7 +4,7 @@ import numpy as np
 
 import graphpool as gp
 
-M, K, N = 5, 24, 40
+M, K, N = 4, 24, 40
 
 
 def compile_product(engine, first_id=0, m=M, **modes):

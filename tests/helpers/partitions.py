@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,8 @@ def run_partitions(
     partitions: list[gp.Partition],
     values: dict[int, np.ndarray],
     engine: gp.Engine,
-    shapes: dict[int, Any] | None = None,
+    *,
+    scale: float = 1.0,
 ) -> dict[int, np.ndarray]:
     """Compile and execute all partitions in order; the content of every tensor that crosses a partition's border."""
     values = dict(values)
@@ -42,7 +42,7 @@ def run_partitions(
             results = [gp.Tensor(compiled.query_logical_tensor(lt.id), engine) for lt in outputs]
             compiled.execute(stream, tensors, results)
             if compiled.cached_constants():
-                check_plain(compiled, stream, tensors, results)
+                check_plain(compiled, stream, tensors, results, scale)
             for lt, result in zip(outputs, results, strict=True):
                 values[lt.id] = np.array(result.numpy())
                 known[lt.id] = values[lt.id].shape
@@ -50,14 +50,18 @@ def run_partitions(
 
 
 def check_plain(
-    compiled: gp.CompiledPartition, stream: gp.Stream, inputs: list[gp.Tensor], results: list[gp.Tensor]
+    compiled: gp.CompiledPartition,
+    stream: gp.Stream,
+    inputs: list[gp.Tensor],
+    results: list[gp.Tensor],
+    scale: float = 1.0,
 ) -> None:
     """The kernels that run while the cache keeps no constants give the same results."""
     cache = constant_tensor_cache("cpu")
     cache.set_capacity(0)
     try:
         for plain, result in zip(compiled.execute(stream, inputs), results, strict=True):
-            assert_close(plain.numpy(), result.numpy(), result.lt.dtype)
+            assert_close(plain.numpy(), result.numpy(), result.lt.dtype, scale=scale)
     finally:
         cache.set_capacity(None)
 
@@ -97,7 +101,7 @@ def check_graph(
     partitions = builder.finish()
     values = {lt.id: random_array(lt, rng, **bounds) if content is None else content(rng, lt) for lt in builder.inputs}
     expected = run_reference(builder.graph.ops, values)
-    actual = run_partitions(partitions, values, engine)
+    actual = run_partitions(partitions, values, engine, scale=scale)
     for partition in partitions:
         for port in partition.output_ports:
             assert_close(actual[port.id], expected[port.id], port.dtype, scale=scale)

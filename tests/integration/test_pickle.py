@@ -1,5 +1,6 @@
 """Compiled partitions and models pickle, and work in another process."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -36,7 +37,8 @@ def in_another_process(tmp_path, value, given, use):
     arrays = {f"buffer{k}": np.frombuffer(buffer.raw(), np.uint8) for k, buffer in enumerate(buffers)}
     np.savez(tmp_path / "data.npz", **arrays, **{f"in.{name}": array for name, array in given.items()})
     command = [sys.executable, "-W", "error", "-c", CHILD, str(tmp_path)]
-    environment = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": ""}
+    own = {name: value for name, value in os.environ.items() if name.startswith("GRAPHPOOL_")}
+    environment = own | {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return np.load(tmp_path / "out.npy"), len(data), sum(buffer.raw().nbytes for buffer in buffers)

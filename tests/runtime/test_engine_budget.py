@@ -74,7 +74,7 @@ def test_the_budget_counts_programs_arenas_weights_constants_and_tensors():
 def test_relief_comes_from_idle_arenas_then_primitives_then_reserved_arenas_then_constants():
     """The order of the design, seen from what is left after each charge."""
     with gp.Engine(threads=1, memory_limit=MIB) as engine:
-        idle, kept = matmul(engine, 5), matmul(engine, 6)
+        idle, kept = matmul(engine, 3), matmul(engine, 4)
         idle_program, kept_program = idle.primitive.nbytes, kept.primitive.nbytes
         arena = idle.scratchpad_nbytes
         assert arena == kept.scratchpad_nbytes > 0

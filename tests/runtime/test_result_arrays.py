@@ -94,7 +94,7 @@ def test_what_grows_step_by_step_takes_the_same_memory_again():
         result[:] = rows
         places.append(address(result))
     assert result is not None
-    assert len(set(places)) == 3  # the first one, and two with room for more
+    assert len(set(places[1:])) == 2  # behind the first one, two with room for more
     assert (result == 71).all()
 
 
