@@ -20,9 +20,11 @@ import pytest
 from bench.bench_packed import aligned_empty
 from bench.ceilings import best_time, dot_rate
 from graphpool._kernels.call import KernelCall
-from graphpool._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
-from graphpool._kernels.conv_packed import pack_conv_weights, packed_conv_layout, packed_convolution
-from graphpool._kernels.winograd import pack_winograd_weights, winograd_convolution, winograd_layout
+from graphpool._kernels.conv_depthwise import DepthwiseFormat
+from graphpool._kernels.conv_packed import F32ConvFormat
+from graphpool._kernels.conv_problem import ConvFormat, ConvProblem, ConvShape
+from graphpool._kernels.post_ops import PostOps
+from graphpool._kernels.winograd import WinogradFormat
 
 
 @dataclass(frozen=True)
@@ -68,38 +70,21 @@ def problem(layer: Layer, kind: str, isa: str | None = None) -> tuple[KernelCall
     src = rng.standard_normal((size, size, ic), np.float32)
     weights = rng.standard_normal((oc, ic // groups, k, k), np.float32)
     dst, bias = np.empty((result, result, oc), np.float32), np.zeros(oc, np.float32)
-    steps = (k * k * (ic if groups == 1 else 1), k * k, k, 1)
-    window: dict[str, Any] = {
-        "src_strides": (0, 1, size * ic, ic), "dst_strides": (0, 1, result * oc, oc),
-        "pads_begin": (k // 2, k // 2), "pads_end": (k // 2, k // 2),
-    }  # fmt: skip
-    strided: dict[str, Any] = window | {"strides": (layer.stride, layer.stride)}
-    tail: dict[str, Any] = {"bias": True, "clamp": (0, np.inf)}
-
-    def winograd(tile: int) -> tuple[int, KernelCall, KernelCall]:
-        return (
-            winograd_layout(ic, oc, isa, tile=tile).nbytes,
-            pack_winograd_weights(ic, oc, steps, tile=tile, isa=isa),
-            winograd_convolution(1, ic, oc, (size, size), tile=tile, isa=isa, **window, **tail),
-        )
-
-    make: Callable[[], tuple[int, KernelCall, KernelCall]] = {
-        "packed": lambda: (
-            packed_conv_layout(ic, oc, (k, k), isa=isa).nbytes,
-            pack_conv_weights(ic, oc, (k, k), (0, *steps), isa=isa),
-            packed_convolution(1, ic, oc, (size, size), (k, k), isa=isa, **strided, **tail),
-        ),
-        "winograd_2x2": lambda: winograd(2),
-        "winograd_4x4": lambda: winograd(4),
-        "depthwise": lambda: (
-            weights.nbytes,
-            pack_depthwise_weights(oc, (k, k), (steps[0], *steps[2:]), isa=isa),
-            depthwise_convolution(1, oc, (size, size), (k, k), isa=isa, **strided, **tail),
-        ),
-    }[kind]
-    nbytes, pack, call = make()
-    packed = aligned_empty(nbytes)
-    pack(weights, packed)
+    shape = ConvShape(ic, oc, (k, k), groups)
+    make: dict[str, Callable[[], ConvFormat]] = {
+        "packed": lambda: F32ConvFormat(shape, isa=isa),
+        "winograd_2x2": lambda: WinogradFormat(shape, 2, isa=isa),
+        "winograd_4x4": lambda: WinogradFormat(shape, 4, isa=isa),
+        "depthwise": lambda: DepthwiseFormat(shape, isa=isa),
+    }
+    weights_format = make[kind]()
+    packed = aligned_empty(weights_format.nbytes)
+    weights_format.pack((ic // groups * k * k, ic // groups * k * k, k * k, k, 1))(weights, packed)
+    asked = ConvProblem.make(
+        1, shape, (size, size), src_strides=(0, 1, size * ic, ic), dst_strides=(0, 1, result * oc, oc),
+        strides=(layer.stride, layer.stride), pads_begin=(k // 2, k // 2), pads_end=(k // 2, k // 2),
+    )  # fmt: skip
+    call = weights_format.convolution(asked, PostOps(bias=True, clamp=(0, np.inf)))
     return call, (src, packed, bias, dst)
 
 

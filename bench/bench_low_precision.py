@@ -19,8 +19,9 @@ from threadpoolctl import threadpool_limits
 from bench.bench_packed import aligned_empty, packed_product, runner, seconds_of
 from graphpool._kernels.call import KernelCall
 from graphpool._kernels.compressed import BITS, compressed_layout, compressed_matmul, pack_compressed
-from graphpool._kernels.conv_bf16 import bf16_conv_nbytes, bf16_convolution, pack_bf16_conv_weights
-from graphpool._kernels.conv_packed import pack_conv_weights, packed_conv_layout, packed_convolution
+from graphpool._kernels.conv_bf16 import Bf16ConvFormat
+from graphpool._kernels.conv_packed import F32ConvFormat
+from graphpool._kernels.conv_problem import ConvProblem, ConvShape
 
 Arguments = list[tuple[Any, ...]]
 
@@ -63,25 +64,19 @@ def convolution(shape: tuple[int, ...], dtype: str) -> tuple[KernelCall, Argumen
     ic, oc, size, kernel, stride = shape
     out = -(-size // stride)
     total = (out - 1) * stride + kernel - size
-    options: dict[str, Any] = {
-        "src_strides": (size * size * ic, 1, size * ic, ic), "dst_strides": (out * out * oc, 1, out * oc, oc),
-        "strides": (stride,) * 2, "pads_begin": (max(total, 0) // 2,) * 2, "pads_end": (-(-max(total, 0) // 2),) * 2,
-    }  # fmt: skip
+    weights_shape = ConvShape(ic, oc, (kernel, kernel))
+    problem = ConvProblem.make(
+        1, weights_shape, (size, size), src_strides=(size * size * ic, 1, size * ic, ic),
+        dst_strides=(out * out * oc, 1, out * oc, oc), strides=(stride,) * 2, pads_begin=(max(total, 0) // 2,) * 2,
+        pads_end=(-(-max(total, 0) // 2),) * 2, src_dtype="bf16" if dtype == "bf16" else "f32",
+    )  # fmt: skip
     rng = np.random.default_rng(0)
     x, w = rng.random((size, size, ic), np.float32), rng.random((oc, ic, kernel, kernel), np.float32)
-    sizes, w_strides = (ic, oc, (kernel, kernel)), (0, ic * kernel * kernel, kernel * kernel, kernel, 1)
-    dst = np.empty((out, out, oc), np.float32)
-    if dtype == "f32":
-        packed = aligned_empty(packed_conv_layout(*sizes).nbytes)
-        pack_conv_weights(*sizes, w_strides)(w, packed)
-        return packed_convolution(1, ic, oc, (size,) * 2, (kernel,) * 2, **options), [(x, packed, dst)]
-    packed = aligned_empty(bf16_conv_nbytes(*sizes))
-    pack_bf16_conv_weights(*sizes, w_strides)(w, packed)
-    source = x if dtype == "f32 as bf16" else (x.view(np.uint32) >> 16).astype(np.uint16)
-    call = bf16_convolution(
-        1, ic, oc, (size,) * 2, (kernel,) * 2, src_dtype="bf16" if dtype == "bf16" else "f32", **options
-    )
-    return call, [(source, packed, dst)]
+    weights_format = (F32ConvFormat if dtype == "f32" else Bf16ConvFormat)(weights_shape)
+    packed, dst = aligned_empty(weights_format.nbytes), np.empty((out, out, oc), np.float32)
+    weights_format.pack((0, ic * kernel * kernel, kernel * kernel, kernel, 1))(w, packed)
+    source = (x.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bf16" else x
+    return weights_format.convolution(problem), [(source, packed, dst)]
 
 
 def print_products(seconds: float) -> None:

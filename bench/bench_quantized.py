@@ -21,8 +21,10 @@ from bench.bench_conv import problem as f32_layer
 from bench.bench_packed import aligned_empty, packed_product
 from bench.ceilings import best_time, dot_rate
 from graphpool._kernels.call import KernelCall
-from graphpool._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
+from graphpool._kernels.conv_problem import ConvProblem, ConvShape
+from graphpool._kernels.conv_s8 import Int8ConvFormat
 from graphpool._kernels.packed import pack_weights, packed_layout, packed_matmul
+from graphpool._kernels.post_ops import PostOps
 from graphpool._kernels.requant import Requant, Residual, Rounding
 
 PRODUCTS = [
@@ -61,15 +63,18 @@ def byte_product(shape: tuple[int, int, int], isa: str | None = None) -> tuple[K
 def byte_layer(layer: Layer, residual: bool, isa: str | None = None) -> tuple[KernelCall, tuple[Any, ...]]:
     """A convolution to u8 and its arguments."""
     ic, oc, k, size, result = layer.ic, layer.oc, layer.kernel, layer.size, layer.result
-    packed = aligned_empty(conv_s8_layout(ic, oc, (k, k), isa=isa).nbytes)
-    steps = (0, k * k * ic, k * k, k, 1)
-    pack_conv_s8(ic, oc, (k, k), steps, isa=isa)(random_bytes((oc, ic, k, k)).view(np.int8), packed)
+    weights = Int8ConvFormat(ConvShape(ic, oc, (k, k)), isa=isa)
+    packed = aligned_empty(weights.nbytes)
+    weights.pack((0, k * k * ic, k * k, k, 1))(random_bytes((oc, ic, k, k)).view(np.int8), packed)
     dst_strides = (0, 1, result * oc, oc)
-    call = s8_convolution(
-        1, ic, oc, (size, size), (k, k), src_strides=(0, 1, size * ic, ic), dst_strides=dst_strides, zero_point=3,
-        strides=(layer.stride, layer.stride), pads_begin=(k // 2, k // 2), pads_end=(k // 2, k // 2), bias=True,
-        requant=BLOCK if residual else PLAIN, residual_strides=dst_strides if residual else None, isa=isa,
+    problem = ConvProblem.make(
+        1, weights.shape, (size, size), src_strides=(0, 1, size * ic, ic), dst_strides=dst_strides, src_dtype="u8",
+        zero_point=3, strides=(layer.stride, layer.stride), pads_begin=(k // 2, k // 2), pads_end=(k // 2, k // 2),
     )  # fmt: skip
+    post_ops = PostOps(
+        bias=True, requant=BLOCK if residual else PLAIN, residual_strides=dst_strides if residual else None
+    )
+    call = weights.convolution(problem, post_ops)
     pixels = (result, result, oc)
     operands = [np.full(oc, 1e-4, np.float32), np.zeros(oc, np.float32), *([random_bytes(pixels)] if residual else [])]
     return call, (random_bytes((size, size, ic)), packed, *operands, np.empty(pixels, np.uint8))

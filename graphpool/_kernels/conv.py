@@ -19,21 +19,16 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from ._dispatch import blas_slot, isas
 from .call import KernelCall, pack
 from .matmul import BLAS_INT_MAX, PANEL_NBYTES, aligned, needs_pack
+from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
-from .window import (
-    ROW_PLAN_LAYOUT,
-    WINDOW_LAYOUT,
-    Window,
-    convolution_window,
-    fill_geometry,
-    merged_stride,
-    plan_rows,
-)
+from .window import ROW_PLAN_LAYOUT, WINDOW_LAYOUT, Window, merged_stride, plan_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["choose_convolution", "convolution", "convolution_transpose"]
+    from .conv_problem import ConvProblem
+
+__all__ = ["choose_convolution", "convolution"]
 
 _PATCH_NBYTES = 1 << 20
 """Bytes of the patches of a block, and of its tile: they stay in L2 or near it."""
@@ -69,6 +64,21 @@ class _Convolution:
     weights: tuple[int, ...]
     transposed: bool
     exact_depth: int
+
+    @classmethod
+    def of(cls, problem: ConvProblem, weights: Sequence[int], exact_depth: int) -> _Convolution:
+        """Check what `ConvProblem.make` has not."""
+        shape = problem.shape
+        ndim = len(shape.kernel)
+        if len(weights) != ndim + 3:
+            accepted = "(group, oc, ic, spatial...)"
+            raise InvalidShapeError(explain("weights_strides", accepted=accepted, got=tuple(weights)))
+        if exact_depth < 0:
+            raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
+        filled = (*weights[:3], *(0,) * (3 - ndim), *weights[3:])
+        ic, oc = shape.in_channels // shape.groups, shape.out_channels // shape.groups
+        transposed = problem.is_transposed
+        return cls(problem.window, problem.batch, shape.groups, ic, oc, filled, transposed, exact_depth)
 
     @property
     def depth(self) -> int:
@@ -118,54 +128,33 @@ class _Convolution:
 
 
 def convolution(
-    batch: int,
-    in_channels: int,
-    out_channels: int,
-    src_spatial: Sequence[int],
-    kernel: Sequence[int],
-    *,
-    src_strides: Sequence[int],
+    problem: ConvProblem,
     weights_strides: Sequence[int],
-    dst_strides: Sequence[int],
-    strides: Sequence[int] | None = None,
-    pads_begin: Sequence[int] | None = None,
-    pads_end: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
-    groups: int = 1,
+    post_ops: PostOps = NO_POST_OPS,
+    *,
     impl: str = "auto",
     exact_depth: int = 0,
-    epilogue: bytes = b"",
-    dst_needs_scratch: bool = True,
     isa: str | None = None,
 ) -> KernelCall:
-    """A kernel for the convolution of f32 images (a cross-correlation, as in every framework).
+    """A kernel for a convolution or transposed convolution of f32 images with weights as they lie.
 
-    Arguments of the kernel: src, weights, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst). The
-    result extent of an axis is ``(in + begin + end - dilation * (kernel - 1) - 1) // stride + 1``.
+    Arguments of the kernel: src, weights, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst). Every
+    result is written; one that no input reaches is 0 before the epilogue.
 
     Parameters
     ----------
-    batch, in_channels, out_channels : int
-    src_spatial, kernel : sequence of int
-        One to three axes each.
-    src_strides, dst_strides : sequence of int
-        (n, c, spatial...). Unit: elements. dst_strides also decides how results are numbered: see the module.
+    problem : ConvProblem
+        Any strides; those of dst also decide how results are numbered: see the module.
     weights_strides : sequence of int
         (group, out channel in the group, in channel in the group, spatial...): any format, XIO and OIX without a copy.
         Unit: elements.
-    strides, pads_begin, pads_end, dilations : sequence of int, optional
-        Ones, zeros, zeros and ones by default.
-    groups : int, default=1
-        Divides both channel counts.
+    post_ops : PostOps
+        An epilogue, which a bias belongs to, and nothing else.
     impl : {"auto", "blas_im2col", "simd_im2col", "depthwise", "simd"}
         "auto" takes `choose_convolution`; "simd" the better of our own loops.
     exact_depth : int, default=0
         Terms that are summed in f32 at a time, their sums then in f64: exact for integers; see
         `graphpool._kernels.matmul.matmul`. 0 sums all in f32.
-    epilogue : bytes
-        A program from ``EltwiseBuilder.epilogue()`` that reads the result as its accumulator; a bias belongs there.
-    dst_needs_scratch : bool, default=True
-        False lets tiles be computed in dst itself; see `graphpool._kernels.matmul.matmul`.
     isa : str, optional
         Instruction set; the best one by default.
 
@@ -183,98 +172,13 @@ def convolution(
     Notes
     -----
     Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
+    Cost: a transposed convolution gathers zeros for the taps that meet no input, so prod(strides) times the useful
+    arithmetic; it copies the weights once for each run of tasks of a group.
     Source: patches as a matrix (im2col), Chellapilla, Puri and Simard 2006, in blocks that never hold a whole image.
     """
-    window = convolution_window(
-        src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
-        src_strides=src_strides, dst_strides=dst_strides,
-    )  # fmt: skip
-    problem = _check(
-        window, batch, (in_channels, out_channels), groups, weights_strides, len(src_spatial), exact_depth,
-        transposed=False,
-    )  # fmt: skip
-    return _build(problem, _choose(problem, impl, isa), epilogue, dst_needs_scratch, isa)
-
-
-def convolution_transpose(
-    batch: int,
-    in_channels: int,
-    out_channels: int,
-    src_spatial: Sequence[int],
-    kernel: Sequence[int],
-    *,
-    src_strides: Sequence[int],
-    weights_strides: Sequence[int],
-    dst_strides: Sequence[int],
-    strides: Sequence[int] | None = None,
-    pads_begin: Sequence[int] | None = None,
-    pads_end: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
-    output_padding: Sequence[int] | None = None,
-    groups: int = 1,
-    impl: str = "auto",
-    exact_depth: int = 0,
-    epilogue: bytes = b"",
-    dst_needs_scratch: bool = True,
-    isa: str | None = None,
-) -> KernelCall:
-    """A kernel for the transposed convolution of f32 images: the gradient of `convolution` by its source.
-
-    Parameters are those of `convolution`, and `output_padding`: results behind the last, at most stride or dilation
-    less one. The result extent of an axis is ``stride * (in - 1) + dilation * (kernel - 1) + 1 - begin - end +
-    output_padding``. Every result is written; one that no input reaches is 0 before the epilogue.
-
-    Returns
-    -------
-    KernelCall
-
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError, UnsupportedError
-        The arguments do not fit each other.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
-    Cost: gathers zeros for the taps that meet no input, so prod(strides) times the useful arithmetic; copies the
-    weights once for each run of tasks of a group.
-    """
-    begin, end, steps, gaps = fill_geometry(len(src_spatial), pads_begin, pads_end, strides, dilations)
-    extra = [0] * len(src_spatial) if output_padding is None else output_padding
-    if len(extra) != len(src_spatial) or min(extra, default=0) < 0:
-        raise InvalidShapeError(explain("output_padding", accepted=f"{len(src_spatial)} values >= 0", got=tuple(extra)))
-    dst = [
-        s * (n - 1) + d * (k - 1) + 1 - b - e + x if n else 0
-        for n, k, s, b, e, d, x in zip(src_spatial, kernel, steps, begin, end, gaps, extra, strict=False)
-    ]
-    window = Window.make(
-        src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
-        src_strides=src_strides, dst_strides=dst_strides,
-    )  # fmt: skip
-    problem = _check(
-        window, batch, (in_channels, out_channels), groups, weights_strides, len(src_spatial), exact_depth,
-        transposed=True,
-    )  # fmt: skip
-    return _build(problem, _choose(problem, impl, isa), epilogue, dst_needs_scratch, isa)
-
-
-def _check(
-    window: Window, batch: int, channels: tuple[int, int], groups: int, weights: Sequence[int], ndim: int,
-    exact_depth: int, *, transposed: bool,
-) -> _Convolution:  # fmt: skip
-    """The problem of checked arguments."""
-    if min(batch, *channels) < 0:
-        raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, *channels)))
-    if groups < 1 or channels[0] % groups or channels[1] % groups:
-        accepted = f"a divisor of {channels[0]} and {channels[1]} channels"
-        raise InvalidArgumentError(explain("groups", accepted=accepted, got=groups))
-    if len(weights) != ndim + 3:
-        raise InvalidShapeError(explain("weights_strides", accepted="(group, oc, ic, spatial...)", got=tuple(weights)))
-    if exact_depth < 0:
-        raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
-    filled = (*weights[:3], *(0,) * (3 - ndim), *weights[3:])
-    inner, outer = channels[0] // groups, channels[1] // groups
-    return _Convolution(window, batch, groups, inner, outer, filled, transposed, exact_depth)
+    post_ops.check_only_epilogue()
+    given = _Convolution.of(problem, weights_strides, exact_depth)
+    return _build(given, _choose(given, impl, isa), post_ops, isa)
 
 
 def choose_convolution(*, depthwise: bool = False, isa: str | None = None) -> str:
@@ -304,16 +208,14 @@ def _choose(problem: _Convolution, impl: str, isa: str | None) -> str:
     return impl
 
 
-def _build(
-    problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: bool, isa: str | None
-) -> KernelCall:  # fmt: skip
+def _build(problem: _Convolution, impl: str, post_ops: PostOps, isa: str | None) -> KernelCall:
     if impl == "depthwise":
-        return _build_depthwise(problem, epilogue, dst_needs_scratch, isa)
-    values, scratch_nbytes = _plan(problem, impl, epilogue, dst_needs_scratch)
+        return _build_depthwise(problem, post_ops, isa)
+    values, scratch_nbytes = _plan(problem, impl, post_ops)
     blocks = -(-problem.window.pixels // values["pixel_block"]) if problem.oc else 0
     return pack(
         f"f32_conv_{impl}", _LAYOUT, values, ntasks=problem.batch * problem.groups * blocks,
-        scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
+        scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa,
     )  # fmt: skip
 
 
@@ -325,12 +227,12 @@ def _pixel_block(p: _Convolution) -> int:
     return min(max(fit, least), most, max(p.window.pixels, 1))
 
 
-def _plan(problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: bool) -> tuple[dict[str, Any], int]:
+def _plan(problem: _Convolution, impl: str, post_ops: PostOps) -> tuple[dict[str, Any], int]:
     """Fields of the parameter block and the size of the scratch, which holds tile, patches, weights, panel and sums."""
     p = problem
     row, src_pixel, dst_pixel = p.weights_row(), p.source_pixel(), p.result_pixel()
     pixels = _pixel_block(p)
-    in_scratch = dst_pixel is None or (bool(epilogue) and dst_needs_scratch)
+    in_scratch = dst_pixel is None or (bool(post_ops.epilogue) and post_ops.dst_needs_scratch)
     sizes = (
         pixels * p.oc * 4 if in_scratch else 0,
         pixels * p.depth * 4 if src_pixel is None else 0,
@@ -345,19 +247,17 @@ def _plan(problem: _Convolution, impl: str, epilogue: bytes, dst_needs_scratch: 
         "w_group": w_group, "w_oc": w_oc, "w_ic": w_ic, "w": w, "taps_outer": p.taps_outer, "w_row": row or 0,
         "pack_weights": row is None, "gather": src_pixel is None, "transposed": p.transposed,
         "src_pixel": src_pixel or 0, "dst_pixel": dst_pixel or 0, "pixel_block": pixels,
-        "tile_in_scratch": in_scratch, "has_epilogue": bool(epilogue),
+        "tile_in_scratch": in_scratch, "has_epilogue": bool(post_ops.epilogue),
         "patch_offset": offsets[1], "weights_offset": offsets[2], "panel_offset": offsets[3],
         "exact_depth": p.parts, "sums_offset": offsets[4],
         "blas": blas_slot("f32") if impl == "blas_im2col" else 0,
     }, offsets[5]  # fmt: skip
 
 
-def _build_depthwise(problem: _Convolution, epilogue: bytes, dst_needs_scratch: bool, isa: str | None) -> KernelCall:
-    rows, ntasks, scratch_nbytes = plan_rows(
-        problem.window, problem.batch, problem.groups, epilogue=epilogue, dst_needs_scratch=dst_needs_scratch
-    )
+def _build_depthwise(problem: _Convolution, post_ops: PostOps, isa: str | None) -> KernelCall:
+    rows, ntasks, scratch_nbytes = plan_rows(problem.window, problem.batch, problem.groups, post_ops)
     values = {"rows": rows, "w_c": problem.weights[0], "w": problem.weights[3:]}
     return pack(
         "f32_conv_depthwise", _DEPTHWISE_LAYOUT, values,
-        ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
+        ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa,
     )  # fmt: skip

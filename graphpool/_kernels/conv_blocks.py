@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphpool.errors import UnsupportedError, explain
-
 from .call import KernelCall, pack
 from .matmul import aligned
 from .records import Record
-from .window import WINDOW_LAYOUT, Window, image_strides, merged_stride
+from .window import WINDOW_LAYOUT, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .conv_weights import ConvWeights
 
-__all__ = ["CONV_BLOCKS_LAYOUT", "ConvBlocks", "reads_pixels_in_place", "side_strides"]
+__all__ = ["CONV_BLOCKS_LAYOUT", "ConvBlocks", "reads_pixels_in_place"]
 
 CONV_BLOCKS_LAYOUT = Record(
     [
@@ -33,22 +29,6 @@ CONV_BLOCKS_LAYOUT = Record(
     ]
 )
 """struct gp_conv_blocks."""
-
-
-def side_strides(name: str, window: Window, strides: Sequence[int], ndim: int, channels: int) -> tuple[int, int]:
-    """Strides of images and of pixels of dst or of a residual, (n, c, spatial...). Unit: elements.
-
-    Raises
-    ------
-    InvalidShapeError, UnsupportedError
-        Another number of strides; channels with gaps; pixels that no single stride walks.
-    """
-    image, *spatial = image_strides(name, strides, ndim, channels)
-    pixel = merged_stride(list(zip(window.dst, spatial, strict=True)))
-    if pixel is None:
-        accepted = "contiguous channels, and pixels that one stride walks"
-        raise UnsupportedError(explain(name, accepted=accepted, got=tuple(strides)))
-    return image, pixel
 
 
 def reads_pixels_in_place(window: Window, weights: ConvWeights) -> bool:
@@ -72,7 +52,7 @@ class ConvBlocks(NamedTuple):
     window : Window
     weights : ConvWeights
     dst, residual : (int, int)
-        `side_strides` of both. Unit: elements.
+        Strides of images and of pixels. Unit: elements.
     rows, cols : int
         Of the rectangle of results of a task.
     col_block : int
@@ -98,26 +78,27 @@ class ConvBlocks(NamedTuple):
         self,
         name: str,
         layout: Record,
-        shared: dict[str, Any],
+        post: dict[str, Any],
         own: dict[str, Any],
         *,
+        element_nbytes: int,
         epilogue: bytes,
         isa: str | None,
     ) -> KernelCall:
         """The kernel `name`, whose struct `layout` begins with ``blocks``.
 
-        `shared` are those fields of struct gp_conv_blocks that this object does not know, `own` the other ones.
+        `post` holds the fields of the post-ops, `own` those of the kernel that struct gp_conv_blocks has not.
         """
         weights, window = self.weights, self.window
         rows_offset, runs_offset, sums_offset, room_offset, end = self._scratch()
-        blocks = CONV_BLOCKS_LAYOUT.pack(shared | {
+        blocks = CONV_BLOCKS_LAYOUT.pack({
             "window": window.record(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
-            "merged": weights.merged, "words": weights.words, "runs": weights.runs,
+            "merged": weights.merged, "words": weights.words, "runs": weights.runs, "element_nbytes": element_nbytes,
             "pixel_nbytes": weights.pixel_nbytes, "w_group": weights.group_nbytes, "block_rows": self.rows,
             "block_cols": self.cols, "col_block": self.col_block, "dst_n": self.dst[0], "dst_pixel": self.dst[1],
             "residual_n": self.residual[0], "residual_pixel": self.residual[1], "is_direct": self.is_direct,
-            "has_epilogue": bool(epilogue), "rows_offset": rows_offset, "runs_offset": runs_offset,
-            "sums_offset": sums_offset, "room_offset": room_offset,
+            "rows_offset": rows_offset, "runs_offset": runs_offset, "sums_offset": sums_offset,
+            "room_offset": room_offset, **{name: post[name] for name in ("bias_arg", "dst_arg", "has_epilogue")},
         })  # fmt: skip
         parts = self.batch * window.rectangles(self.rows, self.cols) * weights.groups
         ntasks = parts * -(-weights.oc // self.col_block)

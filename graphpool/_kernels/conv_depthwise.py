@@ -6,21 +6,24 @@ Kernel: ``f32_conv_depthwise_packed``. Each channel has a kernel of its own, and
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import KernelCall, pack
+from .conv_problem import ConvFormat, ConvProblem
 from .matmul import aligned
 from .move import copy
-from .packed import tail_fields
+from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
-from .window import WINDOW_LAYOUT, convolution_window
+from .window import WINDOW_LAYOUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["depthwise_convolution", "pack_depthwise_weights", "unpack_depthwise_weights"]
+
+__all__ = ["DepthwiseFormat"]
 
 _CHANNEL_BLOCK = 512
 """Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further."""
@@ -39,120 +42,78 @@ _LAYOUT = Record(
 )
 
 
-def pack_depthwise_weights(
-    channels: int, kernel: Sequence[int], strides: Sequence[int], *, isa: str | None = None
-) -> KernelCall:
-    """A kernel that brings the weights of a depthwise convolution into the order (tap, channel); arguments: src, dst.
+@dataclass(frozen=True)
+class DepthwiseFormat(ConvFormat):
+    """A `ConvFormat`: float32 by (tap, channel).
 
-    Parameters
+    Attributes
     ----------
-    channels : int
-    kernel : sequence of int
-        One to three axes.
-    strides : sequence of int
-        (channel, spatial...), any. Unit: elements.
-    isa : str, optional
-        Instruction set; the best one by default.
+    shape : ConvShape
+        One channel a group on both sides.
 
     Raises
     ------
-    InvalidShapeError
-        The strides do not fit the kernel.
+    InvalidArgumentError
+        More channels a group.
     """
-    return copy((channels, *kernel), strides, _packed_strides(channels, kernel, strides), 4, isa=isa)
 
+    is_exact = True
 
-def unpack_depthwise_weights(
-    channels: int, kernel: Sequence[int], strides: Sequence[int], *, isa: str | None = None
-) -> KernelCall:
-    """The inverse of `pack_depthwise_weights`, bit for bit, with the same parameters."""
-    return copy((channels, *kernel), _packed_strides(channels, kernel, strides), strides, 4, isa=isa)
+    def __post_init__(self) -> None:
+        got = self.shape.in_channels, self.shape.out_channels, self.shape.groups
+        if got != (got[0], got[0], max(got[0], 1)):
+            what = "channels of both sides and groups of a depthwise convolution"
+            raise InvalidArgumentError(explain(what, accepted="one number", got=got))
 
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights. Unit: bytes."""
+        return 4 * self.shape.out_channels * math.prod(self.shape.kernel)
 
-def _packed_strides(channels: int, kernel: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Strides by (tap, channel) for the axes that `strides` are of."""
-    if len(strides) != 1 + len(kernel):
-        raise InvalidShapeError(explain("strides of weights", accepted="(channel, spatial...)", got=tuple(strides)))
-    return 1, *(channels * math.prod(kernel[axis + 1 :]) for axis in range(len(kernel)))
+    def pack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`."""
+        extents, strides = self._axes(strides)
+        return copy(extents, strides, self._packed_strides(), 4, isa=self.isa)
 
+    def unpack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`."""
+        extents, strides = self._axes(strides)
+        return copy(extents, self._packed_strides(), strides, 4, isa=self.isa)
 
-def depthwise_convolution(
-    batch: int,
-    channels: int,
-    src_spatial: Sequence[int],
-    kernel: Sequence[int],
-    *,
-    src_strides: Sequence[int],
-    dst_strides: Sequence[int],
-    strides: Sequence[int] | None = None,
-    pads_begin: Sequence[int] | None = None,
-    pads_end: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
-    bias: bool = False,
-    residual_strides: Sequence[int] | None = None,
-    clamp: tuple[float, float] | None = None,
-    epilogue: bytes = b"",
-    dst_needs_scratch: bool = True,
-    isa: str | None = None,
-) -> KernelCall:
-    """A kernel for ``dst = clamp(convolution(src, weights) + bias + residual)``, every channel by itself.
+    def _axes(self, strides: Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
+        """Extents and strides of (channel, spatial...)."""
+        kernel = self.shape.kernel
+        if len(strides) != 3 + len(kernel):
+            accepted = "(group, oc, ic, spatial...)"
+            raise InvalidShapeError(explain("strides of weights", accepted=accepted, got=tuple(strides)))
+        return (self.shape.out_channels, *kernel), [strides[0], *strides[3:]]
 
-    Arguments of the kernel: src, weights as `pack_depthwise_weights` leaves them, bias and residual if they are asked
-    for, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst).
+    def _packed_strides(self) -> tuple[int, ...]:
+        kernel, channels = self.shape.kernel, self.shape.out_channels
+        return 1, *(channels * math.prod(kernel[axis + 1 :]) for axis in range(len(kernel)))
 
-    Parameters
-    ----------
-    batch, channels : int
-    src_spatial, kernel, strides, pads_begin, pads_end, dilations
-        As in `graphpool._kernels.conv.convolution`.
-    src_strides, dst_strides : sequence of int
-        (n, c, spatial...); channels are contiguous. Unit: elements.
-    bias, residual_strides, clamp, epilogue, dst_needs_scratch
-        As in `graphpool._kernels.conv_packed.packed_convolution`.
-    isa : str, optional
-        Instruction set; the best one by default.
+    def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """See `ConvFormat`: of a float32 image; channels are contiguous on all sides.
 
-    Returns
-    -------
-    KernelCall
-        One task for each row of results and block of channels.
-
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError
-        The arguments do not fit each other.
-    UnsupportedError
-        Channels that are not contiguous.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap src.
-    Cost: a multiply-add of a vector for each tap; with strides of 1 or 2 and no dilation about half as many loads.
-    """
-    ndim = len(src_spatial)
-    window = convolution_window(
-        src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
-        src_strides=src_strides, dst_strides=dst_strides,
-    )  # fmt: skip
-    tail = tail_fields(
-        bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue, in_scratch=dst_needs_scratch
-    )
-    if min(batch, channels) < 0:
-        raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
-    residual = (0,) * (ndim + 2) if residual_strides is None else tuple(residual_strides)
-    if len(residual) != ndim + 2:
-        raise InvalidShapeError(explain("residual_strides", accepted=f"{ndim + 2} strides", got=residual))
-    sides = (src_strides, dst_strides) if residual_strides is None else (src_strides, dst_strides, residual)
-    if channels > 1 and any(side[1] != 1 for side in sides):
-        raise UnsupportedError(explain("strides", accepted="contiguous channels", got=sides))
-    block = min(max(channels, 1), _CHANNEL_BLOCK)
-    runs_offset = aligned(window.dst[2] * block * 4) if tail["tile_in_scratch"] else 0
-    values = tail | {
-        "window": window.record(), "channels": channels, "channel_block": block,
-        "residual_n": residual[0], "residual": [*[0] * (3 - ndim), *residual[2:]], "runs_offset": runs_offset,
-    }  # fmt: skip
-    lines = batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
-    return pack(
-        "f32_conv_depthwise_packed", _LAYOUT, values, ntasks=lines * -(-channels // block),
-        scratch_nbytes=runs_offset + math.prod(kernel) * _RUN_NBYTES, tail=epilogue, isa=isa,
-    )  # fmt: skip
+        One task for each row of results and block of channels. Cost: a multiply-add of a vector for each tap; with
+        strides of 1 or 2 and no dilation about half as many loads.
+        """
+        post, channels, window = post_ops.float_fields(), self.shape.out_channels, problem.window
+        given = {"src_strides": problem.src_strides, "dst_strides": problem.dst_strides}
+        for name, strides in given.items():
+            problem.image_strides(name, strides, channels)
+        residual = [0] * 4
+        if post_ops.residual_strides is not None:
+            residual = list(problem.image_strides("residual_strides", post_ops.residual_strides, channels))
+        block = min(max(channels, 1), _CHANNEL_BLOCK)
+        runs_offset = aligned(window.dst[2] * block * 4) if post["tile_in_scratch"] else 0
+        values = post | {
+            "window": window.record(), "channels": channels, "channel_block": block,
+            "residual_n": residual[0], "residual": residual[1:], "runs_offset": runs_offset,
+        }  # fmt: skip
+        lines = problem.batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
+        return pack(
+            "f32_conv_depthwise_packed", _LAYOUT, values, ntasks=lines * -(-channels // block),
+            scratch_nbytes=runs_offset + math.prod(self.shape.kernel) * _RUN_NBYTES, tail=post_ops.epilogue,
+            isa=self.isa,
+        )  # fmt: skip

@@ -1,8 +1,4 @@
-"""Convolution of channels-last images with constant weights: packed once, then used on any number of images.
-
-    layout = packed_conv_layout(64, 64, (3, 3))            # how many bytes, and the id of the opaque layout
-    pack_conv_weights(64, 64, (3, 3), strides)(w, packed)  # once
-    packed_convolution(1, 64, 64, (56, 56), (3, 3), ..., bias=True, clamp=(0, inf))(x, packed, bias, dst)
+"""Convolution of channels-last images in float32 with constant weights: packed once, or by every task.
 
 Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, ``pack_conv_weights`` and
 ``unpack_conv_weights``; their sources, and ``include/gp_packed.h`` for the panels, say how they work. Channels last was
@@ -15,29 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import UnsupportedError, explain
 
 from .call import KernelCall, pack
+from .conv_problem import ConvFormat, ConvProblem
 from .conv_weights import CONV_PACK_LAYOUT, ConvWeights
 from .matmul import aligned
-from .packed import MOST_ROWS, TILE_PANELS, TILE_ROWS, PackedLayout, l2_nbytes, row_block, streams, tail_fields
+from .packed import MOST_ROWS, TILE_PANELS, TILE_ROWS, l2_nbytes, row_block, streams
+from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
-from .window import WINDOW_LAYOUT, Window, convolution_window, image_strides
+from .window import WINDOW_LAYOUT, Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "has_lines",
-    "is_staged",
-    "pack_conv_weights",
-    "packed_conv_layout",
-    "packed_convolution",
-    "unpack_conv_weights",
-]
 
-_KIND = 2
-"""The kind of opaque layout: weights of a convolution."""
+__all__ = ["F32ConvFormat", "has_lines", "is_staged"]
 
 _FEW_CHANNELS = 16
 """Input channels up to which a task stages its source, so that the taps of a row of the kernel are one product."""
@@ -51,15 +40,6 @@ _LEAST_WORK = 2**18
 _PLAIN_PIXELS = 768
 """Pixels of a task that packs its weights: beside so many, packing costs a few percent."""
 
-_LAYOUT = Record(
-    [
-        *[(name, "i8") for name in ("groups", "ic", "oc")],
-        ("kernel", "i8", 3),
-        *[(name, "i8") for name in ("merged", "w_group", "w_oc", "w_ic")],
-        ("w", "i8", 3),
-        *[(name, "i8") for name in ("group_pitch", "tap_pitch")],
-    ]
-)
 _LAYOUT = Record(
     [
         ("window", WINDOW_LAYOUT),
@@ -81,111 +61,80 @@ def is_staged(in_channels: int, kernel: Sequence[int], groups: int = 1) -> bool:
     return in_channels <= _FEW_CHANNELS * groups and len(kernel) < 3 and max(kernel, default=1) > 1
 
 
-def packed_conv_layout(
-    in_channels: int,
-    out_channels: int,
-    kernel: Sequence[int],
-    *,
-    groups: int = 1,
-    dilations: Sequence[int] | None = None,
-    isa: str | None = None,
-) -> PackedLayout:
-    """The layout of the weights of a convolution: for each group and product of a pixel, a matrix in panels.
+@dataclass(frozen=True)
+class F32ConvFormat(ConvFormat):
+    """A `ConvFormat`: for each group and product of a pixel, a matrix of (merged taps, channels) x channels in panels.
 
-    Parameters
+    Attributes
     ----------
-    in_channels, out_channels : int
-        Multiples of `groups`.
-    kernel : sequence of int
-        One to three axes.
-    groups : int, default=1
-    dilations : sequence of int, optional
-        Ones by default.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    PackedLayout
-        ``pitch`` is that of a matrix of (taps that are one product, input channels) x output channels.
-
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError, UnsupportedError
-        A negative size; channels that `groups` does not divide; an unknown instruction set.
+    shape : ConvShape
     """
-    weights = _weights(in_channels, out_channels, kernel, groups, dilations, isa)
-    layout_id = _KIND << 24 | (weights.merged > 1) << 16 | weights.panel
-    pitch = weights.words * weights.cols * 4
-    return PackedLayout(layout_id, weights.nbytes, pitch, weights.panel, weights.words)
 
+    is_exact = True
 
-def _weights(
-    in_channels: int,
-    out_channels: int,
-    kernel: Sequence[int],
-    groups: int,
-    dilations: Sequence[int] | None,
-    isa: str | None,
-) -> ConvWeights:
-    """Only tasks that stage their source merge taps."""
-    merges = is_staged(in_channels, kernel, groups)
-    sizes = in_channels, out_channels, kernel
-    return ConvWeights.make(*sizes, groups=groups, dilations=dilations, dtype="f32", merges=merges, isa=isa)
+    @property
+    def is_staged(self) -> bool:
+        """Whether tasks stage their source, so that the taps of a row of the kernel are one product."""
+        return is_staged(self.shape.in_channels, self.shape.kernel, self.shape.groups)
 
+    @property
+    def _weights(self) -> ConvWeights:
+        return ConvWeights.make(self.shape, "f32", self.isa, merges=self.is_staged)
 
-def pack_conv_weights(
-    in_channels: int,
-    out_channels: int,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    *,
-    groups: int = 1,
-    dilations: Sequence[int] | None = None,
-    isa: str | None = None,
-) -> KernelCall:
-    """A kernel that brings the weights of a convolution into panels.
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights. Unit: bytes."""
+        return self._weights.nbytes
 
-    Arguments of the kernel: weights, packed (`packed_conv_layout` says how many bytes).
+    def pack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`: one task for each panel; no scratch."""
+        return self._weights.pack_call("pack_conv_weights", self._weights.pack_fields(strides, "f32"), self.isa)
 
-    Parameters
-    ----------
-    in_channels, out_channels, kernel, groups, dilations, isa
-        As in `packed_conv_layout`.
-    strides : sequence of int
-        (group, out channel in the group, in channel in the group, spatial...), any. Unit: elements.
+    def unpack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`."""
+        return self._weights.pack_call("unpack_conv_weights", self._weights.pack_fields(strides, "f32"), self.isa)
 
-    Returns
-    -------
-    KernelCall
-        One task for each panel; no scratch.
+    def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """See `ConvFormat`: channels of dst are contiguous, and `has_lines` holds; those of src unless `is_staged`.
 
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError, UnsupportedError
-        As in `packed_conv_layout`; strides that do not fit the kernel.
+        Tasks are blocks of pixels by blocks of output channels of a group.
 
-    Notes
-    -----
-    Cost: one read and one write of the weights, a quarter of a nanosecond each where columns or rows are contiguous.
-    """
-    weights = _weights(in_channels, out_channels, kernel, groups, dilations, isa)
-    return weights.pack_call("pack_conv_weights", weights.pack_fields(strides, "f32"), isa)
+        Notes
+        -----
+        Cost: 2 * taps * channels a result, less what lies in the padding of whole tiles.
+        Source: implicit products through a table of rows, Dukhan, "The indirect convolution algorithm", 2019.
+        """
+        return self._convolution(problem, post_ops, post_ops.float_fields(), None)
 
+    def unpacked_convolution(
+        self,
+        problem: ConvProblem,
+        weights_strides: Sequence[int],
+        post_ops: PostOps = NO_POST_OPS,
+        *,
+        scale: bool = False,
+    ) -> KernelCall:
+        """`convolution` with weights as `pack` takes them: every task packs its columns in its scratch.
 
-def unpack_conv_weights(
-    in_channels: int,
-    out_channels: int,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    *,
-    groups: int = 1,
-    dilations: Sequence[int] | None = None,
-    isa: str | None = None,
-) -> KernelCall:
-    """The inverse of `pack_conv_weights`, bit for bit, with the same parameters; arguments: packed, weights."""
-    weights = _weights(in_channels, out_channels, kernel, groups, dilations, isa)
-    return weights.pack_call("unpack_conv_weights", weights.pack_fields(strides, "f32"), isa)
+        With `scale` an argument behind the weights holds numbers of shape (out_channels,), f32, by which these are
+        multiplied.
+        """
+        plain = self._weights.pack_fields(weights_strides, "f32")
+        return self._convolution(problem, post_ops, post_ops.float_fields(2 + scale) | {"scale_arg": 2 * scale}, plain)
+
+    def _convolution(
+        self, problem: ConvProblem, post_ops: PostOps, post: dict[str, Any], plain: dict[str, Any] | None
+    ) -> KernelCall:
+        weights, window, stage = self._weights, problem.window, self.is_staged
+        if not stage and (window.src_strides[1] != 1 and weights.ic > 1):
+            raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=problem.src_strides))
+        given = {"dst_strides": problem.dst_strides, "residual_strides": post_ops.residual_strides}
+        oc = self.shape.out_channels
+        sides = [problem.image_strides(name, side, oc) for name, side in given.items() if side is not None]
+        runs = _Runs.find(problem.batch, window, sides, stage=stage)
+        if post_ops.epilogue and runs.line < runs.pixels:
+            post["tile_in_scratch"] = True  # an epilogue reads rows of one stride
+        return _build(window, weights, runs, post | {"stage": stage}, plain, post_ops.epilogue, self.isa)
 
 
 @dataclass(frozen=True)
@@ -244,106 +193,6 @@ def has_lines(batch: int, spatial: Sequence[int], strides: Sequence[int]) -> boo
     """Whether `packed_convolution` can write results by these strides, (n, c, spatial...)."""
     axes = list(zip((batch, *spatial), ((stride,) for stride in (strides[0], *strides[2:])), strict=True))
     return strides[1] == 1 and len(_merge(axes)) < 4
-
-
-def packed_convolution(
-    batch: int,
-    in_channels: int,
-    out_channels: int,
-    src_spatial: Sequence[int],
-    kernel: Sequence[int],
-    *,
-    src_strides: Sequence[int],
-    dst_strides: Sequence[int],
-    strides: Sequence[int] | None = None,
-    pads_begin: Sequence[int] | None = None,
-    pads_end: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
-    groups: int = 1,
-    weights_strides: Sequence[int] | None = None,
-    scale: bool = False,
-    bias: bool = False,
-    residual_strides: Sequence[int] | None = None,
-    clamp: tuple[float, float] | None = None,
-    epilogue: bytes = b"",
-    dst_needs_scratch: bool = True,
-    isa: str | None = None,
-) -> KernelCall:
-    """A kernel for ``dst = clamp(convolution(src, weights) + bias + residual)`` on f32 images.
-
-    Arguments of the kernel: src, packed weights, scale, bias and residual if they are asked for, dst, then arguments 1,
-    2, ... of the epilogue (its argument 0 is dst). Bias, residual and clamp are done on registers and cost next to
-    nothing; an epilogue then reads what they made.
-
-    Parameters
-    ----------
-    batch, in_channels, out_channels, src_spatial, kernel, strides, pads_begin, pads_end, dilations, groups
-        As in `graphpool._kernels.conv.convolution`.
-    src_strides, dst_strides : sequence of int
-        (n, c, spatial...). Channels of dst are contiguous, and `has_lines` holds of it; channels of src are contiguous
-        too, unless `is_staged`. Unit: elements.
-    weights_strides : sequence of int, optional
-        The weights are not packed but lie by these strides, as `pack_conv_weights` takes them: every task packs its
-        columns in its scratch. Unit: elements.
-    scale : bool, default=False
-        The weights, which are not packed, are multiplied by a scale of shape (out_channels,), f32.
-    bias : bool, default=False
-        There is a bias of shape (out_channels,), f32.
-    residual_strides : sequence of int, optional
-        There is a residual, f32, of dst's shape, which may be dst itself; strides as in `dst_strides`.
-    clamp : (float, float), optional
-        Least and greatest result; ``(0, inf)`` is ReLU. NaN stays.
-    epilogue : bytes
-        A program from ``EltwiseBuilder.epilogue()`` over the iteration space (n, spatial..., c), that reads the
-        results as its accumulator.
-    dst_needs_scratch : bool, default=True
-        As in `graphpool._kernels.packed.packed_matmul`.
-    isa : str, optional
-        Instruction set; the best one by default. It must be one with the layout of the packed weights.
-
-    Returns
-    -------
-    KernelCall
-        Tasks are blocks of pixels by blocks of output channels of a group.
-
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError
-        The arguments do not fit each other.
-    UnsupportedError
-        Strides that the kernel does not take; an unknown instruction set.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap src.
-    Cost: 2 * taps * channels a result, less what lies in the padding of whole tiles.
-    Source: implicit products through a table of rows, Dukhan, "The indirect convolution algorithm", 2019.
-    """
-    weights = _weights(in_channels, out_channels, kernel, groups, dilations, isa)
-    window = convolution_window(
-        src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
-        src_strides=src_strides, dst_strides=dst_strides,
-    )  # fmt: skip
-    if batch < 0:
-        raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
-    if scale and weights_strides is None:
-        raise InvalidArgumentError(explain("scale", accepted="with weights_strides"))
-    tail = {"scale_arg": 2 * scale} | tail_fields(
-        first_arg=2 + scale, bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue,
-        in_scratch=dst_needs_scratch,
-    )  # fmt: skip
-    stage = is_staged(in_channels, kernel, groups)
-    if not stage and (window.src_strides[1] != 1 and weights.ic > 1):
-        raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=tuple(src_strides)))
-    given = {"dst_strides": dst_strides, "residual_strides": residual_strides}
-    sides = [
-        image_strides(name, side, len(src_spatial), out_channels) for name, side in given.items() if side is not None
-    ]
-    runs = _Runs.find(batch, window, sides, stage=stage)
-    if epilogue and runs.line < runs.pixels:
-        tail["tile_in_scratch"] = True  # an epilogue reads rows of one stride
-    plain = None if weights_strides is None else weights.pack_fields(weights_strides, "f32")
-    return _build(window, weights, runs, tail | {"stage": stage}, plain, epilogue, isa)
 
 
 def _build(

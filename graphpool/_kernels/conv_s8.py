@@ -1,31 +1,31 @@
 """Convolution of 8-bit images with constant 8-bit weights: packed once, then used on any number of images.
 
-    layout = conv_s8_layout(64, 64, (3, 3))                      # how many bytes
-    pack_conv_s8(64, 64, (3, 3), strides)(w, packed)             # once
-    s8_convolution(1, 64, 64, (56, 56), (3, 3), ..., requant=Requant(outer=...))(x, packed, scales, bias, dst)
-
 Kernels: ``s8_conv_packed`` and ``pack_conv_s8``; ``src/conv_s8.c`` says how they work.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidDataTypeError, UnsupportedError, explain
 
 from .call import DTYPE_CODES, KernelCall
-from .conv_blocks import CONV_BLOCKS_LAYOUT, ConvBlocks, reads_pixels_in_place, side_strides
+from .conv_blocks import CONV_BLOCKS_LAYOUT, ConvBlocks, reads_pixels_in_place
+from .conv_problem import ConvFormat, ConvProblem
 from .conv_weights import ConvWeights
 from .packed import row_block
+from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
-from .requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT, Dynamic, Requant, unsigned_zero_point
-from .window import Window, convolution_window, merged_stride
+from .requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT, unsigned_zero_point
+from .window import Window, merged_stride
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["conv_s8_layout", "pack_conv_s8", "s8_convolution"]
+
+__all__ = ["Int8ConvFormat"]
 
 _PIXELS = 256
 """Pixels of a task with a kernel of several taps: enough that the rows which two tasks both read matter little."""
@@ -46,169 +46,80 @@ _LAYOUT = Record(
 )
 
 
-def conv_s8_layout(
-    in_channels: int,
-    out_channels: int,
-    kernel: Sequence[int],
-    *,
-    groups: int = 1,
-    dilations: Sequence[int] | None = None,
-    isa: str | None = None,
-) -> ConvWeights:
-    """The layout of the weights of a convolution; parameters as in `graphpool._kernels.conv_packed`.
+@dataclass(frozen=True)
+class Int8ConvFormat(ConvFormat):
+    """A `ConvFormat`: panels of s8, and the sums of their columns.
 
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError, UnsupportedError
-        A size out of range; channels that `groups` does not divide; an unknown instruction set.
-    """
-    return ConvWeights.make(in_channels, out_channels, kernel, groups=groups, dilations=dilations, dtype="s8", isa=isa)
-
-
-def pack_conv_s8(
-    in_channels: int,
-    out_channels: int,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    *,
-    groups: int = 1,
-    dilations: Sequence[int] | None = None,
-    dtype: str = "s8",
-    isa: str | None = None,
-) -> KernelCall:
-    """A kernel that brings the weights of a convolution into panels.
-
-    Arguments of the kernel: weights, packed (`conv_s8_layout` says how many bytes).
-
-    Parameters
+    Attributes
     ----------
-    in_channels, out_channels, kernel, groups, dilations, isa
-        As in `conv_s8_layout`.
-    strides : sequence of int
-        (group, out channel in the group, in channel in the group, spatial...), any. Unit: elements.
+    shape : ConvShape
     dtype : {"s8", "u8"}
-        Of the weights; u8 becomes s8, less 128.
-
-    Returns
-    -------
-    KernelCall
-        One task for each panel; scratch for a run.
+        Of the weights as they lie; u8 becomes s8, less 128.
 
     Raises
     ------
-    InvalidShapeError, InvalidArgumentError, InvalidDataTypeError, UnsupportedError
-        As in `conv_s8_layout`; strides that do not fit the kernel; another type.
-
-    Notes
-    -----
-    Cost: one read and one write of the weights, about a nanosecond each.
+    InvalidDataTypeError
+        Another type.
     """
-    layout = conv_s8_layout(in_channels, out_channels, kernel, groups=groups, dilations=dilations, isa=isa)
-    if dtype not in ("u8", "s8"):
-        raise InvalidDataTypeError(explain("type of weights", accepted="u8, s8", got=dtype), dtype=dtype)
-    fields = layout.pack_fields(strides, dtype)
-    return layout.pack_call("pack_conv_s8", fields, isa, scratch_nbytes=layout.words * 4)
 
+    dtype: str = "s8"
 
-def s8_convolution(
-    batch: int,
-    in_channels: int,
-    out_channels: int,
-    src_spatial: Sequence[int],
-    kernel: Sequence[int],
-    *,
-    src_strides: Sequence[int],
-    dst_strides: Sequence[int],
-    src_dtype: str = "u8",
-    zero_point: int = 0,
-    strides: Sequence[int] | None = None,
-    pads_begin: Sequence[int] | None = None,
-    pads_end: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
-    groups: int = 1,
-    bias: bool = False,
-    requant: Requant | None = None,
-    residual_strides: Sequence[int] | None = None,
-    epilogue: bytes = b"",
-    dynamic: Dynamic | None = None,
-    isa: str | None = None,
-) -> KernelCall:
-    """A kernel for ``dst = requant(convolution(src - zero_point, weights) * scales + bias)``, summed exactly in s32.
+    def __post_init__(self) -> None:
+        if self.dtype not in ("u8", "s8"):
+            raise InvalidDataTypeError(explain("type of weights", accepted="u8, s8", got=self.dtype), dtype=self.dtype)
 
-    Arguments of the kernel: src, packed weights, scales of shape (out_channels,) in f32, what is `dynamic`, then the
-    bias and the operands of `requant` that are asked for, dst, then arguments 1, 2, ... of the epilogue (its argument 0
-    is dst).
+    @property
+    def _weights(self) -> ConvWeights:
+        return ConvWeights.make(self.shape, "s8", self.isa)
 
-    Parameters
-    ----------
-    batch, in_channels, out_channels, src_spatial, kernel, strides, pads_begin, pads_end, dilations, groups
-        As in `graphpool._kernels.conv.convolution`. What lies in the padding is the zero point.
-    src_strides, dst_strides : sequence of int
-        (n, c, spatial...). Those of src are any; channels of dst are contiguous and its pixels have one stride.
-        Unit: elements.
-    src_dtype : {"u8", "s8"}
-    zero_point : int
-        Of src, within its type.
-    bias : bool, default=False
-        There is a bias of shape (out_channels,), f32.
-    requant : Requant, optional
-        What is done behind the bias, and the type of dst; by default dst is f32.
-    residual_strides : sequence of int, optional
-        Of the residual of `requant`, as `dst_strides`.
-    epilogue : bytes
-        Instead of `requant`: a program from ``EltwiseBuilder.epilogue()`` over the iteration space (n, spatial..., c),
-        that reads the results as its accumulator.
-    dynamic : Dynamic, optional
-        Numbers of src that the run decides, its zero point instead of `zero_point`; zero points of the weights.
-    isa : str, optional
-        Instruction set; the best one by default. It must be one with the layout of the packed weights.
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights. Unit: bytes."""
+        return self._weights.nbytes
 
-    Returns
-    -------
-    KernelCall
-        Tasks are rectangles of pixels by blocks of output channels of a group.
+    def pack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`: one task for each panel; scratch for a run."""
+        weights = self._weights
+        fields = weights.pack_fields(strides, self.dtype)
+        return weights.pack_call("pack_conv_s8", fields, self.isa, scratch_nbytes=weights.words * 4)
 
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError, InvalidDataTypeError
-        The arguments do not fit each other.
-    UnsupportedError
-        Strides that the kernel does not take; more than 32768 terms of a sum; an unknown instruction set.
+    def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """A kernel for ``dst = post_ops(convolution(src - zero_point, weights) * scales)``, summed exactly in s32.
 
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap src.
-    Cost: 2 * taps * channels operations a result, and a copy of what a task reads unless the kernel is 1x1.
-    """
-    layout = conv_s8_layout(in_channels, out_channels, kernel, groups=groups, dilations=dilations, isa=isa)
-    zero = unsigned_zero_point(src_dtype, zero_point)
-    if batch < 0:
-        raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
-    if math.prod(kernel) * layout.ic > _MAX_TERMS:
-        raise UnsupportedError(explain("terms of an 8-bit sum", accepted=f"at most {_MAX_TERMS}", got=layout.words * 4))
-    if requant is not None and epilogue:
-        raise InvalidArgumentError(explain("requant", accepted="no epilogue beside it", got="both"))
-    window = convolution_window(
-        src_spatial, kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end, dilations=dilations,
-        src_strides=src_strides, dst_strides=dst_strides,
-    )  # fmt: skip
-    dst = side_strides("dst_strides", window, dst_strides, len(src_spatial), out_channels)
-    residual = dst
-    if residual_strides is not None:
-        residual = side_strides("residual_strides", window, residual_strides, len(src_spatial), out_channels)
-    is_direct = src_dtype == "u8" and reads_pixels_in_place(window, layout)
-    if is_direct:
-        batch, window, dst, residual = _as_one_row(batch, window, dst, residual)
-    rows, cols = _rectangle(window)
-    col_block = layout.col_block(rows * cols, layout.worthwhile_parts(rows * cols, _LEAST_WORK))
-    blocks = ConvBlocks(
-        batch, window, layout, dst, residual, rows, cols, col_block, is_direct, has_tile=bool(epilogue)
-    )  # fmt: skip
-    quantised, first_arg = (dynamic or Dynamic()).record(3)
-    record, dst_arg = (requant or Requant()).record(first_arg + bias)
-    shared = {"element_nbytes": 1, "bias_arg": first_arg if bias else 0, "dst_arg": dst_arg}
-    own = {"src_dtype": DTYPE_CODES[src_dtype], "zero": zero, "requant": record, "dynamic": quantised}
-    return blocks.call("s8_conv_packed", _LAYOUT, shared, own, epilogue=epilogue, isa=isa)
+        See `ConvFormat`; behind the packed weights comes one argument more, scales of shape (out_channels,) in f32. The
+        source is u8 or s8 and lies by any strides; channels of dst are contiguous and its pixels have one stride. Tasks
+        are rectangles of pixels by blocks of output channels of a group.
+
+        Raises
+        ------
+        UnsupportedError
+            As in `ConvFormat`; more than 32768 terms of a sum.
+
+        Notes
+        -----
+        Cost: 2 * taps * channels operations a result, and a copy of what a task reads unless the kernel is 1x1.
+        """
+        weights, window, batch = self._weights, problem.window, problem.batch
+        zero = unsigned_zero_point(problem.src_dtype, problem.zero_point)
+        if math.prod(weights.kernel) * weights.ic > _MAX_TERMS:
+            what = "terms of an 8-bit sum"
+            raise UnsupportedError(explain(what, accepted=f"at most {_MAX_TERMS}", got=weights.words * 4))
+        post = post_ops.int8_fields()
+        dst = problem.pixel_strides("dst_strides", problem.dst_strides)
+        residual = problem.pixel_strides("residual_strides", problem.residual_strides(post_ops))
+        is_direct = problem.src_dtype == "u8" and reads_pixels_in_place(window, weights)
+        if is_direct:
+            batch, window, dst, residual = _as_one_row(batch, window, dst, residual)
+        rows, cols = _rectangle(window)
+        col_block = weights.col_block(rows * cols, weights.worthwhile_parts(rows * cols, _LEAST_WORK))
+        blocks = ConvBlocks(
+            batch, window, weights, dst, residual, rows, cols, col_block, is_direct, has_tile=post["has_epilogue"]
+        )
+        own = {"src_dtype": DTYPE_CODES[problem.src_dtype], "zero": zero}
+        own |= {name: post[name] for name in ("requant", "dynamic")}
+        return blocks.call(
+            "s8_conv_packed", _LAYOUT, post, own, element_nbytes=1, epilogue=post_ops.epilogue, isa=self.isa
+        )
 
 
 def _as_one_row(

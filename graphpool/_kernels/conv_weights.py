@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
+from graphpool.errors import InvalidShapeError, explain
 
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
@@ -18,6 +18,8 @@ from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .conv_problem import ConvShape
 
 __all__ = ["CONV_PACK_LAYOUT", "ConvWeights"]
 
@@ -41,7 +43,7 @@ class ConvWeights(NamedTuple):
     groups, ic, oc : int
         Groups, and channels of one.
     kernel : tuple of int
-        As given, one to three axes.
+        One to three axes.
     merged : int
         Taps along width that are one run.
     words, runs : int
@@ -69,39 +71,21 @@ class ConvWeights(NamedTuple):
     lanes: int
 
     @classmethod
-    def make(
-        cls,
-        in_channels: int,
-        out_channels: int,
-        kernel: Sequence[int],
-        *,
-        groups: int,
-        dilations: Sequence[int] | None,
-        dtype: str,
-        merges: bool = True,
-        isa: str | None,
-    ) -> ConvWeights:
-        """Weights of type f32, bf16 or s8, their sizes checked; `merges`: taps that read pixels side by side.
+    def make(cls, shape: ConvShape, dtype: str, isa: str | None, *, merges: bool = True) -> ConvWeights:
+        """Weights of type f32, bf16 or s8; `merges`: taps that read pixels side by side.
 
         Raises
         ------
-        InvalidShapeError, InvalidArgumentError, UnsupportedError
-            A size out of range; channels that `groups` does not divide; an unknown instruction set.
+        UnsupportedError
+            An unknown instruction set.
         """
-        if min(in_channels, out_channels) < 0:
-            raise InvalidShapeError(explain("channels", accepted=">= 0", got=(in_channels, out_channels)))
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            accepted = f"a divisor of {in_channels} and {out_channels} channels"
-            raise InvalidArgumentError(explain("groups", accepted=accepted, got=groups))
-        lanes = lanes_of(isa)
-        if not 1 <= len(kernel) <= 3 or min(kernel) < 1:
-            raise InvalidShapeError(explain("kernel", accepted="one to three sizes of at least 1", got=tuple(kernel)))
-        ic, oc = in_channels // groups, out_channels // groups
+        lanes, kernel, dilations = lanes_of(isa), shape.kernel, shape.dilations
+        ic, oc = shape.in_channels // shape.groups, shape.out_channels // shape.groups
         pixel = ic + ic % 2 if dtype == "bf16" else ic
         merged = kernel[-1] if merges and (dilations is None or dilations[-1] == 1) else 1
         depth = DEPTH[dtype]
         words, runs = -(-merged * pixel // depth), math.prod(kernel) // merged
-        return cls(groups, ic, oc, tuple(kernel), merged, words, runs, depth, pixel, dtype == "s8", lanes)
+        return cls(shape.groups, ic, oc, kernel, merged, words, runs, depth, pixel, dtype == "s8", lanes)
 
     @property
     def panel(self) -> int:
@@ -144,14 +128,7 @@ class ConvWeights(NamedTuple):
         return max(-(-self.oc // (max(parts, 1) * unit)) * unit, unit)
 
     def pack_fields(self, strides: Sequence[int], dtype: str) -> dict[str, Any]:
-        """The fields of a struct gp_conv_pack.
-
-        Parameters
-        ----------
-        strides : sequence of int
-            Of the weights: (group, out channel in the group, in channel in the group, spatial...). Unit: elements.
-        dtype : str
-            Of the weights as they lie.
+        """The fields of a struct gp_conv_pack for weights of that type, with strides as `ConvFormat.pack` takes them.
 
         Raises
         ------

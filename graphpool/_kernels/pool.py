@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import DTYPE_CODES, KernelCall, pack
+from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
 from .window import ROW_PLAN_LAYOUT, Window, plan_rows
 
@@ -40,8 +41,7 @@ def pooling(
     exclude_pad: bool = True,
     src_dtype: str = "f32",
     zero_point: int = 0,
-    epilogue: bytes = b"",
-    dst_needs_scratch: bool = True,
+    post_ops: PostOps = NO_POST_OPS,
     isa: str | None = None,
 ) -> KernelCall:
     """A kernel for the maximum or the mean of each window.
@@ -68,10 +68,8 @@ def pooling(
         Bytes need channels side by side in src and dst, and give the maximum or mean of the integers less zero_point.
     zero_point : int, default=0
         Of bytes: what is subtracted.
-    epilogue : bytes
-        A program from ``EltwiseBuilder.epilogue()`` that reads the result as its accumulator.
-    dst_needs_scratch : bool, default=True
-        False lets tiles be computed in dst itself; see `graphpool._kernels.matmul.matmul`.
+    post_ops : PostOps
+        An epilogue, and nothing else.
     isa : str, optional
         Instruction set; the best one by default.
 
@@ -91,6 +89,7 @@ def pooling(
     Cost: with channels side by side on both sides a load for each tap, else for each row and each column of the kernel;
     sums are f32.
     """
+    post_ops.check_only_epilogue()
     if mode not in ("max", "avg"):
         raise InvalidArgumentError(explain("mode of pooling", accepted="max, avg", got=repr(mode)))
     window = Window.make(
@@ -101,9 +100,7 @@ def pooling(
         accepted = "f32, or u8 and s8 with channels side by side"
         raise InvalidArgumentError(explain("source of pooling", accepted=accepted, got=(src_dtype, tuple(src_strides))))
     ends = _pads_end(pads_end, len(src_spatial))
-    rows, ntasks, room_offset = plan_rows(
-        window, batch, channels, epilogue=epilogue, dst_needs_scratch=dst_needs_scratch
-    )
+    rows, ntasks, room_offset = plan_rows(window, batch, channels, post_ops)
     counted = [extent + (0 if exclude_pad else end) for extent, end in zip(window.src, ends, strict=True)]
     fields = {
         "rows": rows, "counted": counted, "exclude_pad": exclude_pad, "src_dtype": DTYPE_CODES[src_dtype],
@@ -111,7 +108,7 @@ def pooling(
     }  # fmt: skip
     name = f"{'f32' if src_dtype == 'f32' else 'bytes'}_{mode}_pool"
     scratch_nbytes = room_offset + 4 * (window.dst[2] + _line_elements(window))
-    return pack(name, _LAYOUT, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)
+    return pack(name, _LAYOUT, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa)
 
 
 def _line_elements(window: Window) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from .call import KernelCall, pack
+from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
 from .window import ROW_PLAN_LAYOUT, Window, channel_block, plan_rows
 
@@ -95,8 +96,7 @@ def resample(
     dst_strides: Sequence[int],
     scales: Sequence[float] | None = None,
     coordinate_transformation_mode: str = "half_pixel",
-    epilogue: bytes = b"",
-    dst_needs_scratch: bool = True,
+    post_ops: PostOps = NO_POST_OPS,
     isa: str | None = None,
 ) -> KernelCall:
     """A kernel that resamples f32 images; the module says how coordinates are computed.
@@ -116,10 +116,8 @@ def resample(
     scales : sequence of float, optional
         What half_pixel divides by, for each axis; dst_spatial / src_spatial by default.
     coordinate_transformation_mode : {"half_pixel", "align_corners"}
-    epilogue : bytes
-        A program from ``EltwiseBuilder.epilogue()`` that reads the result as its accumulator.
-    dst_needs_scratch : bool, default=True
-        False lets tiles be computed in dst itself; see `graphpool._kernels.matmul.matmul`.
+    post_ops : PostOps
+        An epilogue, and nothing else.
     isa : str, optional
         Instruction set; the best one by default.
 
@@ -139,6 +137,7 @@ def resample(
     Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
     Cost: linear reads 2 to 8 elements a result.
     """
+    post_ops.check_only_epilogue()
     transformation = coordinate_transformation_mode
     if mode not in _MODES:
         raise InvalidArgumentError(explain("mode of resampling", accepted=", ".join(_MODES), got=repr(mode)))
@@ -157,9 +156,9 @@ def resample(
         for n, m, scale in zip(window.src, window.dst, factors, strict=True)
     ]
     tail, fields = _tail(tables)
-    rows, ntasks, scratch = plan_rows(window, batch, channels, epilogue=epilogue, dst_needs_scratch=dst_needs_scratch)
+    rows, ntasks, scratch = plan_rows(window, batch, channels, post_ops)
     scratch += 4 * channel_block(window, channels) * (window.src[2] + _VECTOR)
     return pack(
         f"f32_resample_{_MODES[mode]}", _LAYOUT, {"rows": rows, **fields},
-        ntasks=ntasks, scratch_nbytes=scratch, tail=tail + epilogue, isa=isa,
+        ntasks=ntasks, scratch_nbytes=scratch, tail=tail + post_ops.epilogue, isa=isa,
     )  # fmt: skip

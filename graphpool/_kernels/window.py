@@ -17,6 +17,8 @@ from .records import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .post_ops import PostOps
+
 __all__ = [
     "ROW_PLAN_LAYOUT",
     "WINDOW_LAYOUT",
@@ -27,6 +29,7 @@ __all__ = [
     "image_strides",
     "merged_stride",
     "plan_rows",
+    "transposed_window",
 ]
 
 _AXES = ("in", "out", "kernel", "stride", "dilation", "pad")
@@ -186,6 +189,39 @@ def convolution_window(
     )  # fmt: skip
 
 
+def transposed_window(
+    src_spatial: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    strides: Sequence[int] | None,
+    pads_begin: Sequence[int] | None,
+    pads_end: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    output_padding: Sequence[int] | None,
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+) -> Window:
+    """The window of a transposed convolution, with the extent of its results.
+
+    Raises
+    ------
+    InvalidShapeError, UnsupportedError
+        Lengths differ, or a value is out of range.
+    """
+    begin, end, steps, gaps = fill_geometry(len(src_spatial), pads_begin, pads_end, strides, dilations)
+    extra = [0] * len(src_spatial) if output_padding is None else output_padding
+    if len(extra) != len(src_spatial) or min(extra, default=0) < 0:
+        raise InvalidShapeError(explain("output_padding", accepted=f"{len(src_spatial)} values >= 0", got=tuple(extra)))
+    dst = [
+        s * (n - 1) + d * (k - 1) + 1 - b - e + x if n else 0
+        for n, k, s, b, e, d, x in zip(src_spatial, kernel, steps, begin, end, gaps, extra, strict=False)
+    ]
+    return Window.make(
+        src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
+        src_strides=src_strides, dst_strides=dst_strides,
+    )  # fmt: skip
+
+
 def image_strides(name: str, strides: Sequence[int], ndim: int, channels: int) -> tuple[int, int, int, int]:
     """Strides of images and of three spatial axes, from those of (n, c, spatial...) with contiguous channels.
 
@@ -217,19 +253,17 @@ def channel_block(window: Window, channels: int) -> int:
     return min(max(rows // 16 * 16, 16), 256, max(channels, 1))
 
 
-def plan_rows(
-    window: Window, batch: int, channels: int, *, epilogue: bytes, dst_needs_scratch: bool
-) -> tuple[bytes, int, int]:
+def plan_rows(window: Window, batch: int, channels: int, post_ops: PostOps) -> tuple[bytes, int, int]:
     """Divide results into rows of one image: (struct gp_row_plan, number of tasks, scratch bytes of the tile)."""
     if min(batch, channels) < 0:
         raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
     width, inner = window.dst[2], window.dst_strides[1 if window.channels_last else 4]
     extent, block = channels if window.channels_last else width, channel_block(window, channels)
-    in_scratch = dst_needs_scratch if epilogue else False
-    in_scratch = in_scratch or (inner != 1 and extent > 1)
+    has_epilogue = bool(post_ops.epilogue)
+    in_scratch = (has_epilogue and post_ops.dst_needs_scratch) or (inner != 1 and extent > 1)
     tile_nbytes = aligned(block * width * 4) if in_scratch else 0
     record = ROW_PLAN_LAYOUT.pack({
         "window": window.record(), "channels": channels, "channel_block": block,
-        "tile_in_scratch": in_scratch, "has_epilogue": bool(epilogue), "room_offset": tile_nbytes,
+        "tile_in_scratch": in_scratch, "has_epilogue": has_epilogue, "room_offset": tile_nbytes,
     })  # fmt: skip
     return record, batch * -(-channels // block) * window.dst[0] * window.dst[1], tile_nbytes

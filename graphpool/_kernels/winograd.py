@@ -1,4 +1,4 @@
-"""3x3 convolution of channels-last images with stride 1 by Winograd's minimal filtering, tiles of 4x4 or 2x2.
+"""3x3 convolution of channels-last images with stride 1 by Winograd's algorithm, tiles of 4x4 or 2x2.
 
 Kernels: ``f32_conv_winograd_4x4``, ``pack_winograd_weights_4x4`` and the same for ``2x2``. A quarter of the
 multiplications of the direct way, at best, for weights that take four times the memory, or four ninths for 16 ninths;
@@ -8,26 +8,26 @@ the source says how it works.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from .call import KernelCall, pack
+from .conv_problem import ConvFormat, ConvProblem
 from .matmul import aligned
-from .packed import PackedLayout, l2_nbytes, packed_layout, tail_fields
+from .packed import PackedLayout, l2_nbytes, packed_layout
+from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
-from .window import convolution_window, image_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["choose_tile", "pack_winograd_weights", "winograd_convolution", "winograd_layout"]
+
+__all__ = ["TILES", "WinogradFormat", "choose_tile"]
 
 TILES = (2, 4)
 """Results of a tile along an axis."""
-
-_KIND = 3
-"""The kind of opaque layout: transformed weights of a convolution."""
 
 _COLS = 64
 """Output channels of a task: enough that transforming its source again, where another lane had it, costs 9 %."""
@@ -83,140 +83,91 @@ def _tile_ns(tile: int, batch: int, in_channels: int, out_channels: int, dst_spa
     return values * (2 * in_channels * out_channels * _NS_PER_FLOP + (in_channels + out_channels) * _NS_PER_VALUE)
 
 
-def winograd_layout(in_channels: int, out_channels: int, isa: str | None = None, *, tile: int = 4) -> PackedLayout:
-    """The layout of transformed weights: matrices of in_channels x out_channels in panels, 36 or 16 for tiles of 2.
+@dataclass(frozen=True)
+class WinogradFormat(ConvFormat):
+    """A `ConvFormat`: 36 transformed matrices of in_channels x out_channels in panels, 16 for tiles of 2.
 
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError, UnsupportedError
-        A negative size; another tile than 2 or 4; an unknown instruction set.
-    """
-    if tile not in TILES:
-        raise InvalidArgumentError(explain("tile of minimal filtering", accepted="2, 4", got=tile))
-    one = packed_layout(in_channels, out_channels, isa=isa, batch=_products(tile))
-    layout_id = _KIND << 24 | tile << 16 | one.panel
-    return PackedLayout(layout_id, one.nbytes, one.pitch, one.panel, one.words)
-
-
-def pack_winograd_weights(
-    in_channels: int, out_channels: int, strides: Sequence[int], *, tile: int = 4, isa: str | None = None
-) -> KernelCall:
-    """A kernel that transforms weights and brings them into panels.
-
-    Arguments of the kernel: weights, packed (`winograd_layout` says how many bytes).
-
-    Parameters
+    Attributes
     ----------
-    in_channels, out_channels : int
-    strides : sequence of int
-        (out channel, in channel, height, width), any. Unit: elements.
+    shape : ConvShape
+        3x3 kernels without groups.
     tile : {2, 4}, default=4
         Results of a tile along an axis.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        One task for each panel; no scratch.
 
     Raises
     ------
-    InvalidShapeError, UnsupportedError
-        As in `winograd_layout`; other than four strides.
-
-    Notes
-    -----
-    Cost: about 30 nanoseconds for each pair of channels; computed in f64 and rounded once.
+    InvalidArgumentError, UnsupportedError
+        Another tile; another kernel, groups or dilations.
     """
-    layout = winograd_layout(in_channels, out_channels, isa, tile=tile)
-    if len(strides) != 4:
-        raise InvalidShapeError(explain("strides of weights", accepted="(oc, ic, height, width)", got=tuple(strides)))
-    values = {
-        "ic": in_channels, "oc": out_channels, "pitch": layout.pitch // 4,
-        "w_oc": strides[0], "w_ic": strides[1], "w": strides[2:],
-    }  # fmt: skip
-    tasks = -(-out_channels // layout.panel)
-    return pack(f"pack_winograd_weights_{tile}x{tile}", _WEIGHTS_LAYOUT, values, ntasks=tasks, isa=isa)
 
+    tile: int = 4
 
-def winograd_convolution(
-    batch: int,
-    in_channels: int,
-    out_channels: int,
-    src_spatial: Sequence[int],
-    *,
-    tile: int = 4,
-    src_strides: Sequence[int],
-    dst_strides: Sequence[int],
-    pads_begin: Sequence[int] | None = None,
-    pads_end: Sequence[int] | None = None,
-    bias: bool = False,
-    residual_strides: Sequence[int] | None = None,
-    clamp: tuple[float, float] | None = None,
-    epilogue: bytes = b"",
-    dst_needs_scratch: bool = True,
-    isa: str | None = None,
-) -> KernelCall:
-    """A kernel for ``dst = clamp(convolution(src, weights) + bias + residual)``, kernel 3x3, stride 1, f32.
+    def __post_init__(self) -> None:
+        if self.tile not in TILES:
+            raise InvalidArgumentError(explain("tile of Winograd", accepted="2, 4", got=self.tile))
+        kernel, dilations = self.shape.kernel, self.shape.dilations or (1,)
+        if kernel != (3, 3) or self.shape.groups != 1 or set(dilations) != {1}:
+            raise UnsupportedError(
+                explain("weights for Winograd", accepted="3x3, groups=1, dilations=1", got=self.shape)
+            )
 
-    Arguments of the kernel: src, packed weights, bias and residual if they are asked for, dst, then arguments 1, 2, ...
-    of the epilogue (its argument 0 is dst).
+    @property
+    def _layout(self) -> PackedLayout:
+        return packed_layout(
+            self.shape.in_channels, self.shape.out_channels, isa=self.isa, batch=_products(self.tile)
+        )  # fmt: skip
 
-    Parameters
-    ----------
-    batch, in_channels, out_channels : int
-    src_spatial, pads_begin, pads_end : sequence of int
-        Two axes each.
-    tile : {2, 4}, default=4
-        As the weights were packed.
-    src_strides, dst_strides : sequence of int
-        (n, c, height, width); channels are contiguous. Unit: elements.
-    bias, residual_strides, clamp, epilogue, dst_needs_scratch
-        As in `graphpool._kernels.conv_packed.packed_convolution`.
-    isa : str, optional
-        Instruction set; the best one by default. It must be one with the layout of the packed weights.
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights. Unit: bytes."""
+        return self._layout.nbytes
 
-    Returns
-    -------
-    KernelCall
+    def pack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`: transforms; one task for each panel, no scratch.
+
+        Cost: about 30 nanoseconds for each pair of channels; computed in f64 and rounded once.
+        """
+        layout = self._layout
+        if len(strides) != 5:
+            accepted = "(group, oc, ic, height, width)"
+            raise InvalidShapeError(explain("strides of weights", accepted=accepted, got=tuple(strides)))
+        values = {
+            "ic": self.shape.in_channels, "oc": self.shape.out_channels, "pitch": layout.pitch // 4,
+            "w_oc": strides[1], "w_ic": strides[2], "w": strides[3:],
+        }  # fmt: skip
+        tasks = -(-self.shape.out_channels // layout.panel)
+        return pack(
+            f"pack_winograd_weights_{self.tile}x{self.tile}", _WEIGHTS_LAYOUT, values, ntasks=tasks, isa=self.isa
+        )
+
+    def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """See `ConvFormat`: stride 1, float32, channels are contiguous on all sides.
+
         Tasks are blocks of tiles of results by blocks of output channels.
 
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError
-        The arguments do not fit each other.
-    UnsupportedError
-        Channels that are not contiguous; other than two spatial axes; an unknown instruction set.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap src.
-    Error: below 8e-7 of the sum of the terms' magnitudes with 256 normal channels, about twice that of the direct way,
-    and spread over the 6x6 pixels that a tile reads, as NaN and infinities are; below 5e-7 with tiles of 2, over 4x4.
-    Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016; points of Barabasz et al., 2020.
-    """
-    if len(src_spatial) != 2:
-        raise UnsupportedError(explain("number of spatial axes", accepted="2", got=len(src_spatial)))
-    layout = winograd_layout(in_channels, out_channels, isa, tile=tile)
-    window = convolution_window(
-        src_spatial, (3, 3), strides=None, pads_begin=pads_begin, pads_end=pads_end, dilations=None,
-        src_strides=src_strides, dst_strides=dst_strides,
-    )  # fmt: skip
-    tail = tail_fields(
-        bias=bias, residual=residual_strides is not None, clamp=clamp, epilogue=epilogue, in_scratch=dst_needs_scratch
-    )
-    if batch < 0:
-        raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
-    given = {"src": src_strides, "dst": dst_strides, "residual": residual_strides or dst_strides}
-    channels = {"src": in_channels, "dst": out_channels, "residual": out_channels}
-    sides = {name: image_strides(f"{name}_strides", given[name], 2, channels[name]) for name in given}
-    values = tail | {
-        "batch": batch, "ic": in_channels, "oc": out_channels, "in": window.src[1:], "out": window.dst[1:],
-        "pad": window.pads_begin[1:], "pitch": layout.pitch // 4,
-        **{name: (image, height, width) for name, (image, _, height, width) in sides.items()},
-    }  # fmt: skip
-    return _build(tile, _count_tiles(tile, batch, window.dst[1:]), layout, values, epilogue, isa)
+        Notes
+        -----
+        Error: below 8e-7 of the sum of the terms' magnitudes with 256 normal channels, about twice that of the direct
+        way, and spread over the 6x6 pixels that a tile reads, as NaN and infinities are; below 5e-7 with tiles of 2,
+        over 4x4. Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016; points of Barabasz
+        et al., 2020.
+        """
+        window, post = problem.window, post_ops.float_fields()
+        if set(window.strides) != {1}:
+            raise UnsupportedError(explain("strides of Winograd", accepted="1", got=window.strides))
+        ic, oc = self.shape.in_channels, self.shape.out_channels
+        given = {
+            "src": (problem.src_strides, ic), "dst": (problem.dst_strides, oc),
+            "residual": (problem.residual_strides(post_ops), oc),
+        }  # fmt: skip
+        sides = {name: problem.image_strides(f"{name}_strides", *side) for name, side in given.items()}
+        values = post | {
+            "batch": problem.batch, "ic": ic, "oc": oc, "in": window.src[1:], "out": window.dst[1:],
+            "pad": window.pads_begin[1:], "pitch": self._layout.pitch // 4,
+            **{name: (image, height, width) for name, (image, _, height, width) in sides.items()},
+        }  # fmt: skip
+        tiles = _count_tiles(self.tile, problem.batch, window.dst[1:])
+        return _build(self.tile, tiles, self._layout, values, post_ops.epilogue, self.isa)
 
 
 def _build(

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.conv import choose_convolution, convolution, convolution_transpose
+from graphpool._kernels.conv import choose_convolution, convolution
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.arrays import normal
-from tests.helpers.convolutions import expected_conv, expected_transpose, relu_plus_one, store_weights
+from tests.helpers.convolutions import convolve, expected_conv, expected_transpose, relu_plus_one, store_weights
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import LAYOUTS, lay_out, read_back, strides_of
 from tests.helpers.onnx_node import run_node
@@ -19,6 +19,11 @@ IMPLS = [("blas_im2col", None), *(("simd_im2col", isa) for isa in ISAS)]
 WEIGHTS = ["OIX", "XIO", "gap"]
 RTOL = 2e-6
 """Of the sum of the magnitudes of all terms."""
+
+
+def build(*sizes, weights_strides, impl="auto", exact_depth=0, isa=None, **options):
+    own = {"impl": impl, "exact_depth": exact_depth, "isa": isa}
+    return convolve(lambda problem, post: convolution(problem, weights_strides, post, **own), *sizes, **options)
 
 
 def check(
@@ -36,13 +41,12 @@ def check(
     else:
         expected, terms = (expected_conv(a, b, groups, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
     memory, w_strides = store_weights(w, weights)
-    build, more = (convolution_transpose, {"output_padding": extra}) if transpose else (convolution, {})
     call = build(
         x.shape[0], x.shape[1], groups * w.shape[1], x.shape[2:], w.shape[3:], groups=groups,
         src_strides=strides_of(x.shape, src_layout or layout), dst_strides=strides_of(expected.shape, layout),
         weights_strides=w_strides, strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, impl=impl,
         isa=isa, exact_depth=exact_depth, epilogue=epilogue(expected.shape, layout) if epilogue else b"",
-        dst_needs_scratch=not in_place, **more,
+        dst_needs_scratch=not in_place, transposed=transpose, output_padding=extra,
     )  # fmt: skip
     size = expected.size * (2 if layout.endswith("gap") else 1)
     flat = run_checked(call, size, lay_out(x, src_layout or layout), memory, dst_index=2)
@@ -238,14 +242,14 @@ def test_choice_depends_on_the_isa_and_on_groups():
 
 def test_patches_stay_bounded():
     shape = (1, 256, 200, 200)
-    call = convolution(
+    call = build(
         1, 256, 256, (200, 200), (3, 3), src_strides=strides_of(shape, "NXC"), dst_strides=strides_of(shape, "NXC"),
         weights_strides=(0, 1, 256, 256 * 256 * 3, 256 * 256), pads_begin=(1, 1), pads_end=(1, 1),
     )  # fmt: skip
     assert call.scratch_nbytes < 3 << 20
 
 
-@pytest.mark.parametrize("build", [convolution, convolution_transpose])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("error", "change"),
     [
@@ -262,18 +266,21 @@ def test_patches_stay_bounded():
         (UnsupportedError, {"src_spatial": (), "kernel": ()}),
     ],
 )
-def test_bad_arguments_raise(build, error, change):
+def test_bad_arguments_raise(transposed, error, change):
     good = {
         "batch": 1, "in_channels": 4, "out_channels": 4, "src_spatial": (6, 6), "kernel": (3, 3),
         "src_strides": (144, 36, 6, 1), "dst_strides": (64, 16, 4, 1), "weights_strides": (0, 36, 9, 3, 1),
+        "transposed": transposed,
     }  # fmt: skip
+    arguments = good | change
+    sizes = [arguments.pop(name) for name in ("batch", "in_channels", "out_channels", "src_spatial", "kernel")]
     with pytest.raises(error):
-        build(**(good | change))
+        build(*sizes, **arguments)
 
 
 def test_negative_result_extent_raises():
     with pytest.raises(InvalidShapeError, match="result extent"):
-        convolution_transpose(
+        build(
             1, 1, 1, (2,), (1,), src_strides=(2, 2, 1), dst_strides=(1, 1, 1), weights_strides=(1, 1, 1, 1),
-            pads_begin=(3,),
+            pads_begin=(3,), transposed=True,
         )  # fmt: skip

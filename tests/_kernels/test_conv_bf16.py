@@ -5,16 +5,20 @@ import numpy as np
 import pytest
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_bf16 import bf16_conv_nbytes, bf16_convolution, pack_bf16_conv_weights
+from graphpool._kernels.conv_bf16 import Bf16ConvFormat
+from graphpool._kernels.conv_problem import ConvShape
+from graphpool._kernels.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.arrays import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,
+    convolve_with,
     expected_conv,
     expected_post_ops,
     geometry_of,
     relu_plus_one,
+    shape_of,
     store_weights,
     whole_geometry,
 )
@@ -32,12 +36,9 @@ def rounded(array):
 
 def packed(w, layout, dilations, isa):
     """w of shape (group, oc, ic, spatial...) in panels: on guarded memory, odd task splits."""
-    groups, oc, ic, *kernel = w.shape
-    sizes, more = (groups * ic, groups * oc, kernel), {"groups": groups, "dilations": dilations, "isa": isa}
+    weights = Bf16ConvFormat(shape_of(w, dilations), isa=isa)
     memory, strides = store_weights(w, layout)
-    nbytes = bf16_conv_nbytes(*sizes, **more)
-    call = pack_bf16_conv_weights(*sizes, strides, **more)
-    return run_checked(call, nbytes // 4, memory, dst_index=1)
+    return run_checked(weights.pack(strides), weights.nbytes // 4, memory, dst_index=1)
 
 
 def check(
@@ -52,8 +53,8 @@ def check(
     terms += 8 * (bias + residual)
     expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
     dst_strides = strides_of(expected.shape, "NXC")
-    call = bf16_convolution(
-        x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups, src_dtype=src_dtype,
+    call = convolve_with(
+        Bf16ConvFormat, x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups, src_dtype=src_dtype,
         src_strides=strides_of(x.shape, src_layout), dst_strides=dst_strides, strides=strides, pads_begin=begin,
         pads_end=end, dilations=dilations, bias=bias, residual_strides=dst_strides if residual else None, clamp=clamp,
         epilogue=relu_plus_one(expected.shape) if epilogue else b"", isa=isa,
@@ -106,8 +107,8 @@ def test_what_happens_to_sums(isa, epilogue, clamp):
 def test_an_infinity_stays_in_its_window(isa):
     x, w = normal((1, 3, 6, 6)), normal((1, 8, 3, 3, 3), 1)
     x[0, 0, 0, 0] = np.inf
-    call = bf16_convolution(
-        1, 3, 8, (6, 6), (3, 3), src_dtype="f32", src_strides=strides_of(x.shape, "NXC"),
+    call = convolve_with(
+        Bf16ConvFormat, 1, 3, 8, (6, 6), (3, 3), src_dtype="f32", src_strides=strides_of(x.shape, "NXC"),
         dst_strides=strides_of((1, 8, 4, 4), "NXC"), isa=isa,
     )  # fmt: skip
     out = np.empty(128, np.float32)
@@ -124,7 +125,7 @@ def test_zero_sizes(isa, x, w):
 
 
 def test_weights_take_half_the_bytes():
-    assert bf16_conv_nbytes(64, 64, (3, 3), isa="generic") == 64 * 64 * 9 * 2
+    assert Bf16ConvFormat(ConvShape(64, 64, (3, 3)), isa="generic").nbytes == 64 * 64 * 9 * 2
 
 
 GOOD = {"batch": 1, "in_channels": 4, "out_channels": 6, "src_spatial": (5, 5), "kernel": (3, 3),
@@ -135,6 +136,7 @@ GOOD = {"batch": 1, "in_channels": 4, "out_channels": 6, "src_spatial": (5, 5), 
     ("error", "change"),
     [
         (InvalidDataTypeError, {"src_dtype": "f16"}),
+        (InvalidArgumentError, {"dynamic": Dynamic()}),
         (InvalidArgumentError, {"groups": 3}),
         (InvalidShapeError, {"batch": -1}),
         (InvalidShapeError, {"kernel": (0, 3)}),
@@ -147,9 +149,14 @@ GOOD = {"batch": 1, "in_channels": 4, "out_channels": 6, "src_spatial": (5, 5), 
 )
 def test_bad_arguments_raise(error, change):
     with pytest.raises(error):
-        bf16_convolution(**(GOOD | change))
+        convolve_with(Bf16ConvFormat, **(GOOD | change))
 
 
 def test_bad_strides_of_weights_raise():
     with pytest.raises(InvalidShapeError):
-        pack_bf16_conv_weights(4, 6, (3, 3), (1, 2, 3))
+        Bf16ConvFormat(ConvShape(4, 6, (3, 3))).pack((1, 2, 3))
+
+
+def test_rounded_weights_are_not_unpacked():
+    with pytest.raises(UnsupportedError, match="Bf16ConvFormat"):
+        Bf16ConvFormat(ConvShape(4, 6, (3, 3))).unpack((0, 36, 9, 3, 1))

@@ -4,10 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights, unpack_depthwise_weights
+from graphpool._kernels.conv_depthwise import DepthwiseFormat
+from graphpool._kernels.conv_problem import ConvShape
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.arrays import normal
 from tests.helpers.convolutions import (
+    convolve_with,
     expected_conv,
     expected_post_ops,
     relu_plus_one,
@@ -46,13 +48,14 @@ def check(
     geometry = whole_geometry(x.ndim - 2, strides, begin, end, dilations)
     sums, terms = (expected_conv(a, b, channels, *geometry) for a, b in ((x, w), (abs(x), abs(w))))
     memory, w_strides = store_weights(w, weights)
-    packed = run_checked(
-        pack_depthwise_weights(channels, k, (w_strides[0], *w_strides[3:]), isa=isa), w.size, memory, dst_index=1
-    )
+    groups = max(channels, 1)
+    weights_format = DepthwiseFormat(ConvShape(channels, channels, k, groups), isa=isa)
+    packed = run_checked(weights_format.pack(w_strides), w.size, memory, dst_index=1)
     expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
     dst_strides = strides_of(expected.shape, "NXC")
-    call = depthwise_convolution(
-        x.shape[0], channels, x.shape[2:], k, src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
+    call = convolve_with(
+        DepthwiseFormat, x.shape[0], channels, channels, x.shape[2:], k, groups=groups,
+        src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
         strides=strides, pads_begin=begin, pads_end=end, dilations=dilations, bias=bias, clamp=clamp,
         residual_strides=dst_strides if residual else None, isa=isa, dst_needs_scratch=not in_place,
         epilogue=relu_plus_one(expected.shape) if epilogue else b"",
@@ -122,7 +125,7 @@ def test_random_geometry(data):
         (InvalidArgumentError, {"clamp": (1.0, 0.0)}),
         (InvalidShapeError, {"kernel": (3,)}),
         (InvalidShapeError, {"strides": (0, 1)}),
-        (InvalidShapeError, {"channels": -1}),
+        (InvalidShapeError, {"in_channels": -1}),
         (InvalidShapeError, {"residual_strides": (1, 1)}),
         (UnsupportedError, {"src_strides": (1152, 36, 6, 1)}),
         (UnsupportedError, {"dst_strides": (512, 16, 4, 1)}),
@@ -130,25 +133,32 @@ def test_random_geometry(data):
 )
 def test_bad_arguments_raise(error, change):
     good = {
-        "batch": 1, "channels": 32, "src_spatial": (6, 6), "kernel": (3, 3),
+        "batch": 1, "in_channels": 32, "out_channels": 32, "groups": 32, "src_spatial": (6, 6), "kernel": (3, 3),
         "src_strides": (1152, 1, 192, 32), "dst_strides": (512, 1, 128, 32),
     }  # fmt: skip
     with pytest.raises(error):
-        depthwise_convolution(**(good | change))
+        convolve_with(DepthwiseFormat, **(good | change))
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kernel", [(3,), (3, 5), (2, 3, 1)])
 def test_unpacking_gives_back_every_bit(isa, kernel):
     w = np.random.default_rng(0).standard_normal((37, *kernel)).astype(np.float32)
-    strides = [size // 4 for size in w.strides]
+    channel, *taps = (size // 4 for size in w.strides)
     there, back = np.empty_like(w), np.empty_like(w)
-    pack_depthwise_weights(37, kernel, strides, isa=isa)(w, there)
-    unpack_depthwise_weights(37, kernel, strides, isa=isa)(there, back)
+    weights = DepthwiseFormat(ConvShape(37, 37, kernel, 37), isa=isa)
+    weights.pack((channel, 0, 0, *taps))(w, there)
+    weights.unpack((channel, 0, 0, *taps))(there, back)
     assert there.tobytes() == np.moveaxis(w, 0, -1).tobytes()
     assert back.tobytes() == w.tobytes()
 
 
 def test_bad_strides_of_weights_raise():
     with pytest.raises(InvalidShapeError, match="strides of weights"):
-        pack_depthwise_weights(4, (3, 3), (1, 2))
+        DepthwiseFormat(ConvShape(4, 4, (3, 3), 4)).pack((1, 2))
+
+
+@pytest.mark.parametrize("shape", [(4, 4, (3, 3), 2), (4, 8, (3, 3), 4), (1, 2, (3, 3), 1)])
+def test_more_channels_a_group_are_refused(shape):
+    with pytest.raises(InvalidArgumentError, match="depthwise"):
+        DepthwiseFormat(ConvShape(*shape))

@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_depthwise_s8 import s8_depthwise_convolution
+from graphpool._kernels.conv_depthwise_s8 import Int8DepthwiseFormat
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.requant import Dynamic, Requant, Residual, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
-from tests.helpers.convolutions import expected_conv
+from tests.helpers.convolutions import convolve_with, expected_conv
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import lay_out, read_back, strides_of
 from tests.helpers.requant import requantized
@@ -42,8 +42,9 @@ def check(
     expected = requantized(real, requant, None, residual)
     expected = expected + np.float32(1) if epilogue else expected
     dst_strides = strides_of(expected.shape, "NXC")
-    call = s8_depthwise_convolution(
-        batch, channels, spatial, kernel, src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
+    call = convolve_with(
+        Int8DepthwiseFormat, batch, channels, channels, spatial, kernel, groups=channels,
+        src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
         src_dtype="u8" if dtype is np.uint8 else "s8", zero_point=0 if dynamic else zero, strides=strides,
         pads_begin=begin, pads_end=end, dynamic=dynamic,
         dilations=dilations, bias=bias, requant=None if epilogue else requant,
@@ -132,8 +133,8 @@ def test_random_geometry(data):
 )
 def test_bad_arguments_raise(error, change):
     good = {
-        "batch": 1, "channels": 4, "src_spatial": (4, 4), "kernel": (1, 1), "src_strides": (64, 1, 16, 4),
-        "dst_strides": (64, 1, 16, 4),
+        "batch": 1, "in_channels": 4, "out_channels": 4, "groups": 4, "src_spatial": (4, 4), "kernel": (1, 1),
+        "src_strides": (64, 1, 16, 4), "dst_strides": (64, 1, 16, 4), "src_dtype": "u8",
     }  # fmt: skip
     with pytest.raises(error):
-        s8_depthwise_convolution(**(good | change))
+        convolve_with(Int8DepthwiseFormat, **(good | change))

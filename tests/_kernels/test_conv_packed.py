@@ -4,24 +4,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_packed import (
-    has_lines,
-    is_staged,
-    pack_conv_weights,
-    packed_conv_layout,
-    packed_convolution,
-    unpack_conv_weights,
-)
+from graphpool._kernels.conv_packed import F32ConvFormat, has_lines, is_staged
+from graphpool._kernels.conv_problem import ConvShape
 from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.requant import Requant
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.arrays import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,
+    convolve,
+    convolve_with,
     expected_conv,
     expected_post_ops,
     geometry_of,
     relu_plus_one,
+    shape_of,
     store_weights,
     whole_geometry,
 )
@@ -35,13 +33,11 @@ RTOL = 2e-6
 
 def packed(w, layout, dilations, isa):
     """w of shape (group, oc, ic, spatial...) in panels: on guarded memory, odd task splits."""
-    groups, oc, ic, *kernel = w.shape
-    sizes, more = (groups * ic, groups * oc, kernel), {"groups": groups, "dilations": dilations, "isa": isa}
+    weights = F32ConvFormat(shape_of(w, dilations), isa=isa)
     memory, strides = store_weights(w, layout)
-    nelements = packed_conv_layout(*sizes, **more).nbytes // 4
-    panels = run_checked(pack_conv_weights(*sizes, strides, **more), nelements, memory, dst_index=1)
+    panels = run_checked(weights.pack(strides), weights.nbytes // 4, memory, dst_index=1)
     assert not np.isnan(panels).any()
-    back = run_checked(unpack_conv_weights(*sizes, strides, **more), memory.size, panels, dst_index=1)
+    back = run_checked(weights.unpack(strides), memory.size, panels, dst_index=1)
     assert back.tobytes() == memory.tobytes()
     return panels
 
@@ -64,13 +60,18 @@ def check(
     expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
     operands = [scales, *operands] if scale else operands
     dst_strides = strides_of(expected.shape, "NXC")
-    call = packed_convolution(
-        x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
-        weights_strides=weights_strides if plain else None, src_strides=strides_of(x.shape, src_layout),
-        dst_strides=dst_strides, strides=strides, pads_begin=begin, scale=scale,
-        pads_end=end, dilations=dilations, bias=bias,
-        residual_strides=dst_strides if residual else None, clamp=clamp,
-        epilogue=relu_plus_one(expected.shape) if epilogue else b"", dst_needs_scratch=not in_place, isa=isa,
+
+    def build(problem, post_ops):
+        packs = F32ConvFormat(problem.shape, isa=isa)
+        if plain:
+            return packs.unpacked_convolution(problem, weights_strides, post_ops, scale=scale)
+        return packs.convolution(problem, post_ops)
+
+    call = convolve(
+        build, x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
+        src_strides=strides_of(x.shape, src_layout), dst_strides=dst_strides, strides=strides, pads_begin=begin,
+        pads_end=end, dilations=dilations, bias=bias, residual_strides=dst_strides if residual else None, clamp=clamp,
+        epilogue=relu_plus_one(expected.shape) if epilogue else b"", dst_needs_scratch=not in_place,
     )  # fmt: skip
     inputs = [lay_out(x, src_layout), memory if plain else packed(w, weights, dilations, isa), *operands]
     assert call.kernel.name == ("f32_conv_plain" if plain else "f32_conv_packed")
@@ -143,8 +144,9 @@ def test_few_channels_may_lie_by_any_strides(case, layout):
 def test_images_with_gaps_between_them_are_runs_of_their_own():
     x, w = normal((3, 20, 4, 5)), normal((1, 24, 20, 3, 3), 1)
     expected = expected_conv(x, w, 1, (1, 1), (1, 1), (1, 1), (1, 1))
-    call = packed_convolution(
-        3, 20, 24, (4, 5), (3, 3), src_strides=strides_of(x.shape, "NXC"), dst_strides=(1000, 1, 150, 30),
+    call = convolve_with(
+        F32ConvFormat, 3, 20, 24, (4, 5), (3, 3),
+        src_strides=strides_of(x.shape, "NXC"), dst_strides=(1000, 1, 150, 30),
         pads_begin=(1, 1), pads_end=(1, 1),
     )  # fmt: skip
     flat = run_checked(call, 3000, lay_out(x, "NXC"), packed(w, "OIX", None, None), dst_index=2)
@@ -183,8 +185,8 @@ def test_results_may_lie_in_lines_with_gaps(isa, case, epilogue):
     steps = (*steps[:2], *(2 * s for s in steps[2:]))
     builder = EltwiseBuilder((expected.shape[0], *expected.shape[2:], expected.shape[1]))
     builder.store(0, "f32", (steps[0], *steps[2:], 1), builder.unary("relu", builder.acc()))
-    call = packed_convolution(
-        x.shape[0], x.shape[1], expected.shape[1], x.shape[2:], w.shape[3:], groups=w.shape[0],
+    call = convolve_with(
+        F32ConvFormat, x.shape[0], x.shape[1], expected.shape[1], x.shape[2:], w.shape[3:], groups=w.shape[0],
         src_strides=strides_of(x.shape, "NXC"), dst_strides=steps, pads_begin=begin, pads_end=end, bias=True,
         residual_strides=strides_of(expected.shape, "NXC"), clamp=(-1.0, 2.0),
         epilogue=builder.epilogue() if epilogue else b"", dst_needs_scratch=False, isa=isa,
@@ -203,9 +205,10 @@ def test_results_in_lines_of_lines_of_lines_are_refused():
     assert not has_lines(2, (3, 3, 3), steps)
     assert has_lines(1, (3, 3, 3), steps)
     with pytest.raises(UnsupportedError, match="lines"):
-        packed_convolution(
-            2, 32, 32, (3, 3, 3), (1, 1, 1), src_strides=strides_of((2, 32, 3, 3, 3), "NXC"), dst_strides=steps
-        )
+        convolve_with(
+            F32ConvFormat, 2, 32, 32, (3, 3, 3), (1, 1, 1), src_strides=strides_of((2, 32, 3, 3, 3), "NXC"),
+            dst_strides=steps,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(("x", "w"), EMPTY)
@@ -237,8 +240,8 @@ def test_not_a_number_passes_the_clamp_and_stays_in_its_window():
     x = normal((1, 20, 5, 5))
     x[0, 0, 0, 0] = np.nan
     w = normal((1, 16, 20, 3, 3), 1)
-    call = packed_convolution(
-        1, 20, 16, (5, 5), (3, 3), src_strides=strides_of(x.shape, "NXC"), dst_strides=(400, 1, 80, 16),
+    call = convolve_with(
+        F32ConvFormat, 1, 20, 16, (5, 5), (3, 3), src_strides=strides_of(x.shape, "NXC"), dst_strides=(400, 1, 80, 16),
         pads_begin=(1, 1), pads_end=(1, 1), clamp=(0, np.inf),
     )  # fmt: skip
     out = run_checked(call, 400, lay_out(x, "NXC"), packed(w, "OIX", None, None), dst_index=2).reshape(5, 5, 16)
@@ -246,10 +249,10 @@ def test_not_a_number_passes_the_clamp_and_stays_in_its_window():
     assert not np.isnan(out[2:]).any()
 
 
-def test_layouts_of_one_id_are_the_same_bytes_and_staged_ones_have_another():
-    wide, few = packed_conv_layout(64, 64, (3, 3)), packed_conv_layout(3, 64, (3, 3))
-    assert wide.layout_id != few.layout_id
-    assert packed_conv_layout(3, 64, (3, 3), dilations=(2, 2)).layout_id == wide.layout_id
+def test_whole_vectors_of_channels_take_the_bytes_of_the_weights():
+    wide, few = F32ConvFormat(ConvShape(64, 64, (3, 3))), F32ConvFormat(ConvShape(3, 64, (3, 3)))
+    assert few.is_staged
+    assert not wide.is_staged
     assert wide.nbytes == 9 * 64 * 64 * 4
     assert few.nbytes == 9 * 3 * 64 * 4
 
@@ -260,7 +263,7 @@ def test_layouts_of_one_id_are_the_same_bytes_and_staged_ones_have_another():
         (InvalidArgumentError, {"groups": 3}),
         (InvalidArgumentError, {"groups": 0}),
         (InvalidArgumentError, {"clamp": (1.0, 0.0)}),
-        (InvalidArgumentError, {"scale": True}),
+        (InvalidArgumentError, {"requant": Requant()}),
         (InvalidShapeError, {"kernel": (3,)}),
         (InvalidShapeError, {"kernel": (0, 3)}),
         (InvalidShapeError, {"strides": (0, 1)}),
@@ -279,9 +282,9 @@ def test_bad_arguments_raise(error, change):
         "src_strides": (1152, 1, 192, 32), "dst_strides": (512, 1, 128, 32),
     }  # fmt: skip
     with pytest.raises(error):
-        packed_convolution(**(good | change))
+        convolve_with(F32ConvFormat, **(good | change))
 
 
 def test_bad_strides_of_weights_raise():
     with pytest.raises(InvalidShapeError, match="strides of weights"):
-        pack_conv_weights(4, 4, (3, 3), (1, 2, 3))
+        F32ConvFormat(ConvShape(4, 4, (3, 3))).pack((1, 2, 3))

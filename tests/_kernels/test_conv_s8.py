@@ -6,14 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
+from graphpool._kernels.conv_problem import ConvShape
+from graphpool._kernels.conv_s8 import Int8ConvFormat
 from graphpool._kernels.requant import Dynamic, Requant, Residual, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.convolutions import (
     CONV_CASES,
+    convolve_with,
     expected_conv,
     geometry_of,
     relu_plus_one,
+    shape_of,
     store_weights,
     whole_geometry,
 )
@@ -31,11 +34,9 @@ def integers(shape, dtype, seed=0):
 
 def packed(w, form="OIX", dilations=None, isa=None):
     """Weights in panels, made on guarded memory with odd task splits."""
-    groups, oc, ic, *kernel = w.shape
-    sizes, more = (groups * ic, groups * oc, kernel), {"groups": groups, "dilations": dilations, "isa": isa}
+    weights = Int8ConvFormat(shape_of(w, dilations), "u8" if w.dtype == np.uint8 else "s8", isa=isa)
     memory, strides = store_weights(w, form)
-    call = pack_conv_s8(*sizes, strides, dtype="u8" if w.dtype == np.uint8 else "s8", **more)
-    return run_checked(call, conv_s8_layout(*sizes, **more).nbytes, memory, dst_index=1, dtype=np.uint8)
+    return run_checked(weights.pack(strides), weights.nbytes, memory, dst_index=1, dtype=np.uint8)
 
 
 def check(
@@ -68,8 +69,8 @@ def check(
     if epilogue:
         expected = np.maximum(expected, 0) + 1
     dst_strides = strides_of(expected.shape, "NXC")
-    call = s8_convolution(
-        x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
+    call = convolve_with(
+        Int8ConvFormat, x.shape[0], x.shape[1], channels, x.shape[2:], w.shape[3:], groups=groups,
         src_strides=strides_of(x.shape, layout), dst_strides=dst_strides,
         src_dtype="u8" if x.dtype == np.uint8 else "s8", zero_point=0 if dynamic else zero, strides=strides,
         pads_begin=begin, pads_end=end, dynamic=Dynamic(dynamic, dynamic, columns), dilations=dilations, bias=bias,
@@ -216,11 +217,18 @@ GEOMETRY = {"src_strides": (64, 1, 16, 4), "dst_strides": (128, 1, 32, 8)}
     ],
 )
 def test_bad_arguments_raise(error, change):
-    arguments = {"batch": 1, "in_channels": 4, "out_channels": 8, "src_spatial": (4, 4), "kernel": (1, 1)}
+    arguments = {
+        "batch": 1, "in_channels": 4, "out_channels": 8, "src_spatial": (4, 4), "kernel": (1, 1), "src_dtype": "u8",
+    }  # fmt: skip
     with pytest.raises(error):
-        s8_convolution(**(arguments | GEOMETRY | change))
+        convolve_with(Int8ConvFormat, **(arguments | GEOMETRY | change))
 
 
 def test_sums_that_s32_might_not_hold_are_refused():
     with pytest.raises(UnsupportedError, match="terms"):
-        s8_convolution(1, 2**15 + 1, 8, (4, 4), (1, 1), **GEOMETRY)
+        convolve_with(Int8ConvFormat, 1, 2**15 + 1, 8, (4, 4), (1, 1), src_dtype="u8", **GEOMETRY)
+
+
+def test_weights_of_other_types_are_refused():
+    with pytest.raises(InvalidDataTypeError, match="type of weights"):
+        Int8ConvFormat(ConvShape(4, 4, (3, 3)), "s4")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from graphpool._kernels import _dispatch
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.pool import pooling
+from graphpool._kernels.post_ops import PostOps
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.arrays import normal
 from tests.helpers.kernel_runs import run_checked
@@ -43,7 +44,8 @@ def run(mode, x, dst, kernel, *, layout="NCX", src_layout=None, isa=None, epilog
     program = epilogue(shape, layout) if epilogue else b""
     call = pooling(
         mode, *x.shape[:2], x.shape[2:], dst, kernel, src_strides=strides_of(x.shape, src_layout or layout),
-        dst_strides=strides_of(shape, layout), epilogue=program, dst_needs_scratch=not in_place, isa=isa, **attributes,
+        dst_strides=strides_of(shape, layout), isa=isa, **attributes,
+        post_ops=PostOps(epilogue=program, dst_needs_scratch=not in_place),
     )  # fmt: skip
     size = int(np.prod(shape)) * (2 if layout.endswith("gap") else 1)
     return read_back(run_checked(call, size, src, dst_index=1), shape, layout)
@@ -167,8 +169,8 @@ def test_epilogue_runs_on_every_result(isa, layout, in_place):
     shape = (2, 300, 3, 2)
     call = pooling(
         "avg", 2, 300, (6, 5), (3, 2), (2, 2), strides=(2, 2), src_strides=strides_of(x.shape, layout),
-        dst_strides=strides_of(shape, layout), epilogue=epilogue(shape, layout), isa=isa,
-        dst_needs_scratch=not in_place,
+        dst_strides=strides_of(shape, layout), isa=isa,
+        post_ops=PostOps(epilogue=epilogue(shape, layout), dst_needs_scratch=not in_place),
     )  # fmt: skip
     out = read_back(run_checked(call, int(np.prod(shape)), lay_out(x, layout), bias, dst_index=1), shape, layout)
     mean = expected_pool("avg", x, (3, 2), (2, 2), (2, 2), (0, 0), (0, 0), (1, 1), True)
@@ -201,6 +203,7 @@ def test_random_geometry(data):
         (InvalidShapeError, {"pads_begin": (-1, 0)}),
         (InvalidShapeError, {"src_strides": (1, 2)}),
         (InvalidShapeError, {"batch": -1}),
+        (InvalidArgumentError, {"post_ops": PostOps(bias=True)}),
         (UnsupportedError, {"src_spatial": ()}),
     ],
 )

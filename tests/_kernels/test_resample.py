@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
 from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.post_ops import PostOps
 from graphpool._kernels.resample import resample
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.arrays import normal
@@ -123,7 +124,7 @@ def test_epilogue_runs_on_every_result(isa, layout):
     x, shape = normal((2, 37, 4, 5)), (2, 37, 7, 6)
     builder = EltwiseBuilder((2, 7, 6, 37) if layout == "NXC" else shape)
     builder.store(0, "f32", None, builder.unary("square", builder.acc()))
-    out = run("linear", x, shape[2:], layout=layout, epilogue=builder.epilogue(), isa=isa)
+    out = run("linear", x, shape[2:], layout=layout, post_ops=PostOps(epilogue=builder.epilogue()), isa=isa)
     expected = expected_resample(x, shape[2:], "linear", "half_pixel") ** 2
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 

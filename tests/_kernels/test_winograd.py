@@ -1,22 +1,21 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.winograd import (
-    TILES,
-    choose_tile,
-    pack_winograd_weights,
-    winograd_convolution,
-    winograd_layout,
-)
+from graphpool._kernels.conv_problem import ConvShape
+from graphpool._kernels.winograd import TILES, WinogradFormat, choose_tile
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.arrays import normal
 from tests.helpers.convolutions import (
+    convolve_with,
     expected_conv,
     expected_post_ops,
     relu_plus_one,
+    shape_of,
     store_weights,
 )
 from tests.helpers.kernel_runs import run_checked
@@ -30,9 +29,8 @@ RTOL = 2e-6
 def packed(w, layout, isa, tile):
     """w of shape (oc, ic, 3, 3) transformed and in panels: on guarded memory, odd task splits."""
     memory, strides = store_weights(w[None], layout)
-    oc, ic = w.shape[:2]
-    call = pack_winograd_weights(ic, oc, strides[1:], tile=tile, isa=isa)
-    return run_checked(call, winograd_layout(ic, oc, isa, tile=tile).nbytes // 4, memory, dst_index=1)
+    weights = WinogradFormat(shape_of(w[None]), tile, isa=isa)
+    return run_checked(weights.pack(strides), weights.nbytes // 4, memory, dst_index=1)
 
 
 def check(
@@ -45,11 +43,11 @@ def check(
     sums, terms = (expected_conv(a, b[None], 1, ones, begin, end, ones) for a, b in ((x, w), (abs(x), abs(w))))
     expected, operands = expected_post_ops(sums, bias=bias, residual=residual, clamp=clamp, epilogue=epilogue)
     dst_strides = strides_of(expected.shape, "NXC")
-    call = winograd_convolution(
-        x.shape[0], x.shape[1], oc, x.shape[2:], src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
+    call = convolve_with(
+        partial(WinogradFormat, tile=tile), x.shape[0], x.shape[1], oc, x.shape[2:], (3, 3),
+        src_strides=strides_of(x.shape, "NXC"), dst_strides=dst_strides,
         pads_begin=begin, pads_end=end, bias=bias, residual_strides=dst_strides if residual else None, clamp=clamp,
         epilogue=relu_plus_one(expected.shape) if epilogue else b"", dst_needs_scratch=not in_place, isa=isa,
-        tile=tile,
     )  # fmt: skip
     assert call.kernel.name == {2: "f32_conv_winograd_2x2", 4: "f32_conv_winograd_4x4"}[tile]
     inputs = [lay_out(x, "NXC"), packed(w, weights, isa, tile), *operands]
@@ -116,9 +114,10 @@ def test_the_error_is_as_stated(tile, bound):
     x, w = normal((1, 256, 24, 24)), normal((32, 256, 3, 3), 1)
     args = (1, (1, 1), (1, 1), (1, 1), (1, 1))
     expected, terms = expected_conv(x, w[None], *args), expected_conv(abs(x), abs(w[None]), *args)
-    call = winograd_convolution(
-        1, 256, 32, (24, 24), src_strides=strides_of(x.shape, "NXC"), dst_strides=strides_of((1, 32, 24, 24), "NXC"),
-        pads_begin=(1, 1), pads_end=(1, 1), tile=tile,
+    call = convolve_with(
+        partial(WinogradFormat, tile=tile), 1, 256, 32, (24, 24), (3, 3),
+        src_strides=strides_of(x.shape, "NXC"), dst_strides=strides_of((1, 32, 24, 24), "NXC"),
+        pads_begin=(1, 1), pads_end=(1, 1),
     )  # fmt: skip
     flat = run_checked(call, expected.size, lay_out(x, "NXC"), packed(w, "OIX", None, tile), dst_index=2)
     assert (np.abs(read_back(flat, expected.shape, "NXC") - expected) < bound * terms).all()
@@ -155,19 +154,23 @@ def test_the_choice_weighs_time_against_bytes():
         (InvalidShapeError, {"residual_strides": (1, 1)}),
         (UnsupportedError, {"src_strides": (1152, 36, 6, 1)}),
         (UnsupportedError, {"dst_strides": (512, 16, 4, 1)}),
-        (UnsupportedError, {"src_spatial": (6,)}),
+        (UnsupportedError, {"kernel": (3, 5)}),
+        (UnsupportedError, {"strides": (1, 2)}),
+        (UnsupportedError, {"groups": 2}),
         (UnsupportedError, {"isa": "sse"}),
     ],
 )
 def test_bad_arguments_raise(error, change):
     good = {
-        "batch": 1, "in_channels": 32, "out_channels": 32, "src_spatial": (6, 6),
+        "batch": 1, "in_channels": 32, "out_channels": 32, "src_spatial": (6, 6), "kernel": (3, 3),
         "src_strides": (1152, 1, 192, 32), "dst_strides": (512, 1, 128, 32),
     }  # fmt: skip
+    arguments = good | change
+    tile = arguments.pop("tile", 4)
     with pytest.raises(error):
-        winograd_convolution(**(good | change))
+        convolve_with(partial(WinogradFormat, tile=tile), **arguments)
 
 
 def test_bad_strides_of_weights_raise():
     with pytest.raises(InvalidShapeError, match="strides of weights"):
-        pack_winograd_weights(4, 4, (1, 2, 3))
+        WinogradFormat(ConvShape(4, 4, (3, 3))).pack((1, 2, 3))

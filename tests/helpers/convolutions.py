@@ -1,10 +1,13 @@
 """Convolutions by their definition, in float64, weights in the layouts of the field, and geometries to try."""
 
 import itertools
+from dataclasses import fields
 
 import numpy as np
 
+from graphpool._kernels.conv_problem import ConvProblem, ConvShape
 from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.post_ops import PostOps
 from tests.helpers.arrays import normal
 from tests.helpers.layouts import gap_of, lay_out
 
@@ -37,6 +40,26 @@ EMPTY = [
     ((2, 3, 2), (1, 2, 3, 5)),
 ]  # fmt: skip
 """Shapes of x and w, padded by one pixel, of which something is 0: a size, or what results."""
+
+
+def convolve(build, batch, in_channels, out_channels, src_spatial, kernel, *, groups=1, dilations=None, **options):
+    """What `build(problem, post_ops)` makes of what a problem and its post-ops are asked by name."""
+    post_ops = PostOps(**{f.name: options.pop(f.name) for f in fields(PostOps) if f.name in options})
+    shape = ConvShape(in_channels, out_channels, tuple(kernel), groups, dilations)
+    return build(ConvProblem.make(batch, shape, src_spatial, **options), post_ops)
+
+
+def convolve_with(make_format, *sizes, isa=None, **options):
+    """The call of a format of weights; `sizes` and `options` as in `convolve`."""
+    return convolve(
+        lambda problem, post: make_format(problem.shape, isa=isa).convolution(problem, post), *sizes, **options
+    )
+
+
+def shape_of(w, dilations=None):
+    """The shape of weights (group, oc, ic, spatial...)."""
+    groups, oc, ic, *kernel = w.shape
+    return ConvShape(groups * ic, groups * oc, tuple(kernel), groups, dilations)
 
 
 def geometry_of(case):

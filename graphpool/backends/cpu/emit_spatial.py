@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..._kernels.conv import convolution, convolution_transpose
+from ..._kernels.conv import convolution
+from ..._kernels.conv_problem import ConvProblem, ConvShape
 from ..._kernels.pool import pooling
 from ..._kernels.resample import resample
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
@@ -36,7 +37,7 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
         arrange_source(lowering, group, filters)
     if filters is None:
         place = emit_unpacked(lowering, group)
-    elif filters.shape.is_depthwise:
+    elif filters.weights.is_depthwise:
         place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
         lowering.read_form(filters.form.panels, lambda: emit_convolution(lowering, group, filters, place))
     else:
@@ -86,26 +87,25 @@ def emit_plain(lowering: Lowering, group: Group, place: Value | None = None) -> 
     epilogue = make_epilogue(lowering, group, bias, result_axis, place=place, gaps=True)
     image = find_image(lowering, group, source, epilogue)
     begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=transposed)
-    own: dict[str, Any] = {"output_padding": per_axis(op.attrs, "output_padding", len(kernel), 0)} if transposed else {}
-    call = (convolution_transpose if transposed else convolution)(
+    channels = image["channels"], lowering.shapes[op.outputs[0].id][result_axis]
+    problem = ConvProblem.make(
         image["batch"],
-        image["channels"],
-        lowering.shapes[op.outputs[0].id][result_axis],
+        ConvShape(*channels, tuple(kernel), groups, per_axis(op.attrs, "dilations", len(kernel))),
         image["src_spatial"],
-        kernel,
         src_strides=image["src_strides"],
-        weights_strides=[group_stride, *pick(weights.strides, (outer, inner, *kernel_axes))],
         dst_strides=image["dst_strides"],
         strides=op.attrs["strides"],
         pads_begin=begin,
         pads_end=end,
-        dilations=op.attrs["dilations"],
-        groups=groups,
+        transposed=transposed,
+        output_padding=per_axis(op.attrs, "output_padding", len(kernel), 0) if transposed else None,
+    )
+    call = convolution(
+        problem,
+        [group_stride, *pick(weights.strides, (outer, inner, *kernel_axes))],
+        image["post_ops"],
         impl=_forced_convolution(op.kind),
         exact_depth=exact_depth(group),
-        epilogue=image["epilogue"],
-        dst_needs_scratch=image["dst_needs_scratch"],
-        **own,
     )
     lowering.emit(call, [source, weights, epilogue.place, *epilogue.operands], epilogue.name)
     return epilogue.place

@@ -8,26 +8,17 @@ Convolutions that read the same image alike may share one form (`joint_filters.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..._kernels.conv_bf16 import bf16_conv_nbytes, bf16_convolution, pack_bf16_conv_weights
-from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights, unpack_depthwise_weights
-from ..._kernels.conv_packed import (
-    is_staged,
-    pack_conv_weights,
-    packed_conv_layout,
-    packed_convolution,
-    unpack_conv_weights,
-)
+from ..._kernels.conv_bf16 import Bf16ConvFormat
+from ..._kernels.conv_depthwise import DepthwiseFormat
+from ..._kernels.conv_packed import F32ConvFormat, is_staged
+from ..._kernels.conv_problem import ConvProblem, ConvShape
+from ..._kernels.post_ops import PostOps
 from ..._kernels.window import merged_stride
-from ..._kernels.winograd import (
-    choose_tile,
-    pack_winograd_weights,
-    winograd_convolution,
-    winograd_layout,
-)
+from ..._kernels.winograd import WinogradFormat, choose_tile
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
 from .choices import allows_bf16, forced
@@ -41,29 +32,29 @@ from .tail import Tail, find_tail
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..._kernels.call import KernelCall
+    from ..._kernels.conv_problem import ConvFormat
     from ...graph.op import Op
     from .groups import Group
     from .lowering import Lowering
 
 __all__ = [
     "FLOATS",
-    "FilterShape",
+    "ConvWeights",
     "Filters",
     "Form",
     "arrange_source",
     "bias_of",
+    "choose_format",
+    "conv_problem",
     "emit_convolution",
     "emit_joint",
-    "filters_nbytes",
     "find_filters",
     "find_form",
     "find_norm",
     "find_plain",
-    "find_shape",
+    "find_weights",
     "fold_norm",
     "is_plain_bias",
-    "pack_filters",
     "pixel_strides",
 ]
 
@@ -77,47 +68,74 @@ FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
 
 @dataclass(frozen=True)
-class FilterShape:
-    """Sizes of the weights: channels of both sides, groups, kernel, where axes are; tile of minimal filtering, or 0."""
+class ConvWeights:
+    """Weights of a convolution: their format, and where the axes of the plain weights are.
 
-    ic: int
-    oc: int
-    groups: int
-    kernel: tuple[int, ...]
+    Attributes
+    ----------
+    format : ConvFormat
+    inner, outer : int
+        Axis of the input channels of a group, and of the output channels.
+    kernel_axes : tuple of int
+    """
+
+    format: ConvFormat
     inner: int
     outer: int
     kernel_axes: tuple[int, ...]
-    tile: int
-    is_bf16: bool = False
 
     @classmethod
     def of(
-        cls, op: Op, shape: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False
-    ) -> FilterShape:
+        cls, op: Op, dims: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False
+    ) -> ConvWeights:
         """Those of a convolution by the shapes of its weights and of its result."""
-        inner, outer, kernel_axes = conv_weight_axes(len(shape), op.attrs["weights_format"])
-        groups = op.attrs["groups"]
-        kernel = tuple(shape[axis] for axis in kernel_axes)
-        ic, oc = shape[inner] * groups, shape[outer]
-        is_plain = (
-            kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *per_axis(op.attrs, "dilations", 2)} == {1}
-        )
+        inner, outer, kernel_axes = conv_weight_axes(len(dims), op.attrs["weights_format"])
+        groups, kernel = op.attrs["groups"], tuple(dims[axis] for axis in kernel_axes)
+        dilations = per_axis(op.attrs, "dilations", len(kernel))
+        shape = ConvShape(dims[inner] * groups, dims[outer], kernel, groups, dilations)
         spatial = pick(result, axes_of(op, len(result))[2:])
-        tile = choose_tile(result[0], ic, oc, spatial) if prefer == "latency" and is_plain else 0
+        is_plain = kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *dilations} == {1}
+        tile = 0
+        if prefer == "latency" and is_plain:
+            tile = choose_tile(result[0], shape.in_channels, shape.out_channels, spatial)
         if allows_bf16 and (tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
             tile = 0
-        is_bf16 = allows_bf16 and not tile and not ic == oc == groups
-        return cls(ic, oc, groups, kernel, inner, outer, kernel_axes, tile, is_bf16)
+        return cls(choose_format(shape, tile, allows_bf16=allows_bf16), inner, outer, kernel_axes)
+
+    @property
+    def out_channels(self) -> int:
+        """Of all groups."""
+        return self.format.shape.out_channels
 
     @property
     def is_depthwise(self) -> bool:
         """Whether every group has one channel on both sides."""
-        return self.ic == self.oc == self.groups
+        return isinstance(self.format, DepthwiseFormat)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the kernel copies what it reads, however it lies."""
+        shape = self.format.shape
+        return not self.is_depthwise and is_staged(shape.in_channels, shape.kernel, shape.groups)
+
+    def with_out_channels(self, count: int) -> ConvWeights:
+        """The same weights of another number of output channels."""
+        shape = replace(self.format.shape, out_channels=count)
+        return replace(self, format=replace(self.format, shape=shape))
 
     def strides(self, weights: Value) -> list[int]:
         """Strides of the weights: (group, out channel in the group, in channel in the group, spatial...)."""
-        group = self.oc // self.groups * weights.strides[self.outer]
+        group = self.out_channels // self.format.shape.groups * weights.strides[self.outer]
         return [group, *pick(weights.strides, (self.outer, self.inner, *self.kernel_axes))]
+
+
+def choose_format(shape: ConvShape, tile: int = 0, *, allows_bf16: bool = False) -> ConvFormat:
+    """The format of weights; `tile` is that of Winograd, or 0."""
+    if shape.in_channels == shape.out_channels == shape.groups:
+        return DepthwiseFormat(shape)
+    if tile:
+        return WinogradFormat(shape, tile)
+    return Bf16ConvFormat(shape) if allows_bf16 else F32ConvFormat(shape)
 
 
 @dataclass(frozen=True)
@@ -144,7 +162,7 @@ class Filters:
     """The weights of a convolution as its kernel wants them, or, with strides, as they lie, perhaps times a scale."""
 
     form: Form
-    shape: FilterShape
+    weights: ConvWeights
     strides: Sequence[int] | None = None
     scale: Value | None = None
 
@@ -155,23 +173,24 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     None where they are no constants, where BLAS is forced, or where the result's channels, for which these kernels are
     made, do not lie innermost.
     """
-    op, shape = group.anchor, find_shape(lowering, group)
-    if op is None or shape is None:
+    weights = find_weights(lowering, group)
+    if weights is None:
         return None
 
     def fill(source: Value, panels: Value) -> None:
-        lowering.emit(pack_filters(shape, op, source), [source, panels])
+        lowering.emit(weights.format.pack(weights.strides(source)), [source, panels])
 
     def unpack(panels: Value, place: Value) -> None:
-        lowering.emit(_unpack(shape, op, place), [panels, place])
+        lowering.emit(weights.format.unpack(weights.strides(place)), [panels, place])
 
-    inverse = None if shape.tile or shape.is_bf16 else unpack  # both round
-    form = find_form(lowering, group, (shape.outer, shape.oc), filters_nbytes(shape, op), fill, inverse)
-    return None if form is None else Filters(form, shape)
+    inverse = unpack if weights.format.is_exact else None
+    channels = weights.outer, weights.out_channels
+    form = find_form(lowering, group, channels, weights.format.nbytes, fill, inverse)
+    return None if form is None else Filters(form, weights)
 
 
-def find_shape(lowering: Lowering, group: Group) -> FilterShape | None:
-    """The sizes of a convolution whose weights may take another form; None where `find_filters` gives None."""
+def find_weights(lowering: Lowering, group: Group) -> ConvWeights | None:
+    """The weights of a convolution that may take another form; None where `find_filters` gives None."""
     op = group.anchor
     if op is None or group.dequantized or forced("Convolution") == "blas":
         return None
@@ -179,7 +198,7 @@ def find_shape(lowering: Lowering, group: Group) -> FilterShape | None:
     if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
         return None
     result, allows_bf16 = lowering.shapes[group.result], _multiplies_bf16(lowering, op, weights)
-    return FilterShape.of(op, weights.shape, result, lowering.prefer, allows_bf16=allows_bf16)
+    return ConvWeights.of(op, weights.shape, result, lowering.prefer, allows_bf16=allows_bf16)
 
 
 def find_plain(lowering: Lowering, group: Group) -> Filters | None:
@@ -194,35 +213,31 @@ def find_plain(lowering: Lowering, group: Group) -> Filters | None:
     weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
     if weights.dtype not in FLOATS or not _has_pixels(lowering, group, weights):
         return None
-    shape = FilterShape.of(op, weights.shape, result, "memory")
-    if _has_few_pixels(shape, result):
+    found = ConvWeights.of(op, weights.shape, result, "memory")
+    if _has_few_pixels(found, result):
         return None
     source = lowering.typed(weights)
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    if not shape.is_depthwise:
-        return _as_they_lie(lowering, group, source, shape, own)
-    panels = lowering.temporary((filters_nbytes(shape, op),), DataType.U8)
-    lowering.emit(pack_filters(shape, op, source), [source, panels])
-    return Filters(Form(panels, own, 0), shape)
+    if not found.is_depthwise:
+        return _as_they_lie(lowering, group, source, found, own)
+    panels = lowering.temporary((found.format.nbytes,), DataType.U8)
+    lowering.emit(found.format.pack(found.strides(source)), [source, panels])
+    return Filters(Form(panels, own, 0), found)
 
 
-def _as_they_lie(lowering: Lowering, group: Group, source: Value, shape: FilterShape, own: Value | None) -> Filters:
+def _as_they_lie(lowering: Lowering, group: Group, source: Value, weights: ConvWeights, own: Value | None) -> Filters:
     """Weights for kernels that pack them, times the scale of a BatchNorm of constants behind the convolution."""
     norm = find_norm(lowering, group, own)
     if norm is None:
-        return Filters(Form(source, own, 0), shape, shape.strides(source))
-    scale, shift = lowering.temporary((shape.oc,)), lowering.temporary((shape.oc,))
+        return Filters(Form(source, own, 0), weights, weights.strides(source))
+    channels = (weights.out_channels,)
+    scale, shift = lowering.temporary(channels), lowering.temporary(channels)
     emit_norm(lowering, norm, scale, shift, own=own)
-    return Filters(Form(source, shift, 1), shape, shape.strides(source), scale)
+    return Filters(Form(source, shift, 1), weights, weights.strides(source), scale)
 
 
-def _has_few_pixels(shape: FilterShape, result: Sequence[int]) -> bool:
-    return prod(result) // shape.oc < _LEAST_PIXELS
-
-
-def _is_staged(shape: FilterShape) -> bool:
-    """Whether the kernel copies what it reads, however it lies."""
-    return is_staged(shape.ic, shape.kernel, shape.groups) and not shape.is_depthwise
+def _has_few_pixels(weights: ConvWeights, result: Sequence[int]) -> bool:
+    return prod(result) // weights.out_channels < _LEAST_PIXELS
 
 
 def arrange_source(lowering: Lowering, group: Group, filters: Filters) -> None:
@@ -230,8 +245,8 @@ def arrange_source(lowering: Lowering, group: Group, filters: Filters) -> None:
     op = group.anchor
     assert op is not None
     result = lowering.shapes[group.result]
-    if not _has_few_pixels(filters.shape, result) and not _is_staged(filters.shape):
-        _find_source(lowering, op, filters.shape, axes_of(op, len(result)))
+    if not _has_few_pixels(filters.weights, result) and not filters.weights.is_staged:
+        _find_source(lowering, op, filters.weights, axes_of(op, len(result)))
 
 
 def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
@@ -321,44 +336,6 @@ def find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
     return op if is_known and is_alike and op.inputs[0].dtype is DataType.F32 else None
 
 
-def _dilations(op: Op, shape: FilterShape) -> tuple[int, ...]:
-    return per_axis(op.attrs, "dilations", len(shape.kernel))
-
-
-def filters_nbytes(shape: FilterShape, op: Op) -> int:
-    """Size of the weights in the form, without a bias. Unit: bytes."""
-    if shape.is_depthwise:
-        return 4 * shape.oc * prod(shape.kernel)
-    if shape.tile:
-        return winograd_layout(shape.ic, shape.oc, tile=shape.tile).nbytes
-    more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
-    if shape.is_bf16:
-        return bf16_conv_nbytes(shape.ic, shape.oc, shape.kernel, **more)
-    return packed_conv_layout(shape.ic, shape.oc, shape.kernel, **more).nbytes
-
-
-def pack_filters(shape: FilterShape, op: Op, weights: Value) -> KernelCall:
-    """The kernel that brings the weights into the form."""
-    strides = shape.strides(weights)
-    if shape.is_depthwise:
-        return pack_depthwise_weights(shape.oc, shape.kernel, [strides[0], *strides[3:]])
-    if shape.tile:
-        return pack_winograd_weights(shape.ic, shape.oc, strides[1:], tile=shape.tile)
-    more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
-    if shape.is_bf16:
-        return pack_bf16_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
-    return pack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
-
-
-def _unpack(shape: FilterShape, op: Op, weights: Value) -> KernelCall:
-    """The inverse of `pack_filters`, for forms that hold the weights as they were."""
-    strides = shape.strides(weights)
-    if shape.is_depthwise:
-        return unpack_depthwise_weights(shape.oc, shape.kernel, [strides[0], *strides[3:]])
-    more: dict[str, Any] = {"groups": shape.groups, "dilations": _dilations(op, shape)}
-    return unpack_conv_weights(shape.ic, shape.oc, shape.kernel, strides, **more)
-
-
 def bias_of(form: Value, offset: int, start: int, count: int) -> Value:
     """The bias of `count` channels from `start` on, behind the weights of a form."""
     return Value(DataType.F32, (count,), (1,), form.buffer, offset // 4 + start)
@@ -380,13 +357,12 @@ def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: 
         late = None if is_early else filters.form.bias
         epilogue = make_epilogue(lowering, group, late, axes[1], skipped=filters.form.folded, place=place)
         tail, operands, name = Tail(filters.form.bias if is_early else None), epilogue.operands, epilogue.name
-        options: dict[str, Any] = {"epilogue": epilogue.block, "dst_needs_scratch": own_strides is None}
+        post_ops = tail.post_ops(epilogue=epilogue.block, dst_needs_scratch=own_strides is None)
     else:
-        operands, options = [], {}
-        name = region_name(group.ops) if group.ops else None
-    residual = None if tail.residual is None else pick(pixel_strides(tail.residual, order) or (), axes)
-    options |= {"residual_strides": residual}
-    _emit(lowering, op, filters, tail, place, dst_strides, options, operands, name)
+        operands, name = [], region_name(group.ops) if group.ops else None
+        residual = None if tail.residual is None else pick(pixel_strides(tail.residual, order) or (), axes)
+        post_ops = tail.post_ops(residual)
+    _emit(lowering, op, filters, tail, place, dst_strides, post_ops, operands, name)
 
 
 def emit_joint(
@@ -394,7 +370,8 @@ def emit_joint(
 ) -> None:
     """The convolutions of a form of several, op one of them, to a `place` of all their channels."""
     dst_strides = pick(place.strides, axes_of(op, len(place.shape)))
-    _emit(lowering, op, filters, Tail(filters.form.bias, None, clamp), place, dst_strides, {}, [], name)
+    tail = Tail(filters.form.bias, None, clamp)
+    _emit(lowering, op, filters, tail, place, dst_strides, tail.post_ops(), [], name)
 
 
 def _emit(
@@ -404,20 +381,42 @@ def _emit(
     tail: Tail,
     place: Value,
     dst_strides: Sequence[int],
-    options: dict[str, Any],
+    post_ops: PostOps,
     operands: Sequence[Value],
     name: str | None,
 ) -> None:
     """The kernel on its source, with what it does on registers."""
-    axes = axes_of(op, len(place.shape))
-    options |= {"bias": tail.bias is not None, "clamp": tail.clamp}
-    source = _find_source(lowering, op, filters.shape, axes)
-    weights = [filters.form.panels]
-    if filters.strides is not None:
-        options |= {"weights_strides": filters.strides, "scale": filters.scale is not None}
-        weights += [] if filters.scale is None else [filters.scale]
-    call = _make_call(op, filters.shape, source, axes, dst_strides, options)
-    lowering.emit(call, [source, *weights, *tail.operands, place, *operands], name)
+    axes, weights = axes_of(op, len(place.shape)), filters.weights
+    source = _find_source(lowering, op, weights, axes)
+    problem = conv_problem(op, weights.format.shape, source, axes, dst_strides)
+    constants = [filters.form.panels]
+    if filters.strides is None:
+        call = weights.format.convolution(problem, post_ops)
+    else:
+        assert isinstance(weights.format, F32ConvFormat)  # `find_plain` takes no other
+        call = weights.format.unpacked_convolution(problem, filters.strides, post_ops, scale=filters.scale is not None)
+        constants += [] if filters.scale is None else [filters.scale]
+    lowering.emit(call, [source, *constants, *tail.operands, place, *operands], name)
+
+
+def conv_problem(
+    op: Op, shape: ConvShape, source: Value, axes: Sequence[int], dst_strides: Sequence[int], *, zero_point: int = 0
+) -> ConvProblem:
+    """What a convolution asks of its kernel; `axes` and `dst_strides` in the order (n, channel, spatial...)."""
+    spatial = pick(source.shape, axes[2:])
+    begin, end = resolve_pads(op.attrs, spatial, shape.kernel)
+    return ConvProblem.make(
+        source.shape[0],
+        shape,
+        spatial,
+        src_strides=pick(source.strides, axes),
+        dst_strides=dst_strides,
+        strides=op.attrs["strides"],
+        pads_begin=begin,
+        pads_end=end,
+        src_dtype=source.dtype.value,
+        zero_point=zero_point,
+    )
 
 
 def _find_tail(lowering: Lowering, group: Group, filters: Filters, place: Value, axis: int) -> Tail | None:
@@ -449,29 +448,10 @@ def is_plain_bias(bias: Value | None) -> bool:
     return bias is None or (bias.dtype is DataType.F32 and (bias.shape == (1,) or bias.strides == (1,)))
 
 
-def _find_source(lowering: Lowering, op: Op, shape: FilterShape, axes: Sequence[int]) -> Value:
+def _find_source(lowering: Lowering, op: Op, weights: ConvWeights, axes: Sequence[int]) -> Value:
     """The source in f32, or bf16 if that is multiplied, channels last unless the kernel copies what it reads anyway."""
     source = lowering.value(op.inputs[0].id)
-    dtype = source.dtype if shape.is_bf16 else DataType.F32
-    if _is_staged(shape):
+    dtype = source.dtype if isinstance(weights.format, Bf16ConvFormat) else DataType.F32
+    if weights.is_staged:
         return lowering.typed(source, dtype)
     return lowering.arranged(op.inputs[0].id, (0, *axes[2:], axes[1]), dtype)
-
-
-def _make_call(
-    op: Op, shape: FilterShape, source: Value, axes: Sequence[int], dst_strides: Sequence[int], options: dict[str, Any]
-) -> KernelCall:
-    """The kernel that reads the form."""
-    batch, spatial = source.shape[0], pick(source.shape, axes[2:])
-    begin, end = resolve_pads(op.attrs, spatial, shape.kernel)
-    options |= {"src_strides": pick(source.strides, axes), "dst_strides": dst_strides}
-    options |= {"pads_begin": begin, "pads_end": end}
-    if shape.tile:
-        return winograd_convolution(batch, shape.ic, shape.oc, spatial, tile=shape.tile, **options)
-    options |= {"strides": op.attrs["strides"], "dilations": _dilations(op, shape)}
-    if shape.is_depthwise:
-        return depthwise_convolution(batch, shape.oc, spatial, shape.kernel, **options)
-    if shape.is_bf16:
-        options |= {"groups": shape.groups, "src_dtype": source.dtype.value}
-        return bf16_convolution(batch, shape.ic, shape.oc, spatial, shape.kernel, **options)
-    return packed_convolution(batch, shape.ic, shape.oc, spatial, shape.kernel, groups=shape.groups, **options)

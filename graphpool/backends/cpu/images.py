@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ..._kernels.post_ops import PostOps
 from ...graph.shapes import channel_axis, spatial_axes
 from .lowering import strides_in
 
@@ -40,7 +41,7 @@ def as_result(lowering: Lowering, group: Group) -> Value:
 
 
 def find_image(lowering: Lowering, group: Group, source: Value, epilogue: Epilogue) -> dict[str, Any]:
-    """The geometry that all kernels over windows take, and whether they may sum in the place of the result."""
+    """The geometry that all kernels over windows take, and the epilogue."""
     op = group.anchor
     assert op is not None
     result = lowering.shapes[op.outputs[0].id]
@@ -52,8 +53,7 @@ def find_image(lowering: Lowering, group: Group, source: Value, epilogue: Epilog
         "dst_spatial": pick(result, axes[2:]),
         "src_strides": pick(source.strides, axes),
         "dst_strides": pick(epilogue.row_strides or strides_in(result, epilogue.order), axes),
-        "epilogue": epilogue.block,
-        "dst_needs_scratch": epilogue.row_strides is None,
+        "post_ops": PostOps(epilogue=epilogue.block, dst_needs_scratch=epilogue.row_strides is None),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .filters import (
@@ -10,18 +10,16 @@ from .filters import (
     Filters,
     Form,
     bias_of,
-    filters_nbytes,
     find_norm,
-    find_shape,
+    find_weights,
     fold_norm,
-    pack_filters,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...graph.op import Op
-    from .filters import FilterShape
+    from .filters import ConvWeights
     from .groups import Group
     from .lowering import Lowering, Value
 
@@ -35,8 +33,9 @@ class Part:
     Attributes
     ----------
     op : Op
-    weights : Value
-    shape : FilterShape
+    source : Value
+        The plain weights.
+    weights : ConvWeights
     bias : Value or None
         The convolution's own.
     norm : Op or None
@@ -44,17 +43,17 @@ class Part:
     """
 
     op: Op
-    weights: Value
-    shape: FilterShape
+    source: Value
+    weights: ConvWeights
     bias: Value | None
     norm: Op | None
 
     def sources(self, lowering: Lowering) -> list[Value]:
         """The constants that a form of it is made of, the bias where a BatchNorm takes it in."""
         if self.norm is None:
-            return [self.weights]
+            return [self.source]
         folded = [lowering.value(tensor.id) for tensor in self.norm.inputs[1:]]
-        return [self.weights, *folded, *([] if self.bias is None else [self.bias])]
+        return [self.source, *folded, *([] if self.bias is None else [self.bias])]
 
 
 def find_part(lowering: Lowering, group: Group) -> Part | None:
@@ -64,11 +63,11 @@ def find_part(lowering: Lowering, group: Group) -> Part | None:
         return None
     if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
         return None
-    shape, weights = find_shape(lowering, group), lowering.value(op.inputs[1].id)
-    if shape is None or weights.dtype not in FLOATS:
+    weights, source = find_weights(lowering, group), lowering.value(op.inputs[1].id)
+    if weights is None or source.dtype not in FLOATS:
         return None
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    return Part(op, weights, shape, own, find_norm(lowering, group, own))
+    return Part(op, source, weights, own, find_norm(lowering, group, own))
 
 
 def join_filters(lowering: Lowering, parts: Sequence[Part], biases: Sequence[Value | None]) -> Filters:
@@ -82,26 +81,27 @@ def join_filters(lowering: Lowering, parts: Sequence[Part], biases: Sequence[Val
     biases : sequence of Value or None
         What is added to each, constants: None where there is none, or where a BatchNorm is folded in.
     """
-    op, channels = parts[0].op, [part.shape.oc for part in parts]
-    shape = replace(parts[0].shape, oc=sum(channels))
+    channels = [part.weights.out_channels for part in parts]
+    total = sum(channels)
+    weights = parts[0].weights.with_out_channels(total)
     starts = [sum(channels[:k]) for k in range(len(parts))]
-    offset = filters_nbytes(shape, op)
+    offset = weights.format.nbytes
     has_bias = any(part.norm is not None for part in parts) or any(bias is not None for bias in biases)
     sources = [source for part in parts for source in part.sources(lowering)]
     sources += [bias for bias in biases if bias is not None]
 
     def fill(panels: Value) -> None:
-        dims = list(parts[0].weights.shape)
-        dims[shape.outer] = shape.oc
+        dims = list(parts[0].source.shape)
+        dims[weights.outer] = total
         joint = lowering.temporary(dims)
-        for part, bias, start in zip(parts, biases, starts, strict=True):
-            source, place = lowering.typed(part.weights), bias_of(panels, offset, start, part.shape.oc)
+        for part, bias, start, count in zip(parts, biases, starts, channels, strict=True):
+            source, place = lowering.typed(part.source), bias_of(panels, offset, start, count)
             if part.norm is not None:
-                source = fold_norm(lowering, source, part.norm, part.bias, shape.outer, place)
-            lowering.move(source, joint.cut(shape.outer, start, part.shape.oc))
+                source = fold_norm(lowering, source, part.norm, part.bias, weights.outer, place)
+            lowering.move(source, joint.cut(weights.outer, start, count))
             if bias is not None:
                 lowering.move(bias, place)
-        lowering.emit(pack_filters(shape, op, joint), [joint, panels])
+        lowering.emit(weights.format.pack(weights.strides(joint)), [joint, panels])
 
-    panels = lowering.constant_form(sources, offset + (4 * shape.oc if has_bias else 0), fill)
-    return Filters(Form(panels, bias_of(panels, offset, 0, shape.oc) if has_bias else None, 0), shape)
+    panels = lowering.constant_form(sources, offset + (4 * total if has_bias else 0), fill)
+    return Filters(Form(panels, bias_of(panels, offset, 0, total) if has_bias else None, 0), weights)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._kernels.conv_depthwise_s8 import MOST_TAPS, s8_depthwise_convolution
-from ..._kernels.conv_s8 import conv_s8_layout, pack_conv_s8, s8_convolution
-from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
+from ..._kernels.conv_depthwise_s8 import MOST_TAPS, Int8DepthwiseFormat
+from ..._kernels.conv_problem import ConvShape
+from ..._kernels.conv_s8 import Int8ConvFormat
+from ..._kernels.post_ops import PostOps
+from ...graph.shapes import channel_axis, conv_weight_axes, per_axis
 from ...typing import DataType
 from .choices import forced
 from .epilogue import make_epilogue
-from .filters import pixel_strides
+from .filters import conv_problem, pixel_strides
 from .images import axes_of, pick
 from .lowering import Value, strides_in
 from .quantized import DEPTH, find_dynamic, scale_vector, zero_points_of
@@ -29,7 +31,7 @@ from .requantize import find_requantized
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...graph.op import Op
+    from ..._kernels.conv_problem import ConvFormat
     from .groups import Group
     from .lowering import Lowering
     from .requantize import Requantized
@@ -45,20 +47,17 @@ class ByteFilters:
     ----------
     form : Value
         What the cache keeps.
-    kernel : tuple of int
+    format : ConvFormat
     zero_point : int
         Of the image; 0 where the run gives it.
     columns : tuple of int
         Zero points of the channels as the panels hold them; none where all are 0.
-    is_depthwise : bool
-        Whether every group has one channel on both sides: then the form is f32 that holds integers, by (tap, channel).
     """
 
     form: Value
-    kernel: tuple[int, ...]
+    format: ConvFormat
     zero_point: int
     columns: tuple[int, ...] = ()
-    is_depthwise: bool = False
 
 
 def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
@@ -73,27 +72,27 @@ def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
     zero_points = zero_points_of(group, weights.shape[outer])
     if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result) or zero_points is None:
         return None
+    shape = ConvShape(ic * groups, weights.shape[outer], kernel, groups, per_axis(op.attrs, "dilations", len(kernel)))
     if groups > 1 and groups == weights.shape[outer] and ic == 1:
-        return _find_depthwise(lowering, group, weights, kernel, (outer, *kernel_axes), zero_points[0])
+        return _find_depthwise(lowering, group, weights, shape, (outer, *kernel_axes), zero_points[0])
     if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1):
         return None
-    sizes = ic * groups, weights.shape[outer], kernel
-    more: dict[str, Any] = {"groups": groups, "dilations": per_axis(op.attrs, "dilations", len(kernel))}
+    weights_format = Int8ConvFormat(shape, weights.dtype.value)
     group_stride = weights.shape[outer] // groups * weights.strides[outer]
     strides = [group_stride, *pick(weights.strides, (outer, inner, *kernel_axes))]
 
     def fill(form: Value) -> None:
-        lowering.emit(pack_conv_s8(*sizes, strides, dtype=weights.dtype.value, **more), [weights, form])
+        lowering.emit(weights_format.pack(strides), [weights, form])
 
-    form = lowering.constant_form([weights], conv_s8_layout(*sizes, **more).nbytes, fill)
-    return ByteFilters(form, kernel, *zero_points)
+    form = lowering.constant_form([weights], weights_format.nbytes, fill)
+    return ByteFilters(form, weights_format, *zero_points)
 
 
 def _find_depthwise(
-    lowering: Lowering, group: Group, weights: Value, kernel: tuple[int, ...], axes: Sequence[int], zero_point: int
+    lowering: Lowering, group: Group, weights: Value, shape: ConvShape, axes: Sequence[int], zero_point: int
 ) -> ByteFilters | None:
     """The weights of a depthwise convolution, less their zero point, in f32; `axes`: of (channel, spatial...)."""
-    if prod(kernel) > MOST_TAPS:
+    if prod(shape.kernel) > MOST_TAPS:
         return None
     zps = group.dequantized[1].attrs.get("zps") or [0]
     place = strides_in(weights.shape, [*axes[1:], *(k for k in range(len(weights.shape)) if k not in axes), axes[0]])
@@ -104,8 +103,9 @@ def _find_depthwise(
         region.write(Value(DataType.F32, weights.shape, place, form.buffer), integers)
         lowering.emit(region.builder.build(), [form, *region.operands], "eltwise(w - zp)")
 
-    form = lowering.constant_form([weights], 4 * prod(weights.shape), fill)
-    return ByteFilters(form, kernel, zero_point, is_depthwise=True)
+    weights_format = Int8DepthwiseFormat(shape)
+    form = lowering.constant_form([weights], weights_format.nbytes, fill)
+    return ByteFilters(form, weights_format, zero_point)
 
 
 def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters, place: Value) -> None:
@@ -121,34 +121,19 @@ def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters
     dynamic, given = find_dynamic(lowering, group, filters.columns, scale=found is not None)
     if found is None:
         epilogue = make_epilogue(lowering, group, bias, axes[1], place=place)
-        options: dict[str, Any] = {"epilogue": epilogue.block}
+        post_ops = PostOps(dynamic=dynamic, epilogue=epilogue.block)
         ones = lowering.literal(np.ones(channels, np.float32))
         own, operands, name = [ones, *given], epilogue.operands, epilogue.name
     else:
-        options = {"bias": found.bias is not None, "requant": found.requant}
-        options["residual_strides"] = None if found.residual is None else pick(found.residual.strides, axes)
+        residual_strides = None if found.residual is None else pick(found.residual.strides, axes)
+        post_ops = found.post_ops(dynamic, residual_strides)
         own, operands = [scale_vector(lowering, group, channels), *given, *found.operands], []
         name = "+".join(["requantize", *(one.kind for one in group.ops[-1:])])
-    if filters.is_depthwise:
+    if isinstance(filters.format, Int8DepthwiseFormat):
         source = lowering.dense(source, source.dtype, (0, *axes[2:], axes[1]))
-    spatial = pick(source.shape, axes[2:])
-    options |= {"src_strides": pick(source.strides, axes), "dst_strides": dst_strides}
-    options |= {"src_dtype": source.dtype.value, "zero_point": filters.zero_point, "dynamic": dynamic}
-    options |= _geometry(op, spatial, filters.kernel)
-    if filters.is_depthwise:
-        call = s8_depthwise_convolution(source.shape[0], channels, spatial, filters.kernel, **options)
-    else:
-        ic, groups = source.shape[axes[1]], op.attrs["groups"]
-        call = s8_convolution(source.shape[0], ic, channels, spatial, filters.kernel, groups=groups, **options)
+    problem = conv_problem(op, filters.format.shape, source, axes, dst_strides, zero_point=filters.zero_point)
+    call = filters.format.convolution(problem, post_ops)
     lowering.emit(call, [source, filters.form, *own, place, *operands], name)
-
-
-def _geometry(op: Op, spatial: list[int], kernel: tuple[int, ...]) -> dict[str, Any]:
-    begin, end = resolve_pads(op.attrs, spatial, kernel)
-    return {
-        "strides": op.attrs["strides"], "pads_begin": begin, "pads_end": end,
-        "dilations": per_axis(op.attrs, "dilations", len(kernel)),
-    }  # fmt: skip
 
 
 def _find_requantized(

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..._kernels.requant import NO_LIMITS, Requant, Residual, Rounding
+from ..._kernels.post_ops import PostOps
+from ..._kernels.requant import NO_LIMITS, Dynamic, Requant, Residual, Rounding
 from ...graph.shapes import channel_axis
 from ...typing import DataType
 from .integers import byte_range
@@ -46,6 +47,12 @@ class Requantized:
     def operands(self) -> list[Value]:
         """Arguments of the kernel, in its order."""
         return [value for value in (self.bias, self.late_bias, self.residual) if value is not None]
+
+    def post_ops(self, dynamic: Dynamic | None, residual_strides: Sequence[int] | None) -> PostOps:
+        """What the kernel is asked; `residual_strides` where there is a residual."""
+        return PostOps(
+            dynamic=dynamic, bias=self.bias is not None, residual_strides=residual_strides, requant=self.requant
+        )
 
 
 def find_requantized(

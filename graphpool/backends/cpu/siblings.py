@@ -8,7 +8,7 @@ bit as those of separate calls. Whether it pays is not decided here (`merging.py
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...typing import DataType
@@ -51,10 +51,10 @@ class Sibling:
     @property
     def key(self) -> Hashable:
         """What must be equal for one call to compute both."""
-        op, shape = self.part.op, self.part.shape
+        op, weights = self.part.op, self.part.weights
         attrs = tuple(sorted((name, repr(value)) for name, value in op.attrs.items()))
         has_bias = self.bias is not None or self.part.norm is not None
-        geometry = replace(shape, oc=0), self.part.weights.dtype, attrs
+        geometry = weights.with_out_channels(0), self.part.source.dtype, attrs
         return op.inputs[0].id, geometry, has_bias, self.clamp
 
 
@@ -93,7 +93,7 @@ def find_siblings(lowering: Lowering, groups: Sequence[Group]) -> list[Siblings]
 def _find_sibling(lowering: Lowering, group: Group) -> Sibling | None:
     """The group as a sibling, if all that comes behind its convolution is a constant bias and a clamp."""
     part = find_part(lowering, group)
-    if part is None or part.shape.groups > 1 or part.shape.is_depthwise:
+    if part is None or part.op.attrs["groups"] > 1:
         return None
     folded = int(part.norm is not None)
     bias = None if folded else part.bias
@@ -103,7 +103,7 @@ def _find_sibling(lowering: Lowering, group: Group) -> Sibling | None:
     if tail is None or tail.residual is not None or (folded and tail.bias is not None):
         return None
     is_known = tail.bias is None or (lowering.is_constant(tail.bias) and tail.bias.dtype is DataType.F32)
-    if not is_known or (tail.bias is not None and tail.bias.shape != (part.shape.oc,)):
+    if not is_known or (tail.bias is not None and tail.bias.shape != (part.weights.out_channels,)):
         return None
     return Sibling(group, part, tail.bias, tail.clamp)
 
@@ -113,7 +113,7 @@ def emit_siblings(lowering: Lowering, siblings: Siblings) -> None:
     first = siblings[0]
     shape = list(lowering.shapes[first.group.result])
     axis = axes_of(first.part.op, len(shape))[1]
-    counts = [sibling.part.shape.oc for sibling in siblings]
+    counts = [sibling.part.weights.out_channels for sibling in siblings]
     shape[axis] = sum(counts)
     joint = lowering.temporary(shape, order=lowering.order_of(first.group.result))
     places = [joint.cut(axis, sum(counts[:k]), count) for k, count in enumerate(counts)]

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..._kernels.post_ops import PostOps
 from ...graph.shapes import channel_axis
 from ...typing import DataType
 
@@ -39,6 +40,18 @@ class Tail:
     def operands(self) -> list[Value]:
         """Arguments of the kernel, in its order."""
         return [value for value in (self.bias, self.residual) if value is not None]
+
+    def post_ops(
+        self, residual_strides: Sequence[int] | None = None, *, epilogue: bytes = b"", dst_needs_scratch: bool = True
+    ) -> PostOps:
+        """What the kernel is asked; `residual_strides` where there is a residual."""
+        return PostOps(
+            bias=self.bias is not None,
+            residual_strides=residual_strides,
+            clamp=self.clamp,
+            epilogue=epilogue,
+            dst_needs_scratch=dst_needs_scratch,
+        )
 
 
 def find_tail(

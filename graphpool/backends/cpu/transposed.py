@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..._kernels.conv_depthwise import depthwise_convolution, pack_depthwise_weights
-from ..._kernels.conv_packed import has_lines, pack_conv_weights, packed_conv_layout, packed_convolution
+from ..._kernels.conv_packed import has_lines
+from ..._kernels.conv_problem import ConvProblem, ConvShape
 from ..._kernels.matmul import aligned
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
 from .choices import forced
-from .filters import find_form, is_plain_bias
+from .filters import choose_format, find_form, is_plain_bias
 from .images import axes_of, pick
 from .region import Region, region_name
 from .tail import Tail, find_tail
@@ -27,7 +27,7 @@ from .tail import Tail, find_tail
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._kernels.call import KernelCall
+    from ..._kernels.conv_problem import ConvFormat
     from ...graph.op import Op
     from .filters import Form
     from .groups import Group
@@ -87,16 +87,12 @@ class Phases:
     Attributes
     ----------
     form : Form
-    ic, oc, groups : int
-    phases : tuple of (Phase, int)
+    phases : tuple of (Phase, ConvFormat, int)
         And where in the form its weights begin. Unit: bytes.
     """
 
     form: Form
-    ic: int
-    oc: int
-    groups: int
-    phases: tuple[tuple[Phase, int], ...]
+    phases: tuple[tuple[Phase, ConvFormat, int], ...]
 
 
 def find_phases(lowering: Lowering, group: Group) -> Phases | None:
@@ -122,21 +118,23 @@ def find_phases(lowering: Lowering, group: Group) -> Phases | None:
         return None
     phases, nbytes = [], 0
     for phase in found:
-        phases.append((phase, nbytes))
-        nbytes += aligned(_nbytes(ic, oc, groups, phase))
+        taps, dilations = tuple(part.taps for part in phase), tuple(part.dilation for part in phase)
+        weights_format = choose_format(ConvShape(ic, oc, taps, groups, dilations))
+        phases.append((phase, weights_format, nbytes))
+        nbytes += aligned(weights_format.nbytes)
 
     def fill(source: Value, panels: Value) -> None:
         strides = [ic // groups * source.strides[inner], *pick(source.strides, (outer, inner))]
-        for phase, start in phases:
+        for phase, weights_format, start in phases:
             offset, steps = source.offset, []
             for axis, part in zip(kernel_axes, phase, strict=True):
                 offset += (part.first + (part.taps - 1) * part.step) * source.strides[axis]
                 steps.append(-part.step * source.strides[axis])
-            call = _pack(ic, oc, groups, phase, [*strides, *steps])
+            call = weights_format.pack([*strides, *steps])
             lowering.emit(call, [source._replace(offset=offset), panels._replace(offset=start)])
 
     form = find_form(lowering, group, (None if groups > 1 else outer, oc), nbytes, fill)
-    return None if form is None else Phases(form, ic, oc, groups, tuple(phases))
+    return None if form is None else Phases(form, tuple(phases))
 
 
 def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phase] | None:
@@ -155,26 +153,6 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
         by_axis.append([_Axis.find(start, sizes, strides[k], dilations[k], begin[k]) for start in starts])
     found = [phase for phase in product(*by_axis) if None not in phase]
     return found if len(found) == prod(map(len, by_axis)) else None  # type: ignore[return-value]
-
-
-def _is_depthwise(ic: int, oc: int, groups: int) -> bool:
-    return ic == oc == groups
-
-
-def _nbytes(ic: int, oc: int, groups: int, phase: Phase) -> int:
-    """Size of the weights of a phase. Unit: bytes."""
-    taps = [part.taps for part in phase]
-    if _is_depthwise(ic, oc, groups):
-        return 4 * oc * prod(taps)
-    return packed_conv_layout(ic, oc, taps, groups=groups, dilations=[part.dilation for part in phase]).nbytes
-
-
-def _pack(ic: int, oc: int, groups: int, phase: Phase, strides: Sequence[int]) -> KernelCall:
-    """The kernel that brings the weights of a phase, by these strides, into the form."""
-    taps = [part.taps for part in phase]
-    if _is_depthwise(ic, oc, groups):
-        return pack_depthwise_weights(oc, taps, [strides[0], *strides[3:]])
-    return pack_conv_weights(ic, oc, taps, strides, groups=groups, dilations=[part.dilation for part in phase])
 
 
 def emit_phases(lowering: Lowering, group: Group, phases: Phases, place: Value) -> None:
@@ -218,7 +196,7 @@ def _find_tail(lowering: Lowering, group: Group, phases: Phases, place: Value, a
         strides = value.row_strides(lowering.order_of(group.result))
         if strides is None:
             return False
-        views = [_cut(op, value._replace(strides=strides), phase) for phase, _ in phases.phases]
+        views = [_cut(op, value._replace(strides=strides), phase) for phase, *_ in phases.phases]
         axes = axes_of(op, len(value.shape))
         return all(has_lines(v.shape[0], pick(v.shape, axes[2:]), pick(v.strides, axes)) for v in views)
 
@@ -241,19 +219,23 @@ def _emit(lowering: Lowering, op: Op, phases: Phases, tail: Tail, place: Value) 
     order = (0, *axes[2:], axes[1])
     source = lowering.arranged(op.inputs[0].id, order)
     place, residual = _by_rows(place, order), None if tail.residual is None else _by_rows(tail.residual, order)
-    for phase, start in phases.phases:
+    for phase, weights_format, start in phases.phases:
         read, written = source, _cut(op, place, phase)
         added = None if residual is None else _cut(op, residual, phase)
         for axis, part in zip(axes[2:], phase, strict=True):
             count = read.shape[axis] + min(part.begin, 0) + min(part.end, 0)
             read = read.cut(axis, max(-part.begin, 0), count)
-        options: dict[str, Any] = {
-            "src_strides": pick(read.strides, axes), "dst_strides": pick(written.strides, axes),
-            "residual_strides": None if added is None else pick(added.strides, axes),
-            "pads_begin": [max(part.begin, 0) for part in phase], "pads_end": [max(part.end, 0) for part in phase],
-            "dilations": [part.dilation for part in phase], "bias": tail.bias is not None, "clamp": tail.clamp,
-        }  # fmt: skip
-        call = _make_call(phases, [part.taps for part in phase], read, axes, options)
+        problem = ConvProblem.make(
+            read.shape[0],
+            weights_format.shape,
+            pick(read.shape, axes[2:]),
+            src_strides=pick(read.strides, axes),
+            dst_strides=pick(written.strides, axes),
+            pads_begin=[max(part.begin, 0) for part in phase],
+            pads_end=[max(part.end, 0) for part in phase],
+        )
+        residual_strides = None if added is None else pick(added.strides, axes)
+        call = weights_format.convolution(problem, tail.post_ops(residual_strides))
         addends = [value for value in (tail.bias, added) if value is not None]
         lowering.emit(call, [read, phases.form.panels._replace(offset=start), *addends, written])
 
@@ -261,13 +243,3 @@ def _emit(lowering: Lowering, op: Op, phases: Phases, tail: Tail, place: Value) 
 def _by_rows(image: Value, order: Sequence[int]) -> Value:
     """The image with strides that kernels can walk along axes of one element too."""
     return image._replace(strides=image.row_strides(order) or image.strides)
-
-
-def _make_call(
-    phases: Phases, taps: Sequence[int], source: Value, axes: Sequence[int], options: dict[str, Any]
-) -> KernelCall:
-    """The kernel of a phase."""
-    batch, spatial = source.shape[0], pick(source.shape, axes[2:])
-    if _is_depthwise(phases.ic, phases.oc, phases.groups):
-        return depthwise_convolution(batch, phases.oc, spatial, taps, **options)
-    return packed_convolution(batch, phases.ic, phases.oc, spatial, taps, groups=phases.groups, **options)
