@@ -18,10 +18,11 @@ from threadpoolctl import threadpool_limits
 
 from bench.bench_packed import aligned_empty, packed_product, runner, seconds_of
 from graphpool._kernels.call import KernelCall
-from graphpool._kernels.compressed import BITS, compressed_layout, compressed_matmul, pack_compressed
+from graphpool._kernels.compressed import BITS, CompressedFormat
 from graphpool._kernels.conv_bf16 import Bf16ConvFormat
 from graphpool._kernels.conv_packed import F32ConvFormat
 from graphpool._kernels.conv_problem import ConvProblem, ConvShape
+from graphpool._kernels.matmul_problem import MatmulProblem
 
 Arguments = list[tuple[Any, ...]]
 
@@ -45,17 +46,17 @@ def compressed_product(m: int, scheme: tuple[str, int | None, bool], copies: int
     """A product with compressed weights of 4096 x 4096, and its arguments once for each copy of them."""
     k = n = 4096
     dtype, group, zeros = scheme
-    layout = compressed_layout(k, n, BITS[dtype], group=group, zeros=zeros)
+    weights = CompressedFormat(k, n, dtype, group=group, zero=None if zeros else 0)
     rng = np.random.default_rng(0)
     q = rng.integers(0, 256, k * n * BITS[dtype] // 8, np.uint8)
-    scales, points = rng.random((layout.ngroups, n), np.float32), rng.integers(0, 16, (layout.ngroups, n), np.uint8)
+    scales, points = rng.random((weights.ngroups, n), np.float32), rng.integers(0, 16, (weights.ngroups, n), np.uint8)
     more = ("u8", (n, 1)) if zeros else None
-    pack = pack_compressed(k, n, dtype, (n, 1), scales=("f32", (n, 1)), zeros=more, group=group)
-    rows = [aligned_empty(layout.nbytes) for _ in range(copies)]
+    pack = weights.pack((n, 1), ("f32", (n, 1)), more)
+    rows = [aligned_empty(weights.nbytes) for _ in range(copies)]
     for packed in rows:
         pack(q, scales, *([points] if zeros else []), packed)
     a, dst = rng.standard_normal((m, k), np.float32), np.empty((m, n), np.float32)
-    call = compressed_matmul(m, n, k, (k, 1), dtype=dtype, group=group, zeros=zeros)
+    call = weights.matmul(MatmulProblem((), m, n, k, (k, 1), (n,)))
     return call, [(a, packed, dst) for packed in rows]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from graphpool._kernels import _blas, _dispatch  # noqa: F401 - BLAS is loaded f
 from graphpool._kernels.call import KernelCall
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.matmul import matmul
-from graphpool._kernels.packed import pack_weights, packed_layout, packed_matmul
+from graphpool._kernels.matmul_problem import MatmulProblem
+from graphpool._kernels.packed import PackedFormat
+from graphpool._kernels.post_ops import PostOps
 
 SHAPES = [
     *((m, 768, 3072) for m in (1, 2, 3, 4, 8, 16, 64, 168)),
@@ -62,10 +65,11 @@ def packed_product(
     """A product and its arguments, once for each copy of the weights."""
     m, k, n = shape
     a, b = operands(shape, dtype)
-    layout = packed_layout(k, n, dtype, isa, batch=copies)
+    layout = PackedFormat(k, n, dtype, batch=copies, isa=isa)
     weights = aligned_empty(layout.nbytes).reshape(copies, layout.pitch)
-    pack_weights(k, n, (n, 1), dtype, isa, batch=copies, b_dtype="s8" if dtype == "s8" else "f32")(b, weights)
-    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype=dtype, isa=isa, **options)
+    layout.pack((n, 1), b_dtype="s8" if dtype == "s8" else "f32")(b, weights)
+    problem = MatmulProblem((), m, n, k, (k, 1), (n,), "u8" if dtype == "s8" else "f32")
+    call = replace(layout, batch=1).matmul(problem, PostOps(**options))
     extra = [np.ones(n, np.float32)] * ((dtype == "s8") + bool(options.get("bias")))
     dst = np.empty((m, n), np.float32)
     return call, [(a, one, *extra, dst) for one in weights]
@@ -74,7 +78,7 @@ def packed_product(
 def plain_product(shape: tuple[int, int, int], impl: str, isa: str | None = None) -> tuple[KernelCall, Any]:
     """The same by the builder that takes weights as they are."""
     m, k, n = shape
-    call = matmul((), m, n, k, (k, 1), (n, 1), (n,), impl=impl, isa=isa)
+    call = matmul(MatmulProblem((), m, n, k, (k, 1), (n,)), (n, 1), impl=impl, isa=isa)
     return call, (*operands(shape), np.empty((m, n), np.float32))
 
 
@@ -184,7 +188,8 @@ def print_post_ops(seconds: float, isa: str | None) -> None:
     for m in (1, 16, 128):
         _, [(a, weights, dst)] = packed_product((m, k, n), isa=isa)
         for name, (options, extra) in post_ops(m, n).items():
-            call = packed_matmul((), m, n, k, (k, 1), (n,), isa=isa, **options)
+            problem = MatmulProblem((), m, n, k, (k, 1), (n,))
+            call = PackedFormat(k, n, isa=isa).matmul(problem, PostOps(**options))
             t = seconds_of(call, [(a, weights, *extra, dst)], seconds)
             rows.setdefault(name, []).append(f"{t * 1e6:.1f}")
     for name, cells in rows.items():
@@ -197,10 +202,10 @@ def print_packing(seconds: float, isa: str | None) -> None:
     print("\n| packing 768 x 3072 | us | read + written GB/s |")
     print("|---|---:|---:|")
     for dtype in DTYPES:
-        layout, (_, b) = packed_layout(k, n, dtype, isa), operands((1, k, n), dtype)
+        layout, (_, b) = PackedFormat(k, n, dtype, isa=isa), operands((1, k, n), dtype)
         room = aligned_empty(layout.nbytes)
         for name, strides in (("by rows", (n, 1)), ("transposed", (1, k))):
-            call = pack_weights(k, n, strides, dtype, isa, b_dtype="s8" if dtype == "s8" else "f32")
+            call = layout.pack(strides, b_dtype="s8" if dtype == "s8" else "f32")
             t = seconds_of(call, [(b, room)], seconds)
             print(f"| {dtype} {name} | {t * 1e6:.0f} | {(b.nbytes + layout.nbytes) / t / 1e9:.1f} |")
 
@@ -210,7 +215,7 @@ def print_packing(seconds: float, isa: str | None) -> None:
 def test_packed(benchmark: Any, shape: tuple[int, int, int], dtype: str) -> None:
     call, arguments = packed_product(shape, dtype, bias=True, clamp=(0, np.inf))
     m, k, n = shape
-    nbytes = packed_layout(k, n, dtype).nbytes
+    nbytes = PackedFormat(k, n, dtype).nbytes
     benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * k * n, weight_nbytes=nbytes)
     benchmark(runner(call, arguments))
 

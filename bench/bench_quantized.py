@@ -23,7 +23,8 @@ from bench.ceilings import best_time, dot_rate
 from graphpool._kernels.call import KernelCall
 from graphpool._kernels.conv_problem import ConvProblem, ConvShape
 from graphpool._kernels.conv_s8 import Int8ConvFormat
-from graphpool._kernels.packed import pack_weights, packed_layout, packed_matmul
+from graphpool._kernels.matmul_problem import MatmulProblem
+from graphpool._kernels.packed import PackedFormat
 from graphpool._kernels.post_ops import PostOps
 from graphpool._kernels.requant import Requant, Residual, Rounding
 
@@ -53,9 +54,11 @@ def random_bytes(shape: tuple[int, ...]) -> Any:
 def byte_product(shape: tuple[int, int, int], isa: str | None = None) -> tuple[KernelCall, tuple[Any, ...]]:
     """A matrix product to u8 and its arguments."""
     m, k, n = shape
-    packed = aligned_empty(packed_layout(k, n, "s8", isa).nbytes)
-    pack_weights(k, n, (n, 1), "s8", isa)(random_bytes((k, n)).view(np.int8), packed)
-    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", zero_point=120, bias=True, requant=PLAIN, isa=isa)
+    weights = PackedFormat(k, n, "s8", isa=isa)
+    packed = aligned_empty(weights.nbytes)
+    weights.pack((n, 1))(random_bytes((k, n)).view(np.int8), packed)
+    problem = MatmulProblem((), m, n, k, (k, 1), (n,), "u8", zero_point=120)
+    call = weights.matmul(problem, PostOps(bias=True, requant=PLAIN))
     scales, bias = np.full(n, 1e-4, np.float32), np.zeros(n, np.float32)
     return call, (random_bytes((m, k)), packed, scales, bias, np.empty((m, n), np.uint8))
 

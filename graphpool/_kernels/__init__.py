@@ -11,7 +11,7 @@
         attention compressed conv conv_bf16 conv_depthwise conv_depthwise_s8 conv_packed conv_s8 eltwise fold index
         lookup matmul move norm packed pool quantize random reduce resample softmax winograd
     post_ops.py requant.py what kernels do to accumulators in registers; int8 accumulators back to 8 bits
-    conv_problem.py        what every convolution kernel is asked, and what a format of packed weights offers
+    conv_problem.py matmul_problem.py  what every kernel of these families is asked; formats of packed weights
     conv_weights.py conv_blocks.py     weights of convolutions in panels, and their blocks, whatever the type
     spaces.py window.py    index spaces and windows, as families share them
     _blas.pyx  blas.py     SciPy's BLAS for kernels that call it; loads it when one does for the first time

@@ -1,8 +1,8 @@
 """Matrix products of float32 with constant weights of 8 or 4 bits, which stay compressed in memory.
 
-    layout = compressed_layout(4096, 4096, 4, group=32)    # how many bytes
-    pack_compressed(4096, 4096, "u4", (4096, 1), group=32, scales=("f32", (4096, 1)))(q, scales, packed)   # once
-    compressed_matmul(1, 4096, 4096, (4096, 1), dtype="u4", group=32)(a, packed, dst)
+    weights = CompressedFormat(4096, 4096, "u4", group=32)
+    weights.pack((4096, 1), ("f32", (4096, 1)))(q, scales, packed)     # once; `weights.nbytes` says how large packed is
+    weights.matmul(MatmulProblem((), 1, 4096, 4096, (4096, 1), (4096,)))(a, packed, dst)
 
 A weight is (q - zero) * scale, with a scale and perhaps a zero point for each column, and within it for each `group` of
 rows. ``include/gp_compressed.h`` describes the form. Kernels: ``f32_matmul_compressed`` and ``pack_compressed``.
@@ -10,21 +10,23 @@ rows. ``include/gp_compressed.h`` describes the form. Kernels: ``f32_matmul_comp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
 from ._dispatch import isas
 from .call import DTYPE_CODES, KernelCall, pack
 from .matmul import aligned
-from .packed import TILE_PANELS, l2_nbytes, lanes_of, row_block, streams, tail_fields
+from .matmul_problem import MatmulProblem
+from .packed import TILE_PANELS, l2_nbytes, lanes_of, row_block, streams
+from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BITS", "CompressedLayout", "compressed_layout", "compressed_matmul", "pack_compressed"]
+__all__ = ["BITS", "CompressedFormat"]
 
 BITS = {"s8": 8, "u8": 8, "s4": 4, "u4": 4}
 """Bits of a number of each type."""
@@ -71,231 +73,214 @@ _LAYOUT = Record(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CompressedLayout:
-    """Where the parts of compressed weights lie.
+@dataclass(frozen=True)
+class CompressedFormat:
+    """Constant weights of 8 or 4 bits, k x n, with their scales and zero points.
 
     Attributes
     ----------
-    nbytes : int
-        Of all. Unit: bytes.
-    scales_offset, zeros_offset : int
-        Unit: bytes.
-    group, ngroups : int
-        Rows of a group, and how many groups there are.
-    panel : int
-        Columns of a panel.
-    """
-
-    nbytes: int
-    scales_offset: int
-    zeros_offset: int
-    group: int
-    ngroups: int
-    panel: int
-
-
-def compressed_layout(
-    k: int, n: int, bits: int, *, group: int | None = None, zeros: bool = False, isa: str | None = None
-) -> CompressedLayout:
-    """The layout of k x n weights.
-
-    Parameters
-    ----------
     k, n : int
         Zero is allowed.
-    bits : {8, 4}
-        Of a number.
+    dtype : {"s8", "u8", "s4", "u4"}
+        Of a number; two of 4 bits lie in a byte, the first in the low bits.
     group : int, optional
         Rows that share a scale, a multiple of 8: by default, and where it covers them, all.
-    zeros : bool, default=False
-        There are zero points.
+    zero : int or None, default=0
+        The zero point of all weights; None: each scale has its own.
     isa : str, optional
-        Instruction set of the kernels that will read them; the best one by default.
-
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError, UnsupportedError
-        A negative size; other bits; a group that the kernels do not take; an unknown instruction set.
-    """
-    if bits not in (8, 4):
-        raise InvalidArgumentError(explain("bits of compressed weights", accepted="8, 4", got=bits))
-    if min(k, n) < 0:
-        raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(k, n)))
-    lanes = lanes_of(isa)
-    size = max(k, 1) if group is None else min(group, max(k, 1))
-    if size < 1 or (size < k and size % _WHOLE):
-        accepted = f"a multiple of {_WHOLE}, or all {k} rows"
-        raise InvalidArgumentError(explain("rows of a group", accepted=accepted, got=group))
-    cols, ngroups = -(-n // lanes) * lanes, -(-k // size)
-    column = -(-k * bits // 32) * 4
-    scales_offset = aligned(column * cols)
-    zeros_offset = scales_offset + ngroups * cols * 4
-    nbytes = aligned(zeros_offset + (ngroups * cols * 4 if zeros else 0))
-    return CompressedLayout(nbytes, scales_offset, zeros_offset, size, ngroups, 2 * lanes)
-
-
-def pack_compressed(
-    k: int,
-    n: int,
-    dtype: str,
-    strides: Sequence[int],
-    *,
-    scales: tuple[str, Sequence[int]],
-    zeros: tuple[str, Sequence[int]] | None = None,
-    group: int | None = None,
-    isa: str | None = None,
-) -> KernelCall:
-    """A kernel that brings quantised weights into the form in which they are read.
-
-    Arguments of the kernel: q, scales, the zero points if there are any, packed (`compressed_layout` says how many
-    bytes).
-
-    Parameters
-    ----------
-    k, n, group, isa
-        As in `compressed_layout`.
-    dtype : {"s8", "u8", "s4", "u4"}
-        Of q; two 4-bit numbers lie in a byte, the first in the low bits.
-    strides : (int, int)
-        Row and column stride of q, any. Unit: elements.
-    scales : (str, (int, int))
-        Their type, and their strides over groups and columns (0 broadcasts). Unit: elements.
-    zeros : (str, (int, int)), optional
-        Likewise of the zero points, integers of at most 9 bits.
-
-    Returns
-    -------
-    KernelCall
-        One task for each panel; no scratch.
+        Instruction set of the kernels that read them; the best one by default.
 
     Raises
     ------
     InvalidShapeError, InvalidDataTypeError, InvalidArgumentError, UnsupportedError
-        As in `compressed_layout`; another type; strides that are no pairs.
+        A negative size; another type; a group that the kernels do not take; an unknown instruction set.
 
     Notes
     -----
-    Cost: one read and one write of the weights, about a nanosecond an element.
+    Immutable; usable from any thread.
     """
-    if dtype not in BITS:
-        raise InvalidDataTypeError(explain("dtype of compressed weights", accepted=", ".join(BITS), got=dtype))
-    layout = compressed_layout(k, n, BITS[dtype], group=group, zeros=zeros is not None, isa=isa)
-    zero_dtype, zero_strides = zeros or ("f32", (0, 0))
-    for name, pair in (("strides", strides), ("strides of scales", scales[1]), ("strides of zeros", zero_strides)):
-        if len(pair) != 2:
-            raise InvalidShapeError(explain(name, accepted="2 strides", got=tuple(pair)))
-    values = {
-        "k": k, "n": n, "row": strides[0], "col": strides[1], "dtype": DTYPE_CODES[dtype],
-        "ngroups": layout.ngroups,
-        "scale_group": scales[1][0], "scale_col": scales[1][1], "scale_dtype": DTYPE_CODES[scales[0]],
-        "zero_group": zero_strides[0], "zero_col": zero_strides[1], "zero_dtype": DTYPE_CODES[zero_dtype],
-        "has_zeros": zeros is not None,
-        "scales_offset": layout.scales_offset, "zeros_offset": layout.zeros_offset,
-    }  # fmt: skip
-    return pack("pack_compressed", _COMPRESS_LAYOUT, values, ntasks=-(-n // layout.panel), isa=isa)
+
+    k: int
+    n: int
+    dtype: str
+    group: int | None = field(default=None, kw_only=True)
+    zero: int | None = field(default=0, kw_only=True)
+    isa: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in BITS:
+            raise InvalidDataTypeError(explain("dtype of compressed weights", accepted=", ".join(BITS), got=self.dtype))
+        if min(self.k, self.n) < 0:
+            raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(self.k, self.n)))
+        lanes_of(self.isa)
+        if self.group_rows < 1 or (self.group_rows < self.k and self.group_rows % _WHOLE):
+            accepted = f"a multiple of {_WHOLE}, or all {self.k} rows"
+            raise InvalidArgumentError(explain("rows of a group", accepted=accepted, got=self.group))
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of a group."""
+        return max(self.k, 1) if self.group is None else min(self.group, max(self.k, 1))
+
+    @property
+    def ngroups(self) -> int:
+        """How many groups there are."""
+        return -(-self.k // self.group_rows)
+
+    @property
+    def panel(self) -> int:
+        """Columns of a panel."""
+        return 2 * lanes_of(self.isa)
+
+    @property
+    def _cols(self) -> int:
+        lanes = lanes_of(self.isa)
+        return -(-self.n // lanes) * lanes
+
+    @property
+    def scales_offset(self) -> int:
+        """Where the scales lie. Unit: bytes."""
+        return aligned(-(-self.k * BITS[self.dtype] // 32) * 4 * self._cols)
+
+    @property
+    def zeros_offset(self) -> int:
+        """Where the zero points lie. Unit: bytes."""
+        return self.scales_offset + self.ngroups * self._cols * 4
+
+    @property
+    def nbytes(self) -> int:
+        """Of all. Unit: bytes."""
+        return aligned(self.zeros_offset + (self.ngroups * self._cols * 4 if self.zero is None else 0))
+
+    def pack(
+        self,
+        strides: Sequence[int],
+        scales: tuple[str, Sequence[int]],
+        zeros: tuple[str, Sequence[int]] | None = None,
+    ) -> KernelCall:
+        """A kernel that packs weights; arguments: q, scales, the zero points if each scale has its own, packed.
+
+        Parameters
+        ----------
+        strides : (int, int)
+            Row and column stride of q, any. Unit: elements.
+        scales : (str, (int, int))
+            Their type, and their strides over groups and columns (0 broadcasts). Unit: elements.
+        zeros : (str, (int, int)), optional
+            Likewise of the zero points, integers of at most 9 bits.
+
+        Returns
+        -------
+        KernelCall
+            One task for each panel; no scratch.
+
+        Raises
+        ------
+        InvalidShapeError, InvalidArgumentError
+            Strides that are no pairs; zero points where all weights have one, or none where they have not.
+
+        Notes
+        -----
+        Cost: one read and one write of the weights, about a nanosecond an element.
+        """
+        if (zeros is None) != (self.zero is not None):
+            accepted = "given" if self.zero is None else "left out"
+            raise InvalidArgumentError(explain("zero points", accepted=accepted, got=zeros))
+        zero_dtype, zero_strides = zeros or ("f32", (0, 0))
+        for name, pair in (("strides", strides), ("strides of scales", scales[1]), ("strides of zeros", zero_strides)):
+            if len(pair) != 2:
+                raise InvalidShapeError(explain(name, accepted="2 strides", got=tuple(pair)))
+        values = {
+            "k": self.k, "n": self.n, "row": strides[0], "col": strides[1], "dtype": DTYPE_CODES[self.dtype],
+            "ngroups": self.ngroups,
+            "scale_group": scales[1][0], "scale_col": scales[1][1], "scale_dtype": DTYPE_CODES[scales[0]],
+            "zero_group": zero_strides[0], "zero_col": zero_strides[1], "zero_dtype": DTYPE_CODES[zero_dtype],
+            "has_zeros": zeros is not None,
+            "scales_offset": self.scales_offset, "zeros_offset": self.zeros_offset,
+        }  # fmt: skip
+        return pack("pack_compressed", _COMPRESS_LAYOUT, values, ntasks=-(-self.n // self.panel), isa=self.isa)
+
+    def matmul(self, problem: MatmulProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """A kernel for products with these weights; arguments: a, packed, those of the post-ops.
+
+        Parameters
+        ----------
+        problem : MatmulProblem
+            In f32, without a batch; rows of dst lie side by side, as do those of a residual.
+        post_ops : PostOps
+
+        Returns
+        -------
+        KernelCall
+            Tasks are blocks of rows and columns. The last bits of a row may depend on which rows there are, but not on
+            how tasks are divided.
+
+        Raises
+        ------
+        InvalidShapeError, InvalidArgumentError
+            The arguments do not fit each other.
+        UnsupportedError
+            A batch; rows with gaps; another type than f32.
+
+        Notes
+        -----
+        Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap a.
+        Cost: with VNNI 3/4 of the multiplications of `PackedFormat.matmul`, so that one row takes the time to read the
+        weights, an eighth or a quarter of f32's; else, beyond 4 rows, that of `PackedFormat.matmul` and some
+        instructions a weight.
+        Error: with VNNI activations are integers of 23 bits, with one exponent for those of at most 256 rows of the
+        weights; their products are exact. A result's error is then about 2**-23 of the largest activation among them
+        times the sum of their weights' magnitudes; elsewhere it is that of sums in f32.
+        """
+        m, n, k, panel, isa = problem.m, self.n, self.k, self.panel, self.isa
+        _check(self, problem, post_ops)
+        post = post_ops.float_fields()
+        has_digits = (isa or isas()[-1]) == "avx512_bf16"
+        rows = min(row_block(m), _DIGIT_ROWS) if has_digits else row_block(m)
+        cols = _col_block(rows, n, k, panel, max(min(_WIDE, n // _LEAST_TASKS), 1) if has_digits else 1)
+        k_block = 0 if has_digits or rows <= _FEW_ROWS else _k_block(rows, k, panel)
+        partial_offset = aligned(rows * cols * 4) if post["tile_in_scratch"] else 0
+        panels_offset = partial_offset + (aligned(rows * TILE_PANELS * panel * 4) if 0 < k_block < k else 0)
+        digits_offset = panels_offset + k_block * streams(rows) * panel * 4
+        block, nblocks = _digit_blocks(self) if has_digits else (0, 0)
+        # a vector of the last digits may reach up to 12 numbers beyond whole words
+        digits_nbytes = _FEW_ROWS * _DIGITS * (k + 16) // 64 * 64 + 64 if has_digits else 0
+        fields = post | {
+            "m": m, "n": n, "k": k, "row_block": rows, "col_block": cols, "k_block": k_block, "group": self.group_rows,
+            "ngroups": self.ngroups, "bits": BITS[self.dtype],
+            "has_zeros": self.zero is None, "zero": _HALVES.get(self.dtype, 0) + (self.zero or 0),
+            "scales_offset": self.scales_offset, "zeros_offset": self.zeros_offset,
+            "a_row": problem.a_strides[0], "a_col": problem.a_strides[1], "dst_row": n, "residual_row": n,
+            "partial_offset": partial_offset, "panels_offset": panels_offset,
+            "digit_block": block, "nblocks": nblocks, "digits_offset": digits_offset, "digits_nbytes": digits_nbytes,
+        }  # fmt: skip
+        numbers_nbytes = _FEW_ROWS * (1 + _DIGITS) * 4 * nblocks
+        row_nbytes = k * 4 if has_digits and problem.a_strides[1] != 1 else 0
+        return pack(
+            "f32_matmul_compressed", _LAYOUT, fields, ntasks=-(-m // rows) * -(-n // cols),
+            scratch_nbytes=digits_offset + digits_nbytes + numbers_nbytes + row_nbytes, tail=post_ops.epilogue,
+            isa=isa,
+        )  # fmt: skip
 
 
-def compressed_matmul(
-    m: int,
-    n: int,
-    k: int,
-    a_strides: Sequence[int],
-    *,
-    dtype: str,
-    group: int | None = None,
-    zeros: bool | int = 0,
-    bias: bool = False,
-    residual: bool = False,
-    clamp: tuple[float, float] | None = None,
-    epilogue: bytes = b"",
-    dst_needs_scratch: bool = True,
-    isa: str | None = None,
-) -> KernelCall:
-    """A kernel for ``dst = clamp(a @ ((q - zero) * scale) + bias + residual)``.
-
-    Arguments of the kernel: a, the packed weights, bias and residual if they are asked for, dst, then arguments 1, 2,
-    ... of the epilogue (its argument 0 is dst). a, bias, residual and dst are f32.
-
-    Parameters
-    ----------
-    m, n, k : int
-        Zero is allowed.
-    a_strides : (int, int)
-        Row and column stride, any. Unit: elements.
-    dtype : {"s8", "u8", "s4", "u4"}
-        Of the weights, as they were packed.
-    group, isa
-        As in `compressed_layout`.
-    zeros : bool or int, default=0
-        True: zero points were packed; a number is the zero point of all weights.
-    bias : bool, default=False
-        There is a bias of shape (n,).
-    residual : bool, default=False
-        There is a residual of shape (m, n), contiguous as dst is; it may be dst itself.
-    clamp, epilogue, dst_needs_scratch
-        As in `graphpool._kernels.packed.packed_matmul`; the epilogue's iteration space is (m, n).
-
-    Returns
-    -------
-    KernelCall
-        Tasks are blocks of rows and columns. The last bits of a row may depend on which rows there are, but not on how
-        tasks are divided.
-
-    Raises
-    ------
-    InvalidShapeError, InvalidArgumentError, UnsupportedError
-        The arguments do not fit each other; an unknown instruction set.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap a.
-    Cost: with VNNI 3/4 of the multiplications of `packed_matmul`, so that one row takes the time to read the weights,
-    an eighth or a quarter of f32's; else, beyond 4 rows, that of `packed_matmul` and some instructions a weight.
-    Error: with VNNI activations are integers of 23 bits, with one exponent for those of at most 256 rows of the
-    weights; their products are exact. A result's error is then about 2**-23 of the largest activation among them times
-    the sum of their weights' magnitudes; elsewhere it is that of sums in f32.
-    """
-    if dtype not in BITS:
-        raise InvalidDataTypeError(explain("dtype of compressed weights", accepted=", ".join(BITS), got=dtype))
-    layout = compressed_layout(k, n, BITS[dtype], group=group, zeros=zeros is True, isa=isa)
-    if m < 0:
-        raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=m))
-    if len(a_strides) != 2:
-        raise InvalidShapeError(explain("a_strides", accepted="2 strides", got=tuple(a_strides)))
-    tail = tail_fields(bias=bias, residual=residual, clamp=clamp, epilogue=epilogue, in_scratch=dst_needs_scratch)
-    has_digits = (isa or isas()[-1]) == "avx512_bf16"
-    rows = min(row_block(m), _DIGIT_ROWS) if has_digits else row_block(m)
-    cols = _col_block(rows, n, k, layout.panel, max(min(_WIDE, n // _LEAST_TASKS), 1) if has_digits else 1)
-    k_block = 0 if has_digits or rows <= _FEW_ROWS else _k_block(rows, k, layout.panel)
-    partial_offset = aligned(rows * cols * 4) if tail["tile_in_scratch"] else 0
-    panels_offset = partial_offset + (aligned(rows * TILE_PANELS * layout.panel * 4) if 0 < k_block < k else 0)
-    digits_offset = panels_offset + k_block * streams(rows) * layout.panel * 4
-    block, nblocks = _digit_blocks(layout) if has_digits else (0, 0)
-    # a vector of the last digits may reach up to 12 numbers beyond whole words
-    digits_nbytes = _FEW_ROWS * _DIGITS * (k + 16) // 64 * 64 + 64 if has_digits else 0
-    fields = tail | {
-        "m": m, "n": n, "k": k, "row_block": rows, "col_block": cols, "k_block": k_block, "group": layout.group,
-        "ngroups": layout.ngroups, "bits": BITS[dtype],
-        "has_zeros": zeros is True, "zero": _HALVES.get(dtype, 0) + int(zeros),
-        "scales_offset": layout.scales_offset, "zeros_offset": layout.zeros_offset,
-        "a_row": a_strides[0], "a_col": a_strides[1], "dst_row": n, "residual_row": n,
-        "partial_offset": partial_offset, "panels_offset": panels_offset,
-        "digit_block": block, "nblocks": nblocks, "digits_offset": digits_offset, "digits_nbytes": digits_nbytes,
-    }  # fmt: skip
-    numbers_nbytes = _FEW_ROWS * (1 + _DIGITS) * 4 * nblocks
-    row_nbytes = k * 4 if has_digits and a_strides[1] != 1 else 0
-    return pack(
-        "f32_matmul_compressed", _LAYOUT, fields, ntasks=-(-m // rows) * -(-n // cols),
-        scratch_nbytes=digits_offset + digits_nbytes + numbers_nbytes + row_nbytes, tail=epilogue, isa=isa,
-    )  # fmt: skip
+def _check(weights: CompressedFormat, problem: MatmulProblem, post_ops: PostOps) -> None:
+    """Check that the problem is one for the weights."""
+    got = problem.k, problem.n
+    if got != (weights.k, weights.n):
+        raise InvalidShapeError(explain("k and n of a product", accepted=f"{weights.k}, {weights.n}", got=got))
+    if problem.batch_shape or problem.a_dtype != "f32":
+        asked = tuple(problem.batch_shape), problem.a_dtype
+        raise UnsupportedError(explain("a product with compressed weights", accepted="no batch, f32", got=asked))
+    sides = problem.c_strides, post_ops.residual_strides or (problem.n,)
+    if problem.m > 1 and any(tuple(side) != (problem.n,) for side in sides):
+        raise UnsupportedError(explain("strides of dst and residual", accepted=(problem.n,), got=sides))
 
 
-def _digit_blocks(layout: CompressedLayout) -> tuple[int, int]:
+def _digit_blocks(weights: CompressedFormat) -> tuple[int, int]:
     """Rows of the weights with one exponent, in even parts of a group, and at most how many such blocks there are."""
-    parts = -(-layout.group // _DIGIT_BLOCK)
-    block = -(-layout.group // (parts * _WHOLE)) * _WHOLE
-    return block, layout.ngroups * parts
+    parts = -(-weights.group_rows // _DIGIT_BLOCK)
+    block = -(-weights.group_rows // (parts * _WHOLE)) * _WHOLE
+    return block, weights.ngroups * parts
 
 
 def _col_block(rows: int, n: int, k: int, panel: int, least: int) -> int:

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, UnsupportedError, explain
 
 from ._dispatch import blas_slot, isas
 from .call import KernelCall, pack
+from .matmul_problem import MOST_BATCH_AXES, MatmulProblem, fold_batch
+from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["BLAS_INT_MAX", "PANEL_NBYTES", "aligned", "choose_matmul", "matmul", "needs_pack"]
-
-_MAX_BATCH = 10
 
 BLAS_INT_MAX = 2**31 - 1
 """Largest extent or stride that BLAS takes."""
@@ -39,7 +39,7 @@ _SMALL = 64**3
 _LAYOUT = Record(
     [
         *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "nbatch")],
-        *[(name, "i8", _MAX_BATCH) for name in ("batch_shape", "a_batch", "b_batch", "dst_batch")],
+        *[(name, "i8", MOST_BATCH_AXES) for name in ("batch_shape", "a_batch", "b_batch", "dst_batch")],
         *[(name, "i8") for name in ("a_row", "a_col", "b_row", "b_col", "dst_row", "pack_a", "pack_b")],
         *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "pack_a_offset", "pack_b_offset")],
         *[(name, "i8") for name in ("exact_depth", "sums_offset")],
@@ -74,7 +74,16 @@ class _Problem:
     b_col: int
     dst_row: int
 
-    def fold(self) -> _Problem:
+    @classmethod
+    def of(cls, problem: MatmulProblem, b: Sequence[int]) -> _Problem:
+        """Check what `MatmulProblem` has not, and fold."""
+        ndim, a, c = len(problem.batch_shape), problem.a_strides, problem.c_strides
+        problem.check_strides("b_strides", b, 2)
+        dst_row = max(problem.n, 1) if problem.m <= 1 else c[-1]
+        batch = tuple(zip(problem.batch_shape, a[:ndim], b[:ndim], c[:ndim], strict=True))
+        return cls(batch, problem.m, problem.n, problem.k, a[-2], a[-1], b[-2], b[-1], dst_row)._fold()
+
+    def _fold(self) -> _Problem:
         """Rows of consecutive matrices that share B become rows of one matrix; axes of size one vanish."""
         batch, m, (a_row, dst_row) = fold_batch(self.batch, self.m, (self.a_row, self.dst_row))
         return _Problem(batch, m, self.n, self.k, a_row, self.a_col, self.b_row, self.b_col, dst_row)
@@ -86,44 +95,6 @@ class _Problem:
     def transposed_b(self) -> bool:
         """Whether the columns of B are not contiguous along n."""
         return self.b_col != 1 and self.n > 1
-
-
-def fold_batch(
-    batch: Sequence[tuple[int, ...]], m: int, rows: tuple[int, ...]
-) -> tuple[tuple[tuple[int, ...], ...], int, tuple[int, ...]]:
-    """Batch axes (size, stride of a, of b, of others...) that are left, rows, and row strides of a and of the others.
-
-    Rows of consecutive matrices that share b become rows of one; axes of size one vanish.
-    """
-    left = [axis for axis in batch if axis[0] != 1]
-    while left and left[-1][2] == 0:
-        size, a, _, *others = left[-1]
-        if m != 1 and (a, *others) != tuple([m * row for row in rows]):
-            break
-        rows = (a, *others) if m == 1 else rows
-        m *= size
-        left.pop()
-    return tuple(left), m, rows
-
-
-def _check(
-    batch_shape: Sequence[int], sizes: tuple[int, int, int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
-) -> _Problem:
-    """The problem of checked arguments."""
-    m, n, k = sizes
-    ndim = len(batch_shape)
-    if ndim > _MAX_BATCH:
-        raise InvalidShapeError(explain("batch_shape", accepted=f"at most {_MAX_BATCH} axes", got=ndim))
-    if min(*sizes, *batch_shape) < 0:
-        raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(*batch_shape, m, n, k)))
-    for name, strides, count in (("a_strides", a, ndim + 2), ("b_strides", b, ndim + 2), ("c_strides", c, ndim + 1)):
-        if len(strides) != count:
-            raise InvalidShapeError(explain(name, accepted=f"{count} strides", got=tuple(strides)))
-    if m > 1 and c[-1] < n:
-        raise InvalidShapeError(explain("rows of dst overlap", accepted=f"row stride >= {n}", got=c[-1]))
-    dst_row = max(n, 1) if m <= 1 else c[-1]
-    batch = tuple(zip(batch_shape, a[:ndim], b[:ndim], c[:ndim], strict=True))
-    return _Problem(batch, m, n, k, a[-2], a[-1], b[-2], b[-1], dst_row)
 
 
 def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None, macs: int | None = None) -> str:
@@ -173,50 +144,31 @@ def _choose(problem: _Problem, dtype: str, impl: str, isa: str | None) -> str:
 
 
 def matmul(
-    batch_shape: Sequence[int],
-    m: int,
-    n: int,
-    k: int,
-    a_strides: Sequence[int],
+    problem: MatmulProblem,
     b_strides: Sequence[int],
-    c_strides: Sequence[int],
+    post_ops: PostOps = NO_POST_OPS,
     *,
-    dtype: str = "f32",
     impl: str = "auto",
     exact_depth: int = 0,
-    epilogue: bytes = b"",
-    dst_needs_scratch: bool = True,
     isa: str | None = None,
 ) -> KernelCall:
-    """A kernel for ``dst[..., i, j] = sum(a[..., i, :] * b[..., :, j])``.
+    """A kernel for products of operands as they lie.
 
     Arguments of the kernel: a, b, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst).
 
     Parameters
     ----------
-    batch_shape : sequence of int
-        At most 10 axes, outermost first, after broadcasting.
-    m, n, k : int
-        Zero is allowed; k = 0 gives zeros, which still run through the epilogue.
-    a_strides, b_strides : sequence of int
-        One stride for each batch axis (0 broadcasts), then row and column stride; a transposed matrix is one whose
-        strides are swapped. Unit: elements.
-    c_strides : sequence of int
-        One stride of dst for each batch axis, then its row stride; its columns are contiguous. Unit: elements.
-        Ignored where an epilogue stores the results, except with ``dst_needs_scratch=False``.
-    dtype : {"f32", "f64"}
-        Of a and b, and of dst where there is no epilogue.
+    problem : MatmulProblem
+        Its type is f32 or f64: that of a and b, and of dst where there is no epilogue.
+    b_strides : sequence of int
+        As `MatmulProblem.a_strides`. Unit: elements.
+    post_ops : PostOps
+        An epilogue, and nothing else; f32 only.
     impl : {"auto", "blas", "simd"}
         "auto" takes `choose_matmul`, and "blas" for f64.
     exact_depth : int, default=0
         Terms that are summed in f32 at a time, their sums then in f64; 0 sums all in the type of the operands. For
         integers whose partial sums stay within 2**24 that is exact, as an s32 accumulator would be. f32 only.
-    epilogue : bytes
-        A program from ``EltwiseBuilder.epilogue()`` over the iteration space (batch..., m, n) in row-major order, that
-        reads the product as its accumulator. f32 only.
-    dst_needs_scratch : bool, default=True
-        With an epilogue, tiles are computed in scratch. False computes them in dst itself: allowed where dst is f32,
-        lies as `c_strides` says, and the epilogue stores every element to its own place and reads dst nowhere.
     isa : str, optional
         Instruction set; the best one by default.
 
@@ -237,16 +189,17 @@ def matmul(
     Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
     Cost: 2 m n k operations a matrix; "blas" copies operands of which neither rows nor columns are contiguous.
     """
+    dtype = problem.a_dtype
     if dtype not in ("f32", "f64"):
         raise InvalidDataTypeError(explain("dtype of a matrix product", accepted="f32, f64", got=dtype), dtype=dtype)
-    if (epilogue or exact_depth) and dtype != "f32":
+    post_ops.check_only_epilogue()
+    if (post_ops.epilogue or exact_depth) and dtype != "f32":
         raise UnsupportedError(explain(f"epilogue or exact depth of a {dtype} product", accepted="f32"))
     if exact_depth < 0:
         raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
-    depth = exact_depth if exact_depth < k else 0
-    problem = _check(batch_shape, (m, n, k), a_strides, b_strides, c_strides).fold()
-    chosen = _choose(problem, dtype, impl, isa)
-    return _build(problem, dtype, chosen, depth, epilogue, bool(epilogue) and dst_needs_scratch, isa)
+    depth = exact_depth if exact_depth < problem.k else 0
+    folded = _Problem.of(problem, b_strides)
+    return _build(folded, dtype, _choose(folded, dtype, impl, isa), depth, post_ops, isa)
 
 
 def _blocks(p: _Problem, impl: str) -> tuple[int, int]:
@@ -267,11 +220,12 @@ def _build(
     dtype: str,
     impl: str,
     depth: int,
-    epilogue: bytes,
-    tile_in_scratch: bool,
+    post_ops: PostOps,
     isa: str | None,
 ) -> KernelCall:
     """Blocks, scratch parts and parameter block of a problem."""
+    has_epilogue = bool(post_ops.epilogue)
+    tile_in_scratch = has_epilogue and post_ops.dst_needs_scratch
     p, itemsize = problem, 4 if dtype == "f32" else 8
     rows, cols = _blocks(p, impl)
     on_blas = impl == "blas"
@@ -287,7 +241,7 @@ def _build(
         "m": p.m, "n": p.n, "k": p.k, "row_block": rows, "col_block": cols, "nbatch": len(sizes),
         "batch_shape": sizes, "a_batch": a_batch, "b_batch": b_batch, "dst_batch": dst_batch,
         "a_row": p.a_row, "a_col": p.a_col, "b_row": p.b_row, "b_col": p.b_col, "dst_row": p.dst_row,
-        "pack_a": pack_a, "pack_b": pack_b, "tile_in_scratch": tile_in_scratch, "has_epilogue": bool(epilogue),
+        "pack_a": pack_a, "pack_b": pack_b, "tile_in_scratch": tile_in_scratch, "has_epilogue": has_epilogue,
         "pack_a_offset": pack_a_offset, "pack_b_offset": pack_b_offset,
         "exact_depth": depth, "sums_offset": sums_offset,
         "blas": blas_slot(dtype) if on_blas else 0,
@@ -295,5 +249,5 @@ def _build(
     ntasks = int(np.prod(sizes, dtype=np.int64)) * -(-p.m // rows) * -(-p.n // cols)
     return pack(
         f"{dtype}_matmul_{impl}", _LAYOUT, values,
-        ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
+        ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from .call import KernelCall, pack
 from .conv_problem import ConvFormat, ConvProblem
 from .matmul import aligned
-from .packed import PackedLayout, l2_nbytes, packed_layout
+from .packed import PackedFormat, l2_nbytes
 from .post_ops import NO_POST_OPS, PostOps
 from .records import Record
 
@@ -112,30 +112,28 @@ class WinogradFormat(ConvFormat):
             )
 
     @property
-    def _layout(self) -> PackedLayout:
-        return packed_layout(
-            self.shape.in_channels, self.shape.out_channels, isa=self.isa, batch=_products(self.tile)
-        )  # fmt: skip
+    def _matrices(self) -> PackedFormat:
+        return PackedFormat(self.shape.in_channels, self.shape.out_channels, batch=_products(self.tile), isa=self.isa)
 
     @property
     def nbytes(self) -> int:
         """Of the packed weights. Unit: bytes."""
-        return self._layout.nbytes
+        return self._matrices.nbytes
 
     def pack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`: transforms; one task for each panel, no scratch.
 
         Cost: about 30 nanoseconds for each pair of channels; computed in f64 and rounded once.
         """
-        layout = self._layout
+        matrices = self._matrices
         if len(strides) != 5:
             accepted = "(group, oc, ic, height, width)"
             raise InvalidShapeError(explain("strides of weights", accepted=accepted, got=tuple(strides)))
         values = {
-            "ic": self.shape.in_channels, "oc": self.shape.out_channels, "pitch": layout.pitch // 4,
+            "ic": self.shape.in_channels, "oc": self.shape.out_channels, "pitch": matrices.pitch // 4,
             "w_oc": strides[1], "w_ic": strides[2], "w": strides[3:],
         }  # fmt: skip
-        tasks = -(-self.shape.out_channels // layout.panel)
+        tasks = -(-self.shape.out_channels // matrices.panel)
         return pack(
             f"pack_winograd_weights_{self.tile}x{self.tile}", _WEIGHTS_LAYOUT, values, ntasks=tasks, isa=self.isa
         )
@@ -163,19 +161,19 @@ class WinogradFormat(ConvFormat):
         sides = {name: problem.image_strides(f"{name}_strides", *side) for name, side in given.items()}
         values = post | {
             "batch": problem.batch, "ic": ic, "oc": oc, "in": window.src[1:], "out": window.dst[1:],
-            "pad": window.pads_begin[1:], "pitch": self._layout.pitch // 4,
+            "pad": window.pads_begin[1:], "pitch": self._matrices.pitch // 4,
             **{name: (image, height, width) for name, (image, _, height, width) in sides.items()},
         }  # fmt: skip
         tiles = _count_tiles(self.tile, problem.batch, window.dst[1:])
-        return _build(self.tile, tiles, self._layout, values, post_ops.epilogue, self.isa)
+        return _build(self.tile, tiles, self._matrices, values, post_ops.epilogue, self.isa)
 
 
 def _build(
-    tile: int, tiles: int, layout: PackedLayout, values: dict[str, object], epilogue: bytes, isa: str | None
+    tile: int, tiles: int, matrices: PackedFormat, values: dict[str, object], epilogue: bytes, isa: str | None
 ) -> KernelCall:
     """Blocks, parts of scratch and parameter block of a problem."""
     products = _products(tile)
-    ic, oc, step = layout.words, int(str(values["oc"])), 2 * layout.panel
+    ic, oc, step = matrices.k, matrices.n, 2 * matrices.panel
     block, cols = _tile_block(tiles, products, ic, step), max(_COLS // step, 1) * step
     sums_offset = aligned(products * block * ic * 4)
     zeros_offset = sums_offset + products * block * step * 4

@@ -36,8 +36,9 @@ def test_programs_load_blas_when_they_first_call_it():
 import sys
 import numpy as np
 from graphpool._kernels.matmul import matmul
+from graphpool._kernels.matmul_problem import MatmulProblem
 a, b, out = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32), np.empty((2, 4), np.float32)
-product = matmul((), 2, 4, 3, (3, 1), (4, 1), (4,), impl="blas")
+product = matmul(MatmulProblem((), 2, 4, 3, (3, 1), (4,)), (4, 1), impl="blas")
 assert "scipy" not in sys.modules
 product(a, b, out)
 assert (out == 3).all() and "scipy.linalg.cython_blas" in sys.modules and "scipy.linalg" not in sys.modules

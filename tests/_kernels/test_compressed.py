@@ -1,6 +1,7 @@
 """Products with weights of 8 and 4 bits, against the dequantised weights in float64."""
 
 import math
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -9,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.compressed import BITS, compressed_layout, compressed_matmul, pack_compressed
+from graphpool._kernels.compressed import BITS, CompressedFormat
 from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.matmul_problem import MatmulProblem
+from graphpool._kernels.post_ops import PostOps
+from graphpool._kernels.requant import Requant
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.arrays import normal
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
@@ -34,6 +38,12 @@ def as_bytes(q, dtype):
     return np.ascontiguousarray(flat[0::2] | flat[1::2] << 4)
 
 
+def product(weights, m, a_strides=None, **post_ops):
+    """The call of a product of m rows with weights of a format."""
+    n, k = weights.n, weights.k
+    return weights.matmul(MatmulProblem((), m, n, k, a_strides or (k, 1), (n,)), PostOps(**post_ops))
+
+
 class Weights:
     """Random weights k x n, the form that the kernels read, and what they stand for in float64."""
 
@@ -47,22 +57,24 @@ class Weights:
         self.scales = scales.astype(np.float64)
         logical = q.T if transposed else q
         self.values = (logical - (spread(points) if zeros else 0)) * spread(scales).astype(np.float64)
-        call = pack_compressed(
-            k, n, dtype, (1, k) if transposed else (n, 1), scales=("f32", (n, 1)),
-            zeros=("s32" if BITS[dtype] == 4 else "s64", (n, 1)) if zeros else None, group=group, isa=isa,
+        self.format = CompressedFormat(k, n, dtype, group=group, zero=None if zeros else 0, isa=isa)
+        call = self.format.pack(
+            (1, k) if transposed else (n, 1), ("f32", (n, 1)),
+            ("s32" if BITS[dtype] == 4 else "s64", (n, 1)) if zeros else None,
         )  # fmt: skip
-        layout = compressed_layout(k, n, BITS[dtype], group=group, zeros=zeros, isa=isa)
-        whole, self.packed = guarded(layout.nbytes, np.uint8, fill=0x55)
+        whole, self.packed = guarded(self.format.nbytes, np.uint8, fill=0x55)
         run_in_steps(call, 2, as_bytes(q, dtype), scales, *([points] if zeros else []), self.packed)
         assert (whole[:32] == 0x55).all()
         assert (whole[-32:] == 0x55).all()
-        self.options = {"dtype": dtype, "group": group, "zeros": zeros, "isa": isa}
+
+    def product(self, m, a_strides=None, **post_ops):
+        """The call on m rows, dense by default."""
+        return product(self.format, m, a_strides, **post_ops)
 
     def check(self, a):
         """Multiply rows a and compare."""
         m = len(a)
-        strides = tuple(stride // 4 for stride in a.strides)
-        call = compressed_matmul(m, self.n, self.k, strides, **self.options)
+        call = self.product(m, tuple(stride // 4 for stride in a.strides))
         out = run_checked(call, m * self.n, a.ctypes.data, self.packed, dst_index=2).reshape(m, self.n)
         error = (self.k + 4) * EPS * (np.abs(a).astype(np.float64) @ np.abs(self.values))
         error += 4 * EPS * np.abs(a).max(1, initial=0)[:, None] * np.abs(self.values).sum(0) + 1e-37
@@ -106,7 +118,7 @@ def test_one_zero_point_of_all_weights(isa, dtype, m):
     k, n = 40, 50
     weights, a, point = Weights(k, n, dtype, isa), normal((m, k)), 5
     out = np.empty((m, n), np.float32)
-    run_all(compressed_matmul(m, n, k, (k, 1), **(weights.options | {"zeros": point})), a, weights.packed, out)
+    run_all(product(replace(weights.format, zero=point), m), a, weights.packed, out)
     exact = Weights(k, n, dtype, isa)
     shifted = exact.values - point * np.broadcast_to(exact.scales, (k, n))
     np.testing.assert_allclose(out, a.astype(np.float64) @ shifted, rtol=1e-4, atol=1e-3)
@@ -127,11 +139,12 @@ def test_scales_and_zero_points_are_broadcast_and_converted(isa, m):
     k, n = 48, 40
     q, a = numbers((k, n), "u8"), normal((m, k))
     scale, points = np.array([0.25], ml_dtypes.bfloat16), numbers(n, "u8", 3).astype(np.uint8)
-    call = pack_compressed(k, n, "u8", (n, 1), scales=("bf16", (0, 0)), zeros=("u8", (0, 1)), group=16, isa=isa)
-    packed = np.empty(compressed_layout(k, n, 8, group=16, zeros=True, isa=isa).nbytes, np.uint8)
+    weights = CompressedFormat(k, n, "u8", group=16, zero=None, isa=isa)
+    packed = np.empty(weights.nbytes, np.uint8)
+    call = weights.pack((n, 1), ("bf16", (0, 0)), ("u8", (0, 1)))
     run_all(call, q.astype(np.uint8), scale.view(np.uint16), points, packed)
     out = np.empty((m, n), np.float32)
-    run_all(compressed_matmul(m, n, k, (k, 1), dtype="u8", group=16, zeros=True, isa=isa), a, packed, out)
+    run_all(product(weights, m), a, packed, out)
     np.testing.assert_allclose(out, a.astype(np.float64) @ ((q - points.astype(int)) * 0.25), rtol=1e-4, atol=1e-3)
 
 
@@ -150,9 +163,7 @@ def test_bias_residual_clamp_and_epilogue(isa, m, clamp):
     builder = EltwiseBuilder((m, n))
     builder.store(0, "f32", None, builder.binary("mul", builder.acc(), builder.load(1, "f32", (0, 1))))
     for epilogue, more in ((b"", []), (builder.epilogue(), [row])):
-        call = compressed_matmul(
-            m, n, k, (k, 1), bias=True, residual=True, clamp=clamp, epilogue=epilogue, **weights.options
-        )
+        call = weights.product(m, bias=True, residual_strides=(n,), clamp=clamp, epilogue=epilogue)
         out = run_checked(call, m * n, a, weights.packed, bias, held, *more, dst_index=4).reshape(m, n)
         expected = np.clip(a @ weights.values + bias + held, *(clamp or (-np.inf, np.inf))) * (row if more else 1)
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
@@ -164,7 +175,7 @@ def test_nan_and_infinity_stay_in_their_row(isa, m):
     weights, a = Weights(24, 50, "u4", isa), normal((m, 24))
     a[0, 3] = np.nan
     out = np.empty((m, 50), np.float32)
-    run_all(compressed_matmul(m, 50, 24, (24, 1), **weights.options), a, weights.packed, out)
+    run_all(weights.product(m), a, weights.packed, out)
     assert np.isnan(out[0]).all()
     assert np.isfinite(out[1:]).all()
 
@@ -181,33 +192,53 @@ def test_random_geometry(data):
 
 def test_layouts_take_a_quarter_and_an_eighth():
     full = 4096 * 4096 * 4
-    assert compressed_layout(4096, 4096, 8).nbytes == full // 4 + 4096 * 4
-    assert compressed_layout(4096, 4096, 4, group=32, zeros=True).nbytes == full // 8 + 2 * 128 * 4096 * 4
-
-
-LAYOUT = {"k": 16, "n": 4, "bits": 8}
-PACKING = {"k": 16, "n": 4, "dtype": "s8", "strides": (4, 1), "scales": ("f32", (0, 1))}
-PRODUCT = {"m": 2, "n": 4, "k": 16, "a_strides": (16, 1), "dtype": "u8"}
+    assert CompressedFormat(4096, 4096, "s8").nbytes == full // 4 + 4096 * 4
+    assert CompressedFormat(4096, 4096, "u4", group=32, zero=None).nbytes == full // 8 + 2 * 128 * 4096 * 4
 
 
 @pytest.mark.parametrize(
-    ("function", "good", "error", "change"),
+    ("error", "change"),
     [
-        (compressed_layout, LAYOUT, InvalidArgumentError, {"bits": 2}),
-        (compressed_layout, LAYOUT, InvalidShapeError, {"k": -1}),
-        (compressed_layout, LAYOUT, InvalidArgumentError, {"group": 0}),
-        (compressed_layout, LAYOUT, InvalidArgumentError, {"group": 4}),
-        (compressed_layout, LAYOUT, UnsupportedError, {"isa": "z80"}),
-        (pack_compressed, PACKING, InvalidDataTypeError, {"dtype": "s32"}),
-        (pack_compressed, PACKING, InvalidShapeError, {"strides": (1,)}),
-        (pack_compressed, PACKING, InvalidShapeError, {"scales": ("f32", (1,))}),
-        (pack_compressed, PACKING, InvalidShapeError, {"zeros": ("s8", ())}),
-        (compressed_matmul, PRODUCT, InvalidDataTypeError, {"dtype": "s32"}),
-        (compressed_matmul, PRODUCT, InvalidShapeError, {"m": -1}),
-        (compressed_matmul, PRODUCT, InvalidShapeError, {"a_strides": (1,)}),
-        (compressed_matmul, PRODUCT, InvalidArgumentError, {"clamp": (1, 0)}),
+        (InvalidDataTypeError, {"dtype": "s32"}),
+        (InvalidShapeError, {"k": -1}),
+        (InvalidArgumentError, {"group": 0}),
+        (InvalidArgumentError, {"group": 4}),
+        (UnsupportedError, {"isa": "z80"}),
     ],
 )
-def test_bad_arguments_raise(function, good, error, change):
+def test_bad_formats_raise(error, change):
     with pytest.raises(error):
-        function(**(good | change))
+        CompressedFormat(**({"k": 16, "n": 4, "dtype": "u8"} | change))
+
+
+@pytest.mark.parametrize(
+    ("error", "change"),
+    [
+        (InvalidShapeError, {"strides": (1,)}),
+        (InvalidShapeError, {"scales": ("f32", (1,))}),
+        (InvalidShapeError, {"zeros": ("s8", ())}),
+        (InvalidArgumentError, {"zeros": None}),
+    ],
+)
+def test_bad_arguments_of_packing_raise(error, change):
+    good = {"strides": (4, 1), "scales": ("f32", (0, 1)), "zeros": ("s8", (0, 1))}
+    with pytest.raises(error):
+        CompressedFormat(16, 4, "s8", zero=None).pack(**(good | change))
+
+
+@pytest.mark.parametrize(
+    ("error", "change", "post_ops"),
+    [
+        (InvalidShapeError, {"k": 15}, {}),
+        (UnsupportedError, {"batch_shape": (2,), "a_strides": (32, 16, 1), "c_strides": (8, 4)}, {}),
+        (UnsupportedError, {"a_dtype": "bf16"}, {}),
+        (UnsupportedError, {"c_strides": (5,)}, {}),
+        (UnsupportedError, {}, {"residual_strides": (5,)}),
+        (InvalidArgumentError, {}, {"clamp": (1, 0)}),
+        (InvalidArgumentError, {}, {"requant": Requant()}),
+    ],
+)
+def test_bad_products_raise(error, change, post_ops):
+    good = {"batch_shape": (), "m": 2, "n": 4, "k": 16, "a_strides": (16, 1), "c_strides": (4,)}
+    with pytest.raises(error):
+        CompressedFormat(16, 4, "u8").matmul(MatmulProblem(**(good | change)), PostOps(**post_ops))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from graphpool._kernels import _dispatch
-from graphpool._kernels.matmul import matmul
 from graphpool.errors import InvalidArgumentError, UnsupportedError
+from tests.helpers.products import matmul
 
 ORDER = ["generic", "neon", "avx2", "avx512", "avx512_bf16"]
 

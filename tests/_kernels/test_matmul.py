@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
 from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.matmul import choose_matmul, matmul, needs_pack
+from graphpool._kernels.matmul import choose_matmul, needs_pack
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.kernel_runs import run_all, run_checked
+from tests.helpers.products import matmul
 
 ISAS = _dispatch.isas()
 RTOL = {"f32": 2e-6, "f64": 4e-15}

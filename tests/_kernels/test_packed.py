@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
 from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.packed import k_parts, pack_weights, packed_layout, packed_matmul, unpack_weights
+from graphpool._kernels.matmul_problem import MatmulProblem
+from graphpool._kernels.packed import PackedFormat, k_parts
 from graphpool._kernels.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from graphpool.typing import dense_strides
 from tests.helpers.arrays import normal
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
+from tests.helpers.products import packed_matmul
 
 ISAS = _dispatch.isas()
 NUMPY = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "s8": np.int8, "u8": np.uint8}
@@ -33,11 +35,9 @@ def packed(b, dtype="f32", isa=None, b_dtype=None):
     """b of shape (..., k, n), any strides, at most one batch axis, in panels: on guarded memory, odd task splits."""
     (*batch, k, n), (*batch_strides, row, col) = b.shape, element_strides(b)
     count = math.prod(batch)
-    call = pack_weights(
-        k, n, (row, col), dtype, isa, batch=count, batch_stride=sum(batch_strides), b_dtype=b_dtype
-    )  # fmt: skip
-    layout = packed_layout(k, n, dtype, isa, batch=count)
-    whole, part = guarded(layout.nbytes, np.uint8, fill=0x55)
+    weights = PackedFormat(k, n, dtype, batch=count, isa=isa)
+    call = weights.pack((row, col), batch_stride=sum(batch_strides), b_dtype=b_dtype)
+    whole, part = guarded(weights.nbytes, np.uint8, fill=0x55)
     run_in_steps(call, 2, b.ctypes.data, part)
     assert (whole[:32] == 0x55).all()
     assert (whole[-32:] == 0x55).all()
@@ -268,19 +268,16 @@ def test_unpacking_gives_back_every_bit(isa, dtype, size, transposed):
     strides = (1, k) if transposed else (n, 1)
     view = b.transpose(0, 2, 1) if transposed else b
     whole, part = guarded(b.size, NUMPY[dtype], fill=3)
-    call = unpack_weights(k, n, strides, dtype, isa, batch=2, batch_stride=k * n)
+    call = PackedFormat(k, n, dtype, batch=2, isa=isa).unpack(strides, batch_stride=k * n)
     run_in_steps(call, 2, packed(view, dtype, isa), part)
     assert part.tobytes() == b.tobytes()
     assert (whole[:32] == 3).all()
     assert (whole[len(whole) - 32 :] == 3).all()
 
 
-def test_layout_ids_tell_types_and_panels_apart():
-    ids = {(dtype, isa): packed_layout(8, 8, dtype, isa).layout_id for dtype in ("f32", "bf16", "s8") for isa in ISAS}
-    panels = {isa: packed_layout(8, 8, isa=isa).panel for isa in ISAS}
-    assert len(set(ids.values())) == 3 * len(set(panels.values()))
-    assert packed_layout(768, 3072, isa="generic").nbytes == 768 * 3072 * 4
-    assert packed_layout(5, 3, "bf16", "generic", batch=4).nbytes == 4 * 64
+def test_matrices_begin_on_cache_lines():
+    assert PackedFormat(768, 3072, isa="generic").nbytes == 768 * 3072 * 4
+    assert PackedFormat(5, 3, "bf16", batch=4, isa="generic").nbytes == 4 * 64
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -454,5 +451,12 @@ def test_bad_arguments_of_a_product_raise(error, change):
     ],
 )
 def test_bad_arguments_of_packing_raise(error, change):
+    options = {"k": 2, "n": 4, "strides": (4, 1)} | change
+    packing = {"strides": options.pop("strides"), "b_dtype": options.pop("b_dtype", None)}
     with pytest.raises(error):
-        pack_weights(**({"k": 2, "n": 4, "strides": (4, 1)} | change))
+        PackedFormat(**options).pack(**packing)
+
+
+def test_weights_of_another_size_are_refused():
+    with pytest.raises(InvalidShapeError, match="k and n"):
+        PackedFormat(3, 5).matmul(MatmulProblem((), 2, 4, 3, (3, 1), (4,)))

@@ -1,15 +1,14 @@
 """Convolutions by their definition, in float64, weights in the layouts of the field, and geometries to try."""
 
 import itertools
-from dataclasses import fields
 
 import numpy as np
 
 from graphpool._kernels.conv_problem import ConvProblem, ConvShape
 from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.post_ops import PostOps
 from tests.helpers.arrays import normal
 from tests.helpers.layouts import gap_of, lay_out
+from tests.helpers.products import post_ops_of
 
 CONV_CASES = {
     "1d": {"x": (2, 33, 11), "w": (1, 5, 33, 3), "begin": (1,), "end": (1,)},
@@ -44,7 +43,7 @@ EMPTY = [
 
 def convolve(build, batch, in_channels, out_channels, src_spatial, kernel, *, groups=1, dilations=None, **options):
     """What `build(problem, post_ops)` makes of what a problem and its post-ops are asked by name."""
-    post_ops = PostOps(**{f.name: options.pop(f.name) for f in fields(PostOps) if f.name in options})
+    post_ops = post_ops_of(options)
     shape = ConvShape(in_channels, out_channels, tuple(kernel), groups, dilations)
     return build(ConvProblem.make(batch, shape, src_spatial, **options), post_ops)
 

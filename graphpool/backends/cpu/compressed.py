@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._kernels.compressed import BITS, compressed_layout, compressed_matmul, pack_compressed
+from ..._kernels.compressed import BITS, CompressedFormat
+from ..._kernels.matmul_problem import MatmulProblem
+from ..._kernels.post_ops import PostOps
 from ..._kernels.window import merged_stride
 from ...typing import DataType, dense_strides
 from .choices import forced
@@ -122,17 +124,14 @@ def lower_compressed(lowering: Lowering, group: Group, bias: Value | None, epilo
     assert scheme is not None
     weights = lowering.value(front.inputs[0].id)
     (k, n), strides = as_matrix(weights, transpose=op.attrs["transpose_b"], is_left=False)
-    dtype = weights.dtype.value
-    nbytes = compressed_layout(k, n, BITS[dtype], group=scheme.group, zeros=scheme.zero is None).nbytes
+    compressed = CompressedFormat(k, n, weights.dtype.value, group=scheme.group, zero=scheme.zero)
 
     def fill(form: Value) -> None:
         kinds, values = _numbers(lowering, front, scheme)
-        call = pack_compressed(k, n, dtype, (strides[0], strides[1]), group=scheme.group, **kinds)
-        lowering.emit(call, [weights, *values, form])
+        lowering.emit(compressed.pack(strides, **kinds), [weights, *values, form])
 
-    form = lowering.constant_form([lowering.value(port.id) for port in front.inputs], nbytes, fill)
-    options = {"dtype": dtype, "group": scheme.group, "zeros": True if scheme.zero is None else scheme.zero}
-    lowering.read_form(form, lambda: _emit(lowering, group, (n, k), form, bias, epilogue, options))
+    form = lowering.constant_form([lowering.value(port.id) for port in front.inputs], compressed.nbytes, fill)
+    lowering.read_form(form, lambda: _emit(lowering, group, compressed, form, bias, epilogue))
 
 
 def _numbers(lowering: Lowering, op: Op, scheme: _Scheme) -> tuple[dict[str, Any], list[Value]]:
@@ -148,26 +147,20 @@ def _numbers(lowering: Lowering, op: Op, scheme: _Scheme) -> tuple[dict[str, Any
 
 
 def _emit(
-    lowering: Lowering,
-    group: Group,
-    sizes: tuple[int, int],
-    form: Value,
-    bias: Value | None,
-    epilogue: Epilogue,
-    options: dict[str, Any],
+    lowering: Lowering, group: Group, weights: CompressedFormat, form: Value, bias: Value | None, epilogue: Epilogue
 ) -> None:
     """The product with weights in that form."""
     a, m, strides = _rows(lowering, group)
-    n, k = sizes
-    place, operands = epilogue.place, epilogue.operands
-    tail = product_tail(lowering, group, n, bias, place) if place.is_dense else None
+    rows, place = (weights.n,), epilogue.place
+    tail = product_tail(lowering, group, weights.n, bias, place) if place.is_dense else None
     if tail is None:
-        options = options | {"epilogue": epilogue.block, "dst_needs_scratch": not epilogue.is_dense_f32}
-        values = [place, *operands]
+        post_ops = PostOps(epilogue=epilogue.block, dst_needs_scratch=not epilogue.is_dense_f32)
+        values = [place, *epilogue.operands]
     else:
-        options = options | {"bias": tail.bias is not None, "residual": tail.residual is not None, "clamp": tail.clamp}
+        post_ops = tail.post_ops(rows if tail.residual is not None else None)
         values = [*tail.operands, place]
-    lowering.emit(compressed_matmul(m, n, k, strides, **options), [a, form, *values], epilogue.name)
+    call = weights.matmul(MatmulProblem((), m, weights.n, weights.k, strides, rows), post_ops)
+    lowering.emit(call, [a, form, *values], epilogue.name)
 
 
 def _rows(lowering: Lowering, group: Group) -> tuple[Value, int, tuple[int, int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._kernels.matmul import matmul
-from ...typing import dense_strides
 from .choices import forced
 from .compressed import lower_compressed
 from .epilogue import make_epilogue
@@ -94,20 +93,12 @@ def emit_plain(lowering: Lowering, group: Group, epilogue: Epilogue) -> None:
     assert group.anchor is not None
     a, b = operands(lowering, group)
     product = find_product(group.anchor, a, b)
-    shape = (*product.batch, product.m, product.n)
-    own = epilogue.strides_in(shape)
     call = matmul(
-        product.batch,
-        product.m,
-        product.n,
-        product.k,
-        product.a_strides,
+        product.problem(epilogue.strides_in(product.shape)),
         product.b_strides,
-        (own or dense_strides(shape))[:-1],
+        epilogue.post_ops(product.shape),
         impl=forced("MatMul"),
         exact_depth=exact_depth(group),
-        epilogue=epilogue.block,
-        dst_needs_scratch=own is None,
     )
     lowering.emit(call, [a, b, epilogue.place, *epilogue.operands], epilogue.name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..._kernels.post_ops import PostOps
 from ...typing import DataType, dense_strides
 from .integers import scaled
 from .region import Region, region_name
@@ -53,6 +54,10 @@ class Epilogue:
         if self.place.shape == tuple(shape):
             return self.row_strides
         return dense_strides(shape) if self.is_dense_f32 else None
+
+    def post_ops(self, shape: Sequence[int]) -> PostOps:
+        """What a kernel that sees the result in this shape is asked; its accumulators lie in the place if they can."""
+        return PostOps(epilogue=self.block, dst_needs_scratch=self.strides_in(shape) is None)
 
     @property
     def is_dense_f32(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..._kernels.packed import packed_layout
+from ..._kernels.packed import PackedFormat
 from ...errors import InvalidArgumentError, explain
 from ...typing import DataType, LayoutType
 
@@ -26,7 +26,7 @@ PADDED_ROWS = (1 << 4) | BACKEND_ID
 LINE_NBYTES = 64
 
 _PANELS, _TRANSPOSED = 1 << 24, 1 << 23
-"""Bits of the number of a layout in panels, above the id of the kernels' layout."""
+"""Bits of the number of a layout in panels, above the columns of a panel."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,9 @@ def _panel_id(tensor: LogicalTensor, panels: Panels) -> tuple[int, int]:
     """The layout id, and the size in bytes, of f32 weights in panels of the best instruction set."""
     rows, cols = tensor.shape or ()
     k, n = (cols, rows) if panels.is_transposed else (rows, cols)
-    layout = packed_layout(k, n)
-    kernels_id = layout.layout_id & 0xFFFF  # the width of the panels; the type is the tensor's
-    number = _PANELS | (_TRANSPOSED if panels.is_transposed else 0) | kernels_id
-    return number << 4 | BACKEND_ID, layout.nbytes
+    weights = PackedFormat(k, n)
+    number = _PANELS | (_TRANSPOSED if panels.is_transposed else 0) | weights.panel
+    return number << 4 | BACKEND_ID, weights.nbytes
 
 
 def panels_of(tensor: LogicalTensor) -> Panels | None:

@@ -7,11 +7,12 @@ each run fills them, which reads and writes a quarter of what weights in f32 wou
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._kernels.packed import pack_weights, packed_layout, packed_matmul
+from ..._kernels.packed import PackedFormat
+from ..._kernels.post_ops import PostOps
 from ..._kernels.requant import Dynamic
 from ...typing import DataType, dense_strides
 from .choices import forced
@@ -103,47 +104,33 @@ def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels
     if any(strides[:-2]) or 0 in (*product.batch, product.m, product.n, product.k):
         return None
 
-    def fill(panels: Value) -> None:
-        call = pack_weights(product.k, product.n, strides[-2:], "s8", b_dtype=b.dtype.value)
-        lowering.emit(call, [b, panels])
+    weights = PackedFormat(product.k, product.n, "s8")
 
-    nbytes = packed_layout(product.k, product.n, "s8").nbytes
-    return BytePanels(lowering.constant_form([b], nbytes, fill), *zero_points)
+    def fill(panels: Value) -> None:
+        lowering.emit(weights.pack(strides[-2:], b_dtype=b.dtype.value), [b, panels])
+
+    return BytePanels(lowering.constant_form([b], weights.nbytes, fill), *zero_points)
 
 
 def emit_bytes(
     lowering: Lowering, group: Group, product: Product, panels: BytePanels, bias: Value | None, place: Value
 ) -> None:
     """The product with weights in panels, with the bias and the post-ops of the group, to `place`."""
-    shape = (*product.batch, product.m, product.n)
-    sizes = product.batch, product.m, product.n, product.k, product.a_strides
-    options: dict[str, Any] = {"dtype": "s8", "a_dtype": product.a.dtype.value, "zero_point": panels.zero_point}
-    rows = _row_strides(place, shape)
+    weights, rows = PackedFormat(product.k, product.n, "s8"), _row_strides(place, product.shape)
     found = None if rows is None else _find_requantized(lowering, group, product, bias, place)
-    if rows is None or found is None:
+    dynamic, given = find_dynamic(lowering, group, panels.columns, scale=found is not None)
+    if found is None:
         epilogue = make_epilogue(lowering, group, bias, place=place)
-        own = epilogue.strides_in(shape)
-        c_strides = (own or dense_strides(shape))[:-1]
-        ones = lowering.literal(np.ones(product.n, np.float32))
-        dynamic, given = find_dynamic(lowering, group, panels.columns, scale=False)
-        options |= {"dynamic": dynamic, "epilogue": epilogue.block, "dst_needs_scratch": own is None}
-        call = packed_matmul(*sizes, c_strides, **options)
-        lowering.emit(call, [product.a, panels.form, ones, *given, place, *epilogue.operands], epilogue.name)
-        return
-    dynamic, given = find_dynamic(lowering, group, panels.columns, scale=True)
-    residual_strides = None if found.residual is None else dense_strides(shape)[:-1]
-    call = packed_matmul(
-        *sizes,
-        rows[:-1],
-        **options,
-        bias=found.bias is not None,
-        residual_strides=residual_strides,
-        requant=found.requant,
-        dynamic=dynamic,
-    )
-    scales = scale_vector(lowering, group, product.n)
-    name = region_name(group.ops) if group.ops else None
-    lowering.emit(call, [product.a, panels.form, scales, *given, *found.operands, place], name)
+        rows = epilogue.strides_in(product.shape)
+        scales = lowering.literal(np.ones(product.n, np.float32))
+        post_ops = PostOps(dynamic=dynamic, epilogue=epilogue.block, dst_needs_scratch=rows is None)
+        values, name = [place, *epilogue.operands], epilogue.name
+    else:
+        scales = scale_vector(lowering, group, product.n)
+        post_ops = found.post_ops(dynamic, None if found.residual is None else dense_strides(product.shape)[:-1])
+        values, name = [*found.operands, place], region_name(group.ops) if group.ops else None
+    call = weights.matmul(product.problem(rows, panels.zero_point), post_ops)
+    lowering.emit(call, [product.a, panels.form, scales, *given, *values], name)
 
 
 def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None:

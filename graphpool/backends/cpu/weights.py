@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..._kernels.matmul_problem import MatmulProblem
 from ..._kernels.move import copy
-from ..._kernels.packed import k_parts, pack_weights, packed_layout, packed_matmul, unpack_weights
+from ..._kernels.packed import PackedFormat, k_parts
 from ...errors import UnsupportedError, explain
 from ...typing import DataType, PropertyType, dense_strides
 from .choices import allows_bf16, forced
@@ -63,6 +64,17 @@ class Product:
     a_strides: tuple[int, ...]
     b_strides: tuple[int, ...]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the result: (batch..., m, n)."""
+        return *self.batch, self.m, self.n
+
+    def problem(self, strides: Sequence[int] | None = None, zero_point: int = 0) -> MatmulProblem:
+        """What the product asks of its kernel; `strides` are those of the result, dense by default. Unit: elements."""
+        c_strides = (strides or dense_strides(self.shape))[:-1]
+        dtype = self.a.dtype.value
+        return MatmulProblem(self.batch, self.m, self.n, self.k, self.a_strides, c_strides, dtype, zero_point)
+
 
 def as_matrix(value: Value, *, transpose: bool, is_left: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides of an operand with at least two axes: (..., m, k) on the left, (..., k, n) on the right."""
@@ -106,19 +118,18 @@ def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
         return None
     types = {product.a.dtype, b.dtype}
     dtype = "bf16" if types == {DataType.BF16} or allows_bf16(lowering.fpmath, types) else "f32"
+    weights = PackedFormat(product.k, product.n, dtype)
 
     def fill(panels: Value) -> None:
         is_read = b.dtype is DataType.F32 or b.dtype.value == dtype
         source, rows = (b, strides[-2:]) if is_read else (lowering.dense(b), _dense_order(b, strides))
-        call = pack_weights(product.k, product.n, rows, dtype, b_dtype=source.dtype.value)
-        lowering.emit(call, [source, panels])
+        lowering.emit(weights.pack(rows, b_dtype=source.dtype.value), [source, panels])
 
     def restore(panels: Value) -> None:
-        lowering.emit(unpack_weights(product.k, product.n, strides[-2:], dtype), [panels, b])
+        lowering.emit(weights.unpack(strides[-2:]), [panels, b])
 
-    nbytes = packed_layout(product.k, product.n, dtype).nbytes
     is_whole = b.dtype.value == dtype and b.buffer.nbytes == b.dtype.nbytes(product.k * product.n)
-    return PackedForm(lowering.constant_form([b], nbytes, fill, restore if is_whole else None), dtype)
+    return PackedForm(lowering.constant_form([b], weights.nbytes, fill, restore if is_whole else None), dtype)
 
 
 def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
@@ -160,11 +171,11 @@ def move_panels(lowering: Lowering, source: Value, place: Value) -> None:
     if source.panels == place.panels:
         lowering.emit(copy((source.buffer.nbytes,), (1,), (1,), 1), [source, place])
         return
-    make = pack_weights if source.panels is None else unpack_weights
     plain = source if source.panels is None else place
     (rows, cols), strides = plain.shape, plain.strides
     k, n, strides = (cols, rows, strides[::-1]) if panels.is_transposed else (rows, cols, strides)
-    lowering.emit(make(k, n, strides), [source, place])
+    weights = PackedFormat(k, n)
+    lowering.emit((weights.pack if source.panels is None else weights.unpack)(strides), [source, place])
 
 
 def _dense_order(b: Value, strides: Sequence[int]) -> tuple[int, int]:
@@ -177,29 +188,23 @@ def emit_packed(
     lowering: Lowering, group: Group, product: Product, form: PackedForm, bias: Value | None, epilogue: Epilogue
 ) -> None:
     """The product of any activations with weights in panels, with the bias and the post-ops of the group."""
-    shape = (*product.batch, product.m, product.n)
+    shape = product.shape
+    weights = PackedFormat(product.k, product.n, form.dtype)
     parts = k_parts(prod(shape[:-1]), product.n, product.k, form.dtype)
     if parts > 1:
         sums = lowering.temporary((parts, *epilogue.place.shape))
-        sizes = product.batch, product.m, product.n, product.k, product.a_strides, dense_strides(shape)[:-1]
-        call = packed_matmul(*sizes, dtype=form.dtype, a_dtype=product.a.dtype.value, parts=parts)
-        lowering.emit(call, [product.a, form.panels, sums])
+        lowering.emit(weights.matmul(product.problem(), parts=parts), [product.a, form.panels, sums])
         emit_sum_of_parts(lowering, group, sums, bias, epilogue.place, epilogue.name)
         return
     own = epilogue.strides_in(shape)
-    c_strides = (own or dense_strides(shape))[:-1]
     tail = None if own is None else product_tail(lowering, group, product.n, bias, epilogue.place)
-    options: dict[str, Any] = {"dtype": form.dtype, "a_dtype": product.a.dtype.value}
-    sizes = product.batch, product.m, product.n, product.k, product.a_strides, c_strides
     if tail is None:
-        call = packed_matmul(*sizes, **options, epilogue=epilogue.block, dst_needs_scratch=own is None)
-        lowering.emit(call, [product.a, form.panels, epilogue.place, *epilogue.operands], epilogue.name)
-        return
-    residual_strides = dense_strides(shape)[:-1] if tail.residual is not None else None
-    call = packed_matmul(
-        *sizes, **options, bias=tail.bias is not None, residual_strides=residual_strides, clamp=tail.clamp
-    )
-    lowering.emit(call, [product.a, form.panels, *tail.operands, epilogue.place], epilogue.name)
+        post_ops, values = epilogue.post_ops(shape), [epilogue.place, *epilogue.operands]
+    else:
+        residual_strides = dense_strides(shape)[:-1] if tail.residual is not None else None
+        post_ops, values = tail.post_ops(residual_strides), [*tail.operands, epilogue.place]
+    call = weights.matmul(product.problem(own), post_ops)
+    lowering.emit(call, [product.a, form.panels, *values], epilogue.name)
 
 
 def product_tail(lowering: Lowering, group: Group, cols: int, bias: Value | None, place: Value) -> Tail | None:
