@@ -1,7 +1,7 @@
 """What every kernel of the convolution family is asked, and what a format of constant weights offers.
 
 shape = ConvShape(64, 64, (3, 3))
-weights = F32ConvFormat(shape)                                # panels; its siblings: bf16, int8, depthwise, Winograd
+weights = F32ConvFormat(shape)                                # panels; the others: bf16, int8, depthwise, Winograd
 weights.pack(strides)(w, packed)                              # once; `weights.nbytes` says how large packed is
 problem = ConvProblem.make(1, shape, (56, 56), src_strides=..., dst_strides=..., pads_begin=(1, 1), pads_end=(1, 1))
 weights.convolution(problem, PostOps(bias=True, clamp=(0, inf)))(x, packed, bias, dst)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..backends.cpu.backend import relowering
-from ..backends.cpu.merging import place_steps, sibling_steps
+from ..backends.cpu.merging import fused_steps, place_steps
 from ..backends.cpu.stages import StageTimer
 from ..backends.cpu.streams import step_signature
 from ..runtime.costs import stage_key, stage_latencies
@@ -32,7 +32,7 @@ Stage = tuple[tuple[int, ...], ...]
 def measure_stages(
     compiled: CompiledPartition, options: ScheduleOptions, lanes: int, repeats: int, deadline_s: float
 ) -> int:
-    """Measure what sibling convolutions take, and the stages that `ios` wants, and keep it in `stage_latencies`.
+    """Measure horizontally fused convolutions, and the stages that `ios` wants, and keep it in `stage_latencies`.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def measure_stages(
     partition = relowering(compiled.partition, compiled.inputs, compiled.outputs, lanes)
     with StageTimer(lanes) as timer:
         search = _Search(partition, timer, repeats, deadline_s)
-        search.measure_siblings()
+        search.measure_horizontal_fusions()
         if options.policy in ("auto", "ios") and options.may_be_parallel(lanes):
             search.follow(replace(options, policy="ios"))
     return search.count
@@ -75,12 +75,12 @@ class _Search:
     deadline_s: float
     count: int = 0
 
-    def measure_siblings(self) -> None:
+    def measure_horizontal_fusions(self) -> None:
         """Each convolution that could share a call by itself, and the calls for all of them."""
         plain = self.partition.lower(())
-        for ids in plain.siblings:
+        for ids in plain.horizontal_fusions:
             for lowering in (plain, self.partition.lower((ids,))):
-                for step in sibling_steps(lowering, ids):
+                for step in fused_steps(lowering, ids):
                     self.measure(lowering, ((lowering.steps.index(step),),))
 
     def follow(self, options: ScheduleOptions) -> None:

@@ -29,7 +29,7 @@ class SetStream:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run `node` on the current stream; the nodes in `merged`, its siblings, are computed by the same call.
+    """Run `node` on the current stream; the nodes in `merged` are computed by the same call.
 
     Notes
     -----

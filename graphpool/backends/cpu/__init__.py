@@ -10,23 +10,23 @@
     region.py      elementwise ops as one program of the elementwise engine; instructions.py: each kind
     segments.py    regions too wide for one program
     tables.py      functions of bytes as tables
-    concats.py     quantisation moved in front of concatenation
+    quantized_concat.py  quantisation moved in front of concatenation
     reshapes.py    reshapes moved behind elementwise ops, which then join what comes in front
     attention.py   two products with a SoftMax between them as one kernel
     integers.py    products of quantised operands, summed exactly
-    quantized.py   the same with constant weights as products of bytes; quantized_filters.py: convolutions
-    requantize.py  post-ops of products of bytes, down to the bytes of the result
+    int8_matmul.py int8 GEMM with constant weights; int8_conv.py: int8 convolutions
+    requantize.py  post-ops of int8 kernels, down to the 8 bits of the result
     compressed.py  products with constant weights of 8 or 4 bits, read as they are
     epilogue.py    the region behind an anchor, run on its tile
     emit_*.py      how each kind of op becomes kernel calls
     weights.py     constant weights in panels, kept by the constant tensor cache, and the products that read them
-    filters.py     constant weights of convolutions, likewise
+    conv_weights.py  constant weights of convolutions, likewise
     transposed.py  constant weights of transposed convolutions, phase by phase
-    siblings.py    convolutions of one image as one call; joint_filters.py: their weights; merging.py: where it pays
-    tail.py        post-ops that packed kernels do on registers
+    horizontal_fusion.py  convolutions of one image as one call; joint_weights.py merging.py
+    fused_post_ops.py     post-ops that kernels do on accumulators in registers
     images.py      images as kernels over windows see them
     layouts.py     opaque layouts
-    joins.py       which results are written straight into the tensor that a Concat joins them to
+    inplace_concat.py  which results are written straight into the result of a Concat
     channels.py    which regions of images lie channels last
     streams.py     steps as a graph to schedule: edges, units and costs
     stages.py      some steps by themselves, to see what they take

@@ -16,11 +16,11 @@ from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...typing import LayoutType, PropertyType
 from .channels import choose_channels_last
 from .choices import check_forced, forced
-from .concats import quantize_before_concat
 from .emit import lower_group
 from .groups import make_groups
+from .horizontal_fusion import emit_horizontal_fusion, find_horizontal_fusions
+from .inplace_concat import place_concat_inputs
 from .integers import split_dequantized
-from .joins import settle_joins
 from .key import structural_key
 from .layouts import choose_layout, choose_panels, panels_of, strides_of
 from .link import link, link_constants
@@ -28,8 +28,8 @@ from .lowering import Lowering
 from .merging import Relowering, place_steps
 from .patterns import PATTERNS
 from .placement import find_inplace_ports
+from .quantized_concat import quantize_before_concat
 from .reshapes import sink_reshapes
-from .siblings import emit_siblings, find_siblings
 from .streams import step_signature
 from .support import supports
 from .weights import panels_wanted
@@ -229,7 +229,7 @@ def lower(
     fpmath: str = "strict",
     merges: Collection[tuple[int, ...]] = (),
 ) -> Lowering:
-    """The steps of a partition; each of `merges` names the convolutions, siblings all, that one call computes."""
+    """The steps of a partition; each of `merges` names the convolutions of one image that one call computes."""
     results = {tensor.id for tensor in outputs}
     ops = split_dequantized(ops, results)
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
@@ -240,15 +240,15 @@ def lower(
     groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
     lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath)
-    siblings = {alike.op_ids: alike for alike in find_siblings(lowering, groups)}
-    lowering.siblings = tuple(siblings)
-    merged = {op_id: siblings[ids] for ids in merges for op_id in ids}
-    settle_joins(lowering, ops, groups)
+    fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}
+    lowering.horizontal_fusions = tuple(fusions)
+    merged = {op_id: fusions[ids] for ids in merges for op_id in ids}
+    place_concat_inputs(lowering, ops, groups)
     for group in groups:
         lowering.op_id = group.first.id
         alike = merged.get(group.first.id)
         if alike is None:
             lower_group(lowering, group)
         elif group.first.id == alike.op_ids[0]:
-            emit_siblings(lowering, alike)
+            emit_horizontal_fusion(lowering, alike)
     return lowering

@@ -1,7 +1,7 @@
 """Products with constant weights of 8 or 4 bits, which a Dequantize in front of them turns into floats.
 
-The Dequantize is not computed: the kernel reads numbers, scales and zero points in a form made once, which the constant
-tensor cache keeps. Where it keeps none the form is made in a temporary at every execution.
+The Dequantize is not computed: the kernel reads numbers, scales and zero points packed once, which the constant
+tensor cache keeps. Where it keeps none they are packed into a temporary at every execution.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..._kernels.post_ops import PostOps
 from ..._kernels.window import merged_stride
 from ...typing import DataType, dense_strides
 from .choices import forced
-from .weights import as_matrix, product_tail
+from .weights import as_matrix, matmul_post_ops
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,12 +126,12 @@ def lower_compressed(lowering: Lowering, group: Group, bias: Value | None, epilo
     (k, n), strides = as_matrix(weights, transpose=op.attrs["transpose_b"], is_left=False)
     compressed = CompressedFormat(k, n, weights.dtype.value, group=scheme.group, zero=scheme.zero)
 
-    def fill(form: Value) -> None:
+    def fill(packed: Value) -> None:
         kinds, values = _numbers(lowering, front, scheme)
-        lowering.emit(compressed.pack(strides, **kinds), [weights, *values, form])
+        lowering.emit(compressed.pack(strides, **kinds), [weights, *values, packed])
 
-    form = lowering.constant_form([lowering.value(port.id) for port in front.inputs], compressed.nbytes, fill)
-    lowering.read_form(form, lambda: _emit(lowering, group, compressed, form, bias, epilogue))
+    packed = lowering.packed_constant([lowering.value(port.id) for port in front.inputs], compressed.nbytes, fill)
+    lowering.read_packed(packed, lambda: _emit(lowering, group, compressed, packed, bias, epilogue))
 
 
 def _numbers(lowering: Lowering, op: Op, scheme: _Scheme) -> tuple[dict[str, Any], list[Value]]:
@@ -147,20 +147,20 @@ def _numbers(lowering: Lowering, op: Op, scheme: _Scheme) -> tuple[dict[str, Any
 
 
 def _emit(
-    lowering: Lowering, group: Group, weights: CompressedFormat, form: Value, bias: Value | None, epilogue: Epilogue
+    lowering: Lowering, group: Group, weights: CompressedFormat, packed: Value, bias: Value | None, epilogue: Epilogue
 ) -> None:
-    """The product with weights in that form."""
+    """The product with packed weights."""
     a, m, strides = _rows(lowering, group)
     rows, place = (weights.n,), epilogue.place
-    tail = product_tail(lowering, group, weights.n, bias, place) if place.is_dense else None
-    if tail is None:
+    fused = matmul_post_ops(lowering, group, weights.n, bias, place) if place.is_dense else None
+    if fused is None:
         post_ops = PostOps(epilogue=epilogue.block, dst_needs_scratch=not epilogue.is_dense_f32)
         values = [place, *epilogue.operands]
     else:
-        post_ops = tail.post_ops(rows if tail.residual is not None else None)
-        values = [*tail.operands, place]
+        post_ops = fused.post_ops(rows if fused.residual is not None else None)
+        values = [*fused.operands, place]
     call = weights.matmul(MatmulProblem((), m, weights.n, weights.k, strides, rows), post_ops)
-    lowering.emit(call, [a, form, *values], epilogue.name)
+    lowering.emit(call, [a, packed, *values], epilogue.name)
 
 
 def _rows(lowering: Lowering, group: Group) -> tuple[Value, int, tuple[int, int]]:

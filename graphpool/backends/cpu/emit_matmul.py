@@ -8,9 +8,9 @@ from ..._kernels.matmul import matmul
 from .choices import forced
 from .compressed import lower_compressed
 from .epilogue import make_epilogue
+from .int8_matmul import emit_int8_matmul, find_int8_weights
 from .integers import exact_depth, operands
-from .quantized import emit_bytes, find_bytes
-from .weights import Product, as_matrix, emit_packed, given_form, packed_form
+from .weights import Product, as_matrix, emit_packed, find_packed, given_panels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     op = group.anchor
     assert op is not None
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
-    if group.dequantized and _lower_bytes(lowering, group, bias):
+    if group.dequantized and _lower_int8(lowering, group, bias):
         return
     is_whole = min(len(lowering.shapes[tensor.id]) for tensor in op.inputs[:2]) > 1
     epilogue = make_epilogue(lowering, group, bias, gaps=is_whole and group.compressed is None)
@@ -42,31 +42,31 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
         return
     a, b = lowering.value(op.inputs[0].id), lowering.any_value(op.inputs[1].id)
     if b.panels is not None:
-        emit_packed(lowering, group, find_product(op, lowering.dense(a), b), given_form(b, op), bias, epilogue)
+        emit_packed(lowering, group, find_product(op, lowering.dense(a), b), given_panels(b, op), bias, epilogue)
         lowering.finish(group.result, epilogue.place)
         return
-    form = packed_form(lowering, find_product(op, a, b))
-    if form is None:
+    packed = find_packed(lowering, find_product(op, a, b))
+    if packed is None:
         emit_plain(lowering, group, epilogue)
     else:
-        with lowering.when_kept(form.panels, True):
-            a = a if form.takes(a.dtype) else lowering.dense(a)
-            emit_packed(lowering, group, find_product(op, a, b), form, bias, epilogue)
-        with lowering.when_kept(form.panels, False):
+        with lowering.when_kept(packed.panels, True):
+            a = a if packed.takes(a.dtype) else lowering.dense(a)
+            emit_packed(lowering, group, find_product(op, a, b), packed, bias, epilogue)
+        with lowering.when_kept(packed.panels, False):
             emit_plain(lowering, group, epilogue)
     lowering.finish(group.result, epilogue.place)
 
 
-def _lower_bytes(lowering: Lowering, group: Group, bias: Value | None) -> bool:
+def _lower_int8(lowering: Lowering, group: Group, bias: Value | None) -> bool:
     """A product of quantised operands as one of bytes; whether its weights can be in panels."""
     assert group.anchor is not None
     a, b = (lowering.value(group.dequantized[port].inputs[0].id) for port in (0, 1))
     product = find_product(group.anchor, a, b)
-    panels = find_bytes(lowering, group, product)
+    panels = find_int8_weights(lowering, group, product)
     if panels is None:
         return False
     place = lowering.target(group.result, any_strides=True)
-    lowering.read_form(panels.form, lambda: emit_bytes(lowering, group, product, panels, bias, place))
+    lowering.read_packed(panels.packed, lambda: emit_int8_matmul(lowering, group, product, panels, bias, place))
     lowering.finish(group.result, place)
     return True
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..._kernels.move import concat, gen_index
 from ..._kernels.random import dropout
 from ...typing import DataType
-from .joins import join_parts
+from .inplace_concat import emit_concat
 from .weights import move_panels
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def lower_concat(lowering: Lowering, group: Group) -> None:
         call = concat([source.transposed(order).shape for source in sources], axis, dtype.bits // 8)
         lowering.emit(call, [*sources, place])
     else:
-        join_parts(lowering, op, place)
+        emit_concat(lowering, op, place)
     lowering.finish(result, place)
 
 

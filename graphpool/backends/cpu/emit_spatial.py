@@ -10,11 +10,11 @@ from ..._kernels.pool import pooling
 from ..._kernels.resample import resample
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from .choices import forced
+from .conv_weights import arrange_source, emit_convolution, find_operand, find_unpacked
 from .epilogue import make_epilogue
-from .filters import arrange_source, emit_convolution, find_filters, find_plain
 from .images import as_result, find_image, pick
+from .int8_conv import emit_int8_convolution, find_int8_weights
 from .integers import exact_depth, operands, pooled
-from .quantized_filters import emit_byte_convolution, find_byte_filters
 from .transposed import emit_phases, find_phases
 
 if TYPE_CHECKING:
@@ -26,31 +26,31 @@ __all__ = ["RULES", "emit_plain"]
 
 def lower_convolution(lowering: Lowering, group: Group) -> None:
     """A convolution, with bias and post-ops behind it."""
-    byte_filters = find_byte_filters(lowering, group)
-    if byte_filters is not None:
+    int8_weights = find_int8_weights(lowering, group)
+    if int8_weights is not None:
         place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
-        lowering.read_form(byte_filters.form, lambda: emit_byte_convolution(lowering, group, byte_filters, place))
+        lowering.read_packed(int8_weights.packed, lambda: emit_int8_convolution(lowering, group, int8_weights, place))
         lowering.finish(group.result, place)
         return
-    filters = find_filters(lowering, group)
-    if filters is not None:
-        arrange_source(lowering, group, filters)
-    if filters is None:
+    operand = find_operand(lowering, group)
+    if operand is not None:
+        arrange_source(lowering, group, operand)
+    if operand is None:
         place = emit_unpacked(lowering, group)
-    elif filters.weights.is_depthwise:
+    elif operand.weights.is_depthwise:
         place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
-        lowering.read_form(filters.form.panels, lambda: emit_convolution(lowering, group, filters, place))
+        lowering.read_packed(operand.packed.panels, lambda: emit_convolution(lowering, group, operand, place))
     else:
-        with lowering.when_kept(filters.form.panels, False):
+        with lowering.when_kept(operand.packed.panels, False):
             place = emit_unpacked(lowering, group)
-        with lowering.when_kept(filters.form.panels, True):
-            emit_convolution(lowering, group, filters, place)
+        with lowering.when_kept(operand.packed.panels, True):
+            emit_convolution(lowering, group, operand, place)
     lowering.finish(group.result, place)
 
 
 def emit_unpacked(lowering: Lowering, group: Group) -> Value:
     """The convolution with weights as they lie, on pixels whose channels are contiguous or any; where the result is."""
-    plain = find_plain(lowering, group)
+    plain = find_unpacked(lowering, group)
     if plain is None:
         return emit_plain(lowering, group)
     place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
@@ -64,9 +64,9 @@ def lower_transposed(lowering: Lowering, group: Group) -> None:
     if phases is None:
         place = emit_plain(lowering, group)
     else:
-        with lowering.when_kept(phases.form.panels, False):
+        with lowering.when_kept(phases.packed.panels, False):
             place = emit_plain(lowering, group)
-        with lowering.when_kept(phases.form.panels, True):
+        with lowering.when_kept(phases.packed.panels, True):
             emit_phases(lowering, group, phases, place)
     lowering.finish(group.result, place)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..._kernels.call import KernelCall
     from ...schedule import Schedule
-    from .lowering import ConstantForm, Lowering, Step, Value
+    from .lowering import Lowering, PackedConstant, Step, Value
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
 
@@ -42,7 +42,7 @@ class LinkedProgram:
 
 
 def link(lowering: Lowering, nports: int, lanes: int, schedule: Schedule | None = None) -> LinkedProgram:
-    """The program of a lowering for up to `lanes` lanes; external are the ports, then the constant forms.
+    """The program of a lowering for up to `lanes` lanes; external are the ports, then the packed constants.
 
     The steps stand in the order in which a schedule issues them; with none, as they were lowered.
     """
@@ -53,7 +53,7 @@ def link(lowering: Lowering, nports: int, lanes: int, schedule: Schedule | None 
     offsets, arena_nbytes = plan_temporaries(lowered, schedule)
     steps = [lowered[k] for k in order]
     guards = [step.guard for step in steps]
-    nexternals = nports + len(lowering.forms)
+    nexternals = nports + len(lowering.packed)
     linked, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
     program = Program(linked, arena_nbytes, nexternals, lowering.literals, lanes, guards, scratch, lists)
     buffers = [(offsets[b], b.nbytes, tuple(sorted(set(numbers)))) for b, numbers in uses_of(steps).items()]
@@ -95,28 +95,28 @@ def _with_scratch(steps: Sequence[Step], nlanes: int) -> list[Step]:
 
 
 def link_constants(lowering: Lowering, lanes: int) -> list[ConstantPart]:
-    """What makes each constant form of a lowering, on up to `lanes` lanes."""
-    literals, read = bytes(lowering.literals), _read_beside_forms(lowering)
-    return [_link_form(form, literals, lanes, read.isdisjoint(form.sources)) for form in lowering.forms]
+    """What packs each constant of a lowering, on up to `lanes` lanes."""
+    literals, read = bytes(lowering.literals), _read_beside_packed(lowering)
+    return [_link_packed(packed, literals, lanes, read.isdisjoint(packed.sources)) for packed in lowering.packed]
 
 
-def _read_beside_forms(lowering: Lowering) -> set[int]:
-    """Base pointers that some step reads even when all their forms are kept."""
-    forms: dict[int, set[tuple[int, bool] | None]] = {}
-    for form in lowering.forms:
-        for base in form.sources:
-            forms.setdefault(base, set()).add((form.result.buffer.base, False))
+def _read_beside_packed(lowering: Lowering) -> set[int]:
+    """Base pointers that some step reads even when all that is packed of them is kept."""
+    guards: dict[int, set[tuple[int, bool] | None]] = {}
+    for packed in lowering.packed:
+        for base in packed.sources:
+            guards.setdefault(base, set()).add((packed.result.buffer.base, False))
     args = ((step.guard, value.buffer.base) for step in lowering.steps for value in step.args)
-    return {base for guard, base in args if guard not in forms.get(base, ())}
+    return {base for guard, base in args if guard not in guards.get(base, ())}
 
 
-def _link_form(form: ConstantForm, literals: bytes, lanes: int, is_all_that_is_read: bool) -> ConstantPart:
-    base = form.result.buffer.base
-    program, key = _link_steps(form.steps, literals, lanes, (*form.sources, base))
-    inverse = form.restore if is_all_that_is_read and len(form.sources) == 1 else ()
-    restore = _link_steps(inverse, literals, lanes, (base, *form.sources))[0] if inverse else None
-    sources = tuple(base - FIRST_EXTERNAL for base in form.sources)
-    return ConstantPart(sources, form.result.buffer.nbytes, program, key, restore)
+def _link_packed(packed: PackedConstant, literals: bytes, lanes: int, is_all_that_is_read: bool) -> ConstantPart:
+    base = packed.result.buffer.base
+    program, key = _link_steps(packed.steps, literals, lanes, (*packed.sources, base))
+    inverse = packed.restore if is_all_that_is_read and len(packed.sources) == 1 else ()
+    restore = _link_steps(inverse, literals, lanes, (base, *packed.sources))[0] if inverse else None
+    sources = tuple(base - FIRST_EXTERNAL for base in packed.sources)
+    return ConstantPart(sources, packed.result.buffer.nbytes, program, key, restore)
 
 
 def _link_steps(

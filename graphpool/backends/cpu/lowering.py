@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...graph.logical_tensor import LogicalTensor
     from .layouts import Panels
 
-__all__ = ["Buffer", "ConstantForm", "Lowering", "Step", "Value", "strides_in"]
+__all__ = ["Buffer", "Lowering", "PackedConstant", "Step", "Value", "strides_in"]
 
 
 @dataclass(slots=True, eq=False)
@@ -183,18 +183,18 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantForm:
-    """A form of constant inputs that kernels want, and the steps that make it once.
+class PackedConstant:
+    """Constant inputs packed as kernels want them, and the steps that pack them once.
 
     Attributes
     ----------
     sources : tuple of int
         Base pointers of the inputs.
     result : Value
-        Its bytes; the base pointer is NULL in runs for which the form is not kept.
+        Its bytes; the base pointer is NULL in runs for which it is not kept.
     steps : tuple of Step
     restore : tuple of Step
-        The inverse: steps that write the one source from the form; none where that is impossible.
+        The inverse: steps that write the one source from it; none where that is impossible.
     """
 
     sources: tuple[int, ...]
@@ -223,7 +223,7 @@ class Lowering:
 
     Attributes
     ----------
-    siblings : tuple of tuple of int
+    horizontal_fusions : tuple of tuple of int
         Ids of convolutions that one call could compute.
     """
 
@@ -244,12 +244,12 @@ class Lowering:
         self.steps: list[Step] = []
         self.literals = bytearray()
         self.op_id = -1
-        self.siblings: tuple[tuple[int, ...], ...] = ()
+        self.horizontal_fusions: tuple[tuple[int, ...], ...] = ()
         self._channels_last = channels_last
         self._arranged: dict[tuple[Any, ...], Value] = {}
-        self.forms: list[ConstantForm] = []
+        self.packed: list[PackedConstant] = []
         self._guard: tuple[int, bool] | None = None
-        self._first_form = FIRST_EXTERNAL + len(inputs) + len(outputs)
+        self._first_packed = FIRST_EXTERNAL + len(inputs) + len(outputs)
         self._constants = {n for n, t in enumerate(inputs, FIRST_EXTERNAL) if t.property is PropertyType.CONSTANT}
         self._values: dict[int, Value] = {}
         self._targets: dict[int, Value] = {}
@@ -372,68 +372,68 @@ class Lowering:
         """Whether the value is a constant input, or a view of one."""
         return value.buffer.base in self._constants
 
-    def constant_form(
+    def packed_constant(
         self,
         sources: Sequence[Value],
         nbytes: int,
         fill: Callable[[Value], None],
         restore: Callable[[Value], None] | None = None,
     ) -> Value:
-        """Another form of constant inputs, which the constant tensor cache may keep.
+        """Constant inputs packed, which the constant tensor cache may keep.
 
         Parameters
         ----------
         sources : sequence of Value
             For which `is_constant` holds.
         nbytes : int
-            Of the form. Unit: bytes.
+            Of the packed constant. Unit: bytes.
         fill : callable
-            Takes the form as bytes, and emits the steps that write it from the sources alone.
+            Takes the packed constant as bytes, and emits the steps that write it from the sources alone.
         restore : callable, optional
-            Takes the form, and emits the steps that write every bit of the one source again.
+            Takes the packed constant, and emits the steps that write every bit of the one source again.
 
         Returns
         -------
         result : Value
             To be read under ``when_kept(result, True)`` only; other steps must compute the same without it, under
-            ``when_kept(result, False)``. `read_form` takes care of both.
+            ``when_kept(result, False)``. `read_packed` takes care of both.
         """
-        base = self._first_form + len(self.forms)
+        base = self._first_packed + len(self.packed)
         result = Value(DataType.U8, (nbytes,), (1,), Buffer(base, nbytes))
         bases = tuple(dict.fromkeys(source.buffer.base for source in sources))
         inverse = () if restore is None else self._steps_of(restore, result)
-        self.forms.append(ConstantForm(bases, result, self._steps_of(fill, result), inverse))
+        self.packed.append(PackedConstant(bases, result, self._steps_of(fill, result), inverse))
         return result
 
-    def _steps_of(self, emit: Callable[[Value], None], form: Value) -> tuple[Step, ...]:
+    def _steps_of(self, emit: Callable[[Value], None], packed: Value) -> tuple[Step, ...]:
         """The steps that a call emits, which do not become steps of the partition."""
         outer, self.steps = self.steps, []
         guard, self._guard = self._guard, None
-        emit(form)
+        emit(packed)
         steps = tuple(self.steps)
         self.steps, self._guard = outer, guard
         return steps
 
     @contextmanager
-    def when_kept(self, form: Value, is_kept: bool) -> Iterator[None]:
-        """Let the steps emitted inside run only when the form is kept, or only when it is not."""
-        guard, self._guard = self._guard, (form.buffer.base, is_kept)
+    def when_kept(self, packed: Value, is_kept: bool) -> Iterator[None]:
+        """Let the steps emitted inside run only when a packed constant is kept, or only when it is not."""
+        guard, self._guard = self._guard, (packed.buffer.base, is_kept)
         yield
         self._guard = guard
 
-    def read_form(self, form: Value, emit: Callable[[], None]) -> None:
-        """Let a call emit steps that read the form: as it is kept, and else in a temporary that each run fills.
+    def read_packed(self, packed: Value, emit: Callable[[], None]) -> None:
+        """Let a call emit steps that read a packed constant: as it is kept, else in a temporary that each run fills.
 
-        For forms that take no more memory than other ways to the result do.
+        For those that take no more memory than other ways to the result do.
         """
         begin = len(self.steps)
-        with self.when_kept(form, True):
+        with self.when_kept(packed, True):
             emit()
         kept = self.steps[begin:]
-        made, guard = Buffer(ARENA, form.buffer.nbytes), (form.buffer.base, False)
-        [own] = (one for one in self.forms if one.result is form)
+        made, guard = Buffer(ARENA, packed.buffer.nbytes), (packed.buffer.base, False)
+        [own] = (one for one in self.packed if one.result is packed)
         for step in (*own.steps, *kept):
-            args = [arg._replace(buffer=made) if arg.buffer is form.buffer else arg for arg in step.args]
+            args = [arg._replace(buffer=made) if arg.buffer is packed.buffer else arg for arg in step.args]
             self.steps.append(step._replace(args=tuple(args), guard=guard))
 
     # ---- steps

@@ -1,4 +1,4 @@
-"""Which sibling convolutions one call computes: those for which `ios` asks, or for which it was measured to be faster.
+"""Which convolutions of one image one call computes: those for which `ios` asks, or that were measured to be faster.
 
 The merge is a matter of lowering and the schedule one of steps, so the steps are lowered without any first: what they
 cost decides, and the partition is lowered anew with the merges that gain.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .lowering import Lowering, Step
     from .streams import StepPlan
 
-__all__ = ["Relowering", "place_steps", "sibling_steps"]
+__all__ = ["Relowering", "fused_steps", "place_steps"]
 
 Merges = tuple[tuple[int, ...], ...]
 
@@ -60,7 +60,7 @@ class Relowering:
 def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Lowering, StepPlan]:
     """The steps of a partition, and how they are placed on streams."""
     plain, ports = partition.lower(()), (partition.ops, partition.nports, partition.lanes)
-    if not plain.siblings or not options.may_be_parallel(partition.lanes):
+    if not plain.horizontal_fusions or not options.may_be_parallel(partition.lanes):
         merges = _measured_faster(partition, plain)
         lowering = partition.lower(merges) if merges else plain
         return lowering, schedule_steps(lowering, *ports, options)
@@ -74,11 +74,11 @@ def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Loweri
 
 
 def _wanted_by_ios(partition: Relowering, plain: Lowering, steps: StepGraph, options: ScheduleOptions) -> Merges:
-    """Siblings that are one call in the best sequence of stages."""
-    joint = partition.lower(plain.siblings)
+    """HorizontalFusion that are one call in the best sequence of stages."""
+    joint = partition.lower(plain.horizontal_fusions)
     latency = {
-        frozenset(ids): sum(partition.latency(step, joint) for step in sibling_steps(joint, ids))
-        for ids in plain.siblings
+        frozenset(ids): sum(partition.latency(step, joint) for step in fused_steps(joint, ids))
+        for ids in plain.horizontal_fusions
     }
     op_of = {n: plain.steps[main].op_id for n, (main, unit) in enumerate(steps.units.items()) if len(unit) > 1}
 
@@ -88,14 +88,14 @@ def _wanted_by_ios(partition: Relowering, plain: Lowering, steps: StepGraph, opt
     found = schedule_units(steps, replace(options, policy="ios"), partition.lanes, merge=merge)
     calls = [i.nodes for i in found.instructions if isinstance(i, Run) and len(i.nodes) > 1]
     merged = {frozenset(op_of[node] for node in nodes) for nodes in calls}
-    return tuple(ids for ids in plain.siblings if frozenset(ids) in merged)
+    return tuple(ids for ids in plain.horizontal_fusions if frozenset(ids) in merged)
 
 
 def _measured_faster(partition: Relowering, plain: Lowering) -> Merges:
-    """Siblings for which one call was measured to take less, with all copies that it saves or asks for."""
+    """HorizontalFusion for which one call was measured to take less, with all copies that it saves or asks for."""
     if not len(stage_latencies()):
         return ()
-    known = tuple(ids for ids in plain.siblings if _is_measured(partition, sibling_steps(plain, ids)))
+    known = tuple(ids for ids in plain.horizontal_fusions if _is_measured(partition, fused_steps(plain, ids)))
     if not known:
         return ()
     joint = partition.lower(known)
@@ -105,7 +105,7 @@ def _measured_faster(partition: Relowering, plain: Lowering) -> Merges:
         concerned = {*ids, *_readers(joint, ids)}
         alone, together = (sum(found.get(op_id, 0.0) for op_id in concerned) for found in (before, after))
         changed = sum(before.get(op_id, 0.0) for op_id in ids)
-        return _is_measured(partition, sibling_steps(joint, ids)) and alone - together >= MIN_MEASURED_GAIN * changed
+        return _is_measured(partition, fused_steps(joint, ids)) and alone - together >= MIN_MEASURED_GAIN * changed
 
     return tuple(filter(gains, known))
 
@@ -120,7 +120,7 @@ def _latencies_by_op(partition: Relowering, lowering: Lowering) -> dict[int, flo
 
 def _readers(joint: Lowering, ids: tuple[int, ...]) -> set[int]:
     """Ids of the ops whose steps touch the result of a call for several convolutions."""
-    results = {step.args[-1].buffer for step in sibling_steps(joint, ids)}
+    results = {step.args[-1].buffer for step in fused_steps(joint, ids)}
     return {step.op_id for step in joint.steps if any(value.buffer in results for value in step.args)}
 
 
@@ -130,8 +130,8 @@ def _is_measured(partition: Relowering, steps: Sequence[Step]) -> bool:
     return all(stage_latencies().get(key) is not None for key in keys)
 
 
-def sibling_steps(lowering: Lowering, ids: Collection[int]) -> list[Step]:
-    """The steps that compute these convolutions on the forms of their weights."""
+def fused_steps(lowering: Lowering, ids: Collection[int]) -> list[Step]:
+    """The steps that compute these convolutions on their packed weights."""
     missing = {step.guard[0] for step in lowering.steps if step.guard is not None and not step.guard[1]}
     wanted = [step for step in lowering.steps if step.guard is not None and step.guard[1] and step.guard[0] in missing]
     last = {step.guard: step for step in wanted if step.op_id in ids}

@@ -52,7 +52,7 @@ def _plan(sizes: Sequence[int], numbers_of: Sequence[Sequence[int]]) -> tuple[Se
     """Offsets when steps run one after another."""
     first, last = list(map(min, numbers_of)), list(map(max, numbers_of))
     if max(first) <= min(last):
-        # one step needs all of them, as in most forms of constants: nothing can share
+        # one step needs all of them, as when constants are packed: nothing can share
         starts = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], initial=0))[:-1]
         return starts, starts[-1] + sizes[-1]
     lives = zip(first, last, sizes, strict=True)

@@ -14,8 +14,8 @@ from ..._kernels.post_ops import PostOps
 from ..._kernels.requant import NO_LIMITS, Dynamic, Requant, Residual, Rounding
 from ...graph.shapes import channel_axis
 from ...typing import DataType
+from .fused_post_ops import is_vector
 from .integers import byte_range
-from .tail import is_vector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class Requantized:
 def find_requantized(
     lowering: Lowering, ops: Sequence[Op], first: int, place: Value, bias: Value | None, axis: int
 ) -> Requantized | None:
-    """The ops behind a kernel as its post-ops, or None where they are others; parameters as in `tail.find_tail`."""
+    """The ops behind a kernel as its post-ops, or None where they are others; parameters as in `find_post_ops`."""
     if place.dtype is not DataType.F32 and byte_range(place.dtype) is None:
         return None
     if bias is not None and not is_vector(bias, len(bias.shape) - 1, (*[1] * (len(bias.shape) - 1), place.shape[axis])):

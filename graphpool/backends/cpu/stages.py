@@ -61,7 +61,7 @@ class StageTimer:
         repeats : int
             Runs after the first, which brings everything into the caches.
         """
-        program = link_stage(lowering, nports + len(lowering.forms), stage, self.lanes)
+        program = link_stage(lowering, nports + len(lowering.packed), stage, self.lanes)
         program.trials = min(program.trials, 0)
         memory = _allocate(lowering, program, stage)
         addresses = [0 if array is None else _address(array) for array in memory]

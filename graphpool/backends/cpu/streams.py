@@ -84,8 +84,8 @@ class StepGraph:
     edges : list of (int, int)
         As from `step_edges`.
     units : dict of int to tuple of int
-        Steps that are placed together, ascending, by the one of them that runs where all forms are kept; in an order
-        that respects the edges.
+        Steps that are placed together, ascending, by the one of them that runs where all packed constants are kept; in
+        an order that respects the edges.
     alone, shared : tuple of float
         Cost of each step on one lane and on all. Unit: seconds.
     traffic : tuple of float
@@ -188,7 +188,7 @@ def schedule_units(
 
 
 def _find_units(steps: Sequence[Step]) -> dict[int, tuple[int, ...]]:
-    """Each step by itself, but for those that run only where a form is missing: they go with the last that wants it."""
+    """Each step by itself; those that run only where a packed constant is missing go with the last that wants it."""
     last = {step.guard[0]: number for number, step in enumerate(steps) if step.guard is not None and step.guard[1]}
     units: dict[int, list[int]] = {}
     for number, step in enumerate(steps):
@@ -223,7 +223,7 @@ def step_edges(steps: Sequence[Step], ninputs: int, noutputs: int) -> list[tuple
 
 
 def _are_alternatives(a: Step, b: Step) -> bool:
-    """Whether no run takes both: one wants a constant form, the other wants it missing."""
+    """Whether no run takes both: one wants a packed constant, the other wants it missing."""
     if a.guard is None or b.guard is None:
         return False
     return a.guard[0] == b.guard[0] and a.guard[1] != b.guard[1]
@@ -244,7 +244,7 @@ def _layout(dtype: DataType, shape: tuple[int, ...], strides: tuple[int, ...]) -
 
 
 def step_cost(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]], lanes: int) -> float:
-    """Seconds of a step on so many lanes; none for one that runs only where a constant form is missing."""
+    """Seconds of a step on so many lanes; none for one that runs only where a packed constant is missing."""
     if step.guard is not None and not step.guard[1]:
         return 0.0
     measured = measured_cost(step, lanes)

@@ -19,17 +19,17 @@ from ..._kernels.matmul import aligned
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
 from .choices import forced
-from .filters import choose_format, find_form, is_plain_bias
+from .conv_weights import choose_format, is_plain_bias, pack_weights_of
+from .fused_post_ops import FusedPostOps, find_post_ops
 from .images import axes_of, pick
 from .region import Region, region_name
-from .tail import Tail, find_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..._kernels.conv_problem import ConvFormat
     from ...graph.op import Op
-    from .filters import Form
+    from .conv_weights import PackedWeights
     from .groups import Group
     from .lowering import Lowering, Value
 
@@ -86,12 +86,12 @@ class Phases:
 
     Attributes
     ----------
-    form : Form
+    packed : PackedWeights
     phases : tuple of (Phase, ConvFormat, int)
-        And where in the form its weights begin. Unit: bytes.
+        And where in the packed weights its own begin. Unit: bytes.
     """
 
-    form: Form
+    packed: PackedWeights
     phases: tuple[tuple[Phase, ConvFormat, int], ...]
 
 
@@ -133,8 +133,8 @@ def find_phases(lowering: Lowering, group: Group) -> Phases | None:
             call = weights_format.pack([*strides, *steps])
             lowering.emit(call, [source._replace(offset=offset), panels._replace(offset=start)])
 
-    form = find_form(lowering, group, (None if groups > 1 else outer, oc), nbytes, fill)
-    return None if form is None else Phases(form, tuple(phases))
+    packed = pack_weights_of(lowering, group, (None if groups > 1 else outer, oc), nbytes, fill)
+    return None if packed is None else Phases(packed, tuple(phases))
 
 
 def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phase] | None:
@@ -156,22 +156,22 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
 
 
 def emit_phases(lowering: Lowering, group: Group, phases: Phases, place: Value) -> None:
-    """The transposed convolution with weights in that form, with its bias and post-ops, to `place`."""
+    """The transposed convolution with its bias and post-ops, to `place`."""
     op = group.anchor
     assert op is not None
     order, axes = lowering.order_of(group.result), axes_of(op, len(place.shape))
-    tail = _find_tail(lowering, group, phases, place, axes[1])
-    if tail is not None:
-        _emit(lowering, op, phases, tail, place)
+    fused = _find_post_ops(lowering, group, phases, place, axes[1])
+    if fused is not None:
+        _emit(lowering, op, phases, fused, place)
         return
-    is_early = is_plain_bias(phases.form.bias)
+    is_early = is_plain_bias(phases.packed.bias)
     sums = lowering.temporary(place.shape, DataType.F32, order)
-    _emit(lowering, op, phases, Tail(phases.form.bias if is_early else None), sums)
-    ops = group.ops[phases.form.folded :]
+    _emit(lowering, op, phases, FusedPostOps(phases.packed.bias if is_early else None), sums)
+    ops = group.ops[phases.packed.folded :]
     region = Region(lowering, place.shape, order=order)
     value = region.load(sums)
-    if not is_early and phases.form.bias is not None:
-        value = region.binary("add", value, region.load_along(phases.form.bias, axes[1]))
+    if not is_early and phases.packed.bias is not None:
+        value = region.binary("add", value, region.load_along(phases.packed.bias, axes[1]))
     region.put(_sums_id(group, phases), value)
     for later in ops:
         region.apply(later)
@@ -183,14 +183,14 @@ def emit_phases(lowering: Lowering, group: Group, phases: Phases, place: Value) 
 def _sums_id(group: Group, phases: Phases) -> int:
     """Id of the tensor that the kernels compute."""
     assert group.anchor is not None
-    folded = phases.form.folded
+    folded = phases.packed.folded
     return (group.ops[folded - 1] if folded else group.anchor).outputs[0].id
 
 
-def _find_tail(lowering: Lowering, group: Group, phases: Phases, place: Value, axis: int) -> Tail | None:
-    """The post-ops that the form has not taken in, if they are a tail of the kernel, which writes to `place`."""
+def _find_post_ops(lowering: Lowering, group: Group, phases: Phases, place: Value, axis: int) -> FusedPostOps | None:
+    """The post-ops that are not folded into the weights, if the kernel, which writes to `place`, can fuse them."""
     assert group.anchor is not None
-    op, bias, ops = group.anchor, phases.form.bias, group.ops[phases.form.folded :]
+    op, bias, ops = group.anchor, phases.packed.bias, group.ops[phases.packed.folded :]
 
     def fits(value: Value) -> bool:
         strides = value.row_strides(lowering.order_of(group.result))
@@ -202,7 +202,7 @@ def _find_tail(lowering: Lowering, group: Group, phases: Phases, place: Value, a
 
     if not fits(place) or not is_plain_bias(bias):
         return None
-    return find_tail(lowering, ops, _sums_id(group, phases), place, bias, axis, is_residual=fits)
+    return find_post_ops(lowering, ops, _sums_id(group, phases), place, bias, axis, is_residual=fits)
 
 
 def _cut(op: Op, image: Value, phase: Phase) -> Value:
@@ -213,12 +213,12 @@ def _cut(op: Op, image: Value, phase: Phase) -> Value:
     return image
 
 
-def _emit(lowering: Lowering, op: Op, phases: Phases, tail: Tail, place: Value) -> None:
+def _emit(lowering: Lowering, op: Op, phases: Phases, fused: FusedPostOps, place: Value) -> None:
     """One call for each phase."""
     axes = axes_of(op, len(place.shape))
     order = (0, *axes[2:], axes[1])
     source = lowering.arranged(op.inputs[0].id, order)
-    place, residual = _by_rows(place, order), None if tail.residual is None else _by_rows(tail.residual, order)
+    place, residual = _by_rows(place, order), None if fused.residual is None else _by_rows(fused.residual, order)
     for phase, weights_format, start in phases.phases:
         read, written = source, _cut(op, place, phase)
         added = None if residual is None else _cut(op, residual, phase)
@@ -235,9 +235,9 @@ def _emit(lowering: Lowering, op: Op, phases: Phases, tail: Tail, place: Value) 
             pads_end=[max(part.end, 0) for part in phase],
         )
         residual_strides = None if added is None else pick(added.strides, axes)
-        call = weights_format.convolution(problem, tail.post_ops(residual_strides))
-        addends = [value for value in (tail.bias, added) if value is not None]
-        lowering.emit(call, [read, phases.form.panels._replace(offset=start), *addends, written])
+        call = weights_format.convolution(problem, fused.post_ops(residual_strides))
+        addends = [value for value in (fused.bias, added) if value is not None]
+        lowering.emit(call, [read, phases.packed.panels._replace(offset=start), *addends, written])
 
 
 def _by_rows(image: Value, order: Sequence[int]) -> Value:

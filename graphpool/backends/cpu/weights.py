@@ -13,8 +13,8 @@ from ...errors import UnsupportedError, explain
 from ...typing import DataType, PropertyType, dense_strides
 from .choices import allows_bf16, forced
 from .epilogue import emit_sum_of_parts
+from .fused_post_ops import find_post_ops, is_vector
 from .layouts import Panels
-from .tail import find_tail, is_vector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
     from .epilogue import Epilogue
+    from .fused_post_ops import FusedPostOps
     from .groups import Group
     from .lowering import Lowering, Value
-    from .tail import Tail
 
 __all__ = [
-    "PackedForm",
+    "PackedMatrix",
     "Product",
     "as_matrix",
     "emit_packed",
-    "given_form",
+    "find_packed",
+    "given_panels",
+    "matmul_post_ops",
     "move_panels",
-    "packed_form",
     "panels_wanted",
-    "product_tail",
 ]
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
@@ -87,7 +87,7 @@ def as_matrix(value: Value, *, transpose: bool, is_left: bool) -> tuple[tuple[in
 
 
 @dataclass(frozen=True)
-class PackedForm:
+class PackedMatrix:
     """Weights in panels.
 
     Attributes
@@ -106,7 +106,7 @@ class PackedForm:
         return dtype is DataType.F32 if self.dtype == "f32" else dtype in _FLOATS
 
 
-def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
+def find_packed(lowering: Lowering, product: Product) -> PackedMatrix | None:
     """The weights in panels, kept by the constant tensor cache.
 
     None where they are no constants or not one matrix, or where BLAS is forced, which does not read panels.
@@ -129,7 +129,7 @@ def packed_form(lowering: Lowering, product: Product) -> PackedForm | None:
         lowering.emit(weights.unpack(strides[-2:]), [panels, b])
 
     is_whole = b.dtype.value == dtype and b.buffer.nbytes == b.dtype.nbytes(product.k * product.n)
-    return PackedForm(lowering.constant_form([b], weights.nbytes, fill, restore if is_whole else None), dtype)
+    return PackedMatrix(lowering.packed_constant([b], weights.nbytes, fill, restore if is_whole else None), dtype)
 
 
 def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
@@ -143,7 +143,7 @@ def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
     return Panels(bool(users[0][0].attrs["transpose_b"]))
 
 
-def given_form(weights: Value, op: Op) -> PackedForm:
+def given_panels(weights: Value, op: Op) -> PackedMatrix:
     """Weights that the user has brought into panels.
 
     Raises
@@ -154,7 +154,7 @@ def given_form(weights: Value, op: Op) -> PackedForm:
     assert weights.panels is not None
     if weights.panels.is_transposed != op.attrs["transpose_b"]:
         raise UnsupportedError(explain(f"{op.label}: panels", accepted="those of this op's transpose_b"), op_id=op.id)
-    return PackedForm(weights, "f32")
+    return PackedMatrix(weights, "f32")
 
 
 def move_panels(lowering: Lowering, source: Value, place: Value) -> None:
@@ -185,32 +185,34 @@ def _dense_order(b: Value, strides: Sequence[int]) -> tuple[int, int]:
 
 
 def emit_packed(
-    lowering: Lowering, group: Group, product: Product, form: PackedForm, bias: Value | None, epilogue: Epilogue
+    lowering: Lowering, group: Group, product: Product, packed: PackedMatrix, bias: Value | None, epilogue: Epilogue
 ) -> None:
     """The product of any activations with weights in panels, with the bias and the post-ops of the group."""
     shape = product.shape
-    weights = PackedFormat(product.k, product.n, form.dtype)
-    parts = k_parts(prod(shape[:-1]), product.n, product.k, form.dtype)
+    weights = PackedFormat(product.k, product.n, packed.dtype)
+    parts = k_parts(prod(shape[:-1]), product.n, product.k, packed.dtype)
     if parts > 1:
         sums = lowering.temporary((parts, *epilogue.place.shape))
-        lowering.emit(weights.matmul(product.problem(), parts=parts), [product.a, form.panels, sums])
+        lowering.emit(weights.matmul(product.problem(), parts=parts), [product.a, packed.panels, sums])
         emit_sum_of_parts(lowering, group, sums, bias, epilogue.place, epilogue.name)
         return
     own = epilogue.strides_in(shape)
-    tail = None if own is None else product_tail(lowering, group, product.n, bias, epilogue.place)
-    if tail is None:
+    fused = None if own is None else matmul_post_ops(lowering, group, product.n, bias, epilogue.place)
+    if fused is None:
         post_ops, values = epilogue.post_ops(shape), [epilogue.place, *epilogue.operands]
     else:
-        residual_strides = dense_strides(shape)[:-1] if tail.residual is not None else None
-        post_ops, values = tail.post_ops(residual_strides), [*tail.operands, epilogue.place]
+        residual_strides = dense_strides(shape)[:-1] if fused.residual is not None else None
+        post_ops, values = fused.post_ops(residual_strides), [*fused.operands, epilogue.place]
     call = weights.matmul(product.problem(own), post_ops)
-    lowering.emit(call, [product.a, form.panels, *values], epilogue.name)
+    lowering.emit(call, [product.a, packed.panels, *values], epilogue.name)
 
 
-def product_tail(lowering: Lowering, group: Group, cols: int, bias: Value | None, place: Value) -> Tail | None:
-    """The post-ops as a tail of the product, whose columns must be the last axis of the result."""
+def matmul_post_ops(
+    lowering: Lowering, group: Group, cols: int, bias: Value | None, place: Value
+) -> FusedPostOps | None:
+    """The post-ops that the product's kernel can fuse, whose columns must be the last axis of the result."""
     shape, axis = place.shape, len(place.shape) - 1
     if shape[-1:] != (cols,) or (bias is not None and not is_vector(bias, axis, shape)):
         return None
     assert group.anchor is not None
-    return find_tail(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)
+    return find_post_ops(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)

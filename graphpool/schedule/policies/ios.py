@@ -56,8 +56,8 @@ def ios(
     cache : LatencyCache, optional
         Where latencies are kept by signature, perhaps on disk; needs `signature`.
     merge : callable, optional
-        Takes independent nodes and returns the time of one call that computes them all (sibling convolutions with the
-        same input), or None when there is none.
+        Takes independent nodes and returns the time of one call that computes them all (convolutions of one image), or
+        None when there is none.
     r, s : int, optional
         Pruning: most nodes in a connected group of a stage, and most groups. The paper takes 3 and 8 when it measures.
         Default: no pruning.

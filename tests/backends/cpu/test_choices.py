@@ -232,7 +232,7 @@ def test_minimal_filtering_stays_where_it_is_faster(engine):
 
 
 @needs_bf16
-def test_sibling_convolutions_in_bf16(engine):
+def test_horizontally_fused_convolutions_in_bf16(engine):
     builder = GraphBuilder(gp.Graph("cpu", fpmath="bf16"))
     x = builder.op("ReLU", builder.input((1, 9, 9, 24)))
     pads = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}

@@ -157,7 +157,7 @@ def test_costs_of_company_are_seen():
     assert ios(graph, 2, latency=lambda lanes: [1, 1.5][len(lanes) - 1]).details["stages"] == [((0,), (1,))]
 
 
-def test_siblings_are_merged_where_that_is_faster():
+def test_convolutions_of_one_image_are_merged_where_that_is_faster():
     graph = fork_join(3, 1, (1, 4, 4, 4, 1))
     schedule = ios(graph, 2, merge=lambda nodes: 5.0 if set(nodes) <= {1, 2, 3} else None)
     assert Run(1, (2, 3)) in schedule.instructions

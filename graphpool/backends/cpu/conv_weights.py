@@ -1,9 +1,9 @@
 """Constant weights of convolutions as their kernels want them, and the convolutions that read them.
 
-The form that the constant tensor cache keeps holds the weights in panels, transformed where minimal filtering gains
+What the constant tensor cache keeps holds the weights in panels, transformed where Winograd's algorithm gains
 enough for the memory that it takes, or by (tap, channel) where the convolution is depthwise. A BatchNorm of constants
 behind the convolution is folded into it: its scale into the weights, its shift into a bias that lies behind them.
-Convolutions that read the same image alike may share one form (`joint_filters.py`).
+Convolutions that read the same image alike may share packed weights (`joint_weights.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pa
 from ...typing import DataType
 from .choices import allows_bf16, forced
 from .epilogue import make_epilogue
+from .fused_post_ops import FusedPostOps, find_post_ops
 from .images import axes_of, pick
 from .instructions import emit_norm
 from .lowering import Value, strides_in
 from .region import region_name
-from .tail import Tail, find_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLOATS",
+    "ConvOperand",
     "ConvWeights",
-    "Filters",
-    "Form",
+    "PackedWeights",
     "arrange_source",
     "bias_of",
     "choose_format",
     "conv_problem",
     "emit_convolution",
     "emit_joint",
-    "find_filters",
-    "find_form",
     "find_norm",
-    "find_plain",
+    "find_operand",
+    "find_unpacked",
     "find_weights",
     "fold_norm",
     "is_plain_bias",
+    "pack_weights_of",
     "pixel_strides",
 ]
 
@@ -62,7 +62,7 @@ _LEAST_PIXELS = 16
 """Pixels of a result for which packing the weights at each execution pays."""
 
 _BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
-"""Tile and pixels of a result from which on minimal filtering in f32 is faster than products of bf16."""
+"""Tile and pixels of a result from which on Winograd's algorithm in f32 is faster than products of bf16."""
 
 FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 
@@ -139,7 +139,7 @@ def choose_format(shape: ConvShape, tile: int = 0, *, allows_bf16: bool = False)
 
 
 @dataclass(frozen=True)
-class Form:
+class PackedWeights:
     """Constant weights as kernels want them, with a BatchNorm behind them folded in.
 
     Attributes
@@ -147,9 +147,9 @@ class Form:
     panels : Value
         What the cache keeps.
     bias : Value or None
-        What is added first: part of the form where a BatchNorm was folded, else the convolution's own.
+        What is added first: packed with the weights where a BatchNorm was folded, else the convolution's own.
     folded : int
-        Ops behind the convolution that the form has taken in.
+        Ops behind the convolution that were folded into the weights.
     """
 
     panels: Value
@@ -158,17 +158,17 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Filters:
+class ConvOperand:
     """The weights of a convolution as its kernel wants them, or, with strides, as they lie, perhaps times a scale."""
 
-    form: Form
+    packed: PackedWeights
     weights: ConvWeights
     strides: Sequence[int] | None = None
     scale: Value | None = None
 
 
-def find_filters(lowering: Lowering, group: Group) -> Filters | None:
-    """The weights in another form, kept by the constant tensor cache.
+def find_operand(lowering: Lowering, group: Group) -> ConvOperand | None:
+    """The packed weights, kept by the constant tensor cache.
 
     None where they are no constants, where BLAS is forced, or where the result's channels, for which these kernels are
     made, do not lie innermost.
@@ -185,12 +185,12 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
 
     inverse = unpack if weights.format.is_exact else None
     channels = weights.outer, weights.out_channels
-    form = find_form(lowering, group, channels, weights.format.nbytes, fill, inverse)
-    return None if form is None else Filters(form, weights)
+    packed = pack_weights_of(lowering, group, channels, weights.format.nbytes, fill, inverse)
+    return None if packed is None else ConvOperand(packed, weights)
 
 
 def find_weights(lowering: Lowering, group: Group) -> ConvWeights | None:
-    """The weights of a convolution that may take another form; None where `find_filters` gives None."""
+    """The weights of a convolution that may be packed; None where `find_operand` gives None."""
     op = group.anchor
     if op is None or group.dequantized or forced("Convolution") == "blas":
         return None
@@ -201,7 +201,7 @@ def find_weights(lowering: Lowering, group: Group) -> ConvWeights | None:
     return ConvWeights.of(op, weights.shape, result, lowering.prefer, allows_bf16=allows_bf16)
 
 
-def find_plain(lowering: Lowering, group: Group) -> Filters | None:
+def find_unpacked(lowering: Lowering, group: Group) -> ConvOperand | None:
     """The weights for kernels that pack them at each execution; None where the result has few pixels.
 
     Those of depthwise convolutions are so few that they become a temporary.
@@ -222,31 +222,33 @@ def find_plain(lowering: Lowering, group: Group) -> Filters | None:
         return _as_they_lie(lowering, group, source, found, own)
     panels = lowering.temporary((found.format.nbytes,), DataType.U8)
     lowering.emit(found.format.pack(found.strides(source)), [source, panels])
-    return Filters(Form(panels, own, 0), found)
+    return ConvOperand(PackedWeights(panels, own, 0), found)
 
 
-def _as_they_lie(lowering: Lowering, group: Group, source: Value, weights: ConvWeights, own: Value | None) -> Filters:
+def _as_they_lie(
+    lowering: Lowering, group: Group, source: Value, weights: ConvWeights, own: Value | None
+) -> ConvOperand:
     """Weights for kernels that pack them, times the scale of a BatchNorm of constants behind the convolution."""
     norm = find_norm(lowering, group, own)
     if norm is None:
-        return Filters(Form(source, own, 0), weights, weights.strides(source))
+        return ConvOperand(PackedWeights(source, own, 0), weights, weights.strides(source))
     channels = (weights.out_channels,)
     scale, shift = lowering.temporary(channels), lowering.temporary(channels)
     emit_norm(lowering, norm, scale, shift, own=own)
-    return Filters(Form(source, shift, 1), weights, weights.strides(source), scale)
+    return ConvOperand(PackedWeights(source, shift, 1), weights, weights.strides(source), scale)
 
 
 def _has_few_pixels(weights: ConvWeights, result: Sequence[int]) -> bool:
     return prod(result) // weights.out_channels < _LEAST_PIXELS
 
 
-def arrange_source(lowering: Lowering, group: Group, filters: Filters) -> None:
+def arrange_source(lowering: Lowering, group: Group, operand: ConvOperand) -> None:
     """Bring the source where kernels of both kinds of weights read it, outside of what depends on the kind."""
     op = group.anchor
     assert op is not None
     result = lowering.shapes[group.result]
-    if not _has_few_pixels(filters.weights, result) and not filters.weights.is_staged:
-        _find_source(lowering, op, filters.weights, axes_of(op, len(result)))
+    if not _has_few_pixels(operand.weights, result) and not operand.weights.is_staged:
+        _find_source(lowering, op, operand.weights, axes_of(op, len(result)))
 
 
 def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
@@ -263,15 +265,15 @@ def _multiplies_bf16(lowering: Lowering, op: Op, weights: Value) -> bool:
     return allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
 
 
-def find_form(
+def pack_weights_of(
     lowering: Lowering,
     group: Group,
     channels: tuple[int | None, int],
     weights_nbytes: int,
     pack: Callable[[Value, Value], None],
     unpack: Callable[[Value, Value], None] | None = None,
-) -> Form | None:
-    """A form of the constant weights of a group's anchor; None where they are no floats.
+) -> PackedWeights | None:
+    """The constant weights of a group's anchor, packed; None where they are no floats.
 
     Parameters
     ----------
@@ -280,11 +282,11 @@ def find_form(
     channels : (int or None, int)
         Axis of the weights that holds the output channels, and how many there are; None: nothing can be folded.
     weights_nbytes : int
-        Of the weights in the form, a multiple of 4. Unit: bytes.
+        Of the packed weights, a multiple of 4. Unit: bytes.
     pack : callable
-        Takes the weights in f32 and the form, and emits the steps that fill it.
+        Takes the weights in f32 and the packed ones, and emits the steps that fill these.
     unpack : callable, optional
-        Takes the form and the weights, and emits the inverse, bit for bit.
+        Takes the packed weights and the plain ones, and emits the inverse, bit for bit.
     """
     op = group.anchor
     assert op is not None
@@ -311,8 +313,8 @@ def find_form(
     is_exact = unpack is not None and not folded and weights.dtype is DataType.F32
     is_whole = weights.buffer.nbytes == weights.dtype.nbytes(prod(weights.shape))
     nbytes = weights_nbytes + (4 * count if folded else 0)
-    panels = lowering.constant_form(sources, nbytes, fill, restore if is_exact and is_whole else None)
-    return Form(panels, bias_of(panels, weights_nbytes, 0, count) if folded else own, len(folded) and 1)
+    panels = lowering.packed_constant(sources, nbytes, fill, restore if is_exact and is_whole else None)
+    return PackedWeights(panels, bias_of(panels, weights_nbytes, 0, count) if folded else own, len(folded) and 1)
 
 
 def fold_norm(lowering: Lowering, weights: Value, norm: Op, own: Value | None, outer: int, bias: Value) -> Value:
@@ -336,49 +338,53 @@ def find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
     return op if is_known and is_alike and op.inputs[0].dtype is DataType.F32 else None
 
 
-def bias_of(form: Value, offset: int, start: int, count: int) -> Value:
-    """The bias of `count` channels from `start` on, behind the weights of a form."""
-    return Value(DataType.F32, (count,), (1,), form.buffer, offset // 4 + start)
+def bias_of(packed: Value, offset: int, start: int, count: int) -> Value:
+    """The bias of `count` channels from `start` on, behind packed weights."""
+    return Value(DataType.F32, (count,), (1,), packed.buffer, offset // 4 + start)
 
 
 # ---- convolutions
 
 
-def emit_convolution(lowering: Lowering, group: Group, filters: Filters, place: Value) -> None:
-    """The convolution with weights in that form, with its bias and the post-ops that remain, to `place`."""
+def emit_convolution(lowering: Lowering, group: Group, operand: ConvOperand, place: Value) -> None:
+    """The convolution with its bias and the post-ops that remain, to `place`."""
     op = group.anchor
     assert op is not None
     axes, order = axes_of(op, len(place.shape)), lowering.order_of(group.result)
     own_strides = pixel_strides(place, order) if place.dtype is DataType.F32 else None
     dst_strides = pick(own_strides or strides_in(place.shape, order), axes)
-    tail = _find_tail(lowering, group, filters, place, axes[1])
-    if tail is None:
-        is_early = is_plain_bias(filters.form.bias)
-        late = None if is_early else filters.form.bias
-        epilogue = make_epilogue(lowering, group, late, axes[1], skipped=filters.form.folded, place=place)
-        tail, operands, name = Tail(filters.form.bias if is_early else None), epilogue.operands, epilogue.name
-        post_ops = tail.post_ops(epilogue=epilogue.block, dst_needs_scratch=own_strides is None)
+    fused = _find_post_ops(lowering, group, operand, place, axes[1])
+    if fused is None:
+        is_early = is_plain_bias(operand.packed.bias)
+        late = None if is_early else operand.packed.bias
+        epilogue = make_epilogue(lowering, group, late, axes[1], skipped=operand.packed.folded, place=place)
+        fused, operands, name = (
+            FusedPostOps(operand.packed.bias if is_early else None),
+            epilogue.operands,
+            epilogue.name,
+        )
+        post_ops = fused.post_ops(epilogue=epilogue.block, dst_needs_scratch=own_strides is None)
     else:
         operands, name = [], region_name(group.ops) if group.ops else None
-        residual = None if tail.residual is None else pick(pixel_strides(tail.residual, order) or (), axes)
-        post_ops = tail.post_ops(residual)
-    _emit(lowering, op, filters, tail, place, dst_strides, post_ops, operands, name)
+        residual = None if fused.residual is None else pick(pixel_strides(fused.residual, order) or (), axes)
+        post_ops = fused.post_ops(residual)
+    _emit(lowering, op, operand, fused, place, dst_strides, post_ops, operands, name)
 
 
 def emit_joint(
-    lowering: Lowering, op: Op, filters: Filters, clamp: tuple[float, float] | None, place: Value, name: str
+    lowering: Lowering, op: Op, operand: ConvOperand, clamp: tuple[float, float] | None, place: Value, name: str
 ) -> None:
-    """The convolutions of a form of several, op one of them, to a `place` of all their channels."""
+    """The convolutions of joint weights, op one of them, to a `place` of all their channels."""
     dst_strides = pick(place.strides, axes_of(op, len(place.shape)))
-    tail = Tail(filters.form.bias, None, clamp)
-    _emit(lowering, op, filters, tail, place, dst_strides, tail.post_ops(), [], name)
+    fused = FusedPostOps(operand.packed.bias, None, clamp)
+    _emit(lowering, op, operand, fused, place, dst_strides, fused.post_ops(), [], name)
 
 
 def _emit(
     lowering: Lowering,
     op: Op,
-    filters: Filters,
-    tail: Tail,
+    operand: ConvOperand,
+    fused: FusedPostOps,
     place: Value,
     dst_strides: Sequence[int],
     post_ops: PostOps,
@@ -386,17 +392,17 @@ def _emit(
     name: str | None,
 ) -> None:
     """The kernel on its source, with what it does on registers."""
-    axes, weights = axes_of(op, len(place.shape)), filters.weights
+    axes, weights = axes_of(op, len(place.shape)), operand.weights
     source = _find_source(lowering, op, weights, axes)
     problem = conv_problem(op, weights.format.shape, source, axes, dst_strides)
-    constants = [filters.form.panels]
-    if filters.strides is None:
+    constants = [operand.packed.panels]
+    if operand.strides is None:
         call = weights.format.convolution(problem, post_ops)
     else:
-        assert isinstance(weights.format, F32ConvFormat)  # `find_plain` takes no other
-        call = weights.format.unpacked_convolution(problem, filters.strides, post_ops, scale=filters.scale is not None)
-        constants += [] if filters.scale is None else [filters.scale]
-    lowering.emit(call, [source, *constants, *tail.operands, place, *operands], name)
+        assert isinstance(weights.format, F32ConvFormat)  # `find_unpacked` takes no other
+        call = weights.format.unpacked_convolution(problem, operand.strides, post_ops, scale=operand.scale is not None)
+        constants += [] if operand.scale is None else [operand.scale]
+    lowering.emit(call, [source, *constants, *fused.operands, place, *operands], name)
 
 
 def conv_problem(
@@ -419,19 +425,21 @@ def conv_problem(
     )
 
 
-def _find_tail(lowering: Lowering, group: Group, filters: Filters, place: Value, axis: int) -> Tail | None:
-    """The post-ops that the form has not taken in, if they are a tail of the kernel."""
+def _find_post_ops(
+    lowering: Lowering, group: Group, operand: ConvOperand, place: Value, axis: int
+) -> FusedPostOps | None:
+    """The post-ops that are not folded into the weights, if the kernel can fuse them."""
     order = lowering.order_of(group.result)
-    if pixel_strides(place, order) is None or not is_plain_bias(filters.form.bias):
+    if pixel_strides(place, order) is None or not is_plain_bias(operand.packed.bias):
         return None
     assert group.anchor is not None
-    last = group.ops[filters.form.folded - 1] if filters.form.folded else group.anchor
-    ops, first = group.ops[filters.form.folded :], last.outputs[0].id
+    last = group.ops[operand.packed.folded - 1] if operand.packed.folded else group.anchor
+    ops, first = group.ops[operand.packed.folded :], last.outputs[0].id
 
     def is_residual(value: Value) -> bool:
         return pixel_strides(value, order) is not None
 
-    return find_tail(lowering, ops, first, place, filters.form.bias, axis, is_residual=is_residual)
+    return find_post_ops(lowering, ops, first, place, operand.packed.bias, axis, is_residual=is_residual)
 
 
 def pixel_strides(image: Value, order: Sequence[int]) -> tuple[int, ...] | None:

@@ -1,6 +1,6 @@
 """Convolutions of 8-bit images with constant 8-bit weights: products of bytes, images of bytes in and out.
 
-As in `quantized.py`: taken where s32 holds every sum, and with panels that each run fills where the constant tensor
+As in `int8_matmul.py`: taken where s32 holds every sum, and with panels that each run fills where the constant tensor
 cache keeps none. Images lie channels last. Zero points of weights that are not 0 as signed numbers cost the sums of
 windows, but for those of depthwise convolutions.
 """
@@ -20,11 +20,11 @@ from ..._kernels.post_ops import PostOps
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis
 from ...typing import DataType
 from .choices import forced
+from .conv_weights import conv_problem, pixel_strides
 from .epilogue import make_epilogue
-from .filters import conv_problem, pixel_strides
 from .images import axes_of, pick
+from .int8_matmul import DEPTH, find_dynamic, scale_vector, zero_points_of
 from .lowering import Value, strides_in
-from .quantized import DEPTH, find_dynamic, scale_vector, zero_points_of
 from .region import Region
 from .requantize import find_requantized
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from .lowering import Lowering
     from .requantize import Requantized
 
-__all__ = ["ByteFilters", "emit_byte_convolution", "find_byte_filters"]
+__all__ = ["Int8ConvWeights", "emit_int8_convolution", "find_int8_weights"]
 
 
 @dataclass(frozen=True)
-class ByteFilters:
+class Int8ConvWeights:
     """The weights of a convolution in panels of bytes.
 
     Attributes
     ----------
-    form : Value
+    packed : Value
         What the cache keeps.
     format : ConvFormat
     zero_point : int
@@ -54,13 +54,13 @@ class ByteFilters:
         Zero points of the channels as the panels hold them; none where all are 0.
     """
 
-    form: Value
+    packed: Value
     format: ConvFormat
     zero_point: int
     columns: tuple[int, ...] = ()
 
 
-def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
+def find_int8_weights(lowering: Lowering, group: Group) -> Int8ConvWeights | None:
     """The weights of a convolution of quantised operands in panels; None where the kernel does not take them."""
     op = group.anchor
     if op is None or op.kind != "Convolution" or forced(op.kind) == "blas" or not group.dequantized:
@@ -81,34 +81,34 @@ def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
     group_stride = weights.shape[outer] // groups * weights.strides[outer]
     strides = [group_stride, *pick(weights.strides, (outer, inner, *kernel_axes))]
 
-    def fill(form: Value) -> None:
-        lowering.emit(weights_format.pack(strides), [weights, form])
+    def fill(packed: Value) -> None:
+        lowering.emit(weights_format.pack(strides), [weights, packed])
 
-    form = lowering.constant_form([weights], weights_format.nbytes, fill)
-    return ByteFilters(form, weights_format, *zero_points)
+    packed = lowering.packed_constant([weights], weights_format.nbytes, fill)
+    return Int8ConvWeights(packed, weights_format, *zero_points)
 
 
 def _find_depthwise(
     lowering: Lowering, group: Group, weights: Value, shape: ConvShape, axes: Sequence[int], zero_point: int
-) -> ByteFilters | None:
+) -> Int8ConvWeights | None:
     """The weights of a depthwise convolution, less their zero point, in f32; `axes`: of (channel, spatial...)."""
     if prod(shape.kernel) > MOST_TAPS:
         return None
     zps = group.dequantized[1].attrs.get("zps") or [0]
     place = strides_in(weights.shape, [*axes[1:], *(k for k in range(len(weights.shape)) if k not in axes), axes[0]])
 
-    def fill(form: Value) -> None:
+    def fill(packed: Value) -> None:
         region = Region(lowering, weights.shape)
         integers = region.binary("sub", region.load(weights), region.literal(zps, axes[0]))
-        region.write(Value(DataType.F32, weights.shape, place, form.buffer), integers)
-        lowering.emit(region.builder.build(), [form, *region.operands], "eltwise(w - zp)")
+        region.write(Value(DataType.F32, weights.shape, place, packed.buffer), integers)
+        lowering.emit(region.builder.build(), [packed, *region.operands], "eltwise(w - zp)")
 
     weights_format = Int8DepthwiseFormat(shape)
-    form = lowering.constant_form([weights], weights_format.nbytes, fill)
-    return ByteFilters(form, weights_format, zero_point)
+    packed = lowering.packed_constant([weights], weights_format.nbytes, fill)
+    return Int8ConvWeights(packed, weights_format, zero_point)
 
 
-def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters, place: Value) -> None:
+def emit_int8_convolution(lowering: Lowering, group: Group, operand: Int8ConvWeights, place: Value) -> None:
     """The convolution with weights in panels, with its bias and the post-ops of the group, to `place`."""
     op = group.anchor
     assert op is not None
@@ -118,7 +118,7 @@ def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters
     order = lowering.order_of(group.result)
     dst_strides = pick(pixel_strides(place, order) or strides_in(place.shape, order), axes)
     found = _find_requantized(lowering, group, bias, place, axes[1])
-    dynamic, given = find_dynamic(lowering, group, filters.columns, scale=found is not None)
+    dynamic, given = find_dynamic(lowering, group, operand.columns, scale=found is not None)
     if found is None:
         epilogue = make_epilogue(lowering, group, bias, axes[1], place=place)
         post_ops = PostOps(dynamic=dynamic, epilogue=epilogue.block)
@@ -129,11 +129,11 @@ def emit_byte_convolution(lowering: Lowering, group: Group, filters: ByteFilters
         post_ops = found.post_ops(dynamic, residual_strides)
         own, operands = [scale_vector(lowering, group, channels), *given, *found.operands], []
         name = "+".join(["requantize", *(one.kind for one in group.ops[-1:])])
-    if isinstance(filters.format, Int8DepthwiseFormat):
+    if isinstance(operand.format, Int8DepthwiseFormat):
         source = lowering.dense(source, source.dtype, (0, *axes[2:], axes[1]))
-    problem = conv_problem(op, filters.format.shape, source, axes, dst_strides, zero_point=filters.zero_point)
-    call = filters.format.convolution(problem, post_ops)
-    lowering.emit(call, [source, filters.form, *own, place, *operands], name)
+    problem = conv_problem(op, operand.format.shape, source, axes, dst_strides, zero_point=operand.zero_point)
+    call = operand.format.convolution(problem, post_ops)
+    lowering.emit(call, [source, operand.packed, *own, place, *operands], name)
 
 
 def _find_requantized(

@@ -1,14 +1,14 @@
-"""One form of the weights of several convolutions that read one image alike: side by side, by output channels."""
+"""Packed weights of several convolutions that read one image alike: side by side, by output channels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .filters import (
+from .conv_weights import (
     FLOATS,
-    Filters,
-    Form,
+    ConvOperand,
+    PackedWeights,
     bias_of,
     find_norm,
     find_weights,
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...graph.op import Op
-    from .filters import ConvWeights
+    from .conv_weights import ConvWeights
     from .groups import Group
     from .lowering import Lowering, Value
 
-__all__ = ["Part", "find_part", "join_filters"]
+__all__ = ["Part", "find_part", "join_weights"]
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one convolution brings into a form that several share.
+    """What one convolution brings into packed weights that several share.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Part:
     norm: Op | None
 
     def sources(self, lowering: Lowering) -> list[Value]:
-        """The constants that a form of it is made of, the bias where a BatchNorm takes it in."""
+        """The constants that are packed, the bias where a BatchNorm takes it in."""
         if self.norm is None:
             return [self.source]
         folded = [lowering.value(tensor.id) for tensor in self.norm.inputs[1:]]
@@ -57,7 +57,7 @@ class Part:
 
 
 def find_part(lowering: Lowering, group: Group) -> Part | None:
-    """What a group's convolution brings into a form; None where it has none, or what it is made of is not known yet."""
+    """What a group's convolution brings into joint weights; None where it is not packed, or not known yet."""
     op = group.anchor
     if op is None or op.kind != "Convolution":
         return None
@@ -70,8 +70,8 @@ def find_part(lowering: Lowering, group: Group) -> Part | None:
     return Part(op, source, weights, own, find_norm(lowering, group, own))
 
 
-def join_filters(lowering: Lowering, parts: Sequence[Part], biases: Sequence[Value | None]) -> Filters:
-    """One form of the weights of several convolutions, side by side by output channels, and of their biases.
+def join_weights(lowering: Lowering, parts: Sequence[Part], biases: Sequence[Value | None]) -> ConvOperand:
+    """The weights of several convolutions, packed side by side by output channels, and their biases.
 
     Parameters
     ----------
@@ -103,5 +103,5 @@ def join_filters(lowering: Lowering, parts: Sequence[Part], biases: Sequence[Val
                 lowering.move(bias, place)
         lowering.emit(weights.format.pack(weights.strides(joint)), [joint, panels])
 
-    panels = lowering.constant_form(sources, offset + (4 * total if has_bias else 0), fill)
-    return Filters(Form(panels, bias_of(panels, offset, 0, total) if has_bias else None, 0), weights)
+    panels = lowering.packed_constant(sources, offset + (4 * total if has_bias else 0), fill)
+    return ConvOperand(PackedWeights(panels, bias_of(panels, offset, 0, total) if has_bias else None, 0), weights)

@@ -8,7 +8,7 @@ import pytest
 import graphpool as gp
 from bench.graphs import GraphBuilder, random_array
 from graphpool.backends.cpu.backend import lower
-from graphpool.backends.cpu.merging import sibling_steps
+from graphpool.backends.cpu.merging import fused_steps
 from graphpool.backends.cpu.streams import step_signature
 from graphpool.runtime.costs import stage_key, stage_latencies
 from graphpool.runtime.scheduling import POLICIES
@@ -44,13 +44,13 @@ def lowered(build, merge):
     whole = builder.graph.merge_partitions(builder.finish())
     outputs = [lt.replace(shape=builder.graph_shape(lt)) for lt in whole.output_ports]
     plain = lower(whole.ops, whole.input_ports, outputs)
-    return lower(whole.ops, whole.input_ports, outputs, merges=plain.siblings) if merge else plain
+    return lower(whole.ops, whole.input_ports, outputs, merges=plain.horizontal_fusions) if merge else plain
 
 
 def teach(plain, joint, lanes, *, gain):
-    """Make the joint call of all siblings known to take that share less (or more, below 0) than separate ones."""
-    for ids in plain.siblings:
-        separate, [merged] = sibling_steps(plain, ids), sibling_steps(joint, ids)
+    """Make the joint calls known to take that share less (or more, below 0) than separate ones."""
+    for ids in plain.horizontal_fusions:
+        separate, [merged] = fused_steps(plain, ids), fused_steps(joint, ids)
         for threads in {1, lanes}:
             for step in separate:
                 stage_latencies().put(stage_key([[step_signature(step)]], threads), 1.0)
@@ -58,7 +58,7 @@ def teach(plain, joint, lanes, *, gain):
 
 
 def run(build, engine, gain=None, rng=None, **options):
-    """The outputs of the whole graph, and the names of its steps, after its siblings were measured."""
+    """The outputs of the whole graph, and the names of its steps, after its fusions were measured."""
     if gain is not None:
         teach(lowered(build, merge=False), lowered(build, merge=True), engine.threads, gain=gain)
     builder = GraphBuilder()
@@ -177,8 +177,8 @@ def test_random_networks_give_the_same_bytes_with_and_without(seed):
     assert [a.tobytes() for a in joint] == [a.tobytes() for a in separate]
 
 
-def test_random_networks_have_siblings():
-    assert sum(len(lowered(random_network(seed), merge=False).siblings) for seed in range(40)) > 30
+def test_random_networks_have_horizontal_fusions():
+    assert sum(len(lowered(random_network(seed), merge=False).horizontal_fusions) for seed in range(40)) > 30
 
 
 def test_siblings_are_those_that_one_kernel_computes():
@@ -200,7 +200,7 @@ def test_siblings_are_those_that_one_kernel_computes():
         b.op("Sigmoid", conv(x, 4))
         b.op("Add", conv(x, 4), b.input((1, 6, 6, 4)))
 
-    assert sorted(lowered(build, merge=False).siblings) == [(0, 2), (4, 5)]
+    assert sorted(lowered(build, merge=False).horizontal_fusions) == [(0, 2), (4, 5)]
 
 
 def test_nothing_is_merged_before_it_was_measured_to_gain(engine):
@@ -211,9 +211,9 @@ def test_nothing_is_merged_before_it_was_measured_to_gain(engine):
 
 def test_the_slices_of_a_joint_result_share_one_buffer():
     plain, joint = lowered(towers, merge=False), lowered(towers, merge=True)
-    [ids] = joint.siblings
-    assert len(sibling_steps(plain, ids)) == 3
-    [step] = sibling_steps(joint, ids)
+    [ids] = joint.horizontal_fusions
+    assert len(fused_steps(plain, ids)) == 3
+    [step] = fused_steps(joint, ids)
     assert step.args[3].shape == (2, 58, 9, 11)
     readers = [s for s in joint.steps for value in s.args if value.buffer is step.args[3].buffer and s is not step]
     assert len({id(s) for s in readers}) >= 4  # three plain steps, and those that read

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .groups import Group
     from .lowering import Lowering
 
-__all__ = ["join_parts", "settle_joins"]
+__all__ = ["emit_concat", "place_concat_inputs"]
 
 Readers = dict[int, list["Op"]]
 
@@ -35,7 +35,7 @@ _WITH_GAPS = WINDOWS | {"Concat", "MatMul"}
 """Kinds whose kernels read, and write, rows with gaps, as elementwise ones do."""
 
 
-def settle_joins(lowering: Lowering, ops: Sequence[Op], groups: Sequence[Group]) -> None:
+def place_concat_inputs(lowering: Lowering, ops: Sequence[Op], groups: Sequence[Group]) -> None:
     """Decide which results of groups lie inside joined tensors: the last Concat first, as it may hold the others.
 
     Cost: linear in the ops.
@@ -111,7 +111,7 @@ def _find_view(lowering: Lowering, op: Op) -> Value | None:
     return homes[0]._replace(shape=lowering.shapes[op.outputs[0].id], buffer=buffer)
 
 
-def join_parts(lowering: Lowering, op: Op, place: Value) -> None:
+def emit_concat(lowering: Lowering, op: Op, place: Value) -> None:
     """Move to the joined tensor what was not written there."""
     for part, slot in _parts(lowering, op, place):
         value, home = lowering.value(part), lowering.home(part)

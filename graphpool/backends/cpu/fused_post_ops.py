@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ...graph.op import Op
     from .lowering import Lowering, Value
 
-__all__ = ["Tail", "find_tail", "is_vector"]
+__all__ = ["FusedPostOps", "find_post_ops", "is_vector"]
 
 
 @dataclass(frozen=True)
-class Tail:
+class FusedPostOps:
     """Post-ops of a kernel.
 
     Attributes
@@ -54,7 +54,7 @@ class Tail:
         )
 
 
-def find_tail(
+def find_post_ops(
     lowering: Lowering,
     ops: Sequence[Op],
     first: int,
@@ -63,8 +63,8 @@ def find_tail(
     axis: int,
     *,
     is_residual: Callable[[Value], bool] | None = None,
-) -> Tail | None:
-    """The ops behind a kernel as its tail, or None where they are others, or the result is not f32.
+) -> FusedPostOps | None:
+    """The ops behind a kernel that it can fuse, or None where they are others, or the result is not f32.
 
     Parameters
     ----------
@@ -83,54 +83,54 @@ def find_tail(
         Whether the kernel can read an f32 addend of the result's shape as it lies; by default it must lie as `place`
         does, without gaps.
     """
-    tail, value = Tail(bias), first
+    fused, value = FusedPostOps(bias), first
     if place.dtype is not DataType.F32:
         return None
     for op in ops:
-        longer = _extend(lowering, tail, op, value, place, axis, is_residual)
+        longer = _extend(lowering, fused, op, value, place, axis, is_residual)
         if longer is None or op.outputs[0].dtype is not DataType.F32:
             return None
-        tail, value = longer, op.outputs[0].id
-    return tail
+        fused, value = longer, op.outputs[0].id
+    return fused
 
 
 def _extend(
     lowering: Lowering,
-    tail: Tail,
+    fused: FusedPostOps,
     op: Op,
     value: int,
     place: Value,
     axis: int,
     is_residual: Callable[[Value], bool] | None,
-) -> Tail | None:
-    """The tail with one more op, if it is the next thing that the kernel can do."""
-    if tail.clamp is not None:
+) -> FusedPostOps | None:
+    """The post-ops with one more op, if it is the next thing that the kernel can do."""
+    if fused.clamp is not None:
         return None
     if op.kind in ("ReLU", "Clamp"):
         low, high = (0.0, math.inf) if op.kind == "ReLU" else (op.attrs["min"], op.attrs["max"])
-        return replace(tail, clamp=(low, high)) if low <= high else None
+        return replace(fused, clamp=(low, high)) if low <= high else None
     ids = [tensor.id for tensor in op.inputs]
     if op.kind not in ("Add", "BiasAdd") or ids.count(value) != 1:
         return None
     if not lowering.has_value(ids[1 - ids.index(value)]):
         return None  # it is computed from the product, on the tile
-    return _extend_by(tail, op, lowering.value(ids[1 - ids.index(value)]), place, axis, is_residual)
+    return _extend_by(fused, op, lowering.value(ids[1 - ids.index(value)]), place, axis, is_residual)
 
 
 def _extend_by(
-    tail: Tail, op: Op, other: Value, place: Value, axis: int, is_residual: Callable[[Value], bool] | None
-) -> Tail | None:
-    """The tail with another addend."""
-    is_first = tail.bias is None and tail.residual is None
+    fused: FusedPostOps, op: Op, other: Value, place: Value, axis: int, is_residual: Callable[[Value], bool] | None
+) -> FusedPostOps | None:
+    """The post-ops with another addend."""
+    is_first = fused.bias is None and fused.residual is None
     if op.kind == "BiasAdd":
         is_along = channel_axis(len(place.shape), op.attrs["data_format"]) == axis
-        return replace(tail, bias=other) if is_first and is_along and is_vector(other, 0, other.shape) else None
+        return replace(fused, bias=other) if is_first and is_along and is_vector(other, 0, other.shape) else None
     if is_first and is_vector(other, axis, place.shape):
-        return replace(tail, bias=other)
-    if tail.residual is not None or other.dtype is not DataType.F32 or other.shape != place.shape:
+        return replace(fused, bias=other)
+    if fused.residual is not None or other.dtype is not DataType.F32 or other.shape != place.shape:
         return None
     fits = other.lies_in(place.order) if is_residual is None else is_residual(other)
-    return replace(tail, residual=other) if fits else None
+    return replace(fused, residual=other) if fits else None
 
 
 def is_vector(value: Value, axis: int, shape: Sequence[int]) -> bool:

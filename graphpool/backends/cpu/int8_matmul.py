@@ -30,19 +30,27 @@ if TYPE_CHECKING:
     from .requantize import Requantized
     from .weights import Product
 
-__all__ = ["DEPTH", "BytePanels", "emit_bytes", "find_bytes", "find_dynamic", "scale_vector", "zero_points_of"]
+__all__ = [
+    "DEPTH",
+    "Int8Weights",
+    "emit_int8_matmul",
+    "find_dynamic",
+    "find_int8_weights",
+    "scale_vector",
+    "zero_points_of",
+]
 
 DEPTH = 2**15
 """Terms up to which s32 holds the sum of (a - zero)(b - zero) whatever the operands."""
 
 
 @dataclass(frozen=True)
-class BytePanels:
+class Int8Weights:
     """Weights of 8 bits in panels.
 
     Attributes
     ----------
-    form : Value
+    packed : Value
         What the cache keeps.
     zero_point : int
         Of the activations; 0 where the run gives it.
@@ -50,7 +58,7 @@ class BytePanels:
         Zero points of the weights as the panels hold them; none where all are 0.
     """
 
-    form: Value
+    packed: Value
     zero_point: int
     columns: tuple[int, ...]
 
@@ -93,7 +101,7 @@ def find_dynamic(
     return given, [*(numbers if scale else numbers[1:]), *zeros]
 
 
-def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels | None:
+def find_int8_weights(lowering: Lowering, group: Group, product: Product) -> Int8Weights | None:
     """The weights of a product of quantised operands in panels.
 
     None where they are no constants or not one matrix, or where BLAS is forced.
@@ -109,11 +117,11 @@ def find_bytes(lowering: Lowering, group: Group, product: Product) -> BytePanels
     def fill(panels: Value) -> None:
         lowering.emit(weights.pack(strides[-2:], b_dtype=b.dtype.value), [b, panels])
 
-    return BytePanels(lowering.constant_form([b], weights.nbytes, fill), *zero_points)
+    return Int8Weights(lowering.packed_constant([b], weights.nbytes, fill), *zero_points)
 
 
-def emit_bytes(
-    lowering: Lowering, group: Group, product: Product, panels: BytePanels, bias: Value | None, place: Value
+def emit_int8_matmul(
+    lowering: Lowering, group: Group, product: Product, panels: Int8Weights, bias: Value | None, place: Value
 ) -> None:
     """The product with weights in panels, with the bias and the post-ops of the group, to `place`."""
     weights, rows = PackedFormat(product.k, product.n, "s8"), _row_strides(place, product.shape)
@@ -130,7 +138,7 @@ def emit_bytes(
         post_ops = found.post_ops(dynamic, None if found.residual is None else dense_strides(product.shape)[:-1])
         values, name = [*found.operands, place], region_name(group.ops) if group.ops else None
     call = weights.matmul(product.problem(rows, panels.zero_point), post_ops)
-    lowering.emit(call, [product.a, panels.form, scales, *given, *values], name)
+    lowering.emit(call, [product.a, panels.packed, scales, *given, *values], name)
 
 
 def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None:
