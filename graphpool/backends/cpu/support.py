@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 from ...typing import DataType
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ...graph.op import Op
 
 __all__ = [
     "ANCHORS",
     "ELTWISE",
     "STANDALONE",
+    "common_register",
     "is_anchor",
     "is_elementwise",
     "register_of",
@@ -127,6 +130,11 @@ def register_of(op: Op) -> str | None:
     if floats:
         return "f32"
     return ("u64" if DataType.U64 in types else "s64") if types else None
+
+
+def common_register(ops: Iterable[Op]) -> str:
+    """The type in which elementwise ops that go together are computed."""
+    return next(filter(None, map(register_of, ops)), "s64")
 
 
 def register_of_type(dtype: DataType, largest: int = 0) -> str:
