@@ -79,12 +79,14 @@ def lower_gather(lowering: Lowering, group: Group) -> None:
 
 
 def lower_scatter(lowering: Lowering, group: Group) -> None:
-    """A copy, into which one kernel puts the rows."""
+    """A copy, into which one kernel puts the rows; sums and products of 16-bit floats are f32, rounded once."""
     op = group.ops[0]
     source, indices, updates = (lowering.value(tensor.id) for tensor in op.inputs)
     indices = indices if _is_indexable(indices, op) else lowering.dense(indices, indices.dtype)
-    updates = lowering.dense(updates, updates.dtype)
-    place = lowering.target(op.outputs[0].id)
+    is_wide = op.attrs["reduction"] in ("add", "mul") and source.dtype in (DataType.BF16, DataType.F16)
+    dtype = DataType.F32 if is_wide else source.dtype
+    updates = lowering.dense(updates, dtype)
+    place = lowering.target(op.outputs[0].id, dtype=dtype)
     lowering.move(source, place)
     call = scatter(
         **_geometry(op, place, indices), index_dtype=indices.dtype.value, dtype=place.dtype.value,
