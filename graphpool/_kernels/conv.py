@@ -2,16 +2,17 @@
 
 Implementations, one kernel name each: ``f32_conv_blas_im2col`` and ``f32_conv_simd_im2col`` gather patches of a block
 of pixels and multiply (BLAS, or our own loops); 1x1 windows read the source in place. ``f32_conv_depthwise`` works
-directly, where every group has one channel on both sides.
+directly, where every group has one channel on both sides, be it the only group.
 
 Weights lie by (group, out channel in the group, in channel in the group, spatial...); results are numbered for the
 epilogue by (n, spatial..., c) where dst's channel stride is no larger than every spatial one, else (n, c, spatial...).
+A single channel of dst is taken for the latter, so that vectors run along its rows.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
@@ -272,6 +273,10 @@ def _check(
         raise InvalidShapeError(explain("weights_strides", accepted="(group, oc, ic, spatial...)", got=tuple(weights)))
     if exact_depth < 0:
         raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
+    if channels[1] == 1:
+        n, _, *steps = window.dst_strides
+        span = 1 + sum(max(dim - 1, 0) * step for dim, step in zip(window.dst, steps, strict=True))
+        window = replace(window, dst_strides=(n, span, *steps))
     filled = (*weights[:3], *(0,) * (3 - ndim), *weights[3:])
     inner, outer = channels[0] // groups, channels[1] // groups
     return _Convolution(window, batch, groups, inner, outer, filled, transposed, exact_depth)

@@ -111,8 +111,13 @@ class FilterShape:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether every group has one channel on both sides."""
-        return self.ic == self.oc == self.groups
+        """Whether there are groups, and each has one channel on both sides."""
+        return 1 < self.groups == self.ic == self.oc
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one channel on both sides: vectors along channels would be empty but for one lane."""
+        return self.ic == self.oc == 1
 
     def strides(self, weights: Value) -> list[int]:
         """Strides of the weights: (group, out channel in the group, in channel in the group, spatial...)."""
@@ -153,7 +158,7 @@ def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     """The weights in another form, kept by the constant tensor cache.
 
     None where they are no constants, where BLAS is forced, or where the result's channels, for which these kernels are
-    made, do not lie innermost.
+    made, are a single one or do not lie innermost.
     """
     op, shape = group.anchor, find_shape(lowering, group)
     if op is None or shape is None:
@@ -179,11 +184,12 @@ def find_shape(lowering: Lowering, group: Group) -> FilterShape | None:
     if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
         return None
     result, allows_bf16 = lowering.shapes[group.result], _multiplies_bf16(lowering, op, weights)
-    return FilterShape.of(op, weights.shape, result, lowering.prefer, allows_bf16=allows_bf16)
+    shape = FilterShape.of(op, weights.shape, result, lowering.prefer, allows_bf16=allows_bf16)
+    return None if shape.is_single else shape
 
 
 def find_plain(lowering: Lowering, group: Group) -> Filters | None:
-    """The weights for kernels that pack them at each execution; None where the result has few pixels.
+    """The weights for kernels that pack them at each execution; None where the result has few pixels, or one channel.
 
     Those of depthwise convolutions are so few that they become a temporary.
     """
@@ -195,7 +201,7 @@ def find_plain(lowering: Lowering, group: Group) -> Filters | None:
     if weights.dtype not in FLOATS or not _has_pixels(lowering, group, weights):
         return None
     shape = FilterShape.of(op, weights.shape, result, "memory")
-    if _has_few_pixels(shape, result):
+    if _has_few_pixels(shape, result) or shape.is_single:
         return None
     source = lowering.typed(weights)
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None

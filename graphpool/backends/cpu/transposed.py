@@ -158,7 +158,7 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
 
 
 def _is_depthwise(ic: int, oc: int, groups: int) -> bool:
-    return ic == oc == groups
+    return 1 < groups == ic == oc
 
 
 def _nbytes(ic: int, oc: int, groups: int, phase: Phase) -> int:
