@@ -118,3 +118,20 @@ def test_more_scalars_than_a_table_program_holds(engine):
     values = {lt.id: content(rng, lt, "Add", 0) for lt in builder.inputs}
     wanted = run_reference(builder.graph.ops, values)
     np.testing.assert_array_equal(run_partitions([merged], values, engine)[x.id], wanted[x.id])
+
+
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("kind", ["DynamicQuantize", "DynamicDequantize"])
+def test_one_zero_point_for_all_channels(engine, kind, axis, dtype):
+    builder, rng = GraphBuilder(), np.random.default_rng(0)
+    types = ("f32", dtype) if kind == "DynamicQuantize" else (dtype, "f32")
+    shape = (3, 7, 5)
+    ports = [builder.input(shape, types[0]), builder.input((shape[axis],)), builder.input((1,), dtype)]
+    result = builder.op(kind, *ports, dtype=types[1], qtype="per_channel", axis=axis)
+    partitions = builder.finish()
+    assert {p.backend_name for p in partitions} == {"cpu"}
+    values = {lt.id: content(rng, lt, kind, 0) for lt in builder.inputs}
+    wanted, found = run_reference(builder.graph.ops, values), run_partitions(partitions, values, engine)
+    tolerance = {"atol": 1.0} if kind in ROUNDING else {"rtol": 2e-6}
+    np.testing.assert_allclose(found[result.id].astype(float), wanted[result.id].astype(float), **tolerance)
