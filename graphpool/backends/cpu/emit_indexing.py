@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._kernels.index import gather, scatter
+from ..._kernels.move import gen_index
 from ...typing import DataType
 from .region import Region
 from .support import register_of_type
@@ -118,10 +119,12 @@ def _compare_positions(lowering: Lowering, indices: Value, is_hot: Value, axis: 
     index = region.load(indices)
     if register in ("f32", "f64"):
         index = region.unary("trunc", index)
-    position = region.load_along(lowering.literal(np.arange(depth)), axis)
+    positions = lowering.temporary((depth,), DataType.S32)
+    lowering.emit(gen_index((depth,), 0), [positions])
+    position = region.load_along(positions, axis)
     result = region.binary("eq", index, position)
     if register != "u64":
-        from_end = region.load_along(lowering.literal(np.arange(depth) - depth), axis)
+        from_end = region.binary("sub", position, region.load_along(lowering.literal(np.array([depth])), axis))
         result = region.binary("or", result, region.binary("eq", index, from_end))
     region.write(is_hot, result)
     lowering.emit(region.builder.build(), [is_hot, *region.operands], "eltwise(position)")

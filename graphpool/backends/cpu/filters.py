@@ -32,7 +32,7 @@ from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pa
 from ...typing import DataType
 from .choices import allows_bf16, forced
 from .epilogue import make_epilogue
-from .images import axes_of, pick
+from .images import axes_of, pick, spans_too_much
 from .instructions import emit_norm
 from .lowering import Value, strides_in
 from .region import region_name
@@ -157,8 +157,7 @@ class Filters:
 def find_filters(lowering: Lowering, group: Group) -> Filters | None:
     """The weights in another form, kept by the constant tensor cache.
 
-    None where they are no constants, where BLAS is forced, or where the result's channels, for which these kernels are
-    made, are a single one or do not lie innermost.
+    None where they are no constants, where BLAS is forced, or where `_suits_panels` does not hold.
     """
     op, shape = group.anchor, find_shape(lowering, group)
     if op is None or shape is None:
@@ -185,11 +184,11 @@ def find_shape(lowering: Lowering, group: Group) -> FilterShape | None:
         return None
     result, allows_bf16 = lowering.shapes[group.result], _multiplies_bf16(lowering, op, weights)
     shape = FilterShape.of(op, weights.shape, result, lowering.prefer, allows_bf16=allows_bf16)
-    return None if shape.is_single else shape
+    return shape if _suits_panels(lowering, group, shape) else None
 
 
 def find_plain(lowering: Lowering, group: Group) -> Filters | None:
-    """The weights for kernels that pack them at each execution; None where the result has few pixels, or one channel.
+    """The weights for kernels that pack them at each execution; None where the result has few pixels.
 
     Those of depthwise convolutions are so few that they become a temporary.
     """
@@ -201,7 +200,7 @@ def find_plain(lowering: Lowering, group: Group) -> Filters | None:
     if weights.dtype not in FLOATS or not _has_pixels(lowering, group, weights):
         return None
     shape = FilterShape.of(op, weights.shape, result, "memory")
-    if _has_few_pixels(shape, result) or shape.is_single:
+    if _has_few_pixels(shape, result) or not _suits_panels(lowering, group, shape):
         return None
     source = lowering.typed(weights)
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
@@ -246,6 +245,14 @@ def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
     assert group.anchor is not None
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), group.anchor.attrs["data_format"])
     return is_last and 0 not in (*weights.shape, *result)
+
+
+def _suits_panels(lowering: Lowering, group: Group, shape: FilterShape) -> bool:
+    """Whether there is more than one channel to fill vectors, and what windows span may be copied."""
+    op = group.anchor
+    assert op is not None
+    src, dst = (lowering.shapes[tensor.id] for tensor in (op.inputs[0], op.outputs[0]))
+    return not shape.is_single and not spans_too_much(op, src, dst, shape.kernel)
 
 
 def _multiplies_bf16(lowering: Lowering, op: Op, weights: Value) -> bool:

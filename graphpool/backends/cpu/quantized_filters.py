@@ -20,7 +20,7 @@ from ...typing import DataType
 from .choices import forced
 from .epilogue import make_epilogue
 from .filters import pixel_strides
-from .images import axes_of, pick
+from .images import axes_of, pick, spans_too_much
 from .lowering import Value, strides_in
 from .quantized import DEPTH, find_dynamic, scale_vector, zero_points_of
 from .region import Region
@@ -75,7 +75,8 @@ def find_byte_filters(lowering: Lowering, group: Group) -> ByteFilters | None:
         return None
     if groups > 1 and groups == weights.shape[outer] and ic == 1:
         return _find_depthwise(lowering, group, weights, kernel, (outer, *kernel_axes), zero_points[0])
-    if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1):
+    source = lowering.shapes[op.inputs[0].id]
+    if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1) or spans_too_much(op, source, result, kernel):
         return None
     sizes = ic * groups, weights.shape[outer], kernel
     more: dict[str, Any] = {"groups": groups, "dilations": per_axis(op.attrs, "dilations", len(kernel))}

@@ -20,7 +20,7 @@ from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pa
 from ...typing import DataType
 from .choices import forced
 from .filters import find_form, is_plain_bias
-from .images import axes_of, pick
+from .images import axes_of, pick, spans_too_much
 from .region import Region, region_name
 from .tail import Tail, find_tail
 
@@ -146,7 +146,7 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
     ndim = len(kernel)
     strides, dilations = (per_axis(op.attrs, name, ndim) for name in ("strides", "dilations"))
     begin, _ = resolve_pads(op.attrs, pick(src, axes[2:]), kernel, transposed=True)
-    if prod(strides) > _MOST_PHASES:
+    if prod(strides) > _MOST_PHASES or spans_too_much(op, src, dst, kernel):
         return None
     by_axis = []
     for k, axis in enumerate(axes[2:]):
