@@ -2,16 +2,17 @@
 
 Implementations, one kernel name each: ``f32_conv_blas_im2col`` and ``f32_conv_simd_im2col`` gather patches of a block
 of pixels and multiply (BLAS, or our own loops); 1x1 windows read the source in place. ``f32_conv_depthwise`` works
-directly, where every group has one channel on both sides.
+directly, where every group has one channel on both sides, be it the only group.
 
 Weights lie by (group, out channel in the group, in channel in the group, spatial...); results are numbered for the
 epilogue by (n, spatial..., c) where dst's channel stride is no larger than every spatial one, else (n, c, spatial...).
+A single channel of dst is taken for the latter, so that vectors run along its rows.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
@@ -75,10 +76,15 @@ class _Convolution:
             raise InvalidShapeError(explain("weights_strides", accepted=accepted, got=tuple(weights)))
         if exact_depth < 0:
             raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
+        window = problem.window
+        if shape.out_channels == 1:
+            n, _, *steps = window.dst_strides
+            span = 1 + sum(max(dim - 1, 0) * step for dim, step in zip(window.dst, steps, strict=True))
+            window = replace(window, dst_strides=(n, span, *steps))
         filled = (*weights[:3], *(0,) * (3 - ndim), *weights[3:])
         ic, oc = shape.in_channels // shape.groups, shape.out_channels // shape.groups
         transposed = problem.is_transposed
-        return cls(problem.window, problem.batch, shape.groups, ic, oc, filled, transposed, exact_depth)
+        return cls(window, problem.batch, shape.groups, ic, oc, filled, transposed, exact_depth)
 
     @property
     def depth(self) -> int:

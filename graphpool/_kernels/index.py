@@ -85,7 +85,7 @@ def scatter(
     dtype : str
         Type of the elements; of no matter without a reduction.
     reduction : {"none", "add", "mul", "max", "min"}
-        How a row joins what is there; integers wrap, NaN wins in max and min.
+        How a row joins what is there; integers wrap, NaN wins in max and min. Every update is rounded to the type.
     isa : str, optional
         Instruction set; the best one by default.
 

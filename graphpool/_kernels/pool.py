@@ -17,11 +17,20 @@ if TYPE_CHECKING:
 __all__ = ["pooling"]
 
 _LAYOUT = Record(
-    [("rows", ROW_PLAN_LAYOUT), ("counted", "i8", 3), ("exclude_pad", "i8"), ("src_dtype", "i8"), ("zero", "i8")]
-)
+    [
+        ("rows", ROW_PLAN_LAYOUT), ("counted", "i8", 3), ("exclude_pad", "i8"), ("src_dtype", "i8"), ("zero", "i8"),
+        ("is_sparse", "i8"),
+    ]
+)  # fmt: skip
 
 _LINES = 8
 """Channels whose lines are filled together (``GP_POOL_LINES``)."""
+
+_VECTOR = 16
+"""Most elements of a vector."""
+
+_SHORT_LINE = 4096
+"""Elements of a line up to which its padding is of no matter."""
 
 
 def pooling(
@@ -87,7 +96,7 @@ def pooling(
     -----
     Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
     Cost: with channels side by side on both sides a load for each tap, else for each row and each column of the kernel;
-    sums are f32.
+    taps outside the source cost next to nothing, however many there are. Sums are f32.
     """
     post_ops.check_only_epilogue()
     if mode not in ("max", "avg"):
@@ -104,18 +113,27 @@ def pooling(
     counted = [extent + (0 if exclude_pad else end) for extent, end in zip(window.src, ends, strict=True)]
     fields = {
         "rows": rows, "counted": counted, "exclude_pad": exclude_pad, "src_dtype": DTYPE_CODES[src_dtype],
-        "zero": zero_point + (128 if src_dtype == "s8" else 0),
+        "zero": zero_point + (128 if src_dtype == "s8" else 0), "is_sparse": _is_sparse(window),
     }  # fmt: skip
     name = f"{'f32' if src_dtype == 'f32' else 'bytes'}_{mode}_pool"
     scratch_nbytes = room_offset + 4 * (window.dst[2] + _line_elements(window))
     return pack(name, _LAYOUT, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa)
 
 
+def _reach(window: Window) -> int:
+    """Elements of a line that windows reach which make whole vectors of results."""
+    results = -(-window.dst[2] // _VECTOR) * _VECTOR
+    return results * window.strides[2] + (window.kernel[2] - 1) * window.dilations[2]
+
+
+def _is_sparse(window: Window) -> bool:
+    """Whether lines with their padding were much longer than what is read and written."""
+    return _reach(window) > 4 * (window.src[2] + window.dst[2]) + _SHORT_LINE
+
+
 def _line_elements(window: Window) -> int:
-    """Room for the lines of a row: what windows reach that make whole vectors of results, and a vector more."""
-    vector = 16
-    results = -(-window.dst[2] // vector) * vector
-    return _LINES * (results * window.strides[2] + (window.kernel[2] - 1) * window.dilations[2] + vector)
+    """Room for the lines of a row, and a vector more each."""
+    return _LINES * ((window.src[2] if _is_sparse(window) else _reach(window)) + _VECTOR)
 
 
 def _pads_end(given: Sequence[int] | None, ndim: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
@@ -27,6 +28,7 @@ __all__ = [
     "convolution_window",
     "fill_geometry",
     "image_strides",
+    "is_sparse",
     "merged_stride",
     "plan_rows",
     "transposed_window",
@@ -36,6 +38,9 @@ _AXES = ("in", "out", "kernel", "stride", "dilation", "pad")
 _TILE_ELEMENTS = {True: 16384, False: 1024}
 """Results of a row task, by whether channels are innermost: a tile of 64 KiB stays in L2, and its channels give enough
 tasks to split. Planes are walked row by row, so those of few channels, whose rows stay in L1 until the next task."""
+
+_MOST_GAPS, _FEW_PIXELS = 16, 1 << 16
+"""Pixels that windows may span for each that they read, and beyond that in any case: copies of them stay small."""
 
 WINDOW_LAYOUT = Record(
     [
@@ -220,6 +225,14 @@ def transposed_window(
         src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
         src_strides=src_strides, dst_strides=dst_strides,
     )  # fmt: skip
+
+
+def is_sparse(
+    src: Sequence[int], dst: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> bool:
+    """Whether windows span so much more than they read that no kernel should copy all of it, padding included."""
+    span = prod((m - 1) * s + (k - 1) * d + 1 for m, k, s, d in zip(dst, kernel, strides, dilations, strict=True))
+    return span > _MOST_GAPS * (prod(src) + prod(dst) * prod(kernel)) + _FEW_PIXELS
 
 
 def image_strides(name: str, strides: Sequence[int], ndim: int, channels: int) -> tuple[int, int, int, int]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels import _dispatch
 from graphpool._kernels.conv import choose_convolution, convolution
+from graphpool._kernels.window import WINDOW_LAYOUT
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.arrays import normal
 from tests.helpers.convolutions import convolve, expected_conv, expected_transpose, relu_plus_one, store_weights
@@ -56,6 +57,33 @@ def check(
         np.testing.assert_array_equal(out, wanted.astype(np.float32))
     assert (np.abs(out - wanted) <= RTOL * (terms + bool(epilogue)) + 1e-30).all()
     return call
+
+
+@pytest.mark.parametrize(("impl", "isa"), [("depthwise", isa) for isa in ISAS] + IMPLS)
+@pytest.mark.parametrize(
+    ("layout", "epilogue"), [*((layout, None) for layout in LAYOUTS), ("NCX", relu_plus_one), ("NXC", relu_plus_one)]
+)
+@pytest.mark.parametrize(
+    ("x", "w", "geometry"),
+    [
+        ((2, 1, 700), (1, 1, 1, 256), {"begin": (100,), "end": (3,)}),
+        ((1, 1, 40), (1, 1, 1, 9), {"strides": (2,), "begin": (4,), "end": (4,), "dilations": (3,)}),
+        ((2, 1, 13, 14), (1, 1, 1, 5, 4), {"begin": (2, 2), "end": (2, 1)}),
+        ((1, 1, 6, 7, 8), (1, 1, 1, 2, 3, 3), {"strides": (1, 2, 1)}),
+        ((2, 1, 5, 5), (1, 1, 1, 5, 5), {}),
+    ],
+)
+def test_a_single_channel(x, w, geometry, layout, epilogue, impl, isa):
+    check(normal(x), normal(w, 1), layout=layout, epilogue=epilogue, impl=impl, isa=isa, **geometry)
+
+
+def test_results_of_a_single_channel_are_rows_of_pixels_in_every_layout():
+    for layout in LAYOUTS:
+        call = check(normal((1, 1, 30, 40)), normal((1, 1, 1, 3, 3), 1), layout=layout)
+        assert call.kernel.name == "f32_conv_depthwise"
+        assert not int.from_bytes(
+            call.params[WINDOW_LAYOUT.nbytes - 8 : WINDOW_LAYOUT.nbytes], "little"
+        )  # channels last
 
 
 CASES = {

@@ -50,6 +50,8 @@ def test_every_check_is_used_by_a_row() -> None:
         ("Quantize", ["f32 *"], ["u8 *"], {"scales": (1.0, 2.0), "qtype": "per_channel"}),
         ("Dequantize", ["s8 16,2,3"], ["f32 16,2,3"], {"scales": (1.0,) * 8, "qtype": "per_channel"}),
         ("DynamicQuantize", ["f32 2,3", "f32", "s32 1"], ["u8 2,3"], {}),
+        ("DynamicQuantize", ["f32 2,3", "f32 3", "s32 1"], ["u8 2,3"], {"qtype": "per_channel"}),
+        ("DynamicDequantize", ["s8 2,3", "f32 3", "s32"], ["f32 2,3"], {"qtype": "per_channel"}),
         ("DynamicDequantize", ["s4 *", "f16 2,2"], ["f16 *"], {"qtype": "per_group", "group_shape": (1, 4)}),
     ],
 )
@@ -147,6 +149,8 @@ def test_inputs_that_contradict_attributes(
         ("MaxPool", [IMAGE], POOL | {"dilations": (1, 1, 1)}, '"dilations" has the wrong length; accepted: 2'),
         ("DynamicQuantize", ["f32 2,3", "f32 2"], {"qtype": "per_channel"}, r'"scales" .* accepted: \(3,\)'),
         ("DynamicQuantize", ["f32 2,3", "f32", "s32 2"], {}, r'"zps" .* accepted: \(1,\) for qtype per_tensor'),
+        ("DynamicQuantize", ["f32 2,3", "f32 1"], {"qtype": "per_channel"}, r'"scales" .* accepted: \(3,\)'),
+        ("DynamicQuantize", ["f32 2,3", "f32 3", "s32 2"], {"qtype": "per_channel"}, r'"zps" .* accepted: \(3,\)'),
         ("DynamicDequantize", ["u4 2,8", "f32 2,4"], {"qtype": "per_group", "group_shape": (1, 4)},
          r"accepted: \(2, 2\) for qtype per_group; got: \(2, 4\)"),
     ],

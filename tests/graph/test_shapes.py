@@ -349,6 +349,10 @@ def test_concat_refuses_and_completes() -> None:
         ("BiasAdd", ["f32 2", "f32 2"], {}, "at least 2-D"),
         ("PReLU", ["f32 2,3,4", "f32 3"], {}, "channels of src"),
         ("PReLU", ["f32 2,3,4", "f32 2,1"], {}, '"slope" .* does not broadcast'),
+        ("PReLUBackward", ["f32 2,3,4", "f32 7", "f32 2,3,4"], {}, "channels of src"),
+        ("PReLUBackward", ["f32 2,3,4", "f32 3", "f32 2,3,4"], {}, "channels of src"),
+        ("PReLUBackward", ["f32 2,3,4", "f32 4", "f32 2,3,4"], {"data_format": "NCX"}, "channels of src"),
+        ("PReLUBackward", ["f32 2,3,4", "f32 2,1", "f32 2,3,4"], {}, '"slope" .* does not broadcast'),
         ("Dropout", ["f32 2", "s64 2", "s64", "f32"], {}, '"seed" .* is not a scalar'),
         ("GenIndex", ["f32 2"], {"axis": 1}, '"axis" is out of range'),
         ("SoftMax", ["f32 2"], {}, r'"axis" is out of range; accepted: -1 .. 0 for a 1-D input; got: 1'),
@@ -370,7 +374,7 @@ def test_concat_refuses_and_completes() -> None:
     ],
 )
 def test_shapes_that_do_not_fit(kind: str, inputs: list[str], attrs: dict[str, Any], message: str) -> None:
-    count = {"LayerNorm": 3, "GroupNorm": 3}.get(kind, 1)
+    count = {"LayerNorm": 3, "GroupNorm": 3, "PReLUBackward": 2}.get(kind, 1)
     op = make_op(kind, inputs, ["f32 *"] * count, **attrs)
     with pytest.raises(InvalidShapeError, match=message) as info:
         op.infer()

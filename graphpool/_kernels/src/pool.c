@@ -16,42 +16,46 @@ typedef struct {
     int64_t counted[3]; /* average: coordinates below this count in the divisor */
     int64_t exclude_pad;
     int64_t src_dtype, zero; /* of bytes; zero: of unsigned ones, 128 more for signed ones */
+    int64_t is_sparse;       /* whether lines hold no padding: windows reach far beyond the source */
 } gp_pool;
 
-/* How many taps count along an axis for result `o`. */
-static int64_t count_taps(const gp_pool *p, int axis, int64_t o)
+/* How many taps of result `o` lie before coordinate `end` of an axis, and not before `least`. */
+static int64_t count_taps(const gp_window *w, int axis, int64_t o, int64_t least, int64_t end)
 {
-    const gp_window *w = &p->rows.window;
-    int64_t count = 0;
-    for (int64_t k = 0; k < w->kernel[axis]; ++k) {
-        const int64_t i = o * w->stride[axis] - w->pad[axis] + k * w->dilation[axis];
-        count += i < p->counted[axis] && (i >= 0 || !p->exclude_pad);
-    }
-    return count;
+    const int64_t begin = o * w->stride[axis] - w->pad[axis], step = w->dilation[axis];
+    const int64_t first = begin < least ? (least - begin + step - 1) / step : 0;
+    return gp_max(gp_min(gp_floor_div(end - 1 - begin, step) + 1, w->kernel[axis]) - first, 0);
 }
 
 /* What the sums of a row are divided by. A window without any counted cell gives 0. */
 static void find_divisors(const gp_pool *p, int64_t od, int64_t oh, float *divisors)
 {
-    const int64_t above = count_taps(p, 0, od) * count_taps(p, 1, oh);
-    for (int64_t o = 0; o < p->rows.window.out[2]; ++o)
-        divisors[o] = (float)gp_max(above * count_taps(p, 2, o), 1);
+    const gp_window *w = &p->rows.window;
+    const int64_t at[2] = {od, oh};
+    double above = 1;
+    for (int axis = 0; axis < 2; axis++)
+        above *= (double)count_taps(w, axis, at[axis], p->exclude_pad ? 0 : -w->pad[axis], p->counted[axis]);
+    for (int64_t o = 0; o < w->out[2]; ++o) {
+        const double cells = above * (double)count_taps(w, 2, o, p->exclude_pad ? 0 : -w->pad[2], p->counted[2]);
+        divisors[o] = cells > 1 ? (float)cells : 1;
+    }
 }
 
 /* Vectors of channels that a pixel keeps in registers. */
 #define GP_POOL_VECTORS 4
 
-/* Taps of the kernel along an axis that result `o` finds inside the source: the first, and how many. */
+/* What result `o` reads of the source along an axis: `count` coordinates from `first` on, `step` apart. */
 typedef struct {
-    int64_t first, count;
+    int64_t first, count, step;
 } tap_range;
 
 static tap_range find_range(const gp_window *w, int axis, int64_t o)
 {
     const int64_t begin = o * w->stride[axis] - w->pad[axis], step = w->dilation[axis];
-    const int64_t first = begin < 0 ? (step - 1 - begin) / step : 0;
-    const int64_t last = gp_min(gp_floor_div(w->in[axis] - 1 - begin, step), w->kernel[axis] - 1);
-    return (tap_range){first, gp_max(last - first + 1, 0)};
+    const int64_t count = count_taps(w, axis, o, 0, w->in[axis]);
+    if (count == 0)
+        return (tap_range){0, 0, 0};
+    return (tap_range){begin < 0 ? (begin % step + step) % step : begin, count, count > 1 ? step : 0};
 }
 
 /* The sum, or the larger one, lane by lane; a NaN enters and stays. */
@@ -86,8 +90,8 @@ GP_INLINE void pool_vectors(const gp_pool *p, const int nbytes, const int nv, co
         acc[v] = start(is_max);
     for (int64_t d = 0; d < taps[0].count; d++)
         for (int64_t h = 0; h < taps[1].count; h++) {
-            const char *x = src + (d * w->dilation[0] * w->src[0] + h * w->dilation[1] * w->src[1]) * nbytes;
-            for (int64_t i = 0; i < taps[2].count; i++, x += w->dilation[2] * w->src[2] * nbytes)
+            const char *x = src + (d * taps[0].step * w->src[0] + h * taps[1].step * w->src[1]) * nbytes;
+            for (int64_t i = 0; i < taps[2].count; i++, x += taps[2].step * w->src[2] * nbytes)
 #pragma GCC unroll 4
                 for (int v = 0; v < nv; v++)
                     acc[v] = combine(acc[v], load_channels(p, nbytes, x + v * GP_VL * nbytes, left), is_max);
@@ -107,9 +111,8 @@ GP_INLINE void pool_pixels(const gp_pool *p, const int nbytes, const char *src, 
     for (int64_t o = 0; o < w->out[2]; o++) {
         taps[2] = find_range(w, 2, o);
         const char *from = src;
-        const int64_t at[3] = {row->od, row->oh, o};
         for (int axis = 0; axis < 3; axis++)
-            from += (at[axis] * w->stride[axis] - w->pad[axis] + taps[axis].first * w->dilation[axis]) * w->src[axis] * nbytes;
+            from += taps[axis].first * w->src[axis] * nbytes;
         float *to = row->tile + o * row->ld, divisor = is_max ? 1 : divisors[o];
         int64_t c = 0;
         for (; c + GP_POOL_VECTORS * GP_VL <= row->channels; c += GP_POOL_VECTORS * GP_VL)
@@ -137,7 +140,7 @@ GP_INLINE gp_vf load_columns(const float *x, int64_t step, int64_t left, const i
 GP_INLINE void combine_columns(const int nv, const gp_window *w, const tap_range *taps, const float *src, int64_t step,
                                int64_t left, float *line, const int is_max)
 {
-    const int64_t d_step = w->dilation[0] * w->src[0], h_step = w->dilation[1] * w->src[1];
+    const int64_t d_step = taps[0].step * w->src[0], h_step = taps[1].step * w->src[1];
     gp_vf acc[GP_LINE_VECTORS];
 #pragma GCC unroll 4
     for (int v = 0; v < nv; v++)
@@ -209,6 +212,7 @@ typedef struct {
     const float *src, *divisors; /* src: of the first channel, at the first tap of n columns */
     float *lines, *to;           /* to: of the first channel */
     int64_t channels, n, length, to_channel, to_step;
+    int64_t begin; /* element of a line that holds the first column */
 } line_block;
 
 /* Each step for all channels is a function of its own, so that its loops have all registers. */
@@ -217,7 +221,7 @@ typedef struct {
     {                                                                                                                  \
         const gp_window *w = b->window;                                                                                \
         for (int64_t c = 0; c < b->channels; c++) {                                                                    \
-            float *line = b->lines + c * b->length + w->pad[2];                                                        \
+            float *line = b->lines + c * b->length + b->begin;                                                         \
             if (w->src[2] == 1)                                                                                        \
                 combine_rows(w, b->taps, b->src + c * w->src_c, 1, b->n, line, is_max);                                \
             else                                                                                                       \
@@ -242,6 +246,22 @@ typedef struct {
 GP_DEFINE_LINES(max, 1)
 GP_DEFINE_LINES(avg, 0)
 
+/* The same where lines hold nothing but the source: result by result, the taps that lie inside. */
+static void read_sparse_lines(const line_block *b, int is_max)
+{
+    const gp_window *w = b->window;
+    for (int64_t o = 0; o < w->out[2]; o++) {
+        const tap_range taps = find_range(w, 2, o);
+        for (int64_t c = 0; c < b->channels; c++) {
+            const float *x = b->lines + c * b->length + taps.first;
+            float acc = start(is_max)[0];
+            for (int64_t i = 0; i < taps.count; i++, x += taps.step)
+                acc = !is_max ? acc + *x : *x > acc || *x != *x ? *x : acc;
+            b->to[c * b->to_channel + o * b->to_step] = is_max ? acc : acc / b->divisors[o];
+        }
+    }
+}
+
 /* How far the windows of whole vectors of results reach along a line. */
 static int64_t find_reach(const gp_window *w)
 {
@@ -249,25 +269,29 @@ static int64_t find_reach(const gp_window *w)
     return results * w->stride[2] + (w->kernel[2] - 1) * w->dilation[2];
 }
 
-/* A row of results, some channels at a time. Lines are a vector longer than windows reach; what is padding of theirs
- * stays so from row to row. */
+/* A row of results, some channels at a time. Lines are a vector longer than windows reach, or than the source; what is
+ * padding of theirs stays so from row to row. */
 static void pool_lines(const gp_pool *p, const float *src, const gp_row *row, const float *divisors, float *lines,
                        int is_max)
 {
     const gp_window *w = &p->rows.window;
-    const int64_t reach = find_reach(w), at[2] = {row->od, row->oh};
+    const int64_t begin = p->is_sparse ? 0 : w->pad[2], reach = p->is_sparse ? w->in[2] : find_reach(w);
     line_block b = {.window = w, .taps = {find_range(w, 0, row->od), find_range(w, 1, row->oh)}, .divisors = divisors,
-                    .lines = lines, .n = gp_max(gp_min(w->in[2], reach - w->pad[2]), 0), .length = reach + GP_VL,
-                    .to_channel = w->channels_last ? 1 : row->ld, .to_step = w->channels_last ? row->ld : 1};
+                    .lines = lines, .n = gp_max(gp_min(w->in[2], reach - begin), 0), .length = reach + GP_VL,
+                    .to_channel = w->channels_last ? 1 : row->ld, .to_step = w->channels_last ? row->ld : 1,
+                    .begin = begin};
     src += row->n * w->src_n + row->c * w->src_c;
     for (int axis = 0; axis < 2; axis++)
-        src += (at[axis] * w->stride[axis] - w->pad[axis] + b.taps[axis].first * w->dilation[axis]) * w->src[axis];
+        src += b.taps[axis].first * w->src[axis];
     for (int64_t c = 0; c < row->channels; c += GP_POOL_LINES) {
         b.src = src + c * w->src_c;
         b.to = row->tile + c * b.to_channel;
         b.channels = gp_min(GP_POOL_LINES, row->channels - c);
         (is_max ? fill_lines_max : fill_lines_avg)(&b);
-        (is_max ? read_lines_max : read_lines_avg)(&b);
+        if (p->is_sparse)
+            read_sparse_lines(&b, is_max);
+        else
+            (is_max ? read_lines_max : read_lines_avg)(&b);
     }
 }
 
@@ -278,7 +302,7 @@ GP_INLINE void pool(const gp_pool *p, void *const *args, int64_t begin, int64_t 
     const gp_window *w = &p->rows.window;
     const int in_pixels = nbytes == 1 || (w->channels_last && w->src_c == 1);
     float *divisors = (float *)((char *)scratch + p->rows.room_offset), *lines = divisors + w->out[2];
-    for (int64_t i = 0; !in_pixels && i < GP_POOL_LINES * (find_reach(w) + GP_VL); i++)
+    for (int64_t i = 0; !in_pixels && !p->is_sparse && i < GP_POOL_LINES * (find_reach(w) + GP_VL); i++)
         lines[i] = start(is_max)[0];
     for (int64_t task = begin; task < end; ++task) {
         const gp_row row = gp_row_begin(&p->rows, args[1], scratch, task);

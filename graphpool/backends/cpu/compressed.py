@@ -142,7 +142,8 @@ def _numbers(lowering: Lowering, op: Op, scheme: _Scheme) -> tuple[dict[str, Any
             found.append(lowering.literal(np.asarray(op.attrs["zps"], np.float32)))
     else:
         found = [lowering.dense(lowering.value(port.id), port.dtype) for port in op.inputs[1:]]
-    kinds = {name: (value.dtype.value, scheme.strides) for name, value in zip(("scales", "zeros"), found, strict=False)}
+    strides = [scheme.strides if prod(value.shape) > 1 else (0, 0) for value in found]
+    kinds = {n: (v.dtype.value, own) for n, v, own in zip(("scales", "zeros"), found, strides, strict=False)}
     return kinds, found
 
 

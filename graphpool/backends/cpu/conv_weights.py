@@ -24,7 +24,7 @@ from ...typing import DataType
 from .choices import allows_bf16, forced
 from .epilogue import make_epilogue
 from .fused_post_ops import FusedPostOps, find_post_ops
-from .images import axes_of, pick
+from .images import axes_of, pick, spans_too_much
 from .instructions import emit_norm
 from .lowering import Value, strides_in
 from .region import region_name
@@ -109,7 +109,7 @@ class ConvWeights:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether every group has one channel on both sides."""
+        """Whether there are groups, and each has one channel on both sides."""
         return isinstance(self.format, DepthwiseFormat)
 
     @property
@@ -131,7 +131,7 @@ class ConvWeights:
 
 def choose_format(shape: ConvShape, tile: int = 0, *, allows_bf16: bool = False) -> ConvFormat:
     """The format of weights; `tile` is that of Winograd, or 0."""
-    if shape.in_channels == shape.out_channels == shape.groups:
+    if 1 < shape.groups == shape.in_channels == shape.out_channels:
         return DepthwiseFormat(shape)
     if tile:
         return WinogradFormat(shape, tile)
@@ -170,8 +170,7 @@ class ConvOperand:
 def find_operand(lowering: Lowering, group: Group) -> ConvOperand | None:
     """The packed weights, kept by the constant tensor cache.
 
-    None where they are no constants, where BLAS is forced, or where the result's channels, for which these kernels are
-    made, do not lie innermost.
+    None where they are no constants, where BLAS is forced, or where `_suits_panels` does not hold.
     """
     weights = find_weights(lowering, group)
     if weights is None:
@@ -198,7 +197,8 @@ def find_weights(lowering: Lowering, group: Group) -> ConvWeights | None:
     if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
         return None
     result, allows_bf16 = lowering.shapes[group.result], _multiplies_bf16(lowering, op, weights)
-    return ConvWeights.of(op, weights.shape, result, lowering.prefer, allows_bf16=allows_bf16)
+    found = ConvWeights.of(op, weights.shape, result, lowering.prefer, allows_bf16=allows_bf16)
+    return found if _suits_panels(lowering, group, found) else None
 
 
 def find_unpacked(lowering: Lowering, group: Group) -> ConvOperand | None:
@@ -214,7 +214,7 @@ def find_unpacked(lowering: Lowering, group: Group) -> ConvOperand | None:
     if weights.dtype not in FLOATS or not _has_pixels(lowering, group, weights):
         return None
     found = ConvWeights.of(op, weights.shape, result, "memory")
-    if _has_few_pixels(found, result):
+    if _has_few_pixels(found, result) or not _suits_panels(lowering, group, found):
         return None
     source = lowering.typed(weights)
     own = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
@@ -257,6 +257,15 @@ def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
     assert group.anchor is not None
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), group.anchor.attrs["data_format"])
     return is_last and 0 not in (*weights.shape, *result)
+
+
+def _suits_panels(lowering: Lowering, group: Group, weights: ConvWeights) -> bool:
+    """Whether there is more than one channel to fill vectors, and what windows span may be copied."""
+    op, shape = group.anchor, weights.format.shape
+    assert op is not None
+    src, dst = (lowering.shapes[tensor.id] for tensor in (op.inputs[0], op.outputs[0]))
+    is_single = shape.in_channels == shape.out_channels == 1
+    return not is_single and not spans_too_much(op, src, dst, shape.kernel)
 
 
 def _multiplies_bf16(lowering: Lowering, op: Op, weights: Value) -> bool:

@@ -42,8 +42,11 @@ RULES: dict[str, Callable[[Lowering, Group], None]] = {
 
 
 def lower_group(lowering: Lowering, group: Group) -> None:
-    """Emit the kernel calls of a group."""
-    if group.attention is not None:
+    """Emit the kernel calls of a group: none where all its results are empty, whatever the attributes say."""
+    if all(0 in lowering.shapes[tensor.id] for tensor in group.outputs):
+        for tensor in group.outputs:
+            lowering.finish(tensor.id, lowering.target(tensor.id))
+    elif group.attention is not None:
         lower_attention(lowering, group)
     elif group.anchor is not None:
         RULES[group.anchor.kind](lowering, group)

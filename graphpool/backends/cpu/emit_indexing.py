@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._kernels.index import gather, scatter
+from ..._kernels.move import gen_index
 from ...typing import DataType
 from .region import Region
 from .support import register_of_type
@@ -79,12 +80,14 @@ def lower_gather(lowering: Lowering, group: Group) -> None:
 
 
 def lower_scatter(lowering: Lowering, group: Group) -> None:
-    """A copy, into which one kernel puts the rows."""
+    """A copy, into which one kernel puts the rows; sums and products of 16-bit floats are f32, rounded once."""
     op = group.ops[0]
     source, indices, updates = (lowering.value(tensor.id) for tensor in op.inputs)
     indices = indices if _is_indexable(indices, op) else lowering.dense(indices, indices.dtype)
-    updates = lowering.dense(updates, updates.dtype)
-    place = lowering.target(op.outputs[0].id)
+    is_wide = op.attrs["reduction"] in ("add", "mul") and source.dtype in (DataType.BF16, DataType.F16)
+    dtype = DataType.F32 if is_wide else source.dtype
+    updates = lowering.dense(updates, dtype)
+    place = lowering.target(op.outputs[0].id, dtype=dtype)
     lowering.move(source, place)
     call = scatter(
         **_geometry(op, place, indices), index_dtype=indices.dtype.value, dtype=place.dtype.value,
@@ -116,10 +119,12 @@ def _compare_positions(lowering: Lowering, indices: Value, is_hot: Value, axis: 
     index = region.load(indices)
     if register in ("f32", "f64"):
         index = region.unary("trunc", index)
-    position = region.load_along(lowering.literal(np.arange(depth)), axis)
+    positions = lowering.temporary((depth,), DataType.S32)
+    lowering.emit(gen_index((depth,), 0), [positions])
+    position = region.load_along(positions, axis)
     result = region.binary("eq", index, position)
     if register != "u64":
-        from_end = region.load_along(lowering.literal(np.arange(depth) - depth), axis)
+        from_end = region.binary("sub", position, region.load_along(lowering.literal(np.array([depth])), axis))
         result = region.binary("or", result, region.binary("eq", index, from_end))
     region.write(is_hot, result)
     lowering.emit(region.builder.build(), [is_hot, *region.operands], "eltwise(position)")

@@ -23,6 +23,7 @@ from .support import is_anchor, is_elementwise, register_of, registers_go_togeth
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
     from .attention import Attention
 
@@ -69,9 +70,19 @@ class Group:
     @property
     def result(self) -> int:
         """Id of the tensor that the group computes."""
+        return self._last.outputs[0].id
+
+    @property
+    def outputs(self) -> tuple[LogicalTensor, ...]:
+        """What others may read: the result, and what the anchor or the one op computes beside it."""
+        beside = () if self.anchor is None else self.anchor.outputs[1:]
+        return (*self._last.outputs, *(tensor for tensor in beside if tensor not in self._last.outputs))
+
+    @property
+    def _last(self) -> Op:
         last = self.ops[-1] if self.ops else self.anchor
         assert last is not None
-        return last.outputs[0].id
+        return last
 
 
 def make_groups(

@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..._kernels.post_ops import PostOps
-from ...graph.shapes import channel_axis, spatial_axes
+from ..._kernels.window import is_sparse
+from ...graph.shapes import channel_axis, per_axis, spatial_axes
 from .lowering import strides_in
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .groups import Group
     from .lowering import Lowering, Value
 
-__all__ = ["as_result", "axes_of", "find_image", "pick"]
+__all__ = ["as_result", "axes_of", "find_image", "pick", "spans_too_much"]
 
 
 def axes_of(op: Op, ndim: int) -> tuple[int, ...]:
@@ -60,3 +61,12 @@ def find_image(lowering: Lowering, group: Group, source: Value, epilogue: Epilog
 def pick(values: Sequence[int], axes: Sequence[int]) -> list[int]:
     """The values of these axes."""
     return [values[axis] for axis in axes]
+
+
+def spans_too_much(op: Op, src: Sequence[int], dst: Sequence[int], kernel: Sequence[int]) -> bool:
+    """Whether no kernel should copy what the windows of a convolution of images of these shapes span."""
+    axes = axes_of(op, len(src))[2:]
+    strides, dilations = (per_axis(op.attrs, name, len(kernel)) for name in ("strides", "dilations"))
+    if op.kind == "ConvTranspose":  # reads src as the convolution that it is the gradient of writes it
+        src, dst = dst, src
+    return is_sparse(pick(src, axes), pick(dst, axes), kernel, strides, dilations)

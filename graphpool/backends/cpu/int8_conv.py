@@ -22,7 +22,7 @@ from ...typing import DataType
 from .choices import forced
 from .conv_weights import conv_problem, pixel_strides
 from .epilogue import make_epilogue
-from .images import axes_of, pick
+from .images import axes_of, pick, spans_too_much
 from .int8_matmul import DEPTH, find_dynamic, scale_vector, zero_points_of
 from .lowering import Value, strides_in
 from .region import Region
@@ -75,7 +75,8 @@ def find_int8_weights(lowering: Lowering, group: Group) -> Int8ConvWeights | Non
     shape = ConvShape(ic * groups, weights.shape[outer], kernel, groups, per_axis(op.attrs, "dilations", len(kernel)))
     if groups > 1 and groups == weights.shape[outer] and ic == 1:
         return _find_depthwise(lowering, group, weights, shape, (outer, *kernel_axes), zero_points[0])
-    if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1):
+    source = lowering.shapes[op.inputs[0].id]
+    if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1) or spans_too_much(op, source, result, kernel):
         return None
     weights_format = Int8ConvFormat(shape, weights.dtype.value)
     group_stride = weights.shape[outer] // groups * weights.strides[outer]

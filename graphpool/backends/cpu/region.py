@@ -12,7 +12,7 @@ from ..._kernels.eltwise import EltwiseBuilder
 from ...graph.shapes import scale_group_axis
 from .instructions import INSTRUCTIONS, OVERFLOWING
 from .segments import split_region
-from .support import register_of
+from .support import common_register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,8 +150,7 @@ def lower_region(lowering: Lowering, ops: Sequence[Op]) -> None:
     """Emit elementwise ops as one kernel call, or as few as there must be."""
     result = ops[-1].outputs[0].id
     order = lowering.order_of(result)
-    register = next(filter(None, map(register_of, ops)), "s64")
-    parts = split_region(ops)
+    register, parts = common_register(ops), split_region(ops)
     for number, part in enumerate(parts):
         later = {tensor.id for other in parts[number + 1 :] for op in other for tensor in op.inputs} | {result}
         region = Region(lowering, lowering.shapes[result], register=register, order=order)

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 from ...typing import DataType
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ...graph.op import Op
 
 __all__ = [
     "ANCHORS",
     "ELTWISE",
     "STANDALONE",
+    "common_register",
     "is_anchor",
     "is_elementwise",
     "register_of",
@@ -83,6 +86,9 @@ _FREE = {"Quantize": _QUANTIZED | _F8, "DynamicQuantize": _QUANTIZED | _INDEX, "
 
 _WHOLE = frozenset(dtype for dtype in DataType if dtype.value[0] in "su" and dtype.bits >= 8)
 
+_MOST_STEPS = 1 << 31
+"""What no step of a window, and no number of positions, reaches."""
+
 _BETWEEN = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize", "DynamicDequantize"})
 """Kinds from integers to floats or back, whose integers fit f32 as exactly as their result asks."""
 
@@ -90,7 +96,7 @@ _BETWEEN = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize", "
 def supports(op: Op) -> bool:
     """Whether the backend runs this op."""
     if op.kind in _NUMERIC or op.kind in _MOVING:
-        return True
+        return bool(op.attrs.get("depth", 0) < _MOST_STEPS)
     if op.kind in _WIDE_REDUCTIONS and not is_anchor(op):
         return _has_axes_attribute(op)
     if op.kind not in ANCHORS and op.kind not in ELTWISE and op.kind not in STANDALONE:
@@ -129,6 +135,11 @@ def register_of(op: Op) -> str | None:
     return ("u64" if DataType.U64 in types else "s64") if types else None
 
 
+def common_register(ops: Iterable[Op]) -> str:
+    """The type in which elementwise ops that go together are computed."""
+    return next(filter(None, map(register_of, ops)), "s64")
+
+
 def register_of_type(dtype: DataType, largest: int = 0) -> str:
     """The type in which elements are computed with, beside integers up to `largest`, exactly."""
     if dtype in _ALL_FLOATS:
@@ -155,7 +166,15 @@ def _has_axes_attribute(op: Op) -> bool:
     return len(op.inputs) == 1
 
 
+def _has_small_windows(op: Op) -> bool:
+    """Whether the geometry fits the kernels' 64 bits in every sum and product; the reference has no such limit."""
+    return all(max(op.attrs.get(name, ()), default=0) < _MOST_STEPS for name in _GEOMETRY)
+
+
+_GEOMETRY = ("kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding")
+
 _CONDITIONS = {
+    **dict.fromkeys(("Convolution", "ConvTranspose", "AvgPool", "MaxPool"), _has_small_windows),
     **dict.fromkeys([kind for kind in ANCHORS if kind.startswith("Reduce")], _has_axes_attribute),
     "Interpolate": _has_axes_attribute,
 }

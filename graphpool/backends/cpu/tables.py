@@ -14,6 +14,8 @@ import numpy as np
 from ..._kernels.lookup import byte_lookup
 from .integers import byte_range
 from .region import Region, region_name
+from .segments import split_region
+from .support import common_register
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +33,7 @@ def lower_table(lowering: Lowering, ops: Sequence[Op]) -> bool:
     """Emit elementwise ops as a table and a look-up, if they are a function of one tensor of bytes."""
     result = ops[-1].outputs[0].id
     source_id = _find_source(lowering, ops)
-    if source_id is None:
+    if source_id is None or len(split_region(ops)) > 1:
         return False
     source, order = lowering.value(source_id), lowering.order_of(result)
     if source.shape != lowering.shapes[result] or not source.lies_in(order) or prod(source.shape) < _LEAST_ELEMENTS:
@@ -58,7 +60,7 @@ def _emit_table(lowering: Lowering, ops: Sequence[Op], source_id: int, source: V
     """The function of every byte, in the order of their bits."""
     shape = (*[1] * (len(source.shape) - 1), 256)
     numbers = np.arange(256, dtype=np.uint8).view(source.dtype.numpy).reshape(shape)
-    region = Region(lowering, shape)
+    region = Region(lowering, shape, register=common_register(ops))
     region.put(source_id, region.load(lowering.literal(numbers)))
     for op in ops:
         region.apply(op)

@@ -21,7 +21,7 @@ from ...typing import DataType
 from .choices import forced
 from .conv_weights import choose_format, is_plain_bias, pack_weights_of
 from .fused_post_ops import FusedPostOps, find_post_ops
-from .images import axes_of, pick
+from .images import axes_of, pick, spans_too_much
 from .region import Region, region_name
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
     ndim = len(kernel)
     strides, dilations = (per_axis(op.attrs, name, ndim) for name in ("strides", "dilations"))
     begin, _ = resolve_pads(op.attrs, pick(src, axes[2:]), kernel, transposed=True)
-    if prod(strides) > _MOST_PHASES:
+    if prod(strides) > _MOST_PHASES or spans_too_much(op, src, dst, kernel):
         return None
     by_axis = []
     for k, axis in enumerate(axes[2:]):

@@ -6,8 +6,9 @@ Six kinds, three sums. With x the wide side (N, I, X), y the narrow side (N, O, 
     spread            x[k] += w[k]^T y for each k          ConvolutionBackwardData, ConvTranspose
     weight_gradient   w[k] = sum over n and Y of y x[k]    ConvolutionBackwardWeights, ConvTransposeBackwardWeights
 
-where x[k] is the part of the padded x that window position k meets. A transposed convolution is the same relation read
-from y to x, so its weights (I, O / groups, K) are the w above. Groups are an axis of their own while computing.
+where x[k] is the part of x that tap k of the window meets: padding is passed over. A transposed convolution is the same
+relation read from y to x, so its weights (I, O / groups, K) are the w above. Groups are an axis of their own while
+computing.
 """
 
 from __future__ import annotations
@@ -60,35 +61,31 @@ def _flatten(array: Array, ndim: int) -> Array:
 def _correlate(window: Window, wide: Array, weights: Array, groups: int) -> Array:
     """The narrow side of x (N, I, X) and w (O, I / groups, K): shape (N, O, Y)."""
     out_sizes = window.out_sizes(wide.shape[2:])
-    padded = _split_groups(window.pad(wide, out_sizes), 1, groups)
-    grouped = _split_groups(weights, 0, groups)
-    narrow = np.zeros((wide.shape[0], groups, grouped.shape[1], math.prod(out_sizes)))
-    for position in window.positions():
-        patch = _flatten(padded[window.region(position, out_sizes)], window.ndim)
-        narrow += grouped[window.tap(position)] @ patch
-    return narrow.reshape(wide.shape[0], weights.shape[0], *out_sizes)
+    x, grouped = _split_groups(wide, 1, groups), _split_groups(weights, 0, groups)
+    narrow = np.zeros((wide.shape[0], groups, grouped.shape[1], *out_sizes))
+    for tap, outputs, inputs in window.meetings(wide.shape[2:], out_sizes):
+        met = narrow[outputs]
+        met += (grouped[tap] @ _flatten(x[inputs], window.ndim)).reshape(met.shape)
+    return _merge_groups(narrow, 1)
 
 
 def _spread(window: Window, narrow: Array, weights: Array, groups: int, in_sizes: Sequence[int]) -> Array:
     """The wide side that y (N, O, Y) and w (O, I / groups, K) reach: shape (N, I, in_sizes)."""
-    out_sizes = narrow.shape[2:]
-    flat, grouped = _flatten(_split_groups(narrow, 1, groups), window.ndim), _split_groups(weights, 0, groups)
-    wide = window.buffer((narrow.shape[0], groups, weights.shape[1]), in_sizes, out_sizes, 0.0)
-    for position in window.positions():
-        part = np.swapaxes(grouped[window.tap(position)], -1, -2) @ flat
-        wide[window.region(position, out_sizes)] += part.reshape(*part.shape[:3], *out_sizes)
-    return _merge_groups(window.crop(wide, in_sizes), 1)
+    y, grouped = _split_groups(narrow, 1, groups), _split_groups(weights, 0, groups)
+    wide = np.zeros((narrow.shape[0], groups, weights.shape[1], *in_sizes))
+    for tap, outputs, inputs in window.meetings(in_sizes, narrow.shape[2:]):
+        met = wide[inputs]
+        met += (np.swapaxes(grouped[tap], -1, -2) @ _flatten(y[outputs], window.ndim)).reshape(met.shape)
+    return _merge_groups(wide, 1)
 
 
 def _weight_gradient(window: Window, wide: Array, narrow: Array, groups: int) -> Array:
     """The gradient of w for x (N, I, X) and the gradient of y (N, O, Y): shape (O, I / groups, K)."""
-    out_sizes = narrow.shape[2:]
-    padded = _split_groups(window.pad(wide, out_sizes), 1, groups)
-    flat = _flatten(_split_groups(narrow, 1, groups), window.ndim)
-    gradient = np.zeros((groups, flat.shape[2], padded.shape[2], *window.kernel))
-    for position in window.positions():
-        patch = _flatten(padded[window.region(position, out_sizes)], window.ndim)
-        gradient[window.tap(position)] = np.sum(flat @ np.swapaxes(patch, -1, -2), axis=0)
+    x, y = _split_groups(wide, 1, groups), _split_groups(narrow, 1, groups)
+    gradient = np.zeros((groups, y.shape[2], x.shape[2], *window.kernel))
+    for tap, outputs, inputs in window.meetings(wide.shape[2:], narrow.shape[2:]):
+        flat, patch = _flatten(y[outputs], window.ndim), _flatten(x[inputs], window.ndim)
+        gradient[tap] = np.sum(flat @ np.swapaxes(patch, -1, -2), axis=0)
     return _merge_groups(gradient, 0)
 
 

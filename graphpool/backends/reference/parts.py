@@ -44,7 +44,10 @@ def _pad(attrs: Attrs, src: Array) -> Array:
     value = int(attrs["value"]) if src.dtype.kind in "iub" else attrs["value"]
     shape = [dim + a + b for dim, a, b in zip(src.shape, before, after, strict=True)]
     result = np.full(shape, value, src.dtype)
-    kept = [slice(max(-a, 0), dim - max(-b, 0)) for dim, a, b in zip(src.shape, before, after, strict=True)]
+    kept = [
+        slice(min(max(-a, 0), dim), max(min(dim + b, dim), 0))
+        for dim, a, b in zip(src.shape, before, after, strict=True)
+    ]
     part = src[tuple(kept)]
     result[tuple(slice(max(a, 0), max(a, 0) + n) for a, n in zip(before, part.shape, strict=True))] = part
     return result
@@ -52,7 +55,9 @@ def _pad(attrs: Attrs, src: Array) -> Array:
 
 @reference("Trilu", raw=True)
 def _trilu(attrs: Attrs, src: Array) -> Array:
-    return np.triu(src, attrs["k"]) if attrs["upper"] else np.tril(src, attrs["k"])
+    height, width = src.shape[-2:]
+    k = min(max(attrs["k"], -height), width)
+    return np.triu(src, k) if attrs["upper"] else np.tril(src, k)
 
 
 @reference("RotaryEmbedding")

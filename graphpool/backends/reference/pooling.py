@@ -14,7 +14,7 @@ import numpy as np
 
 from .axes import from_ncx, to_ncx
 from .registry import Array, Attrs, reference
-from .window import Window, window_of
+from .window import Meeting, Window, window_of
 
 
 def _window(attrs: Attrs, in_sizes: Sequence[int]) -> Window:
@@ -27,13 +27,7 @@ def _out_sizes(attrs: Attrs, window: Window, in_sizes: Sequence[int]) -> tuple[i
 
 def _divisors(attrs: Attrs, window: Window, in_sizes: Sequence[int], out_sizes: Sequence[int]) -> Array:
     """Elements that each window counts: those of the input, and of its padding unless exclude_pad."""
-    cells = window.buffer((), in_sizes, out_sizes, 0.0)
-    counted = window.crop(cells, in_sizes)
-    if not attrs["exclude_pad"]:
-        counted = cells[tuple(slice(size) for size in window.padded_sizes(in_sizes))]
-    counted[...] = 1.0
-    count = sum(cells[window.region(position, out_sizes)] for position in window.positions())
-    return np.maximum(count, 1.0)
+    return np.maximum(window.counts(in_sizes, out_sizes, with_pads=not attrs["exclude_pad"]), 1.0)
 
 
 @reference("AvgPool")
@@ -41,10 +35,9 @@ def _avg_pool(attrs: Attrs, src: Array) -> Array:
     x = to_ncx(src, attrs["data_format"])
     window = _window(attrs, x.shape[2:])
     out_sizes = _out_sizes(attrs, window, x.shape[2:])
-    padded = window.pad(x, out_sizes)
     total = np.zeros((*x.shape[:2], *out_sizes))
-    for position in window.positions():
-        total += padded[window.region(position, out_sizes)]
+    for _, outputs, inputs in window.meetings(x.shape[2:], out_sizes):
+        total[outputs] += x[inputs]
     return from_ncx(total / _divisors(attrs, window, x.shape[2:], out_sizes), attrs["data_format"])
 
 
@@ -56,10 +49,10 @@ def _avg_pool_backward(attrs: Attrs, diff_dst: Array, src_shape: Array | None = 
     in_sizes = tuple(shape[1:-1] if attrs["data_format"] == "NXC" else shape[2:])
     window, out_sizes = _window(attrs, in_sizes), diff.shape[2:]
     share = diff / _divisors(attrs, window, in_sizes, out_sizes)
-    gradient = window.buffer(diff.shape[:2], in_sizes, out_sizes, 0.0)
-    for position in window.positions():
-        gradient[window.region(position, out_sizes)] += share
-    return from_ncx(window.crop(gradient, in_sizes), attrs["data_format"])
+    gradient = np.zeros((*diff.shape[:2], *in_sizes))
+    for _, outputs, inputs in window.meetings(in_sizes, out_sizes):
+        gradient[inputs] += share[outputs]
+    return from_ncx(gradient, attrs["data_format"])
 
 
 @reference("MaxPool")
@@ -67,33 +60,29 @@ def _max_pool(attrs: Attrs, src: Array) -> Array:
     x = to_ncx(src, attrs["data_format"])
     window = _window(attrs, x.shape[2:])
     out_sizes = _out_sizes(attrs, window, x.shape[2:])
-    padded = window.pad(x, out_sizes, -np.inf)
     top = np.full((*x.shape[:2], *out_sizes), -np.inf)
-    for position in window.positions():
-        top = np.maximum(top, padded[window.region(position, out_sizes)])
+    for _, outputs, inputs in window.meetings(x.shape[2:], out_sizes):
+        top[outputs] = np.maximum(top[outputs], x[inputs])
     return from_ncx(top, attrs["data_format"])
 
 
-def _first_maximum(window: Window, x: Array, out_sizes: Sequence[int]) -> Array:
-    """Ordinal of the window position that holds each output's maximum; -1 where the window holds no element."""
-    padded, real = window.pad(x, out_sizes), window.pad(np.ones_like(x), out_sizes)
+def _first_maximum(meetings: Sequence[Meeting], x: Array, out_sizes: Sequence[int]) -> Array:
+    """Number of the meeting that holds each output's maximum; -1 where the window holds no element."""
     best = np.full((*x.shape[:2], *out_sizes), -np.inf)
     chosen = np.full(best.shape, -1)
-    for ordinal, position in enumerate(window.positions()):
-        region = window.region(position, out_sizes)
-        value = padded[region]
-        better = (chosen < 0) | (value > best) | (np.isnan(value) & ~np.isnan(best))
-        taken = better & (real[region] > 0)
-        best, chosen = np.where(taken, value, best), np.where(taken, ordinal, chosen)
+    for number, (_, outputs, inputs) in enumerate(meetings):
+        value, top = x[inputs], best[outputs]
+        better = (chosen[outputs] < 0) | (value > top) | (np.isnan(value) & ~np.isnan(top))
+        best[outputs], chosen[outputs] = np.where(better, value, top), np.where(better, number, chosen[outputs])
     return chosen
 
 
 @reference("MaxPoolBackward")
 def _max_pool_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
     x, diff = to_ncx(src, attrs["data_format"]), to_ncx(diff_dst, attrs["data_format"])
-    window, in_sizes, out_sizes = _window(attrs, x.shape[2:]), x.shape[2:], diff.shape[2:]
-    chosen = _first_maximum(window, x, out_sizes)
-    gradient = window.buffer(x.shape[:2], in_sizes, out_sizes, 0.0)
-    for ordinal, position in enumerate(window.positions()):
-        gradient[window.region(position, out_sizes)] += np.where(chosen == ordinal, diff, 0.0)
-    return from_ncx(window.crop(gradient, in_sizes), attrs["data_format"])
+    meetings = list(_window(attrs, x.shape[2:]).meetings(x.shape[2:], diff.shape[2:]))
+    chosen = _first_maximum(meetings, x, diff.shape[2:])
+    gradient = np.zeros(x.shape)
+    for number, (_, outputs, inputs) in enumerate(meetings):
+        gradient[inputs] += np.where(chosen[outputs] == number, diff[outputs], 0.0)
+    return from_ncx(gradient, attrs["data_format"])

@@ -1,7 +1,8 @@
-"""The sliding window of convolutions and pools: padding, regions, sizes.
+"""The sliding window of convolutions and pools: sizes, and which elements meet which tap.
 
-Tensors here have their channels first: spatial axes are the last ``len(kernel)``. One loop over the window's positions
-replaces loops over outputs: at position k, output o reads input ``o * stride + k * dilation - pad_begin``.
+Tensors here have their channels first: spatial axes are the last ``len(kernel)``. At tap k, output o reads input
+``o * stride + k * dilation - pad_begin``; where there is no such element lies padding, which nothing reads. So the work
+is bounded by the tensors, however large kernels, strides, dilations and pads are.
 """
 
 from __future__ import annotations
@@ -10,15 +11,23 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from .registry import Array, Attrs
 
-__all__ = ["Index", "Window", "window_of"]
+__all__ = ["Index", "Meeting", "Window", "window_of"]
 
 Index: TypeAlias = tuple[EllipsisType | slice | int, ...]
+
+
+class Meeting(NamedTuple):
+    """A tap of the window, the outputs that meet an element of the input there, and these elements."""
+
+    tap: Index
+    outputs: Index
+    inputs: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +64,50 @@ class Window:
         """Padded input sizes that `out_sizes` windows span: the inverse of `out_sizes`."""
         return tuple(s * (o - 1) + e for s, o, e in zip(self.strides, out_sizes, self.extent, strict=True))
 
-    @staticmethod
-    def tap(position: Sequence[int]) -> Index:
-        """Index of the weights, whose last axes are the kernel's, at `position`."""
-        return (..., *position)
+    def meetings(self, in_sizes: Sequence[int], out_sizes: Sequence[int]) -> Iterator[Meeting]:
+        """All taps that meet an element, row-major."""
+        axes = [self._axis_meetings(axis, n, m) for axis, (n, m) in enumerate(zip(in_sizes, out_sizes, strict=True))]
+        for parts in itertools.product(*axes):
+            taps, outputs, inputs = zip(*parts, strict=True)
+            yield Meeting((..., *taps), (..., *outputs), (..., *inputs))
 
-    def positions(self) -> Iterator[tuple[int, ...]]:
-        """Every index into the kernel, row-major."""
-        return itertools.product(*map(range, self.kernel))
+    def _axis_meetings(self, axis: int, in_size: int, out_size: int) -> list[tuple[int, slice, slice]]:
+        """Along one axis the taps that meet an element, with their outputs and these elements."""
+        stride, dilation, begin = self.strides[axis], self.dilations[axis], self.pads_begin[axis]
+        found = []
+        for tap in self._candidates(axis, in_size, out_size):
+            shift = begin - tap * dilation
+            first, last = max(-(-shift // stride), 0), min((in_size - 1 + shift) // stride, out_size - 1)
+            if first <= last:
+                start, stop = first * stride - shift, last * stride - shift + 1
+                found.append((tap, slice(first, last + 1), slice(start, stop, stride if first < last else 1)))
+        return found
 
-    def region(self, position: Sequence[int], out_sizes: Sequence[int]) -> Index:
-        """Index of the padded elements that `position` of the window meets, one for each output."""
-        starts = [p * d for p, d in zip(position, self.dilations, strict=True)]
-        geometry = zip(starts, out_sizes, self.strides, strict=True)
-        return (..., *(slice(start, start + o * s, s) for start, o, s in geometry))
+    def _candidates(self, axis: int, in_size: int, out_size: int) -> Sequence[int]:
+        """Taps among which are all that meet an element: those of the kernel, or those of each output."""
+        kernel, dilation = self.kernel[axis], self.dilations[axis]
+        if kernel <= out_size * (in_size // dilation + 2):
+            return range(kernel)
+        starts = [self.pads_begin[axis] - output * self.strides[axis] for output in range(out_size)]
+        ranges = [(max(-(-start // dilation), 0), (in_size - 1 + start) // dilation + 1) for start in starts]
+        return sorted({tap for low, high in ranges for tap in range(low, min(high, kernel))})
 
-    def buffer(self, lead: Sequence[int], in_sizes: Sequence[int], out_sizes: Sequence[int], fill: float) -> Array:
-        """A padded tensor that holds `fill` everywhere, large enough for every window (rounding up may exceed it)."""
-        pairs = zip(self.padded_sizes(in_sizes), self.full_sizes(out_sizes), strict=True)
-        return np.full((*lead, *(max(pair) for pair in pairs)), fill, dtype=np.float64)
+    def counts(self, in_sizes: Sequence[int], out_sizes: Sequence[int], *, with_pads: bool) -> Array:
+        """Elements in each window: those of the input, perhaps with those of its pads; in float64."""
+        total = np.ones(())
+        for axis, (size, count) in enumerate(zip(in_sizes, out_sizes, strict=True)):
+            least, end = (-self.pads_begin[axis], size + self.pads_end[axis]) if with_pads else (0, size)
+            total = np.multiply.outer(total, self._axis_counts(axis, least, end, count))
+        return total
 
-    def pad(self, array: Array, out_sizes: Sequence[int], fill: float = 0.0) -> Array:
-        """`array` inside a `buffer` of `fill`."""
-        lead, in_sizes = array.shape[: array.ndim - self.ndim], array.shape[array.ndim - self.ndim :]
-        padded = self.buffer(lead, in_sizes, out_sizes, fill)
-        self.crop(padded, in_sizes)[...] = array
-        return padded
-
-    def crop(self, padded: Array, in_sizes: Sequence[int]) -> Array:
-        """View of the unpadded part of a `buffer`."""
-        inner: Index = (..., *(slice(b, b + n) for b, n in zip(self.pads_begin, in_sizes, strict=True)))
-        return padded[inner]
+    def _axis_counts(self, axis: int, least: int, end: int, out_size: int) -> list[float]:
+        """Taps of each output that lie at `least` or behind, and before `end`."""
+        dilation, found = self.dilations[axis], []
+        for output in range(out_size):
+            start = output * self.strides[axis] - self.pads_begin[axis]
+            first = max(-((start - least) // dilation), 0)
+            found.append(float(max(min((end - 1 - start) // dilation + 1, self.kernel[axis]) - first, 0)))
+        return found
 
 
 def _same_pads(in_size: int, extent: int, stride: int, *, upper: bool) -> tuple[int, int]:

@@ -125,12 +125,10 @@ def prelu(query: ShapeQuery) -> Sequence[Shape]:
 
 
 def prelu_backward(query: ShapeQuery) -> Sequence[Shape]:
-    """diff_src has the shape of src and diff_dst, diff_slope that of slope."""
+    """diff_src has the shape of src and diff_dst, diff_slope that of slope, which fits as that of a PReLU does."""
     src = query.match(2, query.shape(0), "the shape of src")
-    slope = query.shape(1)
-    if slope is not None and src is not None and len(slope) != 1:
-        one_way(query, 1, src, "the shape of src")
-    return [src, slope]
+    _check_slope(query, src, True)
+    return [src, query.shape(1)]
 
 
 def dropout(query: ShapeQuery) -> Sequence[Shape]:

@@ -67,6 +67,17 @@ def test_types_and_schemes(engine, dtype, scheme, transposed, zeros, m):
     assert is_compressed(engine, b)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_one_zero_point_stands_for_all_columns(engine, shape, transposed):
+    b = GraphBuilder()
+    inputs = [b.input((40, 48) if transposed else (48, 40), "u8", property="constant")]
+    inputs += [b.input((40,), property="constant"), b.input(shape, "u8", property="constant")]
+    w = b.op("DynamicDequantize", *inputs, dtype="f32", qtype="per_channel", axis=0 if transposed else 1)
+    b.op("MatMul", b.input((5, 48)), w, transpose_b=transposed)
+    assert is_compressed(engine, b)
+
+
 @pytest.mark.parametrize("dtype", ["s8", "u8"])
 @pytest.mark.parametrize("count", [1, 40])
 @pytest.mark.parametrize("zps", [None, 3, "different"])

@@ -70,6 +70,30 @@ KINDS = {
 }
 
 
+SINGLE = {
+    "short": {"kernel": (3,), "size": (50,)},
+    "long": {"kernel": (256,), "size": (900,)},
+    "image": {"kernel": (3, 3), "size": (16, 17)},
+    "large window": {"kernel": (16, 16), "size": (40, 40)},
+    "strided": {"kernel": (5, 3), "size": (16, 17), "strides": [2, 1], "dilations": [1, 2]},
+}
+
+
+@pytest.mark.parametrize("property", ["constant", "variable"])
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("tail", ["nothing", "residual, relu", "norm"])
+@pytest.mark.parametrize("kind", SINGLE)
+def test_a_single_channel_is_walked_along_its_rows(engine, kind, tail, data_format, property):
+    builder, options = GraphBuilder(), {"data_format": data_format, "property": property}
+    y = convolution(builder, ic=1, oc=1, bias=True, **SINGLE[kind], **options)
+    batch_norm(builder, y, data_format) if tail == "norm" else TAILS[tail](builder, y)
+    [partition] = check_graph(builder, engine, np.random.default_rng(0), scale=16, low=0.1, high=1.0)
+    outputs = [lt.replace(shape=builder.graph_shape(lt)) for lt in partition.output_ports]
+    with partition.compile(partition.input_ports, outputs, engine) as compiled:
+        names = [name.partition(":")[0] for name in compiled.implementations]
+    assert [name for name in names if "conv" in name] == ["f32_conv_depthwise"]
+
+
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kind", KINDS)

@@ -70,6 +70,20 @@ def test_dynamic_per_channel_equals_the_static_kind(axis):
     )
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_one_zero_point_stands_for_all_channels(axis):
+    src = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)
+    scales, attrs = np.array([0.5, 0.25, 0.125], np.float32), {"qtype": "per_channel", "axis": axis}
+    for zps in (np.array([3], np.uint8), np.uint8(3)):
+        quantized = run_one("DynamicQuantize", src, scales, zps, dtype="u8", **attrs)
+        spread = np.array([3, 3, 3], np.uint8)
+        np.testing.assert_array_equal(quantized, run_one("DynamicQuantize", src, scales, spread, dtype="u8", **attrs))
+        np.testing.assert_array_equal(
+            run_one("DynamicDequantize", quantized, scales, zps, **attrs),
+            run_one("DynamicDequantize", quantized, scales, spread, **attrs),
+        )
+
+
 @pytest.mark.parametrize("dtype", ["s4", "u4", "s8", "u8"])
 @pytest.mark.parametrize("shape", [(6, 4), (2, 6, 4), (0, 6, 4)])
 def test_groups_share_a_scale_and_a_zero_point(dtype, shape):

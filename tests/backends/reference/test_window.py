@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ def _attrs(strides, pads_begin, pads_end, **more):
     pads=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     ceil=st.booleans(),
 )
-def test_out_sizes_counts_the_windows_and_region_finds_their_elements(size, kernel, stride, dilation, pads, ceil):
+def test_out_sizes_counts_the_windows_and_meetings_are_their_elements(size, kernel, stride, dilation, pads, ceil):
     window = Window((kernel,), (stride,), (dilation,), (pads[0],), (pads[1],))
     extent, padded = dilation * (kernel - 1) + 1, size + sum(pads)
     starts = range(0, padded - extent + 1, stride)
@@ -26,11 +28,38 @@ def test_out_sizes_counts_the_windows_and_region_finds_their_elements(size, kern
     assert count == len(starts)
     if ceil and padded >= extent:
         assert window.out_sizes([size], ceil=True) == (count + ((padded - extent) % stride > 0),)
-    buffer = window.pad(np.arange(1.0, size + 1), [count])
-    for position in window.positions():
-        expected = [start + position[0] * dilation - pads[0] for start in starts]
-        found = buffer[window.region(position, [count])]
-        assert found.tolist() == [i + 1.0 if 0 <= i < size else 0.0 for i in expected]
+    array = np.arange(1.0, size + 1)
+    expected, found = np.zeros((kernel, count)), np.zeros((kernel, count))
+    for tap, (output, start) in itertools.product(range(kernel), enumerate(starts)):
+        place = start + tap * dilation - pads[0]
+        expected[tap, output] = place + 1 if 0 <= place < size else 0
+    for (_, tap), (_, outputs), (_, inputs) in window.meetings([size], [count]):
+        found[tap, outputs] = array[inputs]
+    assert found.tolist() == expected.tolist()
+    assert window.counts([size], [count], with_pads=False).tolist() == np.count_nonzero(expected, axis=0).tolist()
+    assert window.counts([size], [count], with_pads=True).tolist() == [kernel] * count
+
+
+HUGE = (1, 2, 3, 1000, 2**31, 2**62)
+
+
+@given(st.data(), st.integers(1, 5), st.integers(1, 4), *[st.sampled_from(HUGE)] * 3)
+def test_taps_that_meet_elements_are_found_in_any_geometry(data, size, count, kernel, stride, dilation):
+    begin = data.draw(st.integers(0, count - 1)) * stride + data.draw(st.integers(0, min(kernel, 9) - 1)) * dilation
+    begin = max(begin - data.draw(st.integers(0, size - 1)), 0)
+    window = Window((kernel,), (stride,), (dilation,), (begin,), (0,))
+    found = set()
+    for (_, tap), (_, outputs), (_, inputs) in window.meetings([size], [count]):
+        places = range(size)[inputs]
+        assert [place - output * stride - tap * dilation + begin for output, place in
+                zip(range(count)[outputs], places, strict=True)] == [0] * len(places)  # fmt: skip
+        found |= {(output, place) for output, place in zip(range(count)[outputs], places, strict=True)}
+    pairs = itertools.product(range(count), range(size))
+    taps = {(output, place): place + begin - output * stride for output, place in pairs}
+    expected = {pair for pair, tap in taps.items() if tap % dilation == 0 and 0 <= tap // dilation < kernel}
+    assert found == expected
+    met = [sum(output == own for own, _ in expected) for output in range(count)]
+    assert window.counts([size], [count], with_pads=False).tolist() == met
 
 
 @given(size=st.integers(1, 20), kernel=st.integers(1, 5), stride=st.integers(1, 4), dilation=st.integers(1, 3))
