@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
 from graphpool.runtime.packed_weight import PackedWeight
@@ -317,5 +318,7 @@ class NodeView:
         if value.dtype is dtype:
             return value
         if value.is_known:
-            return self.builder.literal(value.content, dtype)
+            self.require(dtype.bits >= 8, "a type of less than 8 bits")
+            [content] = evaluate("TypeCast", [value.plain_content], attrs, [OutputSpec(dtype)])
+            return self.builder.literal(content, dtype)
         return self.emit_several("TypeCast", [dtype], value, **attrs)[0]

@@ -1,7 +1,8 @@
-"""Host functions in plain NumPy, for ops that only move data or compute indices, where the evaluator would dominate.
+"""Host functions in plain NumPy, for ops that only move data or compute indices, where any other way would dominate.
 
 Each entry takes the node, the number of the call's argument for each input (None: known), the known contents by name
-and the opsets, and returns a function, or None where the case is left to the evaluator.
+and the opsets, and returns a function, or None where the case is left to others. Functions for nodes of which all is
+known are called without arrays to write to.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from onnx import defs, helper, numpy_helper, shape_inference
 from graphpool.errors import GraphpoolError, InvalidShapeError, UnsupportedError, explain
 from graphpool.runtime.model_form import ModelForm
 
-from .build import GraphBuilder, NodeView, NotConvertible, Value
+from .build import GraphBuilder, NotConvertible, Value
 from .control import CONTROL_FLOW
 from .fold import compute, find_host_function, is_kept
 from .inline import Scope, enter_nodes, function_nodes
 from .node import names_read
-from .ops import DOMAINS
+from .ops import convert
 from .types import data_type, make_type, static_shape
 
 if TYPE_CHECKING:
@@ -166,13 +166,10 @@ class Walk:
 
     def _express(self, node: Node, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of the node in our ops; None when it has no expression in them."""
-        converter = DOMAINS.get(node.domain, {}).get(node.op_type)
-        if converter is None or not all(value is None or value.is_plain for value in inputs):
-            return None
         used = max((k + 1 for k, name in enumerate(node.output) if name in self.scope.used), default=0)
-        view = NodeView(node, inputs, self.opset(node.domain), used, self.builder)
-        results = self._attempt(lambda: converter(view))
-        return [results] if isinstance(results, Value) else results
+        opset = self.opset(node.domain)
+        found: list[Value] | None = self._attempt(lambda: convert(node, inputs, opset, used, self.builder))
+        return found
 
     def _expand(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of an op that ONNX defines by other ops, if all of those have an expression in ours."""
