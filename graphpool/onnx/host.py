@@ -1,7 +1,7 @@
 """Host functions: what runs the nodes of which too little is known when a model is specialised, and computes constants.
 
-NumPy runs the ops of host_ops.py; where a node has an expression in our ops once its inputs are known, the reference
-backend runs those; ONNX's evaluator runs the rest.
+NumPy runs the ops of host_ops.py and host_searches.py; where a node has an expression in our ops once its inputs are
+known, the reference backend runs those; ONNX's evaluator runs the rest.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from graphpool.fork import reset_in_child
 
 from .build import GraphBuilder, NotConvertible, Value
 from .host_ops import NUMPY_FUNCTIONS
+from .host_searches import SEARCHES
+from .node import make_node
 from .ops import convert, has_converter
 from .types import make_type
 
@@ -63,7 +65,7 @@ def make_host_function(
     passed = {name: number for name, number in places.items() if number is not None}
     is_onnx = node.domain in ("", "ai.onnx")
     is_inferred = all(value.is_plain for value in results)
-    make = NUMPY_FUNCTIONS.get(node.op_type) if is_inferred and is_onnx else None
+    make = (SEARCHES | NUMPY_FUNCTIONS if is_inferred else SEARCHES).get(node.op_type) if is_onnx else None
     function: HostFunction | None = (
         None if make is None else make(node, [passed.get(n) for n in node.input], known, source.opsets)
     )
@@ -131,8 +133,9 @@ class _Evaluator:
 
         infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
+        node, opsets = _renewed(node, source.opsets_for(node))
         graph = helper.make_graph([node.proto], "node", infos, [ValueInfoProto(name=n) for n in outputs])
-        imports = [helper.make_opsetid(domain, version) for domain, version in source.opsets_for(node).items()]
+        imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         self._evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
         self._known = dict(known)
         self._passed = list(passed.items())
@@ -148,6 +151,23 @@ class _Evaluator:
         with self._lock, np.errstate(all="ignore"):
             results: Any = self._evaluator.run(None, feeds)
         return list(results)
+
+
+def _renewed(node: Node, opsets: dict[str, int]) -> tuple[Node, dict[str, int]]:
+    """The node in a newer opset, and that opset, where the evaluator takes an old op for the new one."""
+    version = _RENEWED.get(node.op_type, 0)
+    if opsets.get("", version) >= version:
+        return node, opsets
+    if node.op_type == "RoiAlign":
+        attrs = node.attrs | {"coordinate_transformation_mode": "output_half_pixel"}
+    else:
+        mode = {b"nearest": "nearest", b"bicubic": "cubic"}.get(node.attrs.get("mode", b""), "linear")
+        attrs = node.attrs | {"mode": mode}
+    return make_node(node.op_type, node.input, node.output, node.name, **attrs), opsets | {"": version}
+
+
+_RENEWED = {"RoiAlign": 16, "GridSample": 20}
+"""Op -> opset that gave it what the evaluator expects."""
 
 
 def _describe(name: str, value: Value) -> Any:
