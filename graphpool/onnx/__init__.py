@@ -18,7 +18,7 @@ build.py       the graph under construction: values, constants, ops with inferre
 types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
-host.py        host functions: NumPy (host_ops.py) for cheap ones, ONNX's reference evaluator for all others
+host.py        host functions: NumPy (host_ops.py, host_searches.py), our ops on the reference backend, ONNX's evaluator
 
 load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | control | host -> Graph -> partitions
 """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
 from graphpool.runtime.packed_weight import PackedWeight
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from .node import Node
 
-__all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value"]
+__all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value", "static_id"]
 
 
 _MOST_JOINED = 64
@@ -32,7 +33,7 @@ class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, no
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """What is known of a tensor of the model.
+    """What is known of a tensor of the model, in one form.
 
     Attributes
     ----------
@@ -43,7 +44,7 @@ class Value:
     content : array, PackedWeight or other value
         Of a value that is known now; None otherwise. NumPy unpacks a packed weight where its elements are read.
     is_static : bool
-        Whether the content is the same for all input shapes.
+        Whether the content lasts as long as the specialiser, so that forms may share it.
     from_inputs : bool
         Whether the content follows from that of the model's inputs, not from their shapes alone.
     """
@@ -128,7 +129,7 @@ class GraphBuilder:
                 array = np.asarray(array, order="C")  # mapped weights lie at any address
             dtype = DataType.parse(array.dtype)
             if value.is_static:
-                number = self._static_ids.setdefault(id(value.content), len(self._static_ids))
+                number = static_id(self._static_ids, value.content)
             else:
                 number = self._next_id = self._next_id + 1
             value.tensor = LogicalTensor(number, dtype, array.shape, property=PropertyType.CONSTANT)
@@ -207,6 +208,11 @@ class GraphBuilder:
             graph.add_op(Op(number, "End" if tensor.dtype in accepted else "Wildcard", [tensor]))
         graph.finalize()
         return graph
+
+
+def static_id(numbers: dict[Hashable, int], content: Any) -> int:
+    """The number of a content among those that all forms share, a new one if it has none; `numbers` is extended."""
+    return numbers.setdefault(id(content), len(numbers))
 
 
 def _buffered(dtype: DataType) -> DataType:
@@ -312,5 +318,7 @@ class NodeView:
         if value.dtype is dtype:
             return value
         if value.is_known:
-            return self.builder.literal(value.content, dtype)
+            self.require(dtype.bits >= 8, "a type of less than 8 bits")
+            [content] = evaluate("TypeCast", [value.plain_content], attrs, [OutputSpec(dtype)])
+            return self.builder.literal(content, dtype)
         return self.emit_several("TypeCast", [dtype], value, **attrs)[0]

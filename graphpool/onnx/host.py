@@ -1,24 +1,34 @@
-"""Host functions: what runs the ops that have no expression in our ops."""
+"""Host functions: what runs the nodes of which too little is known when a model is specialised, and computes constants.
+
+NumPy runs the ops of host_ops.py and host_searches.py; where a node has an expression in our ops once its inputs are
+known, the reference backend runs those; ONNX's evaluator runs the rest.
+"""
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import ValueInfoProto, helper
 
+from graphpool.backends.reference.backend import run_ops
+from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
 
+from .build import GraphBuilder, NotConvertible, Value
 from .host_ops import NUMPY_FUNCTIONS
+from .host_searches import SEARCHES
+from .node import make_node
+from .ops import convert, has_converter
 from .types import make_type
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphpool.runtime.model_form import HostFunction
 
-    from .build import Value
     from .node import Node
     from .source import OnnxModel
 
@@ -45,7 +55,7 @@ def make_host_function(
     given : sequence of Value
         Those of the inputs and captured values that calls pass, in order; the function holds the content of the others.
     results : sequence of Value
-        The outputs, with what was inferred of them.
+        The outputs, with what was inferred of them; none for a node that is computed once, ahead of time.
     """
     names = dict(zip(node.input, inputs, strict=True)) | dict(captured)
     numbers = {id(value): number for number, value in enumerate(given)}
@@ -53,11 +63,58 @@ def make_host_function(
     places = {name: numbers.get(id(value)) for name, value in present.items()}
     known = {name: present[name].plain_content for name, number in places.items() if number is None}
     passed = {name: number for name, number in places.items() if number is not None}
-    # without results the node is computed once, ahead of time; NumPy's functions rely on inferred outputs
-    is_inferred = bool(results) and all(value.is_plain for value in results)
-    make = NUMPY_FUNCTIONS.get(node.op_type) if is_inferred and node.domain in ("", "ai.onnx") else None
-    function = None if make is None else make(node, [passed.get(n) for n in node.input], known, source.opsets)
-    return function or _Evaluator(source, node, names, known, passed, results)
+    is_onnx = node.domain in ("", "ai.onnx")
+    is_inferred = all(value.is_plain for value in results)
+    make = (SEARCHES | NUMPY_FUNCTIONS if is_inferred else SEARCHES).get(node.op_type) if is_onnx else None
+    function: HostFunction | None = (
+        None if make is None else make(node, [passed.get(n) for n in node.input], known, source.opsets)
+    )
+    if function is not None:
+        return function
+    make_evaluator = partial(_Evaluator, source, node, names, known, passed, results)
+    if not is_onnx or not has_converter(node):
+        return make_evaluator()
+    if not results:  # the evaluator takes 12 MB and longer than most nodes that are computed ahead
+        return _Expression(source, node, known, passed, make_evaluator)
+    evaluator = make_evaluator()  # now, for a node that nothing runs is to be told now
+    return _Expression(source, node, known, passed, lambda: evaluator)
+
+
+class _Expression:
+    """Runs a node as our ops on the reference backend, or as another function does where there is no such expression.
+
+    Inputs whose shapes or contents were not known before are so at each call.
+    """
+
+    def __init__(
+        self,
+        source: OnnxModel,
+        node: Node,
+        known: Mapping[str, Any],
+        passed: Mapping[str, int],
+        make_other: Callable[[], HostFunction],
+    ) -> None:
+        self._node = node
+        self._opset = source.opsets.get(node.domain, 1)
+        self._nused = max(number for number, name in enumerate(node.output, 1) if name)
+        self._known = known
+        self._passed = passed
+        self._make_other = make_other
+
+    def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        """The node's named outputs."""
+        contents = {**self._known, **{name: inputs[number] for name, number in self._passed.items()}}
+        values = [Value(content=contents[name]) if name else None for name in self._node.input]
+        builder = GraphBuilder({}, "memory", "strict")
+        try:
+            results = convert(self._node, values, self._opset, self._nused, builder)
+        except (NotConvertible, GraphpoolError):
+            return self._make_other()(inputs, outputs)
+        named = [value for name, value in zip(self._node.output[: self._nused], results, strict=False) if name]
+        made: dict[int, tuple[int, ...] | None] = {value.tensor.id: None for value in named if value.tensor is not None}
+        found = run_ops(builder.ops, list(builder.constants), made, list(builder.constants.values()))
+        arrays = dict(zip(made, found, strict=True))
+        return [value.content if value.tensor is None else arrays[value.tensor.id] for value in named]
 
 
 class _Evaluator:
@@ -72,12 +129,13 @@ class _Evaluator:
         passed: Mapping[str, int],
         results: Sequence[Value],
     ) -> None:
-        from onnx.reference import ReferenceEvaluator  # here, since it takes 12 MB and few models need it
+        from onnx.reference import ReferenceEvaluator  # here, since few models need it
 
         infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
+        node, opsets = _renewed(node, source.opsets_for(node))
         graph = helper.make_graph([node.proto], "node", infos, [ValueInfoProto(name=n) for n in outputs])
-        imports = [helper.make_opsetid(domain, version) for domain, version in source.opsets_for(node).items()]
+        imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         self._evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
         self._known = dict(known)
         self._passed = list(passed.items())
@@ -93,6 +151,23 @@ class _Evaluator:
         with self._lock, np.errstate(all="ignore"):
             results: Any = self._evaluator.run(None, feeds)
         return list(results)
+
+
+def _renewed(node: Node, opsets: dict[str, int]) -> tuple[Node, dict[str, int]]:
+    """The node in a newer opset, and that opset, where the evaluator takes an old op for the new one."""
+    version = _RENEWED.get(node.op_type, 0)
+    if opsets.get("", version) >= version:
+        return node, opsets
+    if node.op_type == "RoiAlign":
+        attrs = node.attrs | {"coordinate_transformation_mode": "output_half_pixel"}
+    else:
+        mode = {b"nearest": "nearest", b"bicubic": "cubic"}.get(node.attrs.get("mode", b""), "linear")
+        attrs = node.attrs | {"mode": mode}
+    return make_node(node.op_type, node.input, node.output, node.name, **attrs), opsets | {"": version}
+
+
+_RENEWED = {"RoiAlign": 16, "GridSample": 20}
+"""Op -> opset that gave it what the evaluator expects."""
 
 
 def _describe(name: str, value: Value) -> Any:

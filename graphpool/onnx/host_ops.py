@@ -1,7 +1,8 @@
-"""Host functions in plain NumPy, for ops that only move data or compute indices, where the evaluator would dominate.
+"""Host functions in plain NumPy, for ops that only move data or compute indices, where any other way would dominate.
 
 Each entry takes the node, the number of the call's argument for each input (None: known), the known contents by name
-and the opsets, and returns a function, or None where the case is left to the evaluator.
+and the opsets, and returns a function, or None where the case is left to others. Functions for nodes of which all is
+known are called without arrays to write to.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
     from .node import Node
 
-__all__ = ["NUMPY_FUNCTIONS"]
+__all__ = ["NUMPY_FUNCTIONS", "getter"]
 
 
-def _getter(node: Node, places: Sequence[int | None], known: Mapping[str, Any]) -> Callable[[list[Any]], list[Any]]:
-    """A function from a call's arguments to the node's inputs in order."""
+def getter(node: Node, places: Sequence[int | None], known: Mapping[str, Any]) -> Callable[[list[Any]], list[Any]]:
+    """A function from a call's arguments to the node's inputs in order, None for those that are left out."""
     fixed = [
         None if place is not None or not name else known[name] for place, name in zip(places, node.input, strict=True)
     ]
@@ -35,7 +36,7 @@ def _getter(node: Node, places: Sequence[int | None], known: Mapping[str, Any]) 
 
 
 def _gather(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
-    get, axis = _getter(node, places, known), node.attrs.get("axis", 0)
+    get, axis = getter(node, places, known), node.attrs.get("axis", 0)
 
     def gather(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         data, indices = get(inputs)
@@ -90,7 +91,7 @@ def _split(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> Ho
 
 
 def _expand(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
-    get = _getter(node, places, known)
+    get = getter(node, places, known)
 
     def expand(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         data, shape = get(inputs)
@@ -111,12 +112,12 @@ def _view(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> Hos
 
 
 def _transpose(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
-    get, order = _getter(node, places, known), node.attrs.get("perm")
+    get, order = getter(node, places, known), node.attrs.get("perm")
     return lambda inputs, outputs: [np.transpose(get(inputs)[0], order)]
 
 
 def _concat(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction:
-    get, axis = _getter(node, places, known), node.attrs.get("axis", 1)
+    get, axis = getter(node, places, known), node.attrs.get("axis", 1)
     return lambda inputs, outputs: [np.concatenate(get(inputs), axis, out=outputs[0])]
 
 
@@ -124,7 +125,7 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., HostFunction | N
     def make(node: Node, places: Any, known: Mapping[str, Any], opsets: Any) -> HostFunction | None:
         if node.attrs or opsets.get("", 99) < 7:  # before opset 7 an attribute says how to broadcast
             return None
-        get = _getter(node, places, known)
+        get = getter(node, places, known)
         return lambda inputs, outputs: [function(*get(inputs), out=outputs[0])]
 
     return make

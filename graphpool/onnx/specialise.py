@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool.runtime.constant_part import drop_pages
 from graphpool.typing import DataType
 
-from .build import Value
+from .build import Value, static_id
 from .rewrite import rewrite
 from .walk import Walk
 
@@ -99,14 +99,16 @@ class Specialiser:
         After rewriting.
     deciding : frozenset of str
         Inputs whose content the forms depend on.
-    constants : dict of str to Value
-    folded : dict of Path to list of Value
-        Results that are the same in every form.
+    constants : dict of str to content
+    folded : dict of key to list of content
+        What nodes compute from contents that last as long as the specialiser: results of nodes that are computed once,
+        by place of the node and numbers of what it reads.
     static_ids : dict
         See `GraphBuilder`.
 
     Notes
     -----
+    What all forms share are contents; `Value` and tensors belong to one form.
     Threads: one at a time; `Model` sees to that. Cost: about 50 microseconds a node.
     """
 
@@ -118,24 +120,28 @@ class Specialiser:
         # what was folded into others need not stay in memory
         self.source = replace(source, nodes=self.nodes, constants={}, is_rewritten=True)
         self.deciding = find_deciding_inputs(source, self.nodes)
-        self.constants = {name: Value(content=value, is_static=True) for name, value in constants.items()}
-        self.folded: dict[Path, list[Value]] = {}
+        self.constants = constants
+        self.folded: dict[Hashable, list[Any]] = {}
         self.static_ids: dict[Hashable, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        constants = {name: value.plain_content for name, value in self.constants.items()}
+        constants = {name: Value(content=content).plain_content for name, content in self.constants.items()}
         return Specialiser, (replace(self.source, constants=constants), self.fallback, self.prefer, self.fpmath)
 
     def drop_pages(self) -> None:
         """Take weights that lie in mapped files out of memory: the system reads again what is used."""
-        for value in self.constants.values():
-            drop_pages(value.content)
+        for content in self.constants.values():
+            drop_pages(content)
+
+    def fold_key(self, path: Path, contents: Sequence[Any]) -> Hashable:
+        """The key of `folded` for a node that reads these contents, all static."""
+        return path, tuple([static_id(self.static_ids, content) for content in contents])
 
     def forget(self, content: Any, packed: PackedWeight) -> None:
         """Keep a packed weight instead of a content; tensor ids stay."""
-        for value in (*self.constants.values(), *(value for values in self.folded.values() for value in values)):
-            if value.content is content:
-                value.content = packed
+        self.constants = {name: packed if own is content else own for name, own in self.constants.items()}
+        for contents in self.folded.values():
+            contents[:] = [packed if own is content else own for own in contents]
         old, new = id(content), id(packed)
         for key, number in list(self.static_ids.items()):  # an address that is free may be another content's tomorrow
             if key in (old, ("bytes", old)):

@@ -11,12 +11,12 @@ from onnx import defs, helper, numpy_helper, shape_inference
 from graphpool.errors import GraphpoolError, InvalidShapeError, UnsupportedError, explain
 from graphpool.runtime.model_form import ModelForm
 
-from .build import GraphBuilder, NodeView, NotConvertible, Value
+from .build import GraphBuilder, NotConvertible, Value
 from .control import CONTROL_FLOW
 from .fold import compute, find_host_function, is_kept
 from .inline import Scope, enter_nodes, function_nodes
 from .node import names_read
-from .ops import DOMAINS
+from .ops import convert
 from .types import data_type, make_type, static_shape
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Walk:
         self._refusal = ""
         self._inputs: dict[str, LogicalTensor] = {}
         self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath)
-        values = {name: Value(content=value.content, is_static=True) for name, value in owner.constants.items()}
+        values = {name: Value(content=content, is_static=True) for name, content in owner.constants.items()}
         outputs = tuple(port.name for port in self._source.outputs)
         self.scope = Scope(owner.nodes, values, outputs, names_read(owner.nodes, outputs), ())
         for port in self._source.inputs:
@@ -122,7 +122,7 @@ class Walk:
         captured = {name: values[name] for name in node.captured if name in values}
         self._refusal = ""
         read = [value for value in (*inputs, *captured.values()) if value is not None]
-        results = self._owner.folded.get(path) or self._follow(path, node, inputs)
+        results = self._recall(path, read) or self._follow(path, node, inputs)
         if results is None and all(value.is_known for value in read) and not is_kept(node):
             results = self._fold(path, node, inputs, captured, read)
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
@@ -143,13 +143,21 @@ class Walk:
     ) -> list[Value]:
         """Compute a node now; once and for all when its inputs never change."""
         contents = compute(self._source, node, inputs, captured)
-        is_static, from_inputs = (all(v.is_static for v in read), any(v.from_inputs for v in read))
-        found = [Value(None, None, content, is_static, from_inputs) for content in contents]
-        if is_static:
-            self._owner.folded[path] = found
+        if all(value.is_static for value in read):
+            key = self._owner.fold_key(path, [value.content for value in read])
+            self._owner.folded[key] = contents
+            return _static(contents)
+        from_inputs = any(value.from_inputs for value in read)
         if from_inputs:
             self._precomputed.append(node.label)
-        return found
+        return [Value(content=content, from_inputs=from_inputs) for content in contents]
+
+    def _recall(self, path: Path, read: Sequence[Value]) -> list[Value] | None:
+        """What an earlier form computed of the same contents at the same place."""
+        if not self._owner.folded or not all(value.is_static and value.is_known for value in read):
+            return None
+        contents = self._owner.folded.get(self._owner.fold_key(path, [value.content for value in read]))
+        return None if contents is None else _static(contents)
 
     def _follow(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of control flow whose course is known; None for other nodes."""
@@ -158,13 +166,10 @@ class Walk:
 
     def _express(self, node: Node, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of the node in our ops; None when it has no expression in them."""
-        converter = DOMAINS.get(node.domain, {}).get(node.op_type)
-        if converter is None or not all(value is None or value.is_plain for value in inputs):
-            return None
         used = max((k + 1 for k, name in enumerate(node.output) if name in self.scope.used), default=0)
-        view = NodeView(node, inputs, self.opset(node.domain), used, self.builder)
-        results = self._attempt(lambda: converter(view))
-        return [results] if isinstance(results, Value) else results
+        opset = self.opset(node.domain)
+        found: list[Value] | None = self._attempt(lambda: convert(node, inputs, opset, used, self.builder))
+        return found
 
     def _expand(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:
         """The outputs of an op that ONNX defines by other ops, if all of those have an expression in ours."""
@@ -255,6 +260,11 @@ class Walk:
         shape = None if type_ is None else static_shape(type_)
         dtype = None if shape is None else data_type(type_.tensor_type.elem_type)
         return Value(type_, self.builder.new_tensor(dtype, shape))
+
+
+def _static(contents: Sequence[Any]) -> list[Value]:
+    """Values of this form for contents that forms share."""
+    return [Value(content=content, is_static=content is not None) for content in contents]
 
 
 def _is_small(value: Value) -> bool:

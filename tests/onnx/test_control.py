@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, make_model, random_array
@@ -143,3 +144,94 @@ def test_a_scan_is_unrolled(options):
     seen = np.tanh(states)[:: -1 if options.get("scan_output_directions") else 1]
     np.testing.assert_allclose(results["last"], states[-1], rtol=1e-5)
     np.testing.assert_allclose(results["all"], seen.T if "scan_output_axes" in options else seen, rtol=1e-5)
+
+
+def vector(name, *numbers):
+    return numpy_helper.from_array(np.array(numbers, "float32"), name)
+
+
+def inner_nodes(source, target):
+    """Reads a Constant, an initialiser `own` of the graph, what they make, and a constant `outer` of the model."""
+    return [
+        helper.make_node("Constant", [], ["c"], value=vector("c", 1, 2, 3, 4)),
+        helper.make_node("Add", ["c", "c"], ["doubled"]),
+        helper.make_node("Add", ["doubled", "own"], ["shifted"]),
+        helper.make_node("Mul", ["shifted", "outer"], ["scaled"]),
+        helper.make_node("Add", [source, "c"], ["moved"]),
+        helper.make_node("Mul", ["moved", "scaled"], [target]),
+    ]
+
+
+def inner_graph(source, target, inputs, outputs, more=(), own=5.0):
+    nodes = [*more, *inner_nodes(source, target)]
+    return helper.make_graph(nodes, "inner", inputs, outputs, [vector("own", own)])
+
+
+def if_by_shape():
+    """The condition follows from the batch, and nodes behind the If read what only its branch decides."""
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [*inner_nodes("x", "t"), helper.make_node("Constant", [], ["k"], value=vector("k", number))],
+            name, [], [info("t", [None, 4]), info("k", [1])], [vector("own", number)],
+        )
+        for name, number in (("then", 7.0), ("else", -3.0))
+    }  # fmt: skip
+    return [
+        helper.make_node("Shape", ["x"], ["shape"], end=1),
+        helper.make_node("Greater", ["shape", "three"], ["flag"]),
+        helper.make_node("If", ["flag"], ["t", "k"], **branches),
+        helper.make_node("Mul", ["k", "outer"], ["factor"]),
+        helper.make_node("Mul", ["t", "factor"], ["y"]),
+    ]
+
+
+def loop_by_shape():
+    iteration = [info("i", (), TensorProto.INT64), info("go", (), TensorProto.BOOL), info("s", [None, 4])]
+    same = helper.make_node("Identity", ["go"], ["again"])
+    body = inner_graph("s", "next", iteration, [info("again", (), TensorProto.BOOL), info("next", [None, 4])], [same])
+    return [
+        helper.make_node("Shape", ["x"], ["shape"], end=1),
+        helper.make_node("Squeeze", ["shape"], ["trips"]),
+        helper.make_node("Loop", ["trips", "yes", "x"], ["y"], body=body),
+    ]
+
+
+def scan_over_rows():
+    seen = helper.make_node("Add", ["s", "e"], ["next"])
+    body = inner_graph("next", "row", [info("s", [4]), info("e", [4])], [info("next", [4]), info("row", [4])], [seen])
+    return [
+        helper.make_node("Identity", ["outer"], ["start"]),
+        helper.make_node("Scan", ["start", "x"], ["last", "y"], body=body, num_scan_inputs=1),
+    ]
+
+
+@pytest.mark.parametrize("nodes", [if_by_shape, loop_by_shape, scan_over_rows])
+def test_constants_of_inner_graphs_serve_every_form(nodes):
+    constants = {"outer": np.array([1, -1, 0.5, 2], "float32"), "three": np.array([3]), "yes": np.array(True)}
+    model = make_model(nodes(), {"x": X}, ["y"], constants, shapes={"x": ["n", 4]})
+    with gp.onnx.load(model) as loaded:
+        for count in (3, 2, 5, 4, 3):
+            x = random_array((count, 4), seed=count)
+            [wanted] = ReferenceEvaluator(model).run(None, {"x": x})
+            np.testing.assert_allclose(loaded.run({"x": x})["y"], wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+        assert all(partition.is_supported for partition in loaded.partitions)
+
+
+def test_a_form_does_not_take_what_another_branch_made():
+    """A node behind an If is computed anew where the If gave another constant."""
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node("Constant", [], ["k"], value=vector("k", number))], name, [], [info("k", [1])]
+        )
+        for name, number in (("then", 7.0), ("else", -3.0))
+    }
+    nodes = [
+        helper.make_node("If", ["flag"], ["k"], **branches),
+        helper.make_node("Mul", ["k", "k"], ["square"]),
+        helper.make_node("Mul", ["x", "square"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": X, "flag": np.array(True)}, ["y"])
+    with gp.onnx.load(model) as loaded:
+        for flag in (True, False, True, False):
+            wanted = X * (49 if flag else 9)
+            np.testing.assert_allclose(loaded.run({"x": X, "flag": np.array(flag)})["y"], wanted, rtol=1e-6)

@@ -45,6 +45,11 @@ def _mod(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
 
 @reference("Power")
 def _power(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-    """In float64; of integers without its fraction."""
+    """In float64, but exactly of integers with exponents of at least 0; of an integer without its fraction."""
     result = np.power(src_0.astype(np.float64), src_1.astype(np.float64))
-    return result if src_0.dtype.kind == "f" else np.trunc(result)
+    if src_0.dtype.kind == "f":
+        return result
+    if src_1.dtype.kind == "f":
+        return np.trunc(result)
+    exact = np.power(src_0, np.maximum(src_1, 0).astype(src_0.dtype))
+    return np.asarray(np.where(src_1 < 0, np.trunc(np.nan_to_num(result, posinf=0)).astype(src_0.dtype), exact))

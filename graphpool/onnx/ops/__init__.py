@@ -29,6 +29,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphpool.onnx.build import NodeView, NotConvertible, Value
+
 from . import (
     attention,
     compressed,
@@ -54,9 +56,10 @@ from . import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphpool.onnx.build import NodeView
+    from graphpool.onnx.build import GraphBuilder
+    from graphpool.onnx.node import Node
 
-__all__ = ["DOMAINS"]
+__all__ = ["convert", "has_converter"]
 
 _CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **elementwise.CONVERTERS,
@@ -74,7 +77,7 @@ _CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **resize.CONVERTERS,
 }
 
-DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
+_DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
     "": _CONVERTERS,
     "ai.onnx": _CONVERTERS,
     "com.microsoft": {
@@ -88,3 +91,27 @@ DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
     },
 }
 """Converters by domain and op."""
+
+
+def has_converter(node: Node) -> bool:
+    """Whether some nodes of that op have an expression in our ops."""
+    return node.op_type in _DOMAINS.get(node.domain, {})
+
+
+def convert(
+    node: Node, inputs: list[Value | None], opset: int, used_outputs: int, builder: GraphBuilder
+) -> list[Value]:
+    """The outputs of a node in our ops, which are added to those of `builder`; see `NodeView` for the parameters.
+
+    Raises
+    ------
+    NotConvertible, GraphpoolError
+        There is no such expression. Ops may have been added.
+    """
+    converter = _DOMAINS.get(node.domain, {}).get(node.op_type)
+    if converter is None:
+        raise NotConvertible("")
+    if not all(value is None or value.is_plain for value in inputs):
+        raise NotConvertible("an input is no array of known shape")
+    results = converter(NodeView(node, inputs, opset, used_outputs, builder))
+    return [results] if isinstance(results, Value) else results

@@ -129,13 +129,13 @@ def _shrink(n: NodeView) -> Value:
 
 
 def _clip(n: NodeView) -> Value:
-    """Clamp by known bounds, else Maximum and Minimum, which also keep integers exact."""
+    """Clamp by known bounds that f32 holds, else Maximum and Minimum, which also keep integers exact."""
     x, is_float = n[0], n[0].dtype in _FLOATS
     limits: dict[str, float] = {}
     for k, (name, kind) in enumerate((("min", "Maximum"), ("max", "Minimum")), 1):
         if n.opset < 11:
             limits[name] = n.attr(name, _UNBOUNDED[name])
-        elif n.has(k) and is_float and n[k].is_known:
+        elif n.has(k) and is_float and n[k].is_known and np.float32(n.known(k)) == n.known(k):
             limits[name] = float(n.known(k).reshape(()))
         elif n.has(k):
             x = n.emit(kind, x, n[k])

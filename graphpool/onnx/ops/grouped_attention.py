@@ -44,7 +44,7 @@ class _Course:
     room : int
         Rows of the past cache.
     lengths : Value or None
-        Of the batch entries with the new tokens, where they may differ; s32.
+        Of the batch entries with the new tokens, where they may differ and decide what is seen; s32.
     """
 
     new: int
@@ -57,40 +57,45 @@ class _Course:
         """Tokens of the past, of the longest batch entry."""
         return self.total - self.new
 
+    @property
+    def starts(self) -> Value | None:
+        """The lengths where the new tokens of the batch entries begin at different places: a prompt is at 0 in all."""
+        return self.lengths if self.before else None
+
 
 def _group_query(n: NodeView) -> list[Value]:
     refuse_inputs(n, _REFUSED)
     refuse_attributes(n, _PLAIN)
     n.require(n.attr("smooth_softmax", -1) != 1, "attribute smooth_softmax is 1")
     n.require(not n.gives(3), "output output_qk is read")
-    course = _course(n)
+    window, is_causal = n.attr("local_window_size", -1), bool(n.attr("causal", 1))
+    n.require(is_causal or window < 0, "attribute local_window_size without causal")
+    course = _course(n, is_causal)
     query, key, value = _parts(n)
     if n.attr("do_rotary", 0):
         places = _places(n, course)
         query, key = (_rotated(n, x, places) for x in (query, key))
     keys, values = (_appended(n, k, x, course) for k, x in ((3, key), (4, value)))
-    window = n.attr("local_window_size", -1)
     rules = Rules(
         scale=score_scale(n), cap=n.attr("softcap", 0.0), mask=n.cast(n[10], DataType.F32) if n.has(10) else None,
-        left=window - 1 if window > 0 else -1, right=0 if n.attr("causal", 1) else -1, past=course.before,
+        left=window - 1 if window > 0 else -1, right=0 if is_causal else -1, past=course.before,
         lengths=course.lengths,
     )  # fmt: skip
     found = attend(n, query, _rows(n, keys, 0, course.total), _rows(n, values, 0, course.total), rules)
     return [join_heads(n, found.result), keys, values]
 
 
-def _course(n: NodeView) -> _Course:
+def _course(n: NodeView, is_causal: bool) -> _Course:
     batch, new = n[0].shape[:2]
     total = int(n.known(6).reshape(()))
     room = n[3].shape[2] if n.has(3) else 0
     n.require(new <= total and (total == new or room >= total - new), "past_key is shorter than the past")
-    # all of a first prompt starts at 0, and the one entry of a batch is its longest
-    is_even = total == new or batch == 1 or (n[5].is_known and np.all(n[5].content == total - 1))
-    lengths = None
-    if not is_even:
-        numbers = n.reshape(n.cast(n[5], DataType.S32), (batch,))
-        lengths = n.emit("Add", numbers, n.literal(1, numbers))
-    return _Course(new, total, room, lengths)
+    is_even = n[5].is_known and np.all(n[5].content == total - 1)
+    # what lies behind the end of a prompt is hidden from the tokens in front of it already where these look back only
+    if is_even or (total == new and is_causal):
+        return _Course(new, total, room, None)
+    numbers = n.reshape(n.cast(n[5], DataType.S32), (batch,))
+    return _Course(new, total, room, n.emit("Add", numbers, n.literal(1, numbers)))
 
 
 def _parts(n: NodeView) -> list[Value]:
@@ -107,9 +112,9 @@ def _parts(n: NodeView) -> list[Value]:
 def _places(n: NodeView, course: _Course) -> Value:
     """Position of each new token, (batch, tokens)."""
     steps, shape = np.arange(course.new), (n[0].shape[0], course.new)
-    if course.lengths is None:
+    if course.starts is None:
         return n.builder.literal(np.broadcast_to(steps + course.before, shape), DataType.S32)
-    lengths = n.reshape(course.lengths, (shape[0], 1))
+    lengths = n.reshape(course.starts, (shape[0], 1))
     return n.emit("Add", n.emit("Expand", lengths, shape=shape), n.literal(steps - course.new, lengths))
 
 
@@ -122,7 +127,7 @@ def _rotated(n: NodeView, x: Value, places: Value) -> Value:
 
 def _appended(n: NodeView, index: int, new: Value, course: _Course) -> Value:
     """The cache with the new rows put in; zeros lie behind the ends of short batch entries in a cache that grows."""
-    if course.lengths is None:
+    if course.starts is None:
         parts = [_rows(n, n[index], 0, course.before)] if course.before else []
         parts.append(new)
         if course.room > course.total:
@@ -132,7 +137,7 @@ def _appended(n: NodeView, index: int, new: Value, course: _Course) -> Value:
     if course.room < course.total:
         batch, heads, _, depth = past.shape
         past = n.join([past, n.literal(np.zeros((batch, heads, course.total - course.room, depth)), past)], 2)
-    starts = n.emit("Add", course.lengths, n.literal(-course.new, course.lengths))
+    starts = n.emit("Add", course.starts, n.literal(-course.new, course.starts))
     scattered = n.as_op([past, new, n.cast(starts, DataType.S64)], _TENSOR_SCATTER)
     found: Value = movement.CONVERTERS["TensorScatter"](scattered)
     return found

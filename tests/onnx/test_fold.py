@@ -1,0 +1,129 @@
+"""What is computed when a model is loaded: our own ops on the reference backend, exactly, before ONNX's evaluator."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import graphpool as gp
+from graphpool.onnx import host
+from tests.helpers.onnx_models import random_array
+
+LARGE = 2**62 - 1
+"""An integer that float64 does not hold."""
+
+
+def folded(kind, inputs, elem, *, noutputs=1, opset=21, **attributes):
+    """The results of a node whose inputs are all initialisers; an input of None is left out."""
+    names = ["" if value is None else f"x{k}" for k, value in enumerate(inputs)]
+    outputs = [f"y{k}" for k in range(noutputs)]
+    node = helper.make_node(kind, names, outputs, name=f"the_{kind}", **attributes)
+    tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in zip(names, inputs, strict=True) if n]
+    infos = [helper.make_tensor_value_info(name, elem if k == 0 else TensorProto.INT64, [None] * np.ndim(inputs[0]))
+             for k, name in enumerate(outputs)]  # fmt: skip
+    graph = helper.make_graph([node], "g", [], infos, tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    with gp.onnx.load(model) as loaded:
+        results = list(loaded.run({}).values())
+    return results if noutputs > 1 else results[0]
+
+
+@pytest.fixture
+def no_evaluator(monkeypatch):
+    """Fails where ONNX's evaluator is asked."""
+
+    def refuse(self, inputs, outputs):
+        raise AssertionError("ONNX's evaluator was asked")
+
+    monkeypatch.setattr(host._Evaluator, "__call__", refuse)
+
+
+@pytest.mark.usefixtures("no_evaluator")
+@pytest.mark.parametrize(("kind", "inputs", "wanted"), [
+    ("Add", (LARGE, 5), LARGE + 5), ("Sub", (-LARGE, 7), -LARGE - 7), ("Mul", (LARGE // 3, 3), LARGE // 3 * 3),
+    ("Div", (LARGE, -1), -LARGE), ("Mod", (LARGE, 1000), LARGE % 1000), ("Neg", (LARGE,), -LARGE),
+    ("Pow", (3, 39), 3**39), ("Max", (LARGE, LARGE - 1), LARGE), ("Min", (LARGE, LARGE - 1), LARGE - 1),
+    ("Abs", (-LARGE,), LARGE), ("Clip", (LARGE, 0, LARGE - 1), LARGE - 1), ("Identity", (LARGE,), LARGE),
+])  # fmt: skip
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_integers_are_exact(kind, inputs, wanted, shape):
+    arrays = [np.full(shape if k == 0 else (), value) for k, value in enumerate(inputs)]
+    np.testing.assert_array_equal(folded(kind, arrays, TensorProto.INT64), np.full(shape, wanted))
+
+
+@pytest.mark.usefixtures("no_evaluator")
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMax", "ReduceMin", "CumSum", "TopK"])
+def test_reductions_of_large_integers_are_exact(kind):
+    x = np.array([LARGE, 3, -LARGE - 2, 1 - LARGE])
+    if kind == "TopK":
+        values, places = folded(kind, [x, np.array([2])], TensorProto.INT64, noutputs=2)
+        assert (values.tolist(), places.tolist()) == ([LARGE, 3], [0, 1])
+        return
+    inputs = [x, np.array(0)] if kind == "CumSum" else [x]
+    wanted = {"ReduceSum": [x.sum()], "ReduceMax": [LARGE], "ReduceMin": [-LARGE - 2], "CumSum": np.cumsum(x)}[kind]
+    np.testing.assert_array_equal(folded(kind, inputs, TensorProto.INT64), wanted)
+
+
+@pytest.mark.usefixtures("no_evaluator")
+@pytest.mark.parametrize("base", [-3, -1, 0, 1, 2])
+def test_integers_to_negative_powers(base):
+    wanted = {-1: -1, 1: 1}.get(base, 0)
+    assert folded("Pow", [np.array([base]), np.array([-3])], TensorProto.INT64) == [wanted]
+
+
+@pytest.mark.usefixtures("no_evaluator")
+@pytest.mark.parametrize("count", [3, 40])
+def test_gather_elements_along_more_entries_than_a_choice_of_numpy_has(count):
+    data, indices = random_array((count, 4)), np.arange(count * 4).reshape(count, 4) % count
+    wanted = np.take_along_axis(data, indices, 0)
+    np.testing.assert_array_equal(folded("GatherElements", [data, indices], TensorProto.FLOAT), wanted)
+
+
+@pytest.mark.usefixtures("no_evaluator")
+def test_a_sum_of_f32_is_rounded_once():
+    x = np.array([1e8, *[0.25] * 64], "float32")
+    result = folded("ReduceSum", [x], TensorProto.FLOAT, keepdims=0)
+    assert result == np.float32(x.astype("float64").sum())
+    assert result.dtype == np.float32
+
+
+@pytest.mark.usefixtures("no_evaluator")
+def test_bounds_that_f32_does_not_hold():
+    x = np.array([-1.0, 0.0, 1.0])
+    np.testing.assert_array_equal(
+        folded("Clip", [x, np.array(-0.1), np.array(0.1)], TensorProto.DOUBLE), [-0.1, 0, 0.1]
+    )
+
+
+@pytest.mark.parametrize(("saturate", "wanted"), [(1, 448), (0, np.nan)])
+def test_a_cast_to_f8_saturates_as_asked(saturate, wanted):
+    to = TensorProto.FLOAT8E4M3FN
+    result = folded("Cast", [np.array([1e6, 2], "float32")], to, to=to, saturate=saturate)
+    np.testing.assert_array_equal(result.astype("float32"), [wanted, 2])
+
+
+@pytest.mark.parametrize("kind", ["Cast", "CastLike"])
+def test_a_cast_to_four_bits_keeps_the_low_ones(kind):
+    """As ONNX's cases have it; a converter would saturate."""
+    x, like = np.array([9.0, -9, 3], "float32"), helper.make_tensor("like", TensorProto.INT4, [1], [0])
+    inputs, options = ([x], {"to": TensorProto.INT4}) if kind == "Cast" else ([x, numpy_helper.to_array(like)], {})
+    assert folded(kind, inputs, TensorProto.INT4, **options).astype("int8").tolist() == [-7, 7, 3]
+
+
+def test_what_has_no_expression_goes_to_the_evaluator():
+    result = folded("Compress", [np.arange(4), np.array([True, False, True, False])], TensorProto.INT64)
+    assert result.tolist() == [0, 2]
+
+
+def test_shapes_that_are_known_late_make_an_expression_too(monkeypatch):
+    """How many elements are not 0 is known at the run only; the evaluator finds them, our own op adds them up."""
+    calls, ask = [], host._Evaluator.__call__
+    monkeypatch.setattr(host._Evaluator, "__call__", lambda *arguments: calls.append(1) or ask(*arguments))
+    x = np.array([0, 1, 0, 2, 3], "float32")
+    nodes = [helper.make_node("NonZero", ["x"], ["places"]), helper.make_node("CumSum", ["places", "axis"], ["y"])]
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [5])
+    result = helper.make_tensor_value_info("y", TensorProto.INT64, [1, None])
+    graph = helper.make_graph(nodes, "g", [info], [result], [numpy_helper.from_array(np.array(1), "axis")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with gp.onnx.load(model) as loaded:
+        assert loaded.run({"x": x})["y"].tolist() == [[1, 4, 8]]
+    assert len(calls) == 1
