@@ -6,7 +6,8 @@
 
 A shape of one INT64_MIN says that the rank is not known, a stride of one INT64_MIN that strides were not given. Three
 keys are ours, written only where the format could not tell two tensors apart: ``ndims`` of a vector of unknown length,
-``layout_id`` and ``nbytes`` of an opaque tensor. Keys that are not named here are ignored.
+``layout_id`` and ``nbytes`` of an opaque tensor, which must be the size that the layout has here. Keys that are not
+named here are ignored.
 
 A file is data from elsewhere: every field is checked, and what is wrong ends in one of graphpool's errors.
 """
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidGraphError, explain
 from ..typing import UNKNOWN_DIM, LayoutType
 from ._counter import Counter
-from .logical_tensor import LogicalTensor
+from .logical_tensor import MAX_ID, LogicalTensor, brief
 from .op import Op
 from .schema import get_schema
 
@@ -113,23 +114,27 @@ def _read_tensor(record: object, where: str) -> LogicalTensor:
         shape = None
     if strides == _UNKNOWN or shape is None:
         strides = None
-    if any(type(stride) is not int or abs(stride) >= 2**60 for stride in strides or ()):
-        raise _refuse(f"{where}: stride", "integers below 2**60", strides)
-    optional = {key: _integer(fields, key, where) for key in ("layout_id", "nbytes") if key in fields}
-    return LogicalTensor(
+    for key, numbers in (("shape", shape), ("stride", strides)):
+        if any(type(number) is not int for number in numbers or ()):
+            raise _refuse(f'{where}: "{key}"', "integers", numbers)
+    tensor = LogicalTensor(
         _integer(fields, "id", where),
         _text(fields, "dtype", where),
         shape,
         strides=strides,
         layout=layout,
+        layout_id=_integer(fields, "layout_id", where) if "layout_id" in fields else None,
         property=_text(fields, "property_type", where, "undef"),
-        **optional,
     )
+    if tensor.layout is LayoutType.OPAQUE and tensor.is_shape_known:
+        nbytes = tensor.nbytes
+        if "nbytes" in fields and _integer(fields, "nbytes", where) != nbytes:
+            raise _refuse(f'{where}: "nbytes"', f"{nbytes}, the size of layout {tensor.layout_id}", fields["nbytes"])
+    return tensor
 
 
 def _refuse(what: str, accepted: str, got: object) -> InvalidGraphError:
-    text = repr(got)
-    return InvalidGraphError(explain(what, accepted=accepted, got=text if len(text) < 80 else f"{text[:76]} ..."))
+    return InvalidGraphError(explain(what, accepted=accepted, got=brief(got)))
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
@@ -154,8 +159,8 @@ def _text(fields: Mapping[str, Any], key: str, where: str, default: str | None =
 
 def _integer(fields: Mapping[str, Any], key: str, where: str) -> int:
     value = fields.get(key)
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise _refuse(f'{where}: "{key}"', "an integer of at least 0", value)
+    if type(value) is not int or not 0 <= value <= MAX_ID:
+        raise _refuse(f'{where}: "{key}"', "an integer from 0 to 2**64 - 1", value)
     return value
 
 
