@@ -11,13 +11,16 @@ import numpy as np
 import graphpool as gp
 
 from .errors import InvalidArgumentError, InvalidShapeError, explain
+from .graph.json import read_graph
 from .graph.knobs import KNOBS, expand_knobs, parse_knobs
-from .graph.rewrite import rewrite_graph, unknown_ids
+from .graph.rewrite import unknown_ids
 from .typing import DataType
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
+
+    from .graph.json import GraphFile
 
 __all__ = ["add_knobs", "for_each_form", "inspect_form", "is_graph_file", "run_form"]
 
@@ -61,11 +64,11 @@ def for_each_form(
 
     One form gives its own report, several give one report each under the knobs that make it.
     """
-    graph = gp.Graph.from_json(arguments.model, engine_kind="cpu")
+    file = read_graph(arguments.model)
     texts = {name: getattr(arguments, name.replace("-", "_")) for name in KNOBS}
     reports: dict[str, Report] = {}
     for chosen in expand_knobs(texts):
-        report = reports[_label(chosen)] = _form(graph, chosen, arguments, command)
+        report = reports[_label(chosen)] = _form(file, chosen, arguments, command)
     is_well = all(report.get("is_expected", True) for report in reports.values())
     return (report if len(reports) == 1 else {"forms": reports}), is_well
 
@@ -75,16 +78,16 @@ def _label(chosen: Mapping[str, str]) -> str:
 
 
 def _form(
-    graph: gp.Graph,
+    file: GraphFile,
     chosen: Mapping[str, str],
     arguments: argparse.Namespace,
     command: Callable[[gp.Graph, argparse.Namespace], Report],
 ) -> Report:
     knobs = parse_knobs(chosen)
-    form = rewrite_graph(graph, knobs) if chosen else graph
+    form = file.build(gp.Graph, "cpu", knobs if chosen else None)
     form.finalize()
     report: Report = {"graph": repr(form)} | command(form, arguments)
-    if passed_over := unknown_ids(graph, knobs):
+    if passed_over := unknown_ids(file.ops, knobs):
         report["not_in_the_graph"] = passed_over
     if expected := knobs.expected_partitions:
         report |= {"expected_partitions": expected, "is_expected": expected == len(report["partitions"])}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +25,16 @@ from ..typing import UNKNOWN_DIM, LayoutType
 from ._counter import Counter
 from .logical_tensor import MAX_ID, LogicalTensor, brief
 from .op import Op
+from .rewrite import rewrite_ops
 from .schema import get_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .graph import Graph
+    from .knobs import Knobs
 
-__all__ = ["MAX_NBYTES", "dump_graph", "read_graph", "write_graph"]
+__all__ = ["MAX_NBYTES", "GraphFile", "dump_graph", "read_graph", "write_graph"]
 
 MAX_NBYTES = 16 << 20
 """Longest file that is read: some 30,000 ops; parsed, it takes a few times as much memory. Unit: bytes."""
@@ -50,18 +53,51 @@ _dumps = Counter()
 # ---- reading
 
 
-def read_graph(path: str | os.PathLike[str], make_graph: type[Graph], engine_kind: str | None) -> Graph:
-    """The graph of a file; see `Graph.from_json`."""
+@dataclass(frozen=True)
+class GraphFile:
+    """What a file says; the ops need not satisfy their schemas yet.
+
+    Attributes
+    ----------
+    engine_kind, fpmath : str
+    apply_to_int : bool
+    ops : list of Op
+        In the order of the file.
+    """
+
+    engine_kind: str
+    fpmath: str
+    apply_to_int: bool
+    ops: list[Op]
+
+    def build(self, make_graph: type[Graph], engine_kind: str | None = None, knobs: Knobs | None = None) -> Graph:
+        """The graph under knobs, of another engine kind if one is given; see `Graph.from_json`."""
+        fpmath, to_int = (knobs and knobs.fpmath) or (self.fpmath, self.apply_to_int)
+        graph = make_graph(engine_kind or self.engine_kind, fpmath=fpmath, apply_to_int=to_int)
+        for op in self.ops if knobs is None else rewrite_ops(self.ops, knobs):
+            graph.add_op(op)
+        return graph
+
+
+def read_graph(path: str | os.PathLike[str]) -> GraphFile:
+    """What a file of a graph says.
+
+    Raises
+    ------
+    InvalidGraphError
+        The file is too long, no JSON, or not of the format; the message says where.
+    InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
+        A tensor breaks a rule.
+    OSError
+        The file cannot be read.
+    """
     content = _load(path)
-    kind = _text(content, "engine_kind", "the file", "cpu") if engine_kind is None else engine_kind
-    graph = make_graph(
-        kind,
-        fpmath=_text(content, "fpmath_mode", "the file", "strict"),
-        apply_to_int=_text(content, "fpmath_mode_apply_to_int", "the file", "false") == "true",
+    return GraphFile(
+        _text(content, "engine_kind", "the file", "cpu"),
+        _text(content, "fpmath_mode", "the file", "strict"),
+        _text(content, "fpmath_mode_apply_to_int", "the file", "false") == "true",
+        [_read_op(record, f'"graph"[{number}]') for number, record in enumerate(_list(content, "graph", "the file"))],
     )
-    for number, record in enumerate(_list(content, "graph", "the file")):
-        graph.add_op(_read_op(record, f'"graph"[{number}]'))
-    return graph
 
 
 def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
