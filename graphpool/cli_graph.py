@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 import graphpool as gp
 
-from .errors import InvalidArgumentError, InvalidShapeError, explain
+from .errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
 from .graph.json import read_graph
 from .graph.knobs import KNOBS, expand_knobs, parse_knobs
 from .graph.rewrite import unknown_ids
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
 
     from .graph.json import GraphFile
 
-__all__ = ["add_knobs", "for_each_form", "inspect_form", "is_graph_file", "run_form"]
+__all__ = ["add_knobs", "for_each_form", "inspect_form", "is_graph_file", "read_inputs", "run_form"]
 
 _CHUNK = 1 << 20
 """Elements of random content that are made at a time."""
+
+_ARCHIVE_ERRORS = (BadZipFile, zlib.error)
 
 Report = dict[str, Any]
 
@@ -105,7 +109,7 @@ def inspect_form(graph: gp.Graph, arguments: argparse.Namespace) -> Report:
 def run_form(graph: gp.Graph, arguments: argparse.Namespace) -> Report:
     """One run through all partitions, on the arrays of a file or on random content; what leaves the graph."""
     partitions = graph.get_partitions()
-    given = dict(np.load(arguments.inputs)) if arguments.inputs else {}
+    given = read_inputs(arguments.inputs) if arguments.inputs else {}
     with gp.Engine(threads=arguments.threads, memory_limit=arguments.memory_limit) as engine:
         stream = gp.Stream(engine)
         tensors: dict[int, gp.Tensor] = {}
@@ -152,6 +156,21 @@ def _forget(tensors: dict[int, gp.Tensor], done: Sequence[gp.Partition], coming:
 # ---- content of inputs
 
 
+def read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an .npz file.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is none, or cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file, np.load(file) as arrays:  # NumPy leaves open what it cannot read
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, TypeError, EOFError, KeyError, MemoryError, RuntimeError, *_ARCHIVE_ERRORS) as error:
+        raise InvalidArgumentError(explain(f"cannot read {path}", accepted="an .npz file", got=error)) from error
+
+
 def _input(
     graph: gp.Graph, port: gp.LogicalTensor, engine: gp.Engine, given: Mapping[str, np.ndarray[Any, Any]]
 ) -> gp.Tensor:
@@ -167,6 +186,8 @@ def _input(
     array = given[str(port.id)]
     if array.shape != lt.shape:
         raise InvalidArgumentError(explain(f"array {str(port.id)!r}: shape", accepted=lt.shape, got=array.shape))
+    if array.dtype.kind not in "biuf" and array.dtype != lt.dtype.numpy:
+        raise InvalidDataTypeError(explain(f"array {str(port.id)!r}", accepted="real numbers", got=array.dtype))
     tensor = gp.Tensor(lt, engine)
     tensor.fill(array.astype(lt.dtype.numpy))
     return tensor

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidGraphError, explain
+from ..errors import InvalidGraphError, brief, explain
 from ..typing import UNKNOWN_DIM, LayoutType
 from ._counter import Counter
-from .logical_tensor import MAX_ID, LogicalTensor, brief
+from .logical_tensor import MAX_ID, LogicalTensor
 from .op import Op
 from .rewrite import rewrite_ops
 from .schema import get_schema

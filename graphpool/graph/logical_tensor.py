@@ -7,7 +7,7 @@ from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..errors import InvalidArgumentError, InvalidShapeError, explain
+from ..errors import InvalidArgumentError, InvalidShapeError, brief, explain
 from ..typing import MAX_NDIM, UNKNOWN_DIM, DataType, LayoutType, PropertyType, dense_strides
 from .backend import opaque_nbytes
 
@@ -263,15 +263,6 @@ def check_id(value: object, what: str) -> int:
     if not 0 <= number <= MAX_ID:
         raise InvalidArgumentError(explain(what, accepted="an int from 0 to 2**64 - 1", got=brief(value)))
     return number
-
-
-def brief(value: object) -> str:
-    """What was got, for a message: no longer than a line, whatever it is."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # ints of thousands of digits, deep nesting
-        return f"{type(value).__name__} too long to write"
-    return text if len(text) < 80 else f"{text[:76]} ..."
 
 
 def _member(table: dict[str, Any], value: object, what: str, tensor_id: int) -> Any:

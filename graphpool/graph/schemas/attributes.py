@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from graphpool.errors import InvalidOpError, explain
-from graphpool.graph.logical_tensor import brief
+from graphpool.errors import InvalidOpError, brief, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
