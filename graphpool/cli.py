@@ -24,6 +24,7 @@ from .cli_graph import (
     for_each_form,
     inspect_form,
     is_graph_file,
+    read_inputs,
     run_form,
 )
 from .config import STREAM_POLICIES
@@ -196,7 +197,7 @@ def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
     if is_graph_file(arguments):
         return for_each_form(arguments, run_form)
     with _engine(arguments) as engine, _load(arguments, engine) as model:
-        inputs = _read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
+        inputs = read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
         start = time.perf_counter()
         outputs = model.run(inputs)
         seconds = time.perf_counter() - start
@@ -314,14 +315,6 @@ def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not name or not all(dim.isdigit() for dim in dims.split("x")):
         raise InvalidArgumentError(explain("--shape", accepted="NAME=2x3", got=text))
     return name, tuple(int(dim) for dim in dims.split("x"))
-
-
-def _read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
-    try:
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError) as error:
-        raise InvalidArgumentError(explain(f"cannot read {path}", accepted="an .npz file", got=error)) from error
 
 
 # ---- text

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 import graphpool as gp
 
-from .errors import InvalidArgumentError, InvalidShapeError, explain
+from .errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
+from .graph.json import read_graph
 from .graph.knobs import KNOBS, expand_knobs, parse_knobs
-from .graph.rewrite import rewrite_graph, unknown_ids
+from .graph.rewrite import unknown_ids
 from .typing import DataType
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["add_knobs", "for_each_form", "inspect_form", "is_graph_file", "run_form"]
+    from .graph.json import GraphFile
+
+__all__ = ["add_knobs", "for_each_form", "inspect_form", "is_graph_file", "read_inputs", "run_form"]
 
 _CHUNK = 1 << 20
 """Elements of random content that are made at a time."""
+
+_ARCHIVE_ERRORS = (BadZipFile, zlib.error)
 
 Report = dict[str, Any]
 
@@ -61,11 +68,11 @@ def for_each_form(
 
     One form gives its own report, several give one report each under the knobs that make it.
     """
-    graph = gp.Graph.from_json(arguments.model, engine_kind="cpu")
+    file = read_graph(arguments.model)
     texts = {name: getattr(arguments, name.replace("-", "_")) for name in KNOBS}
     reports: dict[str, Report] = {}
     for chosen in expand_knobs(texts):
-        report = reports[_label(chosen)] = _form(graph, chosen, arguments, command)
+        report = reports[_label(chosen)] = _form(file, chosen, arguments, command)
     is_well = all(report.get("is_expected", True) for report in reports.values())
     return (report if len(reports) == 1 else {"forms": reports}), is_well
 
@@ -75,16 +82,16 @@ def _label(chosen: Mapping[str, str]) -> str:
 
 
 def _form(
-    graph: gp.Graph,
+    file: GraphFile,
     chosen: Mapping[str, str],
     arguments: argparse.Namespace,
     command: Callable[[gp.Graph, argparse.Namespace], Report],
 ) -> Report:
     knobs = parse_knobs(chosen)
-    form = rewrite_graph(graph, knobs) if chosen else graph
+    form = file.build(gp.Graph, "cpu", knobs if chosen else None)
     form.finalize()
     report: Report = {"graph": repr(form)} | command(form, arguments)
-    if passed_over := unknown_ids(graph, knobs):
+    if passed_over := unknown_ids(file.ops, knobs):
         report["not_in_the_graph"] = passed_over
     if expected := knobs.expected_partitions:
         report |= {"expected_partitions": expected, "is_expected": expected == len(report["partitions"])}
@@ -102,7 +109,7 @@ def inspect_form(graph: gp.Graph, arguments: argparse.Namespace) -> Report:
 def run_form(graph: gp.Graph, arguments: argparse.Namespace) -> Report:
     """One run through all partitions, on the arrays of a file or on random content; what leaves the graph."""
     partitions = graph.get_partitions()
-    given = dict(np.load(arguments.inputs)) if arguments.inputs else {}
+    given = read_inputs(arguments.inputs) if arguments.inputs else {}
     with gp.Engine(threads=arguments.threads, memory_limit=arguments.memory_limit) as engine:
         stream = gp.Stream(engine)
         tensors: dict[int, gp.Tensor] = {}
@@ -149,6 +156,21 @@ def _forget(tensors: dict[int, gp.Tensor], done: Sequence[gp.Partition], coming:
 # ---- content of inputs
 
 
+def read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an .npz file.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is none, or cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file, np.load(file) as arrays:  # NumPy leaves open what it cannot read
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, TypeError, EOFError, KeyError, MemoryError, RuntimeError, *_ARCHIVE_ERRORS) as error:
+        raise InvalidArgumentError(explain(f"cannot read {path}", accepted="an .npz file", got=error)) from error
+
+
 def _input(
     graph: gp.Graph, port: gp.LogicalTensor, engine: gp.Engine, given: Mapping[str, np.ndarray[Any, Any]]
 ) -> gp.Tensor:
@@ -164,6 +186,8 @@ def _input(
     array = given[str(port.id)]
     if array.shape != lt.shape:
         raise InvalidArgumentError(explain(f"array {str(port.id)!r}: shape", accepted=lt.shape, got=array.shape))
+    if array.dtype.kind not in "biuf" and array.dtype != lt.dtype.numpy:
+        raise InvalidDataTypeError(explain(f"array {str(port.id)!r}", accepted="real numbers", got=array.dtype))
     tensor = gp.Tensor(lt, engine)
     tensor.fill(array.astype(lt.dtype.numpy))
     return tensor

@@ -24,6 +24,7 @@ __all__ = [
     "ScheduleError",
     "StateError",
     "UnsupportedError",
+    "brief",
     "explain",
 ]
 
@@ -38,6 +39,15 @@ def explain(what: str, *, accepted: object = None, got: object = None, hint: str
     if hint is not None:
         parts.append(hint)
     return "; ".join(parts)
+
+
+def brief(value: object) -> str:
+    """What was got, for a message: no longer than a line, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # ints of thousands of digits, deep nesting
+        return f"{type(value).__name__} too long to write"
+    return text if len(text) < 80 else f"{text[:76]} ..."
 
 
 class GraphpoolError(Exception):

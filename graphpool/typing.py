@@ -5,6 +5,7 @@ Nothing here imports anything of graphpool but `errors`, so every package may us
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -109,9 +110,12 @@ class DataType(StrEnum):
             `value` names no type.
         """
         found = _BY_VALUE.get(value) if isinstance(value, str) else None
-        if found is None and not isinstance(value, str):
-            dtype: np.dtype[Any] = np.dtype(value)  # type: ignore[call-overload]
-            found = _BY_NUMPY.get(dtype) or _BY_NUMPY_NAME.get(dtype.name)
+        if found is None and value is not None and not isinstance(value, str):
+            try:
+                dtype: np.dtype[Any] = np.dtype(value)  # type: ignore[call-overload]
+                found = _BY_NUMPY.get(dtype) or _BY_NUMPY_NAME.get(dtype.name)
+            except (TypeError, ValueError):
+                pass
         if found is None:
             raise InvalidDataTypeError(
                 explain(f"unknown data type {value!r}", accepted=", ".join(_BY_VALUE)), dtype=value
@@ -195,7 +199,7 @@ def parse_nbytes(value: int | str) -> int:
         text = value.strip().upper()
         digits = text.rstrip("BGIKM ")
         unit = text[len(digits) :].strip()
-        if unit in _UNITS and digits.replace(".", "", 1).isdigit():
+        if unit in _UNITS and len(digits) < 32 and re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", digits):
             return int(float(digits) * _UNITS[unit])
     raise InvalidArgumentError(
         explain("not a size", accepted='bytes as an int, or a string such as "512MiB" or "2GB"', got=repr(value))

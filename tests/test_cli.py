@@ -163,6 +163,34 @@ def test_errors_of_knobs_say_what_to_do(capsys, graph_file, options, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 cut", "npy", "text", "complex", "record"])
+def test_inputs_that_cannot_be_read(capsys, graph_file, tmp_path, content):
+    path = tmp_path / "in.npz"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "npy":
+        with path.open("wb") as file:
+            np.save(file, np.ones(3))
+    else:
+        np.savez(path, **{"0": np.zeros((4, 6), {"text": "U3", "complex": "c8", "record": "f4,f4"}[content])})
+    assert cli.main(["run", graph_file, "--inputs", str(path)]) == 2
+    assert "accepted: an .npz file" in (said := capsys.readouterr().err) or "accepted: real numbers" in said
+
+
+@pytest.mark.parametrize("raw", [
+    b"", b"\xef\xbb\xbf{}", b"\x1f\x8b\x08\x00", b'{"graph": [NaN]}', b'{"graph": [' + b"9" * 5000, b"[" * 100_000,
+    b'{"graph": [{"id": 1e400}]}',
+    b'{"graph": [{"kind": "\\ud800", "attrs": {}, "id": 0, "inputs": [], "outputs": []}]}',
+    b'{"graph": [{"kind": ' + b"[" * 900 + b"]" * 900 + b"}]}",
+])  # fmt: skip
+@pytest.mark.parametrize("command", ["inspect", "run"])
+def test_files_that_are_no_graph(capsys, tmp_path, command, raw):
+    path = tmp_path / "a.json"
+    path.write_bytes(raw)
+    assert cli.main([command, str(path)]) == 2
+    assert capsys.readouterr().err.startswith("graphpool: ")
+
+
 def test_options_of_the_other_kind_of_file(capsys, graph_file):
     assert cli.main(["run", graph_file, "--shape", "x=2x3"]) == 2
     assert "--in-shapes" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, brief, explain
 from .policies import Item, choose_victims, make_policy
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["Clairvoyant", "Replay", "clairvoyant", "read_trace", "replay", "write_trace"]
 
 HEADER = ["key", "nbytes", "cost"]
+
+MOST = 2**62
+"""Sizes and costs of a file are below."""
 
 
 class Replay(NamedTuple):
@@ -140,9 +143,10 @@ def clairvoyant(trace: Sequence[Item], capacity_nbytes: int) -> Clairvoyant:
     Source: the relaxation of D. Berger, N. Beckmann, M. Harchol-Balter, "Practical bounds on optimal caching with
     variable object sizes" (2018).
     """
+    capacity_nbytes = min(capacity_nbytes, MOST)
     starts, ends, sizes, costs = _intervals(trace, capacity_nbytes)
-    lengths = ends - starts
-    order = np.argsort(-costs / np.maximum(sizes * lengths, 1), kind="stable")
+    spaces = sizes.astype(np.float64) * (ends - starts)
+    order = np.argsort(-costs / np.maximum(spaces, 1), kind="stable")
     room = np.full(len(trace), capacity_nbytes, np.int64)
     achievable = 0.0
     for i in order:
@@ -150,7 +154,7 @@ def clairvoyant(trace: Sequence[Item], capacity_nbytes: int) -> Clairvoyant:
         if span.min() >= sizes[i]:
             span -= sizes[i]
             achievable += float(costs[i])
-    space = np.cumsum(np.concatenate([[0.0], (sizes * lengths)[order].astype(float)]))
+    space = np.cumsum(np.concatenate([[0.0], spaces[order]]))
     saved = np.cumsum(np.concatenate([[0.0], costs[order]]))
     bound = float(np.interp(float(capacity_nbytes) * len(trace), space, saved))
     return Clairvoyant(achievable, max(bound, achievable), float(sum(item.cost for item in trace)))
@@ -179,26 +183,33 @@ def read_trace(path: str | Path) -> list[Item]:
     Raises
     ------
     InvalidArgumentError
-        The header or a line is not of this form.
+        The file is no CSV in UTF-8, or the header or a line is not of this form.
     """
-    with Path(path).open(newline="") as file:
-        rows = list(csv.reader(file))
-    if not rows or rows[0] != HEADER:
-        raise InvalidArgumentError(explain(f"{path} is no trace", accepted=f"first line {','.join(HEADER)}"))
-    trace = []
-    for number, row in enumerate(rows[1:], 2):
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
         try:
-            key, nbytes, cost = row
-            trace.append(Item(key, int(nbytes), float(cost)))
-        except ValueError as error:
-            message = explain(f"{path}, line {number}", accepted="key,nbytes,cost", got=",".join(row))
-            raise InvalidArgumentError(message, line=number) from error
-    return trace
+            if next(rows, None) != HEADER:
+                raise InvalidArgumentError(explain(f"{path} is no trace", accepted=f"first line {','.join(HEADER)}"))
+            return [_parse(row, path, rows.line_num) for row in rows]
+        except (csv.Error, UnicodeDecodeError) as error:
+            where = f"{path}, behind line {rows.line_num}"
+            raise InvalidArgumentError(explain(where, accepted="CSV in UTF-8", got=error)) from error
+
+
+def _parse(row: list[str], path: str | Path, line: int) -> Item:
+    try:
+        key, nbytes, cost = row[0], int(row[1]), float(row[2])
+        if len(row) == 3 and 0 <= nbytes < MOST and 0 <= cost < MOST:
+            return Item(key, nbytes, cost)
+    except (IndexError, ValueError):
+        pass
+    accepted = f"{','.join(HEADER)}, numbers from 0 to below 2**62"
+    raise InvalidArgumentError(explain(f"{path}, line {line}", accepted=accepted, got=brief(row)), line=line)
 
 
 def write_trace(path: str | Path, trace: Iterable[Item]) -> None:
     """Write accesses as `read_trace` reads them; keys become text."""
-    with Path(path).open("w", newline="") as file:
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(HEADER)
         writer.writerows((item.key, item.nbytes, repr(item.cost)) for item in trace)

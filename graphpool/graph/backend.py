@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .partition import Partition
     from .pattern import Pattern
 
-__all__ = ["ENGINE_KINDS", "Backend", "backends_for", "register_backend", "set_loader"]
+__all__ = ["ENGINE_KINDS", "Backend", "backends_for", "opaque_nbytes", "register_backend", "set_loader"]
 
 ENGINE_KINDS = ("cpu", "gpu")
 
@@ -44,6 +44,16 @@ class Backend(Protocol):
 
     def supports(self, op: Op) -> bool:
         """Whether the backend can run this op (its kind, types and attributes; shapes may be unknown)."""
+        ...
+
+    def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
+        """Size of an opaque tensor of known shape; None where its layout id is none that this backend gives out.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The id is one of this backend, but not for such a tensor on this processor.
+        """
         ...
 
     def compile(
@@ -93,6 +103,29 @@ def backends_for(engine_kind: str) -> list[Backend]:
     if _loader is not None:
         _load()
     return list(_registry[check_engine_kind(engine_kind)])
+
+
+def opaque_nbytes(tensor: LogicalTensor) -> int:
+    """Size of an opaque tensor of known shape, as the backend says that gave out its layout id. Unit: bytes.
+
+    Raises
+    ------
+    InvalidArgumentError
+        No backend gives out this layout id, or not for such a tensor on this processor.
+    """
+    for kind in ENGINE_KINDS:
+        for backend in backends_for(kind):
+            nbytes = backend.opaque_nbytes(tensor)
+            if nbytes is not None:
+                return nbytes
+    raise InvalidArgumentError(
+        explain(
+            f"tensor {tensor.id}: layout id",
+            accepted="one that query_logical_tensor of a compiled partition gave",
+            got=f"{tensor.layout_id}, which no backend knows",
+        ),
+        tensor_id=tensor.id,
+    )
 
 
 def _load() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from .knobs import Knobs
     from .logical_tensor import LogicalTensor
 
 __all__ = ["Graph"]
@@ -89,7 +90,9 @@ class Graph:
         self._view: GraphView | None = None
 
     @classmethod
-    def from_json(cls, path: str | os.PathLike[str], *, engine_kind: str | None = None) -> Graph:
+    def from_json(
+        cls, path: str | os.PathLike[str], *, engine_kind: str | None = None, knobs: Knobs | None = None
+    ) -> Graph:
         """Read a graph that `to_json` wrote, or a dump of oneDNN Graph (``ONEDNN_GRAPH_DUMP``).
 
         Parameters
@@ -98,6 +101,9 @@ class Graph:
             A file of at most 16 MiB.
         engine_kind : {"cpu", "gpu"}, optional
             Instead of the one in the file.
+        knobs : Knobs, optional
+            benchdnn's changes, see `graphpool.graph.knobs.parse_knobs`. They are made before the ops are checked, so
+            that they may mend a file; all tensors are then strided, and the shapes of computed ones inferred anew.
 
         Returns
         -------
@@ -117,7 +123,7 @@ class Graph:
         -----
         Source: the format of oneDNN 3.14's graph dump.
         """
-        return read_graph(path, cls, engine_kind)
+        return read_graph(path).build(cls, engine_kind, knobs)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to a file from which `from_json` makes an equal one, and which benchdnn reads.

@@ -6,7 +6,8 @@
 
 A shape of one INT64_MIN says that the rank is not known, a stride of one INT64_MIN that strides were not given. Three
 keys are ours, written only where the format could not tell two tensors apart: ``ndims`` of a vector of unknown length,
-``layout_id`` and ``nbytes`` of an opaque tensor. Keys that are not named here are ignored.
+``layout_id`` and ``nbytes`` of an opaque tensor, which must be the size that the layout has here. Keys that are not
+named here are ignored.
 
 A file is data from elsewhere: every field is checked, and what is wrong ends in one of graphpool's errors.
 """
@@ -15,22 +16,25 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidGraphError, explain
+from ..errors import InvalidGraphError, brief, explain
 from ..typing import UNKNOWN_DIM, LayoutType
 from ._counter import Counter
-from .logical_tensor import LogicalTensor
+from .logical_tensor import MAX_ID, LogicalTensor
 from .op import Op
+from .rewrite import rewrite_ops
 from .schema import get_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .graph import Graph
+    from .knobs import Knobs
 
-__all__ = ["MAX_NBYTES", "dump_graph", "read_graph", "write_graph"]
+__all__ = ["MAX_NBYTES", "GraphFile", "dump_graph", "read_graph", "write_graph"]
 
 MAX_NBYTES = 16 << 20
 """Longest file that is read: some 30,000 ops; parsed, it takes a few times as much memory. Unit: bytes."""
@@ -49,18 +53,51 @@ _dumps = Counter()
 # ---- reading
 
 
-def read_graph(path: str | os.PathLike[str], make_graph: type[Graph], engine_kind: str | None) -> Graph:
-    """The graph of a file; see `Graph.from_json`."""
+@dataclass(frozen=True)
+class GraphFile:
+    """What a file says; the ops need not satisfy their schemas yet.
+
+    Attributes
+    ----------
+    engine_kind, fpmath : str
+    apply_to_int : bool
+    ops : list of Op
+        In the order of the file.
+    """
+
+    engine_kind: str
+    fpmath: str
+    apply_to_int: bool
+    ops: list[Op]
+
+    def build(self, make_graph: type[Graph], engine_kind: str | None = None, knobs: Knobs | None = None) -> Graph:
+        """The graph under knobs, of another engine kind if one is given; see `Graph.from_json`."""
+        fpmath, to_int = (knobs and knobs.fpmath) or (self.fpmath, self.apply_to_int)
+        graph = make_graph(engine_kind or self.engine_kind, fpmath=fpmath, apply_to_int=to_int)
+        for op in self.ops if knobs is None else rewrite_ops(self.ops, knobs):
+            graph.add_op(op)
+        return graph
+
+
+def read_graph(path: str | os.PathLike[str]) -> GraphFile:
+    """What a file of a graph says.
+
+    Raises
+    ------
+    InvalidGraphError
+        The file is too long, no JSON, or not of the format; the message says where.
+    InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
+        A tensor breaks a rule.
+    OSError
+        The file cannot be read.
+    """
     content = _load(path)
-    kind = _text(content, "engine_kind", "the file", "cpu") if engine_kind is None else engine_kind
-    graph = make_graph(
-        kind,
-        fpmath=_text(content, "fpmath_mode", "the file", "strict"),
-        apply_to_int=_text(content, "fpmath_mode_apply_to_int", "the file", "false") == "true",
+    return GraphFile(
+        _text(content, "engine_kind", "the file", "cpu"),
+        _text(content, "fpmath_mode", "the file", "strict"),
+        _text(content, "fpmath_mode_apply_to_int", "the file", "false") == "true",
+        [_read_op(record, f'"graph"[{number}]') for number, record in enumerate(_list(content, "graph", "the file"))],
     )
-    for number, record in enumerate(_list(content, "graph", "the file")):
-        graph.add_op(_read_op(record, f'"graph"[{number}]'))
-    return graph
 
 
 def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
@@ -113,23 +150,27 @@ def _read_tensor(record: object, where: str) -> LogicalTensor:
         shape = None
     if strides == _UNKNOWN or shape is None:
         strides = None
-    if any(type(stride) is not int or abs(stride) >= 2**60 for stride in strides or ()):
-        raise _refuse(f"{where}: stride", "integers below 2**60", strides)
-    optional = {key: _integer(fields, key, where) for key in ("layout_id", "nbytes") if key in fields}
-    return LogicalTensor(
+    for key, numbers in (("shape", shape), ("stride", strides)):
+        if any(type(number) is not int for number in numbers or ()):
+            raise _refuse(f'{where}: "{key}"', "integers", numbers)
+    tensor = LogicalTensor(
         _integer(fields, "id", where),
         _text(fields, "dtype", where),
         shape,
         strides=strides,
         layout=layout,
+        layout_id=_integer(fields, "layout_id", where) if "layout_id" in fields else None,
         property=_text(fields, "property_type", where, "undef"),
-        **optional,
     )
+    if tensor.layout is LayoutType.OPAQUE and tensor.is_shape_known:
+        nbytes = tensor.nbytes
+        if "nbytes" in fields and _integer(fields, "nbytes", where) != nbytes:
+            raise _refuse(f'{where}: "nbytes"', f"{nbytes}, the size of layout {tensor.layout_id}", fields["nbytes"])
+    return tensor
 
 
 def _refuse(what: str, accepted: str, got: object) -> InvalidGraphError:
-    text = repr(got)
-    return InvalidGraphError(explain(what, accepted=accepted, got=text if len(text) < 80 else f"{text[:76]} ..."))
+    return InvalidGraphError(explain(what, accepted=accepted, got=brief(got)))
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
@@ -154,8 +195,8 @@ def _text(fields: Mapping[str, Any], key: str, where: str, default: str | None =
 
 def _integer(fields: Mapping[str, Any], key: str, where: str) -> int:
     value = fields.get(key)
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise _refuse(f'{where}: "{key}"', "an integer of at least 0", value)
+    if type(value) is not int or not 0 <= value <= MAX_ID:
+        raise _refuse(f'{where}: "{key}"', "an integer from 0 to 2**64 - 1", value)
     return value
 
 

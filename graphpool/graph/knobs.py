@@ -9,7 +9,7 @@
     attr-fpmath           MODE[:APPLY_TO_INT]
     expected-n-partitions N, 0 for any number
 
-`parse_knobs` reads the texts, `graphpool.graph.rewrite.rewrite_graph` applies them. Commas separate alternatives, an
+`parse_knobs` reads the texts, `Graph.from_json` applies them. Commas separate alternatives, an
 empty one being the graph as it is: `expand_knobs` gives every combination.
 """
 
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import InvalidArgumentError, explain
 from ..typing import DataType
+from .logical_tensor import MAX_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -136,7 +137,7 @@ def _refuse(name: str, got: str) -> InvalidArgumentError:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
+    if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) > MAX_ID:
         raise _refuse(name, text)
     return int(text)
 

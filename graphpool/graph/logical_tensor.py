@@ -7,13 +7,20 @@ from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..errors import InvalidArgumentError, InvalidShapeError, explain
+from ..errors import InvalidArgumentError, InvalidShapeError, brief, explain
 from ..typing import MAX_NDIM, UNKNOWN_DIM, DataType, LayoutType, PropertyType, dense_strides
+from .backend import opaque_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LogicalTensor"]
+__all__ = ["MAX_ID", "LogicalTensor"]
+
+MAX_ID = 2**64 - 1
+"""Largest id of a tensor, an op or a layout: oneDNN's are of C's size_t."""
+
+_LIMIT = 2**60
+"""Elements, and steps between them, stay below: so every size in bytes fits 64 bits."""
 
 _LAYOUTS = {member.value: member for member in LayoutType}
 _PROPERTIES = {member.value: member for member in PropertyType}
@@ -29,19 +36,17 @@ class LogicalTensor:
     Parameters
     ----------
     id : int
-        Identifies the tensor within its graph; at least 0.
+        Identifies the tensor within its graph; from 0 to 2**64 - 1.
     dtype : DataType or str or numpy.dtype
         Element type.
     shape : sequence of int, optional
         Dimensions; `graphpool.UNKNOWN_DIM` where one is not known yet; None when not even the rank is known.
     strides : sequence of int, optional
-        Unit: elements. Only with the strided layout; dense row-major when left out.
+        Unit: elements, at least 0. Only with the strided layout; dense row-major when left out.
     layout : {"strided", "any", "opaque", "undef"}, default="strided"
         ``any`` lets the compiler choose; ``opaque`` is a layout that it has chosen, named by `layout_id`.
     layout_id : int, optional
-        Only, and always, with the opaque layout.
-    nbytes : int, optional
-        Size of an opaque tensor; given by the compiler together with `layout_id`. Unit: bytes.
+        Only, and always, with the opaque layout, whose size follows from it.
     property : {"undef", "variable", "constant", "host_scalar"}, default="undef"
         A constant keeps its content between executions; a host scalar has rank 0 and is passed by value.
 
@@ -56,7 +61,7 @@ class LogicalTensor:
     Source: seed "graph programming model", section Logical Tensor.
     """
 
-    __slots__ = ("_nbytes", "_signature", "dtype", "id", "layout", "layout_id", "property", "shape", "strides")
+    __slots__ = ("_signature", "dtype", "id", "layout", "layout_id", "property", "shape", "strides")
 
     id: int
     dtype: DataType
@@ -65,7 +70,6 @@ class LogicalTensor:
     layout: LayoutType
     layout_id: int | None
     property: PropertyType
-    _nbytes: int | None
     _signature: tuple[Any, ...]
 
     def __init__(
@@ -77,11 +81,10 @@ class LogicalTensor:
         strides: Sequence[int] | None = None,
         layout: LayoutType | str = LayoutType.STRIDED,
         layout_id: int | None = None,
-        nbytes: int | None = None,
         property: PropertyType | str = PropertyType.UNDEF,
     ) -> None:
         put = object.__setattr__
-        put(self, "id", _check_id(id))
+        put(self, "id", check_id(id, "tensor id"))
         put(self, "dtype", dtype if type(dtype) is DataType else DataType.parse(dtype))
         kind = layout if type(layout) is LayoutType else _member(_LAYOUTS, layout, "layout", id)
         put(self, "layout", kind)
@@ -99,8 +102,7 @@ class LogicalTensor:
                 ),
                 tensor_id=id,
             )
-        put(self, "layout_id", layout_id)
-        put(self, "_nbytes", nbytes)
+        put(self, "layout_id", layout_id if layout_id is None else check_id(layout_id, f"tensor {id}: layout id"))
         put(self, "_signature", (self.dtype, dims, kind, self.strides, layout_id, prop))
         if prop is PropertyType.HOST_SCALAR and (dims != () or self.dtype not in _HOST_SCALAR_TYPES):
             raise InvalidShapeError(
@@ -122,7 +124,6 @@ class LogicalTensor:
             "strides": self.strides if keep_strides else None,
             "layout": self.layout.value,
             "layout_id": self.layout_id,
-            "nbytes": self._nbytes,
             "property": self.property.value,
         }
 
@@ -135,11 +136,10 @@ class LogicalTensor:
             "strides": self.strides,
             "layout": self.layout,
             "layout_id": self.layout_id,
-            "nbytes": self._nbytes,
             "property": self.property,
         }
         if "shape" in changes or "layout" in changes:
-            fields["strides"] = fields["nbytes"] = None
+            fields["strides"] = None
         if changes.get("layout", "opaque") not in ("opaque", LayoutType.OPAQUE):
             fields["layout_id"] = None
         fields.update(changes)
@@ -186,10 +186,12 @@ class LogicalTensor:
         ------
         InvalidShapeError
             The shape is not known, or the layout is not settled (``any``, ``undef``).
+        InvalidArgumentError
+            The opaque layout is none of a backend for such a tensor on this processor.
         """
         size = self.size
-        if self.layout is LayoutType.OPAQUE and self._nbytes is not None:
-            return int(self._nbytes)
+        if self.layout is LayoutType.OPAQUE:
+            return opaque_nbytes(self)
         if self.layout is not LayoutType.STRIDED or self.strides is None:
             hint = "query the compiled partition for the settled tensor"
             raise InvalidShapeError(
@@ -244,22 +246,29 @@ def describe_shape(shape: Sequence[int] | None) -> str:
     return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
 
 
-def _check_id(value: object) -> int:
-    if type(value) is int and value >= 0:
+def check_id(value: object, what: str) -> int:
+    """The id of a tensor, an op or a layout as an int.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is none; `what` names it.
+    """
+    if type(value) is int and 0 <= value <= MAX_ID:
         return value
     try:
         number = -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
     except TypeError:
         number = -1
-    if number < 0:
-        raise InvalidArgumentError(explain("tensor id", accepted="an int of at least 0", got=repr(value)))
+    if not 0 <= number <= MAX_ID:
+        raise InvalidArgumentError(explain(what, accepted="an int from 0 to 2**64 - 1", got=brief(value)))
     return number
 
 
 def _member(table: dict[str, Any], value: object, what: str, tensor_id: int) -> Any:
     member = table.get(value) if isinstance(value, str) else None
     if member is None:
-        message = explain(f"tensor {tensor_id}: unknown {what}", accepted=", ".join(table), got=repr(value))
+        message = explain(f"tensor {tensor_id}: unknown {what}", accepted=", ".join(table), got=brief(value))
         raise InvalidArgumentError(message, tensor_id=tensor_id)
     return member
 
@@ -268,7 +277,7 @@ def _check_shape(shape: Sequence[int], tensor_id: int) -> tuple[int, ...]:
     try:
         dims = tuple(map(index, shape))
     except TypeError:
-        message = explain(f"tensor {tensor_id}: shape", accepted="a sequence of ints, or None", got=repr(shape))
+        message = explain(f"tensor {tensor_id}: shape", accepted="a sequence of ints, or None", got=brief(shape))
         raise InvalidShapeError(message, tensor_id=tensor_id) from None
     if len(dims) > MAX_NDIM:
         message = explain(f"tensor {tensor_id}: rank", accepted=f"at most {MAX_NDIM}", got=len(dims))
@@ -276,12 +285,11 @@ def _check_shape(shape: Sequence[int], tensor_id: int) -> tuple[int, ...]:
     if dims and min(dims) < 0:
         for axis, dim in enumerate(dims):
             if dim < 0 and dim != UNKNOWN_DIM:
-                message = explain(
-                    f"tensor {tensor_id}: dimension {axis}", accepted="at least 0, or graphpool.UNKNOWN_DIM", got=dim
-                )
+                what = f"tensor {tensor_id}: dimension {axis}"
+                message = explain(what, accepted="at least 0, or graphpool.UNKNOWN_DIM", got=brief(dim))
                 raise InvalidShapeError(message, tensor_id=tensor_id, dim=axis)
-    if prod(filter(None, dims)) >= 2**60 and UNKNOWN_DIM not in dims:  # an array of (0, 2**60) cannot be had either
-        message = explain(f"tensor {tensor_id}: number of elements", accepted="below 2**60", got=dims)
+    if UNKNOWN_DIM not in dims and prod(filter(None, dims)) >= _LIMIT:  # an array of (0, 2**60) cannot be had either
+        message = explain(f"tensor {tensor_id}: number of elements", accepted="below 2**60", got=brief(dims))
         raise InvalidShapeError(message, tensor_id=tensor_id)
     return dims
 
@@ -292,12 +300,23 @@ def _complete_strides(
     if strides is None:
         is_settled = layout is LayoutType.STRIDED and shape is not None and (not shape or min(shape) >= 0)
         return dense_strides(shape) if is_settled and shape is not None else None
-    steps = tuple(map(index, strides))
-    if layout is not LayoutType.STRIDED or shape is None or len(steps) != len(shape) or min(steps, default=0) < 0:
+    try:
+        steps: tuple[int, ...] | None = tuple(map(index, strides))
+    except TypeError:
+        steps = None
+    is_settled = layout is LayoutType.STRIDED and shape is not None and steps is not None and len(steps) == len(shape)
+    if not is_settled or min(steps or (), default=0) < 0 or not _is_addressable(shape or (), steps or ()):
         message = explain(
             f"tensor {tensor_id}: strides",
-            accepted="one stride of at least 0 for each dimension, with the strided layout",
-            got=f"strides {steps}, shape {describe_shape(shape)}, layout {layout.value}",
+            accepted="one stride of at least 0 for each dimension, with the strided layout, the elements less than "
+            "2**60 apart",
+            got=f"strides {brief(strides)}, shape {describe_shape(shape)}, layout {layout.value}",
         )
         raise InvalidShapeError(message, tensor_id=tensor_id)
     return steps
+
+
+def _is_addressable(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether strides, and the distance from the first element to the last, are below 2**60."""
+    spans = [max(dim - 1, 0) * stride for dim, stride in zip(shape, strides, strict=True)]
+    return max(strides, default=0) < _LIMIT and sum(spans) < _LIMIT - 1

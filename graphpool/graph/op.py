@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, explain
-from .logical_tensor import LogicalTensor
+from .logical_tensor import LogicalTensor, check_id
 from .schema import get_schema
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ class Op:
     Parameters
     ----------
     id : int
-        Identifies the op within its graph; at least 0.
+        Identifies the op within its graph; from 0 to 2**64 - 1.
     kind : str
         A kind of the schema, for instance ``"MatMul"``; `graphpool.graph.schema.SCHEMAS` lists them.
     inputs, outputs : iterable of LogicalTensor
@@ -59,9 +58,7 @@ class Op:
         name: str | None = None,
         **attrs: Any,
     ) -> None:
-        if type(id) is not int or id < 0:
-            id = _check_op_id(id)
-        self.id = id
+        self.id = id = check_id(id, "op id")
         self.kind = kind
         self.name = f"{kind}_{id}" if name is None else name
         self.inputs = _check_ports(self.name, "inputs", inputs)
@@ -134,16 +131,6 @@ def _rebuild(
     attrs: dict[str, Any],
 ) -> Op:
     return Op(id, kind, inputs, outputs, name).with_attrs(attrs)
-
-
-def _check_op_id(value: object) -> int:
-    try:
-        number = -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise InvalidArgumentError(explain("op id", accepted="an int of at least 0", got=repr(value)))
-    return number
 
 
 def _check_ports(name: str, side: str, tensors: Iterable[LogicalTensor]) -> tuple[LogicalTensor, ...]:

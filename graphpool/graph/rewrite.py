@@ -1,6 +1,7 @@
-"""Applies benchdnn's knobs to a graph: a new graph, with everything that follows from the changes inferred anew.
+"""Applies benchdnn's knobs to the ops of a file, with everything that follows from the changes inferred anew.
 
-Scales of Quantize and Dequantize are rounded up to powers of two, as benchdnn does, so that they cost no accuracy.
+The ops need not satisfy their schemas, nor agree about their tensors, as long as the knobs mend them. Scales of
+Quantize and Dequantize are rounded up to powers of two, as benchdnn does, so that they cost no accuracy.
 """
 
 from __future__ import annotations
@@ -9,21 +10,22 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, explain
 from ..typing import DataType
 from .completion import complete_shapes
 from .logical_tensor import LogicalTensor
 from .op import Op
 from .schema import get_schema
-from .schemas.model import closest
+from .schemas.model import closest, format_counts
 from .view import GraphView
 
 if TYPE_CHECKING:
-    from .graph import Graph
+    from collections.abc import Iterable, Iterator, Sequence
+
     from .knobs import Knobs, Shape
     from .schema import OpSchema
 
-__all__ = ["rewrite_graph", "unknown_ids"]
+__all__ = ["rewrite_ops", "unknown_ids"]
 
 FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 NORMS = frozenset({"BatchNormInference", "BatchNormForwardTraining", "BatchNormTrainingBackward", "LayerNorm",
@@ -67,59 +69,88 @@ class _Tensor:
     property: str
 
 
-def rewrite_graph(graph: Graph, knobs: Knobs) -> Graph:
-    """A copy of a graph with knobs applied.
+def rewrite_ops(ops: Sequence[Op], knobs: Knobs) -> list[Op]:
+    """Ops with knobs applied.
 
     Parameters
     ----------
-    graph : Graph
-        Unchanged.
+    ops : sequence of Op
+        In any order.
     knobs : Knobs
 
     Returns
     -------
-    graph : Graph
-        Not finalised. Its tensors are strided; shapes of computed tensors are inferred from the inputs. Ids that are
-        not in the graph are passed over, as benchdnn does: `unknown_ids` names them.
+    ops : list of Op
+        In topological order. Their tensors are strided; shapes of computed tensors are inferred from the inputs. Ids
+        that the ops do not have are passed over, as benchdnn does: `unknown_ids` names them.
 
     Raises
     ------
     InvalidArgumentError
         A knob names an attribute or a kind that an op cannot have, or gives a value that does not fit.
+    InvalidGraphError
+        The ops form a cycle, or contradict one another about a tensor, and no knob settles it.
     InvalidShapeError, InvalidOpError, InvalidDataTypeError
-        The changed graph breaks a rule.
+        A changed op breaks a rule.
 
     Notes
     -----
     Cost: linear in the number of ops. Source: benchdnn's graph driver, its documented options.
     """
-    tensors = {
-        number: _Tensor(lt.dtype, lt.shape, lt.strides, lt.property.value) for number, lt in graph.tensors.items()
-    }
-    ops = [
+    drafts = [
         _Op(op.id, op.kind, op.name, dict(op.attrs), [t.id for t in op.inputs], [t.id for t in op.outputs])
-        for op in GraphView(graph.ops).ops
+        for op in GraphView(ops).ops
     ]
+    tensors = _tensors(ops, knobs)
     before = {number: tensor.shape for number, tensor in tensors.items()}
-    _change_kinds(ops, knobs)
-    _change_shapes(ops, tensors, knobs)
-    _change_attrs(ops, knobs)
-    _infer(ops, tensors)
-    _fit_scales(ops, tensors, before)
-    _change_types(ops, tensors, knobs)
+    _change_kinds(drafts, knobs)
+    _change_attrs(drafts, knobs)
+    _change_shapes(drafts, tensors, knobs)
+    _change_types(drafts, tensors, knobs)
     for number in knobs.properties.keys() & tensors.keys():
         tensors[number].property = knobs.properties[number]
-    mode, to_int = knobs.fpmath or (graph.fpmath, graph.fpmath_apply_to_int)
-    return _assemble(
-        ops, tensors, type(graph)(graph.engine_kind, fpmath=mode, apply_to_int=to_int, prefer=graph.prefer)
+    _infer(drafts, tensors, before)
+    return _assemble(drafts, tensors)
+
+
+def unknown_ids(ops: Sequence[Op], knobs: Knobs) -> list[str]:
+    """What knobs name that ops do not have, and that `rewrite_ops` passes over: "tensor 7", "op 3"."""
+    tensors = {*knobs.shapes, *knobs.dtypes, *knobs.properties} - {tensor.id for tensor in _mentions(ops)}
+    numbers = {*knobs.attrs, *knobs.kinds} - {op.id for op in ops}
+    return [f"tensor {number}" for number in sorted(tensors)] + [f"op {number}" for number in sorted(numbers)]
+
+
+def _mentions(ops: Iterable[Op]) -> Iterator[LogicalTensor]:
+    return (tensor for op in ops for tensor in (*op.inputs, *op.outputs))
+
+
+def _tensors(ops: Sequence[Op], knobs: Knobs) -> dict[int, _Tensor]:
+    """The tensors by id, where knobs or inference settle what the mentions of one say differently."""
+    written = {tensor.id for op in ops for tensor in op.outputs}
+    first: dict[int, LogicalTensor] = {}
+    tensors: dict[int, _Tensor] = {}
+    for lt in _mentions(ops):
+        known = first.setdefault(lt.id, lt)
+        if known is lt:
+            tensors[lt.id] = _Tensor(lt.dtype, lt.shape, lt.strides, lt.property.value)
+        elif known != lt:
+            if not _is_settled(known, lt, knobs, is_computed=lt.id in written):
+                what = f"tensor id {lt.id} means two tensors"
+                raise InvalidGraphError(explain(what, accepted=known, got=lt), tensor_id=lt.id)
+            tensors[lt.id].strides = None
+    return tensors
+
+
+def _is_settled(a: LogicalTensor, b: LogicalTensor, knobs: Knobs, *, is_computed: bool) -> bool:
+    """Whether knobs, or the inference of shapes, replace all in which two mentions of a tensor differ."""
+    shape = knobs.shapes.get(a.id)
+    is_float = a.dtype in FLOATS and b.dtype in FLOATS
+    return (
+        (is_computed or a.shape == b.shape or (shape is not None and shape.dims is not None))
+        and (is_computed or a.strides == b.strides or shape is not None)
+        and (a.dtype is b.dtype or a.id in knobs.dtypes or (knobs.dtype is not None and is_float))
+        and (a.property is b.property or a.id in knobs.properties)
     )
-
-
-def unknown_ids(graph: Graph, knobs: Knobs) -> list[str]:
-    """What knobs name that a graph does not have, and that `rewrite_graph` passes over: "tensor 7", "op 3"."""
-    tensors = {*knobs.shapes, *knobs.dtypes, *knobs.properties} - set(graph.tensors)
-    ops = {*knobs.attrs, *knobs.kinds} - {op.id for op in graph.ops}
-    return [f"tensor {number}" for number in sorted(tensors)] + [f"op {number}" for number in sorted(ops)]
 
 
 def _change_kinds(ops: list[_Op], knobs: Knobs) -> None:
@@ -129,15 +160,16 @@ def _change_kinds(ops: list[_Op], knobs: Knobs) -> None:
             _delete(op, ops)
             continue
         schema = get_schema(kind)
+        op.kind, op.attrs = kind, {name: value for name, value in op.attrs.items() if name in schema.attributes}
+    for op in ops:
+        schema = get_schema(op.kind)
         for side, counts, ports in (
             ("inputs", schema.input_counts, op.inputs), ("outputs", schema.output_counts, op.outputs),
         ):  # fmt: skip
             if len(ports) not in counts:
-                what = f"--op-kind: {side} of {op.label}"
-                raise InvalidArgumentError(
-                    explain(what, accepted=f"a kind with {len(ports)}", got=kind), knob="op-kind"
-                )
-        op.kind, op.attrs = kind, {name: value for name, value in op.attrs.items() if name in schema.attributes}
+                what = f"{side} of {op.label}"
+                accepted = f"{format_counts(counts)}, or another --op-kind"
+                raise InvalidOpError(explain(what, accepted=accepted, got=len(ports)), op_id=op.id)
 
 
 def _delete(op: _Op, ops: list[_Op]) -> None:
@@ -173,25 +205,31 @@ def _batched(ops: list[_Op], tensors: dict[int, _Tensor]) -> list[int]:
     inputs = _graph_inputs(ops)
     shapes = {number: tensors[number].shape or () for number in inputs}
     first = next((shapes[n] for op in ops for n in op.inputs[:1] if n in inputs and shapes[n]), ())
+    parameters = _parameters(ops, tensors)
     return [
         number for number, shape in shapes.items()
         if shape[:1] == first[:1] != () and (len(shape) > 1 or len(first) == 1)
-        and tensors[number].property != "constant" and not _is_parameter(number, ops, tensors)
+        and tensors[number].property != "constant" and number not in parameters
     ]  # fmt: skip
 
 
-def _is_parameter(number: int, ops: list[_Op], tensors: dict[int, _Tensor]) -> bool:
-    """Whether an op, perhaps behind a conversion, reads the tensor at a port that no batch arrives at."""
+def _parameters(ops: list[_Op], tensors: dict[int, _Tensor]) -> set[int]:
+    """Tensors that their first reader, perhaps behind conversions, takes at a port that no batch arrives at."""
+    parameters: set[int] = set()
+    reader: dict[int, tuple[_Op, int]] = {}
     for op in ops:
-        for port, source in enumerate(op.inputs):
-            if source != number:
-                continue
-            if op.kind in CONVERSIONS and port == 0:
-                return _is_parameter(op.outputs[0], ops, tensors)
-            if op.kind == "MatMul":
-                return port == 2 or (port == 1 and len(tensors[number].shape or ()) < 3)
-            return port > ("Backward" in op.kind) and (op.kind in WITH_PARAMETERS or op.kind in NORMS)
-    return False
+        for port, number in enumerate(op.inputs):
+            reader.setdefault(number, (op, port))
+    for number, (op, port) in reversed(reader.items()):  # readers of what is computed come before
+        if op.kind in CONVERSIONS and port == 0:
+            is_parameter = op.outputs[0] in parameters
+        elif op.kind == "MatMul":
+            is_parameter = port == 2 or (port == 1 and len(tensors[number].shape or ()) < 3)
+        else:
+            is_parameter = port > ("Backward" in op.kind) and (op.kind in WITH_PARAMETERS or op.kind in NORMS)
+        if is_parameter:
+            parameters.add(number)
+    return parameters
 
 
 def _strides(number: int, dims: tuple[int, ...] | None, shape: Shape) -> tuple[int, ...]:
@@ -216,6 +254,7 @@ def _change_attrs(ops: list[_Op], knobs: Knobs) -> None:
         for name, text in knobs.attrs.get(op.id, {}).items():
             op.attrs[name] = _value(op, name, text)
             op.attrs.pop(RIVALS.get(op.kind, {}).get(name, ""), None)
+        op.attrs = get_schema(op.kind).complete(op.label, op.attrs)
 
 
 def _value(op: _Op, name: str, text: str) -> Any:
@@ -242,36 +281,30 @@ def _parse(kind: str, text: str) -> Any:
     return float(text) if kind == "f32" else text
 
 
-def _infer(ops: list[_Op], tensors: dict[int, _Tensor]) -> None:
+def _infer(ops: list[_Op], tensors: dict[int, _Tensor], before: dict[int, tuple[int, ...] | None]) -> None:
     """Shapes of everything that is computed; strides stay where the shape does."""
-    inputs = _graph_inputs(ops)
-    lts = {
-        number: LogicalTensor(number, tensor.dtype, tensor.shape if number in inputs else None)
-        for number, tensor in tensors.items()
-    }
-    shapes = complete_shapes(GraphView([_build(op, lts) for op in ops]).ops, trust_ops=False)
+    shapes: dict[int, tuple[int, ...] | None] = {number: tensors[number].shape for number in _graph_inputs(ops)}
+    for op in ops:
+        _fit_scales(op, shapes.get(op.inputs[0]) if op.inputs else None, before)
+        lts = {n: LogicalTensor(n, tensors[n].dtype, shapes.get(n)) for n in (*op.inputs, *op.outputs)}
+        made = Op(op.id, op.kind, [lts[n] for n in op.inputs], [lts[n] for n in op.outputs], op.name)
+        shapes |= complete_shapes([made.with_attrs(op.attrs).checked()], trust_ops=False)
     for number, shape in shapes.items():
         if shape is not None and shape != tensors[number].shape:
             tensors[number].shape, tensors[number].strides = shape, None
 
 
-def _build(op: _Op, lts: dict[int, LogicalTensor]) -> Op:
-    made = Op(op.id, op.kind, [lts[n] for n in op.inputs], [lts[n] for n in op.outputs], name=op.name)
-    return made.with_attrs(get_schema(op.kind).complete(made.label, op.attrs))
-
-
-def _fit_scales(ops: list[_Op], tensors: dict[int, _Tensor], before: dict[int, tuple[int, ...] | None]) -> None:
+def _fit_scales(op: _Op, shape: tuple[int, ...] | None, before: dict[int, tuple[int, ...] | None]) -> None:
     """Scales as powers of two, and one a channel where the shape has changed."""
-    for op in ops:
-        if op.kind not in ("Quantize", "Dequantize"):
-            continue
-        scales, zps = op.attrs["scales"], op.attrs.get("zps") or ()
-        count, shape = len(scales), tensors[op.inputs[0]].shape
-        if op.attrs.get("qtype") == "per_channel" and shape and shape != before[op.inputs[0]]:
-            count = shape[op.attrs.get("axis", 1) % len(shape)]
-        op.attrs["scales"] = tuple(_power_of_two(scales[k % len(scales)]) for k in range(count))
-        if zps:
-            op.attrs["zps"] = tuple(zps[k % len(zps)] for k in range(count))
+    if op.kind not in ("Quantize", "Dequantize") or not op.attrs["scales"]:
+        return
+    scales, zps = op.attrs["scales"], op.attrs.get("zps") or ()
+    count = len(scales)
+    if op.attrs["qtype"] == "per_channel" and shape and shape != before[op.inputs[0]]:
+        count = shape[op.attrs["axis"] % len(shape)]
+    op.attrs["scales"] = tuple(_power_of_two(scales[k % len(scales)]) for k in range(count))
+    if zps:
+        op.attrs["zps"] = tuple(zps[k % len(zps)] for k in range(count))
 
 
 def _power_of_two(scale: float) -> float:
@@ -307,14 +340,14 @@ def _keeps_type(schema: OpSchema, kind: str, dtype: DataType, index: int, *, is_
     return bool(accepted and dtype not in accepted) or (kind in NORMS and variable != schema.inputs[0].type)
 
 
-def _assemble(ops: list[_Op], tensors: dict[int, _Tensor], graph: Graph) -> Graph:
+def _assemble(ops: list[_Op], tensors: dict[int, _Tensor]) -> list[Op]:
     used = {number for op in ops for number in (*op.inputs, *op.outputs)}
     lts = {
         number: LogicalTensor(number, tensor.dtype, tensor.shape, strides=tensor.strides, property=tensor.property)
         for number, tensor in tensors.items()
         if number in used
     }
-    for op in ops:
-        made = Op(op.id, op.kind, [lts[n] for n in op.inputs], [lts[n] for n in op.outputs], name=op.name)
-        graph.add_op(made.with_attrs(op.attrs))
-    return graph
+    return [
+        Op(op.id, op.kind, [lts[n] for n in op.inputs], [lts[n] for n in op.outputs], op.name).with_attrs(op.attrs)
+        for op in ops
+    ]

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 
 from .planner import BufferInfo
 
@@ -36,22 +36,27 @@ def read_csv(path: str | Path) -> list[BufferInfo]:
     Raises
     ------
     InvalidArgumentError
-        A column is missing, or a value is no number; the message names the line.
+        The file is no CSV in UTF-8, a column is missing, or a value is no number; the message names the line.
     """
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
-        missing = [name for name in _REQUIRED if name not in (rows.fieldnames or ())]
-        if missing:
-            raise InvalidArgumentError(
-                explain(f"{path} lacks columns", accepted=", ".join(_REQUIRED), got=rows.fieldnames)
-            )
-        return [_parse(row, f"{path}, line {rows.line_num}") for row in rows]
+        try:
+            missing = [name for name in _REQUIRED if name not in (rows.fieldnames or ())]
+            if missing:
+                got = brief(rows.fieldnames)
+                raise InvalidArgumentError(explain(f"{path} lacks columns", accepted=", ".join(_REQUIRED), got=got))
+            return [_parse(row, f"{path}, line {rows.line_num}") for row in rows]
+        except (csv.Error, UnicodeDecodeError) as error:
+            where = f"{path}, behind line {rows.line_num}"
+            raise InvalidArgumentError(explain(where, accepted="CSV in UTF-8", got=error)) from error
 
 
 def _parse(row: dict[str, str | None], where: str) -> BufferInfo:
     try:
+        if row["id"] is None:
+            raise ValueError("the line ends before its id")
         return BufferInfo(
-            str(row["id"]),
+            row["id"],
             int(row["lower"] or ""),
             int(row["upper"] or ""),
             int(row["size"] or ""),
@@ -60,7 +65,7 @@ def _parse(row: dict[str, str | None], where: str) -> BufferInfo:
             tuple(_parse_gap(gap) for gap in (row.get("gaps") or "").split()),
         )
     except ValueError as error:
-        raise InvalidArgumentError(explain(f"{where} is malformed", accepted="integers", got=row)) from error
+        raise InvalidArgumentError(explain(f"{where} is malformed", accepted="integers", got=brief(row))) from error
 
 
 def _parse_gap(text: str) -> tuple[int, int]:

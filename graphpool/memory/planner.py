@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, brief, explain
 
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
@@ -216,7 +216,7 @@ def _check_buffer(item: BufferInfo) -> None:
     numbers = [item.lower, item.upper, item.size, item.alignment, item.offset or 0]
     numbers += [time for gap in item.gaps for time in gap]
     if not all(issubclass(kind, int) for kind in set(map(type, numbers))) or max(map(abs, numbers)) >= 2**62:
-        problem = f"{numbers} are not all ints below 2**62"
+        problem = f"{brief(numbers)} are not all ints below 2**62"
     elif item.lower >= item.upper:
         problem = f"lifetime [{item.lower}, {item.upper}) is empty"
     elif item.size < 0 or (item.offset or 0) < 0:

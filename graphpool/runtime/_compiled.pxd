@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from graphpool.memory._arena cimport ArenaPool
 
@@ -9,7 +9,7 @@ from ._stream cimport Stream
 
 
 cdef struct Port:
-    int64_t id
+    uint64_t id
     int64_t signature
 
 
@@ -48,6 +48,7 @@ cdef class CompiledPartition:
     cdef CompiledPartition copy(self, object engine)
     cdef tuple _bind(self, object given, int64_t first, int64_t count, char **pointers, int64_t *nbytes)
     cdef int _check_overlap(self, char **pointers, int64_t *nbytes) except -1
-    cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1
+    cdef int _check_apart(self, char *arena, char **pointers, int64_t *nbytes) except -1
+    cdef int _run(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1
     cdef int _run_without_pool(self, char **bases, Stream stream) except -1
-    cdef int _run_program(self, char **bases, Stream stream, object scratchpad) except -1
+    cdef int _run_program(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.object cimport PyObject
 
 from graphpool._finalizing cimport gp_is_finalizing
@@ -178,7 +178,7 @@ cdef class CompiledPartition:
         """Whether `close` was called."""
         return self.closed or self.engine.is_closed
 
-    def query_logical_tensor(self, int64_t id):
+    def query_logical_tensor(self, id):
         """The logical tensor of a port with shape, layout and size settled.
 
         Raises
@@ -279,13 +279,13 @@ cdef class CompiledPartition:
         _targets = self._bind(outputs, self.ninputs, self.noutputs, bases + 2 + self.ninputs, nbytes + self.ninputs)
         self._check_overlap(bases + 2, nbytes)
         if self.nparts == 0:
-            self._run(bases, stream, scratchpad)
+            self._run(bases, nbytes, stream, scratchpad)
             return outputs
         if self.constants is None:
             self.all_constants()
         acquire(self.constants, sources, None if options is None else options.key, bases, held)
         try:
-            self._run(bases, stream, scratchpad)
+            self._run(bases, nbytes, stream, scratchpad)
         finally:
             release(self.constants, held)
         return outputs
@@ -345,16 +345,16 @@ cdef class CompiledPartition:
         """Let executions with these inputs use that form from now on, whatever the cache does."""
         self.all_constants().stand_in(part, key, buffer, tuple(inputs))
 
-    cdef int _run(self, char **bases, Stream stream, object scratchpad) except -1:
+    cdef int _run(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1:
         if self.program.calls_blas(bases):
             blas_threads.enter()
             try:
-                return self._run_program(bases, stream, scratchpad)
+                return self._run_program(bases, nbytes, stream, scratchpad)
             finally:
                 blas_threads.leave()
-        return self._run_program(bases, stream, scratchpad)
+        return self._run_program(bases, nbytes, stream, scratchpad)
 
-    cdef int _run_program(self, char **bases, Stream stream, object scratchpad) except -1:
+    cdef int _run_program(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
         if self.scratch_nbytes == 0:
@@ -363,15 +363,19 @@ cdef class CompiledPartition:
                 self.program.run(bases, stream.team)
             return 0
         if type(scratchpad) is Tensor:
-            self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes)
+            (<Tensor>scratchpad)._check_allocated()
+            self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes,
+                                   (<Tensor>scratchpad).is_readonly)
+            self._check_apart((<Tensor>scratchpad).data, bases + 2, nbytes)
             bases[0] = (<Tensor>scratchpad).data
             with nogil:
                 self.program.run(bases, stream.team)
             return 0
         if scratchpad is not None:
-            PyObject_GetBuffer(scratchpad, &view, PyBUF_WRITABLE)
+            _get_buffer(scratchpad, &view)
             try:
-                self._check_scratchpad(<uintptr_t>view.buf, view.len)
+                self._check_scratchpad(<uintptr_t>view.buf, view.len, view.readonly)
+                self._check_apart(<char *>view.buf, bases + 2, nbytes)
                 bases[0] = <char *>view.buf
                 with nogil:
                     self.program.run(bases, stream.team)
@@ -511,12 +515,25 @@ cdef class CompiledPartition:
                     hint="create the stream from the engine that the partition was compiled for")
         )
 
-    def _check_scratchpad(self, uintptr_t address, int64_t size):
-        if size < self.scratchpad_nbytes or address % ALIGNMENT:
+    def _check_scratchpad(self, uintptr_t address, int64_t size, bint is_readonly):
+        if size < self.scratchpad_nbytes or address % ALIGNMENT or is_readonly:
+            state = "read-only" if is_readonly else "writable"
             raise InvalidArgumentError(
-                explain("scratchpad", got=f"{size} bytes at an address of alignment {address & -address}",
-                        accepted=f"at least {self.scratchpad_nbytes} bytes, aligned to {ALIGNMENT}")
+                explain("scratchpad", got=f"{size} {state} bytes at an address of alignment {address & -address}",
+                        accepted=f"at least {self.scratchpad_nbytes} writable bytes, aligned to {ALIGNMENT}")
             )
+
+    cdef int _check_apart(self, char *arena, char **pointers, int64_t *nbytes) except -1:
+        """The scratchpad overlaps no tensor: kernels keep tables of pointers in it."""
+        cdef int64_t i
+        for i in range(self.ninputs + self.noutputs):
+            if pointers[i] < arena + self.scratch_nbytes and arena < pointers[i] + nbytes[i]:
+                raise InvalidArgumentError(
+                    explain(f"the scratchpad shares memory with tensor {self.ports[i].id}",
+                            accepted="memory of its own", hint="pass separate buffers"),
+                    tensor_id=self.ports[i].id,
+                )
+        return 0
 
     def _execute_on_host(self, inputs, outputs):
         """Call the host function on arrays, and put its results into the outputs."""
@@ -574,6 +591,17 @@ cdef class CompiledPartition:
 
 def _recompile(partition, inputs, outputs, engine, modes):
     return partition.compile(inputs, outputs, engine, **modes)
+
+
+cdef int _get_buffer(object scratchpad, Py_buffer *view) except -1:
+    """The memory of a scratchpad that is no tensor."""
+    try:
+        PyObject_GetBuffer(scratchpad, view, PyBUF_SIMPLE)
+    except (BufferError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            explain("scratchpad", accepted="a Tensor or a contiguous writable buffer", got=type(scratchpad).__name__)
+        ) from error
+    return 0
 
 
 def _check_mode(name, mode, modes):

@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 
 cdef class Tensor:
@@ -6,7 +6,7 @@ cdef class Tensor:
     cdef readonly object engine
     cdef readonly int64_t nbytes
     cdef readonly bint is_readonly
-    cdef int64_t lt_id
+    cdef uint64_t lt_id
     cdef int64_t signature
     cdef char *data          # NULL while the tensor has no buffer yet
     cdef object owner        # keeps `data` alive; None when the tensor allocated it itself

@@ -154,10 +154,7 @@ cdef class Tensor:
         lt = self.lt
         if type(data) is np.ndarray and data.dtype is lt.dtype.numpy and self._bind_strided(data):
             return
-        if lt.property is PropertyType.HOST_SCALAR and isinstance(data, (bool, int, float)):
-            array = np.array(data, lt.dtype.numpy)
-        else:
-            array = _as_array(data, lt)
+        array = _as_array(data, lt)
         if lt.layout is LayoutType.OPAQUE or lt.dtype.bits == 4:
             array = _as_bytes(array, lt)
         else:
@@ -318,7 +315,8 @@ cdef int64_t _span_nbytes(Py_buffer *view, tuple shape, tuple strides) except? -
         n, stride = shape[i], strides[i]
         if view.shape[i] != n or (n > 1 and view.strides[i] != stride * view.itemsize):
             return -1
-        last += (n - 1) * stride
+        if n > 1:
+            last += (n - 1) * stride
         is_empty = is_empty or n == 0
     return 0 if is_empty else (last + 1) * view.itemsize
 
@@ -342,10 +340,12 @@ def _as_array(data, lt):
     if isinstance(data, (np.ndarray, np.generic)):
         return np.asarray(data)
     try:
+        if lt.property is PropertyType.HOST_SCALAR and isinstance(data, (bool, int, float)):
+            return np.array(data, lt.dtype.numpy)
         if hasattr(data, "__dlpack__"):
             return np.from_dlpack(data)
         return np.asarray(memoryview(data))
-    except (TypeError, BufferError, ValueError, RuntimeError) as error:
+    except (TypeError, BufferError, ValueError, RuntimeError, OverflowError) as error:
         raise InvalidArgumentError(
             explain(f"tensor {lt.id}: data", got=type(data).__name__,
                     accepted="an array, an object with DLPack or the buffer protocol, or None"),
@@ -362,7 +362,7 @@ def _check_array(array, lt):
             tensor_id=lt.id,
         )
     if array.shape != lt.shape:
-        if array.ndim != len(lt.shape):
+        if array.ndim != lt.ndim:
             where, dim = "rank", None
         else:
             dim = next(i for i in range(array.ndim) if array.shape[i] != lt.shape[i])

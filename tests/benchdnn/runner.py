@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
-from typing import Any
+from typing import Any, TypeAlias, cast
 from zlib import crc32
 
 import numpy as np
 
 import graphpool as gp
+from graphpool.graph.json import GraphFile, read_graph
 from graphpool.graph.knobs import parse_knobs
-from graphpool.graph.rewrite import rewrite_graph
 from graphpool.typing import DataType
 from tests.benchdnn.fill import Filler
 from tests.benchdnn.judge import bounds, compare
@@ -31,6 +35,9 @@ SAMPLE = 32
 """Elements below which no share is judged."""
 
 NOT_KNOBS = ("suite", "case", "expected-n-partitions")
+
+Job: TypeAlias = tuple[Path, dict[str, str]]
+"""A folder of cases, and a row of its manifest."""
 
 
 @dataclass
@@ -68,20 +75,80 @@ def read_manifest(folder: Path) -> list[dict[str, str]]:
 
 
 def run_all(folder: Path, rows: Iterable[dict[str, str]], processes: int = 2) -> Iterator[Record]:
-    """Run rows in processes of one thread each; records come as they are done."""
-    jobs = [(folder, row) for row in rows]
+    """Run rows in processes of one thread each; records come as they are done.
+
+    A row in which its process dies fails, and another process takes the next one.
+    """
+    jobs = deque((folder, row) for row in rows)
     if processes < 2:
         yield from map(run, jobs)
         return
-    with get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(run, jobs, chunksize=1)
+    workers: dict[Connection, tuple[SpawnProcess, Job]] = {}
+    try:
+        while jobs or workers:
+            while jobs and len(workers) < processes:
+                process, pipe = _start_worker()
+                _hand_out(jobs, pipe, process, workers)
+            for ready in wait(list(workers)):
+                pipe = cast("Connection", ready)
+                process, job = workers.pop(pipe)
+                try:
+                    record = pipe.recv()
+                except (EOFError, ConnectionError):
+                    process.join()
+                    pipe.close()
+                    record = _record(job[1])
+                    record.status, record.error = "failed", f"its process ended with status {process.exitcode}"
+                else:
+                    _hand_out(jobs, pipe, process, workers)
+                yield record
+    finally:
+        for pipe, (process, _) in workers.items():
+            pipe.close()
+            process.kill()
+            process.join()
 
 
-def run(job: tuple[Path, dict[str, str]]) -> Record:
-    """Run one row; whatever goes wrong is a failed record."""
-    folder, row = job
+def _start_worker() -> tuple[SpawnProcess, Connection]:
+    """A process that runs the jobs from a pipe until it is closed."""
+    context = get_context("spawn")
+    pipe, other = context.Pipe()
+    process = context.Process(target=_work, args=(other,), daemon=True)
+    process.start()
+    other.close()  # so that the end of the process is the end of the pipe
+    return process, pipe
+
+
+def _work(pipe: Connection) -> None:
+    with contextlib.suppress(EOFError):
+        while True:
+            pipe.send(run(pipe.recv()))
+
+
+def _hand_out(
+    jobs: deque[Job], pipe: Connection, process: SpawnProcess, workers: dict[Connection, tuple[SpawnProcess, Job]]
+) -> None:
+    """The next job to a process, or its end."""
+    if jobs:
+        job = jobs.popleft()
+        with contextlib.suppress(ConnectionError):  # it has died: that is seen when its record is waited for
+            pipe.send(job)
+        workers[pipe] = process, job
+    else:
+        pipe.close()
+        process.join()
+
+
+def _record(row: dict[str, str]) -> Record:
     record = Record(row["suite"], row["case"], {k: v for k, v in row.items() if k not in NOT_KNOBS})
     record.expected_partitions = int(row.get("expected-n-partitions", 1))
+    return record
+
+
+def run(job: Job) -> Record:
+    """Run one row; whatever goes wrong is a failed record."""
+    folder, row = job
+    record = _record(row)
     start = time.process_time()
     try:
         faults = _run(folder / "cases" / row["case"], record, crc32(json.dumps(row, sort_keys=True).encode()))
@@ -96,13 +163,13 @@ def run(job: tuple[Path, dict[str, str]]) -> Record:
 
 
 @lru_cache(maxsize=64)
-def load(path: Path) -> gp.Graph:
-    """The graph of a case; runs of one case follow one another."""
-    return gp.Graph.from_json(path, engine_kind="cpu")
+def load(path: Path) -> GraphFile:
+    """The file of a case; runs of one case follow one another."""
+    return read_graph(path)
 
 
 def _run(path: Path, record: Record, seed: int) -> list[str]:
-    graph = rewrite_graph(load(path), parse_knobs(record.knobs))
+    graph = load(path).build(gp.Graph, "cpu", parse_knobs(record.knobs))
     graph.finalize()
     return run_graph(graph, record, seed)
 

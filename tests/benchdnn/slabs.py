@@ -52,7 +52,7 @@ def _slabs(ops: Sequence[gp.Op], length: int) -> Iterator[slice]:
     if length < 2:
         yield slice(None)
         return
-    step = max(1, length * ELEMENTS // max(t.size for op in ops for t in op.outputs))
+    step = max(1, length * ELEMENTS // max(1, *(t.size for op in ops for t in op.outputs)))
     for start in range(0, length, step):
         yield slice(start, start + step)
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+import graphpool as gp
 from graphpool.errors import GraphpoolError
 from graphpool.graph.knobs import parse_knobs
-from graphpool.graph.rewrite import rewrite_graph
 from tests.benchdnn.__main__ import DEFAULT
 from tests.benchdnn.runner import Record, load, read_manifest, run_graph
 
@@ -21,7 +21,7 @@ def small_runs():
     for row in read_manifest(DEFAULT) if (DEFAULT / "manifest.jsonl").is_file() else ():
         if row["case"] not in found:
             knobs = {name: text for name, text in row.items() if name not in ("suite", "case")}
-            graph = rewrite_graph(load(DEFAULT / "cases" / row["case"]), parse_knobs(knobs))
+            graph = load(DEFAULT / "cases" / row["case"]).build(gp.Graph, "cpu", parse_knobs(knobs))
             if sum(lt.size for lt in graph.tensors.values() if lt.is_shape_known) <= MOST_ELEMENTS:
                 found[row["case"]] = knobs, graph
     return found
@@ -58,7 +58,7 @@ def test_changed_cases(change, seed):
         if change is types and "dtm" in knobs:
             continue
         with contextlib.suppress(GraphpoolError):  # a batch that does not fit the attributes, a type that no op takes
-            form = rewrite_graph(load(DEFAULT / "cases" / case), parse_knobs(changed))
+            form = load(DEFAULT / "cases" / case).build(gp.Graph, "cpu", parse_knobs(changed))
             form.finalize()
             count += 1
             record = Record("", case, changed, expected_partitions=int(knobs.get("expected-n-partitions", 1)))

@@ -95,11 +95,23 @@ def test_files_round_trip(tmp_path):
     assert read_trace(tmp_path / "empty.csv") == []
 
 
-@pytest.mark.parametrize("text", ["", "a,b,c\n", "key,nbytes,cost\na,1\n", "key,nbytes,cost\na,1,x\n"])
+ROWS = ["a,1", "a,1,x", "a,1,nan", "a,1,inf", "a,1,-1", "a,-1,1", "a,1.5,1", f"a,{2**62},1", f"a,1,{2**62}", "a,1,1,1",
+        "a," + "9" * 5000 + ",1", "", "\xff", "x" * 200_000 + ",1,1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "a,b,c\n", "\xff", *(f"key,nbytes,cost\na,1,1\n{row}\n" for row in ROWS)])
 def test_malformed_files_are_refused(tmp_path, text):
-    (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(InvalidArgumentError):
+    (tmp_path / "t.csv").write_text(text, encoding="latin-1")
+    with pytest.raises(InvalidArgumentError, match=r"line [23]|is no trace|behind line"):
         read_trace(tmp_path / "t.csv")
+
+
+def test_sizes_and_capacities_beyond_64_bits():
+    trace = [Item(key, 2**61, 1.0) for key in "abcabc"]
+    for capacity in (2**62, 2**70):
+        assert replay(trace, "lru", capacity).hits == (0 if capacity < 3 * 2**61 else 3)
+        bounds = clairvoyant(trace, capacity)
+        assert 0 < bounds.achievable_cost <= bounds.bound_cost <= 3
 
 
 def test_an_empty_trace():

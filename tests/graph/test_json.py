@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import graphpool as gp
@@ -25,7 +26,7 @@ def small_graph():
     graph.add_op(gp.Op(7, "Multiply", [y, a], [z]))
     v, u = gp.LogicalTensor(5, "f32", (gp.UNKNOWN_DIM,)), gp.LogicalTensor(6, "s8", (gp.UNKNOWN_DIM,))
     graph.add_op(gp.Op(8, "Quantize", [v], [u], scales=[0.1, 1 / 3], zps=[0, 3], qtype="per_channel", axis=0))
-    p = gp.LogicalTensor(9, "f32", (4, 5), layout="opaque", layout_id=17, nbytes=512)
+    p = gp.LogicalTensor(9, "f32", (4, 5), layout="opaque", layout_id=17)
     graph.add_op(gp.Op(9, "GELU", [p], [gp.LogicalTensor(10, "f32", (4, 5))], mode="gelu_tanh"))
     return graph
 
@@ -55,6 +56,31 @@ def test_round_trip_is_exact(tmp_path):
     assert not back.is_finalized
     back.to_json(tmp_path / "b.json")
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_the_size_of_a_layout_need_not_be_said(tmp_path):
+    path = changed(tmp_path, lambda c: c["graph"][3]["inputs"][0].pop("nbytes"))
+    assert gp.Graph.from_json(path).tensors[9].nbytes == 4 * 64
+
+
+def test_ids_are_those_of_size_t(tmp_path):
+    """oneDNN's ids are of C's size_t."""
+    graph = gp.Graph()
+    x, y = gp.LogicalTensor(2**63, "f32", (2, 3)), gp.LogicalTensor(2**64 - 1, "f32", (2, 3))
+    graph.add_op(gp.Op(2**64 - 1, "ReLU", [x], [y]))
+    graph.to_json(tmp_path / "a.json")
+    graph = gp.Graph.from_json(tmp_path / "a.json")
+    graph.finalize()
+    [partition] = graph.get_partitions()
+    with gp.Engine(threads=1) as engine, partition.compile([x], [y], engine) as compiled:
+        source = gp.Tensor(x, engine, np.full((2, 3), -1, np.float32))
+        [result] = compiled.execute(gp.Stream(engine), [source])
+        assert result.id == compiled.query_logical_tensor(2**64 - 1).id == 2**64 - 1
+        np.testing.assert_array_equal(result.numpy(), np.zeros((2, 3)))
+        with pytest.raises(gp.InvalidArgumentError, match="no port with id -1"):
+            compiled.query_logical_tensor(-1)
+        with pytest.raises(gp.InvalidArgumentError, match="no input tensor with id 9223372036854775808"):
+            compiled.execute(gp.Stream(engine), [result])
 
 
 def test_engine_kind_can_be_replaced(tmp_path):
@@ -109,6 +135,16 @@ def test_reads_onednn_spellings(tmp_path):
         (lambda c: c["graph"][0]["inputs"][0].update(stride=[2**62, 1]), ["stride"]),
         (lambda c: c["graph"][0]["inputs"][0].update(layout_type="blocked"), ["layout", "blocked"]),
         (lambda c: c["graph"][3]["inputs"][0].update(layout_id="x"), ["layout_id"]),
+        (lambda c: c["graph"][3]["inputs"][0].update(layout_id=999), ["tensor 9", "layout id", "999"]),
+        (lambda c: c["graph"][3]["inputs"][0].update(layout_id=17 + 16), ["tensor 9", "layout id", "33"]),
+        (lambda c: c["graph"][3]["inputs"][0].update(nbytes=64), ["nbytes", "256", "layout 17"]),
+        (lambda c: c["graph"][3]["inputs"][0].update(nbytes=None), ["nbytes", "integer"]),
+        (lambda c: c["graph"][3]["inputs"][0].update(shape=[1024, 4100]), ["nbytes", "16842752"]),
+        (lambda c: c["graph"][3]["inputs"][0].update(shape=[2**58, 1]), ["tensor 9", "layout id"]),
+        (lambda c: c["graph"][3]["inputs"][0].update(id=2**64), ['"id"', "2**64 - 1"]),
+        (lambda c: c["graph"][0]["inputs"][0].update(shape=[2, True]), ["shape", "integers"]),
+        (lambda c: c["graph"][0]["inputs"][0].update(shape=[2, 1.0]), ["shape", "integers"]),
+        (lambda c: c["graph"][0]["inputs"][0].update(shape=[2**30, 2], stride=[2**31, 1]), ["stride", "2**60"]),
     ],
 )
 def test_malformed_content(tmp_path, change, words):

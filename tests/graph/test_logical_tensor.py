@@ -57,8 +57,15 @@ def test_any_layout_has_no_size():
 @pytest.mark.parametrize(
     ("arguments", "keywords", "error", "message"),
     [
-        ((-1, "f32"), {}, gp.InvalidArgumentError, "tensor id; accepted: an int of at least 0; got: -1"),
+        ((-1, "f32"), {}, gp.InvalidArgumentError, "tensor id; accepted: an int from 0 to 2**64 - 1; got: -1"),
         ((True, "f32"), {}, gp.InvalidArgumentError, "tensor id"),
+        ((2**64, "f32"), {}, gp.InvalidArgumentError, "tensor id; accepted: an int from 0 to 2**64 - 1"),
+        ((10**5000, "f32"), {}, gp.InvalidArgumentError, "tensor id"),
+        ((0, None), {}, gp.InvalidDataTypeError, "unknown data type None"),
+        ((0, 7), {}, gp.InvalidDataTypeError, "unknown data type 7"),
+        ((0, "f32", (10**5000,)), {}, gp.InvalidShapeError, "number of elements"),
+        ((0, "f32", (-(10**5000),)), {}, gp.InvalidShapeError, "dimension 0"),
+        ((0, "f32", 3), {}, gp.InvalidShapeError, "shape; accepted: a sequence of ints"),
         (("x", "f32"), {}, gp.InvalidArgumentError, "tensor id"),
         ((0, "float"), {}, gp.InvalidDataTypeError, "unknown data type 'float'; accepted: f64, f32"),
         ((0, "f32", (2, -3)), {}, gp.InvalidShapeError, "tensor 0: dimension 1; accepted: at least 0"),
@@ -69,6 +76,15 @@ def test_any_layout_has_no_size():
         ((0, "f32", (2,)), {"property": "const"}, gp.InvalidArgumentError, "unknown property"),
         ((0, "f32", (2, 2)), {"strides": (1,)}, gp.InvalidShapeError, "strides; accepted: one stride of at least 0"),
         ((0, "f32", (2,)), {"strides": (-1,)}, gp.InvalidShapeError, "strides"),
+        ((0, "f32", (2,)), {"strides": (1.5,)}, gp.InvalidShapeError, "strides"),
+        ((0, "f32", (2,)), {"strides": 1}, gp.InvalidShapeError, "strides"),
+        ((0, "f32", (2,)), {"strides": (10**5000,)}, gp.InvalidShapeError, "strides"),
+        ((0, "f32", (1,)), {"strides": (2**60,)}, gp.InvalidShapeError, "less than 2**60 apart"),
+        ((0, "f32", (5, 3)), {"strides": (2**58, 1)}, gp.InvalidShapeError, "less than 2**60 apart"),
+        ((0, "f32", (0, 5)), {"strides": (1, 2**58)}, gp.InvalidShapeError, "less than 2**60 apart"),
+        ((0, "f32", (2,)), {"layout": "opaque", "layout_id": "17"}, gp.InvalidArgumentError, "tensor 0: layout id"),
+        ((0, "f32", (2,)), {"layout": "opaque", "layout_id": -1}, gp.InvalidArgumentError, "tensor 0: layout id"),
+        ((0, "f32", (2,)), {"layout": []}, gp.InvalidArgumentError, "unknown layout"),
         ((0, "f32", (2,)), {"strides": (1,), "layout": "any"}, gp.InvalidShapeError, "strides"),
         ((0, "f32", (2,)), {"layout": "opaque"}, gp.InvalidArgumentError, "layout_id belongs to the opaque layout"),
         ((0, "f32", (2,)), {"layout_id": 5}, gp.InvalidArgumentError, "layout_id belongs to the opaque layout"),
@@ -93,8 +109,8 @@ def test_replace_keeps_the_rest():
     lt = gp.LogicalTensor(4, "f32", (2, 3), strides=(8, 1), property="constant")
     assert lt.replace(id=5).strides == (8, 1)
     assert lt.replace(shape=(4, 3)) == gp.LogicalTensor(4, "f32", (4, 3), property="constant")
-    opaque = lt.replace(layout="opaque", layout_id=17, nbytes=128)
-    assert opaque.nbytes == 128
+    opaque = lt.replace(layout="opaque", layout_id=17)
+    assert opaque.nbytes == 2 * 64
     assert opaque.replace(layout="strided").layout_id is None
 
 
@@ -117,7 +133,7 @@ def test_pickles():
     for lt in (
         gp.LogicalTensor(0, "f32", (2, 3), strides=(5, 1), property="constant"),
         gp.LogicalTensor(1, "bf16", None),
-        gp.LogicalTensor(2, "f32", (2, 3), layout="opaque", layout_id=17, nbytes=128),
+        gp.LogicalTensor(2, "f32", (2, 3), layout="opaque", layout_id=17),
     ):
         assert pickle.loads(pickle.dumps(lt)) == lt
 

@@ -104,7 +104,7 @@ def test_extra_tensors_in_any_order_are_matched_by_id(engine, compile_):
         ([lt(0, layout="any")], [lt(1)], gp.InvalidArgumentError, "layout; accepted: strided, opaque, or any for a"),
         ([lt(0, layout="undef")], [lt(1)], gp.InvalidArgumentError, "input tensor 0: layout"),
         ([lt(0)], [lt(1, layout="undef")], gp.InvalidArgumentError, "output tensor 1: layout"),
-        ([lt(0, layout="opaque", layout_id=999, nbytes=1)], [lt(1)], gp.InvalidArgumentError, "layout id"),
+        ([lt(0, layout="opaque", layout_id=999)], [lt(1)], gp.InvalidArgumentError, "layout id"),
     ],
 )
 def test_compile_refuses(engine, inputs, outputs, error, message):

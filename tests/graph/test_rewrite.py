@@ -1,11 +1,14 @@
 """What each knob changes of a graph."""
 
+import copy
+import json
+
 import pytest
 
 import graphpool as gp
 from graphpool.errors import GraphpoolError
 from graphpool.graph.knobs import parse_knobs
-from graphpool.graph.rewrite import rewrite_graph, unknown_ids
+from graphpool.graph.rewrite import unknown_ids
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def case(tmp_path):
 
 def build(path, knobs):
     """The graph of a file under knobs."""
-    return rewrite_graph(gp.Graph.from_json(path), parse_knobs(knobs))
+    return gp.Graph.from_json(path, knobs=parse_knobs(knobs))
 
 
 def op(graph, number):
@@ -112,8 +115,8 @@ def test_ids_that_are_not_there_are_passed_over_and_named(case):
     knobs = {"in-shapes": "77:2x3", "dt": "0:s8+78:f16", "tensor-property": "79:constant", "op-attrs": "5:a:1",
              "op-kind": "6:Exp"}  # fmt: skip
     graph = gp.Graph.from_json(case)
-    assert len(rewrite_graph(graph, parse_knobs(knobs)).ops) == 3
-    assert unknown_ids(graph, parse_knobs(knobs)) == ["tensor 77", "tensor 78", "tensor 79", "op 5", "op 6"]
+    assert len(build(case, knobs).ops) == 3
+    assert unknown_ids(graph.ops, parse_knobs(knobs)) == ["tensor 77", "tensor 78", "tensor 79", "op 5", "op 6"]
 
 
 @pytest.mark.parametrize(
@@ -134,3 +137,98 @@ def test_ids_that_are_not_there_are_passed_over_and_named(case):
 def test_what_does_not_fit_is_an_error(case, knobs, message):
     with pytest.raises(GraphpoolError, match=message):
         build(case, knobs)
+
+
+# ---- files that are wrong until a knob mends them
+
+
+def edited(case, edit):
+    """The file after `edit` was called on its ops."""
+    content = json.loads(case.read_text())
+    edit(content["graph"])
+    case.write_text(json.dumps(content))
+    return case
+
+
+@pytest.fixture
+def pooled(tmp_path):
+    """A file with an average pool whose padding is negative, as no op may have it."""
+    x, y = gp.LogicalTensor(0, "f32", (1, 3, 8, 8)), gp.LogicalTensor(1, "f32", (1, 3, 5, 5))
+    graph = gp.Graph()
+    window = {"strides": [2, 2], "kernel": [2, 2], "pads_begin": [1, 1], "pads_end": [1, 1], "data_format": "NCX"}
+    graph.add_op(gp.Op(4, "AvgPool", [x], [y], exclude_pad=True, **window))
+    graph.to_json(tmp_path / "pool.json")
+    return edited(tmp_path / "pool.json", lambda ops: ops[0]["attrs"]["pads_end"].update(value=[-1, 1]))
+
+
+def test_an_attribute_that_a_knob_mends(pooled):
+    with pytest.raises(gp.InvalidOpError, match='"pads_end" has a value that is too small'):
+        gp.Graph.from_json(pooled)
+    with pytest.raises(gp.InvalidOpError, match='"pads_end" has a value that is too small'):
+        build(pooled, {"mb": "2"})
+    graph = build(pooled, {"op-attrs": "4:pads_end:0x0", "mb": "2"})
+    assert graph.tensors[1].shape == (2, 3, 4, 4)
+
+
+@pytest.mark.parametrize(("number", "mended"), [(1, {}), (0, {"in-shapes": "0:4x6"}), (0, {"in-shapes": "0:1x6*12x2"})])
+def test_a_tensor_of_two_shapes_that_a_knob_or_inference_mends(case, number, mended):
+    def edit(ops):
+        ops.append(copy.deepcopy(ops[0]) | {"id": 8})
+        for tensor in (*ops[3]["inputs"], *ops[3]["outputs"]):
+            if tensor["id"] != number:
+                tensor["id"] += 10 if ops[3]["outputs"] == [tensor] else 0
+            else:
+                tensor["shape"] = [3, 6]
+        ops[3]["kind"], ops[3]["attrs"] = "Dequantize", ops[0]["attrs"]
+        if number == 1:  # a further reader of the computed tensor, which says another shape
+            ops[3] |= {"kind": "ReLU", "attrs": {}, "inputs": ops[3]["outputs"]}
+            ops[3]["outputs"] = [ops[3]["inputs"][0] | {"id": 11}]
+
+    edited(case, edit)
+    with pytest.raises(gp.InvalidGraphError, match=f"tensor id {number} means two tensors"):
+        gp.Graph.from_json(case)
+    graph = build(case, mended)
+    assert graph.tensors[number].shape in ((4, 6), (1, 6))
+    if number == 0:
+        with pytest.raises(gp.InvalidGraphError, match="tensor id 0 means two tensors"):
+            build(case, {"mb": "2"})
+
+
+@pytest.mark.parametrize(("key", "value", "mended"), [
+    ("dtype", "bf16", {"dt": "f32"}), ("dtype", "s32", {"dt": "2:f32"}),
+    ("property_type", "undef", {"tensor-property": "2:constant"}), ("stride", [9, 1], {"in-shapes": "2:*ab"}),
+])  # fmt: skip
+def test_a_tensor_that_two_ops_describe_differently(case, key, value, mended):
+    def edit(ops):
+        reader = copy.deepcopy(ops[2]) | {"id": 8}
+        reader["inputs"] = [ops[1]["inputs"][1] | {key: value}]
+        reader["outputs"] = [ops[1]["inputs"][1] | {"id": 11, "property_type": "undef"}]
+        ops.append(reader)
+
+    edited(case, edit)
+    for knobs in (None, parse_knobs({}), parse_knobs({"mb": "2"})):
+        with pytest.raises(gp.InvalidArgumentError, match=r"tensor id 2 means two|data type that does not fit"):
+            gp.Graph.from_json(case, knobs=knobs)
+    assert build(case, mended).tensors[2] == gp.LogicalTensor(2, "f32", (6, 8), property="constant")
+
+
+@pytest.mark.parametrize("edit", [
+    lambda ops: ops[0]["attrs"].pop("scales"), lambda ops: ops[0]["attrs"]["scales"].update(value=[]),
+    lambda ops: ops[0].update(inputs=[]), lambda ops: ops[0].update(outputs=[]), lambda ops: ops[1]["inputs"].pop(),
+    lambda ops: ops[1].update(kind="End"), lambda ops: ops[1].update(kind="Nothing"),
+    lambda ops: ops[0]["attrs"]["axis"].update(value=7), lambda ops: ops[0].update(id=1),
+    lambda ops: ops[2]["inputs"][0].update(id=4), lambda ops: ops[2]["outputs"][0].update(id=1),
+])  # fmt: skip
+@pytest.mark.parametrize("knobs", [{}, {"mb": "3"}, {"dt": "bf16"}, {"in-shapes": "0:2x3+2:3x5"}])
+def test_what_no_knob_mends_is_refused(case, edit, knobs):
+    with pytest.raises(GraphpoolError):
+        build(edited(case, edit), knobs)
+
+
+def test_a_batch_behind_a_long_chain_of_conversions(tmp_path):
+    graph = gp.Graph()
+    chain = [gp.LogicalTensor(k, "f32", (2, 3)) for k in range(3001)]
+    for k in range(3000):
+        graph.add_op(gp.Op(k, "Reorder", [chain[k]], [chain[k + 1]]))
+    graph.to_json(tmp_path / "chain.json")
+    assert build(tmp_path / "chain.json", {"mb": "5"}).tensors[3000].shape == (5, 3)

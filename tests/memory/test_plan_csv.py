@@ -36,6 +36,10 @@ def test_only_four_columns_are_needed_and_others_ignored(tmp_path):
         ("id,lower,upper,size\n1,2,x,3\n", "line 2"),
         ("id,lower,upper,size\n1,2,3\n", "line 2"),
         ("id,lower,upper,size,gaps\n1,2,3,4,5\n", "line 2"),
+        ("lower,upper,size,id\n1,2,3\n", "line 2"),
+        ("id,lower,upper,size\n1,2,3,4\n1,2,3," + "9" * 5000, "line 3"),
+        ("id,lower,upper,size\n1,2,3,4\n" + "x" * 200_000 + ",2,3,4\n", "behind line 2; accepted: CSV in UTF-8"),
+        ("x" * 200_000, "accepted: CSV in UTF-8"),
     ],
 )
 def test_malformed_files_are_named(tmp_path, text, message):
@@ -43,3 +47,15 @@ def test_malformed_files_are_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(InvalidArgumentError, match=message):
         read_csv(path)
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b"id,lower,upper,size\na,1,2,3\n\xff,1,2,3\n", "id".encode("utf-16")])
+def test_other_encodings_are_refused(tmp_path, raw):
+    (tmp_path / "bad.csv").write_bytes(raw)
+    with pytest.raises(InvalidArgumentError, match="accepted: CSV in UTF-8"):
+        read_csv(tmp_path / "bad.csv")
+
+
+def test_numbers_too_long_to_write_are_refused():
+    with pytest.raises(InvalidArgumentError, match=r"buffer 'a': .* not all ints below 2\*\*62"):
+        plan([BufferInfo("a", 0, 10**5000, 3)])

@@ -206,6 +206,35 @@ def test_scratchpad_of_the_user(matmul, engine, stream, arrays):
         matmul.execute(stream, inputs, [out], scratchpad=raw[start + 1 :])
 
 
+def test_memory_that_is_no_scratchpad(matmul, engine, stream, arrays):
+    inputs = bind(matmul, engine, arrays)
+    out = gp.Tensor(lt(3, (4, 8)), engine)
+    raw = gp.Tensor(gp.LogicalTensor(9, "u8", (matmul.scratchpad_nbytes,)), engine)
+    fixed = raw.numpy()
+    fixed.flags.writeable = False
+    for refused in (fixed, bytes(2 * matmul.scratchpad_nbytes), gp.Tensor(raw.lt, engine, fixed)):
+        with pytest.raises(gp.InvalidArgumentError, match=r"scratchpad; accepted: .* writable"):
+            matmul.execute(stream, inputs, [out], scratchpad=refused)
+    for refused in (np.zeros((2, 1 << 16), np.uint8)[:, ::2], 5, object()):
+        with pytest.raises(gp.InvalidArgumentError, match="scratchpad; accepted: a Tensor or a contiguous"):
+            matmul.execute(stream, inputs, [out], scratchpad=refused)
+    empty = gp.Tensor.at(raw.lt, engine)
+    with pytest.raises(gp.StateError, match="tensor 9 has no data"):
+        matmul.execute(stream, inputs, [out], scratchpad=empty)
+
+
+def test_a_scratchpad_overlaps_no_tensor(matmul, engine, stream, arrays):
+    whole = gp.Tensor(gp.LogicalTensor(9, "u8", (matmul.scratchpad_nbytes + 4 * 8 * 4,)), engine)
+    inputs = bind(matmul, engine, arrays)
+    for start in (0, matmul.scratchpad_nbytes - 4):
+        out = gp.Tensor.at(lt(3, (4, 8)), engine, whole.data_ptr + start, whole)
+        with pytest.raises(gp.InvalidArgumentError, match="the scratchpad shares memory with tensor 3"):
+            matmul.execute(stream, inputs, [out], scratchpad=whole)
+    out = gp.Tensor.at(lt(3, (4, 8)), engine, whole.data_ptr + matmul.scratchpad_nbytes, whole)
+    matmul.execute(stream, inputs, [out], scratchpad=whole)
+    np.testing.assert_allclose(out.numpy(), np.maximum(arrays[0] @ arrays[1], 0), rtol=1e-5, atol=1e-6)
+
+
 def test_predicted_peak_is_what_the_counters_say(matmul, engine, stream, arrays):
     """Compilation reserves the pool, executions take no more, closing leaves it for the next user of the primitive."""
     inputs = bind(matmul, engine, arrays)

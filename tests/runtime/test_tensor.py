@@ -142,6 +142,9 @@ def test_bfloat16(engine):
         (np.zeros((3, 2), "f4").T, gp.InvalidShapeError, "strides of the data"),
         ([[0.0] * 3] * 2, gp.InvalidArgumentError, "tensor 5: data; accepted: an array"),
         ("text", gp.InvalidArgumentError, "got: str"),
+        (np.zeros((2, 3), ">f4"), gp.InvalidDataTypeError, "tensor 5: data type"),
+        (np.zeros((2, 3), "V4"), gp.InvalidDataTypeError, "tensor 5: data type"),
+        (5.0, gp.InvalidArgumentError, "got: float"),
     ],
 )
 def test_refuses_data_that_does_not_fit(engine, data, error, message):
@@ -151,8 +154,19 @@ def test_refuses_data_that_does_not_fit(engine, data, error, message):
     assert caught.value.tensor_id == 5
 
 
+@pytest.mark.parametrize("shape", [None, (gp.UNKNOWN_DIM, 3)])
+def test_data_of_an_unknown_shape_is_refused(engine, shape):
+    with pytest.raises(gp.InvalidShapeError, match=r"tensor 5: (rank|dimension 0) of the data"):
+        gp.Tensor(lt(shape), engine, np.zeros((2, 3), "f4"))
+
+
+def test_a_host_scalar_fits_its_type(engine):
+    with pytest.raises(gp.InvalidArgumentError, match="tensor 5: data"):
+        gp.Tensor(lt((), "s32", property="host_scalar"), engine, 2**40)
+
+
 def test_opaque_data_is_bytes(engine):
-    opaque = lt((4, 3), layout="opaque", layout_id=17, nbytes=256)
+    opaque = lt((4, 3), layout="opaque", layout_id=17)
     assert gp.Tensor(opaque, engine, np.zeros(256, np.uint8)).nbytes == 256
     with pytest.raises(gp.InvalidArgumentError, match="a contiguous uint8 array of at least 256 bytes"):
         gp.Tensor(opaque, engine, np.zeros(255, np.uint8))

@@ -22,7 +22,7 @@ from .horizontal_fusion import emit_horizontal_fusion, find_horizontal_fusions
 from .inplace_concat import place_concat_inputs
 from .integers import split_dequantized
 from .key import structural_key
-from .layouts import choose_layout, choose_panels, panels_of, strides_of
+from .layouts import choose_layout, choose_panels, opaque_nbytes, panels_of, strides_of
 from .link import link, link_constants
 from .lowering import Lowering
 from .merging import Relowering, place_steps
@@ -69,6 +69,10 @@ class CpuBackend:
     def supports(self, op: Op) -> bool:
         """Whether the backend runs this op."""
         return forced(op.kind) != "ref" and supports(op)
+
+    def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
+        """Size of an opaque tensor in a layout of this backend; see `Backend.opaque_nbytes`."""
+        return opaque_nbytes(tensor)
 
     def compile(
         self,

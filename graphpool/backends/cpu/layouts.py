@@ -4,6 +4,8 @@ A layout id is ``(number of the layout << 4) | BACKEND_ID``, as oneDNN Graph for
 "Padded rows" starts every row of the last axis on a cache line: kernels that split rows over threads then never share a
 line, and aligned vector loads stay aligned in every row. "Panels" is how matrix products want constant weights; its
 number says how wide the panels are, which belongs to the instruction set, and which axis of the weights is summed.
+
+How many bytes such a tensor takes follows from its layout id, type and shape, and is never taken from anyone.
 """
 
 from __future__ import annotations
@@ -12,18 +14,20 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..._kernels.packed import PackedFormat
+from ..._kernels._dispatch import isas
+from ..._kernels.packed import LANES, PackedFormat, lanes_of
 from ...errors import InvalidArgumentError, explain
 from ...typing import DataType, LayoutType
 
 if TYPE_CHECKING:
     from ...graph.logical_tensor import LogicalTensor
 
-__all__ = ["PADDED_ROWS", "Panels", "choose_layout", "choose_panels", "panels_of", "strides_of"]
+__all__ = ["PADDED_ROWS", "Panels", "choose_layout", "choose_panels", "opaque_nbytes", "panels_of", "strides_of"]
 
 BACKEND_ID = 1
 PADDED_ROWS = (1 << 4) | BACKEND_ID
 LINE_NBYTES = 64
+_MOST_NBYTES = 2**62
 
 _PANELS, _TRANSPOSED = 1 << 24, 1 << 23
 """Bits of the number of a layout in panels, above the columns of a panel."""
@@ -48,26 +52,43 @@ def choose_layout(tensor: LogicalTensor) -> LogicalTensor:
     if tensor.dtype.bits < 8 or len(shape) < 2 or prod(shape) == 0:
         return tensor.replace(layout="strided")
     row_nbytes = tensor.dtype.nbytes(shape[-1])
-    if prod(shape[:-1]) == 1 or row_nbytes % LINE_NBYTES == 0:
+    if prod(shape[:-1]) == 1 or row_nbytes % LINE_NBYTES == 0 or not _fits_padded(tensor):
         return tensor.replace(layout="strided")
-    strides = _padded_strides(shape, tensor.dtype.bits // 8)
-    nbytes = strides[0] * shape[0] * tensor.dtype.bits // 8
-    return tensor.replace(layout=LayoutType.OPAQUE, layout_id=PADDED_ROWS, nbytes=nbytes)
+    return tensor.replace(layout=LayoutType.OPAQUE, layout_id=PADDED_ROWS)
 
 
 def choose_panels(tensor: LogicalTensor, panels: Panels) -> LogicalTensor:
     """A constant ``any`` weight of a matrix product with its layout settled to panels."""
-    layout_id, nbytes = _panel_id(tensor, panels)
-    return tensor.replace(layout=LayoutType.OPAQUE, layout_id=layout_id, nbytes=nbytes)
+    return tensor.replace(layout=LayoutType.OPAQUE, layout_id=_panel_id(panels))
 
 
-def _panel_id(tensor: LogicalTensor, panels: Panels) -> tuple[int, int]:
-    """The layout id, and the size in bytes, of f32 weights in panels of the best instruction set."""
+def opaque_nbytes(tensor: LogicalTensor) -> int | None:
+    """Size of an opaque tensor of known shape; None where its layout id is another backend's.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The layout id is not one that this backend gave out, for such a tensor and this processor.
+    """
+    if (tensor.layout_id or 0) & 15 != BACKEND_ID:
+        return None
+    panels = panels_of(tensor)
+    if panels is not None:
+        return _packed(tensor, panels).nbytes
+    strides = strides_of(tensor)
+    return strides[0] * (tensor.shape or ())[0] * tensor.dtype.bits // 8
+
+
+def _panel_id(panels: Panels) -> int:
+    """The layout id of f32 weights in panels of the best instruction set: it says how wide they are."""
+    number = _PANELS | (_TRANSPOSED if panels.is_transposed else 0) | 2 * lanes_of(None)
+    return number << 4 | BACKEND_ID
+
+
+def _packed(tensor: LogicalTensor, panels: Panels) -> PackedFormat:
+    """The kernels' layout of weights in panels."""
     rows, cols = tensor.shape or ()
-    k, n = (cols, rows) if panels.is_transposed else (rows, cols)
-    weights = PackedFormat(k, n)
-    number = _PANELS | (_TRANSPOSED if panels.is_transposed else 0) | weights.panel
-    return number << 4 | BACKEND_ID, weights.nbytes
+    return PackedFormat(cols, rows) if panels.is_transposed else PackedFormat(rows, cols)
 
 
 def panels_of(tensor: LogicalTensor) -> Panels | None:
@@ -82,8 +103,8 @@ def panels_of(tensor: LogicalTensor) -> Panels | None:
     if tensor.layout is not LayoutType.OPAQUE or not number & _PANELS:
         return None
     panels = Panels(bool(number & _TRANSPOSED))
-    is_matrix = tensor.shape is not None and len(tensor.shape) == 2 and tensor.dtype is DataType.F32
-    if not is_matrix or _panel_id(tensor, panels) != (tensor.layout_id, tensor.nbytes):
+    is_matrix = tensor.is_shape_known and tensor.ndim == 2 and tensor.dtype is DataType.F32
+    if not is_matrix or tensor.layout_id != _panel_id(panels) or _packed(tensor, panels).nbytes > _MOST_NBYTES:
         raise _unknown(tensor)
     return panels
 
@@ -94,11 +115,22 @@ def strides_of(tensor: LogicalTensor) -> tuple[int, ...]:
     Raises
     ------
     InvalidArgumentError
-        The layout id is not one that this backend gave out.
+        The layout id is not one that this backend gave out for such a tensor.
     """
-    if tensor.layout_id != PADDED_ROWS or tensor.shape is None:
+    if tensor.layout_id != PADDED_ROWS or not _fits_padded(tensor):
         raise _unknown(tensor)
-    return _padded_strides(tensor.shape, tensor.dtype.bits // 8)
+    return _padded_strides(tensor.shape or (), tensor.dtype.bits // 8)
+
+
+def _fits_padded(tensor: LogicalTensor) -> bool:
+    """Whether rows of a tensor can be padded: it has rows, of whole bytes, and all of them are below 2**62 bytes."""
+    shape = tensor.shape or ()
+    return (
+        tensor.is_shape_known
+        and len(shape) > 1
+        and tensor.dtype.bits >= 8
+        and prod(filter(None, shape[:-1])) * (tensor.dtype.nbytes(shape[-1]) + LINE_NBYTES) <= _MOST_NBYTES
+    )
 
 
 def _padded_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -112,11 +144,17 @@ def _padded_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _unknown(tensor: LogicalTensor) -> InvalidArgumentError:
+    got = f"{tensor.layout_id} for {tensor.dtype} {tensor.shape}"
+    columns = (tensor.layout_id or 0) >> 4 & (_TRANSPOSED - 1)
+    if (tensor.layout_id or 0) >> 4 & _PANELS and columns != 2 * lanes_of(None):
+        sets = [isa for isa, lanes in LANES.items() if columns == 2 * lanes]
+        got += f", panels of {columns} columns ({', '.join(sets) or 'no instruction set'})"
     return InvalidArgumentError(
         explain(
             f"tensor {tensor.id}: layout id",
-            accepted="one that query_logical_tensor of a compiled partition gave, for this tensor and processor",
-            got=tensor.layout_id,
+            accepted="one that query_logical_tensor of a compiled partition gave, for this tensor and instruction set "
+            f"{isas()[-1]}",
+            got=got,
         ),
         tensor_id=tensor.id,
     )

@@ -57,6 +57,10 @@ class ReferenceBackend:
         """Whether the op has an evaluation: all kinds but End and Wildcard."""
         return op.kind in self._kinds
 
+    def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
+        """None: the backend reads and writes plain layouts only."""
+        return None
+
     def compile(
         self,
         partition: Partition,

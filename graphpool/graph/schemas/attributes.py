@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from graphpool.errors import InvalidOpError, explain
+from graphpool.errors import InvalidOpError, brief, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,10 +140,10 @@ class Attribute:
         try:
             stored = self._convert(value)
         except (TypeError, OverflowError):
-            got = f"{value!r} ({type(value).__name__})"
+            got = f"{brief(value)} ({type(value).__name__})"
         else:
             if not self.choices or stored in self.choices:
                 return stored
-            got = repr(value)
+            got = brief(value)
         what = f'{op_label}: attribute "{self.name}" has a wrong value'
         raise InvalidOpError(explain(what, accepted=self.accepted, got=got), op_kind=op_kind, attribute=self.name)

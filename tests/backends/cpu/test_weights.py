@@ -133,7 +133,7 @@ def test_panels_of_another_order_or_processor_are_refused(engine):
     with compile_any(engine) as compiled:
         panels = compiled.query_logical_tensor(1)
     x, y = gp.LogicalTensor(0, "f32", (5, 24)), gp.LogicalTensor(2, "f32", (5, 40))
-    odd = panels.replace(layout="opaque", layout_id=panels.layout_id + 16, nbytes=panels.nbytes)
+    odd = panels.replace(layout="opaque", layout_id=panels.layout_id + 16)
     partition = gp.Partition.from_op(gp.Op(0, "MatMul", [x, odd], [y]))
     with pytest.raises(gp.InvalidArgumentError, match="tensor 1: layout id"):
         partition.compile([x, odd], [y], engine)
