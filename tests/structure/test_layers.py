@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LEAVES = {"_atomic", "_finalizing", "_version", "bits", "errors", "fork", "typing", "config"}
+LEAVES = {"_atomic", "_finalizing", "_unraisable", "_version", "bits", "errors", "fork", "typing", "config"}
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
 TOP = BELOW_BACKENDS | {"backends"}
@@ -22,6 +22,7 @@ TOP = BELOW_BACKENDS | {"backends"}
 MAY_IMPORT = {
     "_atomic": set(),
     "_finalizing": set(),
+    "_unraisable": set(),
     "_version": set(),
     "bits": set(),
     "fork": set(),
