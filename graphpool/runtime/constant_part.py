@@ -116,7 +116,7 @@ def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
     if key is not None:
         return "key", key, position
     if tensor.has_explicit_id:
-        return "id", tensor.id, tensor.invalidations
+        return "id", tensor.id, tensor.version  # which is that of this id in this engine alone
     content, dtype = content_of(tensor), tensor.lt.dtype
     if content.nbytes <= _SMALL:
         return quick_fingerprint(content, dtype=dtype)
