@@ -288,7 +288,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         Those that it does not name come last: memory that must be given up does not depend on the policy.
         """
         self._tell_uses()
-        named: dict[FullKey, Entry] = {}
+        named: dict[Hashable, Entry] = {}
         try:
             named.update((key, self._kept(key)) for key in self._policy.victims())
         except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphpool.typing import MemoryResource
 
     from ._arena import Lease
+    from .lifetime import Place
     from .managers import MemoryManager
 
 __all__ = ["GroupLease", "MemoryGroup", "TensorAllocator"]
@@ -205,7 +206,8 @@ class MemoryGroup(Locked):
         if not lifetimes.is_finalized(self):
             raise StateError(explain("a managed tensor is not allocated", hint="allocate each before acquiring"))
         # what was freed since may get another size before it is managed again
-        places = {tensor: at for tensor, at in lifetimes.places(self).items() if not tensor.is_resizable}
+        all_places = cast("Mapping[TensorAllocator, Place]", lifetimes.places(self))
+        places = {tensor: at for tensor, at in all_places.items() if not tensor.is_resizable}
         if not places:
             return GroupLease(None, {})
         pool = self.memory_manager.pool_manager.pool

@@ -32,7 +32,7 @@ from graphpool.cache import (
 from graphpool.fork import reset_in_child
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
-from .constant_part import content_of, drop_pages, fingerprints, identity_of
+from .constant_part import check_files, content_of, drop_pages, fingerprints, identity_of
 
 cdef enum:
     MAX_BINDINGS = 1024
@@ -78,7 +78,7 @@ cdef ConstantBuffer _buffer_of(object item):
     return (<ConstantHandle>item).buffer if type(item) is ConstantHandle else item
 
 
-def digests_of(part, tuple tensors):
+cdef list _digests_of(part, tuple tensors):
     """The digests of what a part is made from."""
     sources = [tensors[position] for position in part.sources]
     return [quick_fingerprint(content_of(source), dtype=source.lt.dtype).digest for source in sources]
@@ -243,6 +243,7 @@ cdef class Constants:
         if self.cache.capacity_nbytes == 0:
             return NULL
         part = self.parts[k]
+        check_files([(<Tensor>tensors[<int64_t>position]).owner for position in part.sources])
         binding = self._bind(k, part, tensors, key)
         full = binding.handle.key
         uses, changes = 1 + binding.skipped, self.cache.changes
@@ -256,7 +257,7 @@ cdef class Constants:
                 if reservation.outcome is Outcome.PRODUCE:
                     buffer = self._produce(part, tensors, full[1][-1])
                     if self.checks:
-                        _digests[buffer] = digests_of(part, tensors)
+                        _digests[buffer] = _digests_of(part, tensors)
                     reservation.fulfil(buffer)
                 buffer = reservation.buffer
                 for position in part.sources:
@@ -318,10 +319,10 @@ cdef class Constants:
         source = tensors[part.sources[0]]
         name = fingerprint(content_of(source), dtype=source.lt.dtype)   # files need a name that holds everywhere
         key = PackedKey(name, part.layout, part.isa)
-        buffer = store.get(key)
+        buffer = store.get(key, self.engine.constants.resource)
         if buffer is None:
             buffer = self._make(part, tensors)
-            if store.put(key, buffer):
+            if store.put(key, buffer) and store.mapping == "map":
                 buffer = store.get(key) or buffer
         return buffer
 
@@ -410,7 +411,7 @@ cdef class Constants:
     def _check_key(self, int64_t k, tuple tensors, key, ConstantBuffer buffer):
         """Raise if a form that is known by a key was not made from these contents."""
         part = self.parts[k]
-        for position, digest, old in zip(part.sources, digests_of(part, tensors), _digests.get(buffer, ())):
+        for position, digest, old in zip(part.sources, _digests_of(part, tensors), _digests.get(buffer, ())):
             if digest != old:
                 id = tensors[position].lt.id
                 raise StateError(
