@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from graphpool.typing import MemoryResource
 
     from ._arena import Lease
-    from .lifetime import Place
     from .managers import MemoryManager
 
 __all__ = ["GroupLease", "MemoryGroup", "TensorAllocator"]
@@ -206,8 +205,8 @@ class MemoryGroup(Locked):
         if not lifetimes.is_finalized(self):
             raise StateError(explain("a managed tensor is not allocated", hint="allocate each before acquiring"))
         # what was freed since may get another size before it is managed again
-        all_places = cast("Mapping[TensorAllocator, Place]", lifetimes.places(self))
-        places = {tensor: at for tensor, at in all_places.items() if not tensor.is_resizable}
+        known = lifetimes.places(self).items()
+        places = {handle: at for handle, at in known if not cast("TensorAllocator", handle).is_resizable}
         if not places:
             return GroupLease(None, {})
         pool = self.memory_manager.pool_manager.pool
