@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .._unraisable import report_unraisable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Callbacks", "report_unraisable"]
+__all__ = ["Callbacks"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,15 +38,3 @@ class Callbacks(Generic[K, V]):
                     function(key, value)
                 except Exception as error:
                     report_unraisable(error, function)
-
-
-def report_unraisable(error: Exception, function: Any) -> None:
-    """Say that `function`, which was only told something, has failed."""
-    report = SimpleNamespace(
-        exc_type=type(error),
-        exc_value=error,
-        exc_traceback=error.__traceback__,
-        err_msg="Exception ignored that a cache told something",
-        object=function,
-    )
-    sys.unraisablehook(cast("sys.UnraisableHookArgs", report))

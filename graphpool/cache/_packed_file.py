@@ -12,26 +12,28 @@ A file is trusted only if all of it is as its checksums say, so what a killed wr
 from __future__ import annotations
 
 import json
-import mmap
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InvalidArgumentError, explain
+from ..mapped_file import MappedFile, open_regular
 from ._handle import ConstantBuffer
 from .identity import digest_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..typing import MemoryResource
     from .packed_store import PackedKey
 
-__all__ = ["HEADER_NBYTES", "DamagedFileError", "file_name", "map_file", "write_file"]
+__all__ = ["HEADER_NBYTES", "DamagedFileError", "copy_file", "file_name", "map_file", "write_file"]
 
 MAGIC = b"GPPACK\x00\x01"
 HEADER_NBYTES = 4096
 CHUNK_NBYTES = 8 << 20
+ALIGNMENT = 64
 
 
 class DamagedFileError(Exception):
@@ -73,32 +75,63 @@ def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
     ------
     DamagedFileError
         Something is not as it should be.
-    FileNotFoundError
-        There is none.
+    OSError
+        It is not there, or cannot be read; a symbolic link is not followed.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size = os.fstat(descriptor).st_size
-        if size < HEADER_NBYTES:
-            raise DamagedFileError("the file is cut short")
-        mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-    finally:
-        os.close(descriptor)
+        mapped = MappedFile(path, os.O_NOFOLLOW)
+    except ValueError as error:
+        raise DamagedFileError("the file is empty") from error
     whole = np.frombuffer(mapped, np.uint8)
-    about = _read_header(whole[:HEADER_NBYTES].tobytes())
-    if about["key"] != _describe(key):
-        raise DamagedFileError(f"it holds {about['key'][-2:]}, not {[key.layout, key.isa]}")
+    nbytes, digest = _read_header(whole[:HEADER_NBYTES].tobytes(), key)
     blob = whole[HEADER_NBYTES:]
-    if blob.nbytes != about["nbytes"] or digest_of(blob.data).hex() != about["digest"]:
+    if blob.nbytes != nbytes or digest_of(blob.data) != digest:
         raise DamagedFileError("its bytes have changed")
-    buffer = ConstantBuffer(blob.ctypes.data, blob.nbytes, owner=blob)
+    buffer = ConstantBuffer(blob.ctypes.data, blob.nbytes, owner=mapped)
     buffer.freeze()
     return buffer
 
 
-def _read_header(page: bytes) -> dict[str, Any]:
-    """What the first page says; checked, so that only files of this program's making are parsed."""
+def copy_file(path: Path, key: PackedKey, resource: MemoryResource | None) -> ConstantBuffer:
+    """The packed weight of a file in memory of a resource, or of Python's without one.
+
+    Raises
+    ------
+    DamagedFileError, OSError
+        As `map_file`.
+    OutOfMemoryError
+        The resource has no room.
+    """
+    with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb", buffering=0) as file:
+        nbytes, digest = _read_header(file.read(HEADER_NBYTES), key)
+        if os.fstat(file.fileno()).st_size != HEADER_NBYTES + nbytes:
+            raise DamagedFileError("its bytes have changed")
+        buffer = _allocate(nbytes) if resource is None else ConstantBuffer.allocate(resource, nbytes, ALIGNMENT)
+        content, at = memoryview(buffer), 0
+        while at < nbytes and (count := file.readinto(content[at : at + CHUNK_NBYTES])):
+            at += count
+    if at != nbytes or digest_of(content) != digest:
+        raise DamagedFileError("its bytes have changed")
+    buffer.freeze()
+    return buffer
+
+
+def _allocate(nbytes: int) -> ConstantBuffer:
+    room = np.empty(nbytes + ALIGNMENT, np.uint8)
+    return ConstantBuffer(-(-room.ctypes.data // ALIGNMENT) * ALIGNMENT, nbytes, owner=room)
+
+
+def _read_header(page: bytes, key: PackedKey) -> tuple[int, bytes]:
+    """Size and digest of the packed weight, from the first page; checked, so that only files of this key are read."""
+    if len(page) < HEADER_NBYTES:
+        raise DamagedFileError("the file is cut short")
     if page[:8] != MAGIC or page[8:24] != digest_of(page[24:]):
         raise DamagedFileError("its first page has changed")
-    about: dict[str, Any] = json.loads(page[28 : 28 + int.from_bytes(page[24:28], "little")])
-    return about
+    try:
+        about = json.loads(page[28 : 28 + int.from_bytes(page[24:28], "little")])
+        found, nbytes, digest = about["key"], int(about["nbytes"]), bytes.fromhex(about["digest"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise DamagedFileError(f"its first page says nothing: {error!r}") from error
+    if found != _describe(key):
+        raise DamagedFileError(f"it holds {found[-2:]}, not {[key.layout, key.isa]}")
+    return nbytes, digest

@@ -6,10 +6,10 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, StateError, explain
+from .._unraisable import report_unraisable
+from ..errors import BackendError, InvalidArgumentError, StateError, explain
 from ..fork import guard_fork
 from ._bounded import BoundedCache
-from ._callbacks import report_unraisable
 from ._check import check_limit, check_nbytes
 from ._entry import FullKey, Outcome, Reservation
 from ._handle import ConstantBuffer, ConstantHandle
@@ -205,10 +205,12 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         if limit is None or self._nbytes + item.nbytes <= limit:
             return []
         self._tell_uses()
-        keys = choose_victims(
-            self._policy, item, self._nbytes + item.nbytes - limit, lambda k: self._kept(k).item.nbytes
-        )
-        return None if keys is None else [self._kept(key) for key in keys]
+        missing = self._nbytes + item.nbytes - limit
+        try:
+            keys = choose_victims(self._policy, item, missing, lambda key: self._kept(key).item.nbytes)
+            return None if keys is None else [self._kept(key) for key in keys]
+        except Exception as error:
+            raise BackendError(explain(f"policy {self._policy.name} failed", got=repr(error))) from error
 
     def _kept(self, key: Any) -> Entry:
         """The entry that a policy names."""
@@ -225,17 +227,19 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             self._fail(entry, error)
             raise
         buffer.freeze()
-        with self._lock:
-            is_kept = self._entries.get(entry.full) is entry
-            if is_kept:
-                self._tell_hits()
-                entry.keep(buffer)
-                self._tell(self._policy.on_insert, entry.item)
-                if handle is not None and self._record is None:
-                    entry.attach(handle)
-            else:
-                self._evictions += 1
-        entry.flight.land(buffer)
+        try:
+            with self._lock:
+                is_kept = self._entries.get(entry.full) is entry
+                if is_kept:
+                    self._tell_hits()
+                    entry.keep(buffer)
+                    self._tell(self._policy.on_insert, entry.item)
+                    if handle is not None and self._record is None:
+                        entry.attach(handle)
+                else:
+                    self._evictions += 1
+        finally:
+            entry.flight.land(buffer)  # also if the policy is interrupted: others wait
         if not is_kept:
             self._callbacks.run([(entry.full, buffer)])
 
@@ -266,8 +270,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         for entry in left:
             for handle in entry.live_handles():
                 handle.evict()
-            if entry.buffer is not None:
-                self._callbacks.run([(entry.full, entry.buffer)])
+        self._callbacks.run([(entry.full, entry.buffer) for entry in left if entry.buffer is not None])
 
     def _pop_until(self, nbytes: int, candidates: list[Entry]) -> list[Entry]:
         """Take off candidates, in order, until at most `nbytes` are charged. Under the lock."""
@@ -280,9 +283,18 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return left
 
     def _by_policy(self) -> list[Entry]:
-        """The entries that are not being produced, in the order in which the policy would evict. Under the lock."""
+        """The entries that are not being produced, in the order in which the policy would evict. Under the lock.
+
+        Those that it does not name come last: memory that must be given up does not depend on the policy.
+        """
         self._tell_uses()
-        return [self._kept(key) for key in self._policy.victims()]
+        named: dict[Hashable, Entry] = {}
+        try:
+            named.update((key, self._kept(key)) for key in self._policy.victims())
+        except Exception as error:
+            report_unraisable(error, self._policy.victims)
+        others = [e for e in self._entries.values() if e.buffer is not None and e.full not in named]
+        return [*named.values(), *others]
 
     def resize(self, capacity_nbytes: int | str | None) -> None:
         """Set another bound without a flush: entries leave, in the policy's order, only until it holds.

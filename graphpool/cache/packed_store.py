@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import threading
 import uuid
 import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakValueDictionary
 
-from ..errors import InvalidArgumentError, PerformanceWarning, explain
+from ..errors import InvalidArgumentError, PerformanceWarning, StateError, explain
 from ..fork import reset_in_child
+from ..mapped_file import check_mapping, open_regular
 from ._check import check_limit
-from ._packed_file import HEADER_NBYTES, DamagedFileError, file_name, map_file, write_file
+from ._packed_file import HEADER_NBYTES, DamagedFileError, copy_file, file_name, map_file, write_file
 from ._stats import CacheStats
 from .identity import Fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..mapped_file import MappedFile
+    from ..typing import MemoryResource
     from ._handle import ConstantBuffer
 
 __all__ = ["PackedKey", "PackedStore"]
@@ -50,31 +54,37 @@ class PackedStore:
         A folder, made if need be, which only trusted users can write to: checksums find damage, not malice.
     capacity_nbytes : int, str or None, default="4GiB"
         Most bytes of all files, those being written included; None sets no bound. Unit: bytes.
+    mapping : {"map", "copy"}, default="map"
+        Whether a file is mapped, and shared by all processes that do so, or read into memory of the engine: for folders
+        in which others may cut files short, which takes the pages of a mapped one away (SIGBUS).
 
     Attributes
     ----------
     path : Path
+    mapping : str
         As given.
 
     Raises
     ------
     InvalidArgumentError
-        `path` is not a folder, or the capacity is not a size.
+        `path` is not a folder, the capacity is not a size, or there is no such mapping.
 
     Notes
     -----
     A file is written beside its place, flushed to the disk and then renamed, so readers see all of it or nothing. One
     that is damaged, or is for another instruction set than its name says, is a miss with one warning, and is removed.
     When the files exceed the capacity, those used longest ago, by any process, are removed; who has them mapped keeps
-    them. What killed writers left is removed by the next writer.
+    them. What killed writers left is removed by the next writer. Links are not followed; what is no regular file is
+    ignored. Nothing here writes a file in place, and nobody else may: replace by renaming.
     Ownership: a buffer keeps its mapping alive. Threads: safe, between processes as well, also after ``fork``. Cost: a
     first `get` reads and checks the file, about 1 s for 1 GB; further ones, while a buffer of it lives, are a look-up.
     Needs a file system with renaming and advisory locks (``flock``).
     Source: the mapped weights of inference servers; atomic replacement as databases do it.
     """
 
-    def __init__(self, path: str | Path, *, capacity_nbytes: int | str | None = "4GiB") -> None:
+    def __init__(self, path: str | Path, *, capacity_nbytes: int | str | None = "4GiB", mapping: str = "map") -> None:
         self.path = Path(path)
+        self.mapping = check_mapping(mapping)
         self._capacity_nbytes = check_limit(capacity_nbytes)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -93,31 +103,41 @@ class PackedStore:
 
     # ---- read
 
-    def get(self, key: PackedKey) -> ConstantBuffer | None:
-        """The packed weight, mapped read-only and aligned to a page, or None if there is none that can be trusted.
+    def get(self, key: PackedKey, resource: MemoryResource | None = None) -> ConstantBuffer | None:
+        """The packed weight, read-only and aligned to 64 bytes, or None if there is none that can be trusted.
 
         Parameters
         ----------
         key : PackedKey
+        resource : MemoryResource, optional
+            Of the memory that it is read into, unless the store maps; by default Python's.
 
         Returns
         -------
         buffer : ConstantBuffer or None
+
+        Raises
+        ------
+        OutOfMemoryError
+            The resource has no room for it.
         """
         name = file_name(key)
         with self._lock:
             buffer = self._mapped.get(name)
+            if buffer is not None and not cast("MappedFile", buffer.owner).is_whole:
+                buffer = None
+                del self._mapped[name]
         if buffer is None:
-            buffer = self._open(name, key)
+            buffer = self._open(name, key, resource)
         with self._lock:
             self._hits += buffer is not None
             self._misses += buffer is None
         return buffer
 
-    def _open(self, name: str, key: PackedKey) -> ConstantBuffer | None:
-        path = self.path / name
+    def _open(self, name: str, key: PackedKey, resource: MemoryResource | None) -> ConstantBuffer | None:
+        path, is_mapped = self.path / name, self.mapping == "map"
         try:
-            buffer = map_file(path, key)
+            buffer = map_file(path, key) if is_mapped else copy_file(path, key, resource)
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
@@ -131,7 +151,7 @@ class PackedStore:
         with suppress(OSError):
             os.utime(path)  # the order of eviction; a store that only others may write to has its own
         with self._lock:
-            return self._mapped.setdefault(name, buffer)
+            return self._mapped.setdefault(name, buffer) if is_mapped else buffer
 
     def _warn(self, name: str, message: str) -> None:
         with self._lock:
@@ -173,7 +193,8 @@ class PackedStore:
         descriptor = self._reserve(temporary, HEADER_NBYTES + view.nbytes)
         try:
             write_file(descriptor, key, view)
-            temporary.replace(self.path / name)
+            with self._folder_lock():  # who lists the folder meanwhile may find the file under neither name
+                temporary.replace(self.path / name)
             self._sync_folder()
         except BaseException:
             with suppress(OSError):
@@ -197,8 +218,8 @@ class PackedStore:
             _remove_if_orphaned(path)
         if self._capacity_nbytes is None:
             return
-        in_use = self.nbytes + nbytes
-        for file in sorted(self._files(), key=lambda file: file.used_ns):
+        in_use = nbytes + sum(file.nbytes for file in self._files(".packed", ".writing"))
+        for file in sorted(self._files(".packed"), key=lambda file: file.used_ns):
             if in_use <= self._capacity_nbytes:
                 break
             self._evict(file)
@@ -214,7 +235,8 @@ class PackedStore:
     @contextmanager
     def _folder_lock(self) -> Iterator[None]:
         """Exclude other writers' reservations, in this process and in others; the system frees it if we are killed."""
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # for reading: so the lock of another user will do
+        descriptor = open_regular(self.path / ".lock", os.O_CREAT | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -235,27 +257,39 @@ class PackedStore:
         with os.scandir(self.path) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
-                    if entry.name.endswith(suffixes or ".packed"):
-                        about = entry.stat()
-                        found[about.st_ino] = _File(Path(entry.path), about.st_size, about.st_mtime_ns)
+                    if entry.name.endswith(suffixes):
+                        about = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(about.st_mode):
+                            found[about.st_ino] = _File(Path(entry.path), about.st_size, about.st_mtime_ns)
         return list(found.values())
+
+    @contextmanager
+    def _readable_folder(self) -> Iterator[None]:
+        """Turn the system's refusals into `StateError`."""
+        try:
+            yield
+        except OSError as error:
+            hint = "let this user read and write the folder, or set another store"
+            raise StateError(explain(f"store at {self.path} cannot be used", got=error, hint=hint)) from error
 
     @property
     def nbytes(self) -> int:
-        """What all files take, those being written included. Unit: bytes."""
-        return sum(file.nbytes for file in self._files(".packed", ".writing"))
+        """What all files take, those being written included; raises `StateError` if they cannot be listed."""
+        with self._readable_folder():
+            return sum(file.nbytes for file in self._files(".packed", ".writing"))
 
     def __len__(self) -> int:
-        return len(self._files())
+        with self._readable_folder():
+            return len(self._files(".packed"))
 
     def clear(self) -> None:
-        """Remove all files; who has one mapped keeps it."""
-        with self._folder_lock():
-            for file in self._files():
+        """Remove all files; who has one mapped keeps it. Raises `StateError` if the system refuses."""
+        with self._readable_folder(), self._folder_lock():
+            for file in self._files(".packed"):
                 self._evict(file)
 
     def stats(self) -> CacheStats:
-        """The counters of this object, and the files of all processes."""
+        """The counters of this object, and the files of all processes; raises `StateError` if they cannot be listed."""
         with self._lock:
             return CacheStats(
                 hits=self._hits,
@@ -269,7 +303,10 @@ class PackedStore:
             )
 
     def __repr__(self) -> str:
-        return f"<PackedStore {self.path}: {len(self)} files, {self.nbytes} bytes>"
+        try:
+            return f"<PackedStore {self.path}: {len(self)} files, {self.nbytes} bytes>"
+        except StateError:
+            return f"<PackedStore {self.path}: cannot be read>"
 
     def _reset_in_child(self) -> None:
         self._lock = threading.RLock()
@@ -277,6 +314,6 @@ class PackedStore:
 
 def _remove_if_orphaned(path: Path) -> None:
     """Remove a file that no living process is writing: then its lock is free."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink()

@@ -70,7 +70,8 @@ cdef class ArenaPool:
     cdef void _join(self, Waiter *me) noexcept nogil
     cdef void _leave(self, Waiter *me) noexcept nogil
     cdef Slot *_claim(self) except NULL
-    cdef Slot *_create(self) except NULL
+    cdef Slot *_create(self, bint *is_budgeted) except NULL
+    cdef bint _may_get_memory_back(self, bint is_budgeted) except -1
     cdef int _forget(self, Slot *slot) except -1
     cdef int _free(self, Slot *slot) except -1
     cdef int64_t _retire(self, int64_t idle_before_ns, int64_t keep, bint takes_reserved=*) except -1

@@ -21,6 +21,7 @@ from graphpool._atomic cimport (
     gp_sub_within)
 from graphpool.memory._gate cimport Gate, clock_ns, coarse_clock_ns, deadline_after, pthread_mutex_t
 
+from graphpool._unraisable import report_unraisable
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.memory._budget import IDLE_ARENAS
 from graphpool.memory._check import check_request, out_of_memory
@@ -240,7 +241,7 @@ cdef class ArenaPool:
     cdef Slot *_wait_for_slot(self, Waiter *me, int64_t deadline_ns) except NULL:
         cdef Slot *slot
         cdef int64_t epoch
-        cdef bint has_waited = False
+        cdef bint has_waited = False, is_budgeted = False
         error = None
         while True:
             epoch = self.gate.now()     # before looking: whatever changes from here on ends the sleep below
@@ -252,9 +253,9 @@ cdef class ArenaPool:
                 if gp_add_within(&self.arenas, 1, self.max_arenas):
                     me.is_creating = True
                     try:
-                        return self._create()
+                        return self._create(&is_budgeted)
                     except OutOfMemoryError as failure:
-                        if not self._may_get_memory_back():
+                        if not self._may_get_memory_back(is_budgeted):
                             raise
                         error = failure
                     finally:
@@ -299,13 +300,18 @@ cdef class ArenaPool:
         self.gate.leave()
         self.gate.notify()
 
-    def _may_get_memory_back(self):
-        """Whether a request that failed may succeed: what was leased then is leased still, or has come back since."""
+    cdef bint _may_get_memory_back(self, bint is_budgeted) except -1:
+        """Whether a request that failed may succeed: what was leased then is leased still, or has come back since.
+
+        If the budget had room and the resource refused, only what is leased now can change that.
+        """
         has_arena = gp_load(&self.arenas) > gp_load(&self.retiring)
         if has_arena or self.budget is None:
             return has_arena
         room = self.budget.limit - self.nbytes
-        return room >= 0 and (self.budget.pending > 0 or self.budget.in_use - self.budget.reclaimable <= room)
+        if room < 0 or self.budget.pending > 0:
+            return room >= 0
+        return not is_budgeted and self.budget.in_use - self.budget.reclaimable <= room
 
     def _exhausted(self):
         n = gp_load(&self.arenas)
@@ -344,14 +350,16 @@ cdef class ArenaPool:
                 slot.owner = pthread_self()
                 return slot
 
-    cdef Slot *_create(self) except NULL:
-        """A new arena, leased to the caller."""
+    cdef Slot *_create(self, bint *is_budgeted) except NULL:
+        """A new arena, leased to the caller; says whether the budget had room for it."""
         cdef Slot *slot = NULL
+        is_budgeted[0] = False
         try:
             slot = self._claim()
             if self.budget is not None:
                 self.budget.charge(self.nbytes, holder=self.name)
                 slot.is_charged = 1
+                is_budgeted[0] = True
             address = self.resource.allocate(self.nbytes, self.alignment)
         except BaseException:
             if slot != NULL:
@@ -376,11 +384,16 @@ cdef class ArenaPool:
         return 0
 
     cdef int _free(self, Slot *slot) except -1:
-        """RETIRING -> EMPTY, giving the memory back. The address goes first: the resource may reuse it at once."""
+        """RETIRING -> EMPTY, giving the memory back. The address goes first: the resource may reuse it at once.
+
+        A resource that fails is reported and not raised: the arena is gone all the same, and others are to be freed.
+        """
         cdef void *address = slot.address
         gp_store_ptr(&slot.address, NULL)
         try:
             self.resource.deallocate(<uintptr_t>address, self.nbytes, self.alignment)
+        except Exception as error:
+            report_unraisable(error, self.resource)
         finally:
             self._forget(slot)
         return 0
@@ -456,6 +469,7 @@ cdef class ArenaPool:
             The pool is closed.
         """
         cdef int64_t made = 0, epoch
+        cdef bint is_budgeted
         self._check_open()
         if not isinstance(n, int) or n < 0 or not gp_add_within(&self.floor, n, self.max_arenas):
             raise InvalidArgumentError(
@@ -469,7 +483,7 @@ cdef class ArenaPool:
                 epoch = self.gate.enter()
                 try:
                     if gp_add_within(&self.arenas, 1, self.max_arenas):
-                        fresh.append(<uintptr_t>self._create())
+                        fresh.append(<uintptr_t>self._create(&is_budgeted))
                         made += 1
                     else:
                         # An arena that retires is still counted; its thread notifies when it is gone.

@@ -97,16 +97,22 @@ class CallbackResource(Locked):
         OutOfMemoryError
             `malloc` gave nothing.
         BackendError
-            `malloc` gave what is no aligned address; it was freed.
+            `malloc` raised what is no `MemoryError`, or gave what is no aligned address; it was freed.
         """
         check_request(nbytes, alignment)
-        address = self._malloc(nbytes, alignment)
+        reason = None
+        try:
+            address = self._malloc(nbytes, alignment)
+        except MemoryError as error:
+            address, reason = None, error
+        except Exception as error:
+            raise _failed("malloc", error) from error
         if address is None or address == 0:
             in_use = sum(self._live.copy().values())
-            raise out_of_memory(nbytes, in_use=in_use, limit=in_use, resource="the user's malloc")
+            raise out_of_memory(nbytes, in_use=in_use, limit=in_use, resource="the user's malloc") from reason
         if not isinstance(address, int) or address % alignment or address in self._live:
             if isinstance(address, int) and address not in self._live:
-                self._free(address)
+                self._call_free(address)
             raise BackendError(explain("malloc", accepted=f"a new address aligned to {alignment}", got=address))
         self._live[address] = nbytes
         return address
@@ -118,12 +124,25 @@ class CallbackResource(Locked):
         ------
         StateError
             It is not live, or of another size; nothing is freed.
+        BackendError
+            `free` raised; the address counts as given back.
         """
         with self._lock:
             if self._live.get(address) != nbytes:
                 raise not_held("CallbackResource", address, nbytes)
             del self._live[address]
-        self._free(address)
+        self._call_free(address)
+
+    def _call_free(self, address: int) -> None:
+        try:
+            self._free(address)
+        except Exception as error:
+            raise _failed("free", error) from error
+
+
+def _failed(name: str, error: Exception) -> BackendError:
+    """What callers get when a user's function raises."""
+    return BackendError(explain(f"the user's {name} failed", got=repr(error)))
 
 
 class LimitingResource(Adaptor):
@@ -420,13 +439,19 @@ class FailureCallbackResource(Adaptor):
         self._callback = callback
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
-        """Allocate, trying again for as long as the callback says so."""
+        """Allocate, trying again for as long as the callback says so; raises `BackendError` if it raises."""
         while True:
             try:
                 return self.upstream.allocate(nbytes, alignment, stream)
             except OutOfMemoryError:
-                if not self._callback(nbytes):
+                if not self._asks_again(nbytes):
                     raise
+
+    def _asks_again(self, nbytes: int) -> bool:
+        try:
+            return self._callback(nbytes)
+        except Exception as error:
+            raise _failed("callback", error) from error
 
     def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
         """Give back to the upstream."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 
@@ -169,10 +169,10 @@ class MemoryGroup(Locked):
 
     @property
     def mappings(self) -> dict[object, tuple[int, int]]:
-        """Blob number and offset in bytes of every tensor; empty until all of them are allocated."""
+        """Blob number and offset in bytes of every tensor; those managed last are there when all are allocated."""
         if self.memory_manager is None:
             return {}
-        places = self.memory_manager.lifetime_manager.layout(self).places
+        places = self.memory_manager.lifetime_manager.places(self)
         return {handle: (place.blob, place.offset) for handle, place in places.items()}
 
     def manage(self, tensor: TensorAllocator) -> None:
@@ -195,19 +195,24 @@ class MemoryGroup(Locked):
         Raises
         ------
         StateError
-            There is no pool, or it is too small for what was configured since.
+            There is no pool, it is too small for what was configured since, or a managed tensor is not allocated.
         OutOfMemoryError
             As `ArenaPool.lease`.
         """
         if self.memory_manager is None:
             return GroupLease(None, {})
-        layout = self.memory_manager.lifetime_manager.layout(self)
-        if not layout.places:
+        lifetimes = self.memory_manager.lifetime_manager
+        if not lifetimes.is_finalized(self):
+            raise StateError(explain("a managed tensor is not allocated", hint="allocate each before acquiring"))
+        # what was freed since may get another size before it is managed again
+        known = lifetimes.places(self).items()
+        places = {handle: at for handle, at in known if not cast("TensorAllocator", handle).is_resizable}
+        if not places:
             return GroupLease(None, {})
         pool = self.memory_manager.pool_manager.pool
         lease = pool.arenas.lease(timeout_s)
         try:
-            return GroupLease(lease, pool.addresses(layout, lease.address))
+            return GroupLease(lease, pool.addresses(places, lease.address))
         except BaseException:
             lease.release()
             raise

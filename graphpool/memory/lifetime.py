@@ -1,7 +1,8 @@
 """Lifetime managers: from the order in which tensors are managed and finalised to a layout that they share.
 
-A group records while tensors start and end; when the last one ends, its layout is computed and never changes again. The
-manager's own size only grows, so that pools made for it serve all of its groups.
+A group records while tensors start and end; when the last one of those that were started ends, they get their places.
+What the group starts afterwards is used later, and takes the same memory again. The manager's own size only grows, so
+that pools made for it serve all of its groups.
 """
 
 from __future__ import annotations
@@ -39,25 +40,19 @@ class BlobInfo:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies: the blob's number, and the offset in it in bytes."""
+    """Where a tensor lies: the blob's number, the offset in it, its size and its alignment. Unit: bytes."""
 
     blob: int
     offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The places of one group's tensors, and the blobs that they need."""
-
-    blobs: tuple[BlobInfo, ...]
-    places: Mapping[Hashable, Place]
+    nbytes: int
+    alignment: int
 
     def fits(self, blobs: tuple[BlobInfo, ...]) -> bool:
-        """Whether a pool made of `blobs` can hold this layout."""
-        return len(self.blobs) <= len(blobs) and all(
-            mine.nbytes <= other.nbytes and mine.alignment <= max(other.alignment, _MIN_ALIGNMENT)
-            for mine, other in zip(self.blobs, blobs, strict=False)
-        )
+        """Whether a pool made of `blobs` has this place."""
+        if self.blob >= len(blobs):
+            return False
+        blob = blobs[self.blob]
+        return self.offset + self.nbytes <= blob.nbytes and self.alignment <= max(blob.alignment, _MIN_ALIGNMENT)
 
 
 @dataclass(slots=True)
@@ -71,13 +66,17 @@ class _Life:
     nbytes: int = 0
     alignment: int = 0
 
+    def at(self, blob: int, offset: int) -> Place:
+        """The tensor's place."""
+        return Place(blob, offset, self.nbytes, self.alignment)
+
 
 @dataclass(slots=True)
 class _Recording:
     """An open group: who is active, who has ended, and which blobs wait for an owner, last freed first."""
 
     active: dict[int, _Life] = field(default_factory=dict)
-    ended: list[_Life] = field(default_factory=list)
+    ended: dict[int, _Life] = field(default_factory=dict)
     free_blobs: list[int] = field(default_factory=list)
     blob_count: int = 0
     clock: int = 0
@@ -121,19 +120,19 @@ class MemoryPool:
             end = self.offsets[-1] + blob.nbytes
         self.arenas = ArenaPool(resource, end, alignment=alignment, max_arenas=max_arenas, budget=budget)
 
-    def addresses(self, layout: Layout, base: int) -> dict[Hashable, int]:
-        """Addresses of a group's tensors in the arena at `base`.
+    def addresses(self, places: Mapping[Hashable, Place], base: int) -> dict[Hashable, int]:
+        """Addresses of tensors with these places in the arena at `base`.
 
         Raises
         ------
         StateError
             The group was configured to more than the pool was made for.
         """
-        if not layout.fits(self.blobs):
+        if not all(place.fits(self.blobs) for place in places.values()):
             raise StateError(
                 explain("the group needs more than its pool holds", hint="clear and populate again after configuring")
             )
-        return {handle: base + self.offsets[at.blob] + at.offset for handle, at in layout.places.items()}
+        return {handle: base + self.offsets[at.blob] + at.offset for handle, at in places.items()}
 
 
 class LifetimeManager(Locked):
@@ -150,7 +149,7 @@ class LifetimeManager(Locked):
     def __init__(self) -> None:
         super().__init__()
         self._recordings: dict[Hashable, _Recording] = {}
-        self._layouts: dict[Hashable, Layout] = {}
+        self._places: dict[Hashable, Mapping[Hashable, Place]] = {}
         self._blobs: tuple[BlobInfo, ...] = ()
 
     def register_group(self, group: Hashable) -> None:
@@ -159,9 +158,9 @@ class LifetimeManager(Locked):
             self._recordings.setdefault(group, _Recording())
 
     def release_group(self, group: Hashable) -> bool:
-        """Forget the layout of a finalised group; returns whether it was finalised."""
+        """Forget the places of a finalised group; returns whether it was finalised."""
         with self._lock:
-            return self._layouts.pop(group, None) is not None
+            return self._places.pop(group, None) is not None
 
     def start_lifetime(self, handle: Hashable, group: Hashable | None = None) -> None:
         """`handle` is used from now on.
@@ -178,14 +177,15 @@ class LifetimeManager(Locked):
         InvalidArgumentError
             `handle` is None.
         StateError
-            It has started already, or no group (or more than one) is open.
+            It has started since the group was last finalised, or no group (or more than one) is open.
         """
         if handle is None:
             raise InvalidArgumentError(explain("handle is None", accepted="a tensor"))
         with self._lock:
             recording = self._recordings[self._open_group(group)]
-            if id(handle) in recording.active:
-                raise StateError(explain(f"the lifetime of {handle!r} has started already"))
+            if id(handle) in recording.active or id(handle) in recording.ended:
+                hint = "allocate every managed tensor of the group before one is managed again"
+                raise StateError(explain(f"the lifetime of {handle!r} has started already", hint=hint))
             if recording.free_blobs:
                 blob = recording.free_blobs.pop()
             else:
@@ -195,7 +195,9 @@ class LifetimeManager(Locked):
             recording.clock += 1
 
     def end_lifetime(self, handle: Hashable, nbytes: int, alignment: int = 0, group: Hashable | None = None) -> None:
-        """`handle` is not used any more; with the last one of its group, the group is finalised.
+        """`handle` is not used any more; with the last one of its group that had started, the group is finalised.
+
+        Tensors that start in the group later are laid out by themselves, in the same memory.
 
         Parameters
         ----------
@@ -221,7 +223,7 @@ class LifetimeManager(Locked):
             life = recording.active.pop(id(handle))
             life.end, life.nbytes, life.alignment = recording.clock, nbytes, alignment
             recording.clock += 1
-            recording.ended.append(life)
+            recording.ended[id(handle)] = life
             recording.free_blobs.append(life.blob)
             if not recording.active:
                 self._finalize(key, recording)
@@ -234,21 +236,26 @@ class LifetimeManager(Locked):
         return group
 
     def _finalize(self, group: Hashable, recording: _Recording) -> None:
-        layout = self._lay_out(recording)
-        self._blobs = _merge(self._blobs, layout.blobs)
-        self._layouts[group] = layout
+        blobs, places = self._lay_out(recording)
+        self._blobs = _merge(self._blobs, blobs)
+        self._places[group] = {**self.places(group), **places}
         del self._recordings[group]
 
-    def _lay_out(self, recording: _Recording) -> Layout:
+    def _lay_out(self, recording: _Recording) -> tuple[tuple[BlobInfo, ...], dict[Hashable, Place]]:
+        """The blobs that the tensors of a recording need, and the place of each."""
         raise NotImplementedError
 
     def are_all_finalized(self) -> bool:
         """Whether no group is open."""
         return not self._recordings
 
-    def layout(self, group: Hashable) -> Layout:
-        """Layout of a finalised group; an empty one for a group that manages nothing."""
-        return self._layouts.get(group, Layout((), {}))
+    def is_finalized(self, group: Hashable) -> bool:
+        """Whether no tensor of the group has started and not ended."""
+        return group not in self._recordings
+
+    def places(self, group: Hashable) -> Mapping[Hashable, Place]:
+        """Places of a group's tensors, those of the tensors that were started last only once it is finalised."""
+        return self._places.get(group, {})
 
     def info(self) -> tuple[BlobInfo, ...]:
         """Blobs that a pool needs to serve every group so far; they only grow."""
@@ -276,29 +283,29 @@ class BlobLifetimeManager(LifetimeManager):
     Here for parity with Arm Compute Library; `OffsetLifetimeManager` packs better.
     """
 
-    def _lay_out(self, recording: _Recording) -> Layout:
+    def _lay_out(self, recording: _Recording) -> tuple[tuple[BlobInfo, ...], dict[Hashable, Place]]:
         blobs = []
         for number in range(recording.blob_count):
-            owners = [life for life in recording.ended if life.blob == number]
+            owners = [life for life in recording.ended.values() if life.blob == number]
             nbytes, alignment = max(life.nbytes for life in owners), max(life.alignment for life in owners)
             blobs.append((BlobInfo(nbytes, alignment, len(owners)), owners))
         blobs.sort(key=lambda pair: -pair[0].nbytes)
-        places = {life.handle: Place(rank, 0) for rank, (_, owners) in enumerate(blobs) for life in owners}
-        return Layout(tuple(blob for blob, _ in blobs), places)
+        places = {life.handle: life.at(rank, 0) for rank, (_, owners) in enumerate(blobs) for life in owners}
+        return tuple(blob for blob, _ in blobs), places
 
 
 class OffsetLifetimeManager(LifetimeManager):
     """Tensors have offsets in one blob, packed by the planner from their lifetimes and sizes."""
 
-    def _lay_out(self, recording: _Recording) -> Layout:
-        lives = recording.ended
+    def _lay_out(self, recording: _Recording) -> tuple[tuple[BlobInfo, ...], dict[Hashable, Place]]:
+        lives = list(recording.ended.values())
         buffers = [
             BufferInfo(i, life.start, life.end, life.nbytes, max(life.alignment, 1)) for i, life in enumerate(lives)
         ]
         packed = plan(buffers, alignment=_MIN_ALIGNMENT)
         alignment = max((life.alignment for life in lives), default=0)
-        places = {life.handle: Place(0, packed.offsets[i]) for i, life in enumerate(lives)}
-        return Layout((BlobInfo(packed.nbytes, max(alignment, _MIN_ALIGNMENT), len(lives)),), places)
+        places = {life.handle: life.at(0, packed.offsets[i]) for i, life in enumerate(lives)}
+        return (BlobInfo(packed.nbytes, max(alignment, _MIN_ALIGNMENT), len(lives)),), places
 
 
 def _merge(old: tuple[BlobInfo, ...], new: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:

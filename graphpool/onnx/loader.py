@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
+from graphpool.mapped_file import check_mapping
 from graphpool.runtime import Engine, Model
 from graphpool.runtime.collection import collection_paused
 from graphpool.runtime.model import check_weights_mode
@@ -30,13 +31,14 @@ def load(
     prefer: str = "latency",
     fpmath: str = "strict",
     weights: str = "scoped",
+    mapping: str = "map",
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
     Parameters
     ----------
     source : path, bytes or onnx.ModelProto
-        External data is looked for beside the path, and mapped instead of read.
+        External data is looked for beside the path.
     engine : Engine, optional
         Where the model runs; by default an engine of its own, which it closes.
     threads : int, optional
@@ -53,6 +55,9 @@ def load(
         Precision to which float32 products may be lowered: see `Graph`.
     weights : {"scoped", "cached", "packed"}, default="scoped"
         What becomes of packed weights, and of the plain ones in memory: see `Model`.
+    mapping : {"map", "copy"}, default="map"
+        Whether the weights of a file stay there, mapped, or are read into memory. A mapped file must not be written in
+        place while the model is open: replace it by renaming another one.
 
     Returns
     -------
@@ -63,7 +68,7 @@ def load(
     ------
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
-        `threads` or `memory_limit`; no such schedule, preference, float mode or mode of weights.
+        `threads` or `memory_limit`; no such schedule, preference, float mode, mode of weights or mapping.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -91,7 +96,7 @@ def load(
     if fpmath not in FPMATH_MODES:
         raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
     check_weights_mode(weights)
-    specialiser = specialiser_of(read_model(source), fallback, prefer, fpmath)
+    specialiser = specialiser_of(read_model(source, check_mapping(mapping)), fallback, prefer, fpmath)
     owned = engine is None
     engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
     info = specialiser.source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import stat
 import sys
 from dataclasses import dataclass, field
 from math import prod
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, explain
+from graphpool.mapped_file import MappedFile
 
 from .node import Node
 from .types import make_port
@@ -80,8 +82,14 @@ _INTRODUCED = {"Gelu": 20, "HardSwish": 14, "LayerNormalization": 17, "Mish": 18
 """Ops that the rewriter puts into models of older opsets."""
 
 
-def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel:
+def read_model(source: str | os.PathLike[str] | bytes | ModelProto, mapping: str = "map") -> OnnxModel:
     """Read and check a model.
+
+    Parameters
+    ----------
+    source : path, bytes or ModelProto
+    mapping : {"map", "copy"}, default="map"
+        Whether weights stay in the files, which are mapped, or are read.
 
     Raises
     ------
@@ -90,7 +98,7 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel
     FileNotFoundError
         There is no such file.
     """
-    parsed = _parse(source)
+    parsed = _parse(source, mapping)
     proto, folder, name = parsed.proto, parsed.folder, parsed.name
     constants: dict[str, Any] = {}
     for number, tensor in enumerate(proto.graph.initializer):
@@ -124,7 +132,7 @@ class _Parsed:
     Attributes
     ----------
     proto : ModelProto
-    folder : Path or None
+    folder : _Folder or None
         Of its external data.
     name : str
         What messages call it.
@@ -135,13 +143,30 @@ class _Parsed:
     """
 
     proto: ModelProto
-    folder: Path | None
+    folder: _Folder | None
     name: str
     pages: mmap.mmap | None = None
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
-def _parse(source: Any) -> _Parsed:
+class _Folder:
+    """Where external data lies: each file is mapped once, or what is asked for is read."""
+
+    def __init__(self, path: Path, mapping: str) -> None:
+        self.path = path
+        self._is_mapped = mapping == "map"
+        self._files: dict[Path, MappedFile] = {}
+
+    def read(self, path: Path, offset: int, nbytes: int) -> Any:
+        """So many bytes of a file, as an array."""
+        if not self._is_mapped:
+            return np.fromfile(path, np.uint8, nbytes, offset=offset)
+        if path not in self._files:
+            self._files[path] = MappedFile(path)
+        return np.frombuffer(self._files[path], np.uint8, nbytes, offset)
+
+
+def _parse(source: Any, mapping: str) -> _Parsed:
     if isinstance(source, onnx.ModelProto):
         return _Parsed(source, None, source.graph.name or "model")
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -152,15 +177,18 @@ def _parse(source: Any) -> _Parsed:
         accepted = "a path, bytes or an onnx.ModelProto"
         raise InvalidArgumentError(explain("source", accepted=accepted, got=type(source).__name__)) from None
     what = f"file {str(path)!r}"
-    with path.open("rb") as file:
-        if not path.stat().st_size:
-            raise _malformed(what, "0 bytes")
-        # the pages of a mapped file are the system's: large weights stay there and are not in memory twice
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    folder = _Folder(path.resolve().parent, mapping)
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or not about.st_size:
+        raise _malformed(what, "0 bytes" if stat.S_ISREG(about.st_mode) else "no regular file")
+    if mapping == "copy":
+        return _Parsed(_decode(path.read_bytes(), what), folder, path.stem)
+    # the pages of a mapped file are the system's: large weights stay there and are not in memory twice
+    pages = MappedFile(path)
     with memoryview(pages) as view:
         found = outline(view)
     pages.madvise(mmap.MADV_DONTNEED)  # a look at a header brings many pages of weights into memory
-    return _Parsed(_decode(found.model, what), path.resolve().parent, path.stem, pages, found.places)
+    return _Parsed(_decode(found.model, what), folder, path.stem, pages, found.places)
 
 
 def _decode(data: bytes, what: str) -> ModelProto:
@@ -197,7 +225,7 @@ def _check(skeleton: ModelProto, name: str) -> None:
         raise _malformed(f"model {name!r}", str(error).strip().splitlines()[0]) from error
 
 
-def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
+def _skeleton(proto: ModelProto, folder: _Folder | None) -> ModelProto:
     """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined."""
     skeleton = onnx.ModelProto()
     for entry, value in proto.ListFields():
@@ -253,11 +281,11 @@ def _inner_tensors(graph: GraphProto) -> Iterator[TensorProto]:
                     yield from _inner_tensors(inner)
 
 
-def _constant(tensor: TensorProto, folder: Path | None) -> Any:
+def _constant(tensor: TensorProto, folder: _Folder | None) -> Any:
     """The content of a tensor, read-only."""
     try:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            array = _mapped(tensor, folder)
+            array = _external(tensor, folder)
         elif tensor.HasField("raw_data") and tensor.data_type in WHOLE_BYTES and sys.byteorder == "little":
             data = tensor.raw_data
             array = _raw(tensor, data, 0, len(data))
@@ -271,8 +299,8 @@ def _constant(tensor: TensorProto, folder: Path | None) -> Any:
     return array
 
 
-def _mapped(tensor: TensorProto, folder: Path | None) -> Any:
-    """The content of a tensor in an external file, which is mapped and read when it is first used."""
+def _external(tensor: TensorProto, folder: _Folder | None) -> Any:
+    """The content of a tensor in an external file."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     what = f"external data of tensor {tensor.name!r}: file {location!r}"
@@ -282,10 +310,11 @@ def _mapped(tensor: TensorProto, folder: Path | None) -> Any:
             tensor_name=tensor.name,
             location=location,
         )
-    path = (folder / location).resolve()
-    if not path.is_relative_to(folder):
+    path = (folder.path / location).resolve()
+    if not path.is_relative_to(folder.path):
+        accepted = f"a file in {str(folder.path)!r}"
         raise InvalidArgumentError(
-            explain(f"{what} lies outside the model's folder", accepted=f"a file in {str(folder)!r}", got=str(path)),
+            explain(f"{what} lies outside the model's folder", accepted=accepted, got=str(path)),
             tensor_name=tensor.name,
             location=location,
         )
@@ -307,5 +336,4 @@ def _mapped(tensor: TensorProto, folder: Path | None) -> Any:
     if per_byte == 2 or not nbytes:
         data = path.read_bytes()[offset : offset + nbytes]
         return numpy_helper.to_array(helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data, raw=True))
-    mapped = np.memmap(path, np.uint8, "r", offset, (nbytes,))
-    return np.asarray(mapped).view(raw_type).reshape(tuple(tensor.dims))
+    return folder.read(path, offset, nbytes).view(raw_type).reshape(tuple(tensor.dims))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphpool.runtime.constant_part import drop_pages
+from graphpool.runtime.constant_part import check_files, drop_pages
 from graphpool.typing import DataType
 
 from .build import Value, static_id
@@ -125,6 +125,7 @@ class Specialiser:
         self.static_ids: dict[Hashable, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._check_files()
         constants = {name: Value(content=content).plain_content for name, content in self.constants.items()}
         return Specialiser, (replace(self.source, constants=constants), self.fallback, self.prefer, self.fpmath)
 
@@ -136,6 +137,9 @@ class Specialiser:
     def fold_key(self, path: Path, contents: Sequence[Any]) -> Hashable:
         """The key of `folded` for a node that reads these contents, all static."""
         return path, tuple([static_id(self.static_ids, content) for content in contents])
+
+    def _check_files(self) -> None:
+        check_files(self.constants.values())
 
     def forget(self, content: Any, packed: PackedWeight) -> None:
         """Keep a packed weight instead of a content; tensor ids stay."""
@@ -149,5 +153,9 @@ class Specialiser:
                 self.static_ids[new if key == old else ("bytes", new)] = number
 
     def __call__(self, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> ModelForm:
-        """The form for these input shapes and these contents of the deciding inputs."""
+        """The form for these input shapes and these contents of the deciding inputs.
+
+        Raises `StateError` if a mapped file was changed in place, as far as that can be seen before it is read.
+        """
+        self._check_files()
         return Walk(self, shapes, contents).form()

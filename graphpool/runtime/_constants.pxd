@@ -48,11 +48,11 @@ cdef class Constants:
     cdef list current           # of each part the handle that was used last, or None
     cdef list names             # of each part: name -> Binding; without it the cache is asked
     cdef dict bindings          # (part, full key) -> Binding
-    cdef list contents          # of each part: first tensor -> full key of what it holds
+    cdef list contents          # of each part: first tensor, or what its id names -> full key of what it holds
     cdef bint checks
-    cdef int _make_current(self, int64_t k, Binding binding, tuple tensors) except -1
+    cdef int _make_current(self, int64_t k, Binding binding, tuple versions) except -1
     cdef tuple _name(self, int64_t k, tuple tensors, object key)
-    cdef Binding _find(self, int64_t k, tuple tensors, object key)
+    cdef Binding _find(self, int64_t k, tuple name)
     cdef int acquire_from(self, int64_t k, tuple tensors, object key, char **bases, PyObject **held) except -1
     cdef void *_resolve(self, int64_t k, tuple tensors, object key, PyObject **held) except? NULL
 
@@ -71,7 +71,7 @@ cdef inline int64_t acquire_warm(Constants constants, tuple tensors, char **base
             return k
         end = constants.named + part[k].end
         while source < end:
-            if source.version != (<Tensor>PyTuple_GET_ITEM(tensors, source.position)).content_version:
+            if source.version != (<Tensor>PyTuple_GET_ITEM(tensors, source.position)).version_at[0]:
                 return k
             source += 1
         held[k] = part[k].handle

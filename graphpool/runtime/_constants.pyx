@@ -32,7 +32,7 @@ from graphpool.cache import (
 from graphpool.fork import reset_in_child
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
-from .constant_part import content_of, drop_pages, fingerprints, identity_of
+from .constant_part import check_files, content_of, drop_pages, fingerprints, identity_of
 
 cdef enum:
     MAX_BINDINGS = 1024
@@ -40,6 +40,7 @@ cdef enum:
 
 ALIGNMENT = 64
 BACKEND_ID = "cpu"
+_digests = WeakKeyDictionary()     # in the checking mode: form -> digests of what it was made from
 
 
 @cython.final
@@ -70,6 +71,17 @@ cdef void _let_go(PyObject *held):
         if type(item) is ConstantHandle:
             (<ConstantHandle>item).release()
         Py_DECREF(item)
+
+
+cdef ConstantBuffer _buffer_of(object item):
+    """The buffer of what an acquisition has filled in."""
+    return (<ConstantHandle>item).buffer if type(item) is ConstantHandle else item
+
+
+cdef list _digests_of(part, tuple tensors):
+    """The digests of what a part is made from."""
+    sources = [tensors[position] for position in part.sources]
+    return [quick_fingerprint(content_of(source), dtype=source.lt.dtype).digest for source in sources]
 
 
 cdef bint is_valid(Binding binding):
@@ -167,17 +179,19 @@ cdef class Constants:
     cdef int acquire_from(self, int64_t k, tuple tensors, object key, char **bases, PyObject **held) except -1:
         """Acquire the parts from `k` on, making them if need be: base pointers, NULL for what is not kept."""
         cdef Binding binding
+        cdef tuple name
         cdef void *address
         cdef int64_t i
-        if self.checks:
+        if self.checks and key is None:
             self._check(tensors)
         for i in range(k, self.nparts):
             held[i] = NULL
         try:
             for i in range(k, self.nparts):
-                binding = self._find(i, tensors, key)
+                name = self._name(i, tensors, key)
+                binding = self._find(i, name)
                 if key is None and binding is not None:
-                    self._make_current(i, binding, tensors)
+                    self._make_current(i, binding, name)
                 address = NULL
                 if binding is not None:
                     address = binding.handle.acquire()
@@ -187,6 +201,8 @@ cdef class Constants:
                 if address == NULL and (binding is None or not binding.is_resting(self.cache.changes)):
                     address = self._resolve(i, tensors, key, &held[i])
                 bases[self.first_base + i] = <char *>address
+                if self.checks and key is not None and address != NULL:
+                    self._check_key(i, tensors, key, _buffer_of(<object>held[i]))
         except BaseException:
             release(self, held)
             raise
@@ -199,25 +215,25 @@ cdef class Constants:
             return "key", key
         sources = <tuple>self.sources[k]
         if len(sources) == 1:
-            return ((<Tensor>tensors[<int64_t>sources[0]]).content_version,)
-        return tuple([(<Tensor>tensors[<int64_t>position]).content_version for position in sources])
+            return ((<Tensor>tensors[<int64_t>sources[0]]).version_at[0],)
+        return tuple([(<Tensor>tensors[<int64_t>position]).version_at[0] for position in sources])
 
-    cdef int _make_current(self, int64_t k, Binding binding, tuple tensors) except -1:
-        """Let the next execution with these tensors find the binding at once."""
-        cdef int64_t i
+    cdef int _make_current(self, int64_t k, Binding binding, tuple versions) except -1:
+        """Let the next execution with tensors of these versions find the binding at once."""
+        cdef int64_t i, first = self.warm[k - 1].end if k else 0
         with cython.critical_section(self):
-            for i in range(self.warm[k - 1].end if k else 0, self.warm[k].end):
-                self.named[i].version = (<Tensor>tensors[self.named[i].position]).content_version
+            for i in range(first, self.warm[k].end):
+                self.named[i].version = versions[i - first]
             self.warm[k].handle = <PyObject *>binding.handle
             self.current[k] = binding.handle    # last: the one before may die of it, and call its resource
         return 0
 
-    cdef Binding _find(self, int64_t k, tuple tensors, object key):
+    cdef Binding _find(self, int64_t k, tuple name):
         """The binding that is known by this name, or None."""
         cdef dict names
         with cython.critical_section(self):
             names = <dict>self.names[k]
-        return <Binding>gpc_look_up(names, self._name(k, tensors, key))
+        return <Binding>gpc_look_up(names, name)
 
     cdef void *_resolve(self, int64_t k, tuple tensors, object key, PyObject **held) except? NULL:
         """Ask the cache, which may make this the thread that makes the constant; NULL if it would not be kept."""
@@ -227,6 +243,7 @@ cdef class Constants:
         if self.cache.capacity_nbytes == 0:
             return NULL
         part = self.parts[k]
+        check_files([(<Tensor>tensors[<int64_t>position]).owner for position in part.sources])
         binding = self._bind(k, part, tensors, key)
         full = binding.handle.key
         uses, changes = 1 + binding.skipped, self.cache.changes
@@ -238,7 +255,10 @@ cdef class Constants:
                     binding.rest(changes)
                     return NULL
                 if reservation.outcome is Outcome.PRODUCE:
-                    reservation.fulfil(self._produce(part, tensors, full[1][-1]))
+                    buffer = self._produce(part, tensors, full[1][-1])
+                    if self.checks:
+                        _digests[buffer] = _digests_of(part, tensors)
+                    reservation.fulfil(buffer)
                 buffer = reservation.buffer
                 for position in part.sources:
                     drop_pages((<Tensor>tensors[<int64_t>position]).owner)
@@ -257,6 +277,7 @@ cdef class Constants:
     def _bind(self, int64_t k, part, tuple tensors, key):
         """The binding of the part to the content of these tensors."""
         cdef Binding binding
+        cdef tuple name = self._name(k, tensors, key)   # first: a version that is outdated by now comes never again
         identity = tuple([identity_of(tensors[position], position, key) for position in part.sources])
         full = BACKEND_ID, (self.engine.context, part.key, identity)
         with self.lock:
@@ -266,18 +287,19 @@ cdef class Constants:
                 self._forget(*next(iter(self.bindings)))
             if len(self.names[k]) > MAX_BINDINGS:
                 self.names[k] = {}
-            self.names[k][self._name(k, tensors, key)] = binding
+            self.names[k][name] = binding
         if key is None:
-            self._make_current(k, binding, tensors)
+            self._make_current(k, binding, name)
             self._replace(k, tensors[part.sources[0]], full)
         return binding
 
     def _replace(self, int64_t k, tensor, full):
         """Note what the tensor holds now; what it held before leaves the cache unless another user has it."""
+        holder = (<Tensor>tensor).content or tensor
         with self.lock:
             contents = self.contents[k]
-            old = contents.get(tensor, full)
-            contents[tensor] = full
+            old = contents.get(holder, full)
+            contents[holder] = full
             is_left = old != full and old not in contents.values()
             if is_left:
                 self._forget(k, old)
@@ -297,10 +319,10 @@ cdef class Constants:
         source = tensors[part.sources[0]]
         name = fingerprint(content_of(source), dtype=source.lt.dtype)   # files need a name that holds everywhere
         key = PackedKey(name, part.layout, part.isa)
-        buffer = store.get(key)
+        buffer = store.get(key, self.engine.constants.resource)
         if buffer is None:
             buffer = self._make(part, tensors)
-            if store.put(key, buffer):
+            if store.put(key, buffer) and store.mapping == "map":
                 buffer = store.get(key) or buffer
         return buffer
 
@@ -331,7 +353,7 @@ cdef class Constants:
         self.team = team
         try:
             for k in sorted(range(self.nparts), key=lambda k: -self.parts[k].nbytes):
-                binding = self._find(k, tensors, key)
+                binding = self._find(k, self._name(k, tensors, key))
                 if binding is None or not binding.handle.is_valid:
                     held = NULL
                     self._resolve(k, tensors, key, &held)
@@ -357,31 +379,45 @@ cdef class Constants:
                 return None, None
         finally:
             self.team = None
-        item = <object>held
-        buffer = (<ConstantHandle>item).buffer if type(item) is ConstantHandle else item
+        buffer = _buffer_of(<object>held)
         _let_go(held)
-        return (<Binding>self._find(k, tensors, None)).handle.key, buffer
+        return (<Binding>self._find(k, self._name(k, tensors, None))).handle.key, buffer
 
     def stand_in(self, int64_t k, tuple full, ConstantBuffer buffer, tuple tensors):
         """Use this buffer for these tensors from now on, through a handle of which the cache knows nothing."""
         cdef Binding binding = Binding(ConstantHandle(full))
+        cdef tuple name = self._name(k, tensors, None)
         binding.handle.bind(buffer)
         with self.lock:
             self._forget(k, full)
             self.bindings[k, full] = binding
-            self.names[k][self._name(k, tensors, None)] = binding
-        self._make_current(k, binding, tensors)
+            self.names[k][name] = binding
+        self._make_current(k, binding, name)
 
     def _check(self, tuple tensors):
         """Raise if a constant's content is not what it was when this version of it was first seen."""
         for position in sorted({position for part in self.parts for position in part.sources}):
             tensor = tensors[position]
             content, dtype = content_of(tensor), tensor.lt.dtype
-            if fingerprints.get(tensor.version, content, dtype=dtype) != quick_fingerprint(content, dtype=dtype):
+            known = fingerprints.get(tensor.version, content, dtype=dtype)
+            if known.digest == quick_fingerprint(content, dtype=dtype).digest:
+                continue
+            what, hint = "was changed without notice", "call tensor.invalidate() after writing to the memory of a constant"
+            if tensor.has_explicit_id:
+                what = f"has another content than its id {tensor.id!r}"
+                hint += ", and give each content an id of its own"
+            raise StateError(explain(f"constant tensor {tensor.lt.id} {what}", hint=hint), tensor_id=tensor.lt.id)
+
+    def _check_key(self, int64_t k, tuple tensors, key, ConstantBuffer buffer):
+        """Raise if a form that is known by a key was not made from these contents."""
+        part = self.parts[k]
+        for position, digest, old in zip(part.sources, _digests_of(part, tensors), _digests.get(buffer, ())):
+            if digest != old:
+                id = tensors[position].lt.id
                 raise StateError(
-                    explain(f"constant tensor {tensor.lt.id} was changed without notice",
-                            hint="call tensor.invalidate() after writing to the memory of a constant"),
-                    tensor_id=tensor.lt.id,
+                    explain(f"constant tensor {id} has another content than key {key!r} stands for",
+                            hint="give each content a key of its own"),
+                    tensor_id=id,
                 )
 
     def kept(self):

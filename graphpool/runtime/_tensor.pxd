@@ -1,6 +1,12 @@
 from libc.stdint cimport int64_t, uint64_t
 
 
+# What tensors of one engine and one explicit id share.
+cdef class Content:
+    cdef int64_t version
+    cdef object __weakref__
+
+
 cdef class Tensor:
     cdef readonly object lt
     cdef readonly object engine
@@ -12,10 +18,12 @@ cdef class Tensor:
     cdef object owner        # keeps `data` alive; None when the tensor allocated it itself
     cdef object resource     # gives `data` back to it; None when the data is the user's
     cdef object user_id
-    cdef int64_t content_version
-    cdef int64_t invalidation_count
+    cdef Content content     # None without an explicit id
+    cdef int64_t own_version
+    cdef int64_t *version_at    # of the content: its own, or that of all tensors of its id
     cdef object __weakref__
     cdef int _describe(self, object lt, object engine) except -1
+    cdef int _share_content(self, object id) except -1
     cdef int _allocate(self) except -1
     cdef bint _bind_strided(self, object array) except -1
 

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uintptr_t
 from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 
 from graphpool._finalizing cimport gp_is_finalizing
-from graphpool._atomic cimport gp_add
+from graphpool._atomic cimport gp_add, gp_load, gp_store
 
 import threading
 
@@ -29,6 +29,13 @@ cdef int64_t signature_of(object lt) except -1:
     return found
 
 
+cdef class Content:
+    """What tensors of one explicit id hold: a version that all of them have, so that a change of one is one of all."""
+
+    def __cinit__(self):
+        self.version = gp_add(&_last_version, 1)
+
+
 cdef class Tensor:
     """A logical tensor bound to a buffer.
 
@@ -43,8 +50,8 @@ cdef class Tensor:
         read-only is fine for inputs. For an opaque layout, and for 4-bit types, the raw bytes are taken too. A number
         for a host scalar. None allocates from the engine, at once if the size is known, else when an execution fills
         the tensor.
-    id : int, optional
-        Names the content across tensors and logical tensors; the key under which caches know a constant.
+    id : hashable, optional
+        Names the content across tensors and logical tensors of the engine; the key under which caches know a constant.
 
     Attributes
     ----------
@@ -77,8 +84,9 @@ cdef class Tensor:
             )
         if engine.is_closed:
             raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
-        self.user_id = id
         self._describe(lt, engine)
+        if id is not None:
+            self._share_content(id)
         if data is not None:
             self._bind(data)
         elif lt.is_shape_known:
@@ -89,7 +97,17 @@ cdef class Tensor:
         self.engine = engine
         self.lt_id = lt.id
         self.signature = signature_of(lt)
-        self.content_version = gp_add(&_last_version, 1)
+        self.own_version = gp_add(&_last_version, 1)
+        self.version_at = &self.own_version
+        return 0
+
+    cdef int _share_content(self, object id) except -1:
+        try:
+            self.content = self.engine.contents.setdefault(id, Content())
+        except TypeError:
+            raise InvalidArgumentError(explain("id of a tensor", accepted="a hashable name", got=repr(id))) from None
+        self.user_id = id
+        self.version_at = &self.content.version
         return 0
 
     @staticmethod
@@ -195,12 +213,7 @@ cdef class Tensor:
     @property
     def version(self):
         """Number of the present content: unique in the process, new after `invalidate`."""
-        return self.content_version
-
-    @property
-    def invalidations(self):
-        """How often the content was said to have changed."""
-        return self.invalidation_count
+        return gp_load(self.version_at)
 
     @property
     def is_allocated(self):
@@ -222,10 +235,9 @@ cdef class Tensor:
     def invalidate(self):
         """Say that the content has changed: cached forms of the old content are not used for this tensor again.
 
-        An explicit id names, from the n-th call on, the n-th content: another tensor of that id needs the calls too.
+        Nor for any other tensor of the engine with the same explicit id, whether it is there already or made later.
         """
-        self.content_version = gp_add(&_last_version, 1)
-        self.invalidation_count += 1
+        gp_store(self.version_at, gp_add(&_last_version, 1))
 
     def fill(self, array):
         """Take over the content of an array; a tensor of unknown size gets its buffer now.

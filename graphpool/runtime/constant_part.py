@@ -12,16 +12,17 @@ from graphpool._version import __version__
 from graphpool.cache import FingerprintMemo, quick_fingerprint
 from graphpool.cache.identity import digest_of
 from graphpool.errors import InvalidArgumentError, explain
+from graphpool.mapped_file import MappedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
     from graphpool.cache import QuickFingerprint
 
     from ._program import Program
     from ._tensor import Tensor
 
-__all__ = ["ConstantPart", "ExecuteOptions", "drop_pages", "fingerprints", "held_nbytes", "identity_of"]
+__all__ = ["ConstantPart", "ExecuteOptions", "check_files", "drop_pages", "fingerprints", "held_nbytes", "identity_of"]
 
 fingerprints = FingerprintMemo(take=quick_fingerprint)
 """Names of contents by tensor version, of the whole process."""
@@ -116,7 +117,7 @@ def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
     if key is not None:
         return "key", key, position
     if tensor.has_explicit_id:
-        return "id", tensor.id, tensor.invalidations
+        return "id", tensor.id, tensor.version  # which is that of this id in this engine alone
     content, dtype = content_of(tensor), tensor.lt.dtype
     if content.nbytes <= _SMALL:
         return quick_fingerprint(content, dtype=dtype)
@@ -138,6 +139,13 @@ def drop_pages(array: Any) -> None:
     last = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if first < last:
         base.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def check_files(arrays: Iterable[Any]) -> None:
+    """Raise `StateError` if one of these arrays lies in a mapped file that was changed in place: see `MappedFile`."""
+    files = {id(found): found for found in map(_mapping_of, arrays) if isinstance(found, MappedFile)}
+    for file in files.values():
+        file.check()
 
 
 def held_nbytes(weight: Any) -> int:

@@ -17,10 +17,11 @@ from .shared_arenas import SharedArenas
 from .threads import available_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from ..memory import AllocationStats
     from ..typing import MemoryResource
+    from ._tensor import Content
 
 __all__ = ["Engine"]
 
@@ -65,6 +66,8 @@ class Engine:
         What the budget is charged for programs, and for weights; ``constants.resource`` has the memory of constants.
     shared_arenas : SharedArenas
         Arenas of compiled partitions with ``scratch="shared"``.
+    contents : dict
+        Explicit id of tensors -> what all tensors of that id share; as many as there are ids.
 
     Raises
     ------
@@ -109,6 +112,7 @@ class Engine:
         self.idle_decay_s = idle_decay_s
         self.is_closed = False
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.contents: dict[Hashable, Content] = {}
         self.budget = Budget(self.memory_limit)
         self._has_own_allocator = allocator is not None
         self.source = StatisticsResource(HostResource() if allocator is None else allocator)

@@ -16,7 +16,7 @@ from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.fork import reset_in_child
 
 from .collection import collection_paused
-from .constant_part import held_nbytes
+from .constant_part import check_files, held_nbytes
 from .executable import Executable
 from .model_port import ModelPort, as_input, check_shape, describe_port
 from .result_arrays import ResultArrays
@@ -393,7 +393,7 @@ class Model:
         InvalidArgumentError
             No form has such a constant.
         StateError
-            The model is closed.
+            The model is closed, or its file was changed in place.
 
         Notes
         -----
@@ -404,7 +404,9 @@ class Model:
             forms = [entry.executable.form for entry in self._entries.values()]
         for form in forms:
             if name in form.weights:
-                return np.asarray(form.constants[form.weights[name]])
+                weight = form.constants[form.weights[name]]
+                check_files([weight])
+                return np.asarray(weight)
         names = sorted({known for form in forms for known in form.weights})
         raise InvalidArgumentError(explain(f"no weight {name!r}", accepted=", ".join(names) or "none yet"), weight=name)
 

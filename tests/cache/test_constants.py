@@ -8,7 +8,7 @@ import pytest
 
 from graphpool.cache import ConstantBuffer, ConstantHandle, ConstantTensorCache, Outcome
 from graphpool.cache._flight import _waiting
-from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError
+from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
 from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, together, wait_until
 
 BACKEND = "cpu"
@@ -386,7 +386,7 @@ def test_a_policy_that_fails_leaves_the_cache_whole(monkeypatch):
     cache = ConstantTensorCache(100, policy=Broken())
     buffer = add(cache, "a", 60)
     assert add(cache, "a", 60) is buffer
-    with pytest.raises(StateError, match="policy broken names"):
+    with pytest.raises(BackendError, match="policy broken names"):
         add(cache, "b", 60)
     cache.clear()
     assert (len(cache), cache.nbytes) == (0, 0)

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from graphpool.cache import Fingerprint, PackedKey, PackedStore, fingerprint
-from graphpool.errors import InvalidArgumentError, PerformanceWarning
+from graphpool.cache._packed_file import MAGIC
+from graphpool.cache.identity import digest_of
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError, PerformanceWarning, StateError
+from graphpool.memory import HostResource, LimitingResource, StatisticsResource
 from tests.helpers.caches import together
 
 DATA = np.arange(3000, dtype=np.float32)
@@ -244,3 +247,165 @@ def test_a_path_that_is_no_folder_is_refused(tmp_path):
         PackedStore(tmp_path, capacity_nbytes=-1)
     with pytest.raises(InvalidArgumentError):
         PackedStore(tmp_path).put(make_key(layout="x" * 5000), DATA)
+
+
+# ---- what is in the folder and is no file of ours
+
+
+def test_a_pipe_under_a_files_name_stops_nobody(tmp_path):
+    store = PackedStore(tmp_path)
+    store.put(make_key(), DATA)
+    [path] = paths(store)
+    path.unlink()
+    os.mkfifo(path)
+    os.mkfifo(tmp_path / "0123.writing")
+    for mapping in ("map", "copy"):
+        with pytest.warns(PerformanceWarning, match="cannot be read.*regular file"):
+            assert PackedStore(tmp_path, mapping=mapping).get(make_key()) is None
+    assert (len(store), store.nbytes) == (0, 0)
+    assert store.put(make_key(), DATA)
+    assert np.array_equal(np.frombuffer(store.get(make_key()), np.float32), DATA)
+
+
+def test_links_are_not_followed(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "elsewhere").write_bytes(b"precious")
+    store = PackedStore(tmp_path / "store")
+    store.put(make_key(), DATA)
+    [path] = paths(store)
+    path.replace(tmp_path / "whole")
+    path.symlink_to(tmp_path / "whole")
+    with pytest.warns(PerformanceWarning, match="cannot be read"):
+        assert store.get(make_key()) is None
+    assert len(store) == 0
+    assert store.put(make_key(), DATA)
+    assert not path.is_symlink()
+    (store.path / ".lock").unlink()
+    (store.path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.warns(PerformanceWarning, match="not stored"):
+        assert not store.put(make_key(1), DATA)
+    with pytest.raises(StateError, match="cannot be used"):
+        store.clear()
+    assert (tmp_path / "elsewhere").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_a_lock_that_is_no_file_is_a_warning(tmp_path, kind):
+    store = PackedStore(tmp_path)
+    os.mkfifo(tmp_path / ".lock") if kind == "pipe" else (tmp_path / ".lock").mkdir()
+    with pytest.warns(PerformanceWarning, match="not stored"):
+        assert not store.put(make_key(), DATA)
+    assert len(store) == 0
+
+
+AS_ANOTHER_USER = """
+import os, sys, warnings
+import numpy as np
+from graphpool.cache import PackedKey, PackedStore, fingerprint
+from graphpool.errors import StateError
+store, key = PackedStore(sys.argv[1]), PackedKey(fingerprint(np.array([0])), "f32_k8n64", "avx512")
+os.seteuid(65534)
+warnings.simplefilter("ignore")
+def attempt(call):
+    try:
+        return call()
+    except StateError as error:
+        return type(error).__name__
+print([attempt(call) for call in (
+    lambda: store.get(key) is not None, lambda: store.put(key, b"1234"), store.stats, lambda: len(store), store.clear,
+)], store)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    ("mode", "found"),
+    [
+        (0o777, "[True, True, CacheStats"),  # the lock of the first user is there and does
+        (0o755, "[True, False, CacheStats"),
+        (0o700, "[False, False, 'StateError', 'StateError', 'StateError'] <PackedStore"),
+    ],
+)
+def test_another_user_gets_a_miss_or_a_typed_error(tmp_path, mode, found):
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
+        folder.chmod(0o755)
+    PackedStore(tmp_path / "store").put(make_key(), DATA)
+    (tmp_path / "store").chmod(mode)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_ANOTHER_USER, str(tmp_path / "store")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(found)
+
+
+@pytest.mark.parametrize("call", [len, repr, PackedStore.stats, PackedStore.clear, lambda store: store.nbytes])
+def test_a_folder_that_cannot_be_read_is_a_typed_error(tmp_path, monkeypatch, call):
+    store = PackedStore(tmp_path)
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    if call is repr:
+        assert "cannot be read" in repr(store)
+    else:
+        with pytest.raises(StateError, match=r"cannot be used; got: .*Permission denied"):
+            call(store)
+
+
+def test_a_header_that_says_nothing_is_damage(tmp_path):
+    store = PackedStore(tmp_path)
+    for text in (b"[1]", b"{}", b"not JSON", b'{"key": 1, "nbytes": "x", "digest": ""}', b"\xff"):
+        store.put(make_key(), DATA)
+        [path] = paths(store)
+        rest = (len(text).to_bytes(4, "little") + text).ljust(HEADER_NBYTES - 24, b"\0")
+        path.write_bytes(MAGIC + digest_of(rest) + rest + DATA.tobytes())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert store.get(make_key()) is None
+        assert not path.exists()
+
+
+# ---- files that others change in place
+
+
+def test_a_mapped_file_that_was_cut_is_not_handed_out_again(tmp_path):
+    store = PackedStore(tmp_path)
+    store.put(make_key(), DATA)
+    held = store.get(make_key())
+    assert store.get(make_key()) is held
+    os.truncate(paths(store)[0], HEADER_NBYTES)
+    with pytest.warns(PerformanceWarning, match="damaged"):
+        assert store.get(make_key()) is None
+    store.put(make_key(), DATA)
+    assert np.array_equal(np.frombuffer(store.get(make_key()), np.float32), DATA)
+
+
+def test_a_store_that_copies_stands_whatever_happens_to_its_files(tmp_path):
+    store, resource = PackedStore(tmp_path, mapping="copy"), StatisticsResource(HostResource())
+    store.put(make_key(), DATA)
+    copies = [store.get(make_key()), store.get(make_key(), resource)]
+    assert resource.stats().current_nbytes == DATA.nbytes
+    os.truncate(paths(store)[0], 0)
+    for copy in copies:
+        assert (copy.address % 64, copy.is_frozen) == (0, True)
+        assert np.array_equal(np.frombuffer(copy, np.float32), DATA)
+    with pytest.warns(PerformanceWarning, match="damaged"):
+        assert store.get(make_key()) is None
+    store.put(make_key(), DATA)
+    with pytest.raises(OutOfMemoryError):
+        store.get(make_key(), LimitingResource(HostResource(), DATA.nbytes - 1))
+    del copy, copies
+    assert resource.stats().current_nbytes == 0
+    with pytest.raises(InvalidArgumentError, match="map, copy"):
+        PackedStore(tmp_path, mapping="share")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_not_copied(tmp_path, damage):
+    store = PackedStore(tmp_path, mapping="copy")
+    store.put(make_key(), DATA)
+    DAMAGES[damage](paths(store)[0])
+    with pytest.warns(PerformanceWarning, match="damaged"):
+        assert store.get(make_key()) is None
+    assert paths(store) == []

@@ -225,12 +225,13 @@ def test_a_malloc_that_breaks_its_contract_is_named(wrong):
     assert freed == ([wrong] if isinstance(wrong, int) else [])
 
 
-def test_errors_of_a_malloc_pass_through():
+def test_errors_of_a_malloc_are_named():
     def malloc(nbytes, alignment):
         raise KeyError("user")
 
-    with pytest.raises(KeyError, match="user"):
+    with pytest.raises(BackendError, match="malloc failed; got: KeyError") as caught:
         CallbackResource(malloc, lambda address: None).allocate(10)
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_callbacks_must_be_callable():

@@ -118,6 +118,41 @@ def test_a_tensor_id_names_the_content(engine, cache):
         job.check(again, w)
 
 
+@pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "cold"])
+def test_a_change_said_of_one_tensor_holds_for_all_of_that_id(engine, cache, is_warm):
+    w, twice = weights(), 2 * weights()
+    with Job(engine) as job, Job(engine, first_id=50, m=9) as other:
+        first, second = job.tensor(w, id=50), other.tensor(w, id=50)
+        job.check(first, w)
+        if is_warm:
+            other.check(second, w)
+        w[...] = twice
+        second.invalidate()
+        for _ in range(2):
+            job.check(first, twice)
+            other.check(second, twice)
+        job.check(job.tensor(w, id=50), twice)
+        assert first.version == second.version
+        assert len(cache) == 1
+        second.rebind(weights(3))
+        first.rebind(weights(3))
+        job.check(first, weights(3))
+        other.check(second, weights(3))
+
+
+def test_an_id_belongs_to_its_engine(engine, cache):
+    with gp.Engine() as another, Job(engine) as job, Job(another) as other:
+        for _ in range(2):
+            job.check(job.tensor(weights(1), id=50), weights(1))
+            other.check(other.tensor(weights(2), id=50), weights(2))
+        assert len(cache) == 2
+
+
+def test_an_id_has_a_hash(engine):
+    with Job(engine) as job, pytest.raises(gp.InvalidArgumentError, match="id of a tensor"):
+        job.tensor(weights(), id=[1])
+
+
 def test_a_key_names_the_contents_of_an_execution(engine, cache):
     first, second = weights(1), weights(2)
     with Job(engine) as job:
@@ -190,6 +225,37 @@ def test_an_unannounced_change_is_noticed_in_the_checking_mode(engine, cache, mo
             job.run(tensor)
         tensor.invalidate()
         job.check(tensor, w)
+
+
+def test_an_id_of_two_contents_is_noticed_in_the_checking_mode(engine, cache, monkeypatch):
+    monkeypatch.setitem(config_values, "check_constants", True)
+    w = weights()
+    with Job(engine) as job, Job(engine, first_id=50, m=9) as other:
+        job.check(job.tensor(w, id=7), w)
+        other.check(other.tensor(w.copy(), id=7), w)
+        different = other.tensor(weights(2), id=7)
+        with pytest.raises(gp.StateError, match="constant tensor 51 has another content than its id 7"):
+            other.run(different)
+        different.invalidate()
+        other.check(different, weights(2))
+        job.check(job.tensor(weights(2), id=7), weights(2))
+
+
+def test_a_key_of_two_contents_is_noticed_in_the_checking_mode(engine, cache, monkeypatch):
+    monkeypatch.setitem(config_values, "check_constants", True)
+    w, named = weights(), gp.ExecuteOptions(key="layer 3")
+    with Job(engine) as job, Job(engine, first_id=50, m=9) as other:
+        for _ in range(2):
+            job.check(job.tensor(w), w, options=named)
+            other.check(other.tensor(w.copy()), w, options=named)
+        for _ in range(2):
+            with pytest.raises(gp.StateError, match="constant tensor 51 has another content than key 'layer 3'"):
+                other.run(other.tensor(weights(2)), options=named)
+        other.check(other.tensor(weights(2)), weights(2), options=gp.ExecuteOptions(key="layer 4"))
+        cache.clear()
+        other.check(other.tensor(weights(2)), weights(2), options=named)
+        with pytest.raises(gp.StateError, match="constant tensor 1 has another content than key"):
+            job.run(job.tensor(w), options=named)
 
 
 @pytest.mark.parametrize("policy", ["no_evict", "lru", "cost"])

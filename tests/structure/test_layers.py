@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LEAVES = {"_atomic", "_finalizing", "_version", "bits", "errors", "fork", "typing", "config"}
+LEAVES = {
+    "_atomic", "_finalizing", "_unraisable", "_version", "bits", "config", "errors", "fork", "mapped_file", "typing",
+}  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
 TOP = BELOW_BACKENDS | {"backends"}
@@ -22,12 +24,14 @@ TOP = BELOW_BACKENDS | {"backends"}
 MAY_IMPORT = {
     "_atomic": set(),
     "_finalizing": set(),
+    "_unraisable": set(),
     "_version": set(),
     "bits": set(),
     "fork": set(),
     "errors": set(),
     "typing": {"errors"},
     "config": {"errors"},
+    "mapped_file": {"errors"},
     **dict.fromkeys(ISLANDS, LEAVES),
     "runtime": LEAVES | ISLANDS,
     "backends": BELOW_BACKENDS,
