@@ -335,9 +335,11 @@ def fold_norm(lowering: Lowering, weights: Value, norm: Op, own: Value | None, o
 
 
 def find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
-    """The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants."""
+    """The BatchNorm that alone reads the convolution's result, if all its parameters and the bias are constants."""
     op = group.ops[0] if group.ops else None
     if op is None or op.kind != "BatchNormInference":
+        return None
+    if any(tensor.id == op.inputs[0].id for other in group.ops[1:] for tensor in other.inputs):
         return None
     if not all(map(lowering.has_value, [tensor.id for tensor in op.inputs[1:]])):
         return None

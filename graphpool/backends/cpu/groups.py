@@ -204,10 +204,13 @@ def _grow(
     shape = shapes[value]
     has_anchor = nmembers > 1 or is_anchor(last)
     register = "f32" if has_anchor else register_of(last) or "s64"
+    statistics = {tensor.id for tensor in last.outputs[1:]}  # they are complete when the kernel is done
 
     def fits(op: Op) -> bool:
         is_alike = is_elementwise(op) and registers_go_together(op, register)
-        return is_alike and shapes[op.outputs[0].id] == shape and op.inputs[0].dtype not in ROUNDED_BY_STORES
+        if not is_alike or not statistics.isdisjoint(tensor.id for tensor in op.inputs):
+            return False
+        return shapes[op.outputs[0].id] == shape and op.inputs[0].dtype not in ROUNDED_BY_STORES
 
     while value not in outputs:
         region = grow_region(view, value, set(taken), free, fits)

@@ -84,11 +84,12 @@ def _bias_add(region: Region, op: Op) -> Any:
 
 
 def _prelu(region: Region, op: Op) -> Any:
-    slope = region.lowering.value(op.inputs[1].id)
-    along_channels = len(slope.shape) == 1 and op.attrs["per_channel_broadcast"]
+    slope = op.inputs[1].id
+    along_channels = len(region.lowering.shapes[slope]) == 1 and op.attrs["per_channel_broadcast"]
     axis = channel_axis(len(region.shape), op.attrs["data_format"])
-    loaded = region.load_along(slope, axis) if along_channels else region.load(slope)
-    return region.binary("prelu", region.operand(op), loaded)
+    return region.binary(
+        "prelu", region.operand(op), region.along(slope, axis) if along_channels else region.operand(op, 1)
+    )
 
 
 INTEGERS = frozenset(dtype for dtype in DataType if dtype.value[0] in "su")
@@ -160,7 +161,7 @@ def _dynamic_dequantize(region: Region, op: Op) -> Any:
 def _dynamic_scales(region: Region, op: Op) -> tuple[Any, Any]:
     """Scales and zero points that arrive as tensors."""
     axis = op.attrs["axis"] % len(region.shape) if region.shape else 0
-    loaded = [region.load_along(region.lowering.value(tensor.id), axis) for tensor in op.inputs[1:]]
+    loaded = [region.along(tensor.id, axis) for tensor in op.inputs[1:]]
     return loaded[0], loaded[1] if len(loaded) > 1 else None
 
 

@@ -95,6 +95,12 @@ class Region:
             strides[axis] = value.strides[-1]
         return self._load(value, strides)
 
+    def along(self, tensor_id: int, axis: int) -> Any:
+        """A vector along `axis`; what was computed here has the shape of the index space, and is taken as it is."""
+        if tensor_id in self._known:
+            return self._narrowed.get(tensor_id, self._known[tensor_id])
+        return self.load_along(self.lowering.value(tensor_id), axis)
+
     def literal(self, numbers: Sequence[float] | np.ndarray[Any, Any], axis: int) -> Any:
         """Numbers that are known now: one for all, one for each index of `axis`, or one for each (group, index)."""
         if len(numbers) == 1:

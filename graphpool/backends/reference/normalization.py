@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from .axes import along_axis, channel_axis, from_ncx, mean, other_axes, to_ncx
+from .axes import along_axis, channel_axis, from_ncx, mean, other_axes, sum_to_shape, to_ncx
 from .registry import Array, Attrs, reference
 
 _DEFAULT_MOMENTUM = 0.5
@@ -114,7 +114,7 @@ def _layer_norm_backward(
     gamma: Array | None = None,
     beta: Array | None = None,
 ) -> tuple[Array, ...]:
-    """(dx, sum of dy xhat, sum of dy), the sums over the leading axes; the value of beta has no influence."""
+    """(dx, sum of dy xhat, sum of dy), the sums over what shares an element of gamma; beta has no influence."""
     axes = _norm_axes(attrs, src)
     lead = tuple(range(axes[0]))
     shape = tuple(1 if axis in axes else dim for axis, dim in enumerate(src.shape))
@@ -123,8 +123,11 @@ def _layer_norm_backward(
     diff = _affine(diff_dst, _trailing(gamma, src, axes) if attrs["use_affine"] else None, None)
     diff_src = _normalization_backward(diff, normal, deviation, axes)
     sums = [np.asarray(np.sum(term, axis=lead)) for term in (diff_dst * normal, diff_dst)]
-    flat = gamma is not None and gamma.ndim == 1
-    return (diff_src, *(total.reshape(-1) if flat else total for total in sums))
+    if gamma is None:
+        return diff_src, *sums
+    given = gamma.shape
+    is_whole = gamma.size == sums[0].size
+    return diff_src, *(total.reshape(given) if is_whole else sum_to_shape(total, given) for total in sums)
 
 
 @reference("GroupNorm")
