@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool.runtime.constant_part import drop_pages
 from graphpool.typing import DataType
 
+from .boundary import Boundary
 from .build import Value
 from .rewrite import rewrite
 from .walk import Walk
@@ -114,10 +115,11 @@ class Specialiser:
         self.fallback = fallback
         self.prefer = prefer
         self.fpmath = fpmath
-        self.nodes, constants = (source.nodes, source.constants) if source.is_rewritten else rewrite(source)
-        # what was folded into others need not stay in memory
-        self.source = replace(source, nodes=self.nodes, constants={}, is_rewritten=True)
-        self.deciding = find_deciding_inputs(source, self.nodes)
+        with Boundary("rewritten", f"model {source.name!r}"):
+            self.nodes, constants = (source.nodes, source.constants) if source.is_rewritten else rewrite(source)
+            # what was folded into others need not stay in memory
+            self.source = replace(source, nodes=self.nodes, constants={}, is_rewritten=True)
+            self.deciding = find_deciding_inputs(source, self.nodes)
         self.constants = {name: Value(content=value, is_static=True) for name, value in constants.items()}
         self.folded: dict[Path, list[Value]] = {}
         self.static_ids: dict[Hashable, int] = {}
@@ -144,4 +146,5 @@ class Specialiser:
 
     def __call__(self, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> ModelForm:
         """The form for these input shapes and these contents of the deciding inputs."""
-        return Walk(self, shapes, contents).form()
+        with Boundary("specialised", f"model {self.source.name!r}"):
+            return Walk(self, shapes, contents).form()
