@@ -6,11 +6,12 @@ of their own; only the extension ``graphpool._kernels._dispatch`` links them. Ev
 
 import os
 import platform
+import shlex
+import sysconfig
 import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from sysconfig import get_platform
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -19,6 +20,10 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 KERNELS = Path("graphpool/_kernels")
 COMMON_FLAGS = ["-O3", "-std=c11", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
+HARDENED_FLAGS = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+"""Of the Cython extensions. Kernels go without: their local arrays are accumulators of fixed size that no input
+indexes, and functions that compute one tile of a product would write and compare a canary for each tile."""
+HARDENED_LINK = ["-Wl,-z,relro,-z,now,-z,noexecstack"] if platform.system() == "Linux" else []
 DIRECTIVES = {
     "language_level": 3,
     "embedsignature": True,
@@ -29,7 +34,15 @@ DIRECTIVES = {
 
 
 def isa_flags():
-    """Instruction sets to build for on this architecture: name -> compiler flags, weakest first."""
+    """Instruction sets to build for on this architecture: name -> compiler flags, weakest first.
+
+    The variable GRAPHPOOL_BUILD_ISAS, names with commas between, leaves out all others.
+    """
+    wanted = os.environ.get("GRAPHPOOL_BUILD_ISAS")
+    return {isa: flags for isa, flags in _known_isas().items() if not wanted or isa in wanted.split(",")}
+
+
+def _known_isas():
     if platform.machine().lower() in ("x86_64", "amd64"):
         avx512 = ["-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
         return {
@@ -55,6 +68,7 @@ class BuildWithKernels(build_ext):
         self.debug_flags = [] if self.debug else ["-g0"]
         for ext in self.extensions:
             ext.extra_compile_args += self.debug_flags
+        self.compiler.linker_so = _without_rpath(self.compiler.linker_so)
         super().build_extensions()
 
     def build_extension(self, ext):
@@ -82,7 +96,7 @@ class BuildWithKernels(build_ext):
         """
         flags = [*COMMON_FLAGS, *self.debug_flags, *flags]
         settings = repr((self.compiler.compiler_so, flags))
-        folder = ROOT / "build" / "kernels" / f"{get_platform()}-{isa}-{zlib.crc32(settings.encode()):08x}"
+        folder = ROOT / "build" / "kernels" / f"{sysconfig.get_platform()}-{isa}-{zlib.crc32(settings.encode()):08x}"
         folder.mkdir(parents=True, exist_ok=True)
         newest_header = max(header.stat().st_mtime for header in (KERNELS / "include").glob("*.h"))
 
@@ -107,6 +121,13 @@ class BuildWithKernels(build_ext):
         return str(library)
 
 
+def _without_rpath(command):
+    """A linker's command without the places where this interpreter's own build looks for libraries."""
+    inherited = shlex.split(sysconfig.get_config_var("LDSHARED") or "")
+    paths = {part for part in inherited if part.startswith(("-Wl,-rpath", "-Wl,-R"))}
+    return [part for part in command if part not in paths]
+
+
 def extensions():
     for pyx in sorted(Path("graphpool").rglob("*.pyx")):
         name = ".".join(pyx.with_suffix("").parts)
@@ -116,8 +137,9 @@ def extensions():
             name,
             [str(pyx)],
             include_dirs=[str(KERNELS / "include")],
-            depends=kernels,
-            extra_compile_args=["-O2", "-fvisibility=hidden"],
+            depends=[*kernels, "setup.py"],
+            extra_compile_args=["-O2", "-fvisibility=hidden", *HARDENED_FLAGS],
+            extra_link_args=HARDENED_LINK,
         )
 
 

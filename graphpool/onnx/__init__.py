@@ -4,6 +4,7 @@ loader.py      load(): file, bytes or ModelProto -> Model
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 wire.py        finds large weights inside a model's file
 node.py        nodes and the graphs among their attributes, read once
+boundary.py    whatever a step raises becomes an error of graphpool that names the node
 rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded, patterns become one node
 fold.py        computes nodes ahead, where everything that they read is known
 byte_moves.py  moves of quantised tensors move bytes, not the numbers that they stand for

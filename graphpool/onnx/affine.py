@@ -13,6 +13,7 @@ import numpy as np
 
 from graphpool.runtime.constant_part import held_nbytes
 
+from .boundary import Boundary
 from .node import count_reads
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class _Folder:
         ranks: Mapping[str, int],
         outputs: Sequence[str],
     ) -> None:
-        self._nodes = {node.output[0]: node for node in nodes}
+        self._nodes = {next(name for name in node.output if name): node for node in nodes}
         self._constants = constants
         self._ranks = dict(ranks)
         self._uses = count_reads(nodes, outputs)
@@ -58,13 +59,17 @@ class _Folder:
     def fold(self) -> dict[str, Node]:
         """Output -> node, in topological order."""
         for name, node in list(self._nodes.items()):
-            change = self._change_of(node)
-            merged = None if change is None else self._merge(node, *change)
-            if merged is not None:
-                del self._nodes[change[0]]  # type: ignore[index]
-                self._nodes[name] = node = merged
-            self._note_rank(node)
+            with Boundary("rewritten", node):
+                self._fold_node(name, node)
         return self._nodes
+
+    def _fold_node(self, name: str, node: Node) -> None:
+        change = self._change_of(node)
+        merged = None if change is None else self._merge(node, *change)
+        if change is not None and merged is not None:
+            del self._nodes[change[0]]
+            self._nodes[name] = node = merged
+        self._note_rank(node)
 
     def _note_rank(self, node: Node) -> None:
         if node.op_type in ("Conv", "ConvTranspose") and node.input[1] in self._constants:

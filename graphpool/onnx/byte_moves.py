@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .boundary import Boundary
 from .node import make_node
 
 if TYPE_CHECKING:
@@ -52,19 +53,20 @@ def move_bytes(nodes: Sequence[Node], constants: Mapping[str, Any], outputs: Col
     producers: dict[str, Node] = {}
     names: dict[str, str] = {}  # of what is the same as another tensor
     for node in nodes:
-        changed = [_renamed(node, names)]
-        source = producers.get(changed[0].input[0]) if node.input and node.domain in _CORE else None
-        if source is not None:
-            [node] = changed
-            if node.op_type == "QuantizeLinear" and _undoes(node, source, constants):
-                names[node.output[0]] = source.input[0]
-                changed = [make_node("Identity", [source.input[0]], node.output, node.label)]
-                changed = changed if node.output[0] in kept else []
-            elif node.op_type in _MOVES and _is_movable(node, source, constants):
-                changed = _swapped(node, source)
-        moved += changed
-        found = (new for new in changed if new.op_type == "DequantizeLinear" and new.domain in _CORE)
-        producers.update((new.output[0], new) for new in found)
+        with Boundary("rewritten", node):
+            changed = [_renamed(node, names)]
+            source = producers.get(changed[0].input[0]) if node.input and node.domain in _CORE else None
+            if source is not None:
+                [node] = changed
+                if node.op_type == "QuantizeLinear" and _undoes(node, source, constants):
+                    names[node.output[0]] = source.input[0]
+                    changed = [make_node("Identity", [source.input[0]], node.output, node.label)]
+                    changed = changed if node.output[0] in kept else []
+                elif node.op_type in _MOVES and _is_movable(node, source, constants):
+                    changed = _swapped(node, source)
+            moved += changed
+            found = (new for new in changed if new.op_type == "DequantizeLinear" and new.domain in _CORE)
+            producers.update((new.output[0], new) for new in found)
     return moved
 
 

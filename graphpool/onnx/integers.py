@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto
 
+from .boundary import Boundary
 from .node import count_reads, make_node
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def restore_floats(nodes: Sequence[Node], constants: dict[str, Any], outputs: Se
     made: dict[str, list[Node]] = {}
     for node in nodes:
         if node.op_type == "Cast" and node.domain in ("", "ai.onnx"):
-            made |= finder.find(node)
+            with Boundary("rewritten", node):
+                made |= finder.find(node)
     return [new for node in nodes for new in made.get(node.output[0], [node])]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .boundary import Boundary
 from .expression import Call, Name, Product, Sum, calls_of
 from .node import count_reads, make_node
 
@@ -57,11 +58,12 @@ class Matcher:
     def find(self, node: Node) -> Node | None:
         """The node that gives what `node` gives, by the first rule that fits."""
         wanted = {"Mul": Product, "Div": Product, "Add": Sum, "Sub": Sum}.get(node.op_type)
-        for rule in self._rules if wanted is not None else ():
-            if isinstance(rule.tree, wanted):  # type: ignore[arg-type]
-                for captured in self._match(rule.tree, node.output[0], {}):
-                    if all(self._is_vector(captured[name]) for name in rule.vectors):
-                        return self._replacement(rule, node, captured)
+        with Boundary("rewritten", node):
+            for rule in self._rules if wanted is not None else ():
+                if isinstance(rule.tree, wanted):  # type: ignore[arg-type]
+                    for captured in self._match(rule.tree, node.output[0], {}):
+                        if all(self._is_vector(captured[name]) for name in rule.vectors):
+                            return self._replacement(rule, node, captured)
         return None
 
     def _replacement(self, rule: Rule, node: Node, captured: _Captured) -> Node:

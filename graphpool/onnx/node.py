@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, explain
+
+from .boundary import Boundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from onnx import GraphProto
 
-__all__ = ["Node", "Subgraph", "count_reads", "make_node", "names_read"]
+__all__ = ["Node", "Subgraph", "check_text", "count_reads", "make_node", "names_read"]
 
 _SINGLE = {
     AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
@@ -53,8 +55,12 @@ class Node:
         self.name: str = proto.name
         self.input: tuple[str, ...] = tuple(proto.input)
         self.output: tuple[str, ...] = tuple(proto.output)
-        self.attrs: dict[str, Any] = {item.name: _value_of(item) for item in proto.attribute}
-        self.captured = _captured_by(self.attrs.values())
+        owner = f"node {self.label!r} ({self.op_type!r})"
+        check_text(owner, self.op_type, self.domain, self.name, *self.input, *self.output)
+        with Boundary("read", self):
+            self.attrs: dict[str, Any] = {item.name: _value_of(item) for item in proto.attribute}
+            self.captured = _captured_by(self.attrs.values())
+            _check_attributes(self)
 
     @property
     def label(self) -> str:
@@ -103,6 +109,30 @@ class Subgraph:
     def constants(self) -> dict[str, Any]:
         """Its initialisers."""
         return {tensor.name: numpy_helper.to_array(tensor) for tensor in self._proto.initializer}
+
+
+def _check_attributes(node: Node) -> None:
+    """Raise for attributes with which ONNX's shape inference, compiled code, leaves its arrays or never ends."""
+    attrs = node.attrs
+    if not -(2**31) <= attrs.get("axis", 0) < 2**31:
+        _refuse_attribute(node, "axis", "an axis of a tensor")
+    if node.op_type == "GatherND" and attrs.get("batch_dims", 0) < 0:
+        _refuse_attribute(node, "batch_dims", "a number of axes")
+    if node.op_type == "Split" and attrs.get("num_outputs", len(node.output)) != len(node.output):
+        _refuse_attribute(node, "num_outputs", len(node.output))
+
+
+def _refuse_attribute(node: Node, name: str, accepted: object) -> NoReturn:
+    what = f"node {node.label!r} ({node.op_type}): attribute {name!r}"
+    message = explain(what, accepted=accepted, got=node.attrs[name])
+    raise InvalidOpError(message, node=node.label, op_type=node.op_type)
+
+
+def check_text(owner: str, *names: Any) -> None:
+    """Raise for a name that is no UTF-8: protobuf hands it on as bytes."""
+    for name in names:
+        if type(name) is bytes:
+            raise InvalidGraphError(explain(f"a name of {owner} is no UTF-8", got=repr(name)))
 
 
 def _value_of(item: AttributeProto) -> Any:

@@ -14,12 +14,13 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from graphpool.errors import InvalidArgumentError, explain
+from graphpool.errors import InvalidArgumentError, InvalidGraphError, UnsupportedError, explain
 from graphpool.mapped_file import MappedFile
 
-from .node import Node
+from .boundary import Boundary
+from .node import Node, check_text
 from .types import make_port
 from .wire import WHOLE_BYTES, outline
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import GraphProto, ModelProto
 
     from graphpool.runtime.model_port import ModelPort
 
@@ -98,15 +99,24 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto, mapping: str
     FileNotFoundError
         There is no such file.
     """
-    parsed = _parse(source, mapping)
+    with Boundary("read", "the model"):
+        parsed = _parse(source, mapping)
+    with Boundary("read", f"model {parsed.name!r}"):
+        return _read(parsed, is_given=parsed.proto is source)
+
+
+def _read(parsed: _Parsed, is_given: bool) -> OnnxModel:
+    """The model; of a proto that is not the caller's the content of weights is dropped as soon as it is read."""
     proto, folder, name = parsed.proto, parsed.folder, parsed.name
     constants: dict[str, Any] = {}
+    _check_names(proto.graph)
     for number, tensor in enumerate(proto.graph.initializer):
-        if number in parsed.places:
-            constants[tensor.name] = _raw(tensor, parsed.pages, *parsed.places[number])
-        else:
-            constants[tensor.name] = _constant(tensor, folder)
-        if proto is not source:
+        with Boundary("read", f"tensor {tensor.name!r}"):
+            if number in parsed.places:
+                constants[tensor.name] = _raw(tensor, parsed.pages, *parsed.places[number])
+            else:
+                constants[tensor.name] = _constant(tensor, folder)
+        if not is_given:
             tensor.ClearField("raw_data")  # else every weight would be in memory twice until the end
     skeleton = _skeleton(proto, folder)
     _check(skeleton, name)
@@ -120,9 +130,30 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto, mapping: str
         {info.name: info.type for info in inputs},
         constants,
         [Node(node) for node in skeleton.graph.node],
-        {"" if e.domain == "ai.onnx" else e.domain: e.version for e in skeleton.opset_import},
+        _opsets(skeleton),
         proto.ir_version,
     )
+
+
+def _check_names(graph: GraphProto) -> None:
+    """Raise for names that no text can hold, and for initialisers that are not supported."""
+    check_text("the model", *(tensor.name for tensor in graph.initializer))
+    check_text("the model", *(info.name for info in (*graph.input, *graph.output)))
+    for tensor in graph.sparse_initializer:
+        name = tensor.values.name
+        what = f"the sparse initialiser {name!r} is not supported"
+        raise UnsupportedError(explain(what, hint="store it as a dense tensor"), tensor_name=name)
+
+
+def _opsets(model: ModelProto) -> dict[str, int]:
+    """Domain -> version."""
+    found: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if found.setdefault(domain, entry.version) != entry.version:
+            got = f"versions {found[domain]} and {entry.version}"
+            raise InvalidGraphError(explain(f"opset of domain {domain!r}", accepted="one version", got=got))
+    return found
 
 
 @dataclass
@@ -204,14 +235,33 @@ def _decode(data: bytes, what: str) -> ModelProto:
 
 def _raw(tensor: TensorProto, data: mmap.mmap | bytes | None, offset: int, nbytes: int) -> Any:
     """The content of a tensor that lies in `data`, at whatever address; read-only."""
-    raw_type, shape = helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
+    raw_type, shape = _check_tensor(tensor)
     count = prod(shape)
-    if data is None or count * raw_type.itemsize != nbytes or min(shape, default=0) < 0:
+    if data is None or count * raw_type.itemsize != nbytes:
         got = f"{nbytes} bytes for {count} elements of {raw_type}"
         raise _malformed(f"tensor {tensor.name!r}", got)
     if not nbytes:
         return np.empty(shape, raw_type)
     return np.frombuffer(data, np.uint8, nbytes, offset).view(raw_type).reshape(shape)
+
+
+def _check_tensor(tensor: TensorProto) -> tuple[Any, tuple[int, ...]]:
+    """NumPy's type and the shape of a tensor."""
+    what = f"tensor {tensor.name!r}"
+    shape = tuple(tensor.dims)
+    if min(shape, default=0) < 0 or prod(dim or 1 for dim in shape) > _MOST_ELEMENTS:
+        raise _malformed(what, f"shape {list(shape)}")
+    if tensor.data_type == TensorProto.UNDEFINED or tensor.data_type not in TensorProto.DataType.values():
+        raise _malformed(what, f"data type {tensor.data_type}, which is none of ONNX")
+    typed = [name for name in _TYPED if len(getattr(tensor, name))]
+    if len(typed) + tensor.HasField("raw_data") > 1:
+        raise _malformed(what, f"both {typed[0]} and {[*typed, 'raw_data'][1]}")
+    return helper.tensor_dtype_to_np_dtype(tensor.data_type), shape
+
+
+_TYPED = ("double_data", "float_data", "int32_data", "int64_data", "string_data", "uint64_data")
+_MOST_ELEMENTS = 2**56
+"""Beyond which no size in bytes of any type has 63 bits."""
 
 
 def _malformed(what: str, got: str, hint: str | None = None) -> InvalidArgumentError:
@@ -223,6 +273,8 @@ def _check(skeleton: ModelProto, name: str) -> None:
         onnx.checker.check_model(skeleton)
     except onnx.checker.ValidationError as error:
         raise _malformed(f"model {name!r}", str(error).strip().splitlines()[0]) from error
+    except UnicodeDecodeError as error:  # of the message that was to name it
+        raise _malformed(f"model {name!r}", "a name that is no UTF-8") from error
 
 
 def _skeleton(proto: ModelProto, folder: _Folder | None) -> ModelProto:
@@ -283,6 +335,7 @@ def _inner_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 def _constant(tensor: TensorProto, folder: _Folder | None) -> Any:
     """The content of a tensor, read-only."""
+    _check_tensor(tensor)
     try:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             array = _external(tensor, folder)
@@ -297,6 +350,11 @@ def _constant(tensor: TensorProto, folder: _Folder | None) -> Any:
         raise _malformed(f"tensor {tensor.name!r}", str(error)) from error
     array.flags.writeable = False
     return array
+
+
+_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+_PER_BYTE = {value: 8 // _BITS[name] for name, value in TensorProto.DataType.items() if name in _BITS}
+"""Elements of types of less than a byte; those of two bits came with onnx 1.20."""
 
 
 def _external(tensor: TensorProto, folder: _Folder | None) -> Any:
@@ -319,9 +377,11 @@ def _external(tensor: TensorProto, folder: _Folder | None) -> Any:
             location=location,
         )
     raw_type = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    per_byte = 2 if tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4) else 1
+    per_byte = _PER_BYTE.get(tensor.data_type, 1)
     count = prod(tensor.dims)
     offset, nbytes = int(entries.get("offset", 0)), -(-count * raw_type.itemsize // per_byte)
+    if offset < 0:
+        raise _malformed(what, f"offset {offset}")
     size = path.stat().st_size if path.is_file() else -1
     if size < offset + nbytes:
         raise InvalidArgumentError(
@@ -333,7 +393,7 @@ def _external(tensor: TensorProto, folder: _Folder | None) -> Any:
             tensor_name=tensor.name,
             location=location,
         )
-    if per_byte == 2 or not nbytes:
+    if per_byte > 1 or not nbytes:
         data = path.read_bytes()[offset : offset + nbytes]
         return numpy_helper.to_array(helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data, raw=True))
     return folder.read(path, offset, nbytes).view(raw_type).reshape(tuple(tensor.dims))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool.runtime.constant_part import check_files, drop_pages
 from graphpool.typing import DataType
 
+from .boundary import Boundary
 from .build import Value, static_id
 from .rewrite import rewrite
 from .walk import Walk
@@ -116,10 +117,11 @@ class Specialiser:
         self.fallback = fallback
         self.prefer = prefer
         self.fpmath = fpmath
-        self.nodes, constants = (source.nodes, source.constants) if source.is_rewritten else rewrite(source)
-        # what was folded into others need not stay in memory
-        self.source = replace(source, nodes=self.nodes, constants={}, is_rewritten=True)
-        self.deciding = find_deciding_inputs(source, self.nodes)
+        with Boundary("rewritten", f"model {source.name!r}"):
+            self.nodes, constants = (source.nodes, source.constants) if source.is_rewritten else rewrite(source)
+            # what was folded into others need not stay in memory
+            self.source = replace(source, nodes=self.nodes, constants={}, is_rewritten=True)
+            self.deciding = find_deciding_inputs(source, self.nodes)
         self.constants = constants
         self.folded: dict[Hashable, list[Any]] = {}
         self.static_ids: dict[Hashable, int] = {}
@@ -158,4 +160,5 @@ class Specialiser:
         Raises `StateError` if a mapped file was changed in place, as far as that can be seen before it is read.
         """
         self._check_files()
-        return Walk(self, shapes, contents).form()
+        with Boundary("specialised", f"model {self.source.name!r}"):
+            return Walk(self, shapes, contents).form()

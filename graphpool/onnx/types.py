@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import TensorProto, helper
 
+from graphpool.errors import InvalidArgumentError, explain
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
@@ -45,18 +46,26 @@ def make_port(info: ValueInfoProto) -> ModelPort:
     if not info.type.HasField("tensor_type"):
         return ModelPort(info.name, None, None)
     tensor = info.type.tensor_type
-    shape: tuple[Any, ...] | None = None
-    if tensor.HasField("shape"):
-        shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
+    if tensor.elem_type not in TensorProto.DataType.values():
+        what = f"{info.name!r} has an element type that ONNX does not define"
+        raise InvalidArgumentError(explain(what, got=tensor.elem_type), port=info.name)
+    shape = tuple(_dimension(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
     return ModelPort(info.name, data_type(tensor.elem_type), shape)
 
 
-def static_shape(type_: TypeProto) -> tuple[int, ...] | None:
+def _dimension(dim: Any) -> int | str | None:
+    """A dimension: a number, a name, or None. Tools write unknown ones as negative numbers, too."""
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    return dim.dim_param or None
+
+
+def static_shape(type_: TypeProto) -> tuple[Any, ...] | None:
     """The shape of a tensor type when every dimension is a number."""
     if not type_.HasField("tensor_type") or not type_.tensor_type.HasField("shape"):
         return None
-    dims = type_.tensor_type.shape.dim
-    return tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
+    dims = [_dimension(dim) for dim in type_.tensor_type.shape.dim]
+    return tuple(dims) if all(isinstance(dim, int) for dim in dims) else None
 
 
 def describe_type(elem: int) -> str:

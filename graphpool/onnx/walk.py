@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper, shape_inference
 
-from graphpool.errors import GraphpoolError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import GraphpoolError, InvalidGraphError, InvalidShapeError, UnsupportedError, explain
 from graphpool.runtime.model_form import ModelForm
 
+from .boundary import Boundary
 from .build import GraphBuilder, NotConvertible, Value
 from .control import CONTROL_FLOW
 from .fold import compute, find_host_function, is_kept
@@ -105,10 +106,18 @@ class Walk:
         outer, self.scope = self.scope, scope
         try:
             for number, node in enumerate(scope.nodes):
-                self._convert((*scope.path, number), node)
-            return [scope.values[name] for name in scope.outputs]
+                with Boundary("converted", node):
+                    self._convert((*scope.path, number), node)
+            return [self._value(name) for name in scope.outputs]
         finally:
             self.scope = outer
+
+    def _value(self, name: str) -> Value:
+        """What is known under a name that nodes or outputs read."""
+        try:
+            return self.scope.values[name]
+        except KeyError:
+            raise InvalidGraphError(explain(f"nothing gives {name!r}", accepted="a name of the model")) from None
 
     def opset(self, domain: str) -> int:
         """Version of a domain that the model asks for."""
@@ -118,7 +127,7 @@ class Walk:
 
     def _convert(self, path: Path, node: Node) -> None:
         values = self.scope.values
-        inputs = [values[name] if name else None for name in node.input]
+        inputs = [self._value(name) if name else None for name in node.input]
         captured = {name: values[name] for name in node.captured if name in values}
         self._refusal = ""
         read = [value for value in (*inputs, *captured.values()) if value is not None]

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = ["WHOLE_BYTES", "Outline", "outline"]
 
-_GRAPH, _INITIALIZER, _DATA_TYPE, _RAW_DATA = 7, 5, 2, 9
-"""Fields of ModelProto, GraphProto, TensorProto, TensorProto."""
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""Wire types."""
+
+_GRAPH, _INITIALIZER, _DATA_TYPE, _RAW_DATA = 7 << 3 | _BYTES, 5 << 3 | _BYTES, 2 << 3 | _VARINT, 9 << 3 | _BYTES
+"""Tags of the fields of ModelProto, GraphProto, TensorProto, TensorProto; a field of another wire type is none."""
 
 WHOLE_BYTES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20})
 """Data types whose elements are one or more bytes each."""
 
 _LARGE = 2**10
 """Weights from this size on stay in the file. Unit: bytes."""
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 @dataclass
@@ -69,9 +70,11 @@ def outline(data: memoryview) -> Outline:
 def _outline(data: memoryview) -> Outline:
     found = Outline(b"")
     parts: list[bytes] = []
-    for number, start, begin, end in _fields(data, 0, len(data)):
-        is_graph = number == _GRAPH and found.model == b"" and not found.places
-        parts.append(_message(number, _graph(data, begin, end, found)) if is_graph else bytes(data[start:end]))
+    has_graph = False
+    for tag, start, begin, end in _fields(data, 0, len(data)):
+        is_graph = tag == _GRAPH and not has_graph  # a second one is merged into the first, behind its initialisers
+        has_graph = has_graph or is_graph
+        parts.append(_message(tag, _graph(data, begin, end, found)) if is_graph else bytes(data[start:end]))
     found.model = b"".join(parts)
     return found
 
@@ -80,15 +83,15 @@ def _graph(data: memoryview, begin: int, end: int, found: Outline) -> bytes:
     """The graph without large weights; notes their places."""
     parts: list[bytes] = []
     count, copied = 0, begin
-    for number, start, inner, stop in _fields(data, begin, end):
-        if number != _INITIALIZER:
+    for tag, start, inner, stop in _fields(data, begin, end):
+        if tag != _INITIALIZER:
             continue
         raw = _large_raw_data(data, inner, stop)
         if raw is not None:
             cut, first, last = raw
             found.places[count] = first, last - first
             parts.append(bytes(data[copied:start]))
-            parts.append(_message(number, bytes(data[inner:cut]) + bytes(data[last:stop])))
+            parts.append(_message(tag, bytes(data[inner:cut]) + bytes(data[last:stop])))
             copied = stop
         count += 1
     parts.append(bytes(data[copied:end]))
@@ -100,16 +103,16 @@ def _large_raw_data(data: memoryview, begin: int, end: int) -> tuple[int, int, i
     raw, data_type = None, 0
     if end - begin < _LARGE:
         return None
-    for number, start, inner, stop in _fields(data, begin, end):
-        if number == _RAW_DATA:
+    for tag, start, inner, stop in _fields(data, begin, end):
+        if tag == _RAW_DATA:
             raw = start, inner, stop
-        elif number == _DATA_TYPE:
+        elif tag == _DATA_TYPE:
             data_type, _ = _varint(data, inner)
     return raw if raw is not None and raw[2] - raw[1] >= _LARGE and data_type in WHOLE_BYTES else None
 
 
 def _fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number of each field of a message, where it starts, and where its value begins and ends."""
+    """Tag of each field of a message, where it starts, and where its value begins and ends."""
     while at < end:
         start = at
         tag, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
@@ -125,7 +128,7 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int
             raise ValueError(f"wire type {wire_type}")
         if at > end:
             raise ValueError("the field ends behind its message")
-        yield tag >> 3, start, begin, at
+        yield tag, start, begin, at
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -141,9 +144,9 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
             raise ValueError("a number of more than ten bytes")
 
 
-def _message(number: int, content: bytes) -> bytes:
+def _message(tag: int, content: bytes) -> bytes:
     """A field that holds a message."""
-    return _encoded(number << 3 | _BYTES) + _encoded(len(content)) + content
+    return _encoded(tag) + _encoded(len(content)) + content
 
 
 def _encoded(value: int) -> bytes:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
 from graphpool.fork import reset_in_child
 
 from .collection import collection_paused
@@ -342,7 +342,12 @@ class Model:
                 input_name=port.name,
             )
         shape: Any = port.shape if given is None else tuple(given)
-        stand_in = np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
+        try:
+            stand_in = np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
+        except ValueError as error:  # negative, more bytes than an address has, too many dimensions
+            accepted = "a shape that an array can have"
+            message = explain(f"input {port.name!r}: shape", accepted=accepted, got=list(shape))
+            raise InvalidShapeError(message, input_name=port.name) from error
         check_shape(port, stand_in)
         return stand_in
 

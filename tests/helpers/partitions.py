@@ -11,6 +11,7 @@ from bench.graphs import GraphBuilder, random_array
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.cache import constant_tensor_cache
 from graphpool.typing import DataType
+from tests.helpers.guard_pages import guarded_copy
 
 TOLERANCE = {
     DataType.F32: (2e-5, 2e-5),
@@ -30,7 +31,10 @@ def run_partitions(
     *,
     scale: float = 1.0,
 ) -> dict[int, np.ndarray]:
-    """Compile and execute all partitions in order; the content of every tensor that crosses a partition's border."""
+    """Compile and execute all partitions in order; the content of every tensor that crosses a partition's border.
+
+    Inputs end where a protected page begins.
+    """
     values = dict(values)
     stream = gp.Stream(engine)
     known = {tensor_id: array.shape for tensor_id, array in values.items()}
@@ -38,7 +42,7 @@ def run_partitions(
         inputs = [lt.replace(shape=known[lt.id]) for lt in partition.input_ports]
         outputs = [lt.replace(shape=None) for lt in partition.output_ports]
         with partition.compile(inputs, outputs, engine) as compiled:
-            tensors = [gp.Tensor(lt, engine, values[lt.id]) for lt in inputs]
+            tensors = [gp.Tensor(lt, engine, guarded_copy(values[lt.id])) for lt in inputs]
             results = [gp.Tensor(compiled.query_logical_tensor(lt.id), engine) for lt in outputs]
             compiled.execute(stream, tensors, results)
             if compiled.cached_constants():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import graphpool as gp
 from bench.graphs import GraphBuilder, random_array
 from graphpool.typing import DataType
+from tests.helpers.guard_pages import GuardedResource
 from tests.helpers.partitions import cover_is_valid, run_partitions, run_reference
 
 EPSILON = {DataType.F32: 2e-6, DataType.BF16: 2**-7, DataType.F16: 2**-10}
@@ -22,7 +23,7 @@ SHAPES = ((4, 6), (1, 6), (6,), (2, 1, 6), (2, 4, 6))
 
 @pytest.fixture(scope="module")
 def engine():
-    with gp.Engine(threads=1) as engine:
+    with gp.Engine(threads=1, allocator=GuardedResource()) as engine:
         yield engine
 
 
