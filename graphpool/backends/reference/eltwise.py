@@ -1,9 +1,9 @@
 """Elementwise operations of one tensor, and their gradients.
 
-Every formula is evaluated literally in IEEE arithmetic. NaN propagates forward through all of them, clipping ones
-included; HardSwish, Mish and GELU of minus infinity are NaN (infinity times zero). Gradients are one-sided at kinks: a
-comparison with the kink itself, or with NaN, is false. With ``use_dst`` a gradient takes the forward result instead of
-its input.
+Every formula is evaluated in IEEE arithmetic, literally unless that cancels in the tails. NaN propagates forward
+through all of them, clipping ones included; HardSwish, Mish and GELU of minus infinity are NaN (infinity times zero).
+Gradients are one-sided at kinks: a comparison with the kink itself, or with NaN, is false. With ``use_dst`` a gradient
+takes the forward result instead of its input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from .registry import Array, Attrs, reference
-from .special import erf, expit
+from .special import erfc, expit
 
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 _GELU_CUBIC = 0.044715  # Hendrycks and Gimpel, "Gaussian error linear units", 2016
@@ -27,6 +27,11 @@ def _softplus(x: Array, beta: float = 1.0) -> Array:
 def _sigmoid(x: Array) -> Array:
     """1 / (1 + e^-x)."""
     return np.asarray(expit(x))
+
+
+def _normal_cdf(x: Array) -> Array:
+    """(1 + erf(x / sqrt 2)) / 2, without cancellation."""
+    return np.asarray(0.5 * erfc(-x / math.sqrt(2.0)))
 
 
 def _gelu_tanh_argument(x: Array) -> Array:
@@ -59,8 +64,8 @@ def _exp(attrs: Attrs, src: Array) -> Array:
 def _gelu(attrs: Attrs, src: Array) -> Array:
     """`x (1 + erf(x / sqrt 2)) / 2`, or its tanh approximation."""
     if attrs["mode"] == "gelu_tanh":
-        return 0.5 * src * (1.0 + np.tanh(_gelu_tanh_argument(src)))
-    return np.asarray(0.5 * src * (1.0 + erf(src / math.sqrt(2.0))))
+        return src * _sigmoid(2.0 * _gelu_tanh_argument(src))  # (1 + tanh(u)) / 2 without cancellation
+    return src * _normal_cdf(src)
 
 
 @reference("HardSigmoid")
@@ -77,8 +82,8 @@ def _hard_swish(attrs: Attrs, src: Array) -> Array:
 
 @reference("LeakyReLU")
 def _leaky_relu(attrs: Attrs, src: Array) -> Array:
-    """`x` for x > 0, else `alpha x`."""
-    return np.where(src > 0, src, attrs["alpha"] * src)
+    """`alpha x` for x < 0, else `x`."""
+    return np.where(src < 0, attrs["alpha"] * src, src)
 
 
 @reference("Log")
@@ -95,7 +100,7 @@ def _mish(attrs: Attrs, src: Array) -> Array:
 @reference("Pow")
 def _pow(attrs: Attrs, src: Array) -> Array:
     """`x ^ beta`."""
-    return np.power(src, attrs["beta"])
+    return np.float_power(src, attrs["beta"])  # np.power takes a square root for 1/2, which differs at -0 and -inf
 
 
 @reference("Reciprocal")
@@ -164,12 +169,11 @@ def _elu_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
 def _gelu_backward(attrs: Attrs, src: Array, diff_dst: Array) -> Array:
     """`dy (Phi(x) + x phi(x))`, or the derivative of the tanh approximation."""
     if attrs["mode"] == "gelu_tanh":
-        t = np.tanh(_gelu_tanh_argument(src))
+        u = _gelu_tanh_argument(src)
         inner = _SQRT_2_OVER_PI * (1.0 + 3.0 * _GELU_CUBIC * src**2)
-        return diff_dst * 0.5 * (1.0 + t + src * (1.0 - t**2) * inner)
-    cdf = 0.5 * (1.0 + erf(src / math.sqrt(2.0)))
+        return diff_dst * _sigmoid(2.0 * u) * (1.0 + 2.0 * src * _sigmoid(-2.0 * u) * inner)
     density = np.exp(-0.5 * src**2) / math.sqrt(2.0 * math.pi)
-    return np.asarray(diff_dst * (cdf + src * density))
+    return np.asarray(diff_dst * (_normal_cdf(src) + src * density))
 
 
 @reference("HardSigmoidBackward")
@@ -202,8 +206,8 @@ def _relu_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
 @reference("SigmoidBackward")
 def _sigmoid_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
     """`dy y (1 - y)`."""
-    y = data if attrs["use_dst"] else _sigmoid(data)
-    return diff_dst * y * (1.0 - y)
+    y, rest = (data, 1.0 - data) if attrs["use_dst"] else (_sigmoid(data), _sigmoid(-data))
+    return np.asarray(diff_dst * y * rest)
 
 
 @reference("SoftPlusBackward")
@@ -222,5 +226,6 @@ def _sqrt_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
 @reference("TanhBackward")
 def _tanh_backward(attrs: Attrs, data: Array, diff_dst: Array) -> Array:
     """`dy (1 - y^2)`."""
-    y = data if attrs["use_dst"] else np.tanh(data)
-    return diff_dst * (1.0 - y) * (1.0 + y)
+    if attrs["use_dst"]:
+        return diff_dst * (1.0 - data) * (1.0 + data)
+    return np.asarray(diff_dst / np.square(np.cosh(data)))

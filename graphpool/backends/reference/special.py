@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["erf", "expit"]
+__all__ = ["erf", "erfc", "expit"]
 
 
 def erf(x: Any, **options: Any) -> Any:
@@ -12,6 +12,13 @@ def erf(x: Any, **options: Any) -> Any:
     from scipy import special
 
     return special.erf(x, **options)
+
+
+def erfc(x: Any) -> Any:
+    """1 - erf(x), elementwise, without cancellation."""
+    from scipy import special
+
+    return special.erfc(x)
 
 
 def expit(x: Any) -> Any:

@@ -114,6 +114,37 @@ def _gradient_case(kind):
     return forward, attrs, src, np.random.default_rng(2).normal(size=src.shape)
 
 
+def _tanh_argument(x):
+    return math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+
+
+def _distribution(x):
+    return math.erfc(-x / math.sqrt(2)) / 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "attrs", "point", "expected"),
+    [
+        ("GELU", {"mode": "gelu_erf"}, -9.0, -9 * _distribution(-9)),
+        ("GELU", {"mode": "gelu_tanh"}, -8.0, -8 / (1 + math.exp(-2 * _tanh_argument(-8)))),
+        ("GELUBackward", {"mode": "gelu_erf"}, -9.0,
+         _distribution(-9) - 9 * math.exp(-81 / 2) / math.sqrt(2 * math.pi)),
+        ("GELUBackward", {"mode": "gelu_tanh"}, -8.0,
+         math.exp(2 * _tanh_argument(-8)) * (1 - 16 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * 64))),
+        ("SigmoidBackward", {"use_dst": False}, 40.0, math.exp(-40)),
+        ("TanhBackward", {"use_dst": False}, 20.0, 4 * math.exp(-40)),
+    ],
+)  # fmt: skip
+def test_tails_do_not_cancel(kind, attrs, point, expected):
+    gradient = [1.0] if kind.endswith("Backward") else []
+    np.testing.assert_allclose(run_one(kind, point, *gradient, **attrs), expected, rtol=1e-13)
+
+
+def test_pow_is_that_of_c():
+    np.testing.assert_array_equal(run_one("Pow", [-np.inf, 0.0, np.inf], beta=0.5), [np.inf, 0, np.inf])
+    assert not np.signbit(run_one("Pow", -0.0, beta=0.5))
+
+
 @pytest.mark.parametrize("kind", BACKWARD)
 def test_gradient_from_src_equals_the_numerical_one(kind):
     forward, attrs, src, diff_dst = _gradient_case(kind)
