@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
+from graphpool.limits import Limits
 from graphpool.runtime import Engine, Model
 from graphpool.runtime.collection import collection_paused
 from graphpool.runtime.model import check_weights_mode
+from graphpool.typing import parse_nbytes
 
 if TYPE_CHECKING:
     import os
@@ -30,6 +33,9 @@ def load(
     prefer: str = "latency",
     fpmath: str = "strict",
     weights: str = "scoped",
+    limits: Limits | None = None,
+    host_deadline_s: float | None = None,
+    untrusted: bool = False,
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -53,6 +59,13 @@ def load(
         Precision to which float32 products may be lowered: see `Graph`.
     weights : {"scoped", "cached", "packed"}, default="scoped"
         What becomes of packed weights, and of the plain ones in memory: see `Model`.
+    limits : Limits, optional
+        What the file may ask for, checked before anything is done; by default those for trusted files.
+    host_deadline_s : float, optional
+        What host functions may take in one run, instead of what `limits` says. Unit: seconds.
+    untrusted : bool, default=False
+        Whether the file comes from a stranger: `limits` are then ``Limits.strict()`` unless given, and the host runs
+        nothing, as with ``fallback=False``. `SECURITY.md` says what is promised.
 
     Returns
     -------
@@ -64,6 +77,10 @@ def load(
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
         `threads` or `memory_limit`; no such schedule, preference, float mode or mode of weights.
+    LimitError
+        The model asks for more than `limits` allow; the message names the limit and the node.
+    OutOfMemoryError
+        Constants, programs and arena do not fit `memory_limit`.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -91,7 +108,13 @@ def load(
     if fpmath not in FPMATH_MODES:
         raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
     check_weights_mode(weights)
-    specialiser = specialiser_of(read_model(source), fallback, prefer, fpmath)
+    if limits is None:
+        limits = Limits.strict() if untrusted else Limits()
+    if host_deadline_s is not None:
+        limits = replace(limits, host_deadline_s=host_deadline_s)
+    nbytes = None if memory_limit is None else parse_nbytes(memory_limit)
+    bound = nbytes if engine is None else engine.memory_limit
+    specialiser = specialiser_of(read_model(source, limits, bound), fallback and not untrusted, prefer, fpmath)
     owned = engine is None
     engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
     info = specialiser.source

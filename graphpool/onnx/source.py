@@ -16,7 +16,9 @@ from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, explain
+from graphpool.limits import Limits
 
+from .bounds import Bounds, check_model
 from .node import Node
 from .types import make_port
 from .wire import WHOLE_BYTES, outline
@@ -50,6 +52,7 @@ class OnnxModel:
     opsets : dict of str to int
         Domain -> version.
     ir_version : int
+    bounds : Bounds
     is_rewritten : bool, default=False
         Whether `rewrite` has been over it.
     """
@@ -62,6 +65,7 @@ class OnnxModel:
     nodes: list[Node]
     opsets: dict[str, int]
     ir_version: int
+    bounds: Bounds
     is_rewritten: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -80,18 +84,25 @@ _INTRODUCED = {"Gelu": 20, "HardSwish": 14, "LayerNormalization": 17, "Mish": 18
 """Ops that the rewriter puts into models of older opsets."""
 
 
-def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel:
+def read_model(
+    source: str | os.PathLike[str] | bytes | ModelProto,
+    limits: Limits = Limits(),  # noqa: B008 - immutable
+    memory_limit: int | None = None,
+) -> OnnxModel:
     """Read and check a model.
 
     Raises
     ------
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; or external data is missing, which the message names.
+    LimitError
+        It asks for more than `limits` allow, or a sparse tensor for more than `memory_limit`.
     FileNotFoundError
         There is no such file.
     """
     parsed = _parse(source)
     proto, folder, name = parsed.proto, parsed.folder, parsed.name
+    check_model(proto, limits)
     constants: dict[str, Any] = {}
     for number, tensor in enumerate(proto.graph.initializer):
         if number in parsed.places:
@@ -114,6 +125,7 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto) -> OnnxModel
         [Node(node) for node in skeleton.graph.node],
         {"" if e.domain == "ai.onnx" else e.domain: e.version for e in skeleton.opset_import},
         proto.ir_version,
+        Bounds(limits, memory_limit, sum(value.nbytes for value in constants.values())),
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LEAVES = {"_atomic", "_finalizing", "_version", "bits", "errors", "fork", "typing", "config"}
+LEAVES = {"_atomic", "_finalizing", "_version", "bits", "errors", "fork", "limits", "typing", "config"}
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
 TOP = BELOW_BACKENDS | {"backends"}
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "bits": set(),
     "fork": set(),
     "errors": set(),
+    "limits": {"errors"},
     "typing": {"errors"},
     "config": {"errors"},
     **dict.fromkeys(ISLANDS, LEAVES),
