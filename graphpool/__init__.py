@@ -18,6 +18,7 @@ from .errors import (
     InvalidGraphError,
     InvalidOpError,
     InvalidShapeError,
+    LimitError,
     OutOfMemoryError,
     PerformanceWarning,
     ScheduleError,
@@ -25,6 +26,7 @@ from .errors import (
     UnsupportedError,
 )
 from .graph.backend import set_loader as _set_loader
+from .limits import Limits
 from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType
 
 if _TYPE_CHECKING:
@@ -63,6 +65,8 @@ __all__ = [
     "InvalidOpError",
     "InvalidShapeError",
     "LayoutType",
+    "LimitError",
+    "Limits",
     "LogicalTensor",
     "Model",
     "Op",

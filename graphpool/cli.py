@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("model", help="an ONNX file, or where the command says so a graph file")
     model.add_argument("--schedule", choices=STREAM_POLICIES, help="how steps are placed on streams (default: auto)")
     model.add_argument("--streams", type=int, help="most streams (default: 2)")
+    model.add_argument("--untrusted", action="store_true", help="the file is a stranger's: strict limits, no host")
     model.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help="shape of a dynamic input")
 
     def add(name: str, command: Callable[..., Any], text: str, parent: argparse.ArgumentParser) -> Any:
@@ -259,7 +260,8 @@ def _engine(arguments: argparse.Namespace) -> gp.Engine:
 
 
 def _load(arguments: argparse.Namespace, engine: gp.Engine) -> Model:
-    return gp.onnx.load(arguments.model, engine=engine, schedule=arguments.schedule, streams=arguments.streams)
+    options = {name: getattr(arguments, name) for name in ("schedule", "streams", "untrusted")}
+    return gp.onnx.load(arguments.model, engine=engine, **options)
 
 
 def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "InvalidGraphError",
     "InvalidOpError",
     "InvalidShapeError",
+    "LimitError",
     "OutOfMemoryError",
     "PerformanceWarning",
     "ScheduleError",
@@ -103,6 +104,20 @@ class ScheduleError(InvalidArgumentError):
     """A schedule that leaves a dependency uncovered, or that names streams or events which do not exist."""
 
     status = "invalid_arguments"
+
+
+class LimitError(InvalidArgumentError):
+    """A file asks for more than a bound of `graphpool.Limits` allows; nothing was done.
+
+    Attributes
+    ----------
+    limit : str
+        Name of the bound.
+    value, asked : int or float
+        The bound, and what was asked for, as far as it was looked at.
+    node : str or None
+        Name of the node that asks.
+    """
 
 
 class UnsupportedError(GraphpoolError, NotImplementedError):

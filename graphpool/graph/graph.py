@@ -323,8 +323,7 @@ class Graph:
         if len(names) != 1 or None in names:
             got = sorted(map(str, names))
             raise InvalidArgumentError(explain("partitions to merge", accepted="one backend", got=got))
-        wanted = {op.id for partition in partitions for op in partition.ops}
-        ops = [op for op in view.ops if op.id in wanted]
+        ops = view.in_order([op for partition in partitions for op in partition.ops])
         return Partition("merged", ops, view, partitions[0].backend, self.engine_kind, self.fpmath, self.prefer)
 
     def _finished_view(self) -> GraphView:

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from .pattern import Cluster, OpNode
     from .view import GraphView
 
-__all__ = ["grow_region", "match_cluster", "match_inputs"]
+__all__ = ["MAX_CHAIN", "MAX_REGION", "grow_region", "match_cluster", "match_inputs"]
 
 MAX_REGION = 64
 """Most ops that may lie between the two ends of one branching elementwise region, or inside one cluster."""
+
+MAX_CHAIN = 1024
+"""Ops from which on a match takes no further stages: what it reads and writes must fit one program."""
 
 
 def match_inputs(node: OpNode, view: GraphView, number: int, free: Sequence[bool]) -> list[int]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .growth import grow_region, match_cluster, match_inputs
+from .growth import MAX_CHAIN, grow_region, match_cluster, match_inputs
 from .pattern import ANY_PORT, OpNode, Pattern, PostOps
 from .residual import match_residual, next_joint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from .backend import Backend
     from .op import Op
@@ -122,6 +122,8 @@ def _match_blocks(
         _match_tail(tail, view, taken, ends, joint, free)
         value = view.ops[max(taken)].outputs[0].id  # every op of a block leads to its last one
         block = []
+        if len(taken) >= MAX_CHAIN:
+            break
         for joint in next_joint(residual, view, value, free):
             block = match_residual(residual, view, joint, free, value)
             if block:
@@ -158,7 +160,10 @@ def _match_post_ops(
     """Append all regions that follow op `end`, with what their further operands absorb; returns the new end."""
     inside = set(taken)
     sides = None if element.sides is None else OpNode((), inputs={ANY_PORT: element.sides})
-    while region := grow_region(view, view.ops[end].outputs[0].id, inside, free, element.fits):
+    while len(taken) < MAX_CHAIN:
+        region = grow_region(view, view.ops[end].outputs[0].id, inside, free, element.fits)
+        if not region:
+            break
         inside.update(region)
         taken += region
         end = region[-1]
@@ -191,6 +196,11 @@ class Quotient:
     ----------
     view : GraphView
         At first every op is a group of its own, in the view's order.
+
+    Notes
+    -----
+    Cost of a merge: the wires of the ops that join, or of the groups between first and last, whichever are fewer. A
+    group that grows op by op is therefore not looked through again with each of them.
     """
 
     def __init__(self, view: GraphView) -> None:
@@ -201,23 +211,28 @@ class Quotient:
         self._rank: list[int] = list(range(count))
         self._at: list[int | None] = list(range(count))
 
-    def merge(self, numbers: Sequence[int]) -> bool:
+    def merge(self, numbers: Iterable[int]) -> bool:
         """Make one group of the groups of these ops; False, and nothing changes, if that would close a cycle."""
         groups = {self._group[number] for number in numbers}
         if len(groups) <= 1:
             return True
+        last = max(groups, key=self._rank.__getitem__)
         low = min(self._rank[g] for g in groups)
-        high = max(self._rank[g] for g in groups)
-        after = self._reachable(groups, high)
+        high = self._rank[last]
+        if sum(len(self._members[g]) for g in groups if g != last) <= high - low:
+            after = self._reachable(groups, high)
+        else:
+            after = self._following(groups, low, high)
         if any(successor in groups for g in after for successor in self._successors(g)):
             return False
         self._reorder(groups, after, low, high)
         return True
 
     def _reachable(self, groups: set[int], high: int) -> set[int]:
-        """Groups outside `groups` that some member reaches, as far as rank `high`."""
+        """Groups outside `groups` that some member reaches, as far as rank `high`: searched from the members."""
         found: set[int] = set()
-        stack = [s for g in groups for s in self._successors(g) if s not in groups and self._rank[s] < high]
+        starts = [g for g in groups if self._rank[g] < high]
+        stack = [s for g in starts for s in self._successors(g) if s not in groups and self._rank[s] < high]
         while stack:
             g = stack.pop()
             if g not in found:
@@ -225,19 +240,31 @@ class Quotient:
                 stack += [s for s in self._successors(g) if s not in groups and self._rank[s] < high]
         return found
 
+    def _following(self, groups: set[int], low: int, high: int) -> set[int]:
+        """The same, found by going through the groups between the ranks in order."""
+        reached = set(groups)
+        for rank in range(low + 1, high):
+            g = self._at[rank]
+            if g is not None and g not in groups and any(p in reached for p in self._predecessors(g)):
+                reached.add(g)
+        return reached - groups
+
     def _reorder(self, groups: set[int], after: set[int], low: int, high: int) -> None:
         """Merge, and rank anew what lies between: what may come before, the merged group, what must come after."""
-        target = min(groups)
-        members = sorted(number for g in groups for number in self._members.pop(g))
-        self._members[target] = members
-        for number in members:
-            self._group[number] = target
-        if not after:  # then what lies between may all come before
-            for g in groups:
-                self._at[self._rank[g]] = None
+        target = max(groups, key=lambda g: len(self._members[g]))  # so that few change their group
+        between = []
+        if after:  # else what lies between may all come before
+            between = [g for g in self._at[low : high + 1] if g is not None and g not in groups]
+        for g in groups:
+            self._at[self._rank[g]] = None
+            if g != target:
+                members = self._members.pop(g)
+                self._members[target] += members
+                for number in members:
+                    self._group[number] = target
+        if not after:
             self._rank[target], self._at[high] = high, target
             return
-        between = [g for g in self._at[low : high + 1] if g is not None and g not in groups]
         order = [g for g in between if g not in after] + [target] + [g for g in between if g in after]
         ranks = [low, *(self._rank[g] for g in between)]  # ascending, as `between` is
         self._at[low : high + 1] = [None] * (high + 1 - low)
@@ -246,11 +273,17 @@ class Quotient:
             self._at[rank] = g
 
     def _successors(self, group: int) -> Iterable[int]:
+        return self._neighbours(group, self._view.successors)
+
+    def _predecessors(self, group: int) -> Iterable[int]:
+        return self._neighbours(group, self._view.predecessors)
+
+    def _neighbours(self, group: int, wires: Callable[[int], list[int]]) -> Iterable[int]:
         for number in self._members[group]:
-            for successor in self._view.successors(number):
-                if self._group[successor] != group:
-                    yield self._group[successor]
+            for other in wires(number):
+                if self._group[other] != group:
+                    yield self._group[other]
 
     def groups_in_order(self) -> list[list[int]]:
         """The groups' ops, each in topological order, the groups in topological order."""
-        return [self._members[g] for g in sorted(self._members, key=lambda g: self._rank[g])]
+        return [sorted(self._members[g]) for g in sorted(self._members, key=self._rank.__getitem__)]

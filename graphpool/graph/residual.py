@@ -56,7 +56,8 @@ def match_residual(
 
 def next_joint(residual: Residual, view: GraphView, value: int, free: Sequence[bool]) -> list[int]:
     """Ops in topological order at which a block that starts from tensor `value` may end."""
-    waiting, seen, joints = list(view.users(value)), set(view.users(value)), []
+    waiting = list(view.users(value)[: MAX_REGION + 1])
+    seen, joints = set(waiting), []
     while waiting and len(seen) < MAX_REGION:
         number = waiting.pop(0)
         if not free[number] or not residual.fits(view.ops[number]):
@@ -114,14 +115,17 @@ def _between(residual: Residual, view: GraphView, fork: int, joint: int, free: S
 
 def _reached(view: GraphView, fork: int, joint: int) -> set[int]:
     """Ops before the joint that a tensor leads to; empty when there are more than a block has."""
-    waiting = [n for n in view.users(fork) if n < joint]
-    found = set(waiting)
+    found: set[int] = set()
+    waiting = [fork]
     while waiting:
-        fresh = [n for n in view.successors(waiting.pop()) if n < joint and n not in found]
-        found.update(fresh)
-        waiting += fresh
-        if len(found) > MAX_REGION:
-            return set()
+        for number in view.users(waiting.pop()):
+            if number >= joint:  # users are in order
+                break
+            if number not in found:
+                found.add(number)
+                waiting += [tensor.id for tensor in view.ops[number].outputs]
+                if len(found) > MAX_REGION:
+                    return set()
     return found
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidGraphError, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from .op import Op
 
@@ -41,11 +41,12 @@ class GraphView:
     Cost: linear in ops and ports. Threads: immutable after construction.
     """
 
-    __slots__ = ("_predecessors", "_successors", "_users", "consumers", "ops", "producer")
+    __slots__ = ("_numbers", "_predecessors", "_successors", "_users", "consumers", "ops", "producer")
 
     def __init__(self, ops: Sequence[Op]) -> None:
         order = _topological_order(ops)
         self.ops: list[Op] = [ops[i] for i in order]
+        self._numbers = {op.id: number for number, op in enumerate(self.ops)}
         self.producer: dict[int, int] = {}
         self.consumers: dict[int, list[tuple[int, int]]] = {}
         for number, op in enumerate(self.ops):
@@ -60,6 +61,10 @@ class GraphView:
         }
         self._successors = [[user for t in op.outputs for user in self._users.get(t.id, ())] for op in self.ops]
         self._predecessors = [[self.producer[t.id] for t in op.inputs if t.id in self.producer] for op in self.ops]
+
+    def in_order(self, ops: Iterable[Op]) -> list[Op]:
+        """Ops of the graph in topological order."""
+        return [self.ops[number] for number in sorted(self._numbers[op.id] for op in ops)]
 
     def users(self, tensor_id: int) -> list[int]:
         """Numbers of the ops that read a tensor, each once, in topological order; the caller does not change it."""

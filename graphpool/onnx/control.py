@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTROL_FLOW"]
 
-_MOST_NODES = 4096
-"""Nodes that a loop may become; each takes about 50 microseconds to convert."""
-
 
 def _require(condition: bool, reason: str) -> None:
     if not condition:
@@ -51,10 +48,12 @@ def _loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) ->
     going = condition is None or bool(np.asarray(condition.content).reshape(()))
     body, number, scanned = node.attrs["body"], 0, []
     states = [_present(value) for value in carried]
+    end = walk.end_of_unrolling()
     while going and number < most:
-        _require((number + 1) * len(body.nodes) <= _MOST_NODES, "a long loop")
+        walk.count(1, node)  # a body without nodes is not for nothing
+        _require(walk.nnodes + len(body.nodes) <= end, "a long loop")
         given = [_known(np.array(number)), _known(np.array(True)), *states]
-        check, *results = walk.run(enter_graph(body, walk.scope, given, (*path, number)))
+        check, *results = walk.unroll(enter_graph(body, walk.scope, given, (*path, number)), end)
         _require(check.is_known, "an iteration decides whether another one follows")
         going = bool(np.asarray(check.content).reshape(()))
         states, number = results[: len(states)], number + 1
@@ -69,6 +68,7 @@ def _scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) ->
     _require(inputs[0] is None, "sequences of several lengths")
     values = [_present(value) for value in inputs[1:]]
     _require(all(value.is_plain for value in values), "something scanned is no array of known shape")
+    _require(values[0].shape[0] <= walk.end_of_unrolling() - walk.nnodes, "a long scan")
     rows = [
         _scan_one(walk, node, [_take(walk.builder, value, number, 0) for value in values], (*path, number))
         for number in range(values[0].shape[0])
@@ -85,14 +85,16 @@ def _scan_one(walk: Walk, node: Node, values: list[Value], path: Path) -> list[V
     axes = [axis % len(source.shape) for source, axis in given]
     backwards = attrs.get("scan_input_directions") or attrs.get("directions") or [0] * count
     length = sources[0].shape[axes[0]]
-    _require(length * len(body.nodes) <= _MOST_NODES, "a long scan")
+    end = walk.end_of_unrolling()
+    _require(walk.nnodes + length * (1 + len(body.nodes)) <= end, "a long scan")
     scanned = []
     for number in range(length):
+        walk.count(1, node)
         slices = [
             _take(walk.builder, source, length - 1 - number if back else number, axis)
             for source, axis, back in zip(sources, axes, backwards, strict=True)
         ]
-        results = walk.run(enter_graph(body, walk.scope, [*states, *slices], (*path, number)))
+        results = walk.unroll(enter_graph(body, walk.scope, [*states, *slices], (*path, number)), end)
         states = results[: len(states)]
         scanned.append(results[len(states) :])
     return states + _scanned_outputs(walk.builder, attrs, _columns(scanned, node, len(states)))

@@ -8,6 +8,7 @@ import numpy as np
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
+from .bounds import deep_nbytes
 from .build import Value
 from .control import CONTROL_FLOW
 from .host import make_host_function
@@ -99,7 +100,12 @@ def fold_constants(
             left.append(node)
             continue
         captured = {name: values[name] for name in node.captured}
+        read = {name: values[name] for name in (*node.input, *node.captured) if name}
+        if source.bounds.refusal(source, node, read, source.bounds.left_nbytes):
+            left.append(node)
+            continue
         contents = compute(source, node, [values[name] if name else None for name in node.input], captured)
+        source.bounds.left_nbytes -= sum(map(deep_nbytes, contents))
         found = zip(node.output, contents, strict=True)
         values |= {name: Value(content=content) for name, content in found if name}
     return left, {name: value.content for name, value in values.items()}

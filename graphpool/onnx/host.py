@@ -129,14 +129,15 @@ class _Evaluator:
         passed: Mapping[str, int],
         results: Sequence[Value],
     ) -> None:
-        from onnx.reference import ReferenceEvaluator  # here, since few models need it
+        from .evaluator import make_evaluator  # here, since it takes 12 MB and few models need it
 
         infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
         node, opsets = _renewed(node, source.opsets_for(node))
         graph = helper.make_graph([node.proto], "node", infos, [ValueInfoProto(name=n) for n in outputs])
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-        self._evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
+        model = helper.make_model(graph, opset_imports=imports)
+        self._evaluator = make_evaluator(model, node, source.bounds.host)
         self._known = dict(known)
         self._passed = list(passed.items())
         self._reset_in_child()

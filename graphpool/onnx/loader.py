@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
+from graphpool.limits import Limits
 from graphpool.mapped_file import check_mapping
 from graphpool.runtime import Engine, Model
 from graphpool.runtime.collection import collection_paused
 from graphpool.runtime.model import check_weights_mode
+from graphpool.typing import parse_nbytes
 
 if TYPE_CHECKING:
     import os
@@ -32,6 +35,9 @@ def load(
     fpmath: str = "strict",
     weights: str = "scoped",
     mapping: str = "map",
+    limits: Limits | None = None,
+    host_deadline_s: float | None = None,
+    untrusted: bool = False,
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -58,6 +64,13 @@ def load(
     mapping : {"map", "copy"}, default="map"
         Whether the weights of a file stay there, mapped, or are read into memory. A mapped file must not be written in
         place while the model is open: replace it by renaming another one.
+    limits : Limits, optional
+        What the file may ask for, checked before anything is done; by default those for trusted files.
+    host_deadline_s : float, optional
+        What host functions may take in one run, instead of what `limits` says. Unit: seconds.
+    untrusted : bool, default=False
+        Whether the file comes from a stranger: `limits` are then ``Limits.strict()`` unless given, and the host runs
+        nothing, as with ``fallback=False``. `SECURITY.md` says what is promised.
 
     Returns
     -------
@@ -69,6 +82,10 @@ def load(
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
         `threads` or `memory_limit`; no such schedule, preference, float mode, mode of weights or mapping.
+    LimitError
+        The model asks for more than `limits` allow; the message names the limit and the node.
+    OutOfMemoryError
+        Constants, programs and arena do not fit `memory_limit`.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -96,7 +113,15 @@ def load(
     if fpmath not in FPMATH_MODES:
         raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
     check_weights_mode(weights)
-    specialiser = specialiser_of(read_model(source, check_mapping(mapping)), fallback, prefer, fpmath)
+    check_mapping(mapping)
+    if limits is None:
+        limits = Limits.strict() if untrusted else Limits()
+    if host_deadline_s is not None:
+        limits = replace(limits, host_deadline_s=host_deadline_s)
+    nbytes = None if memory_limit is None else parse_nbytes(memory_limit)
+    bound = nbytes if engine is None else engine.memory_limit
+    model_read = read_model(source, mapping, limits, bound)
+    specialiser = specialiser_of(model_read, fallback and not untrusted, prefer, fpmath)
     owned = engine is None
     engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
     info = specialiser.source

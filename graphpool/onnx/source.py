@@ -17,9 +17,11 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, UnsupportedError, explain
+from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile
 
 from .boundary import Boundary
+from .bounds import Bounds, check_model
 from .node import Node, check_text
 from .types import make_port
 from .wire import WHOLE_BYTES, outline
@@ -53,6 +55,7 @@ class OnnxModel:
     opsets : dict of str to int
         Domain -> version.
     ir_version : int
+    bounds : Bounds
     is_rewritten : bool, default=False
         Whether `rewrite` has been over it.
     """
@@ -65,6 +68,7 @@ class OnnxModel:
     nodes: list[Node]
     opsets: dict[str, int]
     ir_version: int
+    bounds: Bounds
     is_rewritten: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,7 +87,12 @@ _INTRODUCED = {"Gelu": 20, "HardSwish": 14, "LayerNormalization": 17, "Mish": 18
 """Ops that the rewriter puts into models of older opsets."""
 
 
-def read_model(source: str | os.PathLike[str] | bytes | ModelProto, mapping: str = "map") -> OnnxModel:
+def read_model(
+    source: str | os.PathLike[str] | bytes | ModelProto,
+    mapping: str = "map",
+    limits: Limits = Limits(),  # noqa: B008 - immutable
+    memory_limit: int | None = None,
+) -> OnnxModel:
     """Read and check a model.
 
     Parameters
@@ -91,23 +100,30 @@ def read_model(source: str | os.PathLike[str] | bytes | ModelProto, mapping: str
     source : path, bytes or ModelProto
     mapping : {"map", "copy"}, default="map"
         Whether weights stay in the files, which are mapped, or are read.
+    limits : Limits
+        What the file may ask for.
+    memory_limit : int, optional
+        Of the engine. Unit: bytes.
 
     Raises
     ------
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; or external data is missing, which the message names.
+    LimitError
+        It asks for more than `limits` allow, or a sparse tensor for more than `memory_limit`.
     FileNotFoundError
         There is no such file.
     """
     with Boundary("read", "the model"):
         parsed = _parse(source, mapping)
     with Boundary("read", f"model {parsed.name!r}"):
-        return _read(parsed, is_given=parsed.proto is source)
+        return _read(parsed, limits, memory_limit, is_given=parsed.proto is source)
 
 
-def _read(parsed: _Parsed, is_given: bool) -> OnnxModel:
+def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, *, is_given: bool) -> OnnxModel:
     """The model; of a proto that is not the caller's the content of weights is dropped as soon as it is read."""
     proto, folder, name = parsed.proto, parsed.folder, parsed.name
+    check_model(proto, limits)
     constants: dict[str, Any] = {}
     _check_names(proto.graph)
     for number, tensor in enumerate(proto.graph.initializer):
@@ -132,6 +148,7 @@ def _read(parsed: _Parsed, is_given: bool) -> OnnxModel:
         [Node(node) for node in skeleton.graph.node],
         _opsets(skeleton),
         proto.ir_version,
+        Bounds(limits, memory_limit, sum(value.nbytes for value in constants.values())),
     )
 
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-from onnx import defs, helper, numpy_helper, shape_inference
+from onnx import shape_inference
 
-from graphpool.errors import GraphpoolError, InvalidGraphError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import (
+    GraphpoolError,
+    InvalidGraphError,
+    InvalidShapeError,
+    LimitError,
+    UnsupportedError,
+    explain,
+)
 from graphpool.runtime.model_form import ModelForm
 
 from .boundary import Boundary
+from .bounds import deep_nbytes, infer_types
 from .build import GraphBuilder, NotConvertible, Value
 from .control import CONTROL_FLOW
 from .fold import compute, find_host_function, is_kept
@@ -32,8 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Walk"]
 
-_SMALL = 1024
-
 
 class Walk:
     """One pass over the nodes.
@@ -49,6 +54,8 @@ class Walk:
     builder : GraphBuilder
     scope : Scope
         What is walked now.
+    nnodes : int
+        Nodes that were walked, iterations counted one by one.
     """
 
     def __init__(self, owner: Specialiser, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
@@ -58,6 +65,9 @@ class Walk:
         self._precomputed: list[str] = []
         self._may_call_host = owner.fallback
         self._refusal = ""
+        self.nnodes = 0
+        self._unrolling_end: int | None = None
+        self._left_nbytes = self._source.bounds.left_nbytes
         self._inputs: dict[str, LogicalTensor] = {}
         self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath)
         values = {name: Value(content=content, is_static=True) for name, content in owner.constants.items()}
@@ -88,6 +98,7 @@ class Walk:
             tuple(self._precomputed),
             self._weights(),
             self._owner.forget,
+            self._source.bounds.host if self._host else None,
         )
 
     def _weights(self) -> dict[str, int]:
@@ -106,6 +117,7 @@ class Walk:
         outer, self.scope = self.scope, scope
         try:
             for number, node in enumerate(scope.nodes):
+                self.count(1, node)
                 with Boundary("converted", node):
                     self._convert((*scope.path, number), node)
             return [self._value(name) for name in scope.outputs]
@@ -118,6 +130,26 @@ class Walk:
             return self.scope.values[name]
         except KeyError:
             raise InvalidGraphError(explain(f"nothing gives {name!r}", accepted="a name of the model")) from None
+
+    def count(self, nnodes: int, node: Node) -> None:
+        """Count nodes that are walked, those of iterations and of functions included, attempts that fail too."""
+        self.nnodes += nnodes
+        if self.nnodes > self._source.bounds.limits.nodes:
+            what = f"node {node.label!r}: number of nodes after functions and loops are written out"
+            raise self._source.bounds.limits.error("nodes", self.nnodes, what, node.label)
+
+    def end_of_unrolling(self) -> int:
+        """What `nnodes` may grow to while control flow is written out: the bound of the outermost loop holds."""
+        own = self.nnodes + self._source.bounds.limits.unrolled_nodes
+        return own if self._unrolling_end is None else min(own, self._unrolling_end)
+
+    def unroll(self, scope: Scope, end: int) -> list[Value]:
+        """Walk one iteration of a loop that must not go beyond `end`."""
+        outer, self._unrolling_end = self._unrolling_end, end
+        try:
+            return self.run(scope)
+        finally:
+            self._unrolling_end = outer
 
     def opset(self, domain: str) -> int:
         """Version of a domain that the model asks for."""
@@ -132,7 +164,7 @@ class Walk:
         self._refusal = ""
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         results = self._recall(path, read) or self._follow(path, node, inputs)
-        if results is None and all(value.is_known for value in read) and not is_kept(node):
+        if results is None and all(value.is_known for value in read) and not is_kept(node) and self._may_fold(node):
             results = self._fold(path, node, inputs, captured, read)
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
             results = [Value(content=_measure(node, inputs[0].shape))]
@@ -141,6 +173,12 @@ class Walk:
         if results is None:
             results = self._leave_to_host(node, inputs, captured)
         values.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
+
+    def _may_fold(self, node: Node) -> bool:
+        """Whether the limits let a node be computed now."""
+        named = {name: self.scope.values[name] for name in (*node.input, *node.captured) if name in self.scope.values}
+        self._refusal = self._source.bounds.refusal(self._source, node, named, self._left_nbytes)
+        return not self._refusal
 
     def _fold(
         self,
@@ -152,7 +190,10 @@ class Walk:
     ) -> list[Value]:
         """Compute a node now; once and for all when its inputs never change."""
         contents = compute(self._source, node, inputs, captured)
+        nbytes = sum(map(deep_nbytes, contents))
+        self._left_nbytes -= nbytes
         if all(value.is_static for value in read):
+            self._source.bounds.left_nbytes -= nbytes
             key = self._owner.fold_key(path, [value.content for value in read])
             self._owner.folded[key] = contents
             return _static(contents)
@@ -207,6 +248,8 @@ class Walk:
         nops, nprecomputed = len(self.builder.ops), len(self._precomputed)
         try:
             return make()
+        except LimitError:
+            raise
         except (NotConvertible, GraphpoolError) as error:
             self._refusal = str(error)
             del self.builder.ops[nops:], self._precomputed[nprecomputed:]
@@ -246,23 +289,12 @@ class Walk:
     def _infer(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value], label: str) -> list[Value]:
         """Outputs with types and shapes as ONNX infers them; those that it cannot infer are Python objects."""
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
-        types = {name: type_ for name, value in named.items() if value and (type_ := _type_of(value)) is not None}
-        known = {n: numpy_helper.from_array(np.asarray(v.content), n) for n, v in named.items() if v and _is_small(v)}
-        found: Mapping[str, Any] = {}
-        if all(name in types for name in node.input if name):
-            try:
-                opsets = self._source.opsets_for(node)
-                schema = defs.get_schema(node.op_type, opsets[node.domain], node.domain)
-                imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
-                found = shape_inference.infer_node_outputs(
-                    schema, node.proto, types, known, opset_imports=imports, ir_version=self._source.ir_version
-                )
-            except shape_inference.InferenceError as error:
-                raise InvalidShapeError(
-                    explain(f"node {label!r} ({node.op_type})", got=str(error).strip().splitlines()[-1]), node=label
-                ) from error
-            except (defs.SchemaError, onnx.checker.ValidationError):
-                found = {}
+        try:
+            found = infer_types(self._source, node, {name: value for name, value in named.items() if value is not None})
+        except shape_inference.InferenceError as error:
+            raise InvalidShapeError(
+                explain(f"node {label!r} ({node.op_type})", got=str(error).strip().splitlines()[-1]), node=label
+            ) from error
         return [self._host_output(found.get(name)) if name else Value() for name in node.output]
 
     def _host_output(self, type_: Any) -> Value:
@@ -276,22 +308,8 @@ def _static(contents: Sequence[Any]) -> list[Value]:
     return [Value(content=content, is_static=content is not None) for content in contents]
 
 
-def _is_small(value: Value) -> bool:
-    """Whether the content may decide shapes; weights never do, and handing them to ONNX would copy them."""
-    return value.is_known and value.is_plain and value.content.size <= _SMALL
-
-
 def _measure(node: Node, shape: tuple[int, ...]) -> Any:
     """What `Shape` or `Size` gives."""
     if node.op_type == "Size":
         return np.array(int(np.prod(shape, dtype=np.int64)))
     return np.array(shape[node.attrs.get("start", 0) : node.attrs.get("end")], np.int64)
-
-
-def _type_of(value: Value) -> onnx.TypeProto | None:
-    """ONNX's type of a value, as far as it is known."""
-    if value.is_plain:
-        return make_type(value.dtype, value.shape)
-    if isinstance(value.content, np.ndarray):
-        return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.content.dtype), value.content.shape)
-    return value.type

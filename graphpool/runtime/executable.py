@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.errors import BackendError, UnsupportedError, explain
+from graphpool.errors import BackendError, LimitError, UnsupportedError, explain
 from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.memory import ArenaPool, BufferInfo, plan
 from graphpool.typing import DataType
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ._trace import Recorder
     from .constant_part import ConstantPart
     from .engine import Engine
+    from .host_budget import HostBudget
     from .model_form import HostFunction, ModelForm
     from .scheduling import ScheduleOptions
 
@@ -458,6 +459,8 @@ class Executable:
             There is no memory for the arena; nothing was run.
         BackendError
             A host function failed.
+        LimitError
+            Host functions exceeded their steps or their time.
         """
         given = {} if outputs is None else outputs
         for name, array in given.items():
@@ -466,6 +469,8 @@ class Executable:
             frame = self._frames.get(lease.address) or self._keep_frame(lease.address)
             if self._uses_blas:
                 blas_threads.enter()  # once around all partitions: theirs only count then
+            if self._form.host_budget is not None:
+                self._form.host_budget.start()
             try:
                 self._bind(frame, inputs, given)
                 recorder = current()
@@ -562,7 +567,8 @@ class Executable:
         self, number: int, step: _Step, frame: _Frame, tensors: Mapping[int, Tensor], address: int
     ) -> Callable[[], object]:
         if step.compiled is None:
-            return partial(_call_host, step, frame.values, [_is_plain(self._tensors[i]) for i in step.outputs])
+            are_plain = [_is_plain(self._tensors[i]) for i in step.outputs]
+            return partial(_call_host, step, frame.values, are_plain, self._form.host_budget)
         scratch = None
         if ~number in self._offsets:
             described = LogicalTensor(0, DataType.U8, (step.compiled.scratchpad_nbytes,))
@@ -591,16 +597,20 @@ def _describe(tensor: LogicalTensor) -> tuple[Any, Any] | None:
     return (tensor.shape, tensor.dtype.numpy) if _is_plain(tensor) else None
 
 
-def _call_host(step: _Step, values: dict[int, Any], is_plain: Sequence[bool]) -> None:
+def _call_host(step: _Step, values: dict[int, Any], is_plain: Sequence[bool], budget: HostBudget | None = None) -> None:
     """Run a host function on the values of a frame."""
     sources = [values[i] for i in step.inputs]
     if not all(is_plain):
         # a result without a known shape may be a view of an input, and arenas are written again
         sources = [source.copy() if isinstance(source, np.ndarray) else source for source in sources]
     targets = [values[i] if plain else None for i, plain in zip(step.outputs, is_plain, strict=True)]
+    if budget is not None:
+        budget.spend(1, step.label)
     assert step.function is not None  # a step is one or the other
     try:
         results = step.function(sources, targets)
+    except LimitError:
+        raise
     except Exception as error:
         raise BackendError(
             explain(f"the host function of {step.label} failed", got=f"{type(error).__name__}: {error}"),

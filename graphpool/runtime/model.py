@@ -199,6 +199,8 @@ class Model:
             The model is closed.
         BackendError
             A host function failed.
+        LimitError
+            Host functions exceeded what `graphpool.Limits` let them take; the outputs are not complete.
         """
         self._check_names(inputs)
         arrays = {port.name: as_input(port, inputs[port.name]) for port in self.inputs}

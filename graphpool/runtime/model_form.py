@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from graphpool.graph.graph import Graph
 
+    from .host_budget import HostBudget
+
 __all__ = ["HostFunction", "ModelForm"]
 
 
@@ -46,6 +48,8 @@ class ModelForm:
         Name that the importer has for a constant -> tensor id.
     forget : callable, optional
         Takes a constant and the `PackedWeight` that stands for it from now on, which the importer then keeps instead.
+    host_budget : HostBudget, optional
+        What the host functions of one run may take.
     """
 
     graph: Graph
@@ -56,3 +60,4 @@ class ModelForm:
     precomputed: tuple[str, ...] = ()
     weights: Mapping[str, int] = field(default_factory=dict)
     forget: Callable[[Any, Any], None] | None = None
+    host_budget: HostBudget | None = None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from graphpool.typing import PropertyType
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphpool.graph.graph import Graph
     from graphpool.graph.partition import Partition
@@ -15,16 +18,55 @@ if TYPE_CHECKING:
 __all__ = ["gather", "merge_neighbours"]
 
 
+MOST_PORTS = 2000
+"""Tensors that a merged partition reads and writes, and reads of constants: half of what a program can name, since a
+constant may have several forms for each read."""
+
+
 def merge_neighbours(graph: Graph, partitions: Sequence[Partition]) -> list[Partition]:
-    """Partitions to compile: neighbours of one backend become one, whose tensors then need no place of their own."""
+    """Partitions to compile: neighbours of one backend become one, whose tensors then need no place of their own.
+
+    Cost: linear in ops and ports.
+    """
+    reads = Counter(tensor.id for op in graph.ops for tensor in op.inputs)
     runs: list[list[Partition]] = []
+    ports = _Ports(reads)
     for partition in partitions:
         backend = partition.backend
         if runs and backend is not None and backend.merges and runs[-1][-1].backend is backend:
-            runs[-1].append(partition)
-        else:
-            runs.append([partition])
+            ports.add(partition)
+            if len(ports) <= MOST_PORTS:
+                runs[-1].append(partition)
+                continue
+        runs.append([partition])
+        ports = _Ports(reads)
+        ports.add(partition)
     return [graph.merge_partitions(run) for run in runs]
+
+
+class _Ports:
+    """What merged partitions would read from outside and write for the outside, and how often they read constants."""
+
+    def __init__(self, reads: Mapping[int, int]) -> None:
+        self._reads = reads
+        self._inputs: set[int] = set()
+        self._waiting: dict[int, int] = {}  # tensors that they write -> reads by others
+        self._nclosed = self._nforms = 0
+
+    def __len__(self) -> int:
+        return len(self._inputs) + len(self._waiting) - self._nclosed + self._nforms
+
+    def add(self, partition: Partition) -> None:
+        """Count one more."""
+        for op in partition.ops:
+            for tensor in op.inputs:
+                self._nforms += tensor.property is PropertyType.CONSTANT
+                if tensor.id not in self._waiting:
+                    self._inputs.add(tensor.id)
+                elif op.kind != "End":  # which takes a tensor out, from within a partition too
+                    self._waiting[tensor.id] -= 1
+                    self._nclosed += not self._waiting[tensor.id]
+            self._waiting.update((tensor.id, self._reads.get(tensor.id, 0)) for tensor in op.outputs)
 
 
 def gather(partitions: Sequence[Partition]) -> list[Partition]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,10 @@ MIN_MEASURED_GAIN = 0.02
 
 MAX_STATES = 2048
 """Bound of a block in the search of `ios` at compilation: about half a second for the worst of blocks."""
+
+MOST_SIMULATED, MOST_ABREAST = 2048, 64
+"""Steps of a program that `auto` places on streams, and how many of them, beyond 256 in all, may be equally far from
+the beginning or the end: what it asks of policies and of the memory plan grows with the product."""
 
 _BY_NAME: dict[str, Callable[[DependencyGraph, int], Schedule]] = {
     "sequential": lambda graph, streams: sequential(graph),
@@ -159,10 +164,10 @@ def make_schedule(
 
     Notes
     -----
-    Threads: safe. Cost: `auto` simulates all policies, but on no graph that cannot gain.
+    Threads: safe. Cost: `auto` simulates all policies, but on no graph that cannot gain, nor on a very large one.
     """
     streams = options.streams_on(threads)
-    if streams == 1 or len(graph) < 2:
+    if streams == 1 or len(graph) < 2 or (options.policy == "auto" and _is_large(graph)):
         return sequential(graph)
     latency = StageModel(graph.costs, speedups, signatures, threads, traffic if any(traffic) else ())
     policies = _BY_NAME | {"ios": partial(ios, latency=latency, merge=merge, max_states=MAX_STATES)}
@@ -181,6 +186,17 @@ def make_schedule(
     machine = {"event_cost": EVENT_COST_S, "lanes": threads, "speedups": speedups, **shared_memory(traffic)}
     candidates = [auto(graph, k, min_gain=MIN_GAIN, **machine) for k in sorted(counts)]
     return min(candidates, key=_makespan)
+
+
+def _is_large(graph: DependencyGraph) -> bool:
+    """Whether to simulate the policies would take seconds."""
+    if len(graph) <= 256 or len(graph) > MOST_SIMULATED:
+        return len(graph) > 256
+    heads: dict[int, int] = {}
+    for node in graph.order:
+        heads[node] = 1 + max((heads[other] for other in graph.predecessors[node]), default=0)
+    counts = Counter(heads.values()), Counter(graph.tails([1.0] * graph.num_nodes))
+    return max(max(count.values()) for count in counts) > MOST_ABREAST
 
 
 def shared_memory(traffic: Sequence[float]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEAVES = {
-    "_atomic", "_finalizing", "_unraisable", "_version", "bits", "config", "errors", "fork", "mapped_file", "typing",
+    "_atomic", "_finalizing", "_unraisable", "_version", "bits", "config", "errors", "fork", "limits", "mapped_file",
+    "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -29,6 +30,7 @@ MAY_IMPORT = {
     "bits": set(),
     "fork": set(),
     "errors": set(),
+    "limits": {"errors"},
     "typing": {"errors"},
     "config": {"errors"},
     "mapped_file": {"errors"},

@@ -212,18 +212,21 @@ def _grow(
             return False
         return shapes[op.outputs[0].id] == shape and op.inputs[0].dtype not in ROUNDED_BY_STORES
 
+    inside = set(taken)
     while value not in outputs:
-        region = grow_region(view, value, set(taken), free, fits)
+        region = grow_region(view, value, inside, free, fits)
         inner = {view.ops[n].outputs[0].id for n in region[:-1]}
         if is_bytes and _leads_away(view, region):
             break
         region = [*_find_sides(view, region, free, shape, shapes, outputs), *region]
-        post_ops = [view.ops[n] for n in (*taken[nmembers:], *region)]
-        if not region or inner & outputs or (has_anchor and len(split_region(post_ops)) > 1):
+        if not region or inner & outputs:
             break
-        if not quotient.merge([*taken, *region]):
+        if has_anchor and len(split_region([view.ops[n] for n in (*taken[nmembers:], *region)])) > 1:
             break
-        taken = [*taken, *region]
+        if not quotient.merge([taken[-1], *region]):
+            break
+        taken += region
+        inside.update(region)
         value = view.ops[region[-1]].outputs[0].id
     return taken
 

@@ -157,13 +157,14 @@ def lower_region(lowering: Lowering, ops: Sequence[Op]) -> None:
     result = ops[-1].outputs[0].id
     order = lowering.order_of(result)
     register, parts = common_register(ops), split_region(ops)
+    last = {tensor.id: number for number, part in enumerate(parts) for op in part for tensor in op.inputs}
+    last[result] = len(parts)
     for number, part in enumerate(parts):
-        later = {tensor.id for other in parts[number + 1 :] for op in other for tensor in op.inputs} | {result}
         region = Region(lowering, lowering.shapes[result], register=register, order=order)
         places: dict[int, Value] = {}
         for op in part:
             region.apply(op)
-            if op.outputs[0].id in later:
+            if last.get(op.outputs[0].id, -1) > number:
                 places[op.outputs[0].id] = region.store(op.outputs[0].id)
         args = [next(iter(places.values())), *region.operands]
         lowering.emit(region.builder.build(), args, region_name(part), is_elementwise=len(places) == 1)

@@ -1,0 +1,292 @@
+"""What a model asks for, found out before anything is done: nodes, nesting, attributes, sizes of results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper, shape_inference
+
+from graphpool.limits import Limits
+from graphpool.runtime.host_budget import HostBudget
+
+from .types import make_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from onnx import ModelProto, NodeProto, TypeProto
+
+    from .build import Value
+    from .node import Node
+    from .source import OnnxModel
+
+__all__ = ["Bounds", "check_model", "deep_nbytes", "infer_types"]
+
+_SMALL = 1024
+"""Elements of a content that may decide shapes; weights never do, and handing them to ONNX would copy them."""
+
+_SCALARS = 64
+"""Elements up to which the results of `_ALIKE` need no look."""
+
+_ALIKE = frozenset({
+    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "Cos", "Div", "Equal", "Erf", "Exp", "Flatten", "Floor",
+    "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg",
+    "Not", "Or", "Pow", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "Shape",
+    "Sign", "Sin", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where", "Xor",
+})  # fmt: skip
+"""Ops whose results have no more elements than the product of their inputs'."""
+
+_CONTENT_DECIDES = frozenset({
+    "Compress", "ConcatFromSequence", "NonZero", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt",
+    "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "Slice",
+    "SplitToSequence", "StringConcat", "StringSplit", "Unique",
+})  # fmt: skip
+"""Ops whose results have a size that ONNX does not infer, of a few times that of their inputs."""
+
+_WITH_TEMPORARIES = frozenset({
+    "AveragePool", "Col2Im", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "GridSample",
+    "ImageDecoder", "If", "LSTM", "Loop", "LpPool", "MaxPool", "MaxRoiPool", "MaxUnpool", "NonMaxSuppression",
+    "QLinearConv", "RNN", "RegexFullMatch", "Resize", "RoiAlign", "Scan", "SequenceMap", "StringNormalizer",
+    "TfIdfVectorizer", "Upsample",
+})  # fmt: skip
+"""Ops that may take more memory or time than their results tell; models compute them when they run."""
+
+
+class Bounds:
+    """The limits of a model, and what of them is used up.
+
+    Parameters
+    ----------
+    limits : Limits
+    memory_limit : int or None
+        Of the engine. Unit: bytes.
+    file_nbytes : int
+        Size of the constants. Unit: bytes.
+
+    Attributes
+    ----------
+    limits : Limits
+    left_nbytes : int
+        What may be computed ahead still. Unit: bytes.
+    host : HostBudget
+    """
+
+    def __init__(self, limits: Limits, memory_limit: int | None, file_nbytes: int) -> None:
+        self.limits = limits
+        own = limits.folded_nbytes if memory_limit is None else min(limits.folded_nbytes, memory_limit // 4)
+        self.table_nbytes = own
+        self.left_nbytes = own + file_nbytes
+        self.host = HostBudget(limits)
+
+    def refusal(self, source: OnnxModel, node: Node, values: Mapping[str, Value], left_nbytes: int) -> str:
+        """Why a node whose inputs are all known is not computed ahead; empty if it is.
+
+        Parameters
+        ----------
+        source : OnnxModel
+        node : Node
+        values : mapping of str to Value
+            What it reads.
+        left_nbytes : int
+            What may be computed ahead. Unit: bytes.
+        """
+        if node.op_type in _WITH_TEMPORARIES:
+            return f"{node.op_type} is not computed ahead of time"
+        if node.op_type == "Constant":
+            asked: int | None = _constant_nbytes(node)
+        elif node.op_type in _ALIKE and _most_elements(values.values()) <= _SCALARS:
+            return ""
+        else:
+            asked = _result_nbytes(source, node, values)
+        if asked is None:
+            return "nothing tells how large its result is"
+        if asked > left_nbytes:
+            return f"its result has {asked} bytes; {left_nbytes} may be computed ahead (limit folded_nbytes)"
+        return ""
+
+    def check_table(self, nbytes: int, node: str) -> None:
+        """Raise unless a table that stands for an op may be made."""
+        if nbytes > self.table_nbytes:
+            what = f"node {node!r}: a table of {nbytes} bytes for it"
+            raise self.limits.error("folded_nbytes", nbytes, what, node)
+
+
+def deep_nbytes(content: Any) -> int:
+    """Memory of a content: an array, also of strings, or a list of contents. Unit: bytes."""
+    if isinstance(content, np.ndarray) and content.dtype.kind == "O":
+        return 8 * content.size + sum(deep_nbytes(item) for item in content.reshape(-1).tolist())
+    if isinstance(content, (list, tuple)):
+        return 64 + sum(map(deep_nbytes, content))
+    if isinstance(content, (str, bytes)):
+        return 64 + len(content)
+    return int(getattr(content, "nbytes", 64))
+
+
+def _most_elements(values: Iterable[Value]) -> int:
+    sizes = [value.content.size if isinstance(value.content, np.ndarray) else _SCALARS + 1 for value in values]
+    return max(sizes, default=0)
+
+
+def _constant_nbytes(node: Node) -> int:
+    """Size of what a Constant holds beyond its part of the file."""
+    sparse = node.attrs.get("sparse_value")
+    return 0 if sparse is None else 8 * prod(sparse.dims)
+
+
+def _result_nbytes(source: OnnxModel, node: Node, values: Mapping[str, Value]) -> int | None:
+    """Size of the results of a node; None where nothing tells."""
+    read = sum(deep_nbytes(value.content) for value in values.values())
+    try:
+        found = infer_types(source, node, values)
+    except shape_inference.InferenceError:
+        return 0  # what computes it says why
+    sizes = [_type_nbytes(found.get(name)) for name in node.output if name]
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        return sum(known)
+    return 1024 + 64 * read if node.op_type in _CONTENT_DECIDES else None
+
+
+def _type_nbytes(type_: Any) -> int | None:
+    """Size of an array of an inferred type; None if it is not static, or no array of numbers."""
+    if type_ is None or not type_.HasField("tensor_type") or not type_.tensor_type.HasField("shape"):
+        return None
+    tensor = type_.tensor_type
+    if tensor.elem_type == TensorProto.STRING or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    itemsize = helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize if tensor.elem_type else 8
+    return int(itemsize * prod(dim.dim_value for dim in tensor.shape.dim))
+
+
+def infer_types(source: OnnxModel, node: Node, values: Mapping[str, Value]) -> Mapping[str, TypeProto]:
+    """Types and shapes of a node's outputs as ONNX infers them; empty where it has no means to.
+
+    Raises
+    ------
+    onnx.shape_inference.InferenceError
+        The inputs do not fit.
+    """
+    types = {name: type_ for name, value in values.items() if (type_ := _type_of(value)) is not None}
+    if not all(name in types for name in node.input if name):
+        return {}
+    known = {n: numpy_helper.from_array(np.asarray(v.content), n) for n, v in values.items() if _is_small(v)}
+    opsets = source.opsets_for(node)
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    try:
+        schema = defs.get_schema(node.op_type, opsets[node.domain], node.domain)
+        return shape_inference.infer_node_outputs(
+            schema, node.proto, types, known, opset_imports=imports, ir_version=source.ir_version
+        )
+    except (defs.SchemaError, onnx.checker.ValidationError):
+        return {}
+
+
+def _is_small(value: Value) -> bool:
+    return value.is_known and value.is_plain and value.content.size <= _SMALL
+
+
+def _type_of(value: Value) -> TypeProto | None:
+    """ONNX's type of a value, as far as it is known."""
+    if value.is_plain:
+        return make_type(value.dtype, value.shape)
+    if isinstance(value.content, np.ndarray):
+        return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.content.dtype), value.content.shape)
+    return value.type
+
+
+# ---- the file
+
+
+def check_model(model: ModelProto, limits: Limits) -> None:
+    """Raise unless nodes, nesting, attributes and ranks of a model are within limits.
+
+    Raises
+    ------
+    LimitError
+        One is not; or functions call one another in a circle.
+
+    Notes
+    -----
+    Cost: linear in the file, whatever functions would expand to.
+    """
+    for tensor in model.graph.initializer:
+        _check_shape(tensor.dims, f"tensor {tensor.name!r}", limits)
+    total, calls = _check_nodes(model.graph.node, limits)
+    bodies = {(f.domain, f.name): _check_nodes(f.node, limits) for f in model.functions}
+    if bodies:
+        total = _count_expanded(total, calls, bodies, limits)
+    limits.check("nodes", total, "the number of nodes")
+
+
+_Calls = Counter[tuple[str, str]]
+
+
+def _check_nodes(nodes: Iterable[NodeProto], limits: Limits) -> tuple[int, _Calls]:
+    """How many nodes there are, those of nested graphs included, and how often each op is called."""
+    calls: _Calls = Counter()
+    waiting = [(1, nodes)]
+    while waiting:
+        depth, inner = waiting.pop()
+        for node in inner:
+            calls[node.domain, node.op_type] += 1
+            for attribute in node.attribute:
+                _check_attribute(attribute, node.name or node.op_type, limits)
+                for graph in _graphs(attribute):
+                    limits.check("depth", depth + 1, f"node {node.name!r}: nesting of graphs", node.name)
+                    for tensor in graph.initializer:
+                        _check_shape(tensor.dims, f"tensor {tensor.name!r}", limits)
+                    waiting.append((depth + 1, graph.node))
+    return calls.total(), calls
+
+
+def _graphs(attribute: AttributeProto) -> Iterator[Any]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _check_attribute(attribute: AttributeProto, node: str, limits: Limits) -> None:
+    what = f"node {node!r}: attribute {attribute.name!r}"
+    count = max(len(attribute.ints), len(attribute.floats), len(attribute.strings))
+    limits.check("items", count, f"{what}: its length", node)
+    if attribute.s or count:
+        nbytes = len(attribute.s) + sum(map(len, attribute.strings))
+        limits.check("text_nbytes", nbytes, f"{what}: its text", node)
+        if attribute.name == "pattern":
+            limits.check("pattern_length", nbytes, f"{what}: its length", node)
+    if attribute.HasField("t"):
+        _check_shape(attribute.t.dims, what, limits)
+
+
+def _check_shape(dims: Sequence[int], what: str, limits: Limits) -> None:
+    """Raise unless a tensor of the file has no more dimensions than allowed."""
+    limits.check("rank", len(dims), f"{what}: its rank")
+
+
+def _count_expanded(
+    total: int, calls: _Calls, bodies: Mapping[tuple[str, str], tuple[int, _Calls]], limits: Limits
+) -> int:
+    """Nodes after every call of a function of the model is replaced by its nodes."""
+    sizes: dict[tuple[str, str], tuple[int, int]] = {}  # of a call: nodes, depth
+    for root in bodies:
+        path = [(root, iter(bodies[root][1]))]
+        while path:
+            name, callees = path[-1]
+            callee = next((other for other in callees if other in bodies and other not in sizes), None)
+            if callee is not None:
+                limits.check("depth", len(path) + 1, f"function {callee[1]!r}: calls inside one another", callee[1])
+                path.append((callee, iter(bodies[callee][1])))
+                continue
+            path.pop()
+            own, inner = bodies[name]
+            found = [(count, *sizes[other]) for other, count in inner.items() if other in sizes]
+            nnodes = own + sum(count * size for count, size, _ in found)
+            depth = 1 + max((depth for _, _, depth in found), default=0)
+            limits.check("nodes", nnodes, f"function {name[1]!r}: nodes that it expands to", name[1])
+            limits.check("depth", depth, f"function {name[1]!r}: calls inside one another", name[1])
+            sizes[name] = nnodes, depth
+    return total + sum(count * sizes[name][0] for name, count in calls.items() if name in sizes)
