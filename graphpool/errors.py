@@ -7,7 +7,10 @@ that it maps to in ``status``, and keeps its machine-readable facts as attribute
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "BackendError",
@@ -26,6 +29,7 @@ __all__ = [
     "StateError",
     "UnsupportedError",
     "brief",
+    "check_choice",
     "explain",
 ]
 
@@ -49,6 +53,20 @@ def brief(value: object) -> str:
     except (ValueError, RecursionError):  # ints of thousands of digits, deep nesting
         return f"{type(value).__name__} too long to write"
     return text if len(text) < 80 else f"{text[:76]} ..."
+
+
+def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
+    """The value itself when it is one of the choices.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is none of them, or no string; `what` names it.
+    """
+    accepted = tuple(choices)
+    if isinstance(value, str) and value in accepted:
+        return value
+    raise InvalidArgumentError(explain(what, accepted=", ".join(accepted), got=brief(value)))
 
 
 class GraphpoolError(Exception):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from .errors import InvalidDataTypeError, UnsupportedError, explain
+from .errors import InvalidDataTypeError, UnsupportedError, brief, explain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ class DataType(StrEnum):
                 pass
         if found is None:
             raise InvalidDataTypeError(
-                explain(f"unknown data type {value!r}", accepted=", ".join(_BY_VALUE)), dtype=value
+                explain(f"unknown data type {brief(value)}", accepted=", ".join(_BY_VALUE)), dtype=value
             )
         return found
 
@@ -202,5 +202,5 @@ def parse_nbytes(value: int | str) -> int:
         if unit in _UNITS and len(digits) < 32 and re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", digits):
             return int(float(digits) * _UNITS[unit])
     raise InvalidArgumentError(
-        explain("not a size", accepted='bytes as an int, or a string such as "512MiB" or "2GB"', got=repr(value))
+        explain("not a size", accepted='bytes as an int, or a string such as "512MiB" or "2GB"', got=brief(value))
     )

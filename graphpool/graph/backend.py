@@ -6,7 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, check_choice, explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,6 +148,4 @@ os.register_at_fork(after_in_child=_reset_in_child)
 
 def check_engine_kind(kind: str) -> str:
     """The kind itself when it is one."""
-    if kind not in _registry:
-        raise InvalidArgumentError(explain("engine kind", accepted=", ".join(ENGINE_KINDS), got=repr(kind)))
-    return kind
+    return check_choice("engine kind", kind, ENGINE_KINDS)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import config
-from ..errors import GraphpoolError, InvalidArgumentError, InvalidGraphError, InvalidOpError, StateError, explain
+from ..errors import (
+    GraphpoolError,
+    InvalidArgumentError,
+    InvalidGraphError,
+    InvalidOpError,
+    StateError,
+    brief,
+    check_choice,
+    explain,
+)
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
 from .json import dump_graph, read_graph, write_graph
@@ -76,12 +85,8 @@ class Graph:
         self, engine_kind: str = "cpu", *, fpmath: str = "strict", apply_to_int: bool = False, prefer: str = "memory"
     ) -> None:
         self.engine_kind = check_engine_kind(engine_kind)
-        if fpmath not in FPMATH_MODES:
-            raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
-        if prefer not in PREFERENCES:
-            raise InvalidArgumentError(explain("prefer", accepted=", ".join(PREFERENCES), got=repr(prefer)))
-        self.fpmath = fpmath
-        self.prefer = prefer
+        self.fpmath = check_choice("fpmath", fpmath, FPMATH_MODES)
+        self.prefer = check_choice("prefer", prefer, PREFERENCES)
         self.fpmath_apply_to_int = bool(apply_to_int)
         self._ops: dict[int, Op] = {}
         self._tensors: dict[int, LogicalTensor] = {}
@@ -190,7 +195,7 @@ class Graph:
         if self._view is not None:
             raise InvalidGraphError(explain(f"{op.label}: the graph is finalised", hint="build another graph"))
         if type(op) is not Op:
-            raise InvalidOpError(explain("not an op", accepted="a graphpool.Op", got=repr(op)))
+            raise InvalidOpError(explain("not an op", accepted="a graphpool.Op", got=brief(op)))
         if op.id in self._ops:
             raise InvalidGraphError(
                 explain(f"{op.label}: op id {op.id} is taken", accepted="unique ids", got=self._ops[op.id].label),
@@ -287,9 +292,7 @@ class Graph:
         Threads: safe. Cost: linear in the number of ops for graphs of bounded width.
         """
         view = self._finished_view()
-        if policy not in POLICIES:
-            raise InvalidArgumentError(explain("policy", accepted=", ".join(POLICIES), got=repr(policy)))
-        covers = cover(view, backends_for(self.engine_kind), policy)
+        covers = cover(view, backends_for(self.engine_kind), check_choice("policy", policy, POLICIES))
         return [
             Partition(
                 c.kind, [view.ops[i] for i in c.numbers], view, c.backend, self.engine_kind, self.fpmath, self.prefer
@@ -317,6 +320,8 @@ class Graph:
             The partitions have different backends, or none.
         """
         view = self._finished_view()
+        if not isinstance(partitions, (list, tuple)) or not all(type(item) is Partition for item in partitions):
+            raise InvalidArgumentError(explain("partitions to merge", accepted="Partitions", got=brief(partitions)))
         if len(partitions) == 1:
             return partitions[0]
         names = {partition.backend_name for partition in partitions}

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, brief, explain
 from ..typing import DataType
 from .logical_tensor import MAX_ID
 
@@ -101,6 +101,9 @@ def parse_knobs(texts: Mapping[str, str]) -> Knobs:
     InvalidArgumentError
         An unknown knob, or a text that has not its form; the message shows the form.
     """
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise InvalidArgumentError(explain(f"--{name}", accepted="a string", got=brief(value)), knob=name)
     given = {name: text for name, text in texts.items() if text}
     for name in given:
         if name not in ALTERNATIVES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, InvalidOpError, brief, explain
 from .logical_tensor import LogicalTensor, check_id
 from .schema import get_schema
 
@@ -38,8 +38,8 @@ class Op:
 
     Raises
     ------
-    InvalidArgumentError
-        The id is no int, or a port is no LogicalTensor.
+    InvalidArgumentError, InvalidOpError
+        The id is no int, kind or name is no string, or a port is no LogicalTensor.
 
     Notes
     -----
@@ -59,6 +59,9 @@ class Op:
         **attrs: Any,
     ) -> None:
         self.id = id = check_id(id, "op id")
+        if not isinstance(kind, str) or not isinstance(name, str | None):
+            got = f"{brief(kind)}, {brief(name)}"
+            raise InvalidOpError(explain(f"op {id}: kind and name", accepted="strings", got=got), op_id=id)
         self.kind = kind
         self.name = f"{kind}_{id}" if name is None else name
         self.inputs = _check_ports(self.name, "inputs", inputs)
@@ -134,9 +137,13 @@ def _rebuild(
 
 
 def _check_ports(name: str, side: str, tensors: Iterable[LogicalTensor]) -> tuple[LogicalTensor, ...]:
-    ports = tuple(tensors)
+    try:
+        ports = tuple(tensors)
+    except TypeError as error:
+        message = explain(f"{name}: {side}", accepted="LogicalTensors", got=brief(tensors))
+        raise InvalidArgumentError(message, op_name=name) from error
     for number, tensor in enumerate(ports):
         if type(tensor) is not LogicalTensor:
-            message = explain(f"{name}: {side}[{number}]", accepted="a LogicalTensor", got=repr(tensor))
+            message = explain(f"{name}: {side}[{number}]", accepted="a LogicalTensor", got=brief(tensor))
             raise InvalidArgumentError(message, op_name=name, port=number)
     return ports

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import (
     InvalidArgumentError,
     InvalidDataTypeError,
+    InvalidOpError,
     InvalidShapeError,
     StateError,
     UnsupportedError,
+    brief,
     explain,
 )
 from ..typing import LayoutType, PropertyType
@@ -18,7 +20,8 @@ from ._counter import Counter
 from ._memo import CompileMemo
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
-from .logical_tensor import describe_shape
+from .logical_tensor import LogicalTensor, describe_shape
+from .op import Op
 from .structure import Structure
 from .view import GraphView
 
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from .backend import Backend
-    from .logical_tensor import LogicalTensor
-    from .op import Op
 
 __all__ = ["Partition"]
 
@@ -88,6 +89,8 @@ class Partition:
         InvalidOpError
             The op does not satisfy its schema.
         """
+        if type(op) is not Op:
+            raise InvalidOpError(explain("not an op", accepted="a graphpool.Op", got=brief(op)))
         op = op.checked()
         backends = backends_for(check_engine_kind(engine_kind))
         backend = next((b for b in backends if b.supports(op)), None)
@@ -172,9 +175,9 @@ class Partition:
         Threads: safe. Cost: milliseconds for a new structure; some ten microseconds for one that the
         compiled-partition cache knows; half a microsecond for the same logical tensors once more.
         """
-        sources, targets = tuple(inputs), tuple(outputs)
+        sources, targets = _tensors("inputs", inputs), _tensors("outputs", outputs)
         modes = {"scratch": scratch, "weights": weights, "schedule": schedule, "streams": streams}
-        if schedule != "sequential":
+        if type(schedule) is not str or schedule != "sequential":
             return self._compile(sources, targets, engine, modes)  # what it gives changes with what costs are known
         found = self._memo.find(sources, targets, engine, scratch, weights)
         if found is None:
@@ -199,6 +202,9 @@ class Partition:
                 ),
                 partition_id=self.id,
             )
+        for name in ("scratch", "weights", "schedule"):
+            if not isinstance(modes[name], str):
+                raise InvalidArgumentError(explain(name, accepted="a string", got=brief(modes[name])))
         self._check_engine(engine)
         given_inputs = self._match(inputs, self.input_ports, "input")
         given_outputs = self._match(outputs, self.output_ports, "output")
@@ -315,6 +321,18 @@ def _restore(
     partition = Partition(kind, ops, GraphView(ops), backends.get(backend_name or ""), engine_kind, fpmath, prefer)
     partition.input_ports, partition.output_ports = input_ports, output_ports
     return partition
+
+
+def _tensors(side: str, given: Iterable[LogicalTensor]) -> tuple[LogicalTensor, ...]:
+    """What was given for a side as a tuple, after a look at its types."""
+    try:
+        tensors = tuple(given)
+    except TypeError:
+        tensors = (given,)  # type: ignore[assignment]
+    for tensor in tensors:
+        if type(tensor) is not LogicalTensor:
+            raise InvalidArgumentError(explain(side, accepted="LogicalTensors", got=brief(tensor)))
+    return tensors
 
 
 def _ports(ops: Sequence[Op], view: GraphView) -> tuple[tuple[LogicalTensor, ...], tuple[LogicalTensor, ...]]:

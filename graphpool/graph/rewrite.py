@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, explain
+from ..errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, InvalidShapeError, explain
 from ..typing import DataType
 from .completion import complete_shapes
 from .logical_tensor import LogicalTensor
@@ -36,6 +36,9 @@ CONVERSIONS = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize"
 WITH_PARAMETERS = frozenset({"Convolution", "ConvTranspose", "ConvolutionBackwardData", "ConvTransposeBackwardData",
                              "BiasAdd", "PReLU", "Dropout", "Interpolate", *CONVERSIONS})  # fmt: skip
 """Kinds of which every port but the first takes a parameter."""
+
+MOST_SCALES = 2**20
+"""Scales, one a channel, that a changed shape may ask for."""
 
 RIVALS = {"Interpolate": {"sizes": "scales", "scales": "sizes"},
           "InterpolateBackward": {"sizes": "scales", "scales": "sizes"}}  # fmt: skip
@@ -302,14 +305,17 @@ def _fit_scales(op: _Op, shape: tuple[int, ...] | None, before: dict[int, tuple[
     count = len(scales)
     if op.attrs["qtype"] == "per_channel" and shape and shape != before[op.inputs[0]]:
         count = shape[op.attrs["axis"] % len(shape)]
-    op.attrs["scales"] = tuple(_power_of_two(scales[k % len(scales)]) for k in range(count))
+    if count > MOST_SCALES:
+        raise InvalidShapeError(explain(f"channels of {op.label}", accepted=f"at most {MOST_SCALES}", got=count))
+    fitted = [_power_of_two(scale) for scale in scales]
+    op.attrs["scales"] = tuple(fitted[k % len(fitted)] for k in range(count))
     if zps:
         op.attrs["zps"] = tuple(zps[k % len(zps)] for k in range(count))
 
 
 def _power_of_two(scale: float) -> float:
     """The least one that is no smaller; anything that has none stays."""
-    return 2.0 ** math.ceil(math.log2(scale)) if 0 < scale < math.inf else scale
+    return 2.0 ** math.ceil(math.log2(scale)) if 0 < scale <= 2.0**1023 else scale
 
 
 def _change_types(ops: list[_Op], tensors: dict[int, _Tensor], knobs: Knobs) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, brief, explain
+from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
 
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
@@ -166,8 +166,7 @@ def plan(
     """
     start = time.perf_counter()
     items = list(buffers)
-    if method not in METHODS:
-        raise InvalidArgumentError(explain(f"unknown method {method!r}", accepted=", ".join(METHODS)))
+    check_choice("method", method, METHODS)
     problem = _as_arrays(items, alignment)
     bound = _lower_bound(problem)
     offsets, nbytes, used = _plan_greedily(problem, bound, method)
@@ -191,7 +190,7 @@ def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> _Problem:
             raise InvalidArgumentError(explain(f"buffer {item.id!r} occurs twice", accepted="unique ids"))
         seen.add(item.id)
     if not isinstance(alignment, int) or not 0 < alignment <= 2**30:
-        raise InvalidArgumentError(explain("alignment", accepted="an int from 1 to 2**30", got=repr(alignment)))
+        raise InvalidArgumentError(explain("alignment", accepted="an int from 1 to 2**30", got=brief(alignment)))
     aligned = [math.lcm(alignment, item.alignment) for item in items]
     total = sum(item.size + step + (item.offset or 0) for item, step in zip(items, aligned, strict=True))
     if total > _MAX_TOTAL:
@@ -213,7 +212,7 @@ def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> _Problem:
 
 def _check_buffer(item: BufferInfo) -> None:
     """Refuse what has no meaning, naming the buffer."""
-    numbers = [item.lower, item.upper, item.size, item.alignment, item.offset or 0]
+    numbers = [item.lower, item.upper, item.size, item.alignment, 0 if item.offset is None else item.offset]
     numbers += [time for gap in item.gaps for time in gap]
     if not all(issubclass(kind, int) for kind in set(map(type, numbers))) or max(map(abs, numbers)) >= 2**62:
         problem = f"{brief(numbers)} are not all ints below 2**62"

@@ -17,7 +17,7 @@ import warnings
 from . import blas_threads
 from .scheduling import SEQUENTIAL
 from ._program import FIRST_EXTERNAL
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, brief, check_choice, explain
 
 cdef enum:
     MAX_PORTS = 4096
@@ -85,8 +85,8 @@ cdef class CompiledPartition:
         cdef int64_t i
         if engine.is_closed:
             raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
-        _check_mode("scratch", scratch, SCRATCH_MODES)
-        _check_mode("weights", weights, WEIGHTS_MODES)
+        check_choice("scratch", scratch, SCRATCH_MODES)
+        check_choice("weights", weights, WEIGHTS_MODES)
         self.closed = True
         self.partition = partition
         self.inputs = tuple(inputs)
@@ -190,7 +190,7 @@ cdef class CompiledPartition:
             if lt.id == id:
                 return lt
         raise InvalidArgumentError(
-            explain(f"no port with id {id}", accepted=[lt.id for lt in self.inputs + self.outputs]), tensor_id=id
+            explain(f"no port with id {brief(id)}", accepted=[lt.id for lt in self.inputs + self.outputs]), tensor_id=id
         )
 
     def predict_peak(self, executions=1):
@@ -433,7 +433,7 @@ cdef class CompiledPartition:
         """Fill in the addresses of `count` tensors for the ports from `first` on; the tensors."""
         cdef int64_t i
         cdef Tensor tensor
-        cdef tuple tensors = given if type(given) is tuple else tuple(given)
+        cdef tuple tensors = given if type(given) is tuple else _as_tuple(given)
         if len(tensors) != count:
             tensors = self._match(tensors, first, count)
         for i in range(count):
@@ -477,7 +477,7 @@ cdef class CompiledPartition:
         by_id = {}
         for tensor in tensors:
             if type(tensor) is not Tensor:
-                raise InvalidArgumentError(explain("not a tensor", accepted="graphpool.Tensor", got=repr(tensor)))
+                raise InvalidArgumentError(explain("not a tensor", accepted="graphpool.Tensor", got=brief(tensor)))
             by_id.setdefault((<Tensor>tensor).lt_id, tensor)
         wanted = [self.ports[first + i].id for i in range(count)]
         side = "output" if first >= self.ninputs and count == self.noutputs else "input"
@@ -604,6 +604,9 @@ cdef int _get_buffer(object scratchpad, Py_buffer *view) except -1:
     return 0
 
 
-def _check_mode(name, mode, modes):
-    if mode not in modes:
-        raise InvalidArgumentError(explain(name, accepted=", ".join(modes), got=repr(mode)))
+def _as_tuple(given):
+    """What was given for the tensors of a side."""
+    try:
+        return tuple(given)
+    except TypeError:
+        raise InvalidArgumentError(explain("tensors", accepted="a sequence of Tensors", got=brief(given))) from None

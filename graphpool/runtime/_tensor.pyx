@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, StateError, explain
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, StateError, brief, explain
 from graphpool.typing import DataType, LayoutType, PropertyType
 
 cdef dict _signatures = {}
@@ -76,6 +76,9 @@ cdef class Tensor:
     """
 
     def __init__(self, lt, engine, data=None, *, id=None):
+        if not hasattr(lt, "layout") or not hasattr(engine, "is_closed"):
+            raise InvalidArgumentError(explain("tensor", accepted="a LogicalTensor and an Engine",
+                                               got=f"{brief(lt)}, {brief(engine)}"))
         if lt.layout not in (LayoutType.STRIDED, LayoutType.OPAQUE):
             raise InvalidArgumentError(
                 explain(f"tensor {lt.id}: layout", accepted="strided or opaque", got=lt.layout.value,
@@ -246,7 +249,16 @@ cdef class Tensor:
         ----------
         array : ndarray
             Of the logical tensor's type and, where that is known, shape.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It does not fit, or the tensor is read-only.
         """
+        try:
+            array = np.asarray(array)
+        except ValueError as error:
+            raise InvalidArgumentError(explain(f"tensor {self.lt_id}: content", accepted="an array")) from error
         if self.data == NULL:
             self.lt = self.lt.replace(shape=array.shape)
             self.signature = signature_of(self.lt)
@@ -256,10 +268,17 @@ cdef class Tensor:
                 explain(f"output tensor {self.lt_id} is read-only", hint="pass a writable array"),
                 tensor_id=self.lt_id,
             )
-        if self.lt.dtype.bits == 4:
-            np.frombuffer(_Memory(self), np.uint8)[:] = _pack(array, self.lt)
-        else:
-            self.numpy()[...] = array
+        try:
+            if self.lt.dtype.bits == 4:
+                np.frombuffer(_Memory(self), np.uint8)[:] = _pack(array, self.lt)
+            else:
+                self.numpy()[...] = array
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                explain(f"tensor {self.lt_id}: content", accepted=f"{self.lt.dtype} {self.lt.shape}",
+                        got=f"{array.dtype} {array.shape}"),
+                tensor_id=self.lt_id,
+            ) from error
 
     def numpy(self):
         """The data as an array, without a copy where the layout allows it.

@@ -41,6 +41,12 @@ def test_scales_become_powers_of_two(case):
     assert op(build(case, {}), 0).attrs["scales"] == (0.5,) * 6
 
 
+@pytest.mark.parametrize(("scale", "fitted"), [(1e308, 1e308), (2.0**1023, 2.0**1023), (1e-45, 2.0**-149), (0.0, 0.0)])
+def test_scales_that_have_no_power_of_two_above_stay(case, scale, fitted):
+    edited(case, lambda ops: ops[0]["attrs"]["scales"].update(value=[scale] * 6))
+    assert op(build(case, {}), 0).attrs["scales"] == (fitted,) * 6
+
+
 def test_shapes_are_inferred_anew_and_scales_fit(case):
     graph = build(case, {"in-shapes": "0:2x3+2:3x5"})
     assert graph.tensors[4].shape == (2, 5)
@@ -125,6 +131,7 @@ def test_ids_that_are_not_there_are_passed_over_and_named(case):
         ({"in-shapes": "2:*bc"}, "layout of tensor 2"),
         ({"in-shapes": "2:6x8*1x2x3"}, "2 strides, or the letters ab"),
         ({"in-shapes": "0:5x7"}, "wrong dimension"),
+        ({"in-shapes": "0:1x99999999999"}, "channels of op 0 .*; accepted: at most 1048576"),
         ({"op-attrs": "1:transpose:1"}, "did you mean"),
         ({"op-attrs": "1:transpose_b:maybe"}, "transpose_b of op 1"),
         ({"op-kind": "2:Add"}, "inputs of op 2"),

@@ -123,7 +123,7 @@ def test_duplicate_ids_methods_and_alignments_are_refused():
     buffer = BufferInfo("b", 0, 1, 1)
     with pytest.raises(InvalidArgumentError, match="twice"):
         plan([buffer, buffer])
-    with pytest.raises(InvalidArgumentError, match="unknown method"):
+    with pytest.raises(InvalidArgumentError, match="method; accepted: auto"):
         plan([buffer], method="magic")
     for alignment in (0, -1, 1.5, 2**31):
         with pytest.raises(InvalidArgumentError, match="alignment"):
