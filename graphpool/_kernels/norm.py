@@ -29,7 +29,8 @@ _CHANNEL_PARAMS = Record(
     [
         ("outer", SPACE), ("points", SPACE), ("npoints", "i8"), ("run", "i8"), ("run_stride", "i8", (2,)),
         ("channels", "i8"), ("channel_stride", "i8", (2,)), ("width", "i8"), ("group", "i8"),
-        ("stat_stride", "i8", (2,)), ("by_channel", "i8"), *_OPTIONAL, ("has_program", "i8"), ("epsilon", "f8"),
+        ("stat_stride", "i8", (2,)), ("by_channel", "i8"), *_OPTIONAL, ("offset", "i8"), ("scale", "i8"),
+        ("has_program", "i8"), ("epsilon", "f8"),
     ]
 )  # fmt: skip
 
@@ -167,9 +168,14 @@ def group_norm(
 
 
 def batch_moments(
-    shape: Sequence[int], channel_axis: int, *, src_strides: Sequence[int] | None = None, isa: str | None = None
+    shape: Sequence[int],
+    channel_axis: int,
+    *,
+    epsilon: float = 1e-5,
+    src_strides: Sequence[int] | None = None,
+    isa: str | None = None,
 ) -> KernelCall:
-    """Mean and biased variance of f32 per channel, over all other axes.
+    """Mean and biased variance of f32 per channel, over all other axes, and how they normalise.
 
     Parameters
     ----------
@@ -177,6 +183,7 @@ def batch_moments(
         Shape of src.
     channel_axis : int
         1 for NCX, -1 for NXC.
+    epsilon : float, default=1e-5
     src_strides : sequence of int, optional
         Dense by default. Unit: elements.
     isa : str, optional
@@ -185,8 +192,9 @@ def batch_moments(
     Returns
     -------
     KernelCall
-        Arguments: src, mean, variance; the latter dense, f32, one a channel. Tasks: channels, by 64 where they are
-        contiguous.
+        Arguments: src, mean, variance, offset, scale; the latter dense, f32, one a channel, such that ``(x / 4 +
+        offset) * scale`` is ``(x - mean) / sqrt(variance + epsilon)`` also where x - mean or the variance would
+        overflow. Tasks: channels, by 64 where they are contiguous.
 
     Raises
     ------
@@ -199,6 +207,7 @@ def batch_moments(
     width = _TILE if values["by_channel"] else 1
     values |= {
         "width": width, "group": 1, "stat_stride": (1, 1), "gamma": -1, "beta": -1, "mean": 1, "variance": 2, "dst": -1,
+        "offset": 3, "scale": 4, "epsilon": epsilon,
     }  # fmt: skip
     ntasks = -(-shape[axis] // width)
     scratch_nbytes = _channel_scratch(values)

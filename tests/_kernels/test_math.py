@@ -89,7 +89,7 @@ def test_power(exponent, isa):
 
 
 @pytest.mark.parametrize("isa", isas())
-@pytest.mark.parametrize(("name", "limit"), [("gelu_erf", 1.5), ("gelu_tanh", 2.1)])
+@pytest.mark.parametrize(("name", "limit"), [("gelu_erf", 1.7), ("gelu_tanh", 2.1)])
 def test_gelu_relative_to_its_argument(name, limit, isa):
     x = SAMPLE[np.isfinite(SAMPLE)]
     wide = x.astype(np.float64)
@@ -98,6 +98,28 @@ def test_gelu_relative_to_its_argument(name, limit, isa):
     )  # fmt: skip
     error = np.abs(evaluate(name, x, isa) - 0.5 * wide * (1 + inner))
     assert (error / np.abs(np.spacing(x))).max() <= limit
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize(("name", "limit"), [("gelu_erf", 5e-5), ("gelu_tanh", 2e-5)])
+def test_tail_of_gelu_relative_to_itself(name, limit, isa):
+    x = np.concatenate([np.linspace(-14, -1e-3, 100_001, dtype=np.float32), [np.float32(-3e38), np.float32(-np.inf)]])
+    wide = x.astype(np.float64)
+    if name == "gelu_erf":
+        expected = 0.5 * wide * special.erfc(-wide / np.sqrt(2))
+    else:
+        expected = wide * special.expit(2 * np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3))
+    result = evaluate(name, x, isa)
+    np.testing.assert_allclose(result, expected, rtol=limit, atol=2.0**-120)
+    assert np.signbit(result[:-1]).all()
+
+
+@pytest.mark.parametrize("isa", isas())
+def test_nothing_overflows_on_the_way(isa):
+    x = np.array([3e38, 1e38, 5.68e37, 20.0, -3e38], np.float32)
+    np.testing.assert_array_equal(evaluate("hard_swish", x, isa), [*x[:4], 0])
+    np.testing.assert_array_equal(evaluate("softplus", x, isa, beta=2.0), [*x[:4], 0])
+    np.testing.assert_array_equal(evaluate("softplus", -x, isa, beta=-2.0), [*-x[:4], 0])
 
 
 @pytest.mark.parametrize("isa", isas())

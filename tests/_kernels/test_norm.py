@@ -152,11 +152,45 @@ def test_group_norm_epilogue(axis, isa):
 )
 def test_batch_moments(shape, axis, shift, isa):
     x = sample(shape, shift)
-    channels = (shape[axis],)
-    mean, variance = execute(batch_moments(shape, axis, isa=isa), x, Out(channels), Out(channels))
+    results = [Out((shape[axis],)) for _ in range(4)]
+    mean, variance, offset, scale = execute(batch_moments(shape, axis, epsilon=0.5, isa=isa), x, *results)
     others = tuple(k for k in range(x.ndim) if k != axis % x.ndim)
-    check("mean", mean, x.astype(np.float64).mean(others))
-    check("variance", variance, x.astype(np.float64).var(others))
+    expected, spread = x.astype(np.float64).mean(others), x.astype(np.float64).var(others)
+    check("mean", mean, expected)
+    check("variance", variance, spread)
+    check("mean", offset, -expected / 4)
+    check("mean", scale, 4 / np.sqrt(spread + 0.5))
+
+
+def extremes(shape):
+    """Rows that begin like others, and hold what f32 cannot add up or square, or infinities and NaN."""
+    x, top = sample(shape), np.finfo(np.float32).max
+    x[1, ::2], x[1, 1::2] = top, -top
+    x[2, :] = top
+    x[3, 4], x[4, 4], x[5, 4] = np.inf, -np.inf, np.nan
+    x[6, 3], x[6, 4] = np.inf, -np.inf
+    x[7, 5] = 1e30
+    return x
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("size", [9, 70, 5000])
+def test_extremes(size, isa):
+    x = extremes((8, size))
+    with np.errstate(all="ignore"):
+        expected, mean, variance = (y.astype(np.float32) for y in normal_form(x, 1))
+    bounds = 1e25, 2e-6, 2e-6  # the mean of the largest numbers of both signs may be anything beside them
+    results = execute(layer_norm(x.shape, 1, keep_stats=True, isa=isa), x, Out((8,)), Out((8,)), Out(x.shape))
+    for got, wanted, atol in zip(results, (mean[:, 0], variance[:, 0], expected), bounds, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=atol)
+    for axis in (1, -1):  # runs of points, and loops over channels
+        points = np.ascontiguousarray(np.moveaxis(x[None], 1, axis))
+        call = group_norm(points.shape, 8, axis, keep_stats=True, isa=isa)
+        results = execute(call, points, Out((1, 8)), Out((1, 8)), Out(points.shape))
+        wanted = mean.T, variance.T, np.moveaxis(expected[None], 1, axis)
+        for got, values, atol in zip(results, wanted, bounds, strict=True):
+            np.testing.assert_allclose(got, values, rtol=2e-6, atol=atol)
 
 
 def test_bad_arguments():

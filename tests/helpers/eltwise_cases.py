@@ -58,7 +58,7 @@ BINARY_CASES = {
     "min": np.minimum,
     "squared_difference": lambda x, y: np.square(x - y),
     "pow": lambda x, y: (x.astype(np.float64) ** y).astype(np.float32),
-    "prelu": lambda x, y: np.where(x < 0, x * y, x),
+    "prelu": lambda x, y: np.where(x > 0, x, x * y),
     "ge": np.greater_equal,
     "gt": np.greater,
     "le": np.less_equal,

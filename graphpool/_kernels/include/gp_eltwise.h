@@ -71,7 +71,7 @@ enum gp_eltwise_op {
     X(NEG, -x)                                                                                                         \
     X(SQUARE, x *x)                                                                                                    \
     X(RECIPROCAL, 1 / x)                                                                                               \
-    X(SIGN, x > 0 ? 1 : (x < 0 ? -1 : x))                                                                              \
+    X(SIGN, x > 0 ? 1 : (x < 0 ? -1 : x + 0))                                                                          \
     X(IS_NAN, x != x)                                                                                                  \
     X(IS_INF, (alpha != 0 && x == INFINITY) | (beta != 0 && x == -INFINITY))
 

@@ -7,6 +7,7 @@
 #ifndef GP_MOMENTS_H
 #define GP_MOMENTS_H
 
+#include "gp_math.h"
 #include "gp_vec.h"
 
 #define GP_MOMENT_BLOCK 2048 /* elements: 8 KiB, well inside L1 */
@@ -21,8 +22,20 @@ GP_INLINE void gp_merge_moments(gp_moments *a, double count, double mean, double
     if (count == 0)
         return;
     a->m2 += m2 + delta * delta * (a->count * count / total);
-    a->mean += delta * (count / total);
+    a->mean += fabs(delta) < INFINITY ? delta * (count / total) : mean; /* an infinite mean stays, or becomes NaN */
     a->count = total;
+}
+
+/* Whether f32 held what moments are made of; not where it overflows, nor where there is an infinity or a NaN. */
+GP_INLINE int gp_are_moments_sound(double m2)
+{
+    return fabs(m2) < INFINITY;
+}
+
+/* Merge a single element in f64: nothing overflows, and m2 becomes NaN where the mean is not finite. */
+GP_INLINE void gp_merge_element(gp_moments *a, double x)
+{
+    gp_merge_moments(a, 1, x, x - x);
 }
 
 /* Sums of (x - shift) and of its squares over at most GP_SUM_BLOCK elements. */
@@ -53,7 +66,12 @@ static inline __attribute__((unused)) void gp_add_moments(gp_moments *total, con
         for (int64_t i = first; i < first + size; i += GP_SUM_BLOCK)
             gp_block_deviations(x + i, gp_min(first + size - i, GP_SUM_BLOCK), shift, &sum, &squares);
         const double lost = sum / (double)size;
-        gp_merge_moments(total, (double)size, shift + lost, squares - lost * sum);
+        const double m2 = squares - lost * sum;
+        if (gp_are_moments_sound(m2))
+            gp_merge_moments(total, (double)size, shift + lost, m2);
+        else
+            for (int64_t i = first; i < first + size; i++)
+                gp_merge_element(total, x[i]);
     }
 }
 
@@ -62,16 +80,19 @@ GP_INLINE double gp_variance(const gp_moments *m)
     return m->m2 < 0 ? 0 : m->m2 / m->count;  /* rounding may leave it just below 0 */
 }
 
-/* What turns x into its normal form: (x - mean) * scale + shift, where shift makes good the rounding of the mean. */
+/* What turns x into its normal form: (x / 4 + offset) * scale + shift, where shift makes good the rounding of the mean.
+ * The quarter keeps differences from the mean within the range of f32, and costs nothing where there is FMA. */
 typedef struct {
-    float mean, scale, shift;
+    float offset, scale, shift;
 } gp_normaliser;
+
+#define GP_DEVIATION(x, offset) GP_FMA(x, 0.25f, offset)
 
 GP_INLINE gp_normaliser gp_make_normaliser(double mean, double variance, double epsilon)
 {
     const double scale = 1 / sqrt(variance + epsilon);
     const float rounded = (float)mean;
-    return (gp_normaliser){rounded, (float)scale, (float)((rounded - mean) * scale)};
+    return (gp_normaliser){-0.25f * rounded, (float)(4 * scale), (float)((rounded - mean) * scale)};
 }
 
 /* The f32 argument `index`; NULL for -1. */

@@ -21,6 +21,7 @@ typedef struct {
     int64_t stat_stride[2];                /* from group to group: mean, variance */
     int64_t by_channel;                    /* whether loops run over channels */
     int64_t gamma, beta, mean, variance, dst;  /* their arguments; -1 for none */
+    int64_t offset, scale;                     /* those of normal forms, which only batch_moments writes */
     int64_t has_program;
     double epsilon;
 } channel_params;
@@ -28,7 +29,7 @@ typedef struct {
 /* Scratch of a task. */
 typedef struct {
     gp_moments *moments;                                 /* one per channel */
-    float *mean, *scale, *shift;  /* y = (x - mean) * scale + shift, one per channel */
+    float *offset, *scale, *shift;                       /* of a normal form, one per channel */
     float *row;
 } workspace;
 
@@ -74,6 +75,18 @@ static void add_rows(const float *const *rows, int64_t n, int64_t w, tile_moment
     t->count = total;
 }
 
+/* Moments of one channel of a tile, in f64. */
+static gp_moments get_column_moments(const channel_params *p, const float *src)
+{
+    gp_moments m = {0, 0, 0};
+    for (int64_t i = 0; i < p->npoints; i++) {
+        int64_t at[GP_SPACE_OPERANDS];
+        gp_offsets(&p->points, i, at);
+        gp_merge_element(&m, src[at[0]]);
+    }
+    return m;
+}
+
 /* Moments of w <= TILE channels, side by side. */
 static void get_tile_moments(const channel_params *p, const float *src, int64_t w, gp_moments *m)
 {
@@ -89,7 +102,7 @@ static void get_tile_moments(const channel_params *p, const float *src, int64_t 
         add_rows(rows, n, w, &t);
     }
     for (int64_t j = 0; j < w; j++)
-        m[j] = (gp_moments){t.count, t.mean[j], t.m2[j]};
+        m[j] = gp_are_moments_sound(t.m2[j]) ? (gp_moments){t.count, t.mean[j], t.m2[j]} : get_column_moments(p, src + j);
 }
 
 /* Moments of the n channels at src. */
@@ -117,7 +130,7 @@ static void finish_group(const channel_params *p, void *const *args, const int64
     const gp_normaliser form = gp_make_normaliser(m.mean, gp_variance(&m), p->epsilon);
     for (int64_t k = c; k < c + p->group; k++) {
         const float g = gamma ? gamma[first + k] : 1;
-        ws->mean[k] = form.mean;
+        ws->offset[k] = form.offset;
         ws->scale[k] = form.scale * g;
         ws->shift[k] = form.shift * g + (beta ? beta[first + k] : 0);
     }
@@ -134,9 +147,9 @@ static void normalise_runs(const channel_params *p, const gp_sink *sink, const f
             const float *x = gp_gather(from, p->run_stride[0], p->run, ws->row);
             const int64_t offset = dst + c * p->channel_stride[1] + at[1];
             float *y = gp_sink_row(sink, offset, p->run_stride[1], ws->row);
-            const float mean = ws->mean[c], scale = ws->scale[c], shift = ws->shift[c];
+            const float added = ws->offset[c], scale = ws->scale[c], shift = ws->shift[c];
             for (int64_t k = 0; k < p->run; k++)
-                y[k] = (x[k] - mean) * scale + shift;
+                y[k] = GP_DEVIATION(x[k], added) * scale + shift;
             gp_emit(sink, y, p->run, offset, p->run_stride[1]);
         }
 }
@@ -150,7 +163,7 @@ static void normalise_rows(const channel_params *p, const gp_sink *sink, const f
         const float *x = src + at[0];
         float *y = gp_sink_row(sink, dst + at[1], p->channel_stride[1], ws->row);
         for (int64_t k = 0; k < n; k++)
-            y[k] = (x[k] - ws->mean[k]) * ws->scale[k] + ws->shift[k];
+            y[k] = GP_DEVIATION(x[k], ws->offset[k]) * ws->scale[k] + ws->shift[k];
         gp_emit(sink, y, n, dst + at[1], p->channel_stride[1]);
     }
 }
@@ -182,8 +195,12 @@ static void batch_moments(const void *params, void *const *args, int64_t begin, 
         const int64_t first = task * p->width, n = gp_min(p->width, p->channels - first);
         get_moments(p, (const float *)args[0] + first * p->channel_stride[0], n, &ws);
         for (int64_t c = 0; c < n; c++) {
-            gp_put(args, p->mean, (first + c) * p->stat_stride[0], ws.moments[c].mean);
-            gp_put(args, p->variance, (first + c) * p->stat_stride[1], gp_variance(ws.moments + c));
+            const double mean = ws.moments[c].mean, variance = gp_variance(ws.moments + c);
+            const gp_normaliser form = gp_make_normaliser(mean, variance, p->epsilon);
+            gp_put(args, p->mean, (first + c) * p->stat_stride[0], mean);
+            gp_put(args, p->variance, (first + c) * p->stat_stride[1], variance);
+            ((float *)args[p->offset])[first + c] = form.offset;
+            ((float *)args[p->scale])[first + c] = form.scale;
         }
     }
 }

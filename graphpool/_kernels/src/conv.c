@@ -144,6 +144,41 @@ static gp_matrix find_patches(const gp_conv *p, const float *src, int64_t begin,
     return (gp_matrix){patches, pixel, row};
 }
 
+/* A result of a transposed convolution by the definition: only what the source holds is multiplied. */
+static float compute_pixel(const gp_conv *p, const float *src, const float *weights, int64_t pixel)
+{
+    const gp_window *w = &p->window;
+    const int64_t at[3] = {pixel / w->out[2] / w->out[1], pixel / w->out[2] % w->out[1], pixel % w->out[2]};
+    double sum = 0;
+    for (int64_t tap = 0; tap < count_taps(w); ++tap) {
+        const int64_t k[3] = {tap / w->kernel[2] / w->kernel[1], tap / w->kernel[2] % w->kernel[1], tap % w->kernel[2]};
+        const float *x = src, *y = weights;
+        int is_inside = 1;
+        for (int axis = 0; axis < 3; ++axis) {
+            const int64_t i = gp_source_of(w, axis, at[axis], k[axis], 1);
+            is_inside &= i >= 0;
+            x += i * w->src[axis];
+            y += k[axis] * p->w[axis];
+        }
+        for (int64_t ic = 0; is_inside && ic < p->ic; ++ic)
+            sum += (double)x[ic * w->src_c] * y[ic * p->w_ic];
+    }
+    return (float)sum;
+}
+
+/* Results that are NaN anew: they may be products of an infinite weight and a zero that stands where no input is. */
+static void mend_tile(const gp_conv *p, const float *src, const float *weights, int64_t begin, int64_t end, float *tile,
+                      int64_t ld)
+{
+    const int last = (int)p->window.channels_last;
+    for (int64_t pixel = begin; pixel < end; ++pixel)
+        for (int64_t oc = 0; oc < p->oc; ++oc) {
+            float *to = tile + (last ? (pixel - begin) * ld + oc : oc * ld + pixel - begin);
+            if (*to != *to)
+                *to = compute_pixel(p, src, weights + oc * p->w_oc, pixel);
+        }
+}
+
 static void run_block(const gp_conv *p, void *const *args, int64_t n, int64_t group, int64_t begin, gp_matrix w,
                       char *scratch)
 {
@@ -158,6 +193,8 @@ static void run_block(const gp_conv *p, void *const *args, int64_t n, int64_t gr
     const int64_t ld = p->tile_in_scratch ? cols : last ? p->dst_pixel : win->dst_c;
     const gp_matrix patches = find_patches(p, src, begin, end, depth, scratch);
     (p->exact_depth ? product_of_parts : product)(p, end - begin, depth, patches, w, tile, ld, scratch);
+    if (p->transposed)
+        mend_tile(p, src, (const float *)args[1] + group * p->w_group, begin, end, tile, ld);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + 2, tile, ld, rows, cols,
                         last ? (n * pixels + begin) * channels + c : (n * channels + c) * pixels + begin,

@@ -52,7 +52,7 @@ typedef void instr_fn(const gp_instr *instr, float *dst, const float *a, const f
     X(FMOD, fmodf(x, y))                                                                                               \
     X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                                                           \
     X(POW, gp_pow(x, y))                                                                                               \
-    X(PRELU, x < 0 ? x * y : x)                                                                                        \
+    X(PRELU, x > 0 ? x : x * y)                                                                                        \
     X(SELECT, x != 0 ? y : z)                                                                                          \
     X(FMA, GP_FMA(x, y, z))
 
@@ -72,7 +72,7 @@ GP_FOR_EACH_OP(GP_DEFINE)
 
 #define GP_FOR_EACH_VECTOR_OP(X)                                                                                       \
     X(EXP, gp_exp(x))                                                                                                  \
-    X(HARD_SWISH, x *gp_vclamp(x + 3.0f, zero, gp_splat(6.0f)) * (1.0f / 6.0f))                                        \
+    X(HARD_SWISH, x *(gp_vclamp(x + 3.0f, zero, gp_splat(6.0f)) * (1.0f / 6.0f)))                                      \
     X(LOG, gp_log(x))                                                                                                  \
     X(MISH, gp_mish(x))                                                                                                \
     X(SIGMOID, gp_sigmoid(x))                                                                                          \
@@ -82,7 +82,7 @@ GP_FOR_EACH_OP(GP_DEFINE)
     X(GELU_ERF, gp_gelu_erf(x))                                                                                        \
     X(GELU_TANH, gp_gelu_tanh(x))                                                                                      \
     X(HARD_SIGMOID, gp_vclamp(alpha * x + beta, zero, gp_splat(1.0f)))                                                 \
-    X(SOFTPLUS, gp_softplus(beta * x) / beta)                                                                          \
+    X(SOFTPLUS, gp_softplus(x, beta))                                                                                  \
     X(ERF, gp_erf(x))
 
 GP_FOR_EACH_VECTOR_OP(GP_DEFINE_VECTORS)

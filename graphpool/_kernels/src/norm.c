@@ -10,18 +10,18 @@ typedef struct {
     double epsilon;
 } layer_norm_params;
 
-/* y = ((x - mean) * scale + shift) * gamma + beta */
+/* y = (deviation * scale + shift) * gamma + beta */
 static void normalise_row(gp_normaliser m, const float *x, int64_t n, const float *gamma, const float *beta, float *y)
 {
     if (gamma && beta)
         for (int64_t i = 0; i < n; i++)
-            y[i] = ((x[i] - m.mean) * m.scale + m.shift) * gamma[i] + beta[i];
+            y[i] = (GP_DEVIATION(x[i], m.offset) * m.scale + m.shift) * gamma[i] + beta[i];
     else if (gamma)
         for (int64_t i = 0; i < n; i++)
-            y[i] = ((x[i] - m.mean) * m.scale + m.shift) * gamma[i];
+            y[i] = (GP_DEVIATION(x[i], m.offset) * m.scale + m.shift) * gamma[i];
     else
         for (int64_t i = 0; i < n; i++)
-            y[i] = (x[i] - m.mean) * m.scale + m.shift;
+            y[i] = GP_DEVIATION(x[i], m.offset) * m.scale + m.shift;
 }
 
 static void layer_norm(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)

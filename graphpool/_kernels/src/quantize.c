@@ -65,16 +65,14 @@ static int32_t zero_of(range r, float scale)
     return zero > 0 ? (int32_t)__builtin_rintf(zero < 255 ? zero : 255) : 0; /* NaN is not above 0 */
 }
 
+/* NaN gives 0. */
 static void quantize_part(const float *x, char *to, int64_t n, float scale, int32_t zero)
 {
-    const gp_rounding rounding = {.lo = (float)-zero, .hi = (float)(255 - zero), .shift = 0x1.8p23f};
-    const gp_vf divisor = gp_splat(scale);
-    int64_t i = 0;
-    for (; i + GP_VL <= n; i += GP_VL)
-        gp_store_bytes(to + i, (gp_vi)gp_round_shifted(&rounding, gp_load(x + i) / divisor) + zero, GP_VL);
-    if (i < n)
-        gp_store_bytes(to + i, (gp_vi)gp_round_shifted(&rounding, gp_load_part(x + i, n - i, 0) / divisor) + zero,
-                       n - i);
+    const gp_vf divisor = gp_splat(scale), lo = gp_splat((float)-zero), hi = gp_splat((float)(255 - zero));
+    for (int64_t i = 0; i < n; i += GP_VL) {
+        const gp_vf scaled = gp_vat_most(gp_vmax(gp_load_some(x + i, n - i) / divisor, lo), hi);
+        gp_store_bytes(to + i, (gp_vi)(scaled + 0x1.8p23f) + zero, gp_min(n - i, GP_VL));
+    }
 }
 
 /* args: src, ranges, dst, scale, zero point */

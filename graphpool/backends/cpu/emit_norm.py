@@ -110,13 +110,14 @@ def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
     mean, variance, *affine = (lowering.value(tensor.id) for tensor in op.inputs[1:])
     axis = channel_axis(len(source.shape), op.attrs["data_format"])
     channels = (source.shape[axis],)
-    moments = [lowering.temporary(channels), lowering.temporary(channels)]
+    moments, form = ([lowering.temporary(channels) for _ in range(2)] for _ in range(2))
     if 0 in source.shape:
-        for moment in moments:
+        for moment in (*moments, *form):
             _fill(lowering, moment, math.nan)
     else:
-        lowering.emit(batch_moments(source.shape, axis, src_strides=source.strides), [source, *moments])
-    _normalise(lowering, op, source, moments, affine, axis)
+        call = batch_moments(source.shape, axis, epsilon=op.attrs["epsilon"], src_strides=source.strides)
+        lowering.emit(call, [source, *moments, *form])
+    _normalise(lowering, op, source, form, affine, axis)
     momentum = op.attrs.get("momentum", 0.5)
     for tensor, running, batch in zip(op.outputs[1:3], (mean, variance), moments, strict=True):
         region = Region(lowering, channels)
@@ -130,12 +131,12 @@ def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
         lowering.finish(tensor.id, batch)
 
 
-def _normalise(lowering: Lowering, op: Op, source: Value, moments: list[Value], affine: list[Value], axis: int) -> None:
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta."""
+def _normalise(lowering: Lowering, op: Op, source: Value, form: list[Value], affine: list[Value], axis: int) -> None:
+    """The normal form of `batch_moments`, times gamma, plus beta."""
     region = Region(lowering, source.shape)
-    mean, variance = (region.load_along(moment, axis) for moment in moments)
-    spread = region.unary("sqrt", region.binary("add", variance, region.builder.const(op.attrs["epsilon"])))
-    result = region.binary("div", region.binary("sub", region.load(source), mean), spread)
+    offset, scale = (region.load_along(vector, axis) for vector in form)
+    deviation = region.builder.ternary("fma", region.load(source), region.builder.const(0.25), offset)
+    result = region.binary("mul", deviation, scale)
     for name, vector in zip(("mul", "add"), affine, strict=False):
         result = region.binary(name, result, region.load_along(vector, axis))
     region.put(op.outputs[0].id, result)
