@@ -9,6 +9,7 @@ from cpython.object cimport PyObject
 from graphpool._finalizing cimport gp_is_finalizing
 
 from ._constants cimport Constants, acquire, release
+from ._program cimport check_run
 from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 
@@ -256,6 +257,8 @@ cdef class CompiledPartition:
             A tensor is missing, does not match what was compiled, is read-only, or overlaps another one.
         OutOfMemoryError
             There is no memory for the temporaries; nothing was run.
+        KeyboardInterrupt, or what another signal handler raises
+            In the main thread, within about 50 ms and what is under way; outputs are written in part.
 
         Notes
         -----
@@ -357,11 +360,12 @@ cdef class CompiledPartition:
     cdef int _run_program(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1:
         cdef void *arena = NULL
         cdef Py_buffer view
+        cdef int status
         if self.scratch_nbytes == 0:
             bases[0] = &_nowhere
             with nogil:
-                self.program.run(bases, stream.team)
-            return 0
+                status = self.program.run(bases, stream.team)
+            return check_run(status)
         if type(scratchpad) is Tensor:
             (<Tensor>scratchpad)._check_allocated()
             self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes,
@@ -369,8 +373,8 @@ cdef class CompiledPartition:
             self._check_apart((<Tensor>scratchpad).data, bases + 2, nbytes)
             bases[0] = (<Tensor>scratchpad).data
             with nogil:
-                self.program.run(bases, stream.team)
-            return 0
+                status = self.program.run(bases, stream.team)
+            return check_run(status)
         if scratchpad is not None:
             _get_buffer(scratchpad, &view)
             try:
@@ -378,29 +382,30 @@ cdef class CompiledPartition:
                 self._check_apart(<char *>view.buf, bases + 2, nbytes)
                 bases[0] = <char *>view.buf
                 with nogil:
-                    self.program.run(bases, stream.team)
+                    status = self.program.run(bases, stream.team)
+                return check_run(status)
             finally:
                 PyBuffer_Release(&view)
-            return 0
         if self.arenas is None:
             return self._run_without_pool(bases, stream)
         if not self.program.uses_arena(bases):
             bases[0] = &_nowhere
             with nogil:
-                self.program.run(bases, stream.team)
-            return 0
+                status = self.program.run(bases, stream.team)
+            return check_run(status)
         arena = self.arenas.acquire_fast()
         if arena == NULL:
             arena = self.arenas.acquire()
         bases[0] = <char *>arena
         with nogil:
-            self.program.run(bases, stream.team)
+            status = self.program.run(bases, stream.team)
             self.arenas.release(arena)
-        return 0
+        return check_run(status)
 
     cdef int _run_without_pool(self, char **bases, Stream stream) except -1:
         """Run in an arena of the engine, or in memory allocated for this run alone."""
         cdef uintptr_t address
+        cdef int status
         if self.scratch == "caller":
             raise InvalidArgumentError(explain("scratchpad", got=None, hint="it was compiled with scratch='caller'",
                                                accepted=f"{self.scratch_nbytes} bytes, aligned to {ALIGNMENT}"))
@@ -409,14 +414,16 @@ cdef class CompiledPartition:
                 address = lease.address
                 bases[0] = <char *>address
                 with nogil:
-                    self.program.run(bases, stream.team)
-            return 0
+                    status = self.program.run(bases, stream.team)
+                return check_run(status)
         address = self.engine.resource.allocate(self.scratch_nbytes, ALIGNMENT)
         bases[0] = <char *>address
-        with nogil:
-            self.program.run(bases, stream.team)
-        self.engine.resource.deallocate(address, self.scratch_nbytes, ALIGNMENT)
-        return 0
+        try:
+            with nogil:
+                status = self.program.run(bases, stream.team)
+            return check_run(status)
+        finally:
+            self.engine.resource.deallocate(address, self.scratch_nbytes, ALIGNMENT)
 
     def _shared_lease(self):
         """An arena of the engine; its pool may be outgrown, and so closed, at any moment."""

@@ -19,7 +19,7 @@ from graphpool.cache._lookup cimport gpc_look_up
 
 from graphpool._kernels._team cimport Team
 
-from ._program cimport Program
+from ._program cimport Program, check_run
 from ._tensor cimport Tensor
 
 import threading
@@ -91,12 +91,15 @@ cdef bint is_valid(Binding binding):
 cdef int _run_once(Program program, char **bases, object resource, Team team) except -1:
     """Run a program on these external bases, its temporaries in memory for this run; without a team in this thread."""
     cdef uintptr_t arena = resource.allocate(program.arena_nbytes, ALIGNMENT) if program.arena_nbytes else 0
+    cdef int status
     bases[0] = <char *>arena
-    with nogil:
-        program.run(bases, team)
-    if arena:
-        resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)
-    return 0
+    try:
+        with nogil:
+            status = program.run(bases, team)
+        return check_run(status)
+    finally:
+        if arena:
+            resource.deallocate(arena, program.arena_nbytes, ALIGNMENT)
 
 
 def run_restore(part, ConstantBuffer buffer not None, unsigned char[::1] source not None, resource):

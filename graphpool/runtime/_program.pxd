@@ -37,7 +37,9 @@ cdef struct Run:
     int64_t program         # the next three are for recordings
     int64_t number
     int64_t thread
-    int64_t padding0[7]
+    int64_t look_ns         # when to look for signals next
+    int64_t stopped         # whether a signal raised: the exception is set in the caller's thread
+    int64_t padding0[5]
     int64_t place           # step << TASK_BITS | first task that nobody has taken
     int64_t padding1[15]
     int64_t done            # finished tasks of that step
@@ -64,7 +66,13 @@ cdef class Program:
     cdef bint may_use_arena
     cdef bint uses_arena(self, char **bases) noexcept nogil
     cdef readonly int64_t serial            # in this process
-    # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None.
-    cdef void run(self, char **bases, Team team) noexcept nogil
+    # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None. 0, or -1 where
+    # a signal handler has raised: its exception is set, and outputs are written in part.
+    cdef int run(self, char **bases, Team team) noexcept nogil
     cdef void _run(self, Run *run, Team team) noexcept nogil
     cdef void _share(self, Run *run, Team team) noexcept nogil
+
+
+# To hand on what `Program.run` has returned, once what the run held is given back.
+cdef inline int check_run(int status) except -1:
+    return status

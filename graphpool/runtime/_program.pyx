@@ -5,6 +5,10 @@ first task that nobody has taken): a lane takes tasks by moving it on, and the l
 step runs the steps of one task that follow, then opens the next step to all. So a run of small steps costs no hand-over
 at all, a lane that comes late is waited for by nobody, and each kernel gets the same tasks as on one lane: the results
 are equal to the last bit.
+
+Signals are handled while a run goes on: the thread that called it, if it is the main one, looks for them between steps
+and between pieces of large ones, once LOOK_NS have passed, and again each LOOK_NS. Shorter runs read a clock a step, no
+more. When a handler raises, as that of SIGINT does, all lanes finish the tasks that they have taken, and the run ends.
 """
 
 from libc.stdint cimport int64_t, uintptr_t
@@ -17,7 +21,7 @@ from graphpool._kernels._team cimport (
 )
 from graphpool._atomic cimport gp_add
 
-from ._streams cimport StreamLists
+from ._streams cimport GO_ON, STOP, WAKE, Look, StreamLists, piece_of
 from ._trace cimport Slice, count_run, current_thread, enter_recording, jitter, leave_recording, put_slice
 
 from graphpool.errors import InvalidArgumentError, explain
@@ -25,6 +29,31 @@ from graphpool.errors import InvalidArgumentError, explain
 
 cdef extern from "<stdlib.h>" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
+
+cdef extern from "Python.h" nogil:
+    ctypedef int PyGILState_STATE
+    PyGILState_STATE PyGILState_Ensure()
+    void PyGILState_Release(PyGILState_STATE state)
+    int PyErr_CheckSignals()
+
+cdef extern from *:
+    """
+    #include <time.h>
+    #include <unistd.h>
+    #include <sys/syscall.h>
+
+    /* As gp_clock_ns, to the next tick of the kernel: a few nanoseconds. */
+    static inline int64_t gp_coarse_ns(void)
+    {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    }
+
+    static inline int gp_is_main_thread(void) { return syscall(SYS_gettid) == (long)getpid(); }
+    """
+    int64_t gp_coarse_ns() nogil
+    bint gp_is_main_thread() nogil
 
 ARENA = 0
 LITERALS = 1
@@ -42,6 +71,28 @@ cdef int64_t ONE_STEP = <int64_t>1 << TASK_BITS
 
 # A sleeping lane answers after 28 us on the machine of docs/benchmarks.md; a run that ends before gains nothing by it.
 cdef int64_t TRIAL_NS = 30_000
+
+# People notice a tenth of a second; the interpreter lock, for which others may have to be waited, is taken as seldom.
+cdef int64_t LOOK_NS = 50_000_000
+
+
+cdef bint is_late(Run *run) noexcept nogil:
+    """Whether it is time to look for signals."""
+    return gp_coarse_ns() >= gp_team_load(&run.look_ns)
+
+
+cdef bint is_interrupted(Run *run) noexcept nogil:
+    """Look for signals if it is time to, in the thread that called the run; whether a handler has raised."""
+    cdef PyGILState_STATE state
+    if not is_late(run):
+        return run.stopped
+    gp_team_store(&run.look_ns, gp_coarse_ns() + LOOK_NS)
+    if run.stopped == 0 and gp_is_main_thread():
+        state = PyGILState_Ensure()
+        if PyErr_CheckSignals() != 0:
+            gp_team_store(&run.stopped, 1)
+        PyGILState_Release(state)
+    return run.stopped
 
 
 cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
@@ -71,19 +122,41 @@ cdef bint is_due(char **bases, const Step *step) noexcept nogil:
 cdef void run_alone(Run *run, int64_t k, int64_t begin) noexcept nogil:
     """Run all steps from task `begin` of step `k` on."""
     while k < run.nsteps:
-        if is_due(run.bases, &run.steps[k]):
-            call_step(run, &run.steps[k], begin, run.steps[k].ntasks, 0)
+        if is_due(run.bases, &run.steps[k]) and not run_step(run, &run.steps[k], begin):
+            return
         begin = 0
         k += 1
 
 
+cdef bint run_step(Run *run, const Step *step, int64_t begin) noexcept nogil:
+    """Run the tasks of a step from `begin` on; whether the run goes on. Pieces that take long become smaller."""
+    cdef int64_t piece = piece_of(step.ntasks), start = 0, end
+    while True:
+        end = min(begin + piece, step.ntasks)
+        if end < step.ntasks:
+            start = gp_coarse_ns()
+        call_step(run, step, begin, end, 0)
+        if is_interrupted(run):
+            return False
+        if end == step.ntasks:
+            return True
+        if gp_coarse_ns() - start > LOOK_NS:
+            piece = max(piece // 2, 1)
+        begin = end
+
+
 cdef int64_t run_single_tasks(Run *run, int64_t k, int64_t lane) noexcept nogil:
-    """Run the steps from `k` on that cannot be shared, pass those that are not due; the first to share, or nsteps."""
+    """Run the steps from `k` on that cannot be shared, pass those that are not due; the first to share, or nsteps.
+
+    A lane that is not the caller's leaves a step to all when it is time to look for signals: the caller then wakes up.
+    """
     while k < run.nsteps:
         if is_due(run.bases, &run.steps[k]):
-            if run.steps[k].ntasks > 1:
+            if run.steps[k].ntasks > 1 or (lane > 0 and run.steps[k].ntasks == 1 and is_late(run)):
                 break
             call_step(run, &run.steps[k], 0, run.steps[k].ntasks, lane)
+            if lane == 0 and is_interrupted(run):
+                return run.nsteps
         k += 1
     return k
 
@@ -110,9 +183,12 @@ cdef void run_lane(void *context, int64_t lane) noexcept nogil:
     cdef const Step *step
     cdef int64_t place, k, begin, n
     while True:
+        if lane == 0 and is_interrupted(run):
+            gp_team_store(&run.place, run.nsteps << TASK_BITS)
+            gp_team_announce(run.team)
         place = gp_team_load(&run.place)
         k = place >> TASK_BITS
-        if k == run.nsteps:
+        if k == run.nsteps or gp_team_load(&run.stopped):
             return
         step = &run.steps[k]
         begin = place & (ONE_STEP - 1)
@@ -120,7 +196,7 @@ cdef void run_lane(void *context, int64_t lane) noexcept nogil:
         if n == 0:
             gp_team_await(run.team, &run.place, place)
             continue
-        n = max(n // (SHARES * run.nlanes), 1)
+        n = max(min(n // (SHARES * run.nlanes), piece_of(step.ntasks)), 1)
         if not gp_team_cas(&run.place, place, place + n):
             continue
         call_step(run, step, begin, begin + n, lane)
@@ -151,6 +227,14 @@ cdef int64_t call_numbered(void *context, int64_t number, int64_t begin, int64_t
     cdef Run *run = <Run *>context
     call_step(run, &run.steps[number], begin, end, lane)
     return 0
+
+
+cdef Look look(void *context, int64_t lane) noexcept nogil:
+    """Between calls of `StreamLists`: the caller's lane looks for signals, others say when it should."""
+    cdef Run *run = <Run *>context
+    if lane == 0:
+        return STOP if is_interrupted(run) else GO_ON
+    return WAKE if is_late(run) else GO_ON
 
 
 cdef bint is_due_numbered(void *context, int64_t number) noexcept nogil:
@@ -209,7 +293,8 @@ cdef class Program:
     Ownership: owns the parameter blocks. Threads: immutable but for `trials`; `run` may be going on in any number of
     threads, each with an arena of its own. Results do not depend on the number of lanes. Cost of a step beyond its
     kernel: a few nanoseconds alone, and below a microsecond when lanes share it; a run allocates nothing and takes no
-    lock but that of its team, which it never waits for.
+    lock but that of its team, which it never waits for, and in the main thread each 50 ms that of the interpreter.
+    Signals: see the module; a handler must not close the stream or the engine whose run it interrupts.
     Source: guided self-scheduling (Polychronopoulos and Kuck, 1987) for the size of what a lane takes.
     """
 
@@ -313,19 +398,21 @@ cdef class Program:
         free(self.literals)
         free(self.args)
 
-    cdef void run(self, char **bases, Team team) noexcept nogil:
+    cdef int run(self, char **bases, Team team) noexcept nogil:
         cdef Run run
         run.steps = self.steps
         run.nsteps = self.nsteps
         run.bases = bases
         bases[1] = self.literals
+        run.look_ns, run.stopped = gp_coarse_ns() + LOOK_NS, 0
         run.recording = enter_recording()
         if run.recording == NULL:
             self._run(&run, team)
-            return
-        run.program, run.number, run.thread = self.serial, count_run(run.recording), current_thread()
-        self._run(&run, team)
-        leave_recording(run.recording)
+        else:
+            run.program, run.number, run.thread = self.serial, count_run(run.recording), current_thread()
+            self._run(&run, team)
+            leave_recording(run.recording)
+        return -1 if run.stopped else 0
 
     cdef void _run(self, Run *run, Team team) noexcept nogil:
         if team is not None and gp_team_load(&self.trials) >= 0:
@@ -358,8 +445,12 @@ cdef class Program:
         cdef int64_t trials = gp_team_load(&self.trials)
         cdef int64_t k = 0 if trials == 0 and self.streams is not None else run_single_tasks(run, 0, 0)
         run.place = k << TASK_BITS
+        if run.stopped:
+            return
         if trials > 0:
             run.place = run_trial(run, k)
+            if run.stopped:
+                return
             if run.place >> TASK_BITS == run.nsteps:
                 gp_team_cas(&self.trials, trials, NEVER)
                 return
@@ -370,7 +461,7 @@ cdef class Program:
             return
         if self.streams is not None:
             self.streams.run(
-                team, run.nlanes, call_numbered, is_due_numbered, run, run.place >> TASK_BITS,
+                team, run.nlanes, call_numbered, is_due_numbered, look, run, run.place >> TASK_BITS,
                 run.place & (ONE_STEP - 1),
             )
         else:
@@ -405,14 +496,16 @@ cdef class Program:
         room = bytearray(self.nbases * sizeof(void *))
         cdef char **bases = <char **><char *>room
         cdef int64_t start, k
+        cdef int status
         times = []
         for k in range(self.nbases):
             bases[k] = <char *><uintptr_t>addresses[k]
         for _ in range(repeats):
             with nogil:
                 start = gp_clock_ns()
-                self.run(bases, team)
+                status = self.run(bases, team)
                 k = gp_clock_ns()
+            check_run(status)
             times.append(k - start)
         return times
 

@@ -22,13 +22,27 @@ ctypedef int64_t (*call_fn)(void *context, int64_t number, int64_t begin, int64_
 ctypedef bint (*due_fn)(void *context, int64_t number) noexcept nogil
 
 
+# What a lane is told between calls: to wake up lanes that wait, or that the run is to stop.
+cdef enum Look:
+    GO_ON, WAKE, STOP
+
+ctypedef Look (*look_fn)(void *context, int64_t lane) noexcept nogil
+
+
+# Most tasks that a lane takes at a time, of a call that has so many: between them signals are looked for.
+cdef inline int64_t piece_of(int64_t ntasks) noexcept nogil:
+    return ntasks if ntasks < 256 else ntasks // 64
+
+
 cdef class StreamLists:
     cdef Call *calls
     cdef Wait *waits
     cdef int64_t *firsts        # of each stream in `calls`, and the end
     cdef readonly int64_t nstreams
     cdef readonly int64_t ncalls
-    # Run on the lanes that `team.enter` gave, from task `begin` of call `number` on; 0, or what `fn` failed with.
+    # Run on the lanes that `team.enter` gave, from task `begin` of call `number` on; 0, or what `fn` failed with; -1
+    # where `look` has stopped it.
     cdef int64_t run(
-        self, Team team, int64_t lanes, call_fn fn, due_fn is_due, void *context, int64_t number, int64_t begin
+        self, Team team, int64_t lanes, call_fn fn, due_fn is_due, look_fn look, void *context, int64_t number,
+        int64_t begin
     ) noexcept nogil

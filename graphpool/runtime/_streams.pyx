@@ -64,6 +64,7 @@ cdef struct StreamRun:
     int64_t nlanes
     call_fn fn
     due_fn is_due
+    look_fn look
     void *context
     gp_team *team
     int64_t status          # of the first call that failed
@@ -94,6 +95,14 @@ cdef bint is_stopped(StreamRun *run, int64_t status) noexcept nogil:
     return gp_team_load(&run.status) != 0
 
 
+cdef bint goes_on(StreamRun *run, int64_t lane) noexcept nogil:
+    """Look up between calls; whether the lane may begin another."""
+    cdef Look found = run.look(run.context, lane)
+    if found == WAKE:
+        tick(run)
+    return found == GO_ON or not is_stopped(run, -(found == STOP))
+
+
 cdef void close_call(StreamRun *run, int64_t stream, int64_t k) noexcept nogil:
     gp_team_store(&run.queues[stream].count, k + 1)
     if run.calls[run.firsts[stream] + k].is_event:
@@ -115,7 +124,7 @@ cdef void advance(StreamRun *run, int64_t stream, int64_t k, int64_t lane) noexc
                 gp_team_store(&queue.place, k << TASK_BITS)
                 tick(run)
                 return
-            if is_stopped(run, run.fn(run.context, call.number, 0, call.ntasks, lane)):
+            if is_stopped(run, run.fn(run.context, call.number, 0, call.ntasks, lane)) or not goes_on(run, lane):
                 return
         close_call(run, stream, k)
         k += 1
@@ -137,7 +146,7 @@ cdef Outcome visit(StreamRun *run, int64_t stream, int64_t lane) noexcept nogil:
             return IDLE
         advance(run, stream, k, lane)
         return WORKED
-    n = max((call.ntasks - begin) // (SHARES * run.nlanes), 1)
+    n = max(min((call.ntasks - begin) // (SHARES * run.nlanes), piece_of(call.ntasks)), 1)
     if begin >= call.ntasks or not gp_team_cas(&queue.place, place, place + n):
         return IDLE
     if is_stopped(run, run.fn(run.context, call.number, begin, begin + n, lane)):
@@ -154,7 +163,7 @@ cdef void work(void *context, int64_t lane) noexcept nogil:
     cdef StreamRun *run = <StreamRun *>context
     cdef Outcome outcome = WORKED
     cdef int64_t seen, i, nended
-    while gp_team_load(&run.status) == 0:
+    while gp_team_load(&run.status) == 0 and goes_on(run, lane):
         seen = gp_team_load(&run.ticks)
         nended = 0
         for i in range(run.nstreams):
@@ -225,12 +234,13 @@ cdef class StreamLists:
         free(self.firsts)
 
     cdef int64_t run(
-        self, Team team, int64_t lanes, call_fn fn, due_fn is_due, void *context, int64_t number, int64_t begin
+        self, Team team, int64_t lanes, call_fn fn, due_fn is_due, look_fn look, void *context, int64_t number,
+        int64_t begin
     ) noexcept nogil:
         cdef StreamRun run
         cdef int64_t stream
         run.calls, run.waits, run.firsts, run.nstreams = self.calls, self.waits, self.firsts, self.nstreams
-        run.nlanes, run.fn, run.is_due, run.context, run.team = lanes, fn, is_due, context, team.team
+        run.nlanes, run.fn, run.is_due, run.look, run.context, run.team = lanes, fn, is_due, look, context, team.team
         run.status = run.ticks = 0
         for stream in range(self.nstreams):
             seed(&run, stream, number, begin)
@@ -289,7 +299,7 @@ cdef class StreamLists:
             if lanes == 0:
                 raise StateError(explain("the team is busy, closed or has one lane", hint="use a team of your own"))
             with nogil:
-                status = self.run(team, lanes, take_time, always, &rehearsal, 0, 0)
+                status = self.run(team, lanes, take_time, always, never, &rehearsal, 0, 0)
                 team.leave()
             if status != 0:
                 raise BackendError(explain(f"call {status - 1} failed"), backend="rehearsal", call=status - 1)
@@ -337,6 +347,10 @@ cdef struct Rehearsal:
 
 cdef bint always(void *context, int64_t number) noexcept nogil:
     return True
+
+
+cdef Look never(void *context, int64_t lane) noexcept nogil:
+    return GO_ON
 
 
 cdef int64_t take_time(void *context, int64_t number, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
