@@ -133,8 +133,10 @@ class _Evaluator:
 
         infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
-        node, opsets = _renewed(node, source.opsets_for(node))
-        graph = helper.make_graph([node.proto], "node", infos, [ValueInfoProto(name=n) for n in outputs])
+        nodes, opsets = _renewed(node, source.opsets_for(node))
+        graph = helper.make_graph(
+            [own.proto for own in nodes], "node", infos, [ValueInfoProto(name=n) for n in outputs]
+        )
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         model = helper.make_model(graph, opset_imports=imports)
         self._evaluator = make_evaluator(model, node, source.bounds.host)
@@ -154,21 +156,40 @@ class _Evaluator:
         return list(results)
 
 
-def _renewed(node: Node, opsets: dict[str, int]) -> tuple[Node, dict[str, int]]:
+def _renewed(node: Node, opsets: dict[str, int]) -> tuple[list[Node], dict[str, int]]:
     """The node in a newer opset, and that opset, where the evaluator takes an old op for the new one."""
-    version = _RENEWED.get(node.op_type, 0)
-    if opsets.get("", version) >= version:
-        return node, opsets
-    if node.op_type == "RoiAlign":
-        attrs = node.attrs | {"coordinate_transformation_mode": "output_half_pixel"}
-    else:
-        mode = {b"nearest": "nearest", b"bicubic": "cubic"}.get(node.attrs.get("mode", b""), "linear")
-        attrs = node.attrs | {"mode": mode}
-    return make_node(node.op_type, node.input, node.output, node.name, **attrs), opsets | {"": version}
+    version, renew = _RENEWED.get(node.op_type, (0, None))
+    if renew is None or opsets.get("", version) >= version or node.domain not in ("", "ai.onnx"):
+        return [node], opsets
+    return renew(node), opsets | {"": version}
 
 
-_RENEWED = {"RoiAlign": 16, "GridSample": 20}
-"""Op -> opset that gave it what the evaluator expects."""
+def _old_regions(node: Node) -> list[Node]:
+    attrs = node.attrs | {"coordinate_transformation_mode": "output_half_pixel"}
+    return [make_node(node.op_type, node.input, node.output, node.name, **attrs)]
+
+
+def _old_sampling(node: Node) -> list[Node]:
+    mode = {b"nearest": "nearest", b"bicubic": "cubic"}.get(node.attrs.get("mode", b""), "linear")
+    return [make_node(node.op_type, node.input, node.output, node.name, **(node.attrs | {"mode": mode}))]
+
+
+def _old_softmax(node: Node) -> list[Node]:
+    """All dimensions from the axis on are one."""
+    [x], [y] = node.input, node.output
+    return [
+        make_node("Shape", [x], [f"{x}/shape"], ""),
+        make_node("Flatten", [x], [f"{x}/rows"], "", axis=node.attrs.get("axis", 1)),
+        make_node(node.op_type, [f"{x}/rows"], [f"{x}/result"], node.name, axis=1),
+        make_node("Reshape", [f"{x}/result", f"{x}/shape"], [y], ""),
+    ]
+
+
+_RENEWED: dict[str, tuple[int, Callable[[Node], list[Node]]]] = {
+    "RoiAlign": (16, _old_regions), "GridSample": (20, _old_sampling), "Softmax": (13, _old_softmax),
+    "LogSoftmax": (13, _old_softmax), "Hardmax": (13, _old_softmax),
+}  # fmt: skip
+"""Op -> opset that gave it what the evaluator expects, and how an older node is spelt there."""
 
 
 def _describe(name: str, value: Value) -> Any:

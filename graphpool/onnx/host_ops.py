@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.backends.reference.special import erf
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -134,7 +132,7 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., HostFunction | N
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Equal": np.equal, "Greater": np.greater, "Less": np.less,
     "GreaterOrEqual": np.greater_equal, "LessOrEqual": np.less_equal, "And": np.logical_and, "Or": np.logical_or,
-    "Xor": np.logical_xor, "Not": np.logical_not, "Erf": erf, "Floor": np.floor, "Ceil": np.ceil,
+    "Xor": np.logical_xor, "Not": np.logical_not, "Floor": np.floor, "Ceil": np.ceil,
     "Sin": np.sin, "Cos": np.cos, "Neg": np.negative, "Abs": np.absolute, "Sign": np.sign,
 }  # fmt: skip
 

@@ -112,20 +112,23 @@ def _at_least(n: NodeView, a: Value, b: Value) -> Value:
     return n.emit_several("GreaterEqual", [DataType.BOOLEAN], a, b)[0]
 
 
+def _above(n: NodeView, a: Value, b: Value) -> Value:
+    return n.emit_several("Greater", [DataType.BOOLEAN], a, b)[0]
+
+
 def _thresholded_relu(n: NodeView) -> Value:
+    """X above alpha, else 0; NaN is not above it."""
     x = n[0]
-    return n.emit_several(
-        "Select", [x.dtype], _at_least(n, n.literal(n.attr("alpha", 1.0), x), x), n.literal(0, x), x
-    )[0]  # fmt: skip
+    return n.emit_several("Select", [x.dtype], _above(n, x, n.literal(n.attr("alpha", 1.0), x)), x, n.literal(0, x))[0]
 
 
 def _shrink(n: NodeView) -> Value:
-    """X + bias below -lambd, x - bias above lambd, else 0."""
+    """X + bias below -lambd, x - bias above lambd, else 0, of NaN too."""
     x, bias, lambd = n[0], n.attr("bias", 0.0), n.attr("lambd", 0.5)
     types, zero = [x.dtype], n.literal(0, x)
     low, high = (n.emit("Add", x, n.literal(shift, x)) for shift in (bias, -bias))
-    inner = n.emit_several("Select", types, _at_least(n, x, n.literal(-lambd, x)), zero, low)[0]
-    return n.emit_several("Select", types, _at_least(n, n.literal(lambd, x), x), inner, high)[0]
+    inner = n.emit_several("Select", types, _above(n, n.literal(-lambd, x), x), low, zero)[0]
+    return n.emit_several("Select", types, _above(n, x, n.literal(lambd, x)), high, inner)[0]
 
 
 def _clip(n: NodeView) -> Value:

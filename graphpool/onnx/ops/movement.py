@@ -95,7 +95,20 @@ def _slice(n: NodeView) -> Value:
     starts, ends = n.ints("starts", 1), n.ints("ends", 2)
     n.require(starts is not None and ends is not None, "no bounds")
     axes = n.ints("axes", 3) or list(range(len(starts or ())))
-    return n.emit("Slice", n[0], starts=starts, ends=ends, axes=axes, steps=n.ints("steps", 4) or [1] * len(axes))
+    steps = n.ints("steps", 4) or [1] * len(axes)
+    cuts = [
+        _cut(n[0].shape[axis], *bounds) for axis, *bounds in zip(axes, starts or (), ends or (), steps, strict=True)
+    ]
+    starts, ends = [start for start, _ in cuts], [end for _, end in cuts]
+    return n.emit("Slice", n[0], starts=starts, ends=ends, axes=axes, steps=steps)
+
+
+def _cut(dim: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """Bounds within an axis. Unlike Python's, a start in front of it means its first element when steps go back."""
+    low, high = (0, dim) if step > 0 else (-1, dim - 1)
+    first = min(max(start + dim if start < 0 else start, 0), high)
+    last = min(max(end + dim if end < 0 else end, low), high)
+    return (first, last) if last >= 0 else (first, -dim - 1)
 
 
 def _split(n: NodeView) -> list[Value]:

@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONVERTERS", "maxima"]
 
 _BYTES = (DataType.U8, DataType.S8)
 
 
-def _max_pool(n: NodeView) -> Value:
+def _max_pool(n: NodeView) -> list[Value]:
+    """Maxima and, where they are read, their places."""
+    return _max_with_places(n, _axes(n, list(n.attr("kernel_shape")))) if n.gives(1) else [maxima(n)]
+
+
+def maxima(n: NodeView) -> Value:
     """Maxima; those of bytes between a Dequantize and a Quantize, as the kernels of bytes are spelt."""
-    n.require(n.used_outputs < 2, "the indices are read")
     kernel = list(n.attr("kernel_shape"))
     dilations = dilations_of(n, len(kernel))
     as_bytes = {"qtype": "per_tensor", "scales": [1.0]} if n[0].dtype in _BYTES else None
@@ -34,6 +38,39 @@ def _max_pool(n: NodeView) -> Value:
         **window(n, len(kernel)),
     )  # fmt: skip
     return result if as_bytes is None else n.emit_several("Quantize", [n[0].dtype], result, **as_bytes)[0]
+
+
+def _max_with_places(n: NodeView, axes: list[_Axis]) -> list[Value]:
+    """Maxima and, for each, its number in the whole input: windows are gathered."""
+    batch, channels, *space = n[0].shape
+    rows, size, counts = batch * channels, prod(space), [axis.count for axis in axes]
+    places, table = (_window_places(axes, order) for order in (n.attr("storage_order", 0), 0))
+    elements = n.reshape(n[0], (rows, size))
+    windows = n.emit("Gather", elements, n.builder.literal(table, DataType.S64), axis=1)
+    best = n.emit_several("ArgMax", [DataType.S64], windows, axis=2, keep_dims=True)[0]
+    values = n.emit("GatherElements", windows, best, axis=2)
+    first = n.literal(np.arange(len(places)).reshape(1, -1, 1) * places.shape[1], best)
+    found = n.emit("Gather", n.literal(places.reshape(-1), best), n.emit("Add", best, first), axis=0)
+    found = n.emit("Add", found, n.literal(np.arange(rows).reshape(-1, 1, 1) * size, best))
+    return [n.reshape(value, (batch, channels, *counts)) for value in (values, found)]
+
+
+def _window_places(axes: list[_Axis], storage_order: int) -> np.ndarray[Any, Any]:
+    """Numbers of the elements of each window within the space, row by row or column by column.
+
+    In place of elements of the pads stands the first one that exists, so that no number of a pad is the largest.
+    """
+    number, is_inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+    sizes = [axis.size for axis in axes]
+    strides = [prod(sizes[:k]) if storage_order else prod(sizes[k + 1 :]) for k in range(len(axes))]
+    for axis, stride in zip(axes, strides, strict=True):
+        place = np.arange(axis.count)[:, None] * axis.stride - axis.begin + np.arange(axis.kernel) * axis.dilation
+        shape = (len(number) * axis.count, number.shape[1] * axis.kernel)
+        number = (number[:, None, :, None] + stride * place[None, :, None, :]).reshape(shape)
+        inside = (place >= 0) & (place < axis.size)
+        is_inside = (is_inside[:, None, :, None] & inside[None, :, None, :]).reshape(shape)
+    first = np.take_along_axis(number, np.argmax(is_inside, axis=1)[:, None], 1)
+    return np.where(is_inside, number, first)
 
 
 def _average_pool(n: NodeView) -> Value:
@@ -157,11 +194,15 @@ def _global(kind: str) -> Callable[[NodeView], Value]:
 
 
 def _global_lp(n: NodeView) -> Value:
-    n.require(n.attr("p", 2) in (1, 2), "p is neither 1 nor 2")
-    return _global(f"ReduceL{n.attr('p', 2)}")(n)
+    p = n.attr("p", 2)
+    if p in (1, 2):
+        return _global(f"ReduceL{p}")(n)
+    powers = n.emit("Pow", n.emit("Abs", n[0]), beta=p)
+    total = n.emit("ReduceSum", powers, axes=list(range(2, len(n[0].shape))), keep_dims=True)
+    return n.emit("Pow", total, beta=1 / p)
 
 
-CONVERTERS = {
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "MaxPool": _max_pool, "AveragePool": _average_pool, "LpPool": _lp_pool, "LRN": _lrn,
     "GlobalAveragePool": _global("ReduceMean"), "GlobalMaxPool": _global("ReduceMax"), "GlobalLpPool": _global_lp,
 }  # fmt: skip

@@ -105,7 +105,7 @@ CONTRIBUTED = {
     "QLinearGlobalAveragePool": _pool(pooling.CONVERTERS["GlobalAveragePool"]),
     "QLinearAdd": _binary(elementwise.CONVERTERS["Add"]), "QLinearMul": _binary(elementwise.CONVERTERS["Mul"]),
     **{kind: quantization.CONVERTERS[kind] for kind in ("QuantizeLinear", "DequantizeLinear", "QLinearConv")},
-    "NhwcMaxPool": _channels_last(pooling.CONVERTERS["MaxPool"]),
+    "NhwcMaxPool": _channels_last(pooling.maxima),
     "QLinearSoftmax": _softmax, "QLinearConcat": _concat, "QLinearWhere": _where, "QGemm": _gemm,
 }  # fmt: skip
 """Converters of domain com.microsoft."""

@@ -178,7 +178,6 @@ def _gru_step(layer: _Layer, given: Value, states: tuple[Value, ...]) -> tuple[V
 
 def _lstm_step(layer: _Layer, given: Value, states: tuple[Value, ...]) -> tuple[Value, ...]:
     n, (state, cell) = layer.n, states
-    n.require(not n.attr("input_forget", 0), "coupled gates")
     sums = n.emit("Add", given, layer.of_state(state, 0, 4))
     into, out, forget, content = (layer.gates(sums, k) for k in range(4))
     peepholes = layer.own(_P) if n.has(_P) else None
@@ -188,8 +187,10 @@ def _lstm_step(layer: _Layer, given: Value, states: tuple[Value, ...]) -> tuple[
             value = n.emit("Add", value, n.emit("Multiply", layer.gates(peepholes, number, axis=0), seen))
         return layer.act(value, 0)
 
-    kept = n.emit("Multiply", gate(forget, 2, cell), cell)
-    fresh = n.emit("Add", kept, n.emit("Multiply", gate(into, 0, cell), layer.act(content, 1)))
+    taken = gate(into, 0, cell)
+    is_coupled = bool(n.attr("input_forget", 0))
+    left = n.emit("Subtract", n.literal(1, taken), taken) if is_coupled else gate(forget, 2, cell)
+    fresh = n.emit("Add", n.emit("Multiply", left, cell), n.emit("Multiply", taken, layer.act(content, 1)))
     return n.emit("Multiply", gate(out, 1, fresh), n.emit(layer.activations[2], fresh)), fresh
 
 

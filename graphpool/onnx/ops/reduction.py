@@ -50,19 +50,32 @@ def _sum_square(n: NodeView) -> Value:
     return _reduce(n, "ReduceSum", n.emit("Multiply", n[0], n[0]))
 
 
-def _log_sum(n: NodeView) -> Value:
-    return n.emit("Log", _reduce(n, "ReduceSum", n[0]))
+def _logarithm(formula: Callable[[NodeView, Value], Value]) -> Callable[[NodeView], Value]:
+    """A formula of real numbers; integers go by way of them."""
+
+    def convert(n: NodeView) -> Value:
+        x = n[0] if n[0].dtype in _REALS else n.cast(n[0], DataType.F32)
+        return n.cast(formula(n, x), n[0].dtype)
+
+    return convert
 
 
-def _log_sum_exp(n: NodeView) -> Value:
+_REALS = (DataType.F32, DataType.F64, DataType.F16, DataType.BF16)
+
+
+def _log_sum(n: NodeView, x: Value) -> Value:
+    return n.emit("Log", _reduce(n, "ReduceSum", x))
+
+
+def _log_sum_exp(n: NodeView, x: Value) -> Value:
     """The maximum is taken out before the exponential and added to the logarithm."""
-    largest = n.emit("Clamp", _reduce(n, "ReduceMax", n[0], keep=True), min=-3.0e38, max=3.0e38)
-    total = _reduce(n, "ReduceSum", n.emit("Exp", n.emit("Subtract", n[0], largest)))
+    largest = n.emit("Clamp", _reduce(n, "ReduceMax", x, keep=True), min=-3.0e38, max=3.0e38)
+    total = _reduce(n, "ReduceSum", n.emit("Exp", n.emit("Subtract", x, largest)))
     return n.emit("Add", n.emit("Log", total), n.reshape(largest, total.shape))
 
 
 CONVERTERS = {
     **{kind: _plain(kind) for kind in ("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum")},
     **{kind: _extreme(kind) for kind in ("ReduceMax", "ReduceMin")},
-    "ReduceSumSquare": _sum_square, "ReduceLogSum": _log_sum, "ReduceLogSumExp": _log_sum_exp,
+    "ReduceSumSquare": _sum_square, "ReduceLogSum": _logarithm(_log_sum), "ReduceLogSumExp": _logarithm(_log_sum_exp),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,13 +40,17 @@ def _top_k(n: NodeView) -> list[Value]:
 
 
 def _hardmax(n: NodeView) -> Value:
-    """One at the first of the largest elements, else zero."""
-    rank = len(n[0].shape)
-    axis = n.attr("axis", 1 if n.opset < 13 else -1) % rank
-    n.require(n.opset >= 13 or axis == rank - 1, "several axes of old opsets")
-    place = n.emit_several("ArgMax", [DataType.S64], n[0], axis=axis, keep_dims=False)[0]
-    values = n.literal(np.array([0, 1]), n[0])
-    return n.emit_several("OneHot", [n[0].dtype], place, values, depth=n[0].shape[axis], axis=axis)[0]
+    """One at the first of the largest elements, else zero; before opset 13 among all dimensions from the axis on."""
+    shape = n[0].shape
+    if 0 in shape:
+        return n[0]
+    axis = n.attr("axis", 1 if n.opset < 13 else -1) % len(shape)
+    x = n[0] if n.opset >= 13 else n.reshape(n[0], (prod(shape[:axis]), prod(shape[axis:])))
+    axis = axis if n.opset >= 13 else 1
+    place = n.emit_several("ArgMax", [DataType.S64], x, axis=axis, keep_dims=False)[0]
+    values = n.literal(np.array([0, 1]), x)
+    hot = n.emit_several("OneHot", [x.dtype], place, values, depth=x.shape[axis], axis=axis)[0]
+    return n.reshape(hot, shape)
 
 
 CONVERTERS = {

@@ -141,3 +141,13 @@ def test_broadcast_of_old_opsets(shape, axis):
     wanted = X - other.reshape(other.shape + (1,) * (X.ndim - start - other.ndim))
     with gp.onnx.load(model, fallback=False) as loaded:
         np.testing.assert_array_equal(loaded.run({"x": X, "b": other})["y"], wanted)
+
+
+@pytest.mark.parametrize("kind", ["ThresholdedRelu", "Shrink"])
+@pytest.mark.parametrize("constants", [(), (0,)])
+def test_what_is_neither_above_nor_below_is_zero(kind, constants):
+    x = np.array([np.nan, 0.2, 2, -2, np.inf, -np.inf], "float32")
+    model, inputs = node_model(kind, [x], constants=constants, opset=18)
+    wanted = [0, 0, 2, 0 if kind == "ThresholdedRelu" else -2, np.inf, 0 if kind == "ThresholdedRelu" else -np.inf]
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run(inputs)["y0"], np.array(wanted, "float32"))

@@ -112,3 +112,27 @@ def test_copies():
 def test_more_than_64_parts_are_joined_in_stages():
     parts = [X * k for k in range(70)]
     assert check_against_evaluator(*node_model("Concat", parts, axis=1)) == 0
+
+
+FAR = 2**63 - 1
+
+
+@pytest.mark.parametrize("constants", [(), (0, 1, 2, 3, 4), (1, 2, 3, 4)])
+@pytest.mark.parametrize(("start", "end", "step", "wanted"), [
+    (-9, -FAR, -1, [0]), (-4, -FAR, -2, [0]), (-9, -9, -1, [0]), (FAR, -FAR, -2, [2, 0]), (1, -FAR, -1, [1, 0]),
+    (-9, FAR, 2, [0, 2]), (-2, FAR, 1, [1, 2]), (2, 0, -1, [2, 1]), (9, 9, 1, []), (0, 0, -1, []), (-FAR, -9, 1, []),
+])  # fmt: skip
+def test_bounds_outside_are_taken_in_as_the_specification_says(start, end, step, wanted, constants):
+    """A start in front of the axis is its first element, when steps go back too; NumPy finds nothing there."""
+    x = random_array((2, 3))
+    model, inputs = node_model("Slice", [x, *(ints(v) for v in (start, end, 1, step))], constants=constants)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run(inputs)["y0"], x[:, wanted])
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_slice_of_nothing(step):
+    x = np.zeros((2, 0), "float32")
+    model, inputs = node_model("Slice", [x, *(ints(v) for v in (-5, 5, 1, step))], constants=(1, 2, 3, 4))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        assert loaded.run(inputs)["y0"].shape == (2, 0)

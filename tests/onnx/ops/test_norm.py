@@ -66,3 +66,15 @@ def test_old_softmax_normalises_all_dimensions_from_the_axis_on():
     with gp.onnx.load(model) as loaded:
         [result] = loaded.run(inputs).values()
     np.testing.assert_allclose(result.sum(axis=(2, 3)), np.ones((2, 6)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("constants", [(), (0,)])
+def test_old_softmax_of_f64_on_the_host(kind, constants):
+    x = random_array((2, 3, 4), "float64")
+    rows = x.reshape(2, -1)
+    weights = np.exp(rows) / np.exp(rows).sum(1, keepdims=True)
+    wanted = (weights if kind == "Softmax" else np.log(weights)).reshape(x.shape)
+    model, inputs = node_model(kind, [x], constants=constants, opset=11, axis=1)
+    with gp.onnx.load(model) as loaded:
+        np.testing.assert_allclose(loaded.run(inputs)["y0"], wanted, rtol=1e-12)

@@ -91,3 +91,50 @@ def test_normalisation_by_neighbouring_channels(size, shape):
 def test_maxima_of_bytes():
     x = random_array((1, 2, 6, 6), "uint8")
     assert check_against_evaluator(*node_model("MaxPool", [x], kernel_shape=[2, 2], strides=[2, 1])) == 0
+
+
+def places_of_maxima(x, kernel, strides, begin, counts, dilations, is_column_major):
+    """The definition: for each window the largest element, the first of equal ones, and its number."""
+    values, places = np.zeros((2, *x.shape[:2], *counts))
+    for index in np.ndindex(*values.shape):
+        starts = [k * s - b for k, s, b in zip(index[2:], strides, begin, strict=True)]
+        window = [(a + i * dilations[0], b + j * dilations[1]) for a, b in [starts]
+                  for i in range(kernel[0]) for j in range(kernel[1])]  # fmt: skip
+        inside = [place for place in window if all(0 <= v < size for v, size in zip(place, x.shape[2:], strict=True))]
+        best = max(inside, key=lambda place: x[*index[:2], *place])
+        number = np.ravel_multi_index(best, x.shape[2:], order="F" if is_column_major else "C")
+        values[index] = x[*index[:2], *best]
+        places[index] = (index[0] * x.shape[1] + index[1]) * x[0, 0].size + number
+    return values.astype(x.dtype), places.astype("int64")
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # ONNX's evaluator, asked for types, pads bytes
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("constants", [(), (0,)])
+@pytest.mark.parametrize(("options", "begin", "counts"), [
+    ({"strides": [2, 1], "pads": [1, 0, 1, 1]}, [1, 0], [3, 5]),
+    ({"strides": [2, 3], "auto_pad": "SAME_UPPER"}, [0, 0], [3, 2]),
+    ({"strides": [2, 3], "auto_pad": "SAME_LOWER", "ceil_mode": 1}, [1, 0], [3, 2]),
+    ({"strides": [1, 1], "auto_pad": "SAME_LOWER"}, [1, 1], [5, 5]),
+    ({"strides": [3, 2], "ceil_mode": 1, "dilations": [1, 2]}, [0, 0], [2, 2]),
+])  # fmt: skip
+def test_maxima_and_their_places(options, begin, counts, order, dtype, constants):
+    x = random_array((2, 3, 5, 5), dtype)
+    model, inputs = node_model("MaxPool", [x], constants=constants, noutputs=2, kernel_shape=[2, 2],
+                               storage_order=order, **options)  # fmt: skip
+    dilations = options.get("dilations", [1, 1])
+    wanted = places_of_maxima(x, [2, 2], options["strides"], begin, counts, dilations, bool(order))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        for got, expected in zip(loaded.run(inputs).values(), wanted, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_a_global_norm_of_any_power():
+    x = random_array((2, 3, 4, 5))
+    model, inputs = node_model("Identity", [x])
+    model.graph.node[0].op_type = "GlobalLpPool"
+    model.graph.node[0].attribute.append(helper.make_attribute("p", 3))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        wanted = (np.abs(x) ** 3).sum((2, 3), keepdims=True) ** (1 / 3)
+        np.testing.assert_allclose(loaded.run(inputs)["y0"], wanted, rtol=1e-5)

@@ -13,21 +13,23 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def step_of(kind, x, h, c, w, r, wb, rb, p, linear_before_reset):
+def step_of(kind, x, h, c, w, r, wb, rb, p, option):
     """One step as the ONNX specification writes it, in float64."""
     gates = [x @ w[k].T + wb[k] for k in range(len(w))]
     if kind == "RNN":
         return np.tanh(gates[0] + h @ r[0].T + rb[0]), c
     if kind == "GRU":
         z, reset = (sigmoid(gates[k] + h @ r[k].T + rb[k]) for k in (0, 1))
-        inner = reset * (h @ r[2].T + rb[2]) if linear_before_reset else (reset * h) @ r[2].T + rb[2]
+        inner = reset * (h @ r[2].T + rb[2]) if option else (reset * h) @ r[2].T + rb[2]
         return (1 - z) * np.tanh(gates[2] + inner) + z * h, c
     i, o, f, content = (gates[k] + h @ r[k].T + rb[k] for k in range(4))
-    cell = sigmoid(f + p[2] * c) * c + sigmoid(i + p[0] * c) * np.tanh(content)
+    taken = sigmoid(i + p[0] * c)
+    left = 1 - taken if option else sigmoid(f + p[2] * c)  # with coupled gates
+    cell = left * c + taken * np.tanh(content)
     return sigmoid(o + p[1] * cell) * np.tanh(cell), cell
 
 
-def expected(kind, inputs, direction, linear_before_reset=0):
+def expected(kind, inputs, direction, option=0):
     """Y and the last states."""
     x, w, r, b, lengths, h0, c0, p = inputs
     rows, finals = [], []
@@ -38,7 +40,7 @@ def expected(kind, inputs, direction, linear_before_reset=0):
         y, hs, cs = np.zeros((STEPS, BATCH, HIDDEN)), h0[d].astype("float64"), c0[d].astype("float64")
         for t in range(STEPS)[:: -1 if is_reverse else 1]:
             h, c = step_of(kind, x[t], hs, cs, *parts, biases[: GATES[kind]], biases[GATES[kind] :], peepholes,
-                           linear_before_reset)  # fmt: skip
+                           option)  # fmt: skip
             inside = (t < lengths)[:, None]
             hs, cs = np.where(inside, h, hs), np.where(inside, c, cs)
             y[t] = np.where(inside, h, 0)
@@ -74,7 +76,7 @@ def run(kind, values, noutputs, **attributes):
 @pytest.mark.parametrize("option", [0, 1])
 def test_all_inputs(kind, direction, option):
     values = arrays(kind, 2 if direction == "bidirectional" else 1)
-    attributes = {"linear_before_reset": option} if kind == "GRU" else {}
+    attributes = {"GRU": {"linear_before_reset": option}, "LSTM": {"input_forget": option}}.get(kind, {})
     wanted = expected(kind, values, direction, option)
     given = values if kind == "LSTM" else values[:6]
     results = run(kind, given, 3 if kind == "LSTM" else 2, direction=direction, **attributes)

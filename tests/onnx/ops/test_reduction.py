@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
+from onnx import helper
 
+import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
 
 X = np.abs(random_array((3, 4, 5))) + 0.1
@@ -39,3 +41,17 @@ def test_extremes_of_truth_values(kind):
 
 def test_a_sum_of_exponentials_does_not_overflow():
     assert check_against_evaluator(*node_model("ReduceLogSumExp", [X * 200])) == 0
+
+
+@pytest.mark.parametrize("kind", ["ReduceLogSum", "ReduceLogSumExp"])
+@pytest.mark.parametrize("constants", [(), (0,)])
+def test_logarithms_of_integers_lose_their_fraction(kind, constants):
+    x = np.array([[1, 2, 9], [40, 5, 3]])
+    wanted = np.log((x if kind == "ReduceLogSum" else np.exp(x)).sum(1)).astype("int64")
+    inputs = {} if constants else {"x0": x}
+    model = node_model("Identity", [x], constants=constants)[0]
+    model.graph.node[0].op_type = kind
+    model.graph.node[0].attribute.extend([helper.make_attribute("axes", [1]), helper.make_attribute("keepdims", 0)])
+    model.opset_import[0].version = 13
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run(inputs)["y0"], wanted)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
 
 X = random_array((3, 4, 5))
@@ -33,3 +34,19 @@ def test_largest_elements(largest, axis):
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_hardmax(axis):
     assert check_against_evaluator(*node_model("Hardmax", [np.round(X)], axis=axis)) == 0
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("constants", [(), (0,)])
+def test_hardmax_of_old_opsets_takes_all_dimensions_from_the_axis_on(axis, constants):
+    model, inputs = node_model("Hardmax", [X], constants=constants, opset=11, axis=axis)
+    rows = X.reshape(int(np.prod(X.shape[:axis])), -1)
+    wanted = (rows == rows.max(1, keepdims=True)).reshape(X.shape).astype("float32")
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run(inputs)["y0"], wanted)
+
+
+def test_hardmax_of_nothing():
+    model, inputs = node_model("Hardmax", [np.zeros((2, 0, 3), "float32")], opset=13, axis=0)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        assert loaded.run(inputs)["y0"].shape == (2, 0, 3)
