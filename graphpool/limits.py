@@ -116,6 +116,7 @@ class Limits:
         value: Any = getattr(self, name)
         message = explain(
             f"{what} exceeds the limit {name}", accepted=f"at most {value}", got=asked,
-            hint=f"if you trust the file, raise it: limits=graphpool.Limits({name}=...)",
+            hint=f"if you trust the file, raise it: limits=graphpool.Limits({name}=...)"
+            + (", and memory_limit, if it is lower because of that" if name == "folded_nbytes" else ""),
         )  # fmt: skip
         return LimitError(message, limit=name, value=value, asked=asked, node=node)

@@ -57,11 +57,12 @@ class Walk:
         self._precomputed: list[str] = []
         self._may_call_host = owner.fallback
         self._refusal = ""
+        self._limit_error: LimitError | None = None  # why the node was not computed ahead
         self.nnodes = 0
         self._unrolling_end: int | None = None
         self._left_nbytes = self._source.bounds.left_nbytes
         self._inputs: dict[str, LogicalTensor] = {}
-        self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath)
+        self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath, self._source.bounds)
         values = {name: Value(content=value.content, is_static=True) for name, value in owner.constants.items()}
         outputs = tuple(port.name for port in self._source.outputs)
         self.scope = Scope(owner.nodes, values, outputs, names_read(owner.nodes, outputs), ())
@@ -145,7 +146,7 @@ class Walk:
         values = self.scope.values
         inputs = [values[name] if name else None for name in node.input]
         captured = {name: values[name] for name in node.captured if name in values}
-        self._refusal = ""
+        self._refusal, self._limit_error = "", None
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         results = self._owner.folded.get(path) or self._follow(path, node, inputs)
         if results is None and all(value.is_known for value in read) and not is_kept(node) and self._may_fold(node):
@@ -161,8 +162,9 @@ class Walk:
     def _may_fold(self, node: Node) -> bool:
         """Whether the limits let a node be computed now."""
         named = {name: self.scope.values[name] for name in (*node.input, *node.captured) if name in self.scope.values}
-        self._refusal = self._source.bounds.refusal(self._source, node, named, self._left_nbytes)
-        return not self._refusal
+        asked = self._source.bounds.asks_too_much(self._source, node, named, self._left_nbytes)
+        self._limit_error, self._refusal = asked, str(asked or "")
+        return asked is None
 
     def _fold(
         self,
@@ -240,6 +242,8 @@ class Walk:
 
     def _leave_to_host(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
         label = node.label
+        if self._limit_error is not None and not self._owner.fallback:
+            raise self._limit_error
         if not self._may_call_host:
             raise UnsupportedError(
                 explain(
