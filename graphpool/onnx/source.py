@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import mmap
+import os
+import stat
 import sys
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.limits import Limits
@@ -24,10 +26,9 @@ from .types import make_port
 from .wire import WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import GraphProto, ModelProto, SparseTensorProto
 
     from graphpool.runtime.model_port import ModelPort
 
@@ -111,7 +112,10 @@ def read_model(
             constants[tensor.name] = _constant(tensor, folder)
         if proto is not source:
             tensor.ClearField("raw_data")  # else every weight would be in memory twice until the end
-    skeleton = _skeleton(proto, folder)
+    bounds = Bounds(limits, memory_limit, _file_nbytes(parsed, constants))
+    for sparse in proto.graph.sparse_initializer:
+        constants[sparse.values.name] = _dense(sparse, bounds)
+    skeleton = _skeleton(proto, folder, bounds)
     _check(skeleton, name)
     if skeleton.functions:
         skeleton = onnx.inliner.inline_local_functions(skeleton)
@@ -125,7 +129,7 @@ def read_model(
         [Node(node) for node in skeleton.graph.node],
         {"" if e.domain == "ai.onnx" else e.domain: e.version for e in skeleton.opset_import},
         proto.ir_version,
-        Bounds(limits, memory_limit, sum(value.nbytes for value in constants.values())),
+        bounds,
     )
 
 
@@ -209,7 +213,38 @@ def _check(skeleton: ModelProto, name: str) -> None:
         raise _malformed(f"model {name!r}", str(error).strip().splitlines()[0]) from error
 
 
-def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
+def _file_nbytes(parsed: _Parsed, constants: Mapping[str, Any]) -> int:
+    """Size of the constants; of a file at most its own and that of files beside it, however often they are named."""
+    own = sum(int(value.nbytes) for value in constants.values())
+    if parsed.pages is None:
+        return own
+    tensors = [tensor for tensor in parsed.proto.graph.initializer if tensor.external_data]
+    places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    assert parsed.folder is not None  # files have one
+    return min(own, len(parsed.pages) + sum(int((parsed.folder / place).stat().st_size) for place in places))
+
+
+def _dense(sparse: SparseTensorProto, bounds: Bounds) -> Any:
+    """A sparse tensor as an array, read-only."""
+    values, indices = (_constant(tensor, None) for tensor in (sparse.values, sparse.indices))
+    name, dims = sparse.values.name, tuple(sparse.dims)
+    what = f"sparse tensor {name!r}"
+    bounds.spend(prod(dims) * values.itemsize, f"{what}: as a dense one, it")
+    places = indices.reshape(len(values), -1) if indices.ndim == 2 else indices.reshape(-1, 1)
+    bases = dims if indices.ndim == 2 else (prod(dims),)
+    if (
+        min(dims, default=0) < 0
+        or places.shape != (len(values), len(bases))
+        or not np.all((places >= 0) & (places < bases))
+    ):
+        raise _malformed(what, f"indices of shape {indices.shape} for {len(values)} elements of {dims}")
+    dense = np.zeros(dims, values.dtype)
+    dense.reshape(bases)[tuple(places.T)] = values
+    dense.flags.writeable = False
+    return dense
+
+
+def _skeleton(proto: ModelProto, folder: Path | None, bounds: Bounds) -> ModelProto:
     """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined."""
     skeleton = onnx.ModelProto()
     for entry, value in proto.ListFields():
@@ -233,8 +268,10 @@ def _skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
         info.type.tensor_type.elem_type = tensor.data_type
         info.type.tensor_type.shape.SetInParent()  # nobody asks how large it is, but it must have a shape
     for tensor in _inner_tensors(graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            tensor.CopyFrom(numpy_helper.from_array(np.asarray(_constant(tensor, folder)), tensor.name))
+        if tensor.data_location == TensorProto.EXTERNAL:
+            content = _constant(tensor, folder)
+            bounds.spend(content.nbytes, f"tensor {tensor.name!r}: read from another file, it")
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(content), tensor.name))
     return skeleton
 
 
@@ -268,7 +305,7 @@ def _inner_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 def _constant(tensor: TensorProto, folder: Path | None) -> Any:
     """The content of a tensor, read-only."""
     try:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if tensor.data_location == TensorProto.EXTERNAL:
             array = _mapped(tensor, folder)
         elif tensor.HasField("raw_data") and tensor.data_type in WHOLE_BYTES and sys.byteorder == "little":
             data = tensor.raw_data
@@ -294,30 +331,52 @@ def _mapped(tensor: TensorProto, folder: Path | None) -> Any:
             tensor_name=tensor.name,
             location=location,
         )
-    path = (folder / location).resolve()
-    if not path.is_relative_to(folder):
-        raise InvalidArgumentError(
-            explain(f"{what} lies outside the model's folder", accepted=f"a file in {str(folder)!r}", got=str(path)),
-            tensor_name=tensor.name,
-            location=location,
-        )
+    file_nbytes, opened = _open_beside(folder, location, what, tensor.name)
     raw_type = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    per_byte = 2 if tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4) else 1
-    count = prod(tensor.dims)
-    offset, nbytes = int(entries.get("offset", 0)), -(-count * raw_type.itemsize // per_byte)
-    size = path.stat().st_size if path.is_file() else -1
-    if size < offset + nbytes:
-        raise InvalidArgumentError(
-            explain(
-                f"{what} is {'missing' if size < 0 else 'too short'}",
-                accepted=f"{offset + nbytes} bytes at {str(path)!r}",
-                got="no file" if size < 0 else f"{size} bytes",
-            ),
-            tensor_name=tensor.name,
-            location=location,
-        )
-    if per_byte == 2 or not nbytes:
-        data = path.read_bytes()[offset : offset + nbytes]
-        return numpy_helper.to_array(helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data, raw=True))
-    mapped = np.memmap(path, np.uint8, "r", offset, (nbytes,))
+    count, bits = prod(tensor.dims), _BITS.get(tensor.data_type, 8 * raw_type.itemsize)
+    offset, nbytes = int(entries.get("offset", 0)), -(-count * bits // 8)
+    with opened:
+        if min(tensor.dims, default=0) < 0 or offset < 0 or file_nbytes < offset + nbytes:
+            raise _bad_external(
+                f"{what} is too short", tensor.name, location,
+                accepted=f"{offset + nbytes} bytes", got=f"{file_nbytes} bytes",
+            )  # fmt: skip
+        if not 0 <= nbytes <= int(entries.get("length", nbytes)):
+            raise _bad_external(f"{what}: length", tensor.name, location, accepted=nbytes, got=entries["length"])
+        if not nbytes:
+            return np.empty(tuple(tensor.dims), raw_type)
+        mapped = np.memmap(opened, np.uint8, "r", offset, (nbytes,))
+    if bits < 8:
+        packed = helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, mapped.tobytes(), raw=True)
+        return numpy_helper.to_array(packed)
     return np.asarray(mapped).view(raw_type).reshape(tuple(tensor.dims))
+
+
+_BITS: dict[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.INT2: 2,
+         TensorProto.UINT2: 2}  # fmt: skip
+"""Types of which NumPy keeps one element a byte, and files several."""
+
+
+def _bad_external(what: str, tensor_name: str, location: str, **facts: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(explain(what, **facts), tensor_name=tensor_name, location=location)
+
+
+def _open_beside(folder: Path, location: str, what: str, tensor_name: str) -> tuple[int, BinaryIO]:
+    """Size and content of a regular file in a folder or below; links that lead out of it are none."""
+    path = (folder / location).resolve() if location and "\0" not in location else folder
+    if not path.is_relative_to(folder) or Path(location).is_absolute():
+        accepted = f"a relative path to a file in {str(folder)!r}"
+        raise _bad_external(
+            f"{what} lies outside the model's folder", tensor_name, location, accepted=accepted, got=str(path)
+        )
+    if not path.exists():
+        raise _bad_external(f"{what} is missing", tensor_name, location, accepted=str(path), got="no file")
+    if path.is_file():
+        opened = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+        status = os.fstat(opened.fileno())
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size, opened
+        opened.close()
+    raise _bad_external(
+        f"{what} is no file", tensor_name, location, accepted="a regular file", got="a folder, a device or a pipe"
+    )
