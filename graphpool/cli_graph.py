@@ -61,7 +61,9 @@ def for_each_form(
 
     One form gives its own report, several give one report each under the knobs that make it.
     """
-    graph = gp.Graph.from_json(arguments.model, engine_kind="cpu")
+    graph = gp.Graph.from_json(
+        arguments.model, engine_kind="cpu", limits=gp.Limits.strict() if arguments.untrusted else gp.Limits()
+    )
     texts = {name: getattr(arguments, name.replace("-", "_")) for name in KNOBS}
     reports: dict[str, Report] = {}
     for chosen in expand_knobs(texts):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .. import config
 from ..errors import GraphpoolError, InvalidArgumentError, InvalidGraphError, InvalidOpError, StateError, explain
+from ..limits import Limits
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
 from .json import dump_graph, read_graph, write_graph
@@ -89,15 +90,19 @@ class Graph:
         self._view: GraphView | None = None
 
     @classmethod
-    def from_json(cls, path: str | os.PathLike[str], *, engine_kind: str | None = None) -> Graph:
+    def from_json(
+        cls, path: str | os.PathLike[str], *, engine_kind: str | None = None, limits: Limits | None = None
+    ) -> Graph:
         """Read a graph that `to_json` wrote, or a dump of oneDNN Graph (``ONEDNN_GRAPH_DUMP``).
 
         Parameters
         ----------
         path : path-like
-            A file of at most 16 MiB.
         engine_kind : {"cpu", "gpu"}, optional
             Instead of the one in the file.
+        limits : Limits, optional
+            What the file may ask for: its length, ops, and lengths of attributes. By default those for trusted files,
+            16 MiB among them; parsed, a file takes some twenty times its length.
 
         Returns
         -------
@@ -107,7 +112,9 @@ class Graph:
         Raises
         ------
         InvalidGraphError
-            The file is too long, no JSON, or not of the format; the message says where.
+            The file is no JSON, or not of the format; the message says where.
+        LimitError
+            The file asks for more than `limits` allow.
         InvalidOpError, InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
             An op or a tensor breaks a rule, as in `add_op`.
         OSError
@@ -117,7 +124,7 @@ class Graph:
         -----
         Source: the format of oneDNN 3.14's graph dump.
         """
-        return read_graph(path, cls, engine_kind)
+        return read_graph(path, cls, engine_kind, Limits() if limits is None else limits)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to a file from which `from_json` makes an equal one, and which benchdnn reads.

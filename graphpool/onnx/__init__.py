@@ -3,6 +3,7 @@
 loader.py      load(): file, bytes or ModelProto -> Model
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 wire.py        finds large weights inside a model's file
+bounds.py      what a model asks for, found out before it is done
 node.py        nodes and the graphs among their attributes, read once
 rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded, patterns become one node
 fold.py        computes nodes ahead, where everything that they read is known
@@ -19,6 +20,7 @@ types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
 host.py        host functions: NumPy (host_ops.py) for cheap ones, ONNX's reference evaluator for all others
+evaluator.py   that evaluator, within steps and time; expressions.py: regular expressions without backtracking
 
 load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | control | host -> Graph -> partitions
 """
