@@ -72,14 +72,14 @@ class _Evaluator:
         passed: Mapping[str, int],
         results: Sequence[Value],
     ) -> None:
-        from .evaluator import make_evaluator  # here, since it takes 12 MB and few models need it
+        from .evaluator import CountingEvaluator  # here, since it takes 12 MB and few models need it
 
         infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
         graph = helper.make_graph([node.proto], "node", infos, [ValueInfoProto(name=n) for n in outputs])
         imports = [helper.make_opsetid(domain, version) for domain, version in source.opsets_for(node).items()]
-        model = helper.make_model(graph, opset_imports=imports)
-        self._evaluator = make_evaluator(model, node, source.bounds.host)
+        self._evaluator = CountingEvaluator(helper.make_model(graph, opset_imports=imports))
+        self._budget, self._label = source.bounds.host, node.label
         self._known = dict(known)
         self._passed = list(passed.items())
         self._reset_in_child()
@@ -92,7 +92,7 @@ class _Evaluator:
         """The node's named outputs."""
         feeds = self._known | {name: inputs[number] for name, number in self._passed}
         with self._lock, np.errstate(all="ignore"):
-            results: Any = self._evaluator.run(None, feeds)
+            results: Any = self._evaluator.evaluate(feeds, self._budget, self._label)
         return list(results)
 
 

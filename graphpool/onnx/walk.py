@@ -234,8 +234,8 @@ class Walk:
         except (NotConvertible, GraphpoolError) as error:
             self._refusal = str(error)
             del self.builder.ops[nops:], self._precomputed[nprecomputed:]
-            for op_id in [op_id for op_id in self._host if op_id >= nops]:
-                del self._host[op_id]
+            while self._host and next(reversed(self._host)) >= nops:  # ids ascend
+                self._host.popitem()
             return None
 
     # ---- the host

@@ -1,5 +1,7 @@
 """Small files that ask for much: loading takes no more memory than the limit and twice the file, and it ends."""
 
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -8,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphpool as gp
 from tests.helpers.onnx_models import node_model, random_array
+from tests.helpers.tree import ROOT
 
 LIMIT = 64 << 20
 HUGE = 1 << 30
@@ -100,16 +103,13 @@ FOLDED = {
 }  # fmt: skip
 
 
-REFUSALS = (gp.LimitError, gp.OutOfMemoryError, gp.UnsupportedError)
-
-
 def load(data, **options):
     """Load a model, and close it; returns the error that refuses it, and the most memory that Python and NumPy took."""
     error = None
     tracemalloc.start()
     try:
         gp.onnx.load(data, threads=1, **options).close()
-    except REFUSALS as refusal:
+    except gp.GraphpoolError as refusal:
         error = refusal
     finally:
         peak_nbytes = tracemalloc.get_traced_memory()[1]
@@ -122,8 +122,49 @@ def load(data, **options):
 def test_a_small_file_takes_little_memory_to_load(name, untrusted):
     data = FOLDED[name]
     assert len(data) < 3000
-    _, peak_nbytes = load(data, memory_limit=LIMIT, untrusted=untrusted)
+    error, peak_nbytes = load(data, memory_limit=LIMIT, untrusted=untrusted)
+    assert error is None or isinstance(error, (gp.LimitError, gp.OutOfMemoryError, gp.UnsupportedError))
     assert peak_nbytes <= LIMIT + 2 * len(data) + SLACK
+
+
+def test_a_condition_that_follows_from_many_inputs_takes_little_memory():
+    count = 3000
+    names = ["i0", *(f"c{k}" for k in range(1, count))]
+    nodes = [helper.make_node("Add", [names[k - 1], f"i{k}"], [names[k]]) for k in range(1, count)]
+    one, other = (
+        helper.make_graph([helper.make_node(kind, ["i0"], ["b"])], "b", [], [value_info("b", TensorProto.INT64, [])])
+        for kind in ("Neg", "Abs")
+    )
+    nodes += [helper.make_node("Cast", [names[-1]], ["c"], to=TensorProto.BOOL),
+              helper.make_node("If", ["c"], ["y"], then_branch=one, else_branch=other)]  # fmt: skip
+    inputs = [value_info(f"i{k}", TensorProto.INT64, []) for k in range(count)]
+    error, peak_nbytes = load(encode(nodes, (), inputs, rank=0, dtype=TensorProto.INT64), memory_limit=LIMIT)
+    assert error is None
+    assert peak_nbytes <= LIMIT + SLACK
+
+
+CHILD = """
+import resource, sys
+import graphpool as gp
+from tests.onnx.test_limits import FOLDED, LIMIT, REFUSED, load
+
+def peak_nbytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+for _ in range(2):  # what is imported on demand is there the second time
+    load(FOLDED["ConstantOfShape"], memory_limit=LIMIT)
+    before = peak_nbytes()
+for data in (*FOLDED.values(), *(data for data, *_ in REFUSED.values())):
+    load(data, memory_limit=LIMIT)
+    load(data, memory_limit=LIMIT, untrusted=True)
+print(peak_nbytes() - before)
+"""
+
+
+def test_neither_do_the_libraries_underneath():
+    """Resident memory of a process that loads all of them: parsers and checkers are not seen by Python."""
+    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(done.stdout) <= LIMIT + SLACK
 
 
 def test_the_error_says_what_was_asked_and_how_to_raise_the_limit():
