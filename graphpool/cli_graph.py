@@ -68,7 +68,7 @@ def for_each_form(
 
     One form gives its own report, several give one report each under the knobs that make it.
     """
-    file = read_graph(arguments.model)
+    file = read_graph(arguments.model, gp.Limits.strict() if arguments.untrusted else gp.Limits())
     texts = {name: getattr(arguments, name.replace("-", "_")) for name in KNOBS}
     reports: dict[str, Report] = {}
     for chosen in expand_knobs(texts):

@@ -34,7 +34,7 @@ class Limits:
         Numbers or strings of one attribute.
     text_nbytes : int, default=16 MiB
         All strings of one attribute together. Unit: bytes.
-    folded_nbytes : int, default=256 MiB
+    folded_nbytes : int, default=1 GiB
         What nodes that are computed when the model is loaded may make, beyond the size of the constants in the file.
         A ``memory_limit`` lowers it to a quarter of itself. Larger results are computed when the model runs, in memory
         that is planned. Also the size of a table that stands for an op. Unit: bytes.
@@ -70,7 +70,7 @@ class Limits:
     rank: int = 32
     items: int = 1 << 24
     text_nbytes: int = 16 << 20
-    folded_nbytes: int = 256 << 20
+    folded_nbytes: int = 1 << 30
     pattern_length: int = 1024
     host_steps: int = 10_000_000
     host_deadline_s: float = 600.0
@@ -116,6 +116,7 @@ class Limits:
         value: Any = getattr(self, name)
         message = explain(
             f"{what} exceeds the limit {name}", accepted=f"at most {value}", got=asked,
-            hint=f"if you trust the file, raise it: limits=graphpool.Limits({name}=...)",
+            hint=f"if you trust the file, raise it: limits=graphpool.Limits({name}=...)"
+            + (", and memory_limit, if it is lower because of that" if name == "folded_nbytes" else ""),
         )  # fmt: skip
         return LimitError(message, limit=name, value=value, asked=asked, node=node)

@@ -50,6 +50,15 @@ def test_demo_prints_what_a_user_wants_to_know():
         assert word in done.stdout
 
 
+def test_a_file_of_a_stranger_is_held_to_strict_limits(capsys, tmp_path):
+    shape = ["--shape", "image=3x1x8x8"]
+    assert report(capsys, "run", CNN, "--untrusted", *shape)["outputs"]
+    path = tmp_path / "long.json"
+    path.write_bytes(b" " * (gp.Limits.strict().file_nbytes + 1))
+    assert cli.main(["inspect", str(path), "--untrusted"]) == 2
+    assert "exceeds the limit file_nbytes" in capsys.readouterr().err
+
+
 def test_inspect_predict_run_and_bench(capsys, tmp_path):
     shape = ["--shape", "image=3x1x8x8"]
     assert len(report(capsys, "inspect", CNN, *shape)["partitions"]) > 5

@@ -15,6 +15,7 @@ from ..errors import (
     check_choice,
     explain,
 )
+from ..limits import Limits
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
 from .json import dump_graph, read_graph, write_graph
@@ -96,19 +97,26 @@ class Graph:
 
     @classmethod
     def from_json(
-        cls, path: str | os.PathLike[str], *, engine_kind: str | None = None, knobs: Knobs | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        engine_kind: str | None = None,
+        knobs: Knobs | None = None,
+        limits: Limits | None = None,
     ) -> Graph:
         """Read a graph that `to_json` wrote, or a dump of oneDNN Graph (``ONEDNN_GRAPH_DUMP``).
 
         Parameters
         ----------
         path : path-like
-            A file of at most 16 MiB.
         engine_kind : {"cpu", "gpu"}, optional
             Instead of the one in the file.
         knobs : Knobs, optional
             benchdnn's changes, see `graphpool.graph.knobs.parse_knobs`. They are made before the ops are checked, so
             that they may mend a file; all tensors are then strided, and the shapes of computed ones inferred anew.
+        limits : Limits, optional
+            What the file may ask for: its length, ops, and lengths of attributes. By default those for trusted files,
+            16 MiB among them; parsed, a file takes some twenty times its length.
 
         Returns
         -------
@@ -118,7 +126,9 @@ class Graph:
         Raises
         ------
         InvalidGraphError
-            The file is too long, no JSON, or not of the format; the message says where.
+            The file is no JSON, or not of the format; the message says where.
+        LimitError
+            The file asks for more than `limits` allow.
         InvalidOpError, InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
             An op or a tensor breaks a rule, as in `add_op`.
         OSError
@@ -128,7 +138,7 @@ class Graph:
         -----
         Source: the format of oneDNN 3.14's graph dump.
         """
-        return read_graph(path).build(cls, engine_kind, knobs)
+        return read_graph(path, Limits() if limits is None else limits).build(cls, engine_kind, knobs)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to a file from which `from_json` makes an equal one, and which benchdnn reads.

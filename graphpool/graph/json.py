@@ -31,13 +31,11 @@ from .schema import get_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ..limits import Limits
     from .graph import Graph
     from .knobs import Knobs
 
-__all__ = ["MAX_NBYTES", "GraphFile", "dump_graph", "read_graph", "write_graph"]
-
-MAX_NBYTES = 16 << 20
-"""Longest file that is read: some 30,000 ops; parsed, it takes a few times as much memory. Unit: bytes."""
+__all__ = ["GraphFile", "dump_graph", "read_graph", "write_graph"]
 
 VERSION = "3.12.0"
 """Version of the format that is written: the oneDNN release whose reader knows all of it."""
@@ -79,33 +77,36 @@ class GraphFile:
         return graph
 
 
-def read_graph(path: str | os.PathLike[str]) -> GraphFile:
+def read_graph(path: str | os.PathLike[str], limits: Limits) -> GraphFile:
     """What a file of a graph says.
 
     Raises
     ------
+    LimitError
+        The file is longer, or asks for more, than `limits` allow.
     InvalidGraphError
-        The file is too long, no JSON, or not of the format; the message says where.
+        It is no JSON, or not of the format; the message says where.
     InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
         A tensor breaks a rule.
     OSError
         The file cannot be read.
     """
-    content = _load(path)
+    content = _load(path, limits)
+    records = _list(content, "graph", "the file")
+    limits.check("nodes", len(records), "the number of ops")
     return GraphFile(
         _text(content, "engine_kind", "the file", "cpu"),
         _text(content, "fpmath_mode", "the file", "strict"),
         _text(content, "fpmath_mode_apply_to_int", "the file", "false") == "true",
-        [_read_op(record, f'"graph"[{number}]') for number, record in enumerate(_list(content, "graph", "the file"))],
+        [_read_op(record, f'"graph"[{number}]', limits) for number, record in enumerate(records)],
     )
 
 
-def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """The file's top object; never more than `MAX_NBYTES` are read."""
+def _load(path: str | os.PathLike[str], limits: Limits) -> Mapping[str, Any]:
+    """The file's top object; no more is read than the limit allows."""
     with Path(path).open("rb") as file:
-        raw = file.read(MAX_NBYTES + 1)
-    if len(raw) > MAX_NBYTES:
-        raise InvalidGraphError(explain("file of a graph is too long", accepted=f"at most {MAX_NBYTES} bytes"))
+        raw = file.read(limits.file_nbytes + 1)
+    limits.check("file_nbytes", len(raw), "the length of the file")
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -114,7 +115,7 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     return _object(content, "the file")
 
 
-def _read_op(record: object, where: str) -> Op:
+def _read_op(record: object, where: str, limits: Limits) -> Op:
     fields = _object(record, where)
     kind = _text(fields, "kind", where)
     attrs = _object(fields.get("attrs", {}), f"{where}: attrs")
@@ -124,14 +125,16 @@ def _read_op(record: object, where: str) -> Op:
     )
     name = _text(fields, "name", where) if "name" in fields else None
     op = Op(_integer(fields, "id", where), KIND_ALIASES.get(kind, kind), inputs, outputs, name=name)
-    return op.with_attrs({name: _read_attribute(entry, f"{where}: {name}") for name, entry in attrs.items()})
+    return op.with_attrs({name: _read_attribute(entry, f"{where}: {name}", limits) for name, entry in attrs.items()})
 
 
-def _read_attribute(record: object, where: str) -> Any:
+def _read_attribute(record: object, where: str, limits: Limits) -> Any:
     """The value; whether it is what the op wants is for the schema to say."""
     fields = _object(record, where)
     kind = _text(fields, "type", where)
     value = fields.get("value")
+    if isinstance(value, list | str):
+        limits.check("text_nbytes" if isinstance(value, str) else "items", len(value), f"{where}: its length", where)
     if kind not in _TYPES:
         raise _refuse(f"{where}: type", ", ".join(_TYPES), kind)
     if kind != "bool":

@@ -3,6 +3,7 @@
 loader.py      load(): file, bytes or ModelProto -> Model
 source.py      reads and checks the protobuf: ports, constants (large and external ones mapped, not read), nodes
 wire.py        finds large weights inside a model's file
+bounds.py      what a model asks for, found out before it is done
 node.py        nodes and the graphs among their attributes, read once
 boundary.py    whatever a step raises becomes an error of graphpool that names the node
 rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded, patterns become one node
@@ -20,6 +21,7 @@ types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
 host.py        host functions: NumPy (host_ops.py, host_searches.py), our ops on the reference backend, ONNX's evaluator
+evaluator.py   that evaluator, within steps and time; expressions.py: regular expressions without backtracking
 
 load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | control | host -> Graph -> partitions
 """

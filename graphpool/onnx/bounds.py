@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
+from dataclasses import replace
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from onnx import ModelProto, NodeProto, TypeProto
+
+    from graphpool.errors import LimitError
 
     from .build import Value
     from .node import Node
@@ -70,20 +73,23 @@ class Bounds:
     Attributes
     ----------
     limits : Limits
+        With ``folded_nbytes`` as the engine's limit leaves it.
     left_nbytes : int
         What may be computed ahead still. Unit: bytes.
     host : HostBudget
     """
 
     def __init__(self, limits: Limits, memory_limit: int | None, file_nbytes: int) -> None:
+        if memory_limit is not None:
+            limits = replace(limits, folded_nbytes=max(1, min(limits.folded_nbytes, memory_limit // 4)))
         self.limits = limits
-        own = limits.folded_nbytes if memory_limit is None else min(limits.folded_nbytes, memory_limit // 4)
-        self.table_nbytes = own
-        self.left_nbytes = own + file_nbytes
+        self.left_nbytes = limits.folded_nbytes + file_nbytes
         self.host = HostBudget(limits)
 
-    def refusal(self, source: OnnxModel, node: Node, values: Mapping[str, Value], left_nbytes: int) -> str:
-        """Why a node whose inputs are all known is not computed ahead; empty if it is.
+    def asks_too_much(
+        self, source: OnnxModel, node: Node, values: Mapping[str, Value], left_nbytes: int
+    ) -> LimitError | None:
+        """Why a node whose inputs are all known is not computed ahead; None if it may be.
 
         Parameters
         ----------
@@ -94,25 +100,27 @@ class Bounds:
         left_nbytes : int
             What may be computed ahead. Unit: bytes.
         """
-        if node.op_type in _WITH_TEMPORARIES:
-            return f"{node.op_type} is not computed ahead of time"
+        asked: float | None = None
         if node.op_type == "Constant":
-            asked: int | None = _constant_nbytes(node)
+            asked = _constant_nbytes(node)
         elif node.op_type in _ALIKE and _most_elements(values.values()) <= _SCALARS:
-            return ""
-        else:
+            return None
+        elif node.op_type not in _WITH_TEMPORARIES:
             asked = _result_nbytes(source, node, values)
-        if asked is None:
-            return "nothing tells how large its result is"
-        if asked > left_nbytes:
-            return f"its result has {asked} bytes; {left_nbytes} may be computed ahead (limit folded_nbytes)"
-        return ""
+        if asked is not None and asked <= left_nbytes:
+            return None
+        what = f"node {node.label!r} ({node.op_type}): computed ahead, with {left_nbytes} bytes left for that, it"
+        return self.limits.error("folded_nbytes", inf if asked is None else asked, what, node.label)
+
+    def spend(self, nbytes: int, what: str, node: str | None = None) -> None:
+        """Count memory for something that the file names; raise LimitError where it is not left."""
+        if nbytes > self.left_nbytes:
+            raise self.limits.error("folded_nbytes", nbytes, what, node)
+        self.left_nbytes -= nbytes
 
     def check_table(self, nbytes: int, node: str) -> None:
         """Raise unless a table that stands for an op may be made."""
-        if nbytes > self.table_nbytes:
-            what = f"node {node!r}: a table of {nbytes} bytes for it"
-            raise self.limits.error("folded_nbytes", nbytes, what, node)
+        self.limits.check("folded_nbytes", nbytes, f"node {node!r}: a table of {nbytes} bytes for it", node)
 
 
 def deep_nbytes(content: Any) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from onnx import TypeProto
 
+    from .bounds import Bounds
     from .node import Node
 
 __all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value", "static_id"]
@@ -96,6 +97,8 @@ class GraphBuilder:
         Of the graph.
     fpmath : str
         Likewise.
+    bounds : Bounds
+        Of the model.
 
     Notes
     -----
@@ -105,7 +108,8 @@ class GraphBuilder:
     FIRST_ID = 2**32
     """Static constants lie below, so that they have the same id in every form."""
 
-    def __init__(self, static_ids: dict[Hashable, int], prefer: str, fpmath: str) -> None:
+    def __init__(self, static_ids: dict[Hashable, int], prefer: str, fpmath: str, bounds: Bounds) -> None:
+        self.bounds = bounds
         self.ops: list[Op] = []
         self.constants: dict[int, Any] = {}
         self._static_ids = static_ids
@@ -286,6 +290,10 @@ class NodeView:
         """Refuse unless the condition holds."""
         if not condition:
             self.refuse(reason)
+
+    def allow_table(self, nbytes: int) -> None:
+        """Raise LimitError unless a table that stands for the node may have so many bytes, those of its making too."""
+        self.builder.bounds.check_table(nbytes, self.node.label)
 
     def emit(self, kind: str, *inputs: Value, **attrs: Any) -> Value:
         """Add an op of one output of the first input's type."""

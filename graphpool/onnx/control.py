@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .build import GraphBuilder
     from .inline import Path
-    from .node import Node
+    from .node import Node, Subgraph
     from .walk import Walk
 
 __all__ = ["CONTROL_FLOW"]
@@ -49,6 +49,8 @@ def _loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) ->
     body, number, scanned = node.attrs["body"], 0, []
     states = [_present(value) for value in carried]
     end = walk.end_of_unrolling()
+    if going and most < np.inf and _goes_on(body):
+        _require(walk.nnodes + most * (1 + len(body.nodes)) <= end, "a long loop")
     while going and number < most:
         walk.count(1, node)  # a body without nodes is not for nothing
         _require(walk.nnodes + len(body.nodes) <= end, "a long loop")
@@ -59,6 +61,13 @@ def _loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) ->
         states, number = results[: len(states)], number + 1
         scanned.append(results[len(states) :])
     return states + [_stack(walk.builder, list(values), 0) for values in _columns(scanned, node, len(states))]
+
+
+def _goes_on(body: Subgraph) -> bool:
+    """Whether the body of a loop hands its condition on, so that the trip count alone decides."""
+    name = body.outputs[0]
+    copied = [node.input[0] for node in body.nodes if node.op_type == "Identity" and node.output[0] == name]
+    return body.inputs[1] in (name, *copied)
 
 
 def _scan(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) -> list[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -12,49 +13,62 @@ from onnx.reference.op_run import OpRun
 from .expressions import compile_pattern
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from graphpool.runtime.host_budget import HostBudget
 
-    from .node import Node
+__all__ = ["CountingEvaluator"]
 
-__all__ = ["make_evaluator"]
+_running = threading.local()
+"""Budget and name of the node that the thread evaluates."""
 
 
-def make_evaluator(model: ModelProto, node: Node, budget: HostBudget) -> ReferenceEvaluator:
-    """An evaluator of one node that counts every node that it evaluates, in iterations of loops too.
+def _spend(steps: int) -> None:
+    _running.budget.spend(steps, _running.label)
+
+
+class RegexFullMatch(OpRun):
+    """Without backtracking, as the specification wants it: RE2's syntax, in time linear in the text."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, pattern: str | None = None) -> tuple[Any, ...]:
+        match = compile_pattern(pattern or "", _running.budget.limits)
+        texts = x.reshape(-1).tolist()
+        _spend(sum(map(len, texts)) * match.nstates)
+        return (np.array([match(text) for text in texts], np.bool_).reshape(x.shape),)
+
+
+class CountingEvaluator(ReferenceEvaluator):
+    """Counts every node that it evaluates, those of its nodes' graphs anew in each iteration.
 
     Parameters
     ----------
     model : ModelProto
-        Of the node alone.
-    node : Node
-    budget : HostBudget
+    **options : object
+        As the evaluator passes them on for graphs of attributes, which are of this class too.
     """
 
-    class RegexFullMatch(OpRun):
-        """Without backtracking, as the specification wants it: RE2's syntax, in time linear in the text."""
+    def __init__(self, model: Any, **options: Any) -> None:
+        super().__init__(model, **{**options, "new_ops": [RegexFullMatch]})
 
-        op_domain = ""
+    def evaluate(self, feeds: dict[str, Any], budget: HostBudget, label: str) -> Any:
+        """The outputs for inputs by name.
 
-        def _run(self, x: Any, pattern: str | None = None) -> tuple[Any, ...]:
-            match = compile_pattern(pattern or "", budget.limits)
-            budget.spend(sum(map(len, x.reshape(-1).tolist())) * match.nstates, node.label)
-            found = [match(text) for text in x.reshape(-1).tolist()]
-            return (np.array(found, np.bool_).reshape(x.shape),)
+        Raises
+        ------
+        LimitError
+            The budget is used up; names the node `label`.
+        """
+        _running.budget, _running.label = budget, label
+        return self.run(None, feeds)
 
-    class Counting(ReferenceEvaluator):
-        """Graphs of attributes are evaluated by this class too."""
-
-        def run(self, output_names: Any, feed_inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-            budget.spend(1 + len(self.rt_nodes_), node.label)
-            for inner in self.rt_nodes_:
-                work = _WORK.get(inner.onnx_node.op_type)
-                if work is not None:
-                    budget.spend(work(inner, feed_inputs), node.label)
-            return super().run(output_names, feed_inputs, *args, **kwargs)
-
-    return Counting(model, new_ops=[RegexFullMatch])
+    def run(self, output_names: Any, feed_inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As the evaluator calls it for graphs of attributes."""
+        _spend(1 + len(self.rt_nodes_))
+        for inner in self.rt_nodes_:
+            work = _WORK.get(inner.onnx_node.op_type)
+            if work is not None:
+                _spend(work(inner, feed_inputs))
+        return super().run(output_names, feed_inputs, *args, **kwargs)
 
 
 def _samples(op: Any, feeds: dict[str, Any]) -> int:

@@ -29,6 +29,7 @@ _MOST_NESTED, _MOST_REPEATED = 50, 1000
 _CLASSES = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]", "s": "[\t\n\f\r ]",
             "S": "[^\t\n\f\r ]"}  # fmt: skip
 _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
+_ASSERTIONS = {"A": "^", "z": "$", "b": "b", "B": "B"}
 _COUNTS = re.compile(r"\{([0-9]{1,4})(,?)([0-9]{0,4})\}")
 _GROUP = re.compile(r"\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>)")
 _CLASS = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
@@ -66,17 +67,16 @@ class Automaton:
 
     def __call__(self, text: str) -> bool:
         """Whether all of the text matches."""
-        states = self._closure([self._start], is_start=True, is_end=not text)
+        states = self._closure([self._start], _holding("", text[:1]))
         for number, letter in enumerate(text, 1):
             taken = [n for s in states if callable(test := self._tests[s]) and test(letter) for n in self._next[s]]
-            states = self._closure(taken, is_start=False, is_end=number == len(text))
+            states = self._closure(taken, _holding(letter, text[number : number + 1]))
             if not states:
                 break
         return self._end in states
 
-    def _closure(self, states: Iterable[int], *, is_start: bool, is_end: bool) -> set[int]:
-        """What can be reached without a letter."""
-        passes = {None, *(["^"] if is_start else []), *(["$"] if is_end else [])}
+    def _closure(self, states: Iterable[int], passes: frozenset[str | None]) -> set[int]:
+        """What can be reached without a letter, where these assertions hold."""
         found: set[int] = set()
         waiting = list(states)
         while waiting:
@@ -129,6 +129,16 @@ class Automaton:
                 self._next[after].append(first)
             end = after
         return start, end
+
+
+def _holding(before: str, behind: str) -> frozenset[str | None]:
+    """The assertions that hold between two letters, which are empty at the ends of the text."""
+    is_border = _is_word(before) is not _is_word(behind)
+    return frozenset([None, "b" if is_border else "B", *([] if before else ["^"]), *([] if behind else ["$"])])
+
+
+def _is_word(letter: str) -> bool:
+    return letter.isascii() and (letter.isalnum() or letter == "_")
 
 
 class _Parser:
@@ -224,8 +234,8 @@ class _Parser:
         self._at += 1
         if letter in _CLASSES:
             return re.compile(_CLASSES[letter]).fullmatch
-        if letter in ("A", "z"):
-            return "^" if letter == "A" else "$"
+        if letter in _ASSERTIONS:
+            return _ASSERTIONS[letter]
         if letter in _LETTERS:
             return _LETTERS[letter].__eq__
         if not letter or letter.isalnum():

@@ -101,7 +101,7 @@ def fold_constants(
             continue
         captured = {name: values[name] for name in node.captured}
         read = {name: values[name] for name in (*node.input, *node.captured) if name}
-        if source.bounds.refusal(source, node, read, source.bounds.left_nbytes):
+        if source.bounds.asks_too_much(source, node, read, source.bounds.left_nbytes):
             left.append(node)
             continue
         contents = compute(source, node, [values[name] if name else None for name in node.input], captured)

@@ -94,7 +94,7 @@ class _Expression:
         passed: Mapping[str, int],
         make_other: Callable[[], HostFunction],
     ) -> None:
-        self._node = node
+        self._node, self._bounds = node, source.bounds
         self._opset = source.opsets.get(node.domain, 1)
         self._nused = max(number for number, name in enumerate(node.output, 1) if name)
         self._known = known
@@ -105,7 +105,7 @@ class _Expression:
         """The node's named outputs."""
         contents = {**self._known, **{name: inputs[number] for name, number in self._passed.items()}}
         values = [Value(content=contents[name]) if name else None for name in self._node.input]
-        builder = GraphBuilder({}, "memory", "strict")
+        builder = GraphBuilder({}, "memory", "strict", self._bounds)
         try:
             results = convert(self._node, values, self._opset, self._nused, builder)
         except (NotConvertible, GraphpoolError):
@@ -129,7 +129,7 @@ class _Evaluator:
         passed: Mapping[str, int],
         results: Sequence[Value],
     ) -> None:
-        from .evaluator import make_evaluator  # here, since it takes 12 MB and few models need it
+        from .evaluator import CountingEvaluator  # here, since it takes 12 MB and few models need it
 
         infos = [_describe(name, value) for name, value in names.items() if name and value is not None]
         outputs = [name for name in node.output if name]
@@ -138,8 +138,8 @@ class _Evaluator:
             [own.proto for own in nodes], "node", infos, [ValueInfoProto(name=n) for n in outputs]
         )
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-        model = helper.make_model(graph, opset_imports=imports)
-        self._evaluator = make_evaluator(model, node, source.bounds.host)
+        self._evaluator = CountingEvaluator(helper.make_model(graph, opset_imports=imports))
+        self._budget, self._label = source.bounds.host, node.label
         self._known = dict(known)
         self._passed = list(passed.items())
         self._reset_in_child()
@@ -152,7 +152,7 @@ class _Evaluator:
         """The node's named outputs."""
         feeds = self._known | {name: inputs[number] for name, number in self._passed}
         with self._lock, np.errstate(all="ignore"):
-            results: Any = self._evaluator.run(None, feeds)
+            results: Any = self._evaluator.evaluate(feeds, self._budget, self._label)
         return list(results)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import stat
 import sys
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, UnsupportedError, explain
 from graphpool.limits import Limits
-from graphpool.mapped_file import MappedFile
+from graphpool.mapped_file import MappedFile, open_regular
 
 from .boundary import Boundary
 from .bounds import Bounds, check_model
@@ -27,10 +28,9 @@ from .types import make_port
 from .wire import WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from onnx import GraphProto, ModelProto
+    from onnx import GraphProto, ModelProto, SparseTensorProto
 
     from graphpool.runtime.model_port import ModelPort
 
@@ -134,7 +134,10 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, *, is_given
                 constants[tensor.name] = _constant(tensor, folder)
         if not is_given:
             tensor.ClearField("raw_data")  # else every weight would be in memory twice until the end
-    skeleton = _skeleton(proto, folder)
+    bounds = Bounds(limits, memory_limit, _file_nbytes(parsed, constants))
+    for sparse in proto.graph.sparse_initializer:
+        constants[sparse.values.name] = _dense(sparse, bounds)
+    skeleton = _skeleton(proto, folder, bounds)
     _check(skeleton, name)
     if skeleton.functions:
         skeleton = onnx.inliner.inline_local_functions(skeleton)
@@ -148,7 +151,7 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, *, is_given
         [Node(node) for node in skeleton.graph.node],
         _opsets(skeleton),
         proto.ir_version,
-        Bounds(limits, memory_limit, sum(value.nbytes for value in constants.values())),
+        bounds,
     )
 
 
@@ -208,9 +211,10 @@ class _Folder:
     def read(self, path: Path, offset: int, nbytes: int) -> Any:
         """So many bytes of a file, as an array."""
         if not self._is_mapped:
-            return np.fromfile(path, np.uint8, nbytes, offset=offset)
+            with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb") as file:
+                return np.fromfile(file, np.uint8, nbytes, offset=offset)
         if path not in self._files:
-            self._files[path] = MappedFile(path)
+            self._files[path] = MappedFile(path, os.O_NOFOLLOW)
         return np.frombuffer(self._files[path], np.uint8, nbytes, offset)
 
 
@@ -294,7 +298,38 @@ def _check(skeleton: ModelProto, name: str) -> None:
         raise _malformed(f"model {name!r}", "a name that is no UTF-8") from error
 
 
-def _skeleton(proto: ModelProto, folder: _Folder | None) -> ModelProto:
+def _file_nbytes(parsed: _Parsed, constants: Mapping[str, Any]) -> int:
+    """Size of the constants; of a file at most its own and that of files beside it, however often they are named."""
+    own = sum(int(value.nbytes) for value in constants.values())
+    if parsed.pages is None:
+        return own
+    tensors = [tensor for tensor in parsed.proto.graph.initializer if tensor.external_data]
+    places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    assert parsed.folder is not None  # files have one
+    return min(own, len(parsed.pages) + sum(int((parsed.folder.path / place).stat().st_size) for place in places))
+
+
+def _dense(sparse: SparseTensorProto, bounds: Bounds) -> Any:
+    """A sparse tensor as an array, read-only."""
+    values, indices = (_constant(tensor, None) for tensor in (sparse.values, sparse.indices))
+    name, dims = sparse.values.name, tuple(sparse.dims)
+    what = f"sparse tensor {name!r}"
+    bounds.spend(prod(dims) * values.itemsize, f"{what}: as a dense one, it")
+    places = indices.reshape(len(values), -1) if indices.ndim == 2 else indices.reshape(-1, 1)
+    bases = dims if indices.ndim == 2 else (prod(dims),)
+    if (
+        min(dims, default=0) < 0
+        or places.shape != (len(values), len(bases))
+        or not np.all((places >= 0) & (places < bases))
+    ):
+        raise _malformed(what, f"indices of shape {indices.shape} for {len(values)} elements of {dims}")
+    dense = np.zeros(dims, values.dtype)
+    dense.reshape(bases)[tuple(places.T)] = values
+    dense.flags.writeable = False
+    return dense
+
+
+def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds) -> ModelProto:
     """The model with its initialisers turned into inputs: small enough to be copied, checked and inlined."""
     skeleton = onnx.ModelProto()
     for entry, value in proto.ListFields():
@@ -318,8 +353,10 @@ def _skeleton(proto: ModelProto, folder: _Folder | None) -> ModelProto:
         info.type.tensor_type.elem_type = tensor.data_type
         info.type.tensor_type.shape.SetInParent()  # nobody asks how large it is, but it must have a shape
     for tensor in _inner_tensors(graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            tensor.CopyFrom(numpy_helper.from_array(np.asarray(_constant(tensor, folder)), tensor.name))
+        if tensor.data_location == TensorProto.EXTERNAL:
+            content = _constant(tensor, folder)
+            bounds.spend(content.nbytes, f"tensor {tensor.name!r}: read from another file, it")
+            tensor.CopyFrom(numpy_helper.from_array(np.asarray(content), tensor.name))
     return skeleton
 
 
@@ -354,7 +391,7 @@ def _constant(tensor: TensorProto, folder: _Folder | None) -> Any:
     """The content of a tensor, read-only."""
     _check_tensor(tensor)
     try:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if tensor.data_location == TensorProto.EXTERNAL:
             array = _external(tensor, folder)
         elif tensor.HasField("raw_data") and tensor.data_type in WHOLE_BYTES and sys.byteorder == "little":
             data = tensor.raw_data
@@ -385,32 +422,42 @@ def _external(tensor: TensorProto, folder: _Folder | None) -> Any:
             tensor_name=tensor.name,
             location=location,
         )
-    path = (folder.path / location).resolve()
-    if not path.is_relative_to(folder.path):
-        accepted = f"a file in {str(folder.path)!r}"
-        raise InvalidArgumentError(
-            explain(f"{what} lies outside the model's folder", accepted=accepted, got=str(path)),
-            tensor_name=tensor.name,
-            location=location,
-        )
+    path = _find_beside(folder.path, location, what, tensor.name)
     raw_type = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    per_byte = _PER_BYTE.get(tensor.data_type, 1)
-    count = prod(tensor.dims)
+    count, per_byte = prod(tensor.dims), _PER_BYTE.get(tensor.data_type, 1)
     offset, nbytes = int(entries.get("offset", 0)), -(-count * raw_type.itemsize // per_byte)
-    if offset < 0:
-        raise _malformed(what, f"offset {offset}")
-    size = path.stat().st_size if path.is_file() else -1
-    if size < offset + nbytes:
-        raise InvalidArgumentError(
-            explain(
-                f"{what} is {'missing' if size < 0 else 'too short'}",
-                accepted=f"{offset + nbytes} bytes at {str(path)!r}",
-                got="no file" if size < 0 else f"{size} bytes",
-            ),
-            tensor_name=tensor.name,
-            location=location,
+    file_nbytes = path.stat().st_size
+    if offset < 0 or file_nbytes < offset + nbytes:
+        raise _bad_external(
+            f"{what} is too short", tensor.name, location,
+            accepted=f"{offset + nbytes} bytes", got=f"{file_nbytes} bytes",
+        )  # fmt: skip
+    if not 0 <= nbytes <= int(entries.get("length", nbytes)):
+        raise _bad_external(f"{what}: length", tensor.name, location, accepted=nbytes, got=entries["length"])
+    if not nbytes:
+        return np.empty(tuple(tensor.dims), raw_type)
+    data = folder.read(path, offset, nbytes)
+    if per_byte > 1:
+        packed = helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data.tobytes(), raw=True)
+        return numpy_helper.to_array(packed)
+    return data.view(raw_type).reshape(tuple(tensor.dims))
+
+
+def _bad_external(what: str, tensor_name: str, location: str, **facts: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(explain(what, **facts), tensor_name=tensor_name, location=location)
+
+
+def _find_beside(folder: Path, location: str, what: str, tensor_name: str) -> Path:
+    """A regular file in a folder or below; links that lead out of it are none."""
+    path = (folder / location).resolve() if location and "\0" not in location else folder
+    if not path.is_relative_to(folder) or Path(location).is_absolute():
+        accepted = f"a relative path to a file in {str(folder)!r}"
+        raise _bad_external(
+            f"{what} lies outside the model's folder", tensor_name, location, accepted=accepted, got=str(path)
         )
-    if per_byte > 1 or not nbytes:
-        data = path.read_bytes()[offset : offset + nbytes]
-        return numpy_helper.to_array(helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, data, raw=True))
-    return folder.read(path, offset, nbytes).view(raw_type).reshape(tuple(tensor.dims))
+    if not path.exists():
+        raise _bad_external(f"{what} is missing", tensor_name, location, accepted=str(path), got="no file")
+    if not path.is_file():
+        accepted, got = "a regular file", "a folder, a device or a pipe"
+        raise _bad_external(f"{what} is no file", tensor_name, location, accepted=accepted, got=got)
+    return path

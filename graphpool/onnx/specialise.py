@@ -39,6 +39,10 @@ _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}
 """Conditions and trip counts."""
 
 
+_MOST_ROOTS = 64
+"""Numbers on which the course of control flow may depend; beyond them it stays open."""
+
+
 def find_deciding_inputs(source: OnnxModel, nodes: Sequence[Node]) -> frozenset[str]:
     """Inputs from whose content shapes follow. What `Shape` and `Size` read decides nothing by its content."""
     wanted: set[str] = set()
@@ -70,6 +74,8 @@ def _control_inputs(source: OnnxModel, nodes: Sequence[Node]) -> set[str]:
         known = node.op_type in ("Shape", "Size")
         read = [] if known else [roots.get(name, frozenset()) for name in (*node.input, *node.captured)]
         joined = None if None in read else frozenset().union(*(names for names in read if names))
+        if joined is not None and len(joined) > _MOST_ROOTS:  # else sets would grow with the square of the nodes
+            joined = None
         roots.update(dict.fromkeys(node.output, joined))
     return found
 

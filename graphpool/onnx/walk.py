@@ -65,11 +65,12 @@ class Walk:
         self._precomputed: list[str] = []
         self._may_call_host = owner.fallback
         self._refusal = ""
+        self._limit_error: LimitError | None = None  # why the node was not computed ahead
         self.nnodes = 0
         self._unrolling_end: int | None = None
         self._left_nbytes = self._source.bounds.left_nbytes
         self._inputs: dict[str, LogicalTensor] = {}
-        self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath)
+        self.builder = GraphBuilder(owner.static_ids, owner.prefer, owner.fpmath, self._source.bounds)
         values = {name: Value(content=content, is_static=True) for name, content in owner.constants.items()}
         outputs = tuple(port.name for port in self._source.outputs)
         self.scope = Scope(owner.nodes, values, outputs, names_read(owner.nodes, outputs), ())
@@ -161,7 +162,7 @@ class Walk:
         values = self.scope.values
         inputs = [self._value(name) if name else None for name in node.input]
         captured = {name: values[name] for name in node.captured if name in values}
-        self._refusal = ""
+        self._refusal, self._limit_error = "", None
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         results = self._recall(path, read) or self._follow(path, node, inputs)
         if results is None and all(value.is_known for value in read) and not is_kept(node) and self._may_fold(node):
@@ -177,8 +178,9 @@ class Walk:
     def _may_fold(self, node: Node) -> bool:
         """Whether the limits let a node be computed now."""
         named = {name: self.scope.values[name] for name in (*node.input, *node.captured) if name in self.scope.values}
-        self._refusal = self._source.bounds.refusal(self._source, node, named, self._left_nbytes)
-        return not self._refusal
+        asked = self._source.bounds.asks_too_much(self._source, node, named, self._left_nbytes)
+        self._limit_error, self._refusal = asked, str(asked or "")
+        return asked is None
 
     def _fold(
         self,
@@ -253,14 +255,16 @@ class Walk:
         except (NotConvertible, GraphpoolError) as error:
             self._refusal = str(error)
             del self.builder.ops[nops:], self._precomputed[nprecomputed:]
-            for op_id in [op_id for op_id in self._host if op_id >= nops]:
-                del self._host[op_id]
+            while self._host and next(reversed(self._host)) >= nops:  # ids ascend
+                self._host.popitem()
             return None
 
     # ---- the host
 
     def _leave_to_host(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value]) -> list[Value]:
         label = node.label
+        if self._limit_error is not None and not self._owner.fallback:
+            raise self._limit_error
         if not self._may_call_host:
             raise UnsupportedError(
                 explain(

@@ -24,6 +24,7 @@
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
+    host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   one of those: compiled partitions and host functions over one arena
     result_arrays.py   arrays for results, in memory that earlier results have left

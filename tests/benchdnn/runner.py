@@ -165,7 +165,7 @@ def run(job: Job) -> Record:
 @lru_cache(maxsize=64)
 def load(path: Path) -> GraphFile:
     """The file of a case; runs of one case follow one another."""
-    return read_graph(path)
+    return read_graph(path, gp.Limits())
 
 
 def _run(path: Path, record: Record, seed: int) -> list[str]:

@@ -9,7 +9,6 @@ import pytest
 
 import graphpool as gp
 from graphpool import config
-from graphpool.graph.json import MAX_NBYTES
 
 CORPUS = Path(os.environ.get("GRAPHPOOL_BENCHDNN", "../shared/data/benchdnn-graph")) / "cases"
 
@@ -165,8 +164,8 @@ def test_malformed_bytes(tmp_path, raw):
 
 def test_long_file_is_not_read(tmp_path):
     with (tmp_path / "a.json").open("wb") as file:
-        file.truncate(MAX_NBYTES + 1)
-    with pytest.raises(gp.InvalidGraphError, match="too long"):
+        file.truncate(gp.Limits().file_nbytes + 1)
+    with pytest.raises(gp.LimitError, match="length of the file exceeds the limit file_nbytes"):
         gp.Graph.from_json(tmp_path / "a.json")
 
 
@@ -202,3 +201,31 @@ def test_corpus_round_trip(tmp_path):
         graph = gp.Graph.from_json(path)
         graph.to_json(tmp_path / "a.json")
         assert facts(gp.Graph.from_json(tmp_path / "a.json")) == facts(graph), path
+
+
+def test_limits_hold_before_ops_are_made(tmp_path):
+    path = tmp_path / "graph.json"
+    tensors = [gp.LogicalTensor(k, "f32", (2, 3)) for k in range(4)]
+    graph = gp.Graph()
+    for k in range(3):
+        graph.add_op(gp.Op(k, "StaticTranspose", [tensors[k]], [tensors[k + 1]], order=(0, 1)))
+    graph.to_json(path)
+    assert len(gp.Graph.from_json(path, limits=gp.Limits(nodes=3, items=2)).ops) == 3
+    for name, value in (("nodes", 2), ("items", 1), ("file_nbytes", 99)):
+        with pytest.raises(gp.LimitError, match=f"exceeds the limit {name}") as caught:
+            gp.Graph.from_json(path, limits=gp.Limits(**{name: value}))
+        assert caught.value.limit == name
+
+
+def test_tables_of_programs_fit_the_memory_limit(tmp_path):
+    path = tmp_path / "graph.json"
+    graph = gp.Graph()
+    index, values = gp.LogicalTensor(0, "s64", (0,)), gp.LogicalTensor(1, "f32", (2,))
+    result = gp.LogicalTensor(2, "f32", (0, 1 << 40))
+    graph.add_op(gp.Op(0, "OneHot", [index, values], [result], depth=1 << 40, axis=-1))
+    graph.to_json(path)
+    read = gp.Graph.from_json(path)
+    read.finalize()
+    [partition] = read.get_partitions()
+    with gp.Engine(memory_limit="64MiB") as engine, pytest.raises(gp.OutOfMemoryError, match=r"tables of op 0"):
+        partition.compile([index, values], [result], engine)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import graphpool as gp
 from graphpool.onnx.expressions import compile_pattern
 
-ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\w", "^", "$", r"\.", "é"])
+ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\w", "^", "$", r"\b", r"\.", "é"])
 
 
 def combine(inner):
@@ -41,7 +41,7 @@ def test_patterns_that_backtracking_never_ends_on(pattern):
 
 
 @pytest.mark.parametrize("pattern", ["(?=a)", r"(a)\1", "(?i)a", r"\pL", "[[:alpha:]]", "a**", "*", "(", ")", "[a",
-                                     r"\b", "a{1001}", "a{3,2}", "(" * 60 + ")" * 60, "((a{1000}){1000})"])  # fmt: skip
+                                     "a{1001}", "a{3,2}", "(" * 60 + ")" * 60, "((a{1000}){1000})"])  # fmt: skip
 def test_what_is_refused(pattern):
     with pytest.raises(gp.InvalidArgumentError, match="regular expression"):
         compile_pattern(pattern, gp.Limits())
@@ -50,3 +50,9 @@ def test_what_is_refused(pattern):
 def test_a_long_pattern_is_refused():
     with pytest.raises(gp.LimitError, match="pattern_length"):
         compile_pattern("a" * 20, gp.Limits(pattern_length=10))
+
+
+def test_borders_of_words():
+    match = compile_pattern(r"www\.[\w.-]+\.\bcom\b", gp.Limits())
+    assert [match(text) for text in ("www.a.com", "www.com", "www.a.xcom")] == [True, False, False]
+    assert compile_pattern(r"a\Bb\b", gp.Limits())("ab")

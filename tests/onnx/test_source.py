@@ -1,7 +1,9 @@
+import os
+
 import numpy as np
 import onnx
 import pytest
-from onnx import external_data_helper, helper
+from onnx import external_data_helper, helper, numpy_helper
 
 import graphpool as gp
 from graphpool.mapped_file import MappedFile
@@ -73,6 +75,77 @@ def test_short_external_data_says_how_much_is_missing(external):
 def test_external_data_needs_the_path(external):
     with pytest.raises(gp.InvalidArgumentError, match=r"'w'.*load the model by its path"):
         read_model(external.read_bytes())
+
+
+def place_at(model, path, location, **entries):
+    """The model in a file, with its weight at a location."""
+    tensor = model.graph.initializer[0]
+    tensor.raw_data = b""
+    external_data_helper.set_external_data(tensor, location, **entries)
+    tensor.ClearField("raw_data")
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_external_data_is_a_regular_file_in_the_folder(model, tmp_path):
+    folder = tmp_path / "inner"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "secret.bin").write_bytes(W.tobytes())
+    (folder / "link.bin").symlink_to("../secret.bin")
+    (folder / "zero").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe")
+    for location in ("link.bin", "zero", "pipe", "sub", ".", "/dev/zero", str(tmp_path / "secret.bin"), "a\0b", ""):
+        path = place_at(model, folder / "m.onnx", location)
+        with pytest.raises(gp.InvalidArgumentError, match=r"outside the model's folder|is no file"):
+            read_model(path)
+    (folder / "sub" / "w.bin").write_bytes(W.tobytes())
+    found = read_model(place_at(model, folder / "m.onnx", "sub/w.bin"))
+    np.testing.assert_array_equal(found.constants["w"], W)
+
+
+@pytest.mark.parametrize("entries", [{"offset": -4}, {"offset": 2**62}, {"offset": 1}, {"length": 4}, {"length": -1}])
+def test_external_data_lies_inside_its_file(model, tmp_path, entries):
+    (tmp_path / "w.bin").write_bytes(W.tobytes())
+    with pytest.raises(gp.InvalidArgumentError, match=r"tensor 'w': file 'w.bin'"):
+        read_model(place_at(model, tmp_path / "m.onnx", "w.bin", **entries))
+
+
+def test_of_external_data_no_more_is_read_than_needed(tmp_path):
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.write(b"\x21" * 8)
+        file.truncate(1 << 34)
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.UINT4, dims=[2, 3])
+    infos = [helper.make_tensor_value_info(name, onnx.TensorProto.UINT4, [2, 3]) for name in "xy"]
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [tensor])
+    small = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    small.graph.initializer[0].raw_data = b"abc"
+    found = read_model(place_at(small, tmp_path / "m.onnx", "w.bin", offset=4, length=3))
+    assert found.constants["w"].astype(int).tolist() == [[1, 2, 1], [2, 1, 2]]
+
+
+def sparse_model(dims, indices):
+    values = numpy_helper.from_array(np.ones(1, np.float32), "s")
+    places = numpy_helper.from_array(np.array(indices, np.int64), "i")
+    infos = [helper.make_tensor_value_info(name, 1, [None] * len(dims)) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "s"], ["y"])], "g", infos[:1], infos[1:],
+                              sparse_initializer=[helper.make_sparse_tensor(values, places, dims)])  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("indices", [[5], [[1, 2]]])
+def test_sparse_initialisers_become_dense(indices):
+    expected = np.zeros((2, 3), np.float32)
+    expected[1, 2] = 1
+    np.testing.assert_array_equal(read_model(sparse_model([2, 3], indices)).constants["s"], expected)
+
+
+def test_sparse_initialisers_that_do_not_fit_are_refused():
+    for indices in ([6], [-1], [[1, 3]], [[0, 0, 0]]):
+        with pytest.raises(gp.InvalidArgumentError, match="no valid ONNX model"):
+            read_model(sparse_model([2, 3], indices))
+    with pytest.raises(gp.LimitError, match="sparse tensor 's': as a dense one, it exceeds the limit folded_nbytes"):
+        read_model(sparse_model([1 << 40], [5]))
 
 
 def test_external_data_must_lie_beside_the_model(model, tmp_path):

@@ -143,6 +143,7 @@ def _make_form(
     """Complete shapes, settle layouts, and take the primitive from its cache or make it."""
     inputs = [_settle(tensor, partition.ops) for tensor in inputs]
     outputs = [_settle(tensor) for tensor in partition.complete(inputs, outputs)]
+    _check_tables(partition.ops, inputs, outputs, engine)
     key = structural_key(partition, inputs, outputs, engine), options.key
     cache = primitive_cache()
     made: list[Primitive] = []
@@ -155,6 +156,23 @@ def _make_form(
     if made and not cache.recharge(key, primitive, primitive.nbytes):
         primitive.evict()
     return _Form(primitive, inputs, outputs)
+
+
+_WITH_TABLES = frozenset({"OneHot", "Trilu", "Interpolate", "InterpolateBackward"})
+"""Kinds whose programs hold a number for each position along an axis, also where a tensor has no elements."""
+
+
+def _check_tables(
+    ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], engine: Any
+) -> None:
+    """Raise OutOfMemoryError where such tables can never fit the engine's budget; nothing was allocated."""
+    found = [op for op in ops if op.kind in _WITH_TABLES]
+    if found:
+        given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
+        shapes = complete_shapes(ops, given, trust_ops=False)
+        for op in found:
+            dims = [sum(shapes[t.id] or ()) for t in (*op.inputs, *op.outputs)]
+            engine.budget.check(64 * max(dims), holder=f"tables of {op.label}")
 
 
 def make_primitive(

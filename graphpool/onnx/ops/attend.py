@@ -153,6 +153,7 @@ def _unless(n: NodeView, condition: Value) -> Value:
 
 def _hidden(n: NodeView, heads: _Heads, by: Rules) -> Value | None:
     """What hides keys that lie too far from a query; None where that is no key."""
+    n.allow_table(32 * (1 + heads.query[2]) * (1 + heads.key[2]))
     places, keys = np.arange(heads.query[2])[:, None] + by.past, np.arange(heads.key[2])
     is_hidden = (by.right >= 0) & (keys > places + by.right) | (by.left >= 0) & (keys < places - by.left)
     if not is_hidden.any():

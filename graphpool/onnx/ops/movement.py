@@ -191,6 +191,7 @@ def _eye_like(n: NodeView) -> Value:
     dtype = data_type(n.attr("dtype")) if n.attr("dtype") else n[0].dtype
     n.require(dtype is not None, "a type that we do not have")
     assert dtype is not None  # required above
+    n.allow_table(16 * prod(n[0].shape))
     return n.builder.literal(np.eye(n[0].shape[0], n[0].shape[1], n.attr("k", 0)), dtype)
 
 

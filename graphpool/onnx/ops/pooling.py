@@ -153,6 +153,7 @@ def _axes(n: NodeView, kernel: list[int]) -> list[_Axis]:
 def _window_sums(n: NodeView, value: Value, axes: list[_Axis]) -> Value:
     """Sums over windows: a convolution of each channel with ones."""
     channels = value.shape[1]
+    n.allow_table(16 * channels * prod(axis.kernel for axis in axes))
     ones = n.literal(np.ones((channels, 1, *(axis.kernel for axis in axes))), value)
     return n.emit(
         "Convolution", value, ones, strides=[axis.stride for axis in axes], pads_begin=[axis.begin for axis in axes],

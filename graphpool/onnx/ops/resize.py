@@ -85,8 +85,7 @@ class _Options:
 
     def matrix(self, axis: _Axis) -> _Array:
         """Weights of the input's elements (columns) in the output's (rows); rows of extrapolated ones are 0."""
-        squeeze = min(axis.scale, 1.0) if self.antialias else 1.0
-        reach = int(np.ceil((2 if self.mode == "cubic" else 1) / squeeze))
+        squeeze, reach = self._reach(axis)
         x = self.places(axis)
         taps = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
         weights = self._kernel(np.abs(taps - x[:, None]) * squeeze)
@@ -100,6 +99,15 @@ class _Options:
         rows = np.broadcast_to(np.arange(axis.target)[:, None], taps.shape)
         np.add.at(matrix, (rows, np.clip(taps, 0, axis.size - 1)), weights)
         return matrix
+
+    def _reach(self, axis: _Axis) -> tuple[float, int]:
+        """How much wider the kernel is than elements of the input lie apart, inverted, and elements on each side."""
+        squeeze = min(axis.scale, 1.0) if self.antialias else 1.0
+        return squeeze, int(np.ceil((2 if self.mode == "cubic" else 1) / squeeze))
+
+    def matrix_nbytes(self, axis: _Axis) -> int:
+        """What `matrix` and its making take. Unit: bytes."""
+        return axis.target * (12 * axis.size + 80 * self._reach(axis)[1])
 
     def _kernel(self, t: _Array) -> _Array:
         """Weight of an element at distance t."""
@@ -175,6 +183,7 @@ def _interpolate(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
     n.require(n[0].dtype in _FLOATS or options.mode == "nearest", "integers between their elements")
     if not axes:
         return n[0]
+    n.allow_table(sum(64 * axis.target for axis in axes))
     if n[0].dtype in _FLOATS and _is_one_op(n, axes, options):
         return _whole(n, axes, options)
     if options.mode == "nearest":
@@ -224,6 +233,7 @@ def _along_axes_weighted(n: NodeView, axes: Sequence[_Axis], options: _Options) 
     value = n.cast(n[0], DataType.F32)
     outside = np.zeros((), bool)
     for axis in axes:
+        n.allow_table(options.matrix_nbytes(axis))
         value = _weigh(n, value, axis, options.matrix(axis))
         across = [-1 if k == axis.number else 1 for k in range(len(value.shape))]
         outside = outside | options.is_outside(axis).reshape(across)

@@ -83,6 +83,7 @@ def _col2im(n: NodeView) -> Value:
         counts.append(count + 1)
         rests.append(rest)
     channels = n[0].shape[1] // size
+    n.allow_table(16 * channels * size * size)
     places = n.literal(np.tile(np.eye(size).reshape(size, 1, *block), (channels, 1, *[1] * spatial)), n[0])
     return n.emit(
         "ConvTranspose", n.reshape(n[0], (n[0].shape[0], channels * size, *counts)), places, **options,
