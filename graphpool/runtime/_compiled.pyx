@@ -363,13 +363,18 @@ cdef class CompiledPartition:
                 self.program.run(bases, stream.team)
             return 0
         if type(scratchpad) is Tensor:
+            if (<Tensor>scratchpad).is_readonly:
+                raise self._no_scratchpad("a read-only tensor")
             self._check_scratchpad(<uintptr_t>(<Tensor>scratchpad).data, (<Tensor>scratchpad).nbytes)
             bases[0] = (<Tensor>scratchpad).data
             with nogil:
                 self.program.run(bases, stream.team)
             return 0
         if scratchpad is not None:
-            PyObject_GetBuffer(scratchpad, &view, PyBUF_WRITABLE)
+            try:
+                PyObject_GetBuffer(scratchpad, &view, PyBUF_WRITABLE)
+            except (BufferError, TypeError, ValueError) as error:   # ValueError: NumPy's, where the array is read-only
+                raise self._no_scratchpad(f"{type(scratchpad).__name__}: {error}") from error
             try:
                 self._check_scratchpad(<uintptr_t>view.buf, view.len)
                 bases[0] = <char *>view.buf
@@ -513,10 +518,13 @@ cdef class CompiledPartition:
 
     def _check_scratchpad(self, uintptr_t address, int64_t size):
         if size < self.scratchpad_nbytes or address % ALIGNMENT:
-            raise InvalidArgumentError(
-                explain("scratchpad", got=f"{size} bytes at an address of alignment {address & -address}",
-                        accepted=f"at least {self.scratchpad_nbytes} bytes, aligned to {ALIGNMENT}")
-            )
+            raise self._no_scratchpad(f"{size} bytes at an address of alignment {address & -address}")
+
+    def _no_scratchpad(self, got):
+        return InvalidArgumentError(
+            explain("scratchpad", got=got,
+                    accepted=f"writable memory of at least {self.scratchpad_nbytes} bytes, aligned to {ALIGNMENT}")
+        )
 
     def _execute_on_host(self, inputs, outputs):
         """Call the host function on arrays, and put its results into the outputs."""

@@ -200,10 +200,27 @@ def test_scratchpad_of_the_user(matmul, engine, stream, arrays):
     matmul.execute(stream, inputs, [out], scratchpad=raw[start : start + matmul.scratchpad_nbytes])
     assert engine.stats().total_nbytes == before
     np.testing.assert_allclose(out.numpy(), np.maximum(arrays[0] @ arrays[1], 0), rtol=1e-5, atol=1e-6)
-    with pytest.raises(gp.InvalidArgumentError, match="scratchpad; accepted: at least"):
+    with pytest.raises(gp.InvalidArgumentError, match="scratchpad; accepted: writable memory of at least"):
         matmul.execute(stream, inputs, [out], scratchpad=raw[start : start + 8])
     with pytest.raises(gp.InvalidArgumentError, match="aligned to 64"):
         matmul.execute(stream, inputs, [out], scratchpad=raw[start + 1 :])
+
+
+def test_a_scratchpad_that_cannot_be_written_is_refused(matmul, engine, stream, arrays, tmp_path):
+    inputs = bind(matmul, engine, arrays)
+    nbytes = matmul.scratchpad_nbytes
+    path = tmp_path / "scratch"
+    path.write_bytes(bytes(nbytes + 4096))
+    mapped = np.memmap(path, np.uint8, "r", 0, (nbytes,))
+    readonly = gp.Tensor(gp.LogicalTensor(9, "u8", (nbytes,)), engine, mapped)
+    unknown = gp.Tensor(gp.LogicalTensor(9, "u8", None), engine)
+    gaps = np.zeros(2 * nbytes + 128, np.uint8)
+    gaps = gaps[-gaps.ctypes.data % 64 :][: 2 * nbytes : 2]
+    for scratchpad in (mapped, readonly, unknown, gaps, bytes(nbytes), "scratch", object()):
+        with pytest.raises(gp.InvalidArgumentError, match="scratchpad; accepted: .*writable"):
+            matmul.execute(stream, inputs, scratchpad=scratchpad)
+    [out] = matmul.execute(stream, inputs)
+    np.testing.assert_allclose(out.numpy(), np.maximum(arrays[0] @ arrays[1], 0), rtol=1e-5, atol=1e-6)
 
 
 def test_predicted_peak_is_what_the_counters_say(matmul, engine, stream, arrays):
