@@ -217,7 +217,7 @@ def test_a_scratchpad_that_cannot_be_written_is_refused(matmul, engine, stream, 
     gaps = np.zeros(2 * nbytes + 128, np.uint8)
     gaps = gaps[-gaps.ctypes.data % 64 :][: 2 * nbytes : 2]
     for scratchpad in (mapped, readonly, unknown, gaps, bytes(nbytes), "scratch", object()):
-        with pytest.raises(gp.InvalidArgumentError, match="scratchpad; accepted: .*writable"):
+        with pytest.raises(gp.InvalidArgumentError, match=r"scratchpad; accepted: .*writable"):
             matmul.execute(stream, inputs, scratchpad=scratchpad)
     [out] = matmul.execute(stream, inputs)
     np.testing.assert_allclose(out.numpy(), np.maximum(arrays[0] @ arrays[1], 0), rtol=1e-5, atol=1e-6)

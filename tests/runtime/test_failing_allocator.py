@@ -8,7 +8,6 @@ from onnx import helper
 
 import graphpool as gp
 from graphpool.cache import constant_tensor_cache
-from graphpool import demo
 from tests.helpers.caches import QuarantineResource
 from tests.helpers.constant_jobs import Job, weights
 from tests.helpers.onnx_models import make_model, random_array
