@@ -6,12 +6,12 @@ Nothing here imports anything of graphpool but `errors`, so every package may us
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from .errors import InvalidDataTypeError, UnsupportedError, explain
+from .fork import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

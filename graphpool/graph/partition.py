@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import (
@@ -13,6 +12,7 @@ from ..errors import (
     UnsupportedError,
     explain,
 )
+from ..fork import cached_property
 from ..typing import LayoutType, PropertyType
 from ._counter import Counter
 from ._memo import CompileMemo

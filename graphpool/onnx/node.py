@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, explain
+from graphpool.fork import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

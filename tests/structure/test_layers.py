@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "bits": set(),
     "fork": set(),
     "errors": set(),
-    "typing": {"errors"},
+    "typing": {"errors", "fork"},
     "config": {"errors"},
     "mapped_file": {"errors"},
     **dict.fromkeys(ISLANDS, LEAVES),
