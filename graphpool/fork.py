@@ -8,10 +8,16 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from weakref import WeakSet, WeakValueDictionary
 
-__all__ = ["Locked", "guard_fork", "reset_in_child"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+__all__ = ["Locked", "cached_property", "guard_fork", "reset_in_child"]
+
+V = TypeVar("V")
 
 
 class _Resettable(Protocol):
@@ -49,6 +55,34 @@ def reset_in_child(item: _Resettable) -> None:
     """
     with _lock:
         _resettable[next(_ages)] = item
+
+
+class cached_property(Generic[V]):  # noqa: N801 - it is used as functools' is
+    """A property that is computed when it is first read, by each of those who read it meanwhile.
+
+    That of functools has, in Python 3.11, one lock for all objects, which a forked child would find held for ever.
+    """
+
+    def __init__(self, function: Callable[[Any], V]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        """Remember under which name the value is kept."""
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> V: ...
+
+    def __get__(self, instance: object | None, owner: type[Any] | None = None) -> Self | V:
+        """The value, which is an attribute of the object from now on."""
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value
 
 
 class Locked:

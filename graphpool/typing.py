@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from .errors import InvalidDataTypeError, UnsupportedError, brief, explain
+from .fork import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

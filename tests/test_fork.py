@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from graphpool.fork import Locked, guard_fork, reset_in_child
+from graphpool.fork import Locked, cached_property, guard_fork, reset_in_child
 from tests.helpers.memory import run_in_child
 
 pytestmark = [
@@ -85,3 +85,32 @@ def test_a_child_forks_again():
         run_in_child(lambda: item._lock.acquire(timeout=0))
 
     run_in_child(work)
+
+
+def test_a_property_that_another_thread_computes_at_the_fork_works_in_the_child():
+    entered, may_go = threading.Event(), threading.Event()
+
+    class Slow:
+        @cached_property
+        def value(self):
+            entered.set()
+            assert may_go.wait(30)
+            return 1
+
+        @cached_property
+        def other(self):
+            return 2
+
+    slow = Slow()
+    thread = threading.Thread(target=lambda: slow.value)
+    thread.start()
+    assert entered.wait(30)
+
+    def works():
+        may_go.set()
+        assert (slow.other, slow.value, Slow().value) == (2, 1, 1)
+
+    run_in_child(works)
+    may_go.set()
+    thread.join()
+    assert slow.__dict__ == {"value": 1}

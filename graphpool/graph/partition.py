@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import (
@@ -15,6 +14,7 @@ from ..errors import (
     brief,
     explain,
 )
+from ..fork import cached_property
 from ..typing import LayoutType, PropertyType
 from ._counter import Counter
 from ._memo import CompileMemo

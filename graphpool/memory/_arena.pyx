@@ -212,7 +212,7 @@ cdef class ArenaPool:
             return False
         if gp_load(&self.closed):
             with gil:
-                self._retire(UNLIMITED, 0)
+                self._retire(UNLIMITED, 0, takes_reserved=True)     # `reserve` may have passed its check before
         self.gate.notify()
         return True
 

@@ -37,6 +37,7 @@ class PoolManager(Locked):
     def __init__(self) -> None:
         super().__init__()
         self._pool: MemoryPool | None = None
+        self._is_closed = False
 
     @property
     def pool(self) -> MemoryPool:
@@ -49,6 +50,7 @@ class PoolManager(Locked):
         """
         pool = self._pool
         if pool is None:
+            self._check_open()
             raise StateError(explain("no pool is registered", hint="populate or reserve_pools first"))
         return pool
 
@@ -66,9 +68,10 @@ class PoolManager(Locked):
         Raises
         ------
         StateError
-            One is registered already.
+            One is registered already, or `close` was called.
         """
         with self._lock:
+            self._check_open()
             if self._pool is not None:
                 raise StateError(explain("a pool is registered already", hint="clear first"))
             self._pool = pool
@@ -81,9 +84,10 @@ class PoolManager(Locked):
         Raises
         ------
         StateError
-            The layout grew while arenas of the old size are reserved or leased.
+            The layout grew while arenas of the old size are reserved or leased, or `close` was called.
         """
         with self._lock:
+            self._check_open()
             pool = self._pool
             if pool is not None and pool.blobs != lifetimes.info():
                 if pool.arenas.stats().reserved:
@@ -133,11 +137,16 @@ class PoolManager(Locked):
         lease.release()
 
     def close(self) -> None:
-        """Free idle arenas now and leased ones when they are released; idempotent."""
+        """Free idle arenas now and leased ones when they are released; there are no others from now on. Idempotent."""
         with self._lock:
+            self._is_closed = True
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.arenas.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StateError(explain("the pool manager is closed", hint="make another one"))
 
 
 class MemoryManager(Locked):
@@ -207,7 +216,7 @@ class MemoryManager(Locked):
         return self.pool_manager.stats()
 
     def close(self) -> None:
-        """Free idle pools now and occupied ones when they are released; idempotent."""
+        """Free idle pools now and occupied ones when they are released; there are no others from now on. Idempotent."""
         self.pool_manager.close()
 
     def __enter__(self) -> Self:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, explain
+from graphpool.fork import cached_property
 
 from .boundary import Boundary
 

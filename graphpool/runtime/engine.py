@@ -110,7 +110,7 @@ class Engine:
         self.context = context
         self.memory_limit = None if memory_limit is None else parse_nbytes(memory_limit)
         self.idle_decay_s = idle_decay_s
-        self.is_closed = False
+        self.is_closed = True  # until all is there that closing needs: the constructor may be interrupted anywhere
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
         self.contents: dict[Hashable, Content] = {}
         self.budget = Budget(self.memory_limit)
@@ -120,6 +120,7 @@ class Engine:
         self.primitives = EnginePrimitives(self.source, self.budget)
         self.constants = EngineConstants(kind, index, self.source, self.budget)
         self.shared_arenas = SharedArenas(self.source, self.budget)
+        self.is_closed = False
         if idle_decay_s is not None:
             idle_decay.watch(self)
 

@@ -54,8 +54,11 @@ class EnginePrimitives(Locked):
         """
         while True:
             share = self._shares.get(primitive) or self._open(primitive)
-            if share.enter(reserves):
-                return share
+            try:
+                if share.enter(reserves):
+                    return share
+            except StateError as error:  # its pools are closed
+                raise (_closed() if self._is_closed else error) from error.__cause__
 
     def missing_nbytes(self, primitive: Primitive) -> int:
         """What another user of the primitive adds to what is charged, arenas apart. Unit: bytes."""
@@ -70,7 +73,7 @@ class EnginePrimitives(Locked):
         if kept is not share or is_closed:
             self.budget.uncharge(primitive.nbytes)
         if is_closed:
-            raise StateError(explain("the engine is closed", hint="create another engine"))
+            raise _closed()
         primitive.add_owner(self)
         return kept
 
@@ -140,6 +143,10 @@ class EnginePrimitives(Locked):
         for share in shares:
             share.manager.close()
             self.budget.uncharge(share.primitive.nbytes)
+
+
+def _closed() -> StateError:
+    return StateError(explain("the engine is closed", hint="create another engine"))
 
 
 def _idle_reserved(arenas: ArenaPool) -> int:

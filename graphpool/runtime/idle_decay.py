@@ -34,7 +34,7 @@ def unwatch(engine: Engine) -> None:
 
 def _start() -> None:
     global _thread
-    if _thread is None:
+    if _thread is None or not _thread.is_alive():  # a start may have been interrupted
         _thread = threading.Thread(target=_sweep, name="graphpool idle decay", daemon=True)
         _thread.start()
 
@@ -43,8 +43,10 @@ def _sweep() -> None:
     global _thread
     while True:
         with _changed:
+            if _thread is not threading.current_thread():
+                return
             periods = [engine.idle_decay_s for engine in _engines if engine.idle_decay_s]
-            if not periods:
+            if not periods or not _engines:  # the last one may have been collected in the line before
                 _thread = None
                 return
             _changed.wait(min(periods) / 2)

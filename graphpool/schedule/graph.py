@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
+
+from ..fork import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, explain
 
+from ..fork import cached_property
 from .instructions import AddEvent, Instruction, Run, SetStream, StreamBarrier, WaitEvent
 from .render import draw, trace_events
 

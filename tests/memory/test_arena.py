@@ -446,3 +446,25 @@ def test_statistics_see_no_allocation_when_warm(host):
             with pool.lease(), pool.lease():
                 pass
         assert counted.pop().total_count == 0
+
+
+def test_a_reservation_that_meets_close_keeps_nothing(host):
+    class Closing(int):
+        """Closes the pool when `reserve` has seen that it is open."""
+
+        def __lt__(self, other):
+            pool.close()
+            return int.__lt__(self, other)
+
+    pool, budget = None, Budget()
+    pool = ArenaPool(host, 4096, budget=budget)
+    pool.reserve(Closing(2))
+    assert (pool.stats().arenas, host.count, budget.in_use) == (0, 0, 0)
+    assert pool.stats().faults == 0
+
+
+def test_a_resource_that_refuses_within_the_budget_is_not_waited_for(host):
+    pool = ArenaPool(LimitingResource(host, 4095), 4096, budget=Budget(10_000))
+    with pytest.raises(OutOfMemoryError):
+        pool.lease()
+    assert pool.stats().waits == 0

@@ -236,3 +236,17 @@ def test_threads_reserve_execute_and_unreserve(host):
         run_threads(6, live)
         assert manager.pool_manager.pool.arenas.stats().reserved == 0
         assert 1 <= host.count <= 6
+
+
+@pytest.mark.parametrize("lifetimes", LIFETIMES)
+def test_a_closed_manager_makes_no_pools(lifetimes, host):
+    manager = MemoryManagerCached(lifetimes())
+    configure(manager, 100, 200)
+    manager.close()
+    for call in (
+        lambda: manager.reserve_pools(host),
+        lambda: manager.populate(host),
+        lambda: manager.pool_manager.pool,
+    ):
+        with pytest.raises(StateError, match="closed"):
+            call()

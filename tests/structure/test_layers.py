@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "fork": set(),
     "errors": set(),
     "limits": {"errors"},
-    "typing": {"errors"},
+    "typing": {"errors", "fork"},
     "config": {"errors"},
     "mapped_file": {"errors"},
     **dict.fromkeys(ISLANDS, LEAVES),

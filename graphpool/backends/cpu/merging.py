@@ -7,8 +7,9 @@ cost decides, and the partition is lowered anew with the merges that gain.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
+
+from graphpool.fork import cached_property
 
 from ...runtime.costs import stage_key, stage_latencies
 from ...runtime.scheduling import MIN_MEASURED_GAIN, chosen_policy
