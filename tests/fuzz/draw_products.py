@@ -193,11 +193,19 @@ def conv_gradient(m: Maker) -> int:
     if m.chance(0.5):
         if transposed:
             return m.add("ConvTransposeBackwardData", [m.fresh(dtype, dst), m.fresh(dtype, weights)], **attrs)
-        attrs["dst_shape"] = list(src)
-        return m.add("ConvolutionBackwardData", [m.fresh(dtype, dst), m.fresh(dtype, weights)], **attrs)
-    attrs["weights_shape"] = list(weights)
+        extra = _given_shape(m, attrs, "dst_shape", src)
+        return m.add("ConvolutionBackwardData", [m.fresh(dtype, dst), m.fresh(dtype, weights), *extra], **attrs)
+    extra = _given_shape(m, attrs, "weights_shape", weights)
     kind = "ConvTransposeBackwardWeights" if transposed else "ConvolutionBackwardWeights"
-    return m.add(kind, [m.fresh(dtype, src), m.fresh(dtype, dst)], **attrs)
+    return m.add(kind, [m.fresh(dtype, src), m.fresh(dtype, dst), *extra], **attrs)
+
+
+def _given_shape(m: Maker, attrs: dict[str, Any], name: str, shape: Sequence[int]) -> list[int]:
+    """A shape as an attribute, or as an input, which is returned."""
+    if m.chance(0.2):
+        return [m.numbers(shape)]
+    attrs[name] = list(shape)
+    return []
 
 
 def _pads(m: Maker, sizes: Sequence[int], kernel: Sequence[int], attrs: dict[str, Any]) -> tuple[list[int], list[int]]:
