@@ -51,7 +51,8 @@ class Case:
 
     `options` may hold ``policy``, ``threads``, ``prefer``, ``scratch``, ``weights``, ``inplace`` and ``shapes`` (bool:
     outputs are given with their shapes), ``strided`` and ``opaque`` (tensor ids), ``special`` (share of special values
-    in inputs), ``schedule`` and ``streams`` (of the whole graph as one program).
+    in inputs), ``schedule`` and ``streams`` (of the whole graph as one program), ``host_scalars`` and ``unknown``
+    (inputs that are passed by value, or whose sizes the graph does not know).
     """
 
     seed: int
@@ -95,12 +96,14 @@ class Case:
 def content(source: Source, rng: np.random.Generator, special: float = 0.0) -> np.ndarray:
     """The elements of an input: ``uniform`` in low..high, ``lattice`` of eighths there, and kinds of whole numbers.
 
-    ``distinct`` are whole numbers below `size` that differ along `axis`; ``tuples`` are indices into an array of `dims`
-    that differ, along the last axis. Integers are whole numbers low..high, both included.
+    ``values`` are given; ``distinct`` are whole numbers below `size` that differ along `axis`; ``tuples`` are indices
+    into an array of `dims` that differ, along the last axis. Integers are whole numbers low..high, both included.
     """
     how, shape = source.fill.get("how", "uniform"), tuple(source.shape)
     if source.dtype == "boolean":
         return rng.integers(0, 2, shape).astype(bool)
+    if how == "values":
+        return np.array(source.fill["values"], dtype=NUMPY[source.dtype]).reshape(shape)
     if how == "distinct":
         axis = source.fill["axis"]
         order = np.argsort(rng.random((*shape[:axis], source.fill["size"], *shape[axis + 1 :])), axis=axis)

@@ -3,8 +3,8 @@
     python -m tests.fuzz.differential --count 20000 --seed 1      # for a night
     python -m tests.fuzz.differential --replay tests/fuzz/corpus  # what failed once
 
-Cases run in a process of their own, so that one that ends the interpreter, or hangs, is a finding as well. What fails
-is made small and written to a folder as JSON, from where it is replayed. The exit status is 1 if anything failed.
+Cases run in another process, so that one that ends the interpreter is a finding as well. What fails is made small and
+written to a folder as JSON, from where it is replayed. The exit status is 1 if anything failed.
 """
 
 from __future__ import annotations

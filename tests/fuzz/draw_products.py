@@ -146,6 +146,46 @@ def convolution(m: Maker) -> int:
     return tail(m, y)
 
 
+def plain_convolution(m: Maker, x: int, out: int, size: int, data_format: str) -> int:
+    """A convolution with constant weights that keeps the sizes of an image, with a bias."""
+    channels, count = m.shape_of(x)[1 if data_format == "NCX" else -1], len(m.shape_of(x)) - 2
+    dtype = m.dtypes[x]
+    w = m.fresh(dtype, (out, channels, *[size] * count), True)
+    attrs = {"strides": [1] * count, "dilations": [1] * count, "data_format": data_format, "weights_format": "OIX"}
+    attrs |= {"pads_begin": [size // 2] * count, "pads_end": [size // 2] * count}
+    return m.add("Convolution", [x, w, m.fresh(dtype, (out,), True)], **attrs)
+
+
+def wide_image(m: Maker, data_format: str) -> int:
+    """A new image with as many channels as minimal filtering asks for."""
+    channels, sizes = m.choose([32, 33, 48]), [m.integer(5, 14) for _ in range(2)]
+    return m.fresh(m.choose(["f32", "f32", "bf16"]), laid_out(data_format, 1, channels, sizes))
+
+
+def wide_convolution(m: Maker) -> int:
+    """A chain of convolutions with many channels, perhaps with a residual."""
+    data_format = m.choose(["NCX", "NXC"])
+    x = wide_image(m, data_format)
+    channels = m.shape_of(x)[1 if data_format == "NCX" else -1]
+    y = tail(m, plain_convolution(m, x, channels, 3, data_format))
+    if m.chance(0.5):
+        y = m.add("ReLU", [m.add("Add", [y, x])])
+    return plain_convolution(m, y, m.choose([8, 32]), m.choose([1, 3]), data_format) if m.chance(0.5) else y
+
+
+def branches(m: Maker) -> int:
+    """Convolutions of one image side by side, joined."""
+    data_format = m.choose(["NCX", "NXC"])
+    x = image_like(m)
+    x = wide_image(m, data_format) if x is None else x
+    size = m.choose([1, 1, 3])
+    parts = []
+    for _ in range(m.integer(2, 4)):
+        y = plain_convolution(m, x, m.choose([4, 8, 16, 17]), size if m.chance(0.8) else 1, data_format)
+        parts.append(m.add("ReLU", [y]) if m.chance(0.7) else y)
+    return m.add("Concat", parts, axis=1 if data_format == "NCX" else -1)
+
+
 def conv_transpose(m: Maker) -> int:
     batch, channels, out, sizes, kernel, groups = conv_dims(m)
     sizes = [min(size, 8) for size in sizes]
@@ -193,11 +233,19 @@ def conv_gradient(m: Maker) -> int:
     if m.chance(0.5):
         if transposed:
             return m.add("ConvTransposeBackwardData", [m.fresh(dtype, dst), m.fresh(dtype, weights)], **attrs)
-        attrs["dst_shape"] = list(src)
-        return m.add("ConvolutionBackwardData", [m.fresh(dtype, dst), m.fresh(dtype, weights)], **attrs)
-    attrs["weights_shape"] = list(weights)
+        extra = _given_shape(m, attrs, "dst_shape", src)
+        return m.add("ConvolutionBackwardData", [m.fresh(dtype, dst), m.fresh(dtype, weights), *extra], **attrs)
+    extra = _given_shape(m, attrs, "weights_shape", weights)
     kind = "ConvTransposeBackwardWeights" if transposed else "ConvolutionBackwardWeights"
-    return m.add(kind, [m.fresh(dtype, src), m.fresh(dtype, dst)], **attrs)
+    return m.add(kind, [m.fresh(dtype, src), m.fresh(dtype, dst), *extra], **attrs)
+
+
+def _given_shape(m: Maker, attrs: dict[str, Any], name: str, shape: Sequence[int]) -> list[int]:
+    """A shape as an attribute, or as an input, which is returned."""
+    if m.chance(0.2):
+        return [m.numbers(shape)]
+    attrs[name] = list(shape)
+    return []
 
 
 def _pads(m: Maker, sizes: Sequence[int], kernel: Sequence[int], attrs: dict[str, Any]) -> tuple[list[int], list[int]]:
@@ -320,6 +368,7 @@ def attention(m: Maker) -> int:
 
 
 DRAWS: tuple[tuple[float, Callable[[Maker], int]], ...] = (
-    (3, matmul), (2.5, convolution), (1, conv_transpose), (1, conv_gradient), (1, quantised_matmul),
+    (3, matmul), (2.5, convolution), (0.7, wide_convolution), (0.6, branches),
+    (1, conv_transpose), (1, conv_gradient), (1, quantised_matmul),
     (1, quantised_convolution), (0.8, compressed_matmul), (0.4, attention),
 )  # fmt: skip

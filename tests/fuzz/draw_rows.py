@@ -46,6 +46,8 @@ def pool(m: Maker) -> int:
         return tail(m, y)
     diff, shape = m.fresh(m.dtypes[y], m.shape_of(y)), m.shape_of(x)
     own = {name: value for name, value in attrs.items() if name != "rounding_type"}
+    if kind == "AvgPool" and m.chance(0.3):
+        return m.add("AvgPoolBackward", [diff, m.numbers(shape)], **own)
     if kind == "AvgPool":
         return m.add("AvgPoolBackward", [diff], src_shape=list(shape), **own)
     return m.add("MaxPoolBackward", [m.fresh(m.dtypes[x], shape), diff], **own)
@@ -83,6 +85,8 @@ def interpolate(m: Maker) -> int:
         channels = shape[1 if data_format == "NCX" else -1]
         diff = m.fresh(m.dtypes[x], laid_out(data_format, shape[0], channels, out))
         return m.add("InterpolateBackward", [x, diff], m.dtypes[x], **attrs)
+    if "sizes" in attrs and m.chance(0.2):
+        return m.add("Interpolate", [x, m.numbers(attrs.pop("sizes"))], m.dtypes[x], **attrs)
     return tail(m, m.add("Interpolate", [x], **attrs))
 
 
@@ -181,6 +185,8 @@ def reduction(m: Maker) -> int:
     axes = [int(axis) - m.choose([0, len(shape)]) for axis in m.rng.permutation(len(shape))[:count]]
     if kind == "ReduceProd" and math.prod(shape[axis] for axis in axes) > 40:
         raise Refused("a product of many")
+    if m.chance(0.1):
+        return m.add(kind, [x, m.numbers(axes)], keep_dims=m.chance(0.5))
     y = m.add(kind, [x], axes=axes, keep_dims=m.chance(0.5))
     return tail(m, y) if m.dtypes[y] in FLOAT else y
 

@@ -10,7 +10,7 @@ import numpy as np
 import graphpool as gp
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.runtime._compiled import ALIGNMENT
-from graphpool.typing import DataType, dense_strides
+from graphpool.typing import DataType, PropertyType, dense_strides
 from tests.helpers.guarded import GUARD, GUARD_NBYTES
 
 from .expect import complete_attrs, ids_of
@@ -34,9 +34,9 @@ def build(case: Case, shapes: Mapping[int, tuple[int, ...]] | None = None) -> gp
     """The case's graph, finalised; outputs have the shapes that are given, else none."""
     tensors: dict[int, gp.LogicalTensor] = {}
     for i, source in case.sources.items():
-        tensors[i] = gp.LogicalTensor(
-            i, source.dtype, source.shape, property="constant" if source.constant else "undef"
-        )
+        scalar = "host_scalar" if i in case.options.get("host_scalars", ()) else "undef"
+        shape = [gp.UNKNOWN_DIM] * len(source.shape) if i in case.options.get("unknown", ()) else source.shape
+        tensors[i] = gp.LogicalTensor(i, source.dtype, shape, property="constant" if source.constant else scalar)
     graph = gp.Graph(prefer=case.options.get("prefer", "memory"))
     for number, node in enumerate(case.nodes):
         for i, dtype in node.outputs:
@@ -179,9 +179,9 @@ class Run:
         """The description of an output at compilation."""
         if port.id in self.options.get("opaque", ()) and port.id in readable:
             return port.replace(shape=self.shapes[port.id], layout="any")
-        if port.id not in self.options.get("strided", ()):
-            return port.replace(shape=None)
         shape = self.shapes[port.id]
+        if port.id not in self.options.get("strided", ()):
+            return port.replace(shape=shape if self.options.get("shapes", False) else None)
         return port.replace(shape=shape, layout="strided", strides=strides_of(self.case, port.id, shape))
 
     def execute(
@@ -217,6 +217,8 @@ class Run:
         """An input with its content."""
         if lt.id in self.opaque:
             return self.opaque[lt.id]
+        if lt.property is PropertyType.HOST_SCALAR:
+            return gp.Tensor(lt, self.engine, self.values[lt.id].item())
         if lt.dtype.bits < 8:
             return gp.Tensor(lt, self.engine, self.values[lt.id])
         buffers[lt.id] = Buffer(lt, self.values[lt.id])

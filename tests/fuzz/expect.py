@@ -34,6 +34,9 @@ QUANTISING = frozenset({"Quantize", "DynamicQuantize", "DynamicQuantizeLinear"})
 TRIALS, ERRORS, MARGIN = 3, 4.0, 12.0
 """Evaluations with moved values, by how many rounding errors, and the factor on what comes of it."""
 
+LEAST = {"f64": 2.0**-1022, "f32": 2.0**-126}
+"""Numbers below these lose digits within an op, so far that they may become 0; other types are computed in f32."""
+
 SUM_ERRORS = 16.0
 """Rounding errors that a sum of some hundred terms makes in its own type."""
 
@@ -77,7 +80,7 @@ class Expected:
             spread = np.maximum(spread, np.where(np.isnan(distance), np.inf, distance))
         common = np.quantile(spread, 0.9, method="lower") if spread.size else 0.0
         own = 1.0 if dtype not in FLOATS else float_error(value, dtype, SUM_ERRORS if dtype in ("f32", "f64") else 3.0)
-        return MARGIN * spread + 2 * common + own
+        return MARGIN * spread + 2 * common + np.maximum(own, LEAST.get(dtype, LEAST["f32"]))
 
     def moved(self) -> list[dict[int, Any]]:
         """The graph's tensors in the evaluations with moved values."""
@@ -112,7 +115,8 @@ def nudge(x: Any, dtype: str, rng: np.random.Generator) -> Any:
         return x
     x = x.astype(np.float64)
     error = ERRORS * 2.0 ** -FORMAT[dtype][0]
-    return np.asarray(x * (1 + error * rng.uniform(-1, 1, x.shape)))
+    with np.errstate(all="ignore"):
+        return np.asarray(x * (1 + error * rng.uniform(-1, 1, x.shape)))
 
 
 def float_error(value: np.ndarray, dtype: str, count: float) -> np.ndarray:

@@ -25,7 +25,7 @@ def generate(seed: int, special: float = 0.0) -> Case:
     rng = np.random.default_rng([seed, 2])
     large = rng.random() < 1 / 12
     draws = 1 if large or rng.random() < 0.35 else int(rng.integers(2, 9))
-    maker = Maker(seed, 70_000 if large else int(rng.choice([300, 1000, 3000])), 0.0 if large else 0.75)
+    maker = Maker(seed, 70_000 if large else int(rng.choice([300, 1000, 3000, 3000, 20_000])), 0.0 if large else 0.75)
     left = 40
     while draws and left:
         left -= 1
@@ -61,7 +61,7 @@ def _options(m: Maker) -> dict[str, object]:
     every = [*m.case.sources, *produced]
     options: dict[str, object] = {"policy": m.choose(["fusion", "fusion", "fusion", "debug"])}
     options["threads"] = m.choose([1, 1, 3])
-    options["shapes"] = m.chance(0.3)
+    options["shapes"] = m.chance(0.3) or m.has_shape_inputs
     if m.chance(0.3):
         options["prefer"] = "latency"
     if m.chance(0.3):
@@ -74,6 +74,12 @@ def _options(m: Maker) -> dict[str, object]:
         options["scratch"] = m.choose(["shared", "none", "caller"])
     if m.chance(0.2):
         options["weights"] = "scoped"
+    scalars = [i for i, source in m.case.sources.items()
+               if not source.shape and not source.constant and source.dtype in ("f32", "s32", "s64")]  # fmt: skip
+    if scalars and m.chance(0.4):
+        options["host_scalars"] = [i for i in scalars if m.chance(0.7)]
+    if m.chance(0.15) and not m.has_shape_inputs:
+        options["unknown"] = [i for i in m.case.sources if m.chance(0.6)]
     if m.chance(0.15):
         options |= {"schedule": m.choose(["sequential", "wavefront", "asap", "auto"]), "streams": m.integer(1, 3)}
         options["threads"] = 3

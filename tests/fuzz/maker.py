@@ -51,7 +51,7 @@ class Maker:
         self.values: dict[int, Any] = {}
         self.exact: dict[int, bool] = {}
         self.dtypes: dict[int, str] = {}
-        self.elements, self.reuse = elements, reuse
+        self.elements, self.reuse, self.has_shape_inputs = elements, reuse, False
         self.dtype = self.choose(["f32", "f32", "f32", "bf16", "f16", "f64", "s32", "u8", "s8", "s64"])
 
     # ---- draws
@@ -124,6 +124,11 @@ class Maker:
         self.values[tensor_id] = content(source, np.random.default_rng([self.case.seed, tensor_id]))
         self.exact[tensor_id], self.dtypes[tensor_id] = True, dtype
         return tensor_id
+
+    def numbers(self, values: Sequence[int]) -> int:
+        """A new input that holds axes, sizes or a shape."""
+        self.has_shape_inputs = True
+        return self.fresh("s32", (len(values),), how="values", values=[int(value) for value in values])
 
     def usual_fill(self, dtype: str) -> dict[str, Any]:
         """Moderate numbers; now and then eighths, which give ties, or integers of the whole range."""

@@ -37,7 +37,8 @@ def softplus(x: Array, beta: float = 1.0) -> Array:
 def gelu(attrs: dict[str, Any], x: Array) -> Array:
     if attrs["mode"] == "gelu_erf":
         return x * normal_distribution(x)
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return x * sigmoid(2 * u)  # (1 + tanh(u)) / 2, without its cancellation
 
 
 def is_infinite(attrs: dict[str, Any], x: Array) -> Array:

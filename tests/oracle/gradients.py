@@ -37,8 +37,8 @@ def gelu(attrs: Attrs, x: Array) -> Array:
     if attrs["mode"] == "gelu_erf":
         return normal_distribution(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     c, k = math.sqrt(2 / math.pi), 0.044715
-    t = np.tanh(c * (x + k * x**3))
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * k * x * x)
+    u = c * (x + k * x**3)
+    return sigmoid(2 * u) + 2 * x * sigmoid(2 * u) * sigmoid(-2 * u) * c * (1 + 3 * k * x * x)
 
 
 def hard_sigmoid(attrs: Attrs, x: Array) -> Array:

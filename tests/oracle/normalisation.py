@@ -104,19 +104,25 @@ def root_mean_square(attrs: Attrs, x: Array, *gamma: Array) -> Array:
     return y * gamma[0] if gamma else y
 
 
-def log_sum(attrs: Attrs, x: Array) -> Array:
-    """log(sum(exp(x))) along the axis."""
+def exponentials(attrs: Attrs, x: Array) -> tuple[Array, Array, Array]:
+    """exp(x - max), its sum along the axis, and the maximum."""
     top = x.max(axis=attrs["axis"], keepdims=True, initial=-math.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    return np.log(np.exp(x - top).sum(axis=attrs["axis"], keepdims=True)) + top
+    powers = np.exp(x - top)
+    return powers, powers.sum(axis=attrs["axis"], keepdims=True), top
 
 
 def softmax(attrs: Attrs, x: Array) -> tuple[Array, Array]:
-    stats = log_sum(attrs, x)
-    y = np.exp(x - stats)
+    """A row of -inf alone is NaN, or 0 with mode inf_as_zero."""
+    powers, total, top = exponentials(attrs, x)
+    y, stats = powers / total, top + np.log(total)
     if attrs["mode"] == "inf_as_zero":
-        y = np.where(np.isneginf(stats), 0.0, y)
+        y, stats = np.where(np.isneginf(top), 0.0, y), np.where(np.isneginf(top), top, stats)
     return y, stats
+
+
+def log_softmax(attrs: Attrs, x: Array) -> Array:
+    _, total, top = exponentials(attrs, x)
+    return x - top - np.log(total)
 
 
 def softmax_backward(attrs: Attrs, diff: Array, y: Array) -> Array:
@@ -137,6 +143,6 @@ KINDS = {
     "RMSNorm": root_mean_square,
     "SoftMax": softmax,
     "SoftMaxBackward": softmax_backward,
-    "LogSoftmax": lambda attrs, x: x - log_sum(attrs, x),
+    "LogSoftmax": log_softmax,
     "LogSoftmaxBackward": log_softmax_backward,
 }

@@ -73,9 +73,10 @@ def dynamic_dequantize(attrs: Attrs, x: Array, scales: Array, *zps: Array) -> Ar
 
 def by_range(attrs: Attrs, x: Array) -> tuple[Array, Array, Array]:
     """Bytes over the range of x with 0 in it, or over [0, 1] if x is all 0; computed in f32 as ONNX has it."""
-    low, high = (np.float32(pick([0.0, *x.reshape(-1)])) for pick in (min, max))
+    known = x[~np.isnan(x)]
+    low, high = np.float32(known.min(initial=0.0)), np.float32(known.max(initial=0.0))
     scale = np.float32((high - low or np.float32(1)) / np.float32(255))
-    zero = min(max(float(np.rint(-low / scale)), 0), 255)
+    zero = float(np.clip(np.nan_to_num(np.rint(-low / scale)), 0, 255))
     y = np.rint(x.astype(np.float32) / scale).astype(np.float64) + zero
     return clip(y, "u8"), np.asarray(float(scale)), np.asarray(math.trunc(zero), dtype=object)
 

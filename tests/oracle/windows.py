@@ -107,19 +107,14 @@ def coordinate(attrs: Attrs, position: int, size: int, out: int) -> float:
     return (2 * position + 1) * size / (2 * out) - 0.5
 
 
-def axis_weights(attrs: Attrs, size: int, out: int) -> Array:
-    """Share of each element of an axis (columns) in each output position (rows)."""
-    weights = np.zeros((out, size))
-    for position in range(out):
-        at = coordinate(attrs, position, size, out)
-        if attrs["mode"] == "nearest":
-            nearest = math.floor(at + 0.5)
-            weights[position, min(max(nearest, 0), size - 1)] = 1.0
-            continue
-        low = math.floor(at)
-        for place, share in ((low, 1 - (at - low)), (low + 1, at - low)):
-            weights[position, min(max(place, 0), size - 1)] += share
-    return weights
+def taps(attrs: Attrs, position: int, size: int, out: int) -> list[tuple[int, float]]:
+    """Elements of an axis that an output position is made of, each with its share."""
+    at = coordinate(attrs, position, size, out)
+    if attrs["mode"] == "nearest":
+        return [(min(max(math.floor(at + 0.5), 0), size - 1), 1.0)]
+    low = math.floor(at)
+    shares = [(low, 1 - (at - low)), (low + 1, at - low)]
+    return [(min(max(place, 0), size - 1), share) for place, share in shares if share]
 
 
 def interpolated_sizes(attrs: Attrs, sizes: Sequence[int], given: Sequence[Array]) -> list[int]:
@@ -130,18 +125,20 @@ def interpolated_sizes(attrs: Attrs, sizes: Sequence[int], given: Sequence[Array
 
 def interpolate(attrs: Attrs, x: Array, *sizes: Array) -> Array:
     x = channels_first(attrs, x)
-    out = interpolated_sizes(attrs, x.shape[2:], sizes)
-    for axis, n in enumerate(out):
-        weights = axis_weights(attrs, x.shape[2 + axis], n)
-        x = np.moveaxis(np.tensordot(weights, x, axes=(1, 2 + axis)), 0, 2 + axis)
+    for axis, n in enumerate(interpolated_sizes(attrs, x.shape[2:], sizes), 2):
+        read = [taps(attrs, position, x.shape[axis], n) for position in range(n)]
+        x = np.stack([sum(x.take(place, axis) * share for place, share in pairs) for pairs in read], axis)
     return as_given(attrs, x)
 
 
 def interpolate_backward(attrs: Attrs, x: Array, diff: Array, *sizes: Array) -> Array:
-    x, diff = channels_first(attrs, x), channels_first(attrs, diff)
-    for axis, n in enumerate(diff.shape[2:]):
-        weights = axis_weights(attrs, x.shape[2 + axis], n)
-        diff = np.moveaxis(np.tensordot(weights.T, diff, axes=(1, 2 + axis)), 0, 2 + axis)
+    shape, diff = channels_first(attrs, x).shape, channels_first(attrs, diff)
+    for axis in range(2, diff.ndim):
+        result = np.zeros((*diff.shape[:axis], shape[axis], *diff.shape[axis + 1 :]))
+        for position in range(diff.shape[axis]):
+            for place, share in taps(attrs, position, shape[axis], diff.shape[axis]):
+                np.moveaxis(result, axis, 0)[place] += diff.take(position, axis) * share
+        diff = result
     return as_given(attrs, diff)
 
 

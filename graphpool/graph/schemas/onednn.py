@@ -232,7 +232,7 @@ POOLING = (
 )  # fmt: skip
 
 norm = partial(row, category="Normalisation", types=NORM, checks=(c.norm_types,))
-ANY_AXIS = "Any begin_norm_axis is computed, not only the last one; inputs decide whether there is an affine part."
+ANY_AXIS = "Any begin_norm_axis is computed, not only the last one."
 NORMALISATION = (
     norm("BatchNormInference", "Normalises each channel by given statistics.", EPSILON, DATA_FORMAT,
          inputs="src:T1 gamma:T2 beta:T2 mean:T2 variance:T2", outputs="dst:T1", infer=n.batch_norm_inference),
@@ -249,7 +249,8 @@ NORMALISATION = (
          USE_AFFINE, EPSILON_5, inputs="src:T1 gamma:T2 beta:T2", input_counts=(1, 3),
          outputs="dst:T1 mean:T2 variance:T2", output_counts=(1, 3), infer=n.layer_norm,
          checks=(c.norm_types, c.forward_norm_outputs),
-         differences=f"{ANY_AXIS} With keep_stats=false more than one output is refused."),
+         differences=f"{ANY_AXIS} The affine part is computed where use_affine is true and its inputs are given. With "
+         "keep_stats=false more than one output is refused."),
     norm("LayerNormBackward", "Gradients of LayerNorm.", BEGIN_NORM_AXIS, USE_AFFINE, EPSILON_5,
          inputs="src:T1 diff_dst:T1 mean:T2 variance:T2 gamma:T2 beta:T2", input_counts=(4, 5, 6),
          outputs="diff_src:T1 diff_gamma:T2 diff_beta:T2", output_counts=(1, 3), infer=n.layer_norm_backward,
