@@ -172,7 +172,11 @@ class Walk:
             return None
         used = max((k + 1 for k, name in enumerate(node.output) if name in self.scope.used), default=0)
         view = NodeView(node, inputs, self.opset(node.domain), used, self.builder)
-        results = self._attempt(lambda: converter(view))
+        try:
+            results = self._attempt(lambda: converter(view))
+        except Exception:
+            self._infer(node, inputs, {}, node.label)  # which knows what is wrong with most nodes, and says it
+            raise
         return [results] if isinstance(results, Value) else results
 
     def _expand(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:
