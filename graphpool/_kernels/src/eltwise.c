@@ -178,7 +178,9 @@ static float *find_run(const gp_view *view, void *const *args, int64_t first, in
 static void run_block(const gp_eltwise *program, void *const *args, const float *acc, int64_t first, int64_t n,
                       int64_t block, float *room)
 {
-    const float *r[GP_ELTWISE_REGISTERS] = {NULL}; /* where the values of a register lie */
+    const float *r[GP_ELTWISE_REGISTERS]; /* where the values of a register lie; operands that an op lacks: anywhere */
+    for (int k = 0; k < GP_ELTWISE_REGISTERS; k++)
+        r[k] = room;
     const gp_view *views = gp_eltwise_views(program);
     const gp_instr *instr = gp_eltwise_instrs(program), *const end = instr + program->ninstrs;
     const int64_t padded = (n + GP_LANES - 1) & -GP_LANES;
