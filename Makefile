@@ -8,6 +8,9 @@ types: build ; $(PYTHON) -m mypy
 bench: build ; $(PYTHON) -m pytest bench --benchmark-only -p no:xdist -o python_files='bench_*.py'
 test-neon: build ; $(PYTHON) tools/test_neon.py
 test-freethreaded: ; $(PYTHON) tools/test_freethreaded.py $(PYTHON)
+test-asan: build ; $(PYTHON) tools/test_sanitizers.py address
+test-ubsan: build ; $(PYTHON) tools/test_sanitizers.py undefined
+test-tsan: build ; $(PYTHON) tools/test_sanitizers.py thread
 docs: build ; $(PYTHON) -m sphinx -W -q docs docs/_build/html
 
-.PHONY: build test smoke lint types bench test-neon test-freethreaded docs
+.PHONY: build test smoke lint types bench test-neon test-freethreaded test-asan test-ubsan test-tsan docs

@@ -6,7 +6,8 @@
     28     JSON: the key, the number of bytes that follow and their digest; zeros up to the end of the page
     4096   the packed weight
 
-A file is trusted only if all of it is as its checksums say, so what a killed writer or a failing disk left is a miss.
+A file is trusted only if its page is the one that would be written for its key and its bytes, so what a killed writer
+or a failing disk left is a miss.
 """
 
 from __future__ import annotations
@@ -83,10 +84,8 @@ def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
     except ValueError as error:
         raise DamagedFileError("the file is empty") from error
     whole = np.frombuffer(mapped, np.uint8)
-    nbytes, digest = _read_header(whole[:HEADER_NBYTES].tobytes(), key)
     blob = whole[HEADER_NBYTES:]
-    if blob.nbytes != nbytes or digest_of(blob.data) != digest:
-        raise DamagedFileError("its bytes have changed")
+    _check_header(whole[:HEADER_NBYTES].tobytes(), key, blob.data)
     buffer = ConstantBuffer(blob.ctypes.data, blob.nbytes, owner=mapped)
     buffer.freeze()
     return buffer
@@ -103,15 +102,13 @@ def copy_file(path: Path, key: PackedKey, resource: MemoryResource | None) -> Co
         The resource has no room.
     """
     with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb", buffering=0) as file:
-        nbytes, digest = _read_header(file.read(HEADER_NBYTES), key)
-        if os.fstat(file.fileno()).st_size != HEADER_NBYTES + nbytes:
-            raise DamagedFileError("its bytes have changed")
+        nbytes = max(os.fstat(file.fileno()).st_size - HEADER_NBYTES, 0)
+        page = file.read(HEADER_NBYTES)
         buffer = _allocate(nbytes) if resource is None else ConstantBuffer.allocate(resource, nbytes, ALIGNMENT)
         content, at = memoryview(buffer), 0
         while at < nbytes and (count := file.readinto(content[at : at + CHUNK_NBYTES])):
             at += count
-    if at != nbytes or digest_of(content) != digest:
-        raise DamagedFileError("its bytes have changed")
+    _check_header(page, key, content)
     buffer.freeze()
     return buffer
 
@@ -121,17 +118,7 @@ def _allocate(nbytes: int) -> ConstantBuffer:
     return ConstantBuffer(-(-room.ctypes.data // ALIGNMENT) * ALIGNMENT, nbytes, owner=room)
 
 
-def _read_header(page: bytes, key: PackedKey) -> tuple[int, bytes]:
-    """Size and digest of the packed weight, from the first page; checked, so that only files of this key are read."""
-    if len(page) < HEADER_NBYTES:
-        raise DamagedFileError("the file is cut short")
-    if page[:8] != MAGIC or page[8:24] != digest_of(page[24:]):
-        raise DamagedFileError("its first page has changed")
-    try:
-        about = json.loads(page[28 : 28 + int.from_bytes(page[24:28], "little")])
-        found, nbytes, digest = about["key"], int(about["nbytes"]), bytes.fromhex(about["digest"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise DamagedFileError(f"its first page says nothing: {error!r}") from error
-    if found != _describe(key):
-        raise DamagedFileError(f"it holds {found[-2:]}, not {[key.layout, key.isa]}")
-    return nbytes, digest
+def _check_header(page: bytes, key: PackedKey, content: Any) -> None:
+    """Check a first page against the one that the content would have: so nothing in it is ever parsed."""
+    if page != _header(key, content):
+        raise DamagedFileError(f"it does not hold all of {key.layout} for {key.isa}")

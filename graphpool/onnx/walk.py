@@ -220,7 +220,11 @@ class Walk:
         """The outputs of the node in our ops; None when it has no expression in them."""
         used = max((k + 1 for k, name in enumerate(node.output) if name in self.scope.used), default=0)
         opset = self.opset(node.domain)
-        found: list[Value] | None = self._attempt(lambda: convert(node, inputs, opset, used, self.builder))
+        try:
+            found: list[Value] | None = self._attempt(lambda: convert(node, inputs, opset, used, self.builder))
+        except Exception:
+            self._infer(node, inputs, {}, node.label)  # which knows what is wrong with most nodes, and says it
+            raise
         return found
 
     def _expand(self, path: Path, node: Node, inputs: list[Value | None]) -> list[Value] | None:

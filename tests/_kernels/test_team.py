@@ -209,6 +209,7 @@ print("ok")
     assert run_script(script) == ["ok"]
 
 
+@pytest.mark.native
 def test_thread_sanitizer_finds_no_race(tmp_path):
     compiler, setarch = shutil.which("gcc") or shutil.which("clang"), shutil.which("setarch")
     if compiler is None or setarch is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
 
+from tests.fuzz.mutate_bytes import mutate_bytes
 from tests.fuzz.onnx_seeds import ROWS
 
 if TYPE_CHECKING:
@@ -39,14 +40,14 @@ def mutant(seeds: Sequence[bytes], seed: int, number: int) -> bytes:
     rng = random.Random(f"{seed}:{number}")
     raw = rng.choice(seeds)
     if rng.random() < 0.05:
-        return _mutate_bytes(raw, rng)
+        return mutate_bytes(raw, rng)
     model = onnx.ModelProto.FromString(raw)
     pool = _messages(model)
     for _ in range(rng.choice([1, 1, 1, 2, 2, MOST_FIELDS])):
         _mutate_field(rng.choice(_weighted(pool, rng)), pool, rng)
         pool = _messages(model)
     raw = model.SerializeToString(deterministic=True)
-    return _mutate_bytes(raw, rng) if rng.random() < 0.03 else raw
+    return mutate_bytes(raw, rng) if rng.random() < 0.03 else raw
 
 
 def _messages(model: Message) -> list[Message]:
@@ -127,7 +128,7 @@ def _scalar(field: Any, old: Any, pool: list[Message], rng: random.Random) -> An
     if kind == FieldDescriptor.CPPTYPE_BOOL:
         return rng.random() < 0.5
     if field.type == FieldDescriptor.TYPE_BYTES:
-        return _mutate_bytes(old or b"abc", rng)
+        return mutate_bytes(old or b"abc", rng)
     return _text(field, pool, rng)
 
 
@@ -139,25 +140,3 @@ def _text(field: Any, pool: list[Message], rng: random.Random) -> str:
     names += [attribute.name for attribute in pool if isinstance(attribute, onnx.AttributeProto)]
     names += [tensor.name for tensor in pool if isinstance(tensor, onnx.TensorProto)]
     return rng.choice([*TEXTS, *names * 3])
-
-
-def _mutate_bytes(raw: bytes, rng: random.Random) -> bytes:
-    """Cut, flip, insert, repeat or overwrite some bytes."""
-    data = bytearray(raw)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(data) + 1)
-        action = rng.randrange(6)
-        if action == 0:
-            del data[at:]
-        elif action == 1 and at < len(data):
-            data[at] ^= 1 << rng.randrange(8)
-        elif action == 2 and at < len(data):
-            data[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
-        elif action == 3:
-            data[at:at] = rng.randbytes(rng.randint(1, 9))
-        elif action == 4:
-            del data[at : at + rng.randint(1, 9)]
-        else:
-            length = rng.randint(1, 64)
-            data[at:at] = data[max(at - length, 0) : at]
-    return bytes(data)

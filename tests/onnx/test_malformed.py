@@ -183,6 +183,23 @@ def test_attributes_with_which_shape_inference_leaves_its_arrays(kind, name, val
     assert caught.value.node == "the_node"
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "attributes", "expected", "text"),
+    [
+        ("Transpose", (2, 3), {"perm": [0, 7]}, gp.InvalidShapeError, "Invalid attribute perm"),
+        ("DepthToSpace", (1, 4, 2, 2), {"blocksize": 0}, gp.InvalidShapeError, "must be positive"),
+        ("AveragePool", (1, 2, 4, 4), {"kernel_shape": [2]}, gp.InvalidShapeError, "kernel_shape has incorrect size"),
+        ("LpPool", (1, 2, 4, 4), {"kernel_shape": [2, 2], "p": 0}, gp.InvalidGraphError, "ZeroDivisionError"),
+    ],
+)
+def test_attributes_that_do_not_fit_name_the_node(kind, shape, attributes, expected, text):
+    node = helper.make_node(kind, ["x"], ["y"], "the_node", **attributes)
+    infos = [helper.make_tensor_value_info(name, 1, shape) for name in ("x", "y")]
+    model = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:]), ir_version=10)
+    with pytest.raises(expected, match=rf"node 'the_node' \({kind}\).*{text}"):
+        gp.onnx.load(model)
+
+
 # ---- the wire format
 
 

@@ -1,0 +1,142 @@
+"""Build graphpool with sanitizers of the compiler and run the tests of its native parts under them.
+
+    python tools/test_sanitizers.py {address,undefined,thread} [--quick] [pytest arguments]
+
+``address,undefined`` is one build with both. Needs gcc with its sanitizers' libraries. Everything it makes lies in
+``build/sanitize-NAME``: a copy of the tracked files, and a compiler that adds the sanitizers' flags behind all others.
+Tests run once for each instruction set that this processor has, up to what `GRAPHPOOL_MAX_ISA` names; ``--quick``
+builds and runs the weakest alone, and a part of the tests. The interpreter, NumPy and BLAS are not
+instrumented: what is wrong inside them is not seen. Nothing is suppressed. Tests marked ``native`` are left out, for
+they start processes of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = ("address", "undefined", "thread")
+LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
+FLAGS = "-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -U_FORTIFY_SOURCE"
+ISAS = {"generic": "", "avx2": "avx2", "avx512": "avx512bw", "avx512_bf16": "avx512_bf16"}
+"""Name -> what the system calls a processor that has it, weakest first."""
+
+TESTS = ["tests/_kernels", "tests/runtime", "tests/memory", "tests/cache"]
+QUICK = [
+    "tests/_kernels/test_matmul.py",
+    "tests/_kernels/test_conv.py",
+    "tests/_kernels/test_eltwise.py",
+    "tests/_kernels/test_team.py",
+    "tests/memory/test_arena.py",
+    "tests/memory/test_budget.py",
+    "tests/runtime/test_program.py",
+    "tests/runtime/test_tensor.py",
+    "tests/cache/test_handle.py",
+]
+THREADED = ["tests/_kernels/test_team.py", "tests/runtime", "tests/memory", "tests/cache"]
+"""Under `thread`: kernels have no threads of their own."""
+
+OPTIONS = {
+    # leaks: the interpreter frees little when it ends; null: tests ask for more than there is, and expect an error
+    "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1:abort_on_error=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1",
+    "PYTHONMALLOC": "malloc",  # else objects lie in arenas of the interpreter, inside which nothing is seen
+}
+PLUGIN = """\
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("slow", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+"""
+
+
+def run(*command: str, cwd: Path = ROOT, **environment: str) -> None:
+    """Run a command; stop with its status if it fails."""
+    result = subprocess.run(command, cwd=cwd, env=os.environ | environment, check=False)
+    if result.returncode:
+        sys.exit(result.returncode)
+
+
+def isas() -> list[str]:
+    """Instruction sets of this processor that graphpool has kernels for, weakest first."""
+    if platform.machine() != "x86_64":
+        return ["generic"]
+    flags = Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
+    found = [name for name, flag in ISAS.items() if not flag or flag in flags]
+    most = os.environ.get("GRAPHPOOL_MAX_ISA")
+    return found[: found.index(most) + 1] if most in found else found
+
+
+def copy_source(target: Path) -> None:
+    """The tracked files, apart from this checkout's own build; objects of an earlier run stay."""
+    git = shutil.which("git") or "git"
+    names = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        copy = target / name
+        if (ROOT / name).is_file() and (not copy.exists() or copy.read_bytes() != (ROOT / name).read_bytes()):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy)
+
+
+def make_compiler(home: Path, names: str) -> str:
+    """A compiler that adds the sanitizers' flags behind those of the build; its path."""
+    path = home / "gcc"
+    path.write_text(f'#!/bin/sh\nexec gcc "$@" {FLAGS} -fsanitize={names}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def library(name: str) -> str:
+    """Where the compiler keeps a library."""
+    gcc = shutil.which("gcc") or "gcc"
+    found = subprocess.run([gcc, f"-print-file-name={name}"], capture_output=True, check=True, text=True)
+    return str(Path(found.stdout.strip()).resolve())
+
+
+def main() -> None:
+    """Copy, build, test."""
+    arguments = sys.argv[1:]
+    names = arguments.pop(0) if arguments else ""
+    if not names or set(names.split(",")) - set(NAMES):
+        sys.exit(f"{sys.argv[0]}: name sanitizers, {', '.join(NAMES)}")
+    is_quick = "--quick" in arguments
+    if is_quick:
+        arguments.remove("--quick")
+    home = ROOT / "build" / f"sanitize-{names.replace(',', '-')}"
+    source = home / "source"
+    copy_source(source)
+    wanted = isas()[:1] if is_quick else isas()
+    compiler = make_compiler(home, names)
+    build = {"CC": compiler, "LDSHARED": f"{compiler} -shared", "GRAPHPOOL_BUILD_ISAS": ",".join(wanted)}
+    run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=source, **build)
+    (source / "slow_machine.py").write_text(PLUGIN)
+    # the C++ library comes with them: what throws must find the sanitizers' hooks
+    preloaded = " ".join([*(library(LIBRARIES[name]) for name in names.split(",")), library("libstdc++.so.6")])
+    tests = QUICK if is_quick else THREADED if names == "thread" else TESTS
+    # the sanitizers write to the file of errors, which pytest would hold back and lose
+    pytest = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "--capture=sys",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "slow_machine",
+    ]
+    pytest += ["--hypothesis-profile=slow", "-m", "not native", *(arguments or tests)]
+    for isa in wanted:
+        print(f"== {names}, {isa}", flush=True)
+        settings = {"LD_PRELOAD": preloaded, "PYTHONPATH": str(source), "GRAPHPOOL_MAX_ISA": isa}
+        run("setarch", "-R", *pytest, cwd=source, **OPTIONS, **settings)
+
+
+if __name__ == "__main__":
+    main()
