@@ -66,8 +66,8 @@ cdef class Program:
     cdef bint may_use_arena
     cdef bint uses_arena(self, char **bases) noexcept nogil
     cdef readonly int64_t serial            # in this process
-    # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None. 0, or -1 where
-    # a signal handler has raised: its exception is set, and outputs are written in part.
+    # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None. Returns -1
+    # where a signal handler has raised: its exception is set, and outputs are written in part.
     cdef int run(self, char **bases, Team team) noexcept nogil
     cdef void _run(self, Run *run, Team team) noexcept nogil
     cdef void _share(self, Run *run, Team team) noexcept nogil
