@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from onnx import TensorProto, helper
 
 from graphpool.errors import InvalidArgumentError, explain
@@ -13,7 +14,7 @@ from graphpool.typing import DataType
 if TYPE_CHECKING:
     from onnx import TypeProto, ValueInfoProto
 
-__all__ = ["data_type", "describe_type", "elem_type", "make_port", "make_type", "static_shape"]
+__all__ = ["data_type", "describe_type", "elem_type", "is_f32_number", "make_port", "make_type", "static_shape"]
 
 _PAIRS: dict[int, DataType] = {
     TensorProto.FLOAT: DataType.F32, TensorProto.DOUBLE: DataType.F64, TensorProto.FLOAT16: DataType.F16,
@@ -71,3 +72,9 @@ def static_shape(type_: TypeProto) -> tuple[Any, ...] | None:
 def describe_type(elem: int) -> str:
     """The name of an ONNX element type, for messages."""
     return TensorProto.DataType.Name(elem) if elem in TensorProto.DataType.values() else str(elem)
+
+
+def is_f32_number(number: float) -> bool:
+    """Whether float32, in which our ops hold attributes, has the number; compared exactly, integers too."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(number)) == number

@@ -94,6 +94,13 @@ def test_bounds_that_f32_does_not_hold():
     )
 
 
+@pytest.mark.usefixtures("no_evaluator")
+def test_bounds_beyond_f32():
+    x = np.array([-1.0, 1e300])
+    limits = np.finfo("float64")
+    np.testing.assert_array_equal(folded("Clip", [x, limits.min, limits.max], TensorProto.DOUBLE), x)
+
+
 @pytest.mark.parametrize(("saturate", "wanted"), [(1, 448), (0, np.nan)])
 def test_a_cast_to_f8_saturates_as_asked(saturate, wanted):
     to = TensorProto.FLOAT8E4M3FN

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.onnx.types import data_type
+from graphpool.onnx.types import data_type, is_f32_number
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _clip(n: NodeView) -> Value:
     for k, (name, kind) in enumerate((("min", "Maximum"), ("max", "Minimum")), 1):
         if n.opset < 11:
             limits[name] = n.attr(name, _UNBOUNDED[name])
-        elif n.has(k) and is_float and n[k].is_known and np.float32(n.known(k)) == n.known(k):
+        elif n.has(k) and is_float and n[k].is_known and is_f32_number(n.known(k).item()):
             limits[name] = float(n.known(k).reshape(()))
         elif n.has(k):
             x = n.emit(kind, x, n[k])

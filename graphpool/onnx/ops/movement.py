@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.onnx.types import data_type
+from graphpool.onnx.types import data_type, is_f32_number
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -128,15 +128,27 @@ def _pad(n: NodeView) -> Value:
     begin, end = [0] * ndim, [0] * ndim
     for axis, first, last in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         begin[axis], end[axis] = first, last
-    value = n.known(2).reshape(()) if n.has(2) else n.attr("value", 0.0)
+    value = n.known(2).item() if n.has(2) else n.attr("value", 0.0)
     cut = n[0]
     if min(begin + end, default=0) < 0:
         n.require(mode == "constant", "negative pads of a mode")
         ends = [dim + min(last, 0) for dim, last in zip(cut.shape, end, strict=True)]
         cut = n.emit("Slice", cut, starts=[max(-first, 0) for first in begin], ends=ends, axes=range(ndim))
-    n.require(cut.dtype in _EXACT or np.float32(value) == value, "a value that float32 does not hold")
     pads_begin, pads_end = ([max(pad, 0) for pad in side] for side in (begin, end))
+    if mode == "constant" and cut.dtype not in _EXACT and not is_f32_number(value):
+        return _surrounded(n, cut, list(zip(pads_begin, pads_end, strict=True)), value)
     return n.emit("Pad", cut, pads_begin=pads_begin, pads_end=pads_end, mode=mode, value=float(value))
+
+
+def _surrounded(n: NodeView, value: Value, pads: list[tuple[int, int]], number: Any) -> Value:
+    """The value between elements of a number that the attribute of a Pad, which is a float32, does not hold."""
+    for axis, sides in enumerate(pads):
+        begin, end = (
+            [n.literal(np.full((*value.shape[:axis], pad, *value.shape[axis + 1 :]), number), value)] if pad else []
+            for pad in sides
+        )
+        value = n.join([*begin, value, *end], axis)
+    return value
 
 
 _EXACT = (DataType.F32, DataType.F16, DataType.BF16)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
@@ -136,3 +136,17 @@ def test_a_slice_of_nothing(step):
     model, inputs = node_model("Slice", [x, *(ints(v) for v in (-5, 5, 1, step))], constants=(1, 2, 3, 4))
     with gp.onnx.load(model, fallback=False) as loaded:
         assert loaded.run(inputs)["y0"].shape == (2, 0)
+
+
+@pytest.mark.parametrize("constants", [(1, 2), (0, 1, 2)])
+@pytest.mark.parametrize(("dtype", "number"), [("int64", FAR), ("int32", 2**31 - 1), ("float64", 0.1)])
+def test_pads_of_a_number_that_float32_does_not_hold(dtype, number, constants):
+    """Where others are taken away, too."""
+    x = random_array((3, 4), dtype)
+    pads = ints(1, 2, 1, 0)  # the evaluator, which says the type, takes no negative ones
+    model, inputs = node_model("Pad", [x, pads, np.array(number, dtype)], constants=constants)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == "x1")
+    tensor.CopyFrom(numpy_helper.from_array(ints(-1, 2, 1, 0), "x1"))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        result = loaded.run(inputs)["y0"]
+    np.testing.assert_array_equal(result, np.pad(x[1:], [(0, 1), (2, 0)], constant_values=number))
