@@ -95,6 +95,26 @@ FOLDED = {
         [helper.make_node("OneHot", ["i", "d", "v"], ["y"])],
         {"d": np.int64(HUGE), "v": np.array([0, 1], np.float32)}, [value_info("i", TensorProto.INT64, [0])], rank=2,
     ),
+    "columns of bytes": encode(
+        [helper.make_node("MatMulInteger", ["x", "w"], ["q"]), helper.make_node("Cast", ["q"], ["y"], to=1)], (),
+        [value_info("x", TensorProto.UINT8, [0, 4]), value_info("w", TensorProto.INT8, [4, HUGE])], rank=2,
+    ),
+    "a pool of padding": encode(
+        [helper.make_node("LpPool", ["x"], ["y"], kernel_shape=[1 << 29], pads=[1 << 28, 1 << 28])], (),
+        [value_info("x", shape=[1, 1, 300])], rank=3,
+    ),
+    "sequences": encode(
+        [helper.make_node("SequenceConstruct", ["a"] * 500, ["s"]),
+         helper.make_node("ConcatFromSequence", ["s"], ["t"], axis=0),
+         helper.make_node("SequenceConstruct", ["t"] * 500, ["u"]),
+         helper.make_node("ConcatFromSequence", ["u"], ["y"], axis=0)],
+        {"a": np.ones(1 << 8, np.float32)},
+    ),
+    "texts": encode(
+        [*(helper.make_node("StringConcat", [f"t{k}"] * 2, [f"t{k + 1}"]) for k in range(36)),
+         helper.make_node("Identity", ["t36"], ["y"])],
+        {"t0": np.array(["a" * 8], object)}, dtype=TensorProto.STRING,
+    ),
     "a sparse constant": encode([
         helper.make_node("Constant", [], ["c"], sparse_value=helper.make_sparse_tensor(
             numpy_helper.from_array(np.ones(1, np.float32), "v"), numpy_helper.from_array(ints(0), "i"), [HUGE])),
@@ -121,7 +141,7 @@ def load(data, **options):
 @pytest.mark.parametrize("name", FOLDED)
 def test_a_small_file_takes_little_memory_to_load(name, untrusted):
     data = FOLDED[name]
-    assert len(data) < 3000
+    assert len(data) < 7000
     error, peak_nbytes = load(data, memory_limit=LIMIT, untrusted=untrusted)
     assert error is None or isinstance(error, (gp.LimitError, gp.OutOfMemoryError, gp.UnsupportedError))
     assert peak_nbytes <= LIMIT + 2 * len(data) + SLACK

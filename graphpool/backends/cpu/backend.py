@@ -158,21 +158,25 @@ def _make_form(
     return _Form(primitive, inputs, outputs)
 
 
-_WITH_TABLES = frozenset({"OneHot", "Trilu", "Interpolate", "InterpolateBackward"})
-"""Kinds whose programs hold a number for each position along an axis, also where a tensor has no elements."""
+_TABLE_NBYTES = dict.fromkeys(("OneHot", "Trilu", "Interpolate", "InterpolateBackward"), 64)
+_COLUMN_NBYTES = dict.fromkeys(("MatMul", "Convolution", "ConvTranspose"), 16)
+"""Kind -> what compilation may make for each position along an axis, also where a tensor has no elements; products only
+where something is dequantised. Unit: bytes."""
 
 
 def _check_tables(
     ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], engine: Any
 ) -> None:
     """Raise OutOfMemoryError where such tables can never fit the engine's budget; nothing was allocated."""
-    found = [op for op in ops if op.kind in _WITH_TABLES]
+    is_quantized = any(op.kind == "Dequantize" for op in ops)
+    nbytes_of = _TABLE_NBYTES | _COLUMN_NBYTES if is_quantized else _TABLE_NBYTES
+    found = [op for op in ops if op.kind in nbytes_of]
     if found:
         given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
         shapes = complete_shapes(ops, given, trust_ops=False)
         for op in found:
             dims = [sum(shapes[t.id] or ()) for t in (*op.inputs, *op.outputs)]
-            engine.budget.check(64 * max(dims), holder=f"tables of {op.label}")
+            engine.budget.check(nbytes_of[op.kind] * max(dims), holder=f"tables of {op.label}")
 
 
 def make_primitive(
