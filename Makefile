@@ -8,6 +8,7 @@ types: build ; $(PYTHON) -m mypy
 bench: build ; $(PYTHON) -m pytest bench --benchmark-only -p no:xdist -o python_files='bench_*.py'
 test-neon: build ; $(PYTHON) tools/test_neon.py
 test-freethreaded: ; $(PYTHON) tools/test_freethreaded.py $(PYTHON)
+soak: build ; $(PYTHON) -m tests.helpers.soak --seconds 600
 docs: build ; $(PYTHON) -m sphinx -W -q docs docs/_build/html
 
-.PHONY: build test smoke lint types bench test-neon test-freethreaded docs
+.PHONY: build test smoke lint types bench test-neon test-freethreaded soak docs
