@@ -11,6 +11,7 @@ test-freethreaded: ; $(PYTHON) tools/test_freethreaded.py $(PYTHON)
 test-asan: build ; $(PYTHON) tools/test_sanitizers.py address
 test-ubsan: build ; $(PYTHON) tools/test_sanitizers.py undefined
 test-tsan: build ; $(PYTHON) tools/test_sanitizers.py thread
+soak: build ; $(PYTHON) -m tests.helpers.soak --seconds 600
 docs: build ; $(PYTHON) -m sphinx -W -q docs docs/_build/html
 
-.PHONY: build test smoke lint types bench test-neon test-freethreaded test-asan test-ubsan test-tsan docs
+.PHONY: build test smoke lint types bench test-neon test-freethreaded test-asan test-ubsan test-tsan soak docs

@@ -405,7 +405,8 @@ cdef class Constants:
             known = fingerprints.get(tensor.version, content, dtype=dtype)
             if known.digest == quick_fingerprint(content, dtype=dtype).digest:
                 continue
-            what, hint = "was changed without notice", "call tensor.invalidate() after writing to the memory of a constant"
+            what = "was changed without notice"
+            hint = "call tensor.invalidate() after writing to the memory of a constant"
             if tensor.has_explicit_id:
                 what = f"has another content than its id {tensor.id!r}"
                 hint += ", and give each content an id of its own"

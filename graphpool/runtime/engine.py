@@ -133,9 +133,9 @@ class Engine:
 
     def attach(self, dependent: Any) -> None:
         """Remember something with ``close()`` that holds memory of this engine, weakly."""
+        self._dependents.add(dependent)  # first: `close` either sees it, or was called before and is seen below
         if self.is_closed:
             raise StateError(explain(f"{self!r} is closed", hint="create another engine"))
-        self._dependents.add(dependent)
 
     def trim(self) -> int:
         """Give back the memory of idle arenas; those that compiled partitions have reserved stay.

@@ -159,7 +159,11 @@ class Model:
         self._reset_in_child()
         self._runs = self._hits = self._misses = self._evictions = 0
         self._is_closed = False
-        engine.attach(self)
+        try:
+            engine.attach(self)
+        except StateError:
+            self._is_closed = True
+            raise
         reset_in_child(self)
 
     def _reset_in_child(self) -> None:

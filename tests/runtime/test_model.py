@@ -1,3 +1,4 @@
+import gc
 import os
 import threading
 
@@ -403,3 +404,11 @@ def test_an_output_under_two_names_fills_both_arrays(engine):
         found = model.run({"x": x}, {"y": mine["y"]})
         assert found["z"] is not mine["y"]
         np.testing.assert_array_equal(found["z"], np.maximum(x, 0))
+
+
+def test_a_model_on_a_closed_engine_is_refused_without_a_warning():
+    engine = gp.Engine()
+    engine.close()
+    with pytest.raises(gp.StateError, match="is closed"):
+        Model([], [], lambda shapes, contents: None, engine)
+    gc.collect()

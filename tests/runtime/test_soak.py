@@ -1,0 +1,8 @@
+from tests.helpers.soak import soak
+
+
+def test_everything_at_once_for_ten_seconds():
+    """`make soak` does so for ten minutes."""
+    wrong, counts = soak(10.0, seed=1, threads=8)
+    assert not wrong
+    assert {"product", "model", "named", "own_engine", "fork"} <= counts.keys()
