@@ -52,8 +52,8 @@ class Resource(PoisonResource):
 class Soak:
     """What all threads share, and what they found."""
 
-    def __init__(self, seed):
-        self.seed = seed
+    def __init__(self, seed, forks):
+        self.seed, self.forks = seed, forks
         self.source = make_source()
         self.resource = Resource()
         self.cache = constant_tensor_cache("cpu")
@@ -68,7 +68,7 @@ class Soak:
     def thread(self, number):
         chance = random.Random(self.seed * 1000 + number)
         uses = [self.product, self.model, self.own_engine, self.named]
-        changes = [self.change_cache, self.change_budget, self.evict, self.fork, self.replace_engine]
+        changes = [self.change_cache, self.change_budget, self.evict, self.replace_engine, *[self.fork] * self.forks]
         try:
             while not self.stop.is_set() and not self.wrong:
                 work = chance.choice(uses if number % 3 else changes)
@@ -197,10 +197,10 @@ class Soak:
             old.close()
 
 
-def soak(seconds, *, seed=0, threads=12):
+def soak(seconds, *, seed=0, threads=12, forks=True):
     """Run all threads for a while; what went wrong, and how often was done what."""
     interval = sys.getswitchinterval()
-    run = Soak(seed)
+    run = Soak(seed, forks)
     workers = [threading.Thread(target=run.thread, args=(number,), daemon=True) for number in range(threads)]
     try:
         sys.setswitchinterval(1e-5)
