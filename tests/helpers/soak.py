@@ -193,7 +193,8 @@ class Soak:
 
     def replace_engine(self, chance):
         if chance.random() < 0.3:
-            old, self.engine = self.engine, self.make_engine()
+            with self.forking:  # of two threads neither may lose an engine
+                old, self.engine = self.engine, self.make_engine()
             old.close()
 
 
