@@ -8,6 +8,7 @@ cdef extern from "gp_team.h" nogil:
         int64_t nstarted
     int64_t gp_clock_ns()
     int64_t gp_team_load(int64_t *p)
+    void gp_team_store(int64_t *p, int64_t v)
     int64_t gp_team_add(int64_t *p, int64_t v)
     void gp_team_store(int64_t *p, int64_t v)
     bint gp_team_cas(int64_t *p, int64_t expected, int64_t desired)

@@ -123,7 +123,7 @@ cdef class Team:
     @property
     def is_closed(self):
         """Whether `close` was called."""
-        return bool(self.closed)
+        return bool(gp_team_load(&self.closed))
 
     def roll_call(self, int64_t lanes):
         """Run a region in which every lane waits for all others: what waking everybody costs.
@@ -139,7 +139,7 @@ cdef class Team:
             The team is closed.
         """
         cdef RollCall call
-        if self.closed:
+        if gp_team_load(&self.closed):
             raise StateError(explain("the team is closed", hint="make another one"))
         call.team = self.team
         lanes = call.absent = self.enter(lanes)
@@ -154,7 +154,7 @@ cdef class Team:
         """Wait for the region that runs, end the threads and start no others. Idempotent."""
         with nogil:
             gp_team_own(self.team)
-            self.closed = True
+            gp_team_store(&self.closed, 1)
             gp_team_stop(self.team)
             gp_team_disown(self.team)
 
@@ -162,7 +162,7 @@ cdef class Team:
         gp_team_reset(self.team)
 
     def __repr__(self):
-        return f"Team({self.nlanes} lanes, {'closed' if self.closed else f'{self.nthreads} threads'})"
+        return f"Team({self.nlanes} lanes, {'closed' if self.is_closed else f'{self.nthreads} threads'})"
 
 
 cdef struct RollCall:

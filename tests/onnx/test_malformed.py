@@ -159,6 +159,14 @@ def test_negative_dimensions_of_inputs_are_unknown_ones():
         np.testing.assert_allclose(loaded.run({"x": X})["y"], np.exp(np.maximum(X, 0)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [5, 8, 11])
+def test_a_window_of_more_channels_than_there_are(size):
+    model, inputs = node_model(
+        "LRN", [random_array((4, 4, 3, 3))], size=size, alpha=0.5
+    )  # the evaluator counts images for channels
+    check_against_evaluator(model, inputs)
+
+
 def test_nodes_whose_first_output_is_left_out_are_kept():
     arrays = [random_array((4, 2, 3)), random_array((1, 20, 3)), random_array((1, 20, 5))]
     nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["", f"h{k}"], hidden_size=5) for k in range(2)]

@@ -179,13 +179,14 @@ def _rounding(n: NodeView, kernel: list[int], dilations: list[int]) -> str:
 def _lrn(n: NodeView) -> Value:
     """X / (bias + alpha * mean of the squares of neighbouring channels) ^ beta: a mean pool along the channels."""
     batch, channels, *space = n[0].shape
-    size = n.attr("size")
+    size = min(n.attr("size"), 2 * channels)  # from there on every window holds all channels
     squares = n.reshape(n.emit("Square", n[0]), (batch, 1, channels, prod(space)))
     means = n.emit(
         "AvgPool", squares, kernel=[size, 1], strides=[1, 1], pads_begin=[(size - 1) // 2, 0], pads_end=[size // 2, 0],
         exclude_pad=False, rounding_type="floor", data_format="NCX",
     )  # fmt: skip
-    scaled = n.emit("Multiply", n.reshape(means, n[0].shape), n.literal(n.attr("alpha", 1e-4), n[0]))
+    alpha = n.literal(n.attr("alpha", 1e-4) * size / n.attr("size"), n[0])
+    scaled = n.emit("Multiply", n.reshape(means, n[0].shape), alpha)
     base = n.emit("Add", scaled, n.literal(n.attr("bias", 1.0), n[0]))
     return n.emit("Multiply", n[0], n.emit("Pow", base, beta=-n.attr("beta", 0.75)))
 
