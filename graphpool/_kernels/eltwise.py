@@ -77,9 +77,9 @@ TERNARY_OPS = {name: code for code, name in enumerate(_TERNARY, len(_MEMORY) + l
 _INT_DTYPES = frozenset({"s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "boolean"})
 _BITS = frozenset({"bit_not", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"})
 _LOGIC = frozenset({"max", "min", "ge", "gt", "le", "lt", "eq", "ne", "and", "or", "xor", "not", "sign", "select"})
-_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod", "fmod", "abs", "neg", "narrow"})
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod", "fmod", "pow", "abs", "neg", "narrow"})
 _REAL = frozenset({
-    "pow", "exp", "log", "reciprocal", "round", "sigmoid", "sqrt", "square", "tanh", "clamp", "erf", "floor", "ceil",
+    "exp", "log", "reciprocal", "round", "sigmoid", "sqrt", "square", "tanh", "clamp", "erf", "floor", "ceil",
     "trunc", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "is_nan", "is_inf",
 })  # fmt: skip
 

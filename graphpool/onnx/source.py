@@ -17,7 +17,7 @@ import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
-from graphpool.errors import InvalidArgumentError, InvalidGraphError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
 
@@ -136,7 +136,8 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, *, is_given
             tensor.ClearField("raw_data")  # else every weight would be in memory twice until the end
     bounds = Bounds(limits, memory_limit, _file_nbytes(parsed, constants))
     for sparse in proto.graph.sparse_initializer:
-        constants[sparse.values.name] = _dense(sparse, bounds)
+        with Boundary("read", f"tensor {sparse.values.name!r}"):
+            constants[sparse.values.name] = _dense(sparse, bounds)
     skeleton = _skeleton(proto, folder, bounds)
     _check(skeleton, name)
     if skeleton.functions:
@@ -156,13 +157,10 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, *, is_given
 
 
 def _check_names(graph: GraphProto) -> None:
-    """Raise for names that no text can hold, and for initialisers that are not supported."""
+    """Raise for names that no text can hold."""
     check_text("the model", *(tensor.name for tensor in graph.initializer))
     check_text("the model", *(info.name for info in (*graph.input, *graph.output)))
-    for tensor in graph.sparse_initializer:
-        name = tensor.values.name
-        what = f"the sparse initialiser {name!r} is not supported"
-        raise UnsupportedError(explain(what, hint="store it as a dense tensor"), tensor_name=name)
+    check_text("the model", *(tensor.values.name for tensor in graph.sparse_initializer))
 
 
 def _opsets(model: ModelProto) -> dict[str, int]:

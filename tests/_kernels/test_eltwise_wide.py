@@ -22,11 +22,11 @@ LOGIC = {
 WHOLE = LOGIC | {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": lambda x, y: _cut_off(x, y), "mod": np.remainder,
     "fmod": np.fmod, "bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
-    "shift_left": np.left_shift, "shift_right": np.right_shift,
+    "shift_left": np.left_shift, "shift_right": np.right_shift, "pow": lambda x, y: _power(x, y),
 }  # fmt: skip
 WHOLE_UNARY = {
     "abs": np.abs, "neg": np.negative, "not": np.logical_not, "sign": np.sign, "bit_not": np.bitwise_not,
-    "narrow": lambda x: x.astype(np.int8),
+    "narrow": lambda x: x.astype(np.int8), "pow": np.ones_like,
 }  # fmt: skip
 REAL = LOGIC | {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "mod": np.remainder,
                 "fmod": np.fmod, "pow": np.power}  # fmt: skip
@@ -48,6 +48,15 @@ def _cut_off(x, y):
     """The quotient towards 0, of integers that NumPy divides downwards."""
     rest = np.remainder(x, y)
     return np.where(y == 0, 0, np.floor_divide(x, y) + ((rest != 0) & ((x < 0) != (y < 0))).astype(x.dtype))
+
+
+def _power(x, y):
+    """Wraps; cut off where the exponent is negative, and 0 for 0 then."""
+
+    def power(a, b):
+        return pow(a, b, 2**64) if b >= 0 else a ** (b & 1) % 2**64 if abs(a) == 1 else 0
+
+    return np.array([power(*pair) for pair in zip(x.tolist(), y.tolist(), strict=True)], np.uint64).astype(x.dtype)
 
 
 def run(register, isa, op, arrays, dtype, out_type, out_name, *numbers):

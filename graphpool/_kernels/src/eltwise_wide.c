@@ -57,6 +57,23 @@ static inline int64_t modulo(int64_t x, int64_t y)
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
+/* Wraps. */
+static inline uint64_t power_of_whole(uint64_t x, uint64_t y)
+{
+    uint64_t power = 1;
+    for (; y; y >>= 1, x *= x)
+        power = y & 1 ? power * x : power;
+    return power;
+}
+
+/* Wraps; to a negative power cut off, and 0 where it is infinite. */
+static inline int64_t power_of(int64_t x, int64_t y)
+{
+    if (y < 0)
+        return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
+    return (int64_t)power_of_whole((uint64_t)x, (uint64_t)y);
+}
+
 #define GP_REG int64_t
 #define GP_WIDE(name) s64_##name
 #define GP_WIDE_TYPES GP_INTEGER_TYPES
@@ -67,7 +84,9 @@ static inline int64_t modulo(int64_t x, int64_t y)
     X(SHIFT_RIGHT, (uint64_t)y < 64 ? x >> y : -(int64_t)(x < 0))                                                      \
     X(DIV, divide(x, y))                                                                                               \
     X(MOD, modulo(x, y))                                                                                               \
-    X(FMOD, remainder_of(x, y))
+    X(FMOD, remainder_of(x, y))                                                                                        \
+    X(POW, power_of(x, y))                                                                                             \
+    X(POW_SCALAR, power_of(x, (int64_t)beta))
 #include "gp_wide.h"
 
 #define GP_REG uint64_t
@@ -80,7 +99,9 @@ static inline int64_t modulo(int64_t x, int64_t y)
     X(SHIFT_RIGHT, y < 64 ? x >> y : 0)                                                                                \
     X(DIV, y ? x / y : 0)                                                                                              \
     X(MOD, y ? x % y : 0)                                                                                              \
-    X(FMOD, y ? x % y : 0)
+    X(FMOD, y ? x % y : 0)                                                                                             \
+    X(POW, power_of_whole(x, y))                                                                                       \
+    X(POW_SCALAR, power_of_whole(x, (uint64_t)beta))
 #include "gp_wide.h"
 
 /* ---- f64 ---- */

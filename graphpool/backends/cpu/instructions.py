@@ -66,7 +66,8 @@ def _mod(region: Region, op: Op) -> Any:
 
 def _power(region: Region, op: Op) -> Any:
     result = region.binary("pow", region.operand(op), region.operand(op, 1))
-    return region.unary("trunc", result) if op.outputs[0].dtype in INTEGERS else result
+    is_cut_off = op.outputs[0].dtype in INTEGERS and region.builder.register == "f64"
+    return region.unary("trunc", result) if is_cut_off else result
 
 
 def _select(region: Region, op: Op) -> Any:

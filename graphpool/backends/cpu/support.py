@@ -122,10 +122,12 @@ def is_elementwise(op: Op) -> bool:
 def register_of(op: Op) -> str | None:
     """The type in which an elementwise op is computed, or None where any will do: it sees truth values only.
 
-    Integers are computed exactly, and so are integers with floats: in f64, as are powers of integers.
+    Integers are computed exactly, and so are integers with floats, in f64: 53 bits of them, which is also what powers
+    of signed and unsigned 64-bit integers together have.
     """
     types = {tensor.dtype for tensor in (*op.inputs, *op.outputs)} - {DataType.BOOLEAN}
-    if DataType.F64 in types or (op.kind == "Power" and not types <= _FLOATS):
+    has_signs = DataType.U64 in types and any(dtype is not DataType.U64 for dtype in types)
+    if DataType.F64 in types or (op.kind == "Power" and has_signs):
         return "f64"
     floats = types & _ALL_FLOATS
     if floats and floats != types and op.kind not in _BETWEEN:

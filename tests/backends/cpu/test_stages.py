@@ -25,7 +25,7 @@ def test_every_step_runs_alone_and_beside_others(seed, lanes):
 def test_a_stage_is_a_program_of_its_steps_with_a_stream_a_row():
     lowering, ops, ports = lowered(branches)
     first, second, *_ = StepGraph.of(lowering, ops, ports, 2).units
-    nexternals = sum(ports) + len(lowering.forms)
+    nexternals = sum(ports) + len(lowering.packed)
     both = link_stage(lowering, nexternals, [[first], [second]], 2)
     assert (len(both), both.streams.nstreams) == (2, 2)
     assert both.calls == (lowering.steps[first].call, lowering.steps[second].call)
@@ -37,7 +37,7 @@ def test_a_stage_is_a_program_of_its_steps_with_a_stream_a_row():
 def test_runs_want_an_address_for_each_base():
     lowering, ops, ports = lowered(branches)
     [*units] = StepGraph.of(lowering, ops, ports, 2).units
-    program = link_stage(lowering, sum(ports) + len(lowering.forms), [units[:1]], 1)
+    program = link_stage(lowering, sum(ports) + len(lowering.packed), [units[:1]], 1)
     team = Team(1)
     with pytest.raises(InvalidArgumentError, match="addresses"):
         program.time_runs([0], team, 1)

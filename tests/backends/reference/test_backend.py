@@ -38,7 +38,7 @@ def test_axes_that_give_another_shape():
 
 
 def test_axes_that_are_none():
-    with pytest.raises(GraphpoolError, match="axis 7"):
+    with pytest.raises(GraphpoolError, match=r"axes.* got: 7"):
         reduction(7)
 
 
