@@ -1,4 +1,4 @@
-"""How near convolutions with packed weights come to what one core can do, and what minimal filtering saves.
+"""How near convolutions with packed weights come to what one core can do, and what Winograd saves.
 
     python -m bench.bench_conv [--seconds 0.3] [--isa avx2]    a table, with the FMA ceiling measured in the same run
     pytest bench/bench_conv.py --benchmark-only                the same layers as pytest-benchmark cases

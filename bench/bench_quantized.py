@@ -1,4 +1,4 @@
-"""How near products and convolutions of bytes come to what one core can do, and how far they leave float32 behind.
+"""How near int8 GEMM and convolution come to what one core can do, and how far they leave float32 behind.
 
     python -m bench.bench_quantized [--seconds 0.3] [--isa avx2]    tables, with the ceilings measured in the same run
     pytest bench/bench_quantized.py --benchmark-only                the same as pytest-benchmark cases
@@ -103,7 +103,7 @@ def main() -> None:
     options = parser.parse_args()
     peak = dot_rate("s8", options.seconds)
     assert peak is not None
-    print(f"products of bytes on registers: {peak / 1e9:.1f} Gop/s\n")
+    print(f"int8 dot products on registers: {peak / 1e9:.1f} Gop/s\n")
     header = "us | Gop/s | of peak | times as fast as f32 |\n|---|---:|---:|---:|---:|"
     print(f"| m x k x n | {header}")
     for shape in PRODUCTS:

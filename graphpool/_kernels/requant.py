@@ -1,4 +1,4 @@
-"""Results of products of bytes brought back to bytes in registers; ``include/gp_requant.h`` says how."""
+"""Results of int8 products brought back to 8 bits in registers; ``include/gp_requant.h`` says how."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Graph:
     apply_to_int : bool, default=False
         Whether `fpmath` is meant for products of integers too.
     prefer : {"memory", "latency"}, default="memory"
-        ``latency`` lets convolutions multiply fewer times on larger weights (Winograd's minimal filtering), whose error
+        ``latency`` lets convolutions multiply fewer times on larger weights (Winograd's algorithm), whose error
         in f32 is about twice that of a plain sum, relative to the sum of magnitudes.
 
     Raises

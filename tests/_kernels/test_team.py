@@ -147,6 +147,7 @@ def test_the_limit_holds_for_every_team(limit):
     team.close()
 
 
+@pytest.mark.native
 def test_a_child_starts_threads_of_its_own():
     team = Team(3)
     team.roll_call(3)

@@ -157,7 +157,7 @@ def plain_convolution(m: Maker, x: int, out: int, size: int, data_format: str) -
 
 
 def wide_image(m: Maker, data_format: str) -> int:
-    """A new image with as many channels as minimal filtering asks for."""
+    """A new image with as many channels as Winograd asks for."""
     channels, sizes = m.choose([32, 33, 48]), [m.integer(5, 14) for _ in range(2)]
     return m.fresh(m.choose(["f32", "f32", "bf16"]), laid_out(data_format, 1, channels, sizes))
 

@@ -1,4 +1,4 @@
-"""What products of bytes do behind their sums, by definition."""
+"""What int8 products do to their accumulators, by definition."""
 
 import numpy as np
 

@@ -140,7 +140,7 @@ def test_convolutions(shape, groups, dilations):
 
 
 def test_what_cannot_be_undone_is_kept_beside():
-    model, x, w = conv((64, 64, 3, 3), size=40)  # minimal filtering rounds
+    model, x, w = conv((64, 64, 3, 3), size=40)  # Winograd rounds
     with load(model) as packed, load(model, weights="scoped") as plain:
         np.testing.assert_array_equal(packed.run({"x": x})["y"], plain.run({"x": x})["y"])
         assert packed.stats().constants_nbytes == w.nbytes

@@ -1,4 +1,4 @@
-/* 3x3 convolution with stride 1 by Winograd's minimal filtering. F(4x4, 3x3): 36 multiplications for 16 results, where
+/* 3x3 convolution with stride 1 by Winograd's algorithm. F(4x4, 3x3): 36 multiplications for 16 results, where
  * the direct way takes 144; F(2x2, 3x3): 16 for 4, where it takes 36. Channels last, any number of them.
  *
  * With A, G and B of the interpolation points 0, p, -p, q, -q and infinity, results are A' [(G w G') . (B' x B)] A for each

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Group", "make_groups"]
 
 REQUANTIZED = frozenset({"Add", "BiasAdd", "ReLU", "Clamp", "Quantize"})
-"""Kinds that may follow a rounding within the kernels of products of bytes."""
+"""Kinds that may follow a rounding within int8 kernels."""
 
 ROUNDED_BY_STORES = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
 """Types that a register does not hold rounded: what reads them begins a region."""
@@ -109,7 +109,7 @@ def make_groups(
     dequantized = _absorb_dequantized(view, free, shapes, outputs, quotient)
     compressed = _absorb_compressed(view, free, shapes, outputs, quotient, constants)
     attentions = _merge_attentions(view, free, shapes, outputs, quotient, dequantized)
-    for number in (*dequantized, *range(len(view.ops))):  # products of bytes keep more in bytes than regions do
+    for number in (*dequantized, *range(len(view.ops))):  # int8 products keep more in 8 bits than regions do
         op = view.ops[number]
         if free[number] and (is_anchor(op) or is_elementwise(op)):
             taken = _grow(view, [number], free, shapes, outputs, quotient, is_bytes=number in dequantized)
@@ -196,7 +196,7 @@ def _grow(
 ) -> list[int]:
     """The ops of a kernel, the last of which gives its result, and the regions behind that keep its shape.
 
-    Besides what is behind, a region takes in the Dequantize ops in front of its other operands. A product of bytes
+    Besides what is behind, a region takes in the Dequantize ops in front of its other operands. An int8 product
     (`is_bytes`) stores bytes where its kernel has no post-op for what follows: that is a table's or a region's matter.
     """
     last, nmembers = view.ops[taken[-1]], len(taken)

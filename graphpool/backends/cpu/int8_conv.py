@@ -1,4 +1,4 @@
-"""Convolutions of 8-bit images with constant 8-bit weights: products of bytes, images of bytes in and out.
+"""int8 convolutions with constant weights: 8-bit images in and out.
 
 As in `int8_matmul.py`: taken where s32 holds every sum, and with panels that each run fills where the constant tensor
 cache keeps none. Images lie channels last. Zero points of weights that are not 0 as signed numbers cost the sums of

@@ -63,7 +63,7 @@ TAILS = {
 }
 KINDS = {
     "dense": {},
-    "minimal filtering": {"ic": 32, "oc": 36, "size": (16, 17)},
+    "Winograd": {"ic": 32, "oc": 36, "size": (16, 17)},
     "few channels": {"ic": 3, "oc": 20},
     "depthwise": {"ic": 20, "oc": 20, "groups": 20},
     "grouped": {"ic": 20, "oc": 34, "groups": 2},

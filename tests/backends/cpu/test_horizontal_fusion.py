@@ -102,7 +102,7 @@ def outputs_and_pools(b):
 
 
 def squares(b):
-    """3x3 windows, by minimal filtering where there are pixels and channels enough."""
+    """3x3 windows, by Winograd where there are pixels and channels enough."""
     x = b.op("ReLU", convolve(b, b.input((1, 3, 20, 20)), 48, (3, 3)))
     b.op("Concat", *(b.op("ReLU", convolve(b, x, n, (3, 3), bias=False)) for n in (40, 64)), axis=1)
 

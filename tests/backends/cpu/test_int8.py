@@ -1,4 +1,4 @@
-"""Products of bytes with constant weights: bit for bit the reference's results, and nothing but bytes in memory."""
+"""int8 GEMM and convolution with constant weights: the reference's results bit for bit, nothing but bytes in memory."""
 
 import numpy as np
 import pytest
