@@ -8,6 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, StateError, UnsupportedError, explain
+from ..fork import Locked
 from ..memory import Budget, HostResource, LimitingResource, StatisticsResource
 from ..typing import parse_nbytes
 from . import idle_decay
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 
-class Engine:
+class Engine(Locked):
     """A device on which partitions are compiled and executed.
 
     Parameters
@@ -110,6 +111,7 @@ class Engine:
         self.context = context
         self.memory_limit = None if memory_limit is None else parse_nbytes(memory_limit)
         self.idle_decay_s = idle_decay_s
+        super().__init__()
         self.is_closed = True  # until all is there that closing needs: the constructor may be interrupted anywhere
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
         self.contents: dict[Hashable, Content] = {}
@@ -133,7 +135,8 @@ class Engine:
 
     def attach(self, dependent: Any) -> None:
         """Remember something with ``close()`` that holds memory of this engine, weakly."""
-        self._dependents.add(dependent)  # first: `close` either sees it, or was called before and is seen below
+        with self._lock:
+            self._dependents.add(dependent)  # first: `close` either sees it, or was called before and is seen below
         if self.is_closed:
             raise StateError(explain(f"{self!r} is closed", hint="create another engine"))
 
@@ -169,7 +172,9 @@ class Engine:
         """
         self.is_closed = True
         idle_decay.unwatch(self)
-        for dependent in list(self._dependents):
+        with self._lock:
+            dependents = list(self._dependents)
+        for dependent in dependents:
             dependent.close()
         self.primitives.close()
         self.constants.close()

@@ -54,7 +54,9 @@ def _sweep() -> None:
 
 
 def _decay_all() -> None:
-    for engine in list(_engines):
+    with _changed:  # whoever opens or closes an engine changes the set
+        engines = list(_engines)
+    for engine in engines:
         engine.decay()
 
 

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphpool._kernels.post_ops import NO_POST_OPS, PostOps
 from graphpool._kernels.window import WINDOW_LAYOUT, Window, merged_stride, plan_rows
 from graphpool.errors import InvalidShapeError, UnsupportedError
 
@@ -76,10 +77,10 @@ def test_merged_stride_walks_the_axes(shape, step, gap):
 
 def test_rows_are_divided_by_channels_too():
     window = make(dst=(4, 6), dst_strides=(24 * 500, 1, 3000, 500))
-    record, ntasks, scratch = plan_rows(window, 3, 500, epilogue=b"", dst_needs_scratch=True)
+    record, ntasks, scratch = plan_rows(window, 3, 500, NO_POST_OPS)
     assert (ntasks, scratch) == (3 * 2 * 4, 0)
     assert np.frombuffer(record, np.int64)[WINDOW_LAYOUT.nbytes // 8 + 1] == 256  # channel_block
-    _, _, scratch = plan_rows(window, 3, 500, epilogue=b"program.", dst_needs_scratch=True)
+    _, _, scratch = plan_rows(window, 3, 500, PostOps(epilogue=b"program."))
     assert scratch == 256 * 6 * 4
     with pytest.raises(InvalidShapeError):
-        plan_rows(window, -1, 2, epilogue=b"", dst_needs_scratch=True)
+        plan_rows(window, -1, 2, NO_POST_OPS)

@@ -37,7 +37,7 @@ def run(*mutants):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(harness, "HANG_S", 0.2)
+    monkeypatch.setattr(harness, "HANG_S", 2.0)
 
 
 def test_every_kind_is_told(tmp_path):

@@ -62,13 +62,15 @@ class Soak:
         self.forking = threading.Lock()
         self.budgets = []
         self.engine = self.make_engine()
+        self.uses = [self.product, self.model, self.own_engine, self.named]
+        for use in self.uses:  # a child that is forked while a thread imports a module waits for that import forever
+            self.attempt(use, random.Random(seed))
 
     def make_engine(self):
         return gp.Engine(threads=2, allocator=self.resource, memory_limit="8MiB", idle_decay_s=0.05)
 
     def thread(self, number):
-        chance = random.Random(self.seed * 1000 + number)
-        uses = [self.product, self.model, self.own_engine, self.named]
+        chance, uses = random.Random(self.seed * 1000 + number), self.uses
         changes = [self.change_cache, self.change_budget, self.evict, self.replace_engine, *[self.fork] * self.forks]
         try:
             while not self.stop.is_set() and not self.wrong:

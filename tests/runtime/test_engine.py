@@ -1,9 +1,14 @@
 """Engine, Stream, Event and the thread count."""
 
+import contextlib
+import sys
+import threading
+import time
+
 import pytest
 
 import graphpool as gp
-from graphpool.runtime import threads
+from graphpool.runtime import idle_decay, threads
 
 
 @pytest.mark.parametrize(
@@ -73,3 +78,55 @@ def test_threads_come_from_the_environment(monkeypatch):
     assert threads.available_threads() == 5
     with gp.Engine() as engine:
         assert engine.threads == 5
+
+
+class Dependent:
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def switching():
+    """Threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("switching")
+def test_an_engine_closes_while_others_attach_to_it():
+    def attach(engine, kept):
+        with contextlib.suppress(gp.StateError):  # once it is closed
+            while True:
+                kept.append(Dependent())
+                engine.attach(kept[-1])
+
+    for _ in range(20):
+        engine, kept = gp.Engine(threads=1), []
+        other = threading.Thread(target=attach, args=(engine, kept))
+        other.start()
+        while len(kept) < 2000:
+            time.sleep(0)
+        engine.close()
+        other.join()
+
+
+@pytest.mark.usefixtures("switching")
+def test_engines_come_and_go_while_idle_memory_is_given_back():
+    done = threading.Event()
+
+    def come_and_go():
+        while not done.is_set():
+            gp.Engine(threads=1, idle_decay_s=3600.0).close()
+
+    others = [threading.Thread(target=come_and_go) for _ in range(3)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(3000):
+            idle_decay._decay_all()
+    finally:
+        done.set()
+        for other in others:
+            other.join()
