@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from .post_ops import NO_POST_OPS, PostOps
-from .window import Window, convolution_window, image_strides, merged_stride, transposed_window
+from .window import Window, convolution_window, image_strides, merged_stride
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,14 +126,11 @@ class ConvProblem:
         """
         if batch < 0:
             raise InvalidShapeError(explain("batch", accepted=">= 0", got=batch))
-        geometry: dict[str, Any] = {
-            "strides": strides, "pads_begin": pads_begin, "pads_end": pads_end, "dilations": shape.dilations,
-            "src_strides": src_strides, "dst_strides": dst_strides,
-        }  # fmt: skip
-        if transposed:
-            window = transposed_window(src_spatial, shape.kernel, **geometry, output_padding=output_padding)
-        else:
-            window = convolution_window(src_spatial, shape.kernel, **geometry)
+        window = convolution_window(
+            src_spatial, shape.kernel, strides=strides, pads_begin=pads_begin, pads_end=pads_end,
+            dilations=shape.dilations, src_strides=src_strides, dst_strides=dst_strides, transposed=transposed,
+            output_padding=output_padding,
+        )  # fmt: skip
         sides = tuple(src_strides), tuple(dst_strides)
         return cls(batch, shape, window, *sides, src_dtype, zero_point, transposed)
 

@@ -31,7 +31,6 @@ __all__ = [
     "is_sparse",
     "merged_stride",
     "plan_rows",
-    "transposed_window",
 ]
 
 _AXES = ("in", "out", "kernel", "stride", "dilation", "pad")
@@ -175,52 +174,26 @@ def convolution_window(
     dilations: Sequence[int] | None,
     src_strides: Sequence[int],
     dst_strides: Sequence[int],
+    transposed: bool = False,
+    output_padding: Sequence[int] | None = None,
 ) -> Window:
-    """The window of a convolution, with the extent of its results.
+    """The window of a convolution or a transposed one, with the extent of its results.
 
     Raises
     ------
     InvalidShapeError, UnsupportedError
         Lengths differ, or a value is out of range.
     """
-    begin, end, steps, gaps = fill_geometry(len(src_spatial), pads_begin, pads_end, strides, dilations)
-    dst = [
-        (n + b + e - d * (k - 1) - 1) // s + 1
-        for n, k, s, b, e, d in zip(src_spatial, kernel, steps, begin, end, gaps, strict=False)
-    ]
-    return Window.make(
-        src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
-        src_strides=src_strides, dst_strides=dst_strides,
-    )  # fmt: skip
-
-
-def transposed_window(
-    src_spatial: Sequence[int],
-    kernel: Sequence[int],
-    *,
-    strides: Sequence[int] | None,
-    pads_begin: Sequence[int] | None,
-    pads_end: Sequence[int] | None,
-    dilations: Sequence[int] | None,
-    output_padding: Sequence[int] | None,
-    src_strides: Sequence[int],
-    dst_strides: Sequence[int],
-) -> Window:
-    """The window of a transposed convolution, with the extent of its results.
-
-    Raises
-    ------
-    InvalidShapeError, UnsupportedError
-        Lengths differ, or a value is out of range.
-    """
-    begin, end, steps, gaps = fill_geometry(len(src_spatial), pads_begin, pads_end, strides, dilations)
-    extra = [0] * len(src_spatial) if output_padding is None else output_padding
-    if len(extra) != len(src_spatial) or min(extra, default=0) < 0:
-        raise InvalidShapeError(explain("output_padding", accepted=f"{len(src_spatial)} values >= 0", got=tuple(extra)))
-    dst = [
-        s * (n - 1) + d * (k - 1) + 1 - b - e + x if n else 0
-        for n, k, s, b, e, d, x in zip(src_spatial, kernel, steps, begin, end, gaps, extra, strict=False)
-    ]
+    ndim = len(src_spatial)
+    begin, end, steps, gaps = fill_geometry(ndim, pads_begin, pads_end, strides, dilations)
+    extra = [0] * ndim if output_padding is None else output_padding
+    if len(extra) != ndim or min(extra, default=0) < 0:
+        raise InvalidShapeError(explain("output_padding", accepted=f"{ndim} values >= 0", got=tuple(extra)))
+    axes = list(zip(src_spatial, kernel, steps, begin, end, gaps, extra, strict=False))
+    if transposed:
+        dst = [s * (n - 1) + d * (k - 1) + 1 - b - e + x if n else 0 for n, k, s, b, e, d, x in axes]
+    else:
+        dst = [(n + b + e - d * (k - 1) - 1) // s + 1 for n, k, s, b, e, d, _ in axes]
     return Window.make(
         src_spatial, dst, kernel, strides=steps, dilations=gaps, pads_begin=begin,
         src_strides=src_strides, dst_strides=dst_strides,
