@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from .expressions import compile_pattern
+from .host_loops import Loop, Scan
 
 if TYPE_CHECKING:
     from graphpool.runtime.host_budget import HostBudget
@@ -48,7 +49,7 @@ class CountingEvaluator(ReferenceEvaluator):
     """
 
     def __init__(self, model: Any, **options: Any) -> None:
-        super().__init__(model, **{**options, "new_ops": [RegexFullMatch]})
+        super().__init__(model, **{**options, "new_ops": [Loop, RegexFullMatch, Scan]})
 
     def evaluate(self, feeds: dict[str, Any], budget: HostBudget, label: str) -> Any:
         """The outputs for inputs by name.
