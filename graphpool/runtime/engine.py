@@ -95,8 +95,7 @@ class Engine(Locked):
         idle_decay_s: float | None = None,
     ) -> None:
         if kind == "gpu":
-            hint = "install the extra graphpool[cuda]"
-            raise UnsupportedError(explain("engines of kind gpu have no backend here", hint=hint), kind=kind)
+            raise UnsupportedError(explain("engines of kind gpu have no backend yet", accepted="cpu"), kind=kind)
         if kind != "cpu":
             raise InvalidArgumentError(explain("engine kind", accepted="cpu, gpu", got=repr(kind)))
         if index != 0:

@@ -15,7 +15,7 @@ from graphpool.runtime import idle_decay, threads
     ("keywords", "error", "message"),
     [
         ({"kind": "npu"}, gp.InvalidArgumentError, "engine kind; accepted: cpu, gpu; got: 'npu'"),
-        ({"kind": "gpu"}, gp.UnsupportedError, "graphpool[cuda]"),
+        ({"kind": "gpu"}, gp.UnsupportedError, "no backend yet; accepted: cpu"),
         ({"index": 1}, gp.InvalidArgumentError, "engine index"),
         ({"threads": 0}, gp.InvalidArgumentError, "threads; accepted: an int of at least 1"),
         ({"threads": True}, gp.InvalidArgumentError, "threads"),
