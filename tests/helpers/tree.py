@@ -19,7 +19,7 @@ def sources(*suffixes: str) -> list[Path]:
 
 def own_texts() -> list[Path]:
     """Every text file of the tree that somebody wrote."""
-    folders = [PACKAGE, *(ROOT / name for name in ("tests", "bench", "examples", "docs", ".ci"))]
+    folders = [PACKAGE, *(ROOT / name for name in ("tests", "bench", "examples", "docs", "tools", ".ci"))]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     files += [path for path in ROOT.iterdir() if path.is_file()]
     texts = [path for path in files if path.suffix in _TEXT or path.name in ("Makefile", "run")]

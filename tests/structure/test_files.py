@@ -42,3 +42,17 @@ def test_text(path: Path) -> None:
     assert not MACHINE_PATH.search(text)
     assert text.endswith("\n") or not text
     assert not re.search(r"[ \t]$", text, re.MULTILINE)
+
+
+TEXTS = own_texts()
+PAGES = [path for path in TEXTS if path.suffix == ".md" and path.name != "CHANGELOG.md"]
+NAMED_FILE = re.compile(r"`([\w./-]+\.(?:py|pyx|pxd|c|h|md|toml))`|\]\(([\w./-]+\.(?:py|pyx|c|h|md))[#)]")
+NOT_HERE = {"reference/ops.md", "shared/peers/models.py", "shared/peers/gemm_ceiling.py"}
+"""A page that the documentation's build makes; the kit that compares libraries, which lies beside the checkout."""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=label)
+def test_pages_name_files_that_are_there(path: Path) -> None:
+    files = [f"/{label(file)}" for file in TEXTS]
+    named = {(first or second).replace("../", "") for first, second in NAMED_FILE.findall(path.read_text())} - NOT_HERE
+    assert [name for name in sorted(named) if not any(file.endswith(f"/{name}") for file in files)] == []
