@@ -1,8 +1,24 @@
 """What every test starts from."""
 
+from zlib import crc32
+
 import pytest
 
 from graphpool.cache import constant_tensor_cache
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="a tenth of the tests, the same always, and none marked slow")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("quick"):
+        kept, left = [], []
+        for item in items:
+            is_quick = "slow" not in item.keywords and crc32(item.nodeid.encode()) % 10 == 0
+            (kept if is_quick else left).append(item)
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
 
 
 @pytest.fixture(autouse=True)

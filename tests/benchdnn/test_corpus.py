@@ -16,6 +16,7 @@ ABSENT = pytest.param("all", marks=pytest.mark.skip(reason=f"no cases at {DEFAUL
 SUITES = sorted({row["suite"] for row in ROWS})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("suite", SUITES or [ABSENT])
 def test_suite(suite: str) -> None:

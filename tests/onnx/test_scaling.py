@@ -94,6 +94,7 @@ def steps_of_load(data):
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", SHAPES)
 def test_loading_is_linear_in_the_nodes(make):
     gp.onnx.load(make(8), threads=2).close()  # imports

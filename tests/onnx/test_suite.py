@@ -7,6 +7,8 @@ import pytest
 
 from tests.onnx import suite
 
+pytestmark = pytest.mark.slow
+
 onnx = pytest.importorskip("onnx")
 
 FEWEST = {"node": 1400, "light": 9, "converted": 82, "operator": 35, "simple": 23}
