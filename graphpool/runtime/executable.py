@@ -289,13 +289,12 @@ class Executable:
             if weight is not None:
                 if all(other is not value for other in self._values.values()):
                     self._engine.constants.release([value])
-                self._engine.constants.hold([weight], holder="packed weights")
                 packed.append(weight)
                 if self._form.forget is not None:
                     self._form.forget(value, weight)
 
     def _pack(self, tensor_id: int, uses: Sequence[_Use]) -> PackedWeight | None:
-        """Let a constant be packed alone; None, and all is as it was, if the cache declines a form of it."""
+        """Let a constant be packed alone; None, and all is as it was, if the cache declines packed weights of it."""
         forms: list[tuple[_Use, tuple[Hashable, Hashable], ConstantBuffer]] = []
         for use in uses:
             key, buffer = use.compiled.own_constant(use.number, self._bound(use.step), self._stream)
@@ -304,7 +303,12 @@ class Executable:
             forms.append((use, key, buffer))
         first, key, buffer = forms[0]
         weight = PackedWeight(self._tensors[tensor_id], first.part, key, buffer, self._engine)
-        self._constants[tensor_id] = self._stand_in(tensor_id, weight, forms)
+        self._engine.constants.hold([weight], holder="packed weights")
+        try:
+            self._constants[tensor_id] = self._stand_in(tensor_id, weight, forms)
+        except BaseException:
+            self._engine.constants.release([weight])
+            raise
         self._values[tensor_id] = weight
         return weight
 

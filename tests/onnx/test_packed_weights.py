@@ -437,3 +437,20 @@ def test_a_load_that_fails_halfway_leaves_nothing(cache, monkeypatch):
         gc.collect()
         assert cache.nbytes == 0
         assert engine.constants.held == 0
+
+
+def test_a_budget_that_refuses_packed_weights_keeps_nothing(monkeypatch):
+    """A limit that is lowered meanwhile refuses even what takes no memory of its own."""
+    model, _, _ = conv((8, 8, 3, 3))
+    with gp.Engine(threads=1) as engine:
+        hold = engine.constants.hold
+
+        def refuse(weights, *, holder):
+            if holder == "packed weights":
+                raise gp.OutOfMemoryError("lowered")
+            hold(weights, holder=holder)
+
+        monkeypatch.setattr(engine.constants, "hold", refuse)
+        with pytest.raises(gp.OutOfMemoryError, match="lowered"):
+            gp.onnx.load(model, engine=engine, weights="packed")
+        assert not engine.constants._weights
