@@ -7,6 +7,7 @@ kernels, strides, dilations and pads up to 2**62, and compared with the definiti
 import faulthandler
 import itertools
 import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def bounds():
     """A hang ends the process instead of the patience of its users; a large allocation fails."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    faulthandler.dump_traceback_later(MOST_S, exit=True)
+    faulthandler.dump_traceback_later(MOST_S, exit=True, file=sys.__stderr__)
     resource.setrlimit(resource.RLIMIT_AS, (mapped + MOST_NBYTES, limits[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, limits)

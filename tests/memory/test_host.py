@@ -2,6 +2,8 @@
 
 import tracemalloc
 
+import pytest
+
 from graphpool.memory import TRACE_DOMAIN, HostResource
 from tests.helpers.memory import write_bytes
 
@@ -18,6 +20,7 @@ def test_large_blocks_lie_on_huge_page_borders():
     resource.deallocate(address, 2**21 + 1)
 
 
+@pytest.mark.native
 def test_no_block_takes_more_than_its_pages():
     resource, nbytes = HostResource(), 2**21 + 2**18
     before = resident_nbytes()
@@ -29,6 +32,7 @@ def test_no_block_takes_more_than_its_pages():
         resource.deallocate(address, nbytes)
 
 
+@pytest.mark.native
 def test_memory_goes_back_to_the_system_at_once():
     resource = HostResource()
     address = resource.allocate(64 * 2**20)
@@ -38,6 +42,7 @@ def test_memory_goes_back_to_the_system_at_once():
     assert full - resident_nbytes() > 60 * 2**20
 
 
+@pytest.mark.native
 def test_allocating_touches_no_page():
     resource = HostResource()
     before = resident_nbytes()
