@@ -45,7 +45,7 @@ OPTIONS = {
     # leaks: the interpreter frees little when it ends; null: tests ask for more than there is, and expect an error
     "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1:abort_on_error=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1:die_after_fork=0",
     "PYTHONMALLOC": "malloc",  # else objects lie in arenas of the interpreter, inside which nothing is seen
 }
 PLUGIN = """\

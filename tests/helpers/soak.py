@@ -198,6 +198,7 @@ class Soak:
             with self.forking:  # of two threads neither may lose an engine
                 old, self.engine = self.engine, self.make_engine()
             old.close()
+            self.budgets.append(old.budget)
 
 
 def soak(seconds, *, seed=0, threads=12, forks=True):
