@@ -12,7 +12,7 @@ from .schema import get_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Op"]
+__all__ = ["Op", "first_free_id"]
 
 
 class Op:
@@ -147,3 +147,8 @@ def _check_ports(name: str, side: str, tensors: Iterable[LogicalTensor]) -> tupl
             message = explain(f"{name}: {side}[{number}]", accepted="a LogicalTensor", got=brief(tensor))
             raise InvalidArgumentError(message, op_name=name, port=number)
     return ports
+
+
+def first_free_id(ops: Iterable[Op]) -> int:
+    """The least id above those of all tensors of the ops; 1 where there are none. Cost: linear in the ops."""
+    return 1 + max((tensor.id for op in ops for tensor in (*op.inputs, *op.outputs)), default=0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...graph.op import first_free_id
 from ...graph.shapes import channel_axis, conv_weight_axes
 from ...typing import DataType
 from .images import as_result
@@ -64,7 +65,7 @@ def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
     if not makers:
         return list(ops)
     readers = Counter(tensor.id for op in ops for tensor in op.inputs if tensor.id in makers)
-    free = 1 + max((tensor.id for op in ops for tensor in (*op.inputs, *op.outputs)), default=0)
+    free = first_free_id(ops)
     split: list[Op] = []
     for op in ops:
         inputs = list(op.inputs)

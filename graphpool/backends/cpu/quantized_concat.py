@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...graph.op import first_free_id
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -35,7 +37,7 @@ def quantize_before_concat(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]]
         return list(ops)
     readers = Counter(tensor.id for op in ops for tensor in op.inputs)
     readers.update(outputs)
-    free = 1 + max((tensor.id for op in ops for tensor in (*op.inputs, *op.outputs)), default=0)
+    free = first_free_id(ops)
     taken = {tensor_id for tensor_id in concats if readers[tensor_id] == 1}
     moved: list[Op] = []
     for op in ops:

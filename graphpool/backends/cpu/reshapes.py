@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...graph.op import first_free_id
 from .integers import POOLS, PRODUCTS
 from .support import is_elementwise
 
@@ -45,7 +46,7 @@ def sink_reshapes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs
     readers = Counter(tensor.id for op in moved for tensor in op.inputs)
     readers.update(outputs)
     kinds = {tensor.id: op.kind for op in moved for tensor in op.inputs}
-    free = 1 + max((tensor.id for op in moved for tensor in (*op.inputs, *op.outputs)), default=0)
+    free = first_free_id(moved)
     for number in range(len(moved)):
         at = number
         while _may_pass(moved[at], place, readers, kinds):
