@@ -3,8 +3,12 @@
 from zlib import crc32
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from graphpool.cache import constant_tensor_cache
+
+# under emulation and sanitizers an example takes many times as long
+settings.register_profile("slow", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 
 def pytest_addoption(parser):

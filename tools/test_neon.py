@@ -10,15 +10,14 @@ processor: it tells whether results are right, not how fast they come. Tests mar
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from checkout import ROOT, copy_source, run
+
 HOME = ROOT / "build" / "neon"
 SYSTEM, SITE, SOURCE = HOME / "system", HOME / "site", HOME / "source"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -41,20 +40,6 @@ COMPILER = "aarch64-linux-gnu-gcc"
 SETUP = (
     "import platform, runpy, sys; platform.machine = lambda: 'aarch64'; runpy.run_path('setup.py', run_name='__main__')"
 )
-
-
-PLUGIN = """\
-from hypothesis import HealthCheck, settings
-
-settings.register_profile("emulated", suppress_health_check=[HealthCheck.too_slow], deadline=None)
-"""
-
-
-def run(*command: str, cwd: Path = ROOT, **environment: str) -> None:
-    """Run a command; stop with its status if it fails."""
-    result = subprocess.run(command, cwd=cwd, env=os.environ | environment, check=False)
-    if result.returncode:
-        sys.exit(result.returncode)
 
 
 def fetch_system() -> None:
@@ -93,17 +78,6 @@ def fetch_wheels() -> None:
             archive.extractall(SITE)
 
 
-def copy_source() -> None:
-    """The tracked files, apart from this checkout's own build; objects of an earlier run stay."""
-    git = shutil.which("git") or "git"
-    names = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    for name in filter(None, names.split("\0")):
-        target = SOURCE / name
-        if (ROOT / name).is_file() and (not target.exists() or target.read_bytes() != (ROOT / name).read_bytes()):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target)
-
-
 def build() -> None:
     """All extension modules, for aarch64."""
     headers = SYSTEM / "usr" / "include"
@@ -127,11 +101,10 @@ def main() -> None:
             sys.exit(f"{tool} is not installed; see the top of {Path(__file__).name}")
     fetch_system()
     fetch_wheels()
-    copy_source()
+    copy_source(SOURCE)
     build()
-    (SITE / "emulated_machine.py").write_text(PLUGIN)
     arguments = sys.argv[1:] or ["tests/_kernels", "-q", "-p", "no:cacheprovider"]
-    arguments += ["-p", "emulated_machine", "--hypothesis-profile=emulated", "-m", "not native"]
+    arguments += ["--hypothesis-profile=slow", "-m", "not native"]
     interpreter = str(SYSTEM / "usr" / "bin" / PYTHON)
     run("qemu-aarch64", "-L", str(SYSTEM), interpreter, "-m", "pytest", *arguments, cwd=SOURCE, PYTHONPATH=str(SITE))
 

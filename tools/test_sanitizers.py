@@ -19,7 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from checkout import ROOT, copy_source, run
+
 NAMES = ("address", "undefined", "thread")
 LIBRARIES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
 FLAGS = "-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all -U_FORTIFY_SOURCE"
@@ -48,18 +49,6 @@ OPTIONS = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1:die_after_fork=0",
     "PYTHONMALLOC": "malloc",  # else objects lie in arenas of the interpreter, inside which nothing is seen
 }
-PLUGIN = """\
-from hypothesis import HealthCheck, settings
-
-settings.register_profile("slow", suppress_health_check=[HealthCheck.too_slow], deadline=None)
-"""
-
-
-def run(*command: str, cwd: Path = ROOT, **environment: str) -> None:
-    """Run a command; stop with its status if it fails."""
-    result = subprocess.run(command, cwd=cwd, env=os.environ | environment, check=False)
-    if result.returncode:
-        sys.exit(result.returncode)
 
 
 def isas() -> list[str]:
@@ -70,17 +59,6 @@ def isas() -> list[str]:
     found = [name for name, flag in ISAS.items() if not flag or flag in flags]
     most = os.environ.get("GRAPHPOOL_MAX_ISA")
     return found[: found.index(most) + 1] if most in found else found
-
-
-def copy_source(target: Path) -> None:
-    """The tracked files, apart from this checkout's own build; objects of an earlier run stay."""
-    git = shutil.which("git") or "git"
-    names = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-    for name in filter(None, names.split("\0")):
-        copy = target / name
-        if (ROOT / name).is_file() and (not copy.exists() or copy.read_bytes() != (ROOT / name).read_bytes()):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy)
 
 
 def make_compiler(home: Path, names: str) -> str:
@@ -114,7 +92,6 @@ def main() -> None:
     compiler = make_compiler(home, names)
     build = {"CC": compiler, "LDSHARED": f"{compiler} -shared", "GRAPHPOOL_BUILD_ISAS": ",".join(wanted)}
     run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=source, **build)
-    (source / "slow_machine.py").write_text(PLUGIN)
     # the C++ library comes with them: what throws must find the sanitizers' hooks
     preloaded = " ".join([*(library(LIBRARIES[name]) for name in names.split(",")), library("libstdc++.so.6")])
     tests = QUICK if is_quick else THREADED if names == "thread" else TESTS
@@ -128,8 +105,6 @@ def main() -> None:
         "--capture=sys",
         "-p",
         "no:cacheprovider",
-        "-p",
-        "slow_machine",
     ]
     pytest += ["--hypothesis-profile=slow", "-m", "not native", *(arguments or tests)]
     for isa in wanted:
