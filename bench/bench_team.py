@@ -17,7 +17,7 @@ import pytest
 
 import graphpool as gp
 from bench.graphs import GraphBuilder, random_array
-from graphpool._kernels._team import Team
+from graphpool._kernels.core._team import Team
 
 
 def product(g):

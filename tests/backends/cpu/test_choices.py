@@ -8,7 +8,7 @@ from onnx import helper
 import graphpool as gp
 from bench.graphs import GraphBuilder
 from graphpool import config
-from graphpool._kernels._dispatch import isas
+from graphpool._kernels.core._dispatch import isas
 from graphpool.backends.cpu import CpuBackend
 from graphpool.cache import constant_tensor_cache
 from tests.helpers.onnx_models import make_model, random_array
