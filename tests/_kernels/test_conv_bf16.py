@@ -9,7 +9,7 @@ from graphpool._kernels.conv_bf16 import Bf16ConvFormat
 from graphpool._kernels.conv_problem import ConvShape
 from graphpool._kernels.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,

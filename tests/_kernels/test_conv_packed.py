@@ -9,7 +9,7 @@ from graphpool._kernels.conv_problem import ConvShape
 from graphpool._kernels.eltwise import EltwiseBuilder
 from graphpool._kernels.requant import Requant
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,
