@@ -5,8 +5,8 @@ import pytest
 
 import graphpool as gp
 from bench.graphs import GraphBuilder
-from graphpool.backends.cpu.channels import choose_channels_last
-from graphpool.backends.cpu.groups import make_groups
+from graphpool.backends.cpu.layout.channels import choose_channels_last
+from graphpool.backends.cpu.match.groups import make_groups
 from graphpool.graph.completion import complete_shapes
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
