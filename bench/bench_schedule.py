@@ -22,7 +22,7 @@ import pytest
 
 import graphpool as gp
 from bench.bench_team import best_us
-from graphpool._kernels._team import Team
+from graphpool._kernels.core._team import Team
 from graphpool.profile import profile_ops, random_inputs
 from graphpool.runtime import Model
 from graphpool.runtime._streams import StreamLists

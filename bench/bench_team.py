@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool._kernels._team import Team
+from graphpool._kernels.core._team import Team
 from tests.cases.graphs import GraphBuilder
 from tests.cases.inputs import random_array
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.conv import choose_convolution, convolution
-from graphpool._kernels.window import WINDOW_LAYOUT
+from graphpool._kernels.conv.direct import choose_convolution, convolution
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.image.window import WINDOW_LAYOUT
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.cases.inputs import normal
 from tests.helpers.convolutions import arrays, convolve, expected_conv, expected_transpose, relu_plus_one, store_weights

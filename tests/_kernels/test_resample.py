@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.post_ops import PostOps
-from graphpool._kernels.resample import resample
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.gemm.post_ops import PostOps
+from graphpool._kernels.image.resample import resample
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.cases.inputs import normal
 from tests.helpers.kernel_runs import run_checked

@@ -16,7 +16,7 @@ import numpy as np
 
 import graphpool as gp
 from graphpool import cache, memory
-from graphpool.graph.knobs import parse_knobs
+from graphpool.graph.dumps.knobs import parse_knobs
 from graphpool.typing import LayoutType
 from tests.cases.graphs import GraphBuilder
 from tests.cases.workloads import CASES

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import graphpool as gp
-from graphpool._kernels._team import Team
+from graphpool._kernels.core._team import Team
 from graphpool.runtime._streams import MAX_STREAMS, StreamLists
 from graphpool.schedule import (
     AddEvent,

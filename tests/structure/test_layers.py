@@ -48,6 +48,18 @@ MAY_IMPORT = {
 }
 """For each part of the package, the parts that it may import; ``graphpool`` stands for ``graphpool/__init__.py``."""
 
+KERNEL_FLOORS = {
+    "core": set(),
+    "eltwise": {"core"},
+    "norm": {"core", "eltwise"},
+    "move": {"core", "eltwise"},
+    "gemm": {"core", "eltwise"},
+    "image": {"core", "eltwise", "gemm"},
+    "conv": {"core", "eltwise", "move", "gemm", "image"},
+}
+"""For each folder of kernels, the folders that it may import and include."""
+
+_INCLUDE = re.compile(r'#include "(\w+)/\w+\.h"')
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(\.*[\w.]*)\s+c?import\s+([\w, ]+)|c?import\s+([\w.]+))", re.MULTILINE)
 
 
@@ -92,6 +104,19 @@ def test_imports_point_downward(path: Path) -> None:
     read = _cython_imports(path) if path.suffix in (".pyx", ".pxd") else _python_imports(path)
     parts = {_part(name) for name in read if name.split(".")[0] == "graphpool"}
     assert parts - {own} <= MAY_IMPORT[own]
+
+
+@pytest.mark.parametrize("floor", KERNEL_FLOORS)
+def test_folders_of_kernels_read_those_below(floor: str) -> None:
+    paths = [path for path in sources(".py", ".c", ".h") if label(path).startswith(f"graphpool/_kernels/{floor}/")]
+    read = set()
+    for path in paths:
+        if path.suffix == ".py":
+            read |= {name.split(".")[2] for name in _python_imports(path) if name.startswith("graphpool._kernels.")}
+        else:
+            read |= set(_INCLUDE.findall(path.read_text()))
+    assert paths
+    assert read - {floor} <= KERNEL_FLOORS[floor]
 
 
 def test_kernels_are_free_of_the_interpreter() -> None:

@@ -7,7 +7,7 @@ from onnx import helper
 
 import graphpool as gp
 from graphpool import config
-from graphpool._kernels._dispatch import isas
+from graphpool._kernels.core._dispatch import isas
 from graphpool.backends.cpu import CpuBackend
 from graphpool.cache import constant_tensor_cache
 from tests.cases.graphs import GraphBuilder

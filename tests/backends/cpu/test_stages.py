@@ -3,7 +3,7 @@
 import pytest
 
 from graphpool import InvalidArgumentError
-from graphpool._kernels._team import Team
+from graphpool._kernels.core._team import Team
 from graphpool.backends.cpu.link import link_stage
 from graphpool.backends.cpu.stages import StageTimer
 from graphpool.backends.cpu.streams import StepGraph
