@@ -2,7 +2,7 @@
 
 Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
 (integers.py), moves of quantised tensors move bytes (byte_moves.py), arithmetic per channel goes into the convolutions
-in front of it (affine.py), spelt-out functions become one node (patterns.py), and Scatter gets its new name.
+in front of it (affine.py), and Scatter gets its new name. Functions that are spelt out are the graph's matter.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from .affine import fold_affine
 from .byte_moves import move_bytes
 from .fold import fold_constants
 from .integers import restore_floats
-from .matching import Matcher
 from .node import names_read
-from .patterns import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +25,7 @@ __all__ = ["rewrite"]
 
 
 _NUMPY_BROADCAST = 7
-"""Opset from which on arithmetic broadcasts as in NumPy, which the rules take for granted."""
+"""Opset from which on arithmetic broadcasts as in NumPy, which affine.py takes for granted."""
 
 
 def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
@@ -39,9 +37,7 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     ranks = {port.name: len(port.shape) for port in source.inputs if port.shape is not None}
     if source.opsets.get("", 1) >= _NUMPY_BROADCAST:
         nodes = move_bytes(nodes, constants, outputs)
-        nodes = fold_affine(nodes, constants, ranks, outputs)
-        matcher = Matcher(RULES, nodes, constants, outputs)
-        nodes = _needed([matcher.find(node) or node for node in nodes], outputs)
+        nodes = _needed(fold_affine(nodes, constants, ranks, outputs), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
 

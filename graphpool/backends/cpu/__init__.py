@@ -1,6 +1,6 @@
 """The CPU backend: from a partition to a Program of kernel calls.
 
-    patterns.py    what is fused into one partition, as data
+    patterns.py    what is fused into one op or one partition, as data
     support.py     which ops it runs, and with which types
     backend.py     CpuBackend: compile = look up the primitive, or lower, plan and link it
     choices.py     which implementation an op takes: forced ones, float modes
@@ -10,6 +10,7 @@
     region.py      elementwise ops as one program of the elementwise engine; instructions.py: each kind
     segments.py    regions too wide for one program
     tables.py      functions of bytes as tables
+    rewrites.py    the passes over a partition's ops before they are grouped
     quantized_concat.py  quantisation moved in front of concatenation
     reshapes.py    reshapes moved behind elementwise ops, which then join what comes in front
     attention.py   two products with a SoftMax between them as one kernel

@@ -15,12 +15,11 @@ from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...typing import LayoutType, PropertyType
 from .channels import choose_channels_last
-from .choices import check_forced, forced
+from .choices import check_forced
 from .emit import lower_group
 from .groups import make_groups
 from .horizontal_fusion import emit_horizontal_fusion, find_horizontal_fusions
 from .inplace_concat import place_concat_inputs
-from .integers import split_dequantized
 from .key import structural_key
 from .layouts import choose_layout, choose_panels, opaque_nbytes, panels_of, strides_of
 from .link import link, link_constants
@@ -28,8 +27,7 @@ from .lowering import Lowering
 from .merging import Relowering, place_steps
 from .patterns import PATTERNS
 from .placement import find_inplace_ports
-from .quantized_concat import quantize_before_concat
-from .reshapes import sink_reshapes
+from .rewrites import REWRITES
 from .streams import step_signature
 from .support import supports
 from .weights import panels_wanted
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from ...graph.op import Op
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
+    from ...graph.spelling import Spelling
     from ...runtime.scheduling import ScheduleOptions
 
 __all__ = ["CpuBackend"]
@@ -61,14 +60,14 @@ class CpuBackend:
     engine_kind = "cpu"
     priority = 100
     merges = True
-    patterns: Sequence[Pattern] = PATTERNS
+    patterns: Sequence[Pattern | Spelling] = PATTERNS
 
     def __init__(self) -> None:
         check_forced()
 
     def supports(self, op: Op) -> bool:
         """Whether the backend runs this op."""
-        return forced(op.kind) != "ref" and supports(op)
+        return supports(op)
 
     def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
         """Size of an opaque tensor in a layout of this backend; see `Backend.opaque_nbytes`."""
@@ -259,10 +258,10 @@ def lower(
 ) -> Lowering:
     """The steps of a partition; each of `merges` names the convolutions of one image that one call computes."""
     results = {tensor.id for tensor in outputs}
-    ops = split_dequantized(ops, results)
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
-    ops = quantize_before_concat(sink_reshapes(ops, shapes, results), shapes, results)
+    for rewrite in REWRITES:
+        ops = rewrite(ops, shapes, results)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     constants = frozenset(tensor.id for tensor in inputs if tensor.property is PropertyType.CONSTANT)
     groups = make_groups(ops, shapes, results, constants)
