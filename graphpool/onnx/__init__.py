@@ -8,7 +8,6 @@ node.py        nodes and the graphs among their attributes, read once
 boundary.py    whatever a step raises becomes an error of graphpool that names the node
 rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded
 fold.py        computes nodes ahead, where everything that they read is known
-byte_moves.py  moves of quantised tensors move bytes, not the numbers that they stand for
 integers.py    products of integers and the scales behind them, as products of dequantised operands
 affine.py      arithmetic per channel, BatchNormalization first, into the weights of convolutions
 specialise.py  Specialiser: what is the same for all input shapes, and which inputs' contents decide shapes

@@ -1,8 +1,8 @@
 """Rewrites the nodes of a model once, whatever its input shapes will be.
 
 Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
-(integers.py), moves of quantised tensors move bytes (byte_moves.py), arithmetic per channel goes into the convolutions
-in front of it (affine.py), and Scatter gets its new name. Functions that are spelt out are the graph's matter.
+(integers.py), arithmetic per channel goes into the convolutions in front of it (affine.py), and Scatter gets its new
+name. Rules that need no contents are the graph's and the backend's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .affine import fold_affine
-from .byte_moves import move_bytes
 from .fold import fold_constants
 from .integers import restore_floats
 from .node import names_read
@@ -36,7 +35,6 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     nodes = restore_floats(nodes, constants, outputs)
     ranks = {port.name: len(port.shape) for port in source.inputs if port.shape is not None}
     if source.opsets.get("", 1) >= _NUMPY_BROADCAST:
-        nodes = move_bytes(nodes, constants, outputs)
         nodes = _needed(fold_affine(nodes, constants, ranks, outputs), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}

@@ -11,6 +11,7 @@
     segments.py    regions too wide for one program
     tables.py      functions of bytes as tables
     rewrites.py    the passes over a partition's ops before they are grouped
+    byte_moves.py  moves of quantised tensors move bytes, not the numbers that they stand for
     quantized_concat.py  quantisation moved in front of concatenation
     reshapes.py    reshapes moved behind elementwise ops, which then join what comes in front
     attention.py   two products with a SoftMax between them as one kernel

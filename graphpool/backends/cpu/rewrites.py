@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...graph.spelling import possible_spellings, respell
 from ...graph.view import GraphView
+from .byte_moves import move_bytes
 from .integers import split_dequantized
 from .patterns import SPELLINGS
 from .quantized_concat import quantize_before_concat
@@ -28,7 +29,7 @@ def replace_spelt(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs
     return [new.op for new in respell(GraphView(ops), spellings, shapes, supports, outputs)] if spellings else list(ops)
 
 
-REWRITES: tuple[Rewrite, ...] = (replace_spelt, split_dequantized, sink_reshapes, quantize_before_concat)
+REWRITES: tuple[Rewrite, ...] = (replace_spelt, move_bytes, split_dequantized, sink_reshapes, quantize_before_concat)
 """In this order. Each takes ops in topological order, the shapes of all tensors, to which it adds those of new ones,
 and the ids of tensors that leave the partition, which stay what they are. New ops have the id of one that they are for.
 """
