@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
 
-__all__ = ["move_bytes"]
+__all__ = ["BYTE_MOVES", "move_bytes"]
 
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
-_MOVES = _LOOKUPS | {"Expand", "Slice", "Split", "StaticReshape", "StaticTranspose", "Tile"}
+BYTE_MOVES = _LOOKUPS | {"Expand", "Slice", "Split", "StaticReshape", "StaticTranspose", "Tile"}
 """Kinds whose outputs hold elements of their first input, whatever their type."""
 
 _BYTES = frozenset({DataType.U8, DataType.S8})
@@ -62,7 +62,7 @@ def move_bytes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: C
                 written.remove(new.id)
                 equal[new.id] = old
                 continue
-        if source is not None and op.kind in _MOVES and _is_movable(op, source):
+        if source is not None and op.kind in BYTE_MOVES and _is_movable(op, source):
             inner = [tensor.replace(id=free + k, dtype=source.inputs[0].dtype) for k, tensor in enumerate(op.outputs)]
             shapes.update((new.id, shapes[old.id]) for new, old in zip(inner, op.outputs, strict=True))
             free += len(inner)

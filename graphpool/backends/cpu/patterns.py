@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ...graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, Residual, TailElement, Upstream, optional
 from ...graph.spelling import Spelling
+from .byte_moves import BYTE_MOVES
 from .support import ELTWISE
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ PATTERNS: tuple[Pattern | Spelling, ...] = (
     Pattern("concat", 8.2, "concat", OpNode("Concat", inputs={ANY_PORT: OPERAND}), (CAST, LAST)),
     Pattern("shuffle", 8.2, "shuffle", OpNode("StaticReshape"),
             (OpNode("StaticTranspose"), OpNode("StaticReshape"))),
+    Pattern("quantized_move", 8.1, "quantized_move", OpNode(BYTE_MOVES - MOVES, inputs={0: OPERAND}), (LAST,)),
     Pattern("reorder_post_ops", 8.1, "reorder_post_ops", OpNode(MOVES, inputs={0: OPERAND}),
             (MOVE, MOVE, POST_OPS, LAST)),
     Pattern("eltwise_post_ops", 8.0, "eltwise_post_ops", OpNode(ELTWISE, inputs={ANY_PORT: OPERAND}),

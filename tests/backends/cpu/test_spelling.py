@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import graphpool as gp
 from bench.graphs import GraphBuilder, random_array
@@ -12,7 +14,7 @@ from graphpool import config
 from graphpool.backends.cpu.patterns import SPELLINGS
 from graphpool.graph.spelling import respell
 from graphpool.graph.view import GraphView
-from tests.helpers.partitions import assert_close, check_graph, run_partitions, run_reference
+from tests.helpers.partitions import assert_close, check_graph, cover_is_valid, run_partitions, run_reference
 
 SHAPE = (3, 4, 8)
 
@@ -352,3 +354,37 @@ def test_a_long_chain_is_looked_through_in_linear_time():
     found = respell(view, SPELLINGS, {}, lambda op: seen.append(op) is None)
     assert [new.op for new in found] == view.ops
     assert len(seen) <= len(view.ops)
+
+
+@pytest.mark.parametrize(("one", "is_gelu"), [(1.0, True), (1 + 2**-7, False)])
+def test_numbers_of_narrow_types_are_told_apart(one, is_gelu, engine):
+    """The next number after 1 is another one, though 2**0.5 is what it was rounded to."""
+    g = Chain()
+    x = g.input(SHAPE, "bf16")
+    root = float(np.asarray(2**0.5, x.dtype.numpy))
+    gate = g.op("Add", g.op("Erf", g.op("Divide", x, g.number(root, "bf16"))), g.number(one, "bf16"))
+    g.op("Multiply", g.op("Multiply", x, gate), g.number(0.5, "bf16"))
+    partitions = g.finish()
+    assert any("GELU" in name for partition in partitions for name in kernels(partition, engine, g.graph)) == is_gelu
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_graphs_of_functions(data):
+    """Functions one behind another, with readers and numbers of any rank in between, equal the reference."""
+    g = Chain()
+    pool = [g.input((3, 4, 8)), g.input((4, 8))]
+    for _ in range(data.draw(st.integers(1, 5))):
+        x = data.draw(st.sampled_from(pool))
+        name = data.draw(st.sampled_from([*FUNCTIONS, "Multiply", "Add", "Subtract"]))
+        if name in FUNCTIONS:
+            before = len(g.tensors)
+            pool.append(FUNCTIONS[name][0](g, x))
+            inner = [lt for lt in g.tensors[before:] if lt not in g.inputs]
+            pool += data.draw(st.lists(st.sampled_from(inner), max_size=1))
+        else:
+            number = g.number(data.draw(st.sampled_from([0.5, 1.0, 2.0])), shape=data.draw(st.sampled_from([(), (1,)])))
+            pool.append(g.op(name, x, data.draw(st.sampled_from([number, *pool]))))
+    with gp.Engine(threads=1) as engine:
+        partitions = check_graph(g, engine, np.random.default_rng(0), scale=50.0)
+    assert cover_is_valid(g.graph, partitions)
