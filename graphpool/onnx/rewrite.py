@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["rewrite"]
+__all__ = ["REWRITES", "rewrite"]
 
-
-_NUMPY_BROADCAST = 7
-"""Opset from which on arithmetic broadcasts as in NumPy, which affine.py takes for granted."""
+REWRITES = (restore_floats, fold_affine)
+"""In this order. Each takes a model, nodes that are needed, in topological order, and constants, to which it adds."""
 
 
 def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
@@ -32,10 +31,8 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     outputs = [port.name for port in source.outputs]
     nodes = _needed([_renamed(node) for node in source.nodes], outputs)
     nodes, constants = fold_constants(source, nodes, source.constants)
-    nodes = restore_floats(nodes, constants, outputs)
-    ranks = {port.name: len(port.shape) for port in source.inputs if port.shape is not None}
-    if source.opsets.get("", 1) >= _NUMPY_BROADCAST:
-        nodes = _needed(fold_affine(nodes, constants, ranks, outputs), outputs)
+    for rewrite_nodes in REWRITES:
+        nodes = _needed(rewrite_nodes(source, nodes, constants), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
 
