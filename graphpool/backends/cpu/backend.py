@@ -201,7 +201,7 @@ def make_primitive(
     steps = [lowering.steps[k] for k in linked.order]
     step_ops = [position[step.op_id] for step in steps]
     details = ProgramDetails(
-        kinds=tuple(ops[k].kind for k in step_ops),
+        kinds=tuple(lowering.kinds[step.op_id] for step in steps),
         signatures=tuple(map(step_signature, steps)),
         nodes=linked.order,
         buffers=linked.buffers,
@@ -267,6 +267,7 @@ def lower(
     groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
     lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath)
+    lowering.kinds = {op.id: op.kind for op in ops}
     fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}
     lowering.horizontal_fusions = tuple(fusions)
     merged = {op_id: fusions[ids] for ids in merges for op_id in ids}

@@ -323,6 +323,14 @@ def test_forced_to_the_reference_backend_it_stays_spelt_out(engine, monkeypatch)
     assert all("GELU" not in name for names in check(g, engine) for name in names)
 
 
+def test_traces_name_the_function(engine):
+    g = Chain()
+    layer_norm(g, g.input(SHAPE))
+    [partition] = g.finish()
+    with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:
+        assert compiled.primitive.details.kinds == ("LayerNorm",)
+
+
 def test_every_op_is_a_partition_of_its_own_for_debugging():
     g = Chain()
     layer_norm(g, g.input(SHAPE))
