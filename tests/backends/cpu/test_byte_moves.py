@@ -5,9 +5,9 @@ import pytest
 from onnx import helper
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.byte_moves import move_bytes
 from graphpool.graph.completion import complete_shapes
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.onnx_models import make_model
 from tests.helpers.partitions import run_partitions, run_reference
 

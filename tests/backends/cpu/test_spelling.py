@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
 from graphpool import config
 from graphpool.backends.cpu.patterns import SPELLINGS
 from graphpool.graph.spelling import respell
 from graphpool.graph.view import GraphView
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_array
 from tests.helpers.partitions import assert_close, check_graph, cover_is_valid, run_partitions, run_reference
 
 SHAPE = (3, 4, 8)
