@@ -1,6 +1,7 @@
 """The CPU backend: from a partition to a Program of kernel calls.
 
-    patterns.py  what is fused into one partition, as data
+    patterns.py  what is fused into one op or one partition, as data
+    rewrites.py  the passes over a partition's ops before they are grouped
     support.py   which ops it runs, and with which types
     choices.py   which implementation an op takes: forced ones, float modes
     key.py       under which structure a primitive is known

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...typing import DataType
+from .choices import forced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,7 +97,9 @@ _BETWEEN = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize", "
 
 
 def supports(op: Op) -> bool:
-    """Whether the backend runs this op."""
+    """Whether the backend runs this op, which is not forced to the reference backend."""
+    if forced(op.kind) == "ref":
+        return False
     if op.kind in _NUMERIC or op.kind in _MOVING:
         return bool(op.attrs.get("depth", 0) < _MOST_STEPS)
     if op.kind in _WIDE_REDUCTIONS and not is_anchor(op):
