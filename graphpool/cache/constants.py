@@ -17,7 +17,7 @@ from ._hits import Entry, HitPath
 from .policies import Item, choose_victims, make_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from ..typing import MemoryResource
     from ._stats import CacheStats
@@ -191,7 +191,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         if victims is None:
             self._declined += 1
             return None, []
-        left = [self._pop(victim) for victim in victims]
+        left = self._pop_all(victims)
         entry = Entry(full, item)
         self._entries[full] = entry
         self._nbytes += item.nbytes
@@ -252,18 +252,26 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
 
     # ---- leave
 
-    def _pop(self, entry: Entry) -> Entry:
-        """Take an entry off the books; if it is being produced, its producer finds that it is not kept."""
+    def _pop(self, entry: Entry) -> bool:
+        """Take an entry off the books; if it is being produced, its producer finds that it is not kept.
+
+        False if it is gone: a finaliser, or the policy, has taken it off in the middle.
+        """
         entry.leave()
         self._tell_hits()
         self._tell_hits_of(entry)
-        del self._entries[entry.full]
+        if self._entries.pop(entry.full, None) is None:
+            return False
         self._nbytes -= entry.item.nbytes
         self._changes += 1
         if entry.buffer is not None:
             self._evictions += 1
             self._tell(self._policy.on_remove, entry.full)
-        return entry
+        return True
+
+    def _pop_all(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Take entries off; those that were there. Under the lock."""
+        return [entry for entry in entries if self._pop(entry)]
 
     def _let_go(self, left: list[Entry]) -> None:
         """Tell handles and callbacks of entries that have left. Outside the lock."""
@@ -278,8 +286,8 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         for entry in candidates:
             if self._nbytes <= nbytes:
                 break
-            if self._entries.get(entry.full) is entry:
-                left.append(self._pop(entry))
+            if self._entries.get(entry.full) is entry and self._pop(entry):
+                left.append(entry)
         return left
 
     def _by_policy(self) -> list[Entry]:
@@ -337,7 +345,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         """Evict one entry, or let go of its production; returns whether there was one."""
         with self._lock:
             entry = self._entries.get((backend_id, key))
-            left = [] if entry is None else [self._pop(entry)]
+            left = [] if entry is None else self._pop_all([entry])
         self._let_go(left)
         return bool(left)
 
@@ -347,14 +355,14 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             entry = self._entries.get((backend_id, key))
             left = []
             if entry is not None and entry.buffer is not None and not set(entry.live_handles()) - {but}:
-                left = [self._pop(entry)]
+                left = self._pop_all([entry])
         self._let_go(left)
         return bool(left)
 
     def remove_all_of(self, resource: MemoryResource) -> None:
         """Evict every entry whose memory is from `resource`."""
         with self._lock:
-            left = [self._pop(entry) for entry in list(self._entries.values()) if _is_of(entry, resource)]
+            left = self._pop_all([entry for entry in list(self._entries.values()) if _is_of(entry, resource)])
         self._let_go(left)
 
     def reclaim(self, nbytes: int, *, resource: MemoryResource | None = None) -> int:

@@ -221,17 +221,21 @@ class StatisticsResource(Adaptor):
         self._count(-nbytes, -1)
 
     def _count(self, nbytes: int, n: int) -> None:
-        with self._lock:
-            old = self._scopes[-1]
-            current, count = old.current_nbytes + nbytes, old.current_count + n
-            self._scopes[-1] = AllocationStats(
-                current,
-                max(old.peak_nbytes, current),
-                old.total_nbytes + max(nbytes, 0),
-                count,
-                max(old.peak_count, count),
-                old.total_count + max(n, 0),
-            )
+        while True:
+            with self._lock:
+                old = self._scopes[-1]
+                current, count = old.current_nbytes + nbytes, old.current_count + n
+                new = AllocationStats(
+                    current,
+                    max(old.peak_nbytes, current),
+                    old.total_nbytes + max(nbytes, 0),
+                    count,
+                    max(old.peak_count, count),
+                    old.total_count + max(n, 0),
+                )
+                if self._scopes[-1] is old:  # else a finaliser has struck in between, and counted
+                    self._scopes[-1] = new
+                    return
 
     def stats(self) -> AllocationStats:
         """The counters of the innermost scope."""

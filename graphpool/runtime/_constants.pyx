@@ -268,6 +268,11 @@ cdef class Constants:
         except OutOfMemoryError:
             binding.rest(changes)
             return NULL     # without room for the constant the plain kernel runs, as if the cache had declined
+        # whoever closed meanwhile has let go of all constants, and this one came after
+        if self.engine.is_closed:
+            self.engine.constants.close()
+        elif self.is_released:
+            self.cache.remove_if_unused(full[0], full[1], but=binding.handle)
         address = binding.handle.acquire()
         if address != NULL:
             Py_INCREF(binding.handle)
@@ -372,19 +377,19 @@ cdef class Constants:
         key : tuple
             Of the entry.
         buffer : ConstantBuffer or None
-            None if the cache declines it.
+            None, and so is the key, if the cache declines it or has evicted it again.
         """
         cdef PyObject *held = NULL
-        cdef ConstantBuffer buffer = None
         self.team = team
         try:
             if self._resolve(k, tensors, None, &held) == NULL:
                 return None, None
         finally:
             self.team = None
-        buffer = _buffer_of(<object>held)
+        item = <object>held
+        found = (item.key, _buffer_of(item)) if type(item) is ConstantHandle else (None, None)
         _let_go(held)
-        return (<Binding>self._find(k, self._name(k, tensors, None))).handle.key, buffer
+        return found
 
     def stand_in(self, int64_t k, tuple full, ConstantBuffer buffer, tuple tensors):
         """Use this buffer for these tensors from now on, through a handle of which the cache knows nothing."""
@@ -442,6 +447,7 @@ cdef class Constants:
     def close(self, *, bint release):
         """Let go of all entries; with `release`, those that no other compiled partition uses leave the cache."""
         cdef int64_t k
+        self.is_released = release      # first: what is made from now on is let go of by its maker
         with self.lock:
             handles = {full: (<Binding>binding).handle for (_, full), binding in self.bindings.items()}
             self.bindings.clear()

@@ -273,8 +273,11 @@ class Model:
         form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})
         packed = self._packed
         shared = self._bound, self.name, self.options, self.weights, packed, self._results
-        executable = Executable(form, self.engine, *shared)
-        entry = _Entry(executable, users=1)
+        try:
+            entry = _Entry(Executable(form, self.engine, *shared), users=1)
+        finally:
+            if self._is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
+                _close(packed)
         with self._lock:
             self._misses += 1
             entry.is_retired = self._is_closed
@@ -285,8 +288,6 @@ class Model:
                     retired.append(self._entries.popitem(last=False)[1])
                     self._evictions += 1
         self._retire(retired)
-        if entry.is_retired:  # closed meanwhile: the form lives until this run ends, its weights are not read again
-            _close(packed)
         return entry
 
     def _leave(self, entry: _Entry, runs: int = 0) -> None:

@@ -28,6 +28,9 @@ BACKEND = "race"
 POLICIES = ["no_evict", "lru", "cost"]
 
 
+STACK_DEPTH = 12
+
+
 class PoisonResource:
     """Memory that is overwritten when it is given back, and used again only much later."""
 
@@ -40,19 +43,33 @@ class PoisonResource:
     def live_count(self):
         return len(self._live)
 
+    def report(self):
+        """What is live, one line each: size, thread, and the calls that asked for it, innermost first."""
+        return [f"{nbytes} bytes, {who}: {' < '.join(calls)}" for _, nbytes, who, calls in list(self._live.values())]
+
     def allocate(self, nbytes, alignment=64, stream=None):
         memory = ctypes.create_string_buffer(nbytes + alignment)
         address = -(-ctypes.addressof(memory) // alignment) * alignment
         with self._lock:
-            self._live[address] = memory
+            self._live[address] = memory, nbytes, threading.get_ident(), _calls()
         return address
 
     def deallocate(self, address, nbytes, alignment=64, stream=None):
         with self._lock:
-            memory = self._live.pop(address)
+            memory, *_ = self._live.pop(address)
         ctypes.memset(address, 0xDD, nbytes)
         with self._lock:
             self._freed.append(memory)
+
+
+def _calls():
+    """The Python functions that are running in this thread, but for the resources."""
+    found, frame = [], sys._getframe(2)
+    while frame is not None and len(found) < STACK_DEPTH:
+        if frame.f_code.co_name != "allocate":
+            found.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return found
 
 
 class Race:

@@ -15,6 +15,7 @@ from graphpool.memory import (
     LoggingResource,
     StatisticsResource,
     TrackingResource,
+    adaptors,
 )
 from tests.cases.resource_log import read_log, replay
 from tests.helpers.memory import GatedResource, Worker, run_threads
@@ -115,6 +116,21 @@ def test_statistics_count_live_peak_and_total():
     resource.deallocate(second, 50)
     resource.deallocate(third, 20)
     assert resource.stats() == AllocationStats(0, 150, 170, 0, 2, 3)
+
+
+def test_statistics_count_what_a_finaliser_gives_back_in_the_middle(monkeypatch):
+    resource = StatisticsResource(HostResource())
+    held = [resource.allocate(100)]
+
+    def strike(*fields):
+        if held:
+            resource.deallocate(held.pop(), 100)
+        return AllocationStats(*fields)
+
+    monkeypatch.setattr(adaptors, "AllocationStats", strike)
+    address = resource.allocate(10)
+    assert (resource.stats().current_nbytes, resource.stats().current_count) == (10, 1)
+    resource.deallocate(address, 10)
 
 
 def test_statistics_scopes_nest():
