@@ -31,7 +31,8 @@ from graphpool.runtime._streams import StreamLists
 from graphpool.runtime.model_form import ModelForm
 from graphpool.runtime.model_port import ModelPort
 from graphpool.runtime.scheduling import POLICIES
-from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate, stream_lists
+from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate
+from graphpool.schedule.lists import stream_lists
 
 THREADS = 2
 CONV = {"strides": [1, 1], "dilations": [1, 1], "data_format": "NCX", "weights_format": "OIX"}

@@ -16,15 +16,13 @@
 Nothing here knows of graphs, memory pools or kernels.
 """
 
-from ._entry import Outcome, Reservation
-from ._handle import ConstantBuffer, ConstantHandle
+from ._handle import ConstantBuffer
 from ._stats import CacheStats
-from .comparison import Comparison, compare_policies, distinct_nbytes, plot_savings
 from .constants import ConstantTensorCache
-from .identity import Fingerprint, FingerprintMemo, QuickFingerprint, fingerprint, quick_fingerprint
+from .identity import fingerprint
 from .lru import LruCache
 from .packed_store import PackedKey, PackedStore
-from .policies import Item, Policy, policy_names
+from .policies import Item, Policy
 from .process import (
     UNLIMITED_MB,
     compiled_partition_cache,
@@ -41,44 +39,27 @@ from .process import (
     set_packed_store,
     set_primitive_cache_capacity,
 )
-from .traces import Clairvoyant, Replay, clairvoyant, read_trace, replay, write_trace
+from .traces import write_trace
 
 __all__ = [
     "UNLIMITED_MB",
     "CacheStats",
-    "Clairvoyant",
-    "Comparison",
     "ConstantBuffer",
-    "ConstantHandle",
     "ConstantTensorCache",
-    "Fingerprint",
-    "FingerprintMemo",
     "Item",
     "LruCache",
-    "Outcome",
     "PackedKey",
     "PackedStore",
     "Policy",
-    "QuickFingerprint",
-    "Replay",
-    "Reservation",
-    "clairvoyant",
-    "compare_policies",
     "compiled_partition_cache",
     "constant_tensor_cache",
-    "distinct_nbytes",
     "fingerprint",
     "get_compiled_partition_cache_capacity",
     "get_constant_tensor_cache",
     "get_constant_tensor_cache_capacity",
     "get_primitive_cache_capacity",
     "packed_store",
-    "plot_savings",
-    "policy_names",
     "primitive_cache",
-    "quick_fingerprint",
-    "read_trace",
-    "replay",
     "set_compiled_partition_cache_capacity",
     "set_constant_tensor_cache",
     "set_constant_tensor_cache_capacity",

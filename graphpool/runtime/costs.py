@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import config
 from .._kernels._dispatch import isas
-from ..schedule import LatencyCache
+from ..schedule.latency import LatencyCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,8 @@ import numpy as np
 
 from graphpool.errors import BackendError, LimitError, UnsupportedError, explain
 from graphpool.graph.logical_tensor import LogicalTensor
-from graphpool.memory import ArenaPool, BufferInfo, plan
+from graphpool.memory import BufferInfo, plan
+from graphpool.memory._arena import ArenaPool
 from graphpool.typing import DataType
 
 from . import blas_threads

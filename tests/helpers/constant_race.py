@@ -19,7 +19,8 @@ from contextlib import contextmanager
 import numpy as np
 
 import graphpool as gp
-from graphpool.cache import ConstantBuffer, ConstantHandle, constant_tensor_cache
+from graphpool.cache import ConstantBuffer, constant_tensor_cache
+from graphpool.cache._handle import ConstantHandle
 from tests.helpers.constant_jobs import Job, K, N
 
 THREADS, EXECUTING = 16, 6

@@ -17,14 +17,15 @@ from ...graph.shapes import conv_weight_axes
 from ...runtime._program import ARENA, FIRST_EXTERNAL
 from ...runtime.costs import MEMORY_BANDWIDTH, cost_key, stage_key, stage_latencies, step_costs
 from ...runtime.scheduling import make_schedule
-from ...schedule import DependencyGraph, Run, Schedule, roofline_cost
+from ...schedule import DependencyGraph, Run, Schedule
+from ...schedule.simulation import roofline_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ...graph.op import Op
     from ...runtime.scheduling import ScheduleOptions
-    from ...schedule import Instruction
+    from ...schedule.instructions import Instruction
     from ...typing import DataType
     from .lowering import Buffer, Lowering, Step
 
