@@ -27,6 +27,9 @@
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   one of those: compiled partitions and host functions over one arena
+    model_step.py   a partition of it, and where the tensors between partitions lie
+    form_constants.py   its constants: bound as they are, or kept packed alone
+    runner.py       a run on one arena: binds arrays, calls the steps, collects results
     result_arrays.py   arrays for results, in memory that earlier results have left
 
     execute(stream, inputs, outputs) -> bind pointers -> find constants -> lease an arena -> Program.run -> release
