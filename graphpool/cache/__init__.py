@@ -8,6 +8,7 @@
     _handle.pyx      ConstantBuffer and ConstantHandle: the memory of a constant, and its use without a look-up
     _flight.py       single flight: one produces, the others wait
     policies.py      who leaves a full constant cache; cost_policy.py: the one that weighs cost
+      _policy_guard.py how a cache asks and tells its policy
     traces.py        a simulator of policies; comparison.py: several at several capacities, plotted
     identity.py      names of contents; _quick.pyx: a digest at the speed of memory, for those inside a process
     packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file

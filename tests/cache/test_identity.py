@@ -76,6 +76,7 @@ def test_blocks_cannot_change_places():
 
 
 def test_a_process_has_quick_names_of_its_own():
-    code = "import numpy as np; from graphpool.cache import quick_fingerprint as q; print(q(np.ones(9)).digest.hex())"
+    code = "import numpy as np\nfrom graphpool.cache.identity import quick_fingerprint as q\n"
+    code += "print(q(np.ones(9)).digest.hex())"
     other = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
     assert other != quick_fingerprint(np.ones(9)).digest.hex()

@@ -17,7 +17,10 @@ import numpy as np
 import graphpool as gp
 from bench.graphs import GraphBuilder
 from bench.workloads import CASES
-from graphpool import cache, memory
+from graphpool import memory
+from graphpool.cache import write_trace
+from graphpool.cache.comparison import compare_policies
+from graphpool.cache.traces import read_trace
 from graphpool.graph.knobs import parse_knobs
 from graphpool.typing import LayoutType
 from tests.fuzz.graph_mutators import mutate_json, mutate_knobs, mutate_table
@@ -180,12 +183,12 @@ def _plan(path: Path, rng: random.Random) -> None:
 
 
 def _replay(path: Path, rng: random.Random) -> None:
-    trace = cache.read_trace(path)
+    trace = read_trace(path)
     with _no_refusal():
-        cache.write_trace(path, trace)
-        assert cache.read_trace(path) == trace
+        write_trace(path, trace)
+        assert read_trace(path) == trace
     capacity = rng.choice([0, 1, 2**20, 2**62, 2**80])
-    for row in cache.compare_policies(trace, [capacity]):
+    for row in compare_policies(trace, [capacity]):
         for result in row.results.values():
             assert 0 <= result.saved_cost <= result.total_cost
             assert result.peak_nbytes <= capacity
