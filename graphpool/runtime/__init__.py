@@ -9,6 +9,7 @@
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
     _streams.pyx    StreamLists: the same steps on several streams, which wait for one another
     scheduling.py   which schedule a program gets: options, the choice
+    machine.py      the machine that they reckon with until something is measured
     costs.py        what was measured of steps, stages and programs; stage_model.py: what stages take
     _trace.pyx      Recorder: what each lane did when, while somebody wants to know
     primitive.py    Primitive: a cached program; _share.pyx: its users and pool on one engine
@@ -21,6 +22,7 @@
     thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for each set of input shapes
+    form_cache.py   its forms, each closed after the last run that uses it
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
