@@ -1,7 +1,7 @@
 """Builds graphpool's extensions: every ``.pyx`` of the package, and the C kernels once per instruction set.
 
-The kernels of ``graphpool/_kernels/src`` are compiled once for each entry of ``isa_flags()`` into a static library
-of their own; only the extension ``graphpool._kernels._dispatch`` links them. Everything else lives in pyproject.toml.
+The kernels in the folders of ``graphpool/_kernels`` are compiled once for each entry of ``isa_flags()``; only the
+extension ``graphpool._kernels.core._dispatch`` links them. Everything else lives in pyproject.toml.
 """
 
 import os
@@ -57,7 +57,7 @@ def _known_isas():
 
 
 class BuildWithKernels(build_ext):
-    """``build_ext`` that first builds one static library of kernels per instruction set.
+    """``build_ext`` that first compiles the kernels for each instruction set.
 
     Debug information, which the interpreter's own flags ask for, is left out unless ``--debug`` is given: it would be
     four fifths of a wheel.
@@ -72,9 +72,9 @@ class BuildWithKernels(build_ext):
         super().build_extensions()
 
     def build_extension(self, ext):
-        if ext.name == "graphpool._kernels._dispatch":
+        if ext.name == "graphpool._kernels.core._dispatch":
             isas = {isa: flags for isa, flags in isa_flags().items() if self._accepts(flags)}
-            ext.extra_objects = [self._kernel_library(isa, flags) for isa, flags in isas.items()]
+            ext.extra_objects = [path for isa, flags in isas.items() for path in self._kernel_objects(isa, flags)]
             ext.define_macros += [(f"GP_HAVE_{isa.upper()}", "1") for isa in isas]
         super().build_extension(ext)
 
@@ -89,16 +89,15 @@ class BuildWithKernels(build_ext):
                 return False
         return True
 
-    def _kernel_library(self, isa, flags):
-        """Compile every kernel source for one instruction set; returns the path of the static library.
+    def _kernel_objects(self, isa, flags):
+        """Compile every kernel source for one instruction set; returns the paths of the objects.
 
         The objects do not depend on the interpreter, so they stay in ``build/kernels`` for every kind of build.
         """
         flags = [*COMMON_FLAGS, *self.debug_flags, *flags]
         settings = repr((self.compiler.compiler_so, flags))
         folder = ROOT / "build" / "kernels" / f"{sysconfig.get_platform()}-{isa}-{zlib.crc32(settings.encode()):08x}"
-        folder.mkdir(parents=True, exist_ok=True)
-        newest_header = max(header.stat().st_mtime for header in (KERNELS / "include").glob("*.h"))
+        newest_header = max(header.stat().st_mtime for header in KERNELS.glob("*/*.h"))
 
         def compile_one(source):
             [target] = self.compiler.object_filenames([str(source)], output_dir=str(folder))
@@ -107,18 +106,14 @@ class BuildWithKernels(build_ext):
                 self.compiler.compile(
                     [str(source)],
                     output_dir=str(folder),
-                    include_dirs=[str(KERNELS / "include")],
+                    include_dirs=[str(KERNELS)],
                     macros=[("GP_ISA", isa)],
                     extra_postargs=flags,
                 )
             return target
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compile_one, sorted((KERNELS / "src").glob("*.c"))))
-        library = folder / f"libgp_kernels_{isa}.a"
-        library.unlink(missing_ok=True)
-        self.compiler.create_static_lib(objects, f"gp_kernels_{isa}", output_dir=str(folder))
-        return str(library)
+            return list(pool.map(compile_one, kernel_sources()))
 
 
 def _without_rpath(command):
@@ -128,16 +123,21 @@ def _without_rpath(command):
     return [part for part in command if part not in paths]
 
 
+def kernel_sources():
+    """Every C source but those that Cython writes beside its modules."""
+    return sorted(path for path in KERNELS.glob("*/*.c") if not path.with_suffix(".pyx").exists())
+
+
 def extensions():
     for pyx in sorted(Path("graphpool").rglob("*.pyx")):
         name = ".".join(pyx.with_suffix("").parts)
-        is_door = name == "graphpool._kernels._dispatch"
-        kernels = sorted(str(p) for p in KERNELS.glob("*/*.[ch]")) if is_door else []
+        is_door = name == "graphpool._kernels.core._dispatch"
+        kernels = [*kernel_sources(), *sorted(KERNELS.glob("*/*.h"))] if is_door else []
         yield Extension(
             name,
             [str(pyx)],
-            include_dirs=[str(KERNELS / "include")],
-            depends=[*kernels, "setup.py"],
+            include_dirs=[str(KERNELS)],
+            depends=[*map(str, kernels), "setup.py"],
             extra_compile_args=["-O2", "-fvisibility=hidden", *HARDENED_FLAGS],
             extra_link_args=HARDENED_LINK,
         )

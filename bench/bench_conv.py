@@ -19,12 +19,12 @@ import pytest
 
 from bench.bench_packed import aligned_empty
 from bench.ceilings import best_time, dot_rate
-from graphpool._kernels.call import KernelCall
-from graphpool._kernels.conv_depthwise import DepthwiseFormat
-from graphpool._kernels.conv_packed import F32ConvFormat
-from graphpool._kernels.conv_problem import ConvFormat, ConvProblem, ConvShape
-from graphpool._kernels.post_ops import PostOps
-from graphpool._kernels.winograd import WinogradFormat
+from graphpool._kernels.conv.depthwise import DepthwiseFormat
+from graphpool._kernels.conv.packed import F32ConvFormat
+from graphpool._kernels.conv.problem import ConvFormat, ConvProblem, ConvShape
+from graphpool._kernels.conv.winograd import WinogradFormat
+from graphpool._kernels.core.call import KernelCall
+from graphpool._kernels.gemm.post_ops import PostOps
 
 
 @dataclass(frozen=True)

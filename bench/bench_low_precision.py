@@ -17,12 +17,12 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from bench.bench_packed import aligned_empty, packed_product, runner, seconds_of
-from graphpool._kernels.call import KernelCall
-from graphpool._kernels.compressed import BITS, CompressedFormat
-from graphpool._kernels.conv_bf16 import Bf16ConvFormat
-from graphpool._kernels.conv_packed import F32ConvFormat
-from graphpool._kernels.conv_problem import ConvProblem, ConvShape
-from graphpool._kernels.matmul_problem import MatmulProblem
+from graphpool._kernels.conv.bf16 import Bf16ConvFormat
+from graphpool._kernels.conv.packed import F32ConvFormat
+from graphpool._kernels.conv.problem import ConvProblem, ConvShape
+from graphpool._kernels.core.call import KernelCall
+from graphpool._kernels.gemm.compressed import BITS, CompressedFormat
+from graphpool._kernels.gemm.problem import MatmulProblem
 
 Arguments = list[tuple[Any, ...]]
 

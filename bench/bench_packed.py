@@ -21,13 +21,16 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from bench.ceilings import best_time, best_times, dot_rate, read_rate
-from graphpool._kernels import _blas, _dispatch  # noqa: F401 - BLAS is loaded first: limits of threads then hold for it
-from graphpool._kernels.call import KernelCall
-from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.matmul import matmul
-from graphpool._kernels.matmul_problem import MatmulProblem
-from graphpool._kernels.packed import PackedFormat
-from graphpool._kernels.post_ops import PostOps
+from graphpool._kernels.core import (
+    _blas,  # noqa: F401 - BLAS is loaded first: limits of threads then hold for it
+    _dispatch,
+)
+from graphpool._kernels.core.call import KernelCall
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.gemm.matmul import matmul
+from graphpool._kernels.gemm.packed import PackedFormat
+from graphpool._kernels.gemm.post_ops import PostOps
+from graphpool._kernels.gemm.problem import MatmulProblem
 
 SHAPES = [
     *((m, 768, 3072) for m in (1, 2, 3, 4, 8, 16, 64, 168)),

@@ -20,13 +20,13 @@ from bench.bench_conv import Layer
 from bench.bench_conv import problem as f32_layer
 from bench.bench_packed import aligned_empty, packed_product
 from bench.ceilings import best_time, dot_rate
-from graphpool._kernels.call import KernelCall
-from graphpool._kernels.conv_problem import ConvProblem, ConvShape
-from graphpool._kernels.conv_s8 import Int8ConvFormat
-from graphpool._kernels.matmul_problem import MatmulProblem
-from graphpool._kernels.packed import PackedFormat
-from graphpool._kernels.post_ops import PostOps
-from graphpool._kernels.requant import Requant, Residual, Rounding
+from graphpool._kernels.conv.int8 import Int8ConvFormat
+from graphpool._kernels.conv.problem import ConvProblem, ConvShape
+from graphpool._kernels.core.call import KernelCall
+from graphpool._kernels.gemm.packed import PackedFormat
+from graphpool._kernels.gemm.post_ops import PostOps
+from graphpool._kernels.gemm.problem import MatmulProblem
+from graphpool._kernels.gemm.requant import Requant, Residual, Rounding
 
 PRODUCTS = [
     (1, 768, 3072), (16, 768, 3072), (128, 768, 3072), (128, 3072, 768), (128, 768, 768), (1024, 1024, 1024),

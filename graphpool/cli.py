@@ -149,7 +149,7 @@ def info(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """What graphpool found on this machine."""
     import platform
 
-    from ._kernels import _dispatch
+    from ._kernels.core import _dispatch
     from .config import VARIABLES
     from .runtime.threads import available_threads
 

@@ -4,7 +4,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport int64_t
 
-from graphpool._kernels._team cimport Team
+from graphpool._kernels.core._team cimport Team
 from graphpool.cache._handle cimport ConstantHandle, acquire_handle, release_handle
 
 from ._tensor cimport Tensor

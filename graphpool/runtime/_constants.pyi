@@ -1,7 +1,7 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from graphpool._kernels._team import Team
+from graphpool._kernels.core._team import Team
 from graphpool.cache import ConstantBuffer
 from graphpool.typing import MemoryResource
 

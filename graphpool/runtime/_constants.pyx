@@ -17,7 +17,7 @@ from libc.stdlib cimport calloc, free
 from graphpool.cache._handle cimport ConstantBuffer, ConstantHandle
 from graphpool.cache._lookup cimport gpc_look_up
 
-from graphpool._kernels._team cimport Team
+from graphpool._kernels.core._team cimport Team
 
 from ._program cimport Program, check_run
 from ._tensor cimport Tensor

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
-from graphpool._kernels._dispatch cimport gp_kernel_fn
-from graphpool._kernels._team cimport Team, gp_team
+from graphpool._kernels.core._dispatch cimport gp_kernel_fn
+from graphpool._kernels.core._team cimport Team, gp_team
 
 from ._streams cimport StreamLists
 from ._trace cimport Recording

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
-from graphpool._kernels._team import Team
-from graphpool._kernels.call import KernelCall
+from graphpool._kernels.core._team import Team
+from graphpool._kernels.core.call import KernelCall
 from graphpool.schedule.lists import ListedCall
 
 from ._streams import StreamLists

@@ -15,8 +15,8 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from graphpool._kernels._dispatch cimport GP_MAX_ARGS, Kernel
-from graphpool._kernels._team cimport (
+from graphpool._kernels.core._dispatch cimport GP_MAX_ARGS, Kernel
+from graphpool._kernels.core._team cimport (
     Team, gp_clock_ns, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
 )
 from graphpool._atomic cimport gp_add

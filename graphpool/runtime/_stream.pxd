@@ -1,4 +1,4 @@
-from graphpool._kernels._team cimport Team
+from graphpool._kernels.core._team cimport Team
 
 
 cdef class Stream:

@@ -1,6 +1,6 @@
 from typing import Self
 
-from graphpool._kernels._team import Team
+from graphpool._kernels.core._team import Team
 
 from .engine import Engine
 

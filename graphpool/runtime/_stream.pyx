@@ -1,6 +1,6 @@
 """Streams and events of the CPU, where work is done before `execute` returns, by the caller and the stream's lanes."""
 
-from graphpool._kernels._team cimport Team
+from graphpool._kernels.core._team cimport Team
 
 from . import thread_limits
 from graphpool.errors import InvalidArgumentError, StateError, explain

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from graphpool._kernels._team cimport Team
+from graphpool._kernels.core._team cimport Team
 
 
 cdef struct Wait:

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from graphpool._kernels._team import Team
+from graphpool._kernels.core._team import Team
 
 MAX_STREAMS: int
 

@@ -19,7 +19,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from graphpool._kernels._team cimport (
+from graphpool._kernels.core._team cimport (
     Team, gp_clock_ns, gp_team, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
 )
 

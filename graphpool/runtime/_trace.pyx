@@ -10,7 +10,7 @@ from os import register_at_fork
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from graphpool._kernels._team cimport gp_clock_ns, gp_team_add, gp_team_load, gp_team_store
+from graphpool._kernels.core._team cimport gp_clock_ns, gp_team_add, gp_team_load, gp_team_store
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 

@@ -12,7 +12,7 @@ import threading
 from functools import cache
 from typing import Any
 
-from graphpool._kernels.blas import load_blas
+from graphpool._kernels.core.blas import load_blas
 
 __all__ = ["enter", "leave"]
 

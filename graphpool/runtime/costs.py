@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import config
-from .._kernels._dispatch import isas
+from .._kernels.core._dispatch import isas
 from ..schedule.latency import LatencyCache
 
 if TYPE_CHECKING:

@@ -186,7 +186,7 @@ class Executable:
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
             An array of `outputs` does not fit its output; nothing was run.
         OutOfMemoryError
-            There is no memory for the arena; nothing was run.
+            There is no memory for the arena or for a result; nothing was run.
         BackendError
             A host function failed.
         LimitError

@@ -15,6 +15,7 @@ from . import blas_threads
 from ._tensor import Tensor
 from ._trace import clock_ns, current
 from .model_step import is_plain
+from .result_arrays import empty_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -137,7 +138,7 @@ class Runner:
     def _fresh(self, tensor_id: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """Memory for a result."""
         if self._results is None:
-            return np.empty(shape, dtype)
+            return empty_array(shape, dtype)
         return self._results.take(self._names[tensor_id], shape, dtype, 2 * len(self._frames))
 
     def _unbind(self, frame: Frame) -> None:

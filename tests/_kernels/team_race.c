@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gp_team.h"
+#include "core/gp_team.h"
 
 enum { LANES = 4, MAX_TASKS = 64, REGIONS = 20000, TASK_BITS = 40 };
 

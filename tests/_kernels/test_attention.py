@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.attention import attention
-from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.gemm.attention import attention
 from graphpool.errors import InvalidArgumentError, InvalidShapeError
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from graphpool._kernels import _blas
+from graphpool._kernels.core import _blas
 from graphpool.errors import InvalidShapeError
 
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-13}
@@ -35,8 +35,8 @@ def test_programs_load_blas_when_they_first_call_it():
     code = """
 import sys
 import numpy as np
-from graphpool._kernels.matmul import matmul
-from graphpool._kernels.matmul_problem import MatmulProblem
+from graphpool._kernels.gemm.matmul import matmul
+from graphpool._kernels.gemm.problem import MatmulProblem
 a, b, out = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32), np.empty((2, 4), np.float32)
 product = matmul(MatmulProblem((), 2, 4, 3, (3, 1), (4,)), (4, 1), impl="blas")
 assert "scipy" not in sys.modules

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.compressed import BITS, CompressedFormat
-from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.matmul_problem import MatmulProblem
-from graphpool._kernels.post_ops import PostOps
-from graphpool._kernels.requant import Requant
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.gemm.compressed import BITS, CompressedFormat
+from graphpool._kernels.gemm.post_ops import PostOps
+from graphpool._kernels.gemm.problem import MatmulProblem
+from graphpool._kernels.gemm.requant import Requant
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
 
 ISAS = _dispatch.isas()

@@ -4,12 +4,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_bf16 import Bf16ConvFormat
-from graphpool._kernels.conv_problem import ConvShape
-from graphpool._kernels.requant import Dynamic
+from graphpool._kernels.conv.bf16 import Bf16ConvFormat
+from graphpool._kernels.conv.problem import ConvShape
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.gemm.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,

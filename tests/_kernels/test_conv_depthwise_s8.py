@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_depthwise_s8 import Int8DepthwiseFormat
-from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.requant import Dynamic, Requant, Residual, Rounding
+from graphpool._kernels.conv.depthwise_int8 import Int8DepthwiseFormat
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.gemm.requant import Dynamic, Requant, Residual, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.convolutions import convolve_with, expected_conv
 from tests.helpers.kernel_runs import run_checked

@@ -3,13 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_packed import F32ConvFormat, has_lines, is_staged
-from graphpool._kernels.conv_problem import ConvShape
-from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.requant import Requant
+from graphpool._kernels.conv.packed import F32ConvFormat, has_lines, is_staged
+from graphpool._kernels.conv.problem import ConvShape
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.gemm.requant import Requant
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,

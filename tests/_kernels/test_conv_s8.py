@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_problem import ConvShape
-from graphpool._kernels.conv_s8 import Int8ConvFormat
-from graphpool._kernels.requant import Dynamic, Requant, Residual, Rounding
+from graphpool._kernels.conv.int8 import Int8ConvFormat
+from graphpool._kernels.conv.problem import ConvShape
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.gemm.requant import Dynamic, Requant, Residual, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.convolutions import (
     CONV_CASES,

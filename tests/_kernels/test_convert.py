@@ -2,8 +2,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from graphpool._kernels._dispatch import isas
-from graphpool._kernels.eltwise import DTYPES, EltwiseBuilder
+from graphpool._kernels.core._dispatch import isas
+from graphpool._kernels.eltwise.eltwise import DTYPES, EltwiseBuilder
 from tests.helpers.guarded import Guarded
 
 NUMPY = {

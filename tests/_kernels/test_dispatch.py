@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from graphpool._kernels import _dispatch
+from graphpool._kernels.core import _dispatch
 from graphpool.errors import InvalidArgumentError, UnsupportedError
 from tests.helpers.products import matmul
 
@@ -79,7 +79,7 @@ def test_call_refuses_what_has_no_contiguous_buffer():
 
 @pytest.mark.native
 def test_max_isa_variable_caps_the_list():
-    code = "from graphpool._kernels import _dispatch as d; print(d.isas(), d.lookup('f32_matmul_simd').isa)"
+    code = "from graphpool._kernels.core import _dispatch as d; print(d.isas(), d.lookup('f32_matmul_simd').isa)"
     environment = {"GRAPHPOOL_MAX_ISA": "generic", "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split("]")[1].strip() == "generic"

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import eltwise
-from graphpool._kernels._dispatch import call, isas
-from graphpool._kernels.eltwise import BINARY_OPS, OPS, TERNARY_OPS, UNARY_OPS, EltwiseBuilder
+from graphpool._kernels.core._dispatch import call, isas
+from graphpool._kernels.eltwise import eltwise
+from graphpool._kernels.eltwise.eltwise import BINARY_OPS, OPS, TERNARY_OPS, UNARY_OPS, EltwiseBuilder
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.eltwise_cases import BINARY_CASES, UNARY_CASES, samples
 from tests.helpers.guarded import Guarded
 
 SIZES = (0, 1, 7, 8, 15, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 4100)
-HEADER = Path(eltwise.__file__).parent / "include" / "gp_eltwise.h"
+HEADER = Path(eltwise.__file__).parent / "gp_eltwise.h"
 
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, 1e-40, 3e38], np.float32)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from graphpool._kernels._dispatch import isas
-from graphpool._kernels.call import DTYPE_CODES
-from graphpool._kernels.eltwise import BINARY_OPS, OPS, UNARY_OPS, EltwiseBuilder
+from graphpool._kernels.core._dispatch import isas
+from graphpool._kernels.core.call import DTYPE_CODES
+from graphpool._kernels.eltwise.eltwise import BINARY_OPS, OPS, UNARY_OPS, EltwiseBuilder
 from graphpool.errors import UnsupportedError
 from tests.helpers.guarded import Guarded
 

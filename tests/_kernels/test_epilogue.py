@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from graphpool import _kernels
-from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 
 FOLDER = Path(_kernels.__file__).parent
 pytestmark = pytest.mark.native
@@ -23,8 +23,8 @@ def run(tmp_path_factory):
     if compiler is None:
         pytest.skip("needs a C compiler")
     library = tmp_path_factory.mktemp("epilogue") / "eltwise.so"
-    sources = [FOLDER / "src" / "eltwise.c", FOLDER / "src" / "convert.c"]
-    flags = ["-O1", "-std=c11", "-shared", "-fPIC", "-DGP_ISA=plain", f"-I{FOLDER / 'include'}"]
+    sources = [FOLDER / "eltwise" / "eltwise.c", FOLDER / "core" / "convert.c"]
+    flags = ["-O1", "-std=c11", "-shared", "-fPIC", "-DGP_ISA=plain", f"-I{FOLDER}"]
     subprocess.run([compiler, *flags, *sources, "-lm", "-o", library], check=True)
     function = ctypes.CDLL(str(library)).gp_eltwise_run__plain
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.fold import fold_batch_norm
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.norm.fold import fold_batch_norm
 from graphpool.errors import InvalidShapeError
 from tests.helpers.kernel_runs import assert_guards, guarded, run_in_steps
 

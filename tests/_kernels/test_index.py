@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from graphpool._kernels._dispatch import call, isas
-from graphpool._kernels.index import gather, scatter, top_k
+from graphpool._kernels.core._dispatch import call, isas
+from graphpool._kernels.move.index import gather, scatter, top_k
 from graphpool.errors import InvalidArgumentError, InvalidShapeError
 from tests.helpers.guarded import Guarded
 

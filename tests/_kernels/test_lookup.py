@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.lookup import byte_lookup
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.lookup import byte_lookup
 from graphpool.errors import InvalidShapeError
 from tests.helpers.kernel_runs import run_checked
 

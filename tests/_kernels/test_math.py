@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from graphpool._kernels._dispatch import isas
-from graphpool._kernels.eltwise import EltwiseBuilder
+from graphpool._kernels.core._dispatch import isas
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

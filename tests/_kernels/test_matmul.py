@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.matmul import choose_matmul, needs_pack
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.gemm.matmul import choose_matmul, needs_pack
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from tests.helpers.kernel_runs import run_all, run_checked
 from tests.helpers.products import matmul

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.norm import batch_moments, group_norm, layer_norm
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.norm.norm import batch_moments, group_norm, layer_norm
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 

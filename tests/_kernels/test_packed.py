@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.matmul_problem import MatmulProblem
-from graphpool._kernels.packed import PackedFormat, k_parts
-from graphpool._kernels.requant import Dynamic
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.gemm.packed import PackedFormat, k_parts
+from graphpool._kernels.gemm.problem import MatmulProblem
+from graphpool._kernels.gemm.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from graphpool.typing import dense_strides
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
 from tests.helpers.products import packed_matmul
 

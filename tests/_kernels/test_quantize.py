@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.quantize import nparts_of, quantize_dynamic, range_of_parts
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.gemm.quantize import nparts_of, quantize_dynamic, range_of_parts
 from graphpool.errors import InvalidShapeError
 from tests.helpers.kernel_runs import run_all, run_checked
 from tests.helpers.onnx_models import make_model

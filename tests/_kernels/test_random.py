@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.random import dropout, philox
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.random import dropout, philox
 from graphpool.errors import InvalidShapeError
 from tests.helpers.kernel_outputs import Out, execute
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphpool._kernels.records import Record
+from graphpool._kernels.core.records import Record
 
 TYPES = {
     "i4": st.integers(-(2**31), 2**31 - 1), "i8": st.integers(-(2**63), 2**63 - 1), "f4": st.floats(width=32),

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.eltwise import EltwiseBuilder
-from graphpool._kernels.softmax import softmax
+from graphpool._kernels.core import _dispatch
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from graphpool._kernels.norm.softmax import softmax
 from graphpool.errors import InvalidShapeError
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 

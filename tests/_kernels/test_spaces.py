@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphpool._kernels.spaces import collapse
+from graphpool._kernels.core.spaces import collapse
 from graphpool.errors import InvalidShapeError
 from graphpool.typing import dense_strides
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphpool._kernels.post_ops import NO_POST_OPS, PostOps
-from graphpool._kernels.window import WINDOW_LAYOUT, Window, merged_stride, plan_rows
+from graphpool._kernels.gemm.post_ops import NO_POST_OPS, PostOps
+from graphpool._kernels.image.window import WINDOW_LAYOUT, Window, merged_stride, plan_rows
 from graphpool.errors import InvalidShapeError, UnsupportedError
 
 

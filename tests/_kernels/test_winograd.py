@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels import _dispatch
-from graphpool._kernels.conv_problem import ConvShape
-from graphpool._kernels.winograd import TILES, WinogradFormat, choose_tile
+from graphpool._kernels.conv.problem import ConvShape
+from graphpool._kernels.conv.winograd import TILES, WinogradFormat, choose_tile
+from graphpool._kernels.core import _dispatch
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     convolve_with,
     expected_conv,

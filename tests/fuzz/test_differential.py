@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graphpool._kernels import eltwise
+from graphpool._kernels.eltwise import eltwise
 from graphpool.backends.cpu import tables
 from graphpool.graph.schema import SCHEMAS
 from tests.fuzz import differential

@@ -20,8 +20,8 @@ def _from_modules() -> set[int]:
     """Whole numbers in constants of the modules that choose kernels, and of the kernels' own descriptions."""
     found: set[int] = set()
     for package in (graphpool._kernels, graphpool.backends.cpu):
-        for info in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{info.name}")
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(info.name)
             for name, value in vars(module).items():
                 values = value if isinstance(value, tuple) else (value,)
                 if name.lstrip("_").isupper():
@@ -31,8 +31,8 @@ def _from_modules() -> set[int]:
 
 def _from_headers() -> set[int]:
     """Tile sizes that only C knows."""
-    folder = Path(graphpool._kernels.__path__[0]) / "include"
-    return {int(number) for path in folder.glob("*.h") for number in _DEFINE.findall(path.read_text())}
+    folder = Path(graphpool._kernels.__path__[0])
+    return {int(number) for path in folder.glob("*/*.h") for number in _DEFINE.findall(path.read_text())}
 
 
 NUMBERS = tuple(sorted(n for n in _from_modules() | _from_headers() if 2 <= n <= MOST))

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 
-from graphpool._kernels.conv_problem import ConvProblem, ConvShape
-from graphpool._kernels.eltwise import EltwiseBuilder
-from tests.helpers.arrays import normal
+from graphpool._kernels.conv.problem import ConvProblem, ConvShape
+from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
+from tests.cases.inputs import normal
 from tests.helpers.layouts import gap_of, lay_out
 from tests.helpers.products import post_ops_of
 

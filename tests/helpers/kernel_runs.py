@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from graphpool._kernels._dispatch import call
+from graphpool._kernels.core._dispatch import call
 
 GUARD = 32
 

@@ -2,10 +2,10 @@
 
 from dataclasses import fields
 
-from graphpool._kernels import matmul as plain
-from graphpool._kernels.matmul_problem import MatmulProblem
-from graphpool._kernels.packed import PackedFormat
-from graphpool._kernels.post_ops import PostOps
+from graphpool._kernels.gemm import matmul as plain
+from graphpool._kernels.gemm.packed import PackedFormat
+from graphpool._kernels.gemm.post_ops import PostOps
+from graphpool._kernels.gemm.problem import MatmulProblem
 
 __all__ = ["matmul", "packed_matmul", "post_ops_of"]
 

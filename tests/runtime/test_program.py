@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool._kernels.eltwise import TASK_SIZE, EltwiseBuilder
-from graphpool._kernels.norm import layer_norm
-from graphpool._kernels.softmax import softmax
+from graphpool._kernels.eltwise.eltwise import TASK_SIZE, EltwiseBuilder
+from graphpool._kernels.norm.norm import layer_norm
+from graphpool._kernels.norm.softmax import softmax
 from graphpool.runtime._program import ARENA, FIRST_EXTERNAL, Program
 
 

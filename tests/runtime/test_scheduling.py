@@ -10,7 +10,7 @@ from graphpool.runtime.costs import cost_key, program_key, step_costs
 from graphpool.runtime.machine import MEMORY_BANDWIDTH
 from graphpool.runtime.scheduling import POLICIES, ScheduleOptions, make_schedule, parse_options
 from graphpool.schedule import simulate, verify
-from tests.helpers.schedule_graphs import fork_join, random_graph
+from tests.cases.schedule_graphs import fork_join, random_graph
 from tests.helpers.tower_model import tower_model
 
 

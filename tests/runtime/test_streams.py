@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import graphpool as gp
-from graphpool._kernels._team import Team
+from graphpool._kernels.core._team import Team
 from graphpool.runtime._streams import MAX_STREAMS, StreamLists
 from graphpool.schedule import (
     AddEvent,
@@ -25,8 +25,8 @@ from graphpool.schedule import (
     wavefront,
 )
 from graphpool.schedule.lists import stream_lists
+from tests.cases.schedule_graphs import BLOCK_COSTS, block, fork_join, random_graph
 from tests.helpers.memory import run_in_child, run_threads
-from tests.helpers.schedule_graphs import BLOCK_COSTS, block, fork_join, random_graph
 
 POLICIES = (wavefront, asap, nimble, lambda graph: list_schedule(graph, 3), lambda graph: ios(graph, 3, max_states=64))
 

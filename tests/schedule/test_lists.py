@@ -18,7 +18,7 @@ from graphpool.schedule import (
 )
 from graphpool.schedule.lists import ListedCall, stream_lists
 from graphpool.schedule.ordering import happens_before
-from tests.helpers.schedule_graphs import fork_join, random_graph
+from tests.cases.schedule_graphs import fork_join, random_graph
 
 POLICIES = (sequential, wavefront, asap, nimble, list_schedule, lambda graph: ios(graph, 3, max_states=64))
 

@@ -2,7 +2,7 @@ import pytest
 
 from graphpool.schedule import asap, nimble, sequential, wavefront
 from graphpool.schedule.ordering import happens_before
-from tests.helpers.schedule_graphs import random_graph
+from tests.cases.schedule_graphs import random_graph
 from tests.helpers.schedule_programs import reachable
 
 

@@ -18,7 +18,7 @@ from graphpool.schedule import (
 )
 from graphpool.schedule.ordering import happens_before
 from graphpool.schedule.sharing import conflicts
-from tests.helpers.schedule_graphs import fork_join, random_graph
+from tests.cases.schedule_graphs import fork_join, random_graph
 
 POLICIES = [wavefront, asap, nimble, list_schedule, sequential]
 

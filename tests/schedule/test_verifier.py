@@ -18,7 +18,7 @@ from graphpool.schedule import (
     wavefront,
 )
 from graphpool.schedule.ordering import happens_before
-from tests.helpers.schedule_graphs import GOLDEN, parse, random_graph
+from tests.cases.schedule_graphs import GOLDEN, parse, random_graph
 from tests.helpers.schedule_programs import sync_indices, without, without_event
 
 PAIR = DependencyGraph([(0, 1)], names=["head", "tail"])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from graphpool._kernels._dispatch import isas, names
+from graphpool._kernels.core._dispatch import isas, names
 from tests.helpers.tree import ROOT
 
 TESTS = {path.name: path.read_text() for path in (ROOT / "tests" / "_kernels").glob("test_*.py")}

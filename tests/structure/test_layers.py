@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.tree import label, module_name, sources
+from tests.helpers.tree import ROOT, label, module_name, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +47,18 @@ MAY_IMPORT = {
 }
 """For each part of the package, the parts that it may import; ``graphpool`` stands for ``graphpool/__init__.py``."""
 
+KERNEL_FLOORS = {
+    "core": set(),
+    "eltwise": {"core"},
+    "norm": {"core", "eltwise"},
+    "move": {"core", "eltwise"},
+    "gemm": {"core", "eltwise"},
+    "image": {"core", "eltwise", "gemm"},
+    "conv": {"core", "eltwise", "move", "gemm", "image"},
+}
+"""For each folder of kernels, the folders that it may import and include."""
+
+_INCLUDE = re.compile(r'#include "(\w+)/\w+\.h"')
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(\.*[\w.]*)\s+c?import\s+([\w, ]+)|c?import\s+([\w.]+))", re.MULTILINE)
 
 
@@ -93,7 +105,36 @@ def test_imports_point_downward(path: Path) -> None:
     assert parts - {own} <= MAY_IMPORT[own]
 
 
+@pytest.mark.parametrize("floor", KERNEL_FLOORS)
+def test_folders_of_kernels_read_those_below(floor: str) -> None:
+    paths = [path for path in sources(".py", ".c", ".h") if label(path).startswith(f"graphpool/_kernels/{floor}/")]
+    read = set()
+    for path in paths:
+        if path.suffix == ".py":
+            read |= {name.split(".")[2] for name in _python_imports(path) if name.startswith("graphpool._kernels.")}
+        else:
+            read |= set(_INCLUDE.findall(path.read_text()))
+    assert paths
+    assert read - {floor} <= KERNEL_FLOORS[floor]
+
+
 def test_kernels_are_free_of_the_interpreter() -> None:
     """C files see neither Python nor an allocator."""
     forbidden = re.compile(r"Python\.h|\b(malloc|calloc|realloc|free)\s*\(")
     assert not [label(path) for path in sources(".c", ".h") if forbidden.search(path.read_text())]
+
+
+def _imported_by(folder: str) -> Iterator[tuple[str, str]]:
+    """(file, what it imports) for each import of a folder beside the package."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield from ((label(path), name) for name in _python_imports(path))
+
+
+def test_tests_know_nothing_of_the_benchmarks() -> None:
+    assert [(path, name) for path, name in _imported_by("tests") if name.split(".")[0] == "bench"] == []
+
+
+def test_benchmarks_know_nothing_of_the_tests_but_the_cases() -> None:
+    read = [(path, name) for path, name in _imported_by("bench") if name.split(".")[0] == "tests"]
+    assert read
+    assert [(path, name) for path, name in read if not name.startswith("tests.cases")] == []

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..._kernels.attention import attention
+from ..._kernels.gemm.attention import attention
 from ...typing import DataType
 from .epilogue import make_epilogue
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..._kernels.conv_packed import is_staged
+from ..._kernels.conv.packed import is_staged
 from ...graph.shapes import conv_weight_axes
 from .support import is_elementwise
 

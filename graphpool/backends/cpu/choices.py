@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ... import config
-from ..._kernels._dispatch import isas
+from ..._kernels.core._dispatch import isas
 from ...errors import InvalidOpError, explain
 from ...graph.schema import get_schema
 from ...typing import DataType

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._kernels.compressed import BITS, CompressedFormat
-from ..._kernels.matmul_problem import MatmulProblem
-from ..._kernels.post_ops import PostOps
-from ..._kernels.window import merged_stride
+from ..._kernels.gemm.compressed import BITS, CompressedFormat
+from ..._kernels.gemm.post_ops import PostOps
+from ..._kernels.gemm.problem import MatmulProblem
+from ..._kernels.image.window import merged_stride
 from ...typing import DataType, dense_strides
 from .choices import forced
 from .weights import as_matrix, matmul_post_ops

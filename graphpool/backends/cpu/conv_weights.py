@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..._kernels.conv_bf16 import Bf16ConvFormat
-from ..._kernels.conv_depthwise import DepthwiseFormat
-from ..._kernels.conv_packed import F32ConvFormat, is_staged
-from ..._kernels.conv_problem import ConvProblem, ConvShape
-from ..._kernels.post_ops import PostOps
-from ..._kernels.window import merged_stride
-from ..._kernels.winograd import WinogradFormat, choose_tile
+from ..._kernels.conv.bf16 import Bf16ConvFormat
+from ..._kernels.conv.depthwise import DepthwiseFormat
+from ..._kernels.conv.packed import F32ConvFormat, is_staged
+from ..._kernels.conv.problem import ConvProblem, ConvShape
+from ..._kernels.conv.winograd import WinogradFormat, choose_tile
+from ..._kernels.gemm.post_ops import PostOps
+from ..._kernels.image.window import merged_stride
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
 from .choices import allows_bf16, forced
@@ -32,7 +32,7 @@ from .region import region_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..._kernels.conv_problem import ConvFormat
+    from ..._kernels.conv.problem import ConvFormat
     from ...graph.op import Op
     from .groups import Group
     from .lowering import Lowering

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._kernels.index import gather, scatter
-from ..._kernels.move import gen_index
+from ..._kernels.move.index import gather, scatter
+from ..._kernels.move.move import gen_index
 from ...typing import DataType
 from .region import Region
 from .support import register_of_type

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._kernels.matmul import matmul
+from ..._kernels.gemm.matmul import matmul
 from .choices import forced
 from .compressed import lower_compressed
 from .epilogue import make_epilogue

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..._kernels.move import concat, gen_index
-from ..._kernels.random import dropout
+from ..._kernels.eltwise.random import dropout
+from ..._kernels.move.move import concat, gen_index
 from ...typing import DataType
 from .inplace_concat import emit_concat
 from .weights import move_panels

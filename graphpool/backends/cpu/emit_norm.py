@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..._kernels.norm import batch_moments, group_norm, layer_norm
-from ..._kernels.softmax import softmax
+from ..._kernels.norm.norm import batch_moments, group_norm, layer_norm
+from ..._kernels.norm.softmax import softmax
 from ...graph.shapes import channel_axis
 from ...typing import DataType
 from .epilogue import make_epilogue

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._kernels.move import copy
+from ..._kernels.move.move import copy
 from ...typing import MAX_NDIM, DataType
 from .region import Region
 from .support import register_of_type

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..._kernels.quantize import nparts_of, quantize_dynamic, range_of_parts
+from ..._kernels.gemm.quantize import nparts_of, quantize_dynamic, range_of_parts
 from .region import Region
 
 if TYPE_CHECKING:

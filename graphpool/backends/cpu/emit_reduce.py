@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._kernels.index import top_k
-from ..._kernels.reduce import reduce, running
+from ..._kernels.move.index import top_k
+from ..._kernels.norm.reduce import reduce, running
 from ...typing import DataType
 from .epilogue import make_epilogue
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._kernels.index import top_k
-from ..._kernels.reduce import arg_extreme, running
+from ..._kernels.move.index import top_k
+from ..._kernels.norm.reduce import arg_extreme, running
 from ...typing import DataType
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._kernels.conv import convolution
-from ..._kernels.conv_problem import ConvProblem, ConvShape
-from ..._kernels.pool import pooling
-from ..._kernels.resample import resample
+from ..._kernels.conv.direct import convolution
+from ..._kernels.conv.problem import ConvProblem, ConvShape
+from ..._kernels.image.pool import pooling
+from ..._kernels.image.resample import resample
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from .choices import forced
 from .conv_weights import arrange_source, emit_convolution, find_operand, find_unpacked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..._kernels.post_ops import PostOps
+from ..._kernels.gemm.post_ops import PostOps
 from ...typing import DataType, dense_strides
 from .integers import scaled
 from .region import Region, region_name

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..._kernels.post_ops import PostOps
+from ..._kernels.gemm.post_ops import PostOps
 from ...graph.shapes import channel_axis
 from ...typing import DataType
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..._kernels.post_ops import PostOps
-from ..._kernels.window import is_sparse
+from ..._kernels.gemm.post_ops import PostOps
+from ..._kernels.image.window import is_sparse
 from ...graph.shapes import channel_axis, per_axis, spatial_axes
 from .lowering import strides_in
 

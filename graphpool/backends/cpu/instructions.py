@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._kernels.fold import fold_batch_norm
+from ..._kernels.norm.fold import fold_batch_norm
 from ...graph.shapes import channel_axis
 from ...typing import DataType
 

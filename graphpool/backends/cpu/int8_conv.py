@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._kernels.conv_depthwise_s8 import MOST_TAPS, Int8DepthwiseFormat
-from ..._kernels.conv_problem import ConvShape
-from ..._kernels.conv_s8 import Int8ConvFormat
-from ..._kernels.post_ops import PostOps
+from ..._kernels.conv.depthwise_int8 import MOST_TAPS, Int8DepthwiseFormat
+from ..._kernels.conv.int8 import Int8ConvFormat
+from ..._kernels.conv.problem import ConvShape
+from ..._kernels.gemm.post_ops import PostOps
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis
 from ...typing import DataType
 from .choices import forced
@@ -31,7 +31,7 @@ from .requantize import find_requantized
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._kernels.conv_problem import ConvFormat
+    from ..._kernels.conv.problem import ConvFormat
     from .groups import Group
     from .lowering import Lowering
     from .requantize import Requantized

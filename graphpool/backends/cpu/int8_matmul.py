@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._kernels.packed import PackedFormat
-from ..._kernels.post_ops import PostOps
-from ..._kernels.requant import Dynamic
+from ..._kernels.gemm.packed import PackedFormat
+from ..._kernels.gemm.post_ops import PostOps
+from ..._kernels.gemm.requant import Dynamic
 from ...typing import DataType, dense_strides
 from .choices import forced
 from .epilogue import make_epilogue

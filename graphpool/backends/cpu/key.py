@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._kernels import _dispatch
+from ..._kernels.core import _dispatch
 from ...typing import PropertyType
 from .choices import forced_all
 

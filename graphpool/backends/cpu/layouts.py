@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..._kernels._dispatch import isas
-from ..._kernels.packed import LANES, PackedFormat, lanes_of
+from ..._kernels.core._dispatch import isas
+from ..._kernels.gemm.packed import LANES, PackedFormat, lanes_of
 from ...errors import InvalidArgumentError, explain
 from ...typing import DataType, LayoutType
 

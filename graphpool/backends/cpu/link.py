@@ -14,7 +14,7 @@ from .placement import ALIGNMENT, plan_temporaries, uses_of
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from ..._kernels.call import KernelCall
+    from ..._kernels.core.call import KernelCall
     from ...schedule import Schedule
     from .lowering import Lowering, PackedConstant, Step, Value
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..._kernels.eltwise import EltwiseBuilder
-from ..._kernels.move import copy
+from ..._kernels.eltwise.eltwise import EltwiseBuilder
+from ..._kernels.move.move import copy
 from ...errors import UnsupportedError, explain
 from ...runtime._program import ARENA, FIRST_EXTERNAL, LITERALS
 from ...typing import DataType, LayoutType, PropertyType, dense_strides
@@ -20,7 +20,7 @@ from .support import register_between
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from ..._kernels.call import KernelCall
+    from ..._kernels.core.call import KernelCall
     from ...graph.logical_tensor import LogicalTensor
     from .layouts import Panels
 

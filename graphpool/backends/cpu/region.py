@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._kernels.call import DTYPE_CODES
-from ..._kernels.eltwise import EltwiseBuilder
+from ..._kernels.core.call import DTYPE_CODES
+from ..._kernels.eltwise.eltwise import EltwiseBuilder
 from ...graph.shapes import scale_group_axis
 from .instructions import INSTRUCTIONS, OVERFLOWING
 from .segments import split_region

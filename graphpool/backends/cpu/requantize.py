@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..._kernels.post_ops import PostOps
-from ..._kernels.requant import NO_LIMITS, Dynamic, Requant, Residual, Rounding
+from ..._kernels.gemm.post_ops import PostOps
+from ..._kernels.gemm.requant import NO_LIMITS, Dynamic, Requant, Residual, Rounding
 from ...graph.shapes import channel_axis
 from ...typing import DataType
 from .fused_post_ops import is_vector

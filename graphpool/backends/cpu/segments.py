@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ..._kernels.eltwise import MAX_ARGS, N_REGISTERS
+from ..._kernels.eltwise.eltwise import MAX_ARGS, N_REGISTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._kernels._team import Team
+from ..._kernels.core._team import Team
 from ...runtime import blas_threads
 from ...runtime._program import ARENA, FIRST_EXTERNAL
 from .link import link_stage

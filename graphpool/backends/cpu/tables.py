@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._kernels.lookup import byte_lookup
+from ..._kernels.eltwise.lookup import byte_lookup
 from .integers import byte_range
 from .region import Region, region_name
 from .segments import split_region

@@ -13,9 +13,9 @@ from itertools import product
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
-from ..._kernels.conv_packed import has_lines
-from ..._kernels.conv_problem import ConvProblem, ConvShape
-from ..._kernels.matmul import aligned
+from ..._kernels.conv.packed import has_lines
+from ..._kernels.conv.problem import ConvProblem, ConvShape
+from ..._kernels.gemm.matmul import aligned
 from ...graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ...typing import DataType
 from .choices import forced
@@ -27,7 +27,7 @@ from .region import Region, region_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._kernels.conv_problem import ConvFormat
+    from ..._kernels.conv.problem import ConvFormat
     from ...graph.op import Op
     from .conv_weights import PackedWeights
     from .groups import Group

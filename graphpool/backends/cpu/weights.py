@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..._kernels.matmul_problem import MatmulProblem
-from ..._kernels.move import copy
-from ..._kernels.packed import PackedFormat, k_parts
+from ..._kernels.gemm.packed import PackedFormat, k_parts
+from ..._kernels.gemm.problem import MatmulProblem
+from ..._kernels.move.move import copy
 from ...errors import UnsupportedError, explain
 from ...typing import DataType, PropertyType, dense_strides
 from .choices import allows_bf16, forced

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool._kernels.norm import layer_norm
+from graphpool._kernels.norm.norm import layer_norm
 from graphpool.backends.cpu.link import _with_scratch
 from graphpool.backends.cpu.lowering import Buffer, Step, Value
 from graphpool.backends.cpu.placement import plan_temporaries

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
-from bench.workloads import CASES, CONV, UNARY_ATTRS
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
+from tests.cases.workloads import CASES, CONV, UNARY_ATTRS
 from tests.helpers.special_values import FLOATS, HUGE, NOT_FINITE, SMALL, check_special, special_array
 
 TYPES = ("f32", "f64", "bf16", "f16")
@@ -257,8 +257,7 @@ def content_of(case, builder, names, share, seed):
 def test_workloads(engine, name):
     case = SPECIAL_CASES[name]
     for seed, (names, share) in enumerate(((NOT_FINITE + SMALL, 0.02), (NOT_FINITE + SMALL, 0.3), (SMALL, 0.5))):
-        builder = GraphBuilder()
-        case.build(builder)
+        builder = case.builder()
         if not any(lt.dtype in FLOATS for lt in builder.inputs):
             return
         check_special(

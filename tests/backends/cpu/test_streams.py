@@ -3,14 +3,14 @@
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.backend import lower
 from graphpool.backends.cpu.streams import StepGraph, schedule_steps, step_edges, step_signature
 from graphpool.runtime.costs import cost_key, step_costs
 from graphpool.runtime.machine import LANE_FLOPS, MEMORY_BANDWIDTH
 from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions
 from graphpool.schedule import verify
-from tests.helpers.stream_graphs import branches, random_branches
+from tests.cases.graphs import GraphBuilder
+from tests.cases.stream_graphs import branches, random_branches
 
 
 def lowered(build):

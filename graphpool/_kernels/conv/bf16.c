@@ -1,0 +1,104 @@
+/* Convolution with weights in panels (gp_packed.h) of bf16: implicit matrix products (gp_conv_blocks.h) of images in bf16
+ * or f32, in f32.
+ *
+ * The source is staged as bf16, its channels made even in number, so that each pair is a word. Padded channels are zeros
+ * on both sides, so that an infinity beside them stays where it is.
+ *
+ * args: src, packed weights, then as gp_conv_blocks.h says, the residual before dst. */
+#define GP_CONV_TYPE GP_PACKED_BF16
+#include "conv/gp_conv_blocks.h"
+#include "conv/gp_conv_weights.h"
+#include "core/gp_convert.h"
+
+typedef struct {
+    gp_conv_blocks blocks;
+    int64_t src_dtype, residual_arg, tile_in_scratch; /* residual_arg: 0 if there is none */
+    float lo, hi;
+} gp_conv_bf16;
+
+/* ---- the source ---- */
+
+static void move_pixels(const void *params, const char *src, int64_t count, char *dst)
+{
+    const gp_conv_bf16 *p = params;
+    const int64_t step = p->blocks.window.src[2], channel = p->blocks.window.src_c, ic = p->blocks.ic;
+    const int64_t pixel = p->blocks.pixel_nbytes / 2;
+    const float *floats = (const float *)src;
+    uint16_t *to = (uint16_t *)dst;
+    if (p->src_dtype == GP_F32 && channel == 1 && step == pixel && ic == pixel) {
+        GP_KERNEL(store_row)(GP_BF16, floats, to, 0, 1, count * ic);
+        return;
+    }
+    if (p->src_dtype == GP_BF16) {
+        gp_copy(to, pixel, 1, src, step, channel, count, ic, sizeof *to);
+    } else if (channel == 1 && ic >= GP_VL) {
+        for (int64_t x = 0; x < count; x++)
+            GP_KERNEL(store_row)(GP_BF16, floats + x * step, to + x * pixel, 0, 1, ic);
+    } else {
+        for (int64_t c = 0; c < ic; c++)
+            for (int64_t x = 0; x < count; x++)
+                to[x * pixel + c] = gp_to_bf16(floats[x * step + c * channel]);
+    }
+    for (int64_t x = 0; ic < pixel && x < count; x++)
+        to[x * pixel + ic] = 0;
+}
+
+/* ---- results ---- */
+
+static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixels *pixels,
+                 const gp_conv_columns *columns, char *scratch)
+{
+    const gp_conv_bf16 *p = (const gp_conv_bf16 *)b;
+    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = b->residual_pixel, .is_first = 1, .is_last = 1};
+    sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[b->dst_arg] + columns->dst;
+    sink.ldc = p->tile_in_scratch ? columns->cols : b->dst_pixel;
+    sink.partial = (float *)scratch; /* not used: sums are never split */
+    if (b->bias_arg)
+        sink.bias = (const float *)args[b->bias_arg] + columns->c;
+    if (p->residual_arg)
+        sink.residual = (const float *)args[p->residual_arg] + columns->residual;
+    gp_multiply(b, pixels, columns, sink);
+    if (b->has_epilogue)
+        gp_finish_block(b, (const gp_eltwise *)(p + 1), args, pixels, columns, sink.c, sink.ldc);
+}
+
+static void GP_KERNEL(bf16_conv_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    gp_run_blocks(params, args, begin, end, scratch, 0, move_pixels, task);
+}
+
+/* ---- weights ---- */
+
+/* One panel of a group whose first column lies at `from`, from f32. */
+static void pack_panel(const gp_conv_pack *p, const float *from, int64_t width, int64_t cols, uint16_t *restrict to)
+{
+    const int64_t pixel = p->ic + p->ic % 2;
+    memset(to, 0, (size_t)(p->runs * p->words * width) * 4);
+    for (int64_t tap = 0; tap < p->runs * p->merged; tap++) {
+        const float *at = from + gp_tap_offset(p, tap);
+        for (int64_t i = 0; i < p->ic; i++) {
+            const int64_t element = tap % p->merged * pixel + i, word = tap / p->merged * p->words + element / 2;
+            for (int64_t c = 0; c < cols; c++)
+                to[(word * width + c) * 2 + element % 2] = gp_to_bf16(at[i * p->w_ic + c * p->w_oc]);
+        }
+    }
+}
+
+/* A task is one panel of one group. args: weights, packed. */
+static void GP_KERNEL(pack_conv_bf16)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    const gp_conv_pack *p = params;
+    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, words = p->runs * p->words;
+    for (int64_t number = begin; number < end; number++) {
+        const int64_t g = number / panels, j = number % panels * GP_PANEL, width = gp_panel_width(j, p->oc);
+        pack_panel(p, (const float *)args[0] + g * p->w_group + j * p->w_oc, width, gp_min(p->oc - j, width),
+                   (uint16_t *)args[1] + (g * p->group_pitch + j * words) * 2);
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(conv_bf16_table)[] = {
+    {"bf16_conv_packed", GP_KERNEL(bf16_conv_packed), sizeof(gp_conv_bf16)},
+    {"pack_conv_bf16", GP_KERNEL(pack_conv_bf16), sizeof(gp_conv_pack)},
+    {NULL, NULL, 0},
+};

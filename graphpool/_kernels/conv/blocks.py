@@ -1,0 +1,123 @@
+"""Blocks of a convolution that multiplies runs of words, whatever the type: ``conv/gp_conv_blocks.h``.
+
+A task is a rectangle of pixels by a block of output channels of a group; how large, each type says itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..core.call import KernelCall, pack
+from ..core.records import Record
+from ..gemm.matmul import aligned
+from ..image.window import WINDOW_LAYOUT, Window
+
+if TYPE_CHECKING:
+    from .weights import ConvWeights
+
+__all__ = ["CONV_BLOCKS_LAYOUT", "ConvBlocks", "reads_pixels_in_place"]
+
+CONV_BLOCKS_LAYOUT = Record(
+    [
+        ("window", WINDOW_LAYOUT),
+        *[(name, "i8") for name in ("groups", "ic", "oc", "merged", "words", "runs")],
+        *[(name, "i8") for name in ("element_nbytes", "pixel_nbytes", "w_group")],
+        *[(name, "i8") for name in ("block_rows", "block_cols", "col_block")],
+        *[(name, "i8") for name in ("dst_n", "dst_pixel", "residual_n", "residual_pixel")],
+        *[(name, "i8") for name in ("bias_arg", "dst_arg", "is_direct", "has_epilogue")],
+        *[(name, "i8") for name in ("rows_offset", "runs_offset", "sums_offset", "room_offset")],
+    ]
+)
+"""struct gp_conv_blocks."""
+
+
+def reads_pixels_in_place(window: Window, weights: ConvWeights) -> bool:
+    """Whether pixels are whole words where they lie: one tap, all of it inside the image, contiguous channels."""
+    return (
+        max(window.kernel) == 1
+        and weights.ic == weights.pixel
+        and weights.ic % weights.depth == 0
+        and window.src_strides[1] == 1
+        and not any(window.pads_begin)
+        and all((n - 1) * s < m for n, s, m in zip(window.dst, window.strides, window.src, strict=True))
+    )
+
+
+class ConvBlocks(NamedTuple):
+    """How a convolution is divided.
+
+    Attributes
+    ----------
+    batch : int
+    window : Window
+    weights : ConvWeights
+    dst, residual : (int, int)
+        Strides of images and of pixels. Unit: elements.
+    rows, cols : int
+        Of the rectangle of results of a task.
+    col_block : int
+        Output channels of a task.
+    is_direct : bool
+        Whether pixels are read where they lie (`reads_pixels_in_place`).
+    has_tile : bool
+        Whether the results of a task pass through scratch.
+    """
+
+    batch: int
+    window: Window
+    weights: ConvWeights
+    dst: tuple[int, int]
+    residual: tuple[int, int]
+    rows: int
+    cols: int
+    col_block: int
+    is_direct: bool
+    has_tile: bool
+
+    def call(
+        self,
+        name: str,
+        layout: Record,
+        post: dict[str, Any],
+        own: dict[str, Any],
+        *,
+        element_nbytes: int,
+        epilogue: bytes,
+        isa: str | None,
+    ) -> KernelCall:
+        """The kernel `name`, whose struct `layout` begins with ``blocks``.
+
+        `post` holds the fields of the post-ops, `own` those of the kernel that struct gp_conv_blocks has not.
+        """
+        weights, window = self.weights, self.window
+        rows_offset, runs_offset, sums_offset, room_offset, end = self._scratch()
+        blocks = CONV_BLOCKS_LAYOUT.pack({
+            "window": window.record(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
+            "merged": weights.merged, "words": weights.words, "runs": weights.runs, "element_nbytes": element_nbytes,
+            "pixel_nbytes": weights.pixel_nbytes, "w_group": weights.group_nbytes, "block_rows": self.rows,
+            "block_cols": self.cols, "col_block": self.col_block, "dst_n": self.dst[0], "dst_pixel": self.dst[1],
+            "residual_n": self.residual[0], "residual_pixel": self.residual[1], "is_direct": self.is_direct,
+            "rows_offset": rows_offset, "runs_offset": runs_offset, "sums_offset": sums_offset,
+            "room_offset": room_offset, **{name: post[name] for name in ("bias_arg", "dst_arg", "has_epilogue")},
+        })  # fmt: skip
+        parts = self.batch * window.rectangles(self.rows, self.cols) * weights.groups
+        ntasks = parts * -(-weights.oc // self.col_block)
+        return pack(name, layout, own | {"blocks": blocks}, ntasks=ntasks, scratch_nbytes=end, tail=epilogue, isa=isa)
+
+    def _scratch(self) -> tuple[int, int, int, int, int]:
+        """Where rows, runs, sums and the staged source lie in scratch, and where that ends. Unit: bytes."""
+        pixels, weights = self.rows * self.cols, self.weights
+        rows = aligned(pixels * self.col_block * 4) if self.has_tile else 0
+        runs = rows + pixels * 8
+        sums = runs + weights.runs * 8
+        room = aligned(sums + pixels * 4)
+        if self.is_direct:
+            return rows, runs, sums, room, room
+        beyond = weights.words * 4 - weights.merged * weights.pixel_nbytes  # what the last word reads
+        return (
+            rows,
+            runs,
+            sums,
+            room,
+            room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond,
+        )

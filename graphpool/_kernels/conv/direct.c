@@ -1,0 +1,284 @@
+/* Convolution and transposed convolution as matrix products over gathered patches; depthwise convolution directly.
+ *
+ * A task of the product is a block of result pixels of one image and group. Its patches form a matrix X of
+ * pixels x (taps * input channels); weights form W of (taps * input channels) x output channels; the tile is X W where
+ * channels are innermost in dst, else its transpose W' X'. A transposed convolution gathers zeros where a pixel meets no
+ * input, so it costs prod(strides) times its useful arithmetic.
+ *
+ * args: src, weights, dst, then what the epilogue reads beyond dst. */
+#include "image/gp_window.h"
+
+#define GP_PACK_CHANNELS 8
+
+typedef struct {
+    gp_window window;
+    int64_t batch, groups, ic, oc;                    /* channels of one group */
+    int64_t w_group, w_oc, w_ic, w[3];                /* strides of the weights */
+    int64_t taps_outer;                               /* rows of W run over (taps, ic), else over (ic, taps) */
+    int64_t w_row;                                    /* stride of the rows of W in memory; unused when packed */
+    int64_t pack_weights, gather, transposed;
+    int64_t src_pixel, dst_pixel;                     /* strides of pixels where src or dst are used in place */
+    int64_t pixel_block, tile_in_scratch, has_epilogue;
+    int64_t patch_offset, weights_offset, panel_offset; /* bytes into scratch; the tile lies at 0 */
+    int64_t exact_depth, sums_offset;                   /* terms at a time, their sums added in f64; 0: all at once */
+    uint64_t blas;
+} gp_conv;
+
+/* Pixels [begin, end) of one image and group, gathered to strides (pixel, tap, channel). */
+typedef struct {
+    int64_t begin, end;
+    int64_t pixel, tap, channel;
+} patch_layout;
+
+static int64_t count_taps(const gp_window *w) { return w->kernel[0] * w->kernel[1] * w->kernel[2]; }
+
+/* Copy what one tap reads for pixels of one result row; `to` is the patch element of the row's first pixel. */
+static void gather_tap(const gp_conv *p, const patch_layout *lay, const float *src, float *to, gp_tap tap,
+                       int64_t begin, int64_t end)
+{
+    const int last = (int)p->window.channels_last;
+    const int64_t pixels = end - begin;
+    float *first = to + (tap.first - begin) * lay->pixel;
+    if (tap.count < pixels)
+        for (int64_t i = 0; i < (last ? pixels : p->ic); ++i)
+            for (int64_t j = 0; j < (last ? p->ic : pixels); ++j)
+                to[(last ? i : j) * lay->pixel + (last ? j : i) * lay->channel] = 0;
+    if (tap.count == 0)
+        return;
+    if (last)
+        gp_copy(first, tap.step * lay->pixel, lay->channel, src + tap.src, tap.src_step, p->window.src_c, tap.count,
+                p->ic, sizeof(float));
+    else
+        gp_copy(first, lay->channel, tap.step * lay->pixel, src + tap.src, p->window.src_c, tap.src_step, p->ic,
+                tap.count, sizeof(float));
+}
+
+/* Gather the patches of a block of pixels, one result row after another. */
+static void gather(const gp_conv *p, const patch_layout *lay, const float *src, float *patches)
+{
+    const gp_window *w = &p->window;
+    for (int64_t pixel = lay->begin; pixel < lay->end;) {
+        const int64_t row = pixel / w->out[2], begin = pixel % w->out[2];
+        const int64_t end = gp_min(w->out[2], begin + lay->end - pixel);
+        const int64_t od = row / w->out[1], oh = row % w->out[1];
+        float *to = patches + (pixel - lay->begin) * lay->pixel;
+        for (int64_t kd = 0; kd < w->kernel[0]; ++kd)
+            for (int64_t kh = 0; kh < w->kernel[1]; ++kh)
+                for (int64_t kw = 0; kw < w->kernel[2]; ++kw, to += lay->tap)
+                    gather_tap(p, lay, src, to, gp_find_tap(w, (int)p->transposed, od, oh, begin, end, kd, kh, kw),
+                               begin, end);
+        pixel += end - begin;
+    }
+}
+
+/* W of one group as dense rows; a few input channels at a time, so that lines with several taps are read once. */
+static void pack_weights(const gp_conv *p, const float *weights, float *room)
+{
+    const gp_window *w = &p->window;
+    const int64_t taps = count_taps(w), row = p->taps_outer ? 1 : taps;
+    for (int64_t ic = 0; ic < p->ic; ic += GP_PACK_CHANNELS)
+        for (int64_t tap = 0; tap < taps; ++tap) {
+            const int64_t kw = tap % w->kernel[2], kh = tap / w->kernel[2] % w->kernel[1];
+            const int64_t kd = tap / w->kernel[2] / w->kernel[1];
+            const float *from = weights + kd * p->w[0] + kh * p->w[1] + kw * p->w[2] + ic * p->w_ic;
+            float *to = room + ((p->taps_outer ? tap * p->ic : tap) + ic * row) * p->oc;
+            gp_copy(to, row * p->oc, 1, from, p->w_ic, p->w_oc, gp_min(p->ic - ic, GP_PACK_CHANNELS), p->oc,
+                    sizeof(float));
+        }
+}
+
+/* Store a block that no product could write to dst itself. */
+static void scatter(const gp_conv *p, int64_t begin, int64_t end, const float *tile, int64_t ld, float *dst)
+{
+    const gp_window *w = &p->window;
+    const int64_t tile_pixel = w->channels_last ? ld : 1, tile_channel = w->channels_last ? 1 : ld;
+    for (int64_t pixel = begin; pixel < end; ++pixel) {
+        const int64_t ow = pixel % w->out[2], oh = pixel / w->out[2] % w->out[1], od = pixel / w->out[2] / w->out[1];
+        gp_copy(dst + od * w->dst[0] + oh * w->dst[1] + ow * w->dst[2], 0, w->dst_c,
+                tile + (pixel - begin) * tile_pixel, 0, tile_channel, 1, p->oc, sizeof(float));
+    }
+}
+
+static inline gp_matrix transposed(gp_matrix a) { return (gp_matrix){a.data, a.col_stride, a.row_stride}; }
+
+/* tile = X W, or its transpose where channels are outermost. */
+static void product(const gp_conv *p, int64_t pixels, int64_t depth, gp_matrix x, gp_matrix w, float *tile, int64_t ld,
+                    char *scratch)
+{
+    const int last = (int)p->window.channels_last;
+    const int64_t rows = last ? pixels : p->oc, cols = last ? p->oc : pixels;
+    const gp_matrix a = last ? x : transposed(w), b = last ? w : transposed(x);
+    if (!p->blas)
+        GP_KERNEL(f32_gemm)(rows, cols, depth, a, b, tile, ld, (float *)(scratch + p->panel_offset));
+    else if (depth > 0)
+        gp_blas_f32(p->blas, rows, cols, depth, a, b, tile, ld);
+    else /* BLAS may return early and leave the tile as it was */
+        for (int64_t i = 0; i < rows; ++i)
+            memset(tile + i * ld, 0, (size_t)cols * sizeof(float));
+}
+
+/* The same, a part of the terms after the other. */
+static void product_of_parts(const gp_conv *p, int64_t pixels, int64_t depth, gp_matrix x, gp_matrix w, float *tile,
+                             int64_t ld, char *scratch)
+{
+    const int last = (int)p->window.channels_last;
+    for (int64_t begin = 0; begin < depth; begin += p->exact_depth) {
+        const int64_t left = depth - begin, part = gp_min(left, p->exact_depth);
+        product(p, pixels, part, gp_from_col(x, begin, 4), gp_from_row(w, begin, 4), tile, ld, scratch);
+        gp_add_part((double *)(scratch + p->sums_offset), tile, ld, last ? pixels : p->oc, last ? p->oc : pixels,
+                    begin == 0, part == left);
+    }
+}
+
+/* Patches of a block: gathered to scratch, or the source itself for 1x1 windows. */
+static gp_matrix find_patches(const gp_conv *p, const float *src, int64_t begin, int64_t end, int64_t depth,
+                              char *scratch)
+{
+    if (!p->gather)
+        return (gp_matrix){src + begin * p->src_pixel, p->src_pixel, p->window.src_c};
+    const int64_t taps = count_taps(&p->window);
+    const int64_t pixel = p->window.channels_last ? depth : 1, row = p->window.channels_last ? 1 : end - begin;
+    const patch_layout lay = {begin, end, pixel, row * (p->taps_outer ? p->ic : 1), row * (p->taps_outer ? 1 : taps)};
+    float *patches = (float *)(scratch + p->patch_offset);
+    gather(p, &lay, src, patches);
+    return (gp_matrix){patches, pixel, row};
+}
+
+/* A result of a transposed convolution by the definition: only what the source holds is multiplied. */
+static float compute_pixel(const gp_conv *p, const float *src, const float *weights, int64_t pixel)
+{
+    const gp_window *w = &p->window;
+    const int64_t at[3] = {pixel / w->out[2] / w->out[1], pixel / w->out[2] % w->out[1], pixel % w->out[2]};
+    double sum = 0;
+    for (int64_t tap = 0; tap < count_taps(w); ++tap) {
+        const int64_t k[3] = {tap / w->kernel[2] / w->kernel[1], tap / w->kernel[2] % w->kernel[1], tap % w->kernel[2]};
+        const float *x = src, *y = weights;
+        int is_inside = 1;
+        for (int axis = 0; axis < 3; ++axis) {
+            const int64_t i = gp_source_of(w, axis, at[axis], k[axis], 1);
+            is_inside &= i >= 0;
+            x += i * w->src[axis];
+            y += k[axis] * p->w[axis];
+        }
+        for (int64_t ic = 0; is_inside && ic < p->ic; ++ic)
+            sum += (double)x[ic * w->src_c] * y[ic * p->w_ic];
+    }
+    return (float)sum;
+}
+
+/* Results that are NaN anew: they may be products of an infinite weight and a zero that stands where no input is. */
+static void mend_tile(const gp_conv *p, const float *src, const float *weights, int64_t begin, int64_t end, float *tile,
+                      int64_t ld)
+{
+    const int last = (int)p->window.channels_last;
+    for (int64_t pixel = begin; pixel < end; ++pixel)
+        for (int64_t oc = 0; oc < p->oc; ++oc) {
+            float *to = tile + (last ? (pixel - begin) * ld + oc : oc * ld + pixel - begin);
+            if (*to != *to)
+                *to = compute_pixel(p, src, weights + oc * p->w_oc, pixel);
+        }
+}
+
+static void run_block(const gp_conv *p, void *const *args, int64_t n, int64_t group, int64_t begin, gp_matrix w,
+                      char *scratch)
+{
+    const gp_window *win = &p->window;
+    const int last = (int)win->channels_last;
+    const int64_t pixels = win->out[0] * win->out[1] * win->out[2], end = gp_min(begin + p->pixel_block, pixels);
+    const int64_t depth = count_taps(win) * p->ic, c = group * p->oc, channels = p->groups * p->oc;
+    const float *src = (const float *)args[0] + n * win->src_n + group * p->ic * win->src_c;
+    float *dst = (float *)args[2] + n * win->dst_n + c * win->dst_c;
+    const int64_t rows = last ? end - begin : p->oc, cols = last ? p->oc : end - begin;
+    float *tile = p->tile_in_scratch ? (float *)scratch : dst + begin * p->dst_pixel;
+    const int64_t ld = p->tile_in_scratch ? cols : last ? p->dst_pixel : win->dst_c;
+    const gp_matrix patches = find_patches(p, src, begin, end, depth, scratch);
+    (p->exact_depth ? product_of_parts : product)(p, end - begin, depth, patches, w, tile, ld, scratch);
+    if (p->transposed)
+        mend_tile(p, src, (const float *)args[1] + group * p->w_group, begin, end, tile, ld);
+    if (p->has_epilogue)
+        gp_run_epilogue((const gp_eltwise *)(p + 1), args + 2, tile, ld, rows, cols,
+                        last ? (n * pixels + begin) * channels + c : (n * channels + c) * pixels + begin,
+                        last ? channels : pixels);
+    else if (p->tile_in_scratch)
+        scatter(p, begin, end, tile, ld, dst);
+}
+
+static void run(const gp_conv *p, void *const *args, int64_t begin, int64_t end, char *scratch)
+{
+    const gp_window *win = &p->window;
+    const int64_t pixels = win->out[0] * win->out[1] * win->out[2];
+    const int64_t blocks = (pixels + p->pixel_block - 1) / p->pixel_block;
+    int64_t packed = -1;
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t group = task / blocks % p->groups;
+        gp_matrix w = {(const float *)args[1] + group * p->w_group, p->w_row, p->w_oc};
+        if (p->pack_weights) {
+            float *room = (float *)(scratch + p->weights_offset);
+            if (group != packed)
+                pack_weights(p, w.data, room);
+            packed = group;
+            w = (gp_matrix){room, p->oc, 1};
+        }
+        run_block(p, args, task / blocks / p->groups, group, task % blocks * p->pixel_block, w, scratch);
+    }
+}
+
+static void GP_KERNEL(f32_conv_gemm)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    run(params, args, begin, end, scratch);
+}
+
+typedef struct {
+    gp_row_plan rows;
+    int64_t w_c, w[3]; /* strides of the weights: channel, taps */
+} gp_depthwise;
+
+/* tile(pixel, channel) += weight(channel) * src for the pixels of one tap, vectorised over channels or over pixels. */
+static void add_tap(const gp_window *w, const gp_row *row, const float *src, gp_tap tap, const float *weights,
+                    int64_t w_c)
+{
+    for (int64_t i = 0; i < (w->channels_last ? tap.count : row->channels); ++i) {
+        const float *from = src + tap.src + i * (w->channels_last ? tap.src_step : w->src_c);
+        float *to = row->tile + (w->channels_last ? tap.first + i : i) * row->ld + (w->channels_last ? 0 : tap.first);
+        const float weight = weights[w->channels_last ? 0 : i * w_c];
+        if (w->channels_last && w->src_c == 1 && w_c == 1)
+            for (int64_t c = 0; c < row->channels; ++c)
+                to[c] += weights[c] * from[c];
+        else if (w->channels_last)
+            for (int64_t c = 0; c < row->channels; ++c)
+                to[c] += weights[c * w_c] * from[c * w->src_c];
+        else if (tap.src_step == 1)
+            for (int64_t j = 0; j < tap.count; ++j)
+                to[j] += weight * from[j];
+        else
+            for (int64_t j = 0; j < tap.count; ++j)
+                to[j] += weight * from[j * tap.src_step];
+    }
+}
+
+static void GP_KERNEL(f32_conv_depthwise)(const void *params, void *const *args, int64_t begin, int64_t end,
+                                          void *scratch)
+{
+    const gp_depthwise *p = params;
+    const gp_window *w = &p->rows.window;
+    for (int64_t task = begin; task < end; ++task) {
+        const gp_row row = gp_row_begin(&p->rows, args[2], scratch, task);
+        const float *src = (const float *)args[0] + row.n * w->src_n + row.c * w->src_c;
+        const float *weights = (const float *)args[1] + row.c * p->w_c;
+        for (int64_t i = 0; i < row.rows; ++i)
+            memset(row.tile + i * row.ld, 0, (size_t)row.cols * sizeof(float));
+        for (int64_t kd = 0; kd < w->kernel[0]; ++kd)
+            for (int64_t kh = 0; kh < w->kernel[1]; ++kh)
+                for (int64_t kw = 0; kw < w->kernel[2]; ++kw)
+                    add_tap(w, &row, src, gp_find_tap(w, 0, row.od, row.oh, 0, w->out[2], kd, kh, kw),
+                            weights + kd * p->w[0] + kh * p->w[1] + kw * p->w[2], p->w_c);
+        gp_row_end(&p->rows, &row, (const gp_eltwise *)(p + 1), args + 2);
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(conv_table)[] = {
+    {"f32_conv_blas_im2col", GP_KERNEL(f32_conv_gemm), sizeof(gp_conv)},
+    {"f32_conv_simd_im2col", GP_KERNEL(f32_conv_gemm), sizeof(gp_conv)},
+    {"f32_conv_depthwise", GP_KERNEL(f32_conv_depthwise), sizeof(gp_depthwise)},
+    {NULL, NULL, 0},
+};

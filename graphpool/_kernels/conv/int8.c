@@ -1,0 +1,173 @@
+/* Convolution of 8-bit images with 8-bit weights in panels: implicit matrix products (gp_conv_blocks.h), summed in s32.
+ *
+ * The source is staged as unsigned bytes, the zero point where the padding is. That is cheap, for every byte is then
+ * multiplied by all columns. The sums of the columns of a group stand behind its panels; words end in zeros where the run
+ * does, so that what the last one reads beyond the run does not matter.
+ *
+ * args: src, packed weights, scales, what is dynamic, then as gp_conv_blocks.h says, the operands of the requantisation
+ * before dst. */
+#define GP_CONV_TYPE GP_PACKED_S8
+#include "conv/gp_conv_blocks.h"
+#include "conv/gp_conv_weights.h"
+
+typedef struct {
+    gp_conv_blocks blocks;
+    int64_t src_dtype, zero; /* zero: the zero point of the source, as unsigned bytes have it */
+    gp_requant requant;
+    gp_dynamic dynamic;
+} gp_conv_s8;
+
+/* ---- the source ---- */
+
+static void flip_signs(uint8_t *bytes, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        bytes[i] ^= 0x80;
+}
+
+static void move_pixels(const void *params, const char *src, int64_t count, char *dst)
+{
+    const gp_conv_s8 *p = params;
+    const int64_t step = p->blocks.window.src[2], channel = p->blocks.window.src_c, ic = p->blocks.ic;
+    const uint8_t *from = (const uint8_t *)src;
+    uint8_t *restrict to = (uint8_t *)dst;
+    if (channel == 1 && step == ic)
+        memcpy(to, from, (size_t)(count * ic));
+    else if (channel == 1)
+        for (int64_t x = 0; x < count; x++)
+            memcpy(to + x * ic, from + x * step, (size_t)ic);
+    else
+        for (int64_t c = 0; c < ic; c++)
+            for (int64_t x = 0; x < count; x++)
+                to[x * ic + c] = from[x * step + c * channel];
+    if (p->src_dtype == GP_S8)
+        flip_signs(to, count * ic);
+}
+
+/* What the zero points of weights are multiplied by: the source less its own, summed over the window of each pixel. */
+static void sum_pixels(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
+{
+    const int64_t count = b->merged * b->ic, terms = b->runs * count;
+    for (int64_t i = 0; i < pixels->at.rows * pixels->at.cols; i++) {
+        uint32_t sum = 0; /* at most 255 * 2^15 */
+        for (int64_t r = 0; r < b->runs; r++) {
+            const uint8_t *bytes = (const uint8_t *)pixels->row[i] + pixels->run[r];
+            for (int64_t k = 0; k < count; k++)
+                sum += bytes[k];
+        }
+        pixels->sum[i] = (int32_t)sum - (int32_t)terms * pixels->zero;
+    }
+}
+
+/* ---- results ---- */
+
+/* Where results of a block go. */
+static gp_requant_sink make_requant(const gp_conv_s8 *p, void *const *args, const gp_conv_columns *columns, char *scratch)
+{
+    const gp_requant *r = &p->requant;
+    const gp_conv_blocks *b = &p->blocks;
+    gp_requant_sink sink = {.p = r, .dst = scratch, .dst_row = columns->cols, .residual_row = b->residual_pixel};
+    if (!b->has_epilogue) {
+        sink.dst = (char *)args[b->dst_arg] + columns->dst * gp_element_nbytes(r->dst_dtype);
+        sink.dst_row = b->dst_pixel;
+    }
+    if (r->late_bias_arg)
+        sink.late_bias = (const float *)args[r->late_bias_arg] + columns->c;
+    if (r->residual_arg)
+        sink.residual = (const char *)args[r->residual_arg] + columns->residual * gp_element_nbytes(r->residual_dtype);
+    return sink;
+}
+
+static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixels *pixels,
+                 const gp_conv_columns *columns, char *scratch)
+{
+    const gp_conv_s8 *p = (const gp_conv_s8 *)b;
+    const gp_requant_sink requant = make_requant(p, args, columns, scratch);
+    const int32_t *zeros = p->dynamic.columns_arg ? (const int32_t *)args[p->dynamic.columns_arg] + columns->c : NULL;
+    if (zeros && pixels->is_new)
+        sum_pixels(b, pixels);
+    gp_multiply(b, pixels, columns,
+                (gp_packed_sink){
+                    .partial = (float *)scratch, /* not used: sums are never split */
+                    .is_first = 1,
+                    .is_last = 1,
+                    .scale = (const float *)args[2] + columns->c,
+                    .bias = b->bias_arg ? (const float *)args[b->bias_arg] + columns->c : NULL,
+                    .col_sum = (const int32_t *)(columns->b + b->runs * b->words * gp_packed_cols(b->oc)) + columns->j,
+                    .a_zero = pixels->zero,
+                    .a_scale = gp_dynamic_scale(&p->dynamic, args),
+                    .col_zero = zeros,
+                    .row_sum = zeros ? pixels->sum : NULL,
+                    .requant = &requant,
+                });
+    if (b->has_epilogue)
+        gp_finish_block(b, (const gp_eltwise *)(p + 1), args, pixels, columns, (const float *)scratch, columns->cols);
+}
+
+static void GP_KERNEL(s8_conv_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    const gp_conv_s8 *p = params;
+    const int zero = gp_dynamic_zero(&p->dynamic, args, p->src_dtype, p->zero);
+    gp_run_blocks(&p->blocks, args, begin, end, scratch, zero, move_pixels, task);
+}
+
+/* ---- weights ---- */
+
+/* The bytes of one run of one output channel, zeros behind; u8 weights become s8, less 128. */
+static void gather_run(const gp_conv_pack *p, const uint8_t *from, int64_t run, uint8_t *restrict bytes)
+{
+    const int64_t ic = p->ic, step = p->w_ic, n = p->merged * ic;
+    from += gp_tap_offset(p, run * p->merged);
+    for (int64_t tap = 0; tap < p->merged; tap++) {
+        uint8_t *restrict to = bytes + tap * ic;
+        const uint8_t *channels = from + tap * p->w[2];
+        if (step == 1)
+            memcpy(to, channels, (size_t)ic);
+        else
+            for (int64_t c = 0; c < ic; c++)
+                to[c] = channels[c * step];
+    }
+    if (p->w_dtype == GP_U8)
+        flip_signs(bytes, n);
+    memset(bytes + n, 0, (size_t)(p->words * 4 - n));
+}
+
+/* One column of a panel of that width: its words go to every width-th place; returns the sum of its bytes. */
+static int32_t pack_column(const gp_conv_pack *p, const uint8_t *from, uint32_t *to, int64_t width, uint8_t *bytes)
+{
+    const int64_t words = p->words;
+    int32_t sum = 0;
+    for (int64_t run = 0; run < p->runs; run++) {
+        gather_run(p, from, run, bytes);
+        for (int64_t i = 0; i < words * 4; i++)
+            sum += (int8_t)bytes[i];
+        for (int64_t w = 0; w < words; w++, to += width)
+            memcpy(to, bytes + w * 4, 4);
+    }
+    return sum;
+}
+
+/* A task is one panel of one group; scratch: the bytes of a run. args: weights, packed. */
+static void GP_KERNEL(pack_conv_s8)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    const gp_conv_pack *p = params;
+    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, words = p->runs * p->words;
+    for (int64_t number = begin; number < end; number++) {
+        const int64_t g = number / panels, j = number % panels * GP_PANEL;
+        const int64_t width = gp_panel_width(j, p->oc), cols = gp_min(p->oc - j, width);
+        uint32_t *group = (uint32_t *)args[1] + g * p->group_pitch, *to = group + j * words;
+        int32_t *sums = (int32_t *)group + words * gp_packed_cols(p->oc) + j;
+        if (cols < width) {
+            memset(to, 0, (size_t)(width * words) * 4);
+            memset(sums, 0, (size_t)width * 4);
+        }
+        for (int64_t c = 0; c < cols; c++)
+            sums[c] = pack_column(p, (const uint8_t *)args[0] + g * p->w_group + (j + c) * p->w_oc, to + c, width, scratch);
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(conv_s8_table)[] = {
+    {"s8_conv_packed", GP_KERNEL(s8_conv_packed), sizeof(gp_conv_s8)},
+    {"pack_conv_s8", GP_KERNEL(pack_conv_s8), sizeof(gp_conv_pack)},
+    {NULL, NULL, 0},
+};

@@ -1,0 +1,149 @@
+"""Convolution of 8-bit images with constant 8-bit weights: packed once, then used on any number of images.
+
+Kernels: ``s8_conv_packed`` and ``pack_conv_s8``; ``conv/int8.c`` says how they work.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphpool.errors import InvalidDataTypeError, UnsupportedError, explain
+
+from ..core.call import DTYPE_CODES, KernelCall
+from ..core.records import Record
+from ..gemm.packed import row_block
+from ..gemm.post_ops import NO_POST_OPS, PostOps
+from ..gemm.requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT, unsigned_zero_point
+from ..image.window import Window, merged_stride
+from .blocks import CONV_BLOCKS_LAYOUT, ConvBlocks, reads_pixels_in_place
+from .problem import ConvFormat, ConvProblem
+from .weights import ConvWeights
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = ["Int8ConvFormat"]
+
+_PIXELS = 256
+"""Pixels of a task with a kernel of several taps: enough that the rows which two tasks both read matter little."""
+
+_LEAST_WORK = 2**22
+"""Multiply-adds of a task, about 20 microseconds, so that its copy of the source costs a few percent at most."""
+
+_MAX_TERMS = 2**15
+"""Terms up to which the sum of (a - zero) * b fits s32 whatever the operands."""
+
+_LAYOUT = Record(
+    [
+        ("blocks", CONV_BLOCKS_LAYOUT),
+        *[(name, "i8") for name in ("src_dtype", "zero")],
+        ("requant", REQUANT_LAYOUT),
+        ("dynamic", DYNAMIC_LAYOUT),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Int8ConvFormat(ConvFormat):
+    """A `ConvFormat`: panels of s8, and the sums of their columns.
+
+    Attributes
+    ----------
+    shape : ConvShape
+    dtype : {"s8", "u8"}
+        Of the weights as they lie; u8 becomes s8, less 128.
+
+    Raises
+    ------
+    InvalidDataTypeError
+        Another type.
+    """
+
+    dtype: str = "s8"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("u8", "s8"):
+            raise InvalidDataTypeError(explain("type of weights", accepted="u8, s8", got=self.dtype), dtype=self.dtype)
+
+    @property
+    def _weights(self) -> ConvWeights:
+        return ConvWeights.make(self.shape, "s8", self.isa)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights. Unit: bytes."""
+        return self._weights.nbytes
+
+    def pack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`: one task for each panel; scratch for a run."""
+        weights = self._weights
+        fields = weights.pack_fields(strides, self.dtype)
+        return weights.pack_call("pack_conv_s8", fields, self.isa, scratch_nbytes=weights.words * 4)
+
+    def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """A kernel for ``dst = post_ops(convolution(src - zero_point, weights) * scales)``, summed exactly in s32.
+
+        See `ConvFormat`; behind the packed weights comes one argument more, scales of shape (out_channels,) in f32. The
+        source is u8 or s8 and lies by any strides; channels of dst are contiguous and its pixels have one stride. Tasks
+        are rectangles of pixels by blocks of output channels of a group.
+
+        Raises
+        ------
+        UnsupportedError
+            As in `ConvFormat`; more than 32768 terms of a sum.
+
+        Notes
+        -----
+        Cost: 2 * taps * channels operations a result, and a copy of what a task reads unless the kernel is 1x1.
+        """
+        weights, window, batch = self._weights, problem.window, problem.batch
+        zero = unsigned_zero_point(problem.src_dtype, problem.zero_point)
+        if math.prod(weights.kernel) * weights.ic > _MAX_TERMS:
+            what = "terms of an 8-bit sum"
+            raise UnsupportedError(explain(what, accepted=f"at most {_MAX_TERMS}", got=weights.words * 4))
+        post = post_ops.int8_fields()
+        dst = problem.pixel_strides("dst_strides", problem.dst_strides)
+        residual = problem.pixel_strides("residual_strides", problem.residual_strides(post_ops))
+        is_direct = problem.src_dtype == "u8" and reads_pixels_in_place(window, weights)
+        if is_direct:
+            batch, window, dst, residual = _as_one_row(batch, window, dst, residual)
+        rows, cols = _rectangle(window)
+        col_block = weights.col_block(rows * cols, weights.worthwhile_parts(rows * cols, _LEAST_WORK))
+        blocks = ConvBlocks(
+            batch, window, weights, dst, residual, rows, cols, col_block, is_direct, has_tile=post["has_epilogue"]
+        )
+        own = {"src_dtype": DTYPE_CODES[problem.src_dtype], "zero": zero}
+        own |= {name: post[name] for name in ("requant", "dynamic")}
+        return blocks.call(
+            "s8_conv_packed", _LAYOUT, post, own, element_nbytes=1, epilogue=post_ops.epilogue, isa=self.isa
+        )
+
+
+def _as_one_row(
+    batch: int, window: Window, dst: tuple[int, int], residual: tuple[int, int]
+) -> tuple[int, Window, tuple[int, int], tuple[int, int]]:
+    """The pixels of all images as one row of one, where one stride walks them on every side."""
+    src = merged_stride([(batch, window.src_strides[0]), *zip(window.dst, window.src_strides[2:], strict=True)])
+    sides = [merged_stride([(batch, n), (window.pixels, pixel)]) for n, pixel in (dst, residual)]
+    if src is None or None in sides or set(window.strides) != {1}:
+        return batch, window, dst, residual
+    count = (batch * window.pixels,)
+    row = Window.make(
+        count, count, (1,), strides=None, dilations=None, pads_begin=None,
+        src_strides=(0, 1, src), dst_strides=(0, 1, sides[0] or 0),
+    )  # fmt: skip
+    return 1, row, (0, sides[0] or 0), (0, sides[1] or 0)
+
+
+def _rectangle(window: Window) -> tuple[int, int]:
+    """Rows and columns of results of a task: even parts of an image, whole rows unless those are long."""
+    height, width = max(window.dst[1], 1), max(window.dst[2], 1)
+    if math.prod(window.kernel) == 1 and height == 1:
+        return 1, row_block(width)
+    if width > _PIXELS:
+        return 1, -(-width // -(-width // _PIXELS))
+    parts = max(-(-height * width // _PIXELS), 1)
+    return -(-height // parts), width

@@ -1,0 +1,262 @@
+"""Convolution of channels-last images in float32 with constant weights: packed once, or by every task.
+
+Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, ``pack_conv_weights`` and
+``unpack_conv_weights``; their sources, and ``gemm/gp_packed.h`` for the panels, say how they work. Channels last was
+chosen over blocks of channels: rows of pixels feed the tile of the packed products as they are, channel counts need no
+filling up, and every layout is a set of strides, so that borders are plain copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graphpool.errors import UnsupportedError, explain
+
+from ..core.call import KernelCall, pack
+from ..core.records import Record
+from ..gemm.matmul import aligned
+from ..gemm.packed import MOST_ROWS, TILE_PANELS, TILE_ROWS, l2_nbytes, row_block, streams
+from ..gemm.post_ops import NO_POST_OPS, PostOps
+from ..image.window import WINDOW_LAYOUT, Window
+from .problem import ConvFormat, ConvProblem
+from .weights import CONV_PACK_LAYOUT, ConvWeights
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = ["F32ConvFormat", "has_lines", "is_staged"]
+
+_FEW_CHANNELS = 16
+"""Input channels up to which a task stages its source, so that the taps of a row of the kernel are one product."""
+
+_STAGED_PIXELS = 384
+"""Pixels of a task that stages its source: enough rows that those which two tasks both read matter little."""
+
+_LEAST_WORK = 2**18
+"""Multiply-adds of a task, about 5 microseconds: lanes that share a layer end within one task of each other."""
+
+_PLAIN_PIXELS = 768
+"""Pixels of a task that packs its weights: beside so many, packing costs a few percent."""
+
+_LAYOUT = Record(
+    [
+        ("window", WINDOW_LAYOUT),
+        *[(name, "i8") for name in ("groups", "ic", "oc", "runs", "run_pixels", "line_pixels", "words", "taps")],
+        *[(name, "i8") for name in ("taps_wide", "w_group", "w_tap", "dst_pixel", "dst_line", "dst_run")],
+        *[(name, "i8") for name in ("residual_pixel", "residual_line", "residual_run")],
+        *[(name, "i8") for name in ("scale_arg", "bias_arg", "residual_arg", "dst_arg")],
+        *[(name, "i8") for name in ("pixel_block", "col_block", "tap_block", "most_panels")],
+        *[(name, "i8") for name in ("stage", "tile_in_scratch", "has_epilogue", "is_plain")],
+        *[(name, "i8") for name in ("partial_offset", "table_offset", "room_offset", "panels_offset")],
+        ("plain", CONV_PACK_LAYOUT),
+        *[(name, "f4") for name in ("lo", "hi")],
+    ]
+)
+
+
+def is_staged(in_channels: int, kernel: Sequence[int], groups: int = 1) -> bool:
+    """Whether tasks stage their source, which may then lie by any strides; else its channels must be contiguous."""
+    return in_channels <= _FEW_CHANNELS * groups and len(kernel) < 3 and max(kernel, default=1) > 1
+
+
+@dataclass(frozen=True)
+class F32ConvFormat(ConvFormat):
+    """A `ConvFormat`: for each group and product of a pixel, a matrix of (merged taps, channels) x channels in panels.
+
+    Attributes
+    ----------
+    shape : ConvShape
+    """
+
+    is_exact = True
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether tasks stage their source, so that the taps of a row of the kernel are one product."""
+        return is_staged(self.shape.in_channels, self.shape.kernel, self.shape.groups)
+
+    @property
+    def _weights(self) -> ConvWeights:
+        return ConvWeights.make(self.shape, "f32", self.isa, merges=self.is_staged)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights. Unit: bytes."""
+        return self._weights.nbytes
+
+    def pack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`: one task for each panel; no scratch."""
+        return self._weights.pack_call("pack_conv_weights", self._weights.pack_fields(strides, "f32"), self.isa)
+
+    def unpack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`."""
+        return self._weights.pack_call("unpack_conv_weights", self._weights.pack_fields(strides, "f32"), self.isa)
+
+    def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """See `ConvFormat`: channels of dst are contiguous, and `has_lines` holds; those of src unless `is_staged`.
+
+        Tasks are blocks of pixels by blocks of output channels of a group.
+
+        Notes
+        -----
+        Cost: 2 * taps * channels a result, less what lies in the padding of whole tiles.
+        Source: implicit products through a table of rows, Dukhan, "The indirect convolution algorithm", 2019.
+        """
+        return self._convolution(problem, post_ops, post_ops.float_fields(), None)
+
+    def unpacked_convolution(
+        self,
+        problem: ConvProblem,
+        weights_strides: Sequence[int],
+        post_ops: PostOps = NO_POST_OPS,
+        *,
+        scale: bool = False,
+    ) -> KernelCall:
+        """`convolution` with weights as `pack` takes them: every task packs its columns in its scratch.
+
+        With `scale` an argument behind the weights holds numbers of shape (out_channels,), f32, by which these are
+        multiplied.
+        """
+        plain = self._weights.pack_fields(weights_strides, "f32")
+        return self._convolution(problem, post_ops, post_ops.float_fields(2 + scale) | {"scale_arg": 2 * scale}, plain)
+
+    def _convolution(
+        self, problem: ConvProblem, post_ops: PostOps, post: dict[str, Any], plain: dict[str, Any] | None
+    ) -> KernelCall:
+        weights, window, stage = self._weights, problem.window, self.is_staged
+        if not stage and (window.src_strides[1] != 1 and weights.ic > 1):
+            raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=problem.src_strides))
+        given = {"dst_strides": problem.dst_strides, "residual_strides": post_ops.residual_strides}
+        oc = self.shape.out_channels
+        sides = [problem.image_strides(name, side, oc) for name, side in given.items() if side is not None]
+        runs = _Runs.find(problem.batch, window, sides, stage=stage)
+        if post_ops.epilogue and runs.line < runs.pixels:
+            post["tile_in_scratch"] = True  # an epilogue reads rows of one stride
+        return _build(window, weights, runs, post | {"stage": stage}, plain, post_ops.epilogue, self.isa)
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Results as runs of lines of pixels: of each, how many elements it steps over on a side. Unit: elements.
+
+    Attributes
+    ----------
+    count, pixels, line : int
+        Runs, pixels of a run, pixels of a line.
+    dst, residual : tuple of int
+        From one run, line and pixel to the next.
+    """
+
+    count: int
+    pixels: int
+    line: int
+    dst: tuple[int, ...]
+    residual: tuple[int, ...]
+
+    @classmethod
+    def find(cls, batch: int, window: Window, sides: Sequence[tuple[int, ...]], *, stage: bool) -> _Runs:
+        """The fewest runs, of the longest lines; `sides` are the strides of dst and perhaps of the residual.
+
+        A staged source belongs to one image, and to one row where rows are wide.
+        """
+        axes = list(zip((batch, *window.dst), zip(*sides, strict=True), strict=True))
+        whole = 0 if not stage else 3 if window.dst[2] > _STAGED_PIXELS else 1
+        outer, inner = _merge(axes[:whole]), _merge(axes[whole:])
+        if not whole and len(inner) > 2:
+            outer, inner = inner[:1], inner[1:]
+        if len(outer) > 1 or len(inner) > 2:
+            accepted = "contiguous channels, and pixels in runs of lines that one stride walks each"
+            raise UnsupportedError(explain("dst_strides", accepted=accepted, got=window.dst_strides))
+        none = 1, (0,) * len(sides)
+        (lines, line_steps), (line, steps) = inner if len(inner) > 1 else (none, inner[0] if inner else none)
+        count, run_steps = outer[0] if outer else none
+        found = list(zip(run_steps, line_steps, steps, strict=True))
+        return cls(count, lines * line, line, found[0], found[-1])
+
+
+def _merge(axes: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
+    """The fewest axes of (extent, strides on every side) that walk the same elements in the same order."""
+    merged: list[tuple[int, tuple[int, ...]]] = []
+    for extent, strides in reversed(axes):
+        if extent == 1:
+            continue
+        if merged and all(a == merged[0][0] * b for a, b in zip(strides, merged[0][1], strict=True)):
+            merged[0] = extent * merged[0][0], merged[0][1]
+        else:
+            merged.insert(0, (extent, strides))
+    return merged
+
+
+def has_lines(batch: int, spatial: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether `packed_convolution` can write results by these strides, (n, c, spatial...)."""
+    axes = list(zip((batch, *spatial), ((stride,) for stride in (strides[0], *strides[2:])), strict=True))
+    return strides[1] == 1 and len(_merge(axes)) < 4
+
+
+def _build(
+    window: Window, weights: ConvWeights, runs: _Runs, values: dict[str, float], plain: dict[str, Any] | None,
+    epilogue: bytes, isa: str | None,
+) -> KernelCall:  # fmt: skip
+    """Blocks, parts of scratch and parameter block of a problem."""
+    ic, oc, groups, taps, stage = weights.ic, weights.oc, weights.groups, weights.runs, bool(values["stage"])
+    pixels = _pixel_block(window, runs, MOST_ROWS if plain is None else _PLAIN_PIXELS, stage=stage)
+    most_panels = TILE_PANELS if plain is None else _panels_at_once(pixels, weights)
+    cols = most_panels * weights.panel
+    if plain is None:
+        cols = weights.col_block(pixels, weights.worthwhile_parts(pixels, _LEAST_WORK))
+    tap_block = taps if plain else _tap_block(pixels, weights)
+    partial_offset = aligned(pixels * cols * 4) if values["tile_in_scratch"] else 0
+    table_offset = partial_offset + (pixels * TILE_PANELS * weights.panel * 4 if tap_block < taps else 0)
+    room_offset = table_offset + aligned(taps * pixels * 8)
+    panels_offset = room_offset + aligned(_pixels_staged(window, pixels) * ic * 4 if stage else ic * 4)
+    fields = values | {
+        "is_plain": plain is not None, "plain": CONV_PACK_LAYOUT.pack(plain or {}), "most_panels": most_panels,
+        "groups": groups, "ic": ic, "oc": oc, "window": window.record(), "runs": runs.count,
+        "run_pixels": runs.pixels, "line_pixels": runs.line, "words": weights.words, "taps": taps,
+        "taps_wide": window.kernel[2] // weights.merged, "w_tap": weights.words * weights.cols * 4,
+        "w_group": 4 * plain["w_group"] if plain else weights.group_nbytes, "dst_run": runs.dst[0],
+        "dst_line": runs.dst[1], "dst_pixel": runs.dst[2], "residual_run": runs.residual[0],
+        "residual_line": runs.residual[1], "residual_pixel": runs.residual[2], "pixel_block": pixels,
+        "col_block": cols, "tap_block": tap_block, "partial_offset": partial_offset, "table_offset": table_offset,
+        "room_offset": room_offset, "panels_offset": panels_offset,
+    }  # fmt: skip
+    blocks = -(-runs.pixels // pixels) * -(-oc // cols) if ic or oc else 0
+    return pack(
+        "f32_conv_plain" if plain else "f32_conv_packed", _LAYOUT, fields, ntasks=runs.count * groups * blocks,
+        scratch_nbytes=panels_offset + (taps * weights.words * cols * 4 if plain else 0), tail=epilogue, isa=isa,
+    )  # fmt: skip
+
+
+def _panels_at_once(pixels: int, weights: ConvWeights) -> int:
+    """Panels that a task packs and reads at once: those that L2 keeps beside the source."""
+    most = l2_nbytes() * 3 // 4 // (weights.panel * max(weights.runs * weights.words, 1) * 4)
+    return next((count for count in (4, 2) if count <= min(most, streams(pixels))), 1)
+
+
+def _pixel_block(window: Window, runs: _Runs, most: int, *, stage: bool) -> int:
+    """Pixels of a task: even parts of a run in whole tiles, or whole lines; with a staged source rows, or a part."""
+    if not stage:
+        lines = most // max(runs.line, 1) if runs.line < runs.pixels else 0
+        return lines * runs.line if lines else row_block(min(runs.line, runs.pixels), most)
+    width = max(window.dst[2], 1)
+    if width > _STAGED_PIXELS:
+        return -(-width // -(-width // _STAGED_PIXELS))
+    parts = max(-(-window.dst[1] * width // _STAGED_PIXELS), 1)
+    return max(-(-window.dst[1] // parts), 1) * width
+
+
+def _tap_block(pixels: int, weights: ConvWeights) -> int:
+    """Taps at a time: all, unless several tiles of pixels read panels that L2 would not keep."""
+    if pixels <= TILE_ROWS:
+        return weights.runs
+    most = max(l2_nbytes() * 3 // 4 // (weights.unit(pixels) * 4 * max(weights.words, 1)), 1)
+    parts = -(-weights.runs // most)
+    return -(-weights.runs // parts)
+
+
+def _pixels_staged(window: Window, pixels: int) -> int:
+    """Pixels of the source that a task reads."""
+    cols = min(pixels, max(window.dst[2], 1))
+    return window.pixels_read(pixels // cols, cols)

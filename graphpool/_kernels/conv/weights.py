@@ -1,0 +1,151 @@
+"""Weights of a convolution in panels (``gemm/gp_packed.h``), as all types share them.
+
+``conv/gp_conv_weights.h`` is the C side. The products of a pixel are its runs: the taps of a row of the kernel where
+a task brings the pixels that they read side by side, else single taps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphpool.errors import InvalidShapeError, explain
+
+from ..core.call import DTYPE_CODES, KernelCall, pack
+from ..core.records import Record
+from ..gemm.matmul import aligned
+from ..gemm.packed import DEPTH, lanes_of, streams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .problem import ConvShape
+
+__all__ = ["CONV_PACK_LAYOUT", "ConvWeights"]
+
+CONV_PACK_LAYOUT = Record(
+    [
+        *[(name, "i8") for name in ("groups", "ic", "oc")],
+        ("kernel", "i8", 3),
+        *[(name, "i8") for name in ("merged", "words", "runs", "w_group", "w_oc", "w_ic")],
+        ("w", "i8", 3),
+        *[(name, "i8") for name in ("w_dtype", "group_pitch", "tap_pitch")],
+    ]
+)
+"""struct gp_conv_pack."""
+
+
+class ConvWeights(NamedTuple):
+    """Where the weights of a convolution lie in panels.
+
+    Attributes
+    ----------
+    groups, ic, oc : int
+        Groups, and channels of one.
+    kernel : tuple of int
+        One to three axes.
+    merged : int
+        Taps along width that are one run.
+    words, runs : int
+        Words of a run, zeros at its end included, and runs of a pixel.
+    depth : int
+        Weights in a word of 32 bits.
+    pixel : int
+        Channels of a tap; more than `ic` where a word ends with the tap.
+    has_sums : bool
+        Whether the sums of the columns of a group stand behind its panels.
+    lanes : int
+        Columns of half a panel, up to whole ones of which `oc` is filled.
+    """
+
+    groups: int
+    ic: int
+    oc: int
+    kernel: tuple[int, ...]
+    merged: int
+    words: int
+    runs: int
+    depth: int
+    pixel: int
+    has_sums: bool
+    lanes: int
+
+    @classmethod
+    def make(cls, shape: ConvShape, dtype: str, isa: str | None, *, merges: bool = True) -> ConvWeights:
+        """Weights of type f32, bf16 or s8; `merges`: taps that read pixels side by side.
+
+        Raises
+        ------
+        UnsupportedError
+            An unknown instruction set.
+        """
+        lanes, kernel, dilations = lanes_of(isa), shape.kernel, shape.dilations
+        ic, oc = shape.in_channels // shape.groups, shape.out_channels // shape.groups
+        pixel = ic + ic % 2 if dtype == "bf16" else ic
+        merged = kernel[-1] if merges and (dilations is None or dilations[-1] == 1) else 1
+        depth = DEPTH[dtype]
+        words, runs = -(-merged * pixel // depth), math.prod(kernel) // merged
+        return cls(shape.groups, ic, oc, kernel, merged, words, runs, depth, pixel, dtype == "s8", lanes)
+
+    @property
+    def panel(self) -> int:
+        """Columns of a panel."""
+        return 2 * self.lanes
+
+    @property
+    def cols(self) -> int:
+        """Columns of a group, zeros at the end included."""
+        return -(-self.oc // self.lanes) * self.lanes
+
+    @property
+    def pixel_nbytes(self) -> int:
+        """Channels of a tap. Unit: bytes."""
+        return self.pixel * 4 // self.depth
+
+    @property
+    def group_nbytes(self) -> int:
+        """From one group to the next. Unit: bytes."""
+        nbytes = self.runs * self.words * self.cols * 4
+        return aligned(nbytes + self.cols * 4) if self.has_sums else nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Of all groups. Unit: bytes."""
+        return self.groups * self.group_nbytes
+
+    def unit(self, pixels: int) -> int:
+        """Columns that the tiles of so many pixels read at once."""
+        return self.panel * streams(pixels)
+
+    def worthwhile_parts(self, pixels: int, least_work: int) -> int:
+        """Parts of the columns that are each, by so many pixels, a task of at least that many multiply-adds."""
+        work = pixels * self.runs * self.words * self.depth
+        return self.oc // max(-(-least_work // max(work, 1)), 1)
+
+    def col_block(self, pixels: int, parts: int) -> int:
+        """Columns of a task on so many pixels: whole units, in about that many even parts."""
+        unit = self.unit(pixels)
+        return max(-(-self.oc // (max(parts, 1) * unit)) * unit, unit)
+
+    def pack_fields(self, strides: Sequence[int], dtype: str) -> dict[str, Any]:
+        """The fields of a struct gp_conv_pack for weights of that type, with strides as `ConvFormat.pack` takes them.
+
+        Raises
+        ------
+        InvalidShapeError
+            Strides that do not fit the kernel.
+        """
+        if len(strides) != len(self.kernel) + 3:
+            raise InvalidShapeError(explain("strides of weights", accepted="(group, oc, ic, spatial...)", got=strides))
+        fill = 3 - len(self.kernel)
+        return {
+            "groups": self.groups, "ic": self.ic, "oc": self.oc, "kernel": [*[1] * fill, *self.kernel],
+            "merged": self.merged, "words": self.words, "runs": self.runs, "w_group": strides[0], "w_oc": strides[1],
+            "w_ic": strides[2], "w": [*[0] * fill, *strides[3:]], "w_dtype": DTYPE_CODES[dtype],
+            "group_pitch": self.group_nbytes // 4, "tap_pitch": self.words * self.cols,
+        }  # fmt: skip
+
+    def pack_call(self, name: str, fields: dict[str, Any], isa: str | None, *, scratch_nbytes: int = 0) -> KernelCall:
+        """The kernel `name` between weights and their panels, a panel a task."""
+        ntasks = self.groups * -(-self.oc // self.panel)
+        return pack(name, CONV_PACK_LAYOUT, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, isa=isa)

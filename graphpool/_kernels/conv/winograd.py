@@ -1,0 +1,195 @@
+"""3x3 convolution of channels-last images with stride 1 by Winograd's algorithm, tiles of 4x4 or 2x2.
+
+Kernels: ``f32_conv_winograd_4x4``, ``pack_winograd_weights_4x4`` and the same for ``2x2``. A quarter of the
+multiplications of the direct way, at best, for weights that take four times the memory, or four ninths for 16 ninths;
+the source says how it works.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+
+from ..core.call import KernelCall, pack
+from ..core.records import Record
+from ..gemm.matmul import aligned
+from ..gemm.packed import PackedFormat, l2_nbytes
+from ..gemm.post_ops import NO_POST_OPS, PostOps
+from .problem import ConvFormat, ConvProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = ["TILES", "WinogradFormat", "choose_tile"]
+
+TILES = (2, 4)
+"""Results of a tile along an axis."""
+
+_COLS = 64
+"""Output channels of a task: enough that transforming its source again, where another lane had it, costs 9 %."""
+
+_NS_PER_FLOP, _NS_PER_VALUE = 0.0085, 0.05
+"""Measured on one core of an AMD EPYC (family 25): products; transforming a value, of 36 a tile, on either side."""
+
+_NS_PER_BYTE = 0.12
+"""Least gain that is worth another byte of weights. The smaller images are, the fewer results a weight serves: at 14x14
+pixels tiles of 2 gain four times as much, and tiles of 4 nothing beyond, as reading weights takes what is saved; at 7x7
+tiles of 2 gain two thirds of this."""
+
+_LEAST_CHANNELS = 32
+
+_WEIGHTS_LAYOUT = Record([*[(name, "i8") for name in ("ic", "oc", "pitch", "w_oc", "w_ic")], ("w", "i8", 2)])
+_LAYOUT = Record(
+    [
+        *[(name, "i8") for name in ("batch", "ic", "oc")],
+        *[(name, "i8", 2) for name in ("in", "out", "pad")],
+        *[(name, "i8", 3) for name in ("src", "dst", "residual")],
+        *[(name, "i8") for name in ("pitch", "bias_arg", "residual_arg", "dst_arg", "tile_block", "col_block")],
+        *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "sums_offset", "zeros_offset", "tile_offset")],
+        *[(name, "f4") for name in ("lo", "hi")],
+    ]
+)
+
+
+def choose_tile(batch: int, in_channels: int, out_channels: int, dst_spatial: Sequence[int]) -> int:
+    """The tile for a 3x3 convolution with stride 1 that gains enough time for the memory of its weights; 0: none."""
+    if min(in_channels, out_channels) < _LEAST_CHANNELS or len(dst_spatial) != 2:
+        return 0
+    weights = 4 * in_channels * out_channels
+    direct = 2 * 9 * in_channels * out_channels * batch * math.prod(dst_spatial) * _NS_PER_FLOP
+    cost = {0: direct + 9 * weights * _NS_PER_BYTE}
+    for tile in TILES:
+        time = _tile_ns(tile, batch, in_channels, out_channels, dst_spatial)
+        cost[tile] = time + _products(tile) * weights * _NS_PER_BYTE
+    return min(cost, key=cost.__getitem__)
+
+
+def _products(tile: int) -> int:
+    """Numbers that stand for a kernel, and for a tile of the source."""
+    return (tile + 2) ** 2
+
+
+def _count_tiles(tile: int, batch: int, dst_spatial: Sequence[int]) -> int:
+    return batch * math.prod(-(-extent // tile) for extent in dst_spatial)
+
+
+def _tile_ns(tile: int, batch: int, in_channels: int, out_channels: int, dst_spatial: Sequence[int]) -> float:
+    """Time with tiles of this size. Unit: nanoseconds."""
+    values = _products(tile) * _count_tiles(tile, batch, dst_spatial)
+    return values * (2 * in_channels * out_channels * _NS_PER_FLOP + (in_channels + out_channels) * _NS_PER_VALUE)
+
+
+@dataclass(frozen=True)
+class WinogradFormat(ConvFormat):
+    """A `ConvFormat`: 36 transformed matrices of in_channels x out_channels in panels, 16 for tiles of 2.
+
+    Attributes
+    ----------
+    shape : ConvShape
+        3x3 kernels without groups.
+    tile : {2, 4}, default=4
+        Results of a tile along an axis.
+
+    Raises
+    ------
+    InvalidArgumentError, UnsupportedError
+        Another tile; another kernel, groups or dilations.
+    """
+
+    tile: int = 4
+
+    def __post_init__(self) -> None:
+        if self.tile not in TILES:
+            raise InvalidArgumentError(explain("tile of Winograd", accepted="2, 4", got=self.tile))
+        kernel, dilations = self.shape.kernel, self.shape.dilations or (1,)
+        if kernel != (3, 3) or self.shape.groups != 1 or set(dilations) != {1}:
+            raise UnsupportedError(
+                explain("weights for Winograd", accepted="3x3, groups=1, dilations=1", got=self.shape)
+            )
+
+    @property
+    def _matrices(self) -> PackedFormat:
+        return PackedFormat(self.shape.in_channels, self.shape.out_channels, batch=_products(self.tile), isa=self.isa)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights. Unit: bytes."""
+        return self._matrices.nbytes
+
+    def pack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`: transforms; one task for each panel, no scratch.
+
+        Cost: about 30 nanoseconds for each pair of channels; computed in f64 and rounded once.
+        """
+        matrices = self._matrices
+        if len(strides) != 5:
+            accepted = "(group, oc, ic, height, width)"
+            raise InvalidShapeError(explain("strides of weights", accepted=accepted, got=tuple(strides)))
+        values = {
+            "ic": self.shape.in_channels, "oc": self.shape.out_channels, "pitch": matrices.pitch // 4,
+            "w_oc": strides[1], "w_ic": strides[2], "w": strides[3:],
+        }  # fmt: skip
+        tasks = -(-self.shape.out_channels // matrices.panel)
+        return pack(
+            f"pack_winograd_weights_{self.tile}x{self.tile}", _WEIGHTS_LAYOUT, values, ntasks=tasks, isa=self.isa
+        )
+
+    def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """See `ConvFormat`: stride 1, float32, channels are contiguous on all sides.
+
+        Tasks are blocks of tiles of results by blocks of output channels.
+
+        Notes
+        -----
+        Error: below 8e-7 of the sum of the terms' magnitudes with 256 normal channels, about twice that of the direct
+        way, and spread over the 6x6 pixels that a tile reads, as NaN and infinities are; below 5e-7 with tiles of 2,
+        over 4x4. Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016; points of Barabasz
+        et al., 2020.
+        """
+        window, post = problem.window, post_ops.float_fields()
+        if set(window.strides) != {1}:
+            raise UnsupportedError(explain("strides of Winograd", accepted="1", got=window.strides))
+        ic, oc = self.shape.in_channels, self.shape.out_channels
+        given = {
+            "src": (problem.src_strides, ic), "dst": (problem.dst_strides, oc),
+            "residual": (problem.residual_strides(post_ops), oc),
+        }  # fmt: skip
+        sides = {name: problem.image_strides(f"{name}_strides", *side) for name, side in given.items()}
+        values = post | {
+            "batch": problem.batch, "ic": ic, "oc": oc, "in": window.src[1:], "out": window.dst[1:],
+            "pad": window.pads_begin[1:], "pitch": self._matrices.pitch // 4,
+            **{name: (image, height, width) for name, (image, _, height, width) in sides.items()},
+        }  # fmt: skip
+        tiles = _count_tiles(self.tile, problem.batch, window.dst[1:])
+        return _build(self.tile, tiles, self._matrices, values, post_ops.epilogue, self.isa)
+
+
+def _build(
+    tile: int, tiles: int, matrices: PackedFormat, values: dict[str, object], epilogue: bytes, isa: str | None
+) -> KernelCall:
+    """Blocks, parts of scratch and parameter block of a problem."""
+    products = _products(tile)
+    ic, oc, step = matrices.k, matrices.n, 2 * matrices.panel
+    block, cols = _tile_block(tiles, products, ic, step), max(_COLS // step, 1) * step
+    sums_offset = aligned(products * block * ic * 4)
+    zeros_offset = sums_offset + products * block * step * 4
+    tile_offset = zeros_offset + aligned(ic * 4)
+    fields = values | {
+        "tile_block": block, "col_block": cols,
+        "sums_offset": sums_offset, "zeros_offset": zeros_offset, "tile_offset": tile_offset,
+    }  # fmt: skip
+    return pack(
+        f"f32_conv_winograd_{tile}x{tile}", _LAYOUT, fields, ntasks=-(-tiles // block) * -(-oc // cols),
+        scratch_nbytes=tile_offset + tile * tile * step * 4, tail=epilogue, isa=isa,
+    )  # fmt: skip
+
+
+def _tile_block(tiles: int, products: int, ic: int, step: int) -> int:
+    """Tiles of a task: even parts whose transformed sources fill half of L2 and whose sums a bit less."""
+    tile_nbytes = products * 4
+    most = max(min(l2_nbytes() // 2 // (tile_nbytes * max(ic, 1)), l2_nbytes() * 3 // 8 // (tile_nbytes * step)), 6)
+    return max(-(-tiles // max(-(-tiles // most), 1)), 1)

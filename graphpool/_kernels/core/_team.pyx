@@ -1,0 +1,185 @@
+"""The thread team: lanes that spin briefly and then sleep, and share regions of work with the thread that calls.
+
+``core/gp_team.h`` holds the protocol; here are ownership, the limit that threadpoolctl sets, and fork.
+"""
+
+import os
+
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free
+
+from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.fork import reset_in_child
+
+
+cdef extern from "<stdlib.h>" nogil:
+    void *aligned_alloc(size_t alignment, size_t size)
+
+cdef extern from "core/gp_team.h" nogil:
+    int GP_TEAM_ALIGNMENT
+    bint gp_team_try_own(gp_team *team)
+    void gp_team_own(gp_team *team)
+    void gp_team_disown(gp_team *team)
+    size_t gp_team_nbytes(int64_t nlanes)
+    void gp_team_init(gp_team *team, int64_t nlanes, int64_t spin_ns)
+    void gp_team_reset(gp_team *team)
+    void gp_team_destroy(gp_team *team)
+    int64_t gp_team_start(gp_team *team, int64_t lanes)
+    void gp_team_stop(gp_team *team)
+    void gp_team_run(gp_team *team, int64_t lanes, gp_lane_fn fn, void *context)
+
+# The limit on the lanes of every region of the process, and the two functions through which threadpoolctl knows this
+# extension: its controllers look for exported symbols.
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static int64_t gp_thread_limit = INT64_MAX;
+    __attribute__((visibility("default"))) void graphpool_set_thread_limit(int64_t limit) {
+        __atomic_store_n(&gp_thread_limit, limit, __ATOMIC_RELAXED);
+    }
+    __attribute__((visibility("default"))) int64_t graphpool_get_thread_limit(void) {
+        return __atomic_load_n(&gp_thread_limit, __ATOMIC_RELAXED);
+    }
+    """
+    int64_t graphpool_get_thread_limit() nogil
+
+MAX_LANES = 1024
+
+# About what waking a sleeper takes here (28 us), so that no wait costs much more than twice the best one (Karlin et
+# al., 1991). Lanes that outnumber the processors look 16 times and sleep: who spins there keeps away whom it waits for.
+cdef int64_t SPIN_NS = 20_000
+
+
+cdef class Team:
+    """Threads that help the calling thread: one region at a time, and whoever finds the team taken works alone.
+
+    Parameters
+    ----------
+    lanes : int
+        Threads that work on a region, the caller's among them. Threads are started when a region first needs them.
+
+    Attributes
+    ----------
+    nlanes : int
+        As given.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `lanes` is not between 1 and 1024.
+
+    Notes
+    -----
+    Ownership: owns its threads, and ends them at `close` or when it is collected; they never run Python, take no signal
+    and do not keep the process alive. Threads: safe. Fork: a child has a team without threads, which starts its own. A
+    region runs on fewer lanes than asked when the system refuses threads or the limit of threadpoolctl says so.
+    Cost until all of two lanes are at work, on a virtual machine with two AMD EPYC cores: 0.4 us while they spin, 28 us
+    when they sleep (`docs/benchmarks.md`, "Thread team").
+    Source: the event-count construction for sleeping, known from D. Vyukov's writings; work handed out on demand, so
+    that no lane waits for one that has not woken up, is our own.
+    """
+
+    def __cinit__(self, lanes):
+        if not isinstance(lanes, int) or not 1 <= lanes <= MAX_LANES:
+            raise InvalidArgumentError(explain("lanes of a team", accepted=f"1 .. {MAX_LANES}", got=repr(lanes)))
+        cdef size_t nbytes = gp_team_nbytes(lanes)
+        self.team = <gp_team *>aligned_alloc(GP_TEAM_ALIGNMENT, nbytes)
+        if self.team == NULL:
+            raise MemoryError()
+        self.nlanes = lanes
+        gp_team_init(self.team, lanes, SPIN_NS if lanes <= _processors() else 0)
+        reset_in_child(self)
+
+    def __dealloc__(self):
+        if self.team != NULL:
+            gp_team_stop(self.team)
+            gp_team_destroy(self.team)
+            free(self.team)
+
+    cdef int64_t enter(self, int64_t lanes) noexcept nogil:
+        cdef int64_t limit = graphpool_get_thread_limit()
+        if lanes > limit:
+            lanes = limit
+        if lanes < 2 or self.nlanes < 2 or not gp_team_try_own(self.team):
+            return 0
+        if not self.closed:
+            lanes = gp_team_start(self.team, lanes)
+            if lanes >= 2:
+                return lanes
+        gp_team_disown(self.team)
+        return 0
+
+    cdef void run(self, int64_t lanes, gp_lane_fn fn, void *context) noexcept nogil:
+        gp_team_run(self.team, lanes, fn, context)
+
+    cdef void leave(self) noexcept nogil:
+        gp_team_disown(self.team)
+
+    @property
+    def nthreads(self):
+        """Threads that are running now, the caller's not among them."""
+        return self.team.nstarted - 1
+
+    @property
+    def is_closed(self):
+        """Whether `close` was called."""
+        return bool(gp_team_load(&self.closed))
+
+    def roll_call(self, int64_t lanes):
+        """Run a region in which every lane waits for all others: what waking everybody costs.
+
+        Returns
+        -------
+        lanes : int
+            Lanes that answered; 1 when the caller was alone.
+
+        Raises
+        ------
+        StateError
+            The team is closed.
+        """
+        cdef RollCall call
+        if gp_team_load(&self.closed):
+            raise StateError(explain("the team is closed", hint="make another one"))
+        call.team = self.team
+        lanes = call.absent = self.enter(lanes)
+        if lanes == 0:
+            return 1
+        with nogil:
+            self.run(lanes, answer, &call)
+            self.leave()
+        return lanes
+
+    def close(self):
+        """Wait for the region that runs, end the threads and start no others. Idempotent."""
+        with nogil:
+            gp_team_own(self.team)
+            gp_team_store(&self.closed, 1)
+            gp_team_stop(self.team)
+            gp_team_disown(self.team)
+
+    def _reset_in_child(self):
+        gp_team_reset(self.team)
+
+    def __repr__(self):
+        return f"Team({self.nlanes} lanes, {'closed' if self.is_closed else f'{self.nthreads} threads'})"
+
+
+cdef struct RollCall:
+    gp_team *team
+    int64_t absent
+
+
+cdef void answer(void *context, int64_t lane) noexcept nogil:
+    cdef RollCall *call = <RollCall *>context
+    cdef int64_t absent = gp_team_add(&call.absent, -1)
+    if absent == 0:
+        gp_team_announce(call.team)
+    while absent != 0:
+        gp_team_await(call.team, &call.absent, absent)
+        absent = gp_team_load(&call.absent)
+
+
+def _processors():
+    """Processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,143 @@
+/* Rows of any element type from and to floats. */
+#include "core/gp_convert.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+typedef void load_fn(float *restrict dst, const void *src, int64_t offset, int64_t stride, int64_t n);
+typedef void store_fn(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n);
+
+/* Loops for one type; those with stride 1 and 0 are separate, so that they become vector loads and broadcasts. */
+#define GP_ROWS(name, type, to_float, from_float)                                                                      \
+    static void load_##name(float *restrict dst, const void *src, int64_t offset, int64_t stride, int64_t n)           \
+    {                                                                                                                  \
+        const type *restrict from = (const type *)src + offset;                                                        \
+        const float first = to_float(*from);                                                                           \
+        if (stride == 1)                                                                                               \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                dst[i] = to_float(from[i]);                                                                            \
+        else if (stride == 0)                                                                                          \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                dst[i] = first;                                                                                        \
+        else                                                                                                           \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                dst[i] = to_float(from[i * stride]);                                                                   \
+    }                                                                                                                  \
+    static void store_##name(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)          \
+    {                                                                                                                  \
+        type *restrict to = (type *)dst + offset;                                                                      \
+        if (stride == 1)                                                                                               \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                to[i] = (type)from_float(src[i]);                                                                      \
+        else                                                                                                           \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                to[i * stride] = (type)from_float(src[i]);                                                             \
+    }
+
+#define GP_AS_FLOAT(x) ((float)(x))
+#define GP_AS_BOOL(x) ((x) != 0)
+#define GP_FROM_BOOL(x) ((x) != 0 ? 1.0f : 0.0f)
+#define GP_AS_S8(x) gp_to_int(x, -128.0f, 127.0f)
+#define GP_AS_U8(x) gp_to_int(x, 0.0f, 255.0f)
+#define GP_AS_S16(x) gp_to_int(x, -32768.0f, 32767.0f)
+#define GP_AS_U16(x) gp_to_int(x, 0.0f, 65535.0f)
+
+GP_ROWS(f32, float, GP_AS_FLOAT, GP_AS_FLOAT)
+GP_ROWS(f64, double, GP_AS_FLOAT, GP_AS_FLOAT)
+GP_ROWS(f16_portable, uint16_t, gp_from_f16, gp_to_f16)
+GP_ROWS(bf16, uint16_t, gp_from_bf16, gp_to_bf16)
+GP_ROWS(f8_e5m2, uint8_t, gp_from_f8_e5m2, gp_to_f8_e5m2)
+GP_ROWS(f8_e4m3, uint8_t, gp_from_f8_e4m3, gp_to_f8_e4m3)
+GP_ROWS(s8, int8_t, GP_AS_FLOAT, GP_AS_S8)
+GP_ROWS(u8, uint8_t, GP_AS_FLOAT, GP_AS_U8)
+GP_ROWS(s16, int16_t, GP_AS_FLOAT, GP_AS_S16)
+GP_ROWS(u16, uint16_t, GP_AS_FLOAT, GP_AS_U16)
+GP_ROWS(u32, uint32_t, GP_AS_FLOAT, gp_to_u32)
+GP_ROWS(u64, uint64_t, GP_AS_FLOAT, gp_to_u64)
+GP_ROWS(s32, int32_t, GP_AS_FLOAT, gp_to_s32)
+GP_ROWS(s64, int64_t, GP_AS_FLOAT, gp_to_s64)
+GP_ROWS(boolean, uint8_t, GP_FROM_BOOL, GP_AS_BOOL)
+
+/* f16 by hardware, eight at a time, where rows are contiguous. The portable loops give the same bits. */
+static void load_f16(float *restrict dst, const void *src, int64_t offset, int64_t stride, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__F16C__)
+    const uint16_t *from = (const uint16_t *)src + offset;
+    for (; stride == 1 && i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+#endif
+    if (i < n)
+        load_f16_portable(dst + i, src, offset + i * stride, stride, n - i);
+}
+
+static void store_f16(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
+{
+    int64_t i = 0;
+#if defined(__F16C__)
+    uint16_t *to = (uint16_t *)dst + offset;
+    for (; stride == 1 && i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    store_f16_portable(src + i, dst, offset + i * stride, stride, n - i);
+}
+
+static inline int nibble_of(const uint8_t *bytes, int64_t index)
+{
+    return bytes[index >> 1] >> ((index & 1) * 4) & 15;
+}
+
+static inline void set_nibble(uint8_t *bytes, int64_t index, int value)
+{
+    const int shift = (index & 1) * 4;
+    bytes[index >> 1] = (uint8_t)((bytes[index >> 1] & (0xf0 >> shift)) | (value & 15) << shift);
+}
+
+static void load_u4(float *restrict dst, const void *src, int64_t offset, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = (float)nibble_of(src, offset + i * stride);
+}
+
+static void load_s4(float *restrict dst, const void *src, int64_t offset, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = (float)((nibble_of(src, offset + i * stride) ^ 8) - 8);
+}
+
+static void store_u4(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        set_nibble(dst, offset + i * stride, gp_to_int(src[i], 0.0f, 15.0f));
+}
+
+static void store_s4(const float *restrict src, void *dst, int64_t offset, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        set_nibble(dst, offset + i * stride, gp_to_int(src[i], -8.0f, 7.0f));
+}
+
+static load_fn *const LOADS[] = {
+    [GP_F32] = load_f32, [GP_F64] = load_f64, [GP_F16] = load_f16, [GP_BF16] = load_bf16,
+    [GP_F8_E5M2] = load_f8_e5m2, [GP_F8_E4M3] = load_f8_e4m3, [GP_S8] = load_s8, [GP_U8] = load_u8,
+    [GP_S32] = load_s32, [GP_S64] = load_s64, [GP_BOOL] = load_boolean, [GP_S4] = load_s4, [GP_U4] = load_u4,
+    [GP_S16] = load_s16, [GP_U16] = load_u16, [GP_U32] = load_u32, [GP_U64] = load_u64,
+};
+
+static store_fn *const STORES[] = {
+    [GP_F32] = store_f32, [GP_F64] = store_f64, [GP_F16] = store_f16, [GP_BF16] = store_bf16,
+    [GP_F8_E5M2] = store_f8_e5m2, [GP_F8_E4M3] = store_f8_e4m3, [GP_S8] = store_s8, [GP_U8] = store_u8,
+    [GP_S32] = store_s32, [GP_S64] = store_s64, [GP_BOOL] = store_boolean, [GP_S4] = store_s4, [GP_U4] = store_u4,
+    [GP_S16] = store_s16, [GP_U16] = store_u16, [GP_U32] = store_u32, [GP_U64] = store_u64,
+};
+
+void GP_KERNEL(load_row)(int dtype, float *dst, const void *src, int64_t offset, int64_t stride, int64_t n)
+{
+    LOADS[dtype](dst, src, offset, stride, n);
+}
+
+void GP_KERNEL(store_row)(int dtype, const float *src, void *dst, int64_t offset, int64_t stride, int64_t n)
+{
+    STORES[dtype](src, dst, offset, stride, n);
+}

@@ -1,0 +1,39 @@
+/* The one calling convention of every kernel, and the table in which kernels are found.
+ *
+ * A kernel computes the tasks [begin, end) of the ntasks into which its work is divided; tasks may run on different
+ * threads at the same time, so each writes its own part of the outputs. A kernel allocates nothing, holds no state,
+ * never fails: everything was checked when its parameter block was made. `scratch` is private to the calling lane, of
+ * the size that was asked for, aligned to 64 bytes, and holds garbage.
+ *
+ * A source of src/ is compiled once per instruction set; GP_KERNEL(f32_relu) names the function gp_f32_relu__avx2 in
+ * one build and gp_f32_relu__generic in another. Everything else in a source is static.
+ */
+#ifndef GP_KERNEL_H
+#define GP_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef void (*gp_kernel_fn)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch);
+
+typedef struct {
+    const char *name;       /* without prefix and instruction set: "f32_relu" */
+    gp_kernel_fn fn;
+    int64_t params_nbytes;  /* size of the fixed part of its parameter block */
+} gp_kernel_entry;
+
+#define GP_PASTE_(a, b) gp_##a##__##b
+#define GP_PASTE(a, b) GP_PASTE_(a, b)
+#define GP_KERNEL(name) GP_PASTE(name, GP_ISA)
+
+/* Element types as kernels see them; the numbers are those of graphpool._kernels.core.call.DTYPE_CODES. */
+enum gp_dtype {
+    GP_F32 = 0, GP_F64 = 1, GP_F16 = 2, GP_BF16 = 3, GP_F8_E5M2 = 4, GP_F8_E4M3 = 5,
+    GP_S8 = 6, GP_U8 = 7, GP_S32 = 8, GP_S64 = 9, GP_BOOL = 10, GP_S4 = 11, GP_U4 = 12,
+    GP_S16 = 13, GP_U16 = 14, GP_U32 = 15, GP_U64 = 16
+};
+
+#define GP_MAX_NDIM 12
+#define GP_MAX_ARGS 80
+
+#endif

@@ -1,0 +1,51 @@
+/* What the dispatcher sees of the kernels: one list of tables per instruction set, and a probe of the processor. */
+#ifndef GP_TABLES_H
+#define GP_TABLES_H
+
+#include "core/gp_kernel.h"
+
+/* NULL-terminated list of tables, each ended by an entry without a name. */
+typedef const gp_kernel_entry *const gp_tables[];
+
+extern gp_tables gp_tables__generic;
+extern gp_tables gp_tables__avx2;
+extern gp_tables gp_tables__avx512;
+extern gp_tables gp_tables__avx512_bf16;
+extern gp_tables gp_tables__neon;
+
+typedef struct {
+    const char *isa;
+    const gp_kernel_entry *const *tables;
+    int supported;
+} gp_isa;
+
+#if defined(__x86_64__)
+#define GP_HAS_AVX2 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#define GP_HAS_AVX512                                                                                                  \
+    (GP_HAS_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&                         \
+     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+#define GP_HAS_AVX512_BF16                                                                                             \
+    (GP_HAS_AVX512 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16"))
+#endif
+
+/* The instruction sets of this build, weakest first; returns how many. `list` has room for 8. */
+static inline int gp_list_isas(gp_isa *list)
+{
+    int n = 0;
+    list[n++] = (gp_isa){"generic", gp_tables__generic, 1};
+#ifdef GP_HAVE_NEON
+    list[n++] = (gp_isa){"neon", gp_tables__neon, 1};
+#endif
+#ifdef GP_HAVE_AVX2
+    list[n++] = (gp_isa){"avx2", gp_tables__avx2, GP_HAS_AVX2};
+#endif
+#ifdef GP_HAVE_AVX512
+    list[n++] = (gp_isa){"avx512", gp_tables__avx512, GP_HAS_AVX512};
+#endif
+#ifdef GP_HAVE_AVX512_BF16
+    list[n++] = (gp_isa){"avx512_bf16", gp_tables__avx512_bf16, GP_HAS_AVX512_BF16};
+#endif
+    return n;
+}
+
+#endif

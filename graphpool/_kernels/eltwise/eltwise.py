@@ -1,0 +1,361 @@
+"""Elementwise programs: chains of any length that read and write memory once, alone or as another kernel's epilogue.
+
+    builder = EltwiseBuilder((8, 512))
+    x = builder.load(0, "f32")
+    bias = builder.load(1, "bf16", (0, 1))
+    builder.store(2, "f32", builder.unary("relu", builder.binary("add", x, bias)))
+    call = builder.build()
+
+The format is that of ``eltwise/gp_eltwise.h``.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.typing import dense_strides
+
+from ..core.call import DTYPE_CODES, KernelCall, pack
+from ..core.records import Record
+from ..core.spaces import collapse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "BINARY_OPS",
+    "DTYPES",
+    "MAX_ARGS",
+    "N_REGISTERS",
+    "OPS",
+    "TERNARY_OPS",
+    "UNARY_OPS",
+    "EltwiseBuilder",
+    "Value",
+]
+
+TASK_SIZE = 16384
+"""Elements of a task (``GP_ELTWISE_TASK``)."""
+
+N_REGISTERS = 16
+"""``GP_ELTWISE_REGISTERS``."""
+
+MAX_ARGS = 80
+"""``GP_MAX_ARGS``."""
+
+_MOST_PROGRAMS = 256
+"""Programs that are kept, a kilobyte or two each: layers of a model repeat."""
+
+_MEMORY = ("load", "store", "acc", "const")
+_UNARY = (
+    "abs", "exp", "hard_swish", "log", "mish", "reciprocal", "relu", "round", "sigmoid", "sqrt", "square", "tanh",
+    "clamp", "elu", "leaky_relu", "gelu_erf", "gelu_tanh", "hard_sigmoid", "softplus", "pow", "erf", "neg", "floor",
+    "ceil", "rsqrt", "sin", "cos", "sign", "not", "trunc", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
+    "acosh", "atanh", "is_nan", "is_inf", "narrow", "bit_not",
+)  # fmt: skip
+_BINARY = (
+    "add", "sub", "mul", "div", "max", "min", "squared_difference", "pow", "prelu", "ge", "gt", "le", "lt", "eq", "ne",
+    "and", "or", "xor", "mod", "fmod", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right",
+)  # fmt: skip
+_TERNARY = ("select", "fma")
+
+_MEMORY_OPS = {name: code for code, name in enumerate(_MEMORY)}
+UNARY_OPS = {name: code for code, name in enumerate(_UNARY, len(_MEMORY))}
+"""f(x; alpha, beta) -> opcode. clamp: [alpha, beta]; elu, leaky_relu: alpha; hard_sigmoid: alpha x + beta, clipped to
+[0, 1]; softplus: log(1 + exp(beta x)) / beta; pow: x ** beta; not: x == 0; is_inf: alpha != 0: inf counts, beta != 0:
+-inf counts; narrow: x as a store to the type with code alpha and a load would leave it."""
+BINARY_OPS = {name: code for code, name in enumerate(_BINARY, len(_MEMORY) + len(_UNARY))}
+"""f(x, y) -> opcode. Comparisons and logic give 1 or 0; prelu: x where x >= 0, else x y; mod: remainder with the sign
+of y, fmod: of x; shift_right keeps the sign."""
+TERNARY_OPS = {name: code for code, name in enumerate(_TERNARY, len(_MEMORY) + len(_UNARY) + len(_BINARY))}
+"""f(x, y, z) -> opcode. select: y where x != 0, else z; fma: x y + z."""
+
+_INT_DTYPES = frozenset({"s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "boolean"})
+_BITS = frozenset({"bit_not", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"})
+_LOGIC = frozenset({"max", "min", "ge", "gt", "le", "lt", "eq", "ne", "and", "or", "xor", "not", "sign", "select"})
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod", "fmod", "pow", "abs", "neg", "narrow"})
+_REAL = frozenset({
+    "exp", "log", "reciprocal", "round", "sigmoid", "sqrt", "square", "tanh", "clamp", "erf", "floor", "ceil",
+    "trunc", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "is_nan", "is_inf",
+})  # fmt: skip
+
+DTYPES: dict[str, frozenset[str]] = {
+    "f32": frozenset(DTYPE_CODES), "f64": frozenset(DTYPE_CODES) - {"s4", "u4"}, "s64": _INT_DTYPES, "u64": _INT_DTYPES,
+}  # fmt: skip
+"""Type of the registers -> element types that a program loads and stores."""
+
+OPS: dict[str, frozenset[str]] = {
+    "f32": frozenset({*UNARY_OPS, *BINARY_OPS, *TERNARY_OPS}) - _BITS,
+    "f64": _LOGIC | _ARITHMETIC | _REAL,
+    "s64": _LOGIC | _ARITHMETIC | _BITS,
+    "u64": _LOGIC | _ARITHMETIC | _BITS,
+}
+"""Type of the registers -> operations of a program."""
+
+_HEADER = Record([("size", "i8"), ("nviews", "i8"), ("ninstrs", "i8"), ("nregisters", "i8"), ("nbytes", "i8")])
+_VIEW = Record([("arg", "i4"), ("dtype", "i4"), ("offset", "i8"), ("ndim", "i8"), ("axes", "i8", (12, 2))])
+_INSTR = Record([(name, "i4") for name in ("op", "dst", "a", "b", "c", "direct")] + [("alpha", "f4"), ("beta", "f4")])
+_LOAD, _STORE, _ACC, _CONST = (_MEMORY_OPS[name] for name in _MEMORY)
+
+
+class Value(NamedTuple):
+    """A result inside the program of one `EltwiseBuilder`."""
+
+    owner: EltwiseBuilder
+    number: int
+
+
+class _Step(NamedTuple):
+    """An instruction before registers: its result is numbered by its place, operands are such numbers."""
+
+    op: int
+    operands: tuple[int, ...] = ()
+    view: int = 0
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+class _View(NamedTuple):
+    """How an argument lies in memory, axes as `collapse` gives them."""
+
+    arg: int
+    dtype: str
+    offset: int
+    axes: tuple[tuple[int, ...], ...]
+
+
+class EltwiseBuilder:
+    """Collects the steps of an elementwise program.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The iteration space, at most 12 dimensions; every store writes one element for each of its points.
+    register : {"f32", "f64", "s64", "u64"}, default="f32"
+        Type in which the program computes. Integers are exact; their arithmetic, and stores into narrower types, wrap
+        around. Each has its `OPS` and `DTYPES`; only f32 has accumulators, and may be an epilogue.
+
+    Notes
+    -----
+    Steps run in the order in which they were added, block by block of the iteration space; a store may therefore
+    overwrite an argument that is read with the same strides (in place). Steps whose value is not stored are left out.
+    Loads into f32 round what is wider. Stores round to nearest even; floats saturate at integers and turn NaN into 0;
+    f8_e4m3 turns what is beyond 448 into NaN, so clamp before it where saturation is wanted.
+    NaN passes through relu, clamp, max and min.
+    Threads: one builder is for one thread; what it builds is immutable.
+    """
+
+    def __init__(self, shape: Sequence[int], *, register: str = "f32") -> None:
+        self.shape = tuple(shape)
+        self.register = register
+        self._views: dict[_View, int] = {}
+        self._steps: list[_Step] = []
+        collapse(self.shape)
+
+    def load(self, arg: int, dtype: str, strides: Sequence[int] | None = None, *, offset: int = 0) -> Value:
+        """Elements of argument `arg`.
+
+        Parameters
+        ----------
+        arg : int
+            Position among the arguments of the kernel.
+        dtype : str
+            Element type, one of `DTYPES`.
+        strides : sequence of int, optional
+            One per axis of the iteration space, 0 to broadcast; row-major by default. Unit: elements.
+        offset : int, default=0
+            Place of the first element. Unit: elements.
+
+        Raises
+        ------
+        UnsupportedError
+            No program loads this type.
+        InvalidShapeError
+            The strides do not fit the shape.
+        InvalidArgumentError
+            There is no such argument.
+        """
+        return self._add(_Step(_LOAD, (), self._view(arg, dtype, strides, offset)))
+
+    def acc(self) -> Value:
+        """The accumulators of the kernel whose epilogue this is."""
+        if self.register != "f32":
+            raise UnsupportedError(explain("accumulators", accepted="registers of f32", got=self.register), op="acc")
+        return self._add(_Step(_ACC))
+
+    def const(self, value: float) -> Value:
+        """`value` everywhere."""
+        return self._add(_Step(_CONST, (), 0, value))
+
+    def unary(self, name: str, x: Value, alpha: float = 0.0, beta: float = 0.0) -> Value:
+        """The function `name` of `UNARY_OPS` of x.
+
+        Raises
+        ------
+        UnsupportedError
+            There is no such function on these registers.
+        """
+        return self._compute(UNARY_OPS, name, (x,), alpha, beta)
+
+    def binary(self, name: str, x: Value, y: Value) -> Value:
+        """The function `name` of `BINARY_OPS` of x and y; errors as in `unary`."""
+        return self._compute(BINARY_OPS, name, (x, y))
+
+    def ternary(self, name: str, x: Value, y: Value, z: Value) -> Value:
+        """The function `name` of `TERNARY_OPS` of x, y and z; errors as in `unary`."""
+        return self._compute(TERNARY_OPS, name, (x, y, z))
+
+    def store(self, arg: int, dtype: str, strides: Sequence[int] | None, value: Value, *, offset: int = 0) -> None:
+        """Write `value` to argument `arg`; parameters and errors as in `load`.
+
+        Strides must not let two points share an element. A 4-bit tensor must be contiguous and start on a whole byte.
+
+        Raises
+        ------
+        UnsupportedError
+            A 4-bit tensor with gaps.
+        """
+        if dtype in ("s4", "u4") and (offset % 2 or not self._is_dense(strides)):
+            what = f"strides {strides} and offset {offset} of a {dtype} store"
+            raise UnsupportedError(explain(what, accepted="a contiguous tensor from an even offset"), dtype=dtype)
+        self._add(_Step(_STORE, self._operands((value,)), self._view(arg, dtype, strides, offset)))
+
+    def build(self, isa: str | None = None) -> KernelCall:
+        """The program as a kernel by itself: arguments as numbered by the loads and stores.
+
+        Raises
+        ------
+        UnsupportedError
+            More than 16 values are alive at once.
+        InvalidArgumentError
+            The program reads accumulators, or stores nothing.
+        """
+        if _ACC in [step.op for step in self._steps]:
+            raise InvalidArgumentError(explain("acc() in a kernel of its own", accepted="acc() in an epilogue"))
+        header, tail = self._assemble()
+        name = "eltwise" if self.register == "f32" else f"{self.register}_eltwise"
+        return pack(name, _HEADER, header, tail=tail, ntasks=-(-header["size"] // TASK_SIZE), isa=isa)
+
+    def epilogue(self) -> bytes:
+        """The program as a ``gp_eltwise`` block, to be kept 8-byte aligned behind the parameters of another kernel.
+
+        Raises
+        ------
+        UnsupportedError
+            As in `build`; registers other than f32; a 4-bit store, of which two tasks might write one byte.
+        """
+        views = list(self._views)
+        stored = [views[step.view].dtype for step in self._steps if step.op == _STORE]
+        if self.register != "f32" or "s4" in stored or "u4" in stored:
+            raise UnsupportedError(explain("epilogue", accepted="a program in f32 without 4-bit stores"))
+        header, tail = self._assemble()
+        return _HEADER.pack(header) + tail
+
+    def _view(self, arg: int, dtype: str, strides: Sequence[int] | None, offset: int) -> int:
+        """Number of the view with these facts, made if it is new."""
+        if dtype not in DTYPES[self.register]:
+            accepted = ", ".join(sorted(DTYPES[self.register]))
+            raise UnsupportedError(
+                explain("data type of an elementwise argument", accepted=accepted, got=dtype), dtype=dtype
+            )
+        if not 0 <= arg < MAX_ARGS:
+            raise InvalidArgumentError(explain("argument number", accepted=f"0 .. {MAX_ARGS - 1}", got=arg), arg=arg)
+        axes = collapse(self.shape, dense_strides(self.shape) if strides is None else strides)
+        return self._views.setdefault(_View(arg, dtype, offset, tuple(axes)), len(self._views))
+
+    def _is_dense(self, strides: Sequence[int] | None) -> bool:
+        """Whether the elements lie one behind the other."""
+        axes = collapse(self.shape, dense_strides(self.shape) if strides is None else strides)
+        return len(axes) == 1 and axes[0][1] == 1
+
+    def _compute(
+        self, ops: dict[str, int], name: str, values: tuple[Value, ...], alpha: float = 0.0, beta: float = 0.0
+    ) -> Value:
+        if name not in ops or name not in OPS[self.register]:
+            accepted = ", ".join(sorted(set(ops) & OPS[self.register]))
+            raise UnsupportedError(explain(f"elementwise operation {name}", accepted=accepted), op=name)
+        return self._add(_Step(ops[name], self._operands(values), 0, alpha, beta))
+
+    def _operands(self, values: tuple[Value, ...]) -> tuple[int, ...]:
+        for value in values:
+            if value.owner is not self:
+                raise InvalidArgumentError(explain("operand", accepted="a value of this builder", got="one of another"))
+        return tuple([value.number for value in values])
+
+    def _add(self, step: _Step) -> Value:
+        self._steps.append(step)
+        return Value(self, len(self._steps) - 1)
+
+    def _assemble(self) -> tuple[dict[str, int], bytes]:
+        """The header's fields, and views and instructions as bytes."""
+        numbers = array("d", [number for step in self._steps for number in (step.alpha, step.beta)])
+        return _assemble(self.shape, tuple(self._views), tuple(self._steps), numbers.tobytes())
+
+
+@lru_cache(_MOST_PROGRAMS)
+def _assemble(
+    shape: tuple[int, ...], views: tuple[_View, ...], steps: tuple[_Step, ...], numbers: bytes
+) -> tuple[dict[str, int], bytes]:
+    """What `EltwiseBuilder._assemble` gives, not to be changed.
+
+    `numbers`, those of all steps bit for bit, tell 0.0 from -0.0, which are equal.
+    """
+    instrs, nregisters = _allocate(steps)
+    tail = b"".join([
+        _VIEW.pack({"arg": arg, "dtype": DTYPE_CODES[dtype], "offset": offset, "ndim": len(axes), "axes": axes})
+        for arg, dtype, offset, axes in views
+    ]) + _INSTR.pack_rows(instrs)  # fmt: skip
+    return {
+        "size": math.prod(shape), "nviews": len(views), "ninstrs": len(instrs),
+        "nregisters": nregisters, "nbytes": _HEADER.nbytes + len(tail),
+    }, tail  # fmt: skip
+
+
+def _last_uses(steps: Sequence[_Step]) -> dict[int, int]:
+    """Value -> the last step that needs it, for those that a store needs in the end."""
+    last: dict[int, int] = {}
+    for index in range(len(steps) - 1, -1, -1):
+        op, operands, *_ = steps[index]
+        if op == _STORE or index in last:
+            for operand in operands:
+                last.setdefault(operand, index)
+    return last
+
+
+def _allocate(steps: Sequence[_Step]) -> tuple[list[tuple[Any, ...]], int]:
+    """Instructions with registers, and how many these are: a linear scan frees them at the last use of their values."""
+    last = _last_uses(steps)
+    if not last:
+        raise InvalidArgumentError(explain("elementwise program", accepted="at least one store", got="none"))
+    free, most = list(range(N_REGISTERS - 1, -1, -1)), 0
+    register: dict[int, int] = {}
+    instrs: list[tuple[Any, ...]] = []
+    for index, (op, operands, view, alpha, beta) in enumerate(steps):
+        if op != _STORE and index not in last:
+            continue
+        a, b, c, *_ = [view] * (op == _LOAD) + [register[operand] for operand in operands] + [0, 0, 0]
+        free += [register.pop(operand) for operand in set(operands) if last[operand] == index]
+        if op == _STORE:
+            target = view
+        elif free:
+            target = register[index] = free.pop()
+            most = max(most, target)
+        else:
+            what = "values alive at once in an elementwise program"
+            raise UnsupportedError(explain(what, accepted=f"at most {N_REGISTERS}", hint="split the chain"))
+        instrs.append((op, target, a, b, c, _is_direct(steps, index, last), alpha, beta))
+    return instrs, most + 1
+
+
+def _is_direct(steps: Sequence[_Step], index: int, last: dict[int, int]) -> bool:
+    """Whether a register may lie in memory: where it came from, or where it goes to next (``gp_instr.direct``)."""
+    op, end = steps[index].op, last.get(index, 0)
+    if op in (_LOAD, _ACC):
+        return all(step.op != _STORE for step in steps[index + 1 : end])
+    if index not in last or steps[end].op != _STORE:
+        return False
+    return not any(k in last or steps[k].op == _STORE for k in range(index + 1, end))

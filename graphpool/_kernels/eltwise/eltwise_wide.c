@@ -1,0 +1,197 @@
+/* Elementwise programs on integers and on f64: the format of gp_eltwise.h with registers of s64, u64 or f64.
+ *
+ * Integers are exact. Their arithmetic wraps, as does a store into a narrower type; divided by 0 they are 0.
+ */
+#include "core/gp_convert.h"
+#include "eltwise/gp_eltwise.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Registers take as many bytes as those of floats. */
+#define GP_WIDE_BLOCK (GP_ELTWISE_ROOM / GP_ELTWISE_REGISTERS / 2)
+
+/* ---- integers ---- */
+
+#define GP_WRAP(x, operator, y) ((uint64_t)(x) operator(uint64_t)(y))
+
+#define GP_WIDE_INTEGER(X)                                                                                             \
+    GP_OPS_OF_ALL_TYPES(X)                                                                                             \
+    X(ADD, GP_WRAP(x, +, y))                                                                                           \
+    X(SUB, GP_WRAP(x, -, y))                                                                                           \
+    X(MUL, GP_WRAP(x, *, y))                                                                                           \
+    X(NEG, GP_WRAP(0, -, x))                                                                                           \
+    X(BIT_NOT, ~x)                                                                                                     \
+    X(BIT_AND, x &y)                                                                                                   \
+    X(BIT_OR, x | y)                                                                                                   \
+    X(BIT_XOR, x ^ y)                                                                                                  \
+    X(SHIFT_LEFT, (uint64_t)y < 64 ? (uint64_t)x << y : 0)
+
+#define GP_INTEGER_TYPES(X)                                                                                            \
+    X(S8, int8_t, m, v)                                                                                                \
+    X(S16, int16_t, m, v)                                                                                              \
+    X(S32, int32_t, m, v)                                                                                              \
+    X(S64, int64_t, m, v)                                                                                              \
+    X(U8, uint8_t, m, v)                                                                                               \
+    X(U16, uint16_t, m, v)                                                                                             \
+    X(U32, uint32_t, m, v)                                                                                             \
+    X(U64, uint64_t, m, v)                                                                                             \
+    X(BOOL, uint8_t, m != 0, v != 0)
+
+/* Cut off; the quotient that does not fit wraps. */
+static inline int64_t divide(int64_t x, int64_t y)
+{
+    return y == 0 ? 0 : y == -1 ? (int64_t)GP_WRAP(0, -, x) : x / y;
+}
+
+/* With the sign of x. */
+static inline int64_t remainder_of(int64_t x, int64_t y)
+{
+    return y == 0 || y == -1 ? 0 : x % y;
+}
+
+/* With the sign of y. */
+static inline int64_t modulo(int64_t x, int64_t y)
+{
+    const int64_t r = remainder_of(x, y);
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+
+/* Wraps. */
+static inline uint64_t power_of_whole(uint64_t x, uint64_t y)
+{
+    uint64_t power = 1;
+    for (; y; y >>= 1, x *= x)
+        power = y & 1 ? power * x : power;
+    return power;
+}
+
+/* Wraps; to a negative power cut off, and 0 where it is infinite. */
+static inline int64_t power_of(int64_t x, int64_t y)
+{
+    if (y < 0)
+        return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
+    return (int64_t)power_of_whole((uint64_t)x, (uint64_t)y);
+}
+
+#define GP_REG int64_t
+#define GP_WIDE(name) s64_##name
+#define GP_WIDE_TYPES GP_INTEGER_TYPES
+#define GP_WIDE_OPS(X)                                                                                                 \
+    GP_WIDE_INTEGER(X)                                                                                                 \
+    X(ABS, x < 0 ? GP_WRAP(0, -, x) : (uint64_t)x)                                                                     \
+    X(SIGN, (x > 0) - (x < 0))                                                                                         \
+    X(SHIFT_RIGHT, (uint64_t)y < 64 ? x >> y : -(int64_t)(x < 0))                                                      \
+    X(DIV, divide(x, y))                                                                                               \
+    X(MOD, modulo(x, y))                                                                                               \
+    X(FMOD, remainder_of(x, y))                                                                                        \
+    X(POW, power_of(x, y))                                                                                             \
+    X(POW_SCALAR, power_of(x, (int64_t)beta))
+#include "eltwise/gp_wide.h"
+
+#define GP_REG uint64_t
+#define GP_WIDE(name) u64_##name
+#define GP_WIDE_TYPES GP_INTEGER_TYPES
+#define GP_WIDE_OPS(X)                                                                                                 \
+    GP_WIDE_INTEGER(X)                                                                                                 \
+    X(ABS, x)                                                                                                          \
+    X(SIGN, x != 0)                                                                                                    \
+    X(SHIFT_RIGHT, y < 64 ? x >> y : 0)                                                                                \
+    X(DIV, y ? x / y : 0)                                                                                              \
+    X(MOD, y ? x % y : 0)                                                                                              \
+    X(FMOD, y ? x % y : 0)                                                                                             \
+    X(POW, power_of_whole(x, y))                                                                                       \
+    X(POW_SCALAR, power_of_whole(x, (uint64_t)beta))
+#include "eltwise/gp_wide.h"
+
+/* ---- f64 ---- */
+
+/* Limited to [lo, hi]; NaN stays. */
+static inline double clamp(double x, double lo, double hi)
+{
+    const double above = x < lo ? lo : x;
+    return above > hi ? hi : above;
+}
+
+/* To nearest even within [lo, hi]; NaN gives 0. */
+static inline double to_whole(double x, double lo, double hi)
+{
+    return x == x ? clamp(rint(x), lo, hi) : 0;
+}
+
+static inline int64_t to_s64(double x)
+{
+    return x >= 0x1p63 ? INT64_MAX : (int64_t)to_whole(x, -0x1p63, 0x1.fffffffffffffp62);
+}
+
+static inline uint64_t to_u64(double x)
+{
+    return x >= 0x1p64 ? UINT64_MAX : (uint64_t)to_whole(x, 0, 0x1.fffffffffffffp63);
+}
+
+/* To f32 by rounding to odd, after which rounding to 11 or fewer bits equals rounding once.
+ * Source: Boldo and Melquiond, "When double rounding is odd", 2005. */
+static inline float to_odd(double x)
+{
+    const float nearest = (float)x;
+    if (x != x || (double)nearest == x || (gp_bits(nearest) & 1))
+        return nearest;
+    return nextafterf(nearest, x > (double)nearest ? INFINITY : -INFINITY);
+}
+
+#define GP_REG double
+#define GP_WIDE(name) f64_##name
+#define GP_WIDE_TYPES(X)                                                                                               \
+    X(F64, double, m, v)                                                                                               \
+    X(F32, float, m, v)                                                                                                \
+    X(F16, uint16_t, gp_from_f16(m), gp_to_f16(to_odd(v)))                                                             \
+    X(BF16, uint16_t, gp_from_bf16(m), gp_to_bf16(to_odd(v)))                                                          \
+    X(F8_E5M2, uint8_t, gp_from_f8_e5m2(m), gp_to_f8_e5m2(to_odd(v)))                                                  \
+    X(F8_E4M3, uint8_t, gp_from_f8_e4m3(m), gp_to_f8_e4m3(to_odd(v)))                                                  \
+    X(S8, int8_t, m, to_whole(v, INT8_MIN, INT8_MAX))                                                                  \
+    X(S16, int16_t, m, to_whole(v, INT16_MIN, INT16_MAX))                                                              \
+    X(S32, int32_t, m, to_whole(v, INT32_MIN, INT32_MAX))                                                              \
+    X(S64, int64_t, m, to_s64(v))                                                                                      \
+    X(U8, uint8_t, m, to_whole(v, 0, UINT8_MAX))                                                                       \
+    X(U16, uint16_t, m, to_whole(v, 0, UINT16_MAX))                                                                    \
+    X(U32, uint32_t, m, to_whole(v, 0, UINT32_MAX))                                                                    \
+    X(U64, uint64_t, m, to_u64(v))                                                                                     \
+    X(BOOL, uint8_t, m != 0, v != 0)
+#define GP_WIDE_OPS(X)                                                                                                 \
+    GP_OPS_OF_ALL_TYPES(X)                                                                                             \
+    GP_OPS_OF_FLOATS(X)                                                                                                \
+    X(MOD, gp_modulo(x, y))                                                                                            \
+    X(FMOD, fmod(x, y))                                                                                                \
+    X(POW, pow(x, y))                                                                                                  \
+    X(POW_SCALAR, pow(x, beta))                                                                                        \
+    X(ABS, fabs(x))                                                                                                    \
+    X(EXP, exp(x))                                                                                                     \
+    X(LOG, log(x))                                                                                                     \
+    X(ROUND, rint(x))                                                                                                  \
+    X(SIGMOID, 1 / (1 + exp(-x)))                                                                                      \
+    X(SQRT, sqrt(x))                                                                                                   \
+    X(TANH, tanh(x))                                                                                                   \
+    X(CLAMP, clamp(x, alpha, beta))                                                                                    \
+    X(ERF, erf(x))                                                                                                     \
+    X(FLOOR, floor(x))                                                                                                 \
+    X(CEIL, ceil(x))                                                                                                   \
+    X(TRUNC, trunc(x))                                                                                                 \
+    X(SIN, sin(x))                                                                                                     \
+    X(COS, cos(x))                                                                                                     \
+    X(TAN, tan(x))                                                                                                     \
+    X(ASIN, asin(x))                                                                                                   \
+    X(ACOS, acos(x))                                                                                                   \
+    X(ATAN, atan(x))                                                                                                   \
+    X(SINH, sinh(x))                                                                                                   \
+    X(COSH, cosh(x))                                                                                                   \
+    X(ASINH, asinh(x))                                                                                                 \
+    X(ACOSH, acosh(x))                                                                                                 \
+    X(ATANH, atanh(x))
+#include "eltwise/gp_wide.h"
+
+const gp_kernel_entry GP_KERNEL(eltwise_wide_table)[] = {
+    {"s64_eltwise", s64_run, sizeof(gp_eltwise)},
+    {"u64_eltwise", u64_run, sizeof(gp_eltwise)},
+    {"f64_eltwise", f64_run, sizeof(gp_eltwise)},
+    {NULL, NULL, 0},
+};

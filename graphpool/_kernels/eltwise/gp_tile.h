@@ -1,0 +1,20 @@
+/* What becomes of a tile of f32 results: the epilogue of the kernels that compute accumulators. */
+#ifndef GP_TILE_H
+#define GP_TILE_H
+
+#include "eltwise/gp_eltwise.h"
+
+/* Run `program` on a tile of rows x cols accumulators (row stride ld). Row r holds the elements
+ * first + r * step .. first + r * step + cols - 1 of the program's iteration space. `args` begin at dst. */
+static inline void gp_run_epilogue(const gp_eltwise *program, void *const *args, const float *tile, int64_t ld,
+                                   int64_t rows, int64_t cols, int64_t first, int64_t step)
+{
+    if (ld == cols && step == cols) {
+        GP_KERNEL(eltwise_run)(program, args, tile, first, first + rows * cols);
+        return;
+    }
+    for (int64_t r = 0; r < rows; ++r)
+        GP_KERNEL(eltwise_run)(program, args, tile + r * ld, first + r * step, first + r * step + cols);
+}
+
+#endif

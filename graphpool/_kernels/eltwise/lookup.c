@@ -1,0 +1,25 @@
+/* Functions of one byte: dst[i] = table[src[i]]. A task is a block of bytes. args: src, table of 256 bytes, dst. */
+#include "core/gp_vec.h"
+#include "core/gp_kernel.h"
+
+typedef struct {
+    int64_t n, block;
+} gp_lookup;
+
+static void GP_KERNEL(bytes_lookup)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    const gp_lookup *p = params;
+    const int64_t first = begin * p->block, last = gp_min(end * p->block, p->n);
+    const uint8_t *restrict src = args[0];
+    uint8_t *restrict dst = args[2];
+    uint8_t table[256]; /* a copy that stores to dst cannot change */
+    memcpy(table, args[1], sizeof table);
+    for (int64_t i = first; i < last; i++)
+        dst[i] = table[src[i]];
+}
+
+const gp_kernel_entry GP_KERNEL(lookup_table)[] = {
+    {"bytes_lookup", GP_KERNEL(bytes_lookup), sizeof(gp_lookup)},
+    {NULL, NULL, 0},
+};

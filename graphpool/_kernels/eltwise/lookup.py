@@ -1,0 +1,47 @@
+"""Functions of one byte, by a table of their 256 values."""
+
+from __future__ import annotations
+
+from graphpool.errors import InvalidShapeError, explain
+
+from ..core.call import KernelCall, pack
+from ..core.records import Record
+
+__all__ = ["byte_lookup"]
+
+_BLOCK = 1 << 14
+"""Bytes of a task: about 5 microseconds."""
+
+_LAYOUT = Record([("n", "i8"), ("block", "i8")])
+
+
+def byte_lookup(n: int, isa: str | None = None) -> KernelCall:
+    """A kernel for ``dst[i] = table[src[i]]``.
+
+    Arguments of the kernel: src of n bytes, the table of 256 bytes, dst of n bytes, which does not overlap src. Signed
+    bytes are looked up by their bits.
+
+    Parameters
+    ----------
+    n : int
+        Zero is allowed.
+    isa : str, optional
+        Instruction set; the best one by default.
+
+    Returns
+    -------
+    KernelCall
+        Tasks are blocks of bytes.
+
+    Raises
+    ------
+    InvalidShapeError
+        A negative size.
+
+    Notes
+    -----
+    Threads: the KernelCall is immutable; tasks write disjoint parts of dst. Cost: about a cycle for each byte.
+    """
+    if n < 0:
+        raise InvalidShapeError(explain("number of bytes", accepted=">= 0", got=n))
+    return pack("bytes_lookup", _LAYOUT, {"n": n, "block": _BLOCK}, ntasks=-(-n // _BLOCK), isa=isa)

@@ -1,0 +1,431 @@
+/* Matrix products of f32 with weights of 8 or 4 bits (gp_compressed.h), which are read as they are.
+ *
+ * With VNNI, rows of A become integers of three bytes (gp_digits.h), whose products with the numbers are summed exactly
+ * for a block of rows of the weights, then scaled: three instructions for 64 weights, so that a single row takes the
+ * time of reading the weights. Rows without digits, and other instruction sets, turn numbers into floats in registers.
+ * There many rows are multiplied by panels of f32 instead, which a block of the weights becomes in scratch, small
+ * enough to stay in L2.
+ *
+ * args: a, packed weights, then at the places that the parameters name: bias, residual, dst and what the epilogue reads
+ * beyond dst. The iteration space of the epilogue is row-major over (m, n). Scratch: the tile of the epilogue, partial
+ * sums, panels, digits; each part only where it is needed. */
+#include "gemm/gp_compressed.h"
+#include "gemm/gp_digits.h"
+#include "gemm/gp_packed_tile.h"
+#include "eltwise/gp_sink.h"
+#include "eltwise/gp_tile.h"
+
+#define GP_FEW_ROWS 4
+
+typedef struct {
+    int64_t m, n, k;
+    int64_t row_block, col_block, k_block;   /* k_block: rows of the weights that are panels at a time; 0: none are */
+    int64_t group, ngroups, bits;            /* group: rows of a scale */
+    int64_t has_zeros, zero;                 /* zero: the zero point of all where none are kept */
+    int64_t scales_offset, zeros_offset;     /* bytes into the packed weights */
+    int64_t a_row, a_col, dst_row, residual_row;
+    int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
+    int64_t tile_in_scratch, has_epilogue;
+    int64_t partial_offset, panels_offset;   /* bytes into scratch; the tile lies at 0 */
+    int64_t digit_block, nblocks;            /* rows of the weights with one exponent, at most; 0: no digits */
+    int64_t digits_offset, digits_nbytes;
+    float lo, hi;
+} gp_compressed_matmul;
+
+/* The weights of a panel and those behind it. */
+typedef struct {
+    const char *numbers;
+    const float *scales; /* of the first group */
+    const int32_t *zeros;
+    int64_t step, group_step; /* to the next panel's: bytes of the numbers, elements of scales and zero points */
+} weights;
+
+/* Rows of A. */
+typedef struct {
+    const float *a;
+    const int32_t *digits; /* (four of k, row, digit), rows for GP_FEW_ROWS; NULL where there are none */
+    const float *factors;  /* (block, row) */
+    const int32_t *sums;   /* (block, row, digit) */
+} matrix;
+
+typedef gp_vi gp_zeros[GP_TILE_PANELS * GP_PANEL_VECTORS];
+
+GP_INLINE int64_t group_at(const int vectors, weights w, int j)
+{
+    return j / vectors * w.group_step + j % vectors * GP_VL;
+}
+
+GP_INLINE void load_zeros(const gp_compressed_matmul *p, const int nv, const int vectors, weights w, gp_vi *zero)
+{
+#pragma GCC unroll 8
+    for (int j = 0; j < nv; j++)
+        zero[j] = p->has_zeros ? gp_load_words((const char *)(w.zeros + group_at(vectors, w, j)))
+                               : (int32_t)p->zero - (gp_vi){0};
+}
+
+GP_INLINE weights skip_groups(const gp_compressed_matmul *p, const int vectors, weights w, int64_t count)
+{
+    w.scales += count * vectors * GP_VL;
+    w.zeros += p->has_zeros ? count * vectors * GP_VL : 0;
+    return w;
+}
+
+/* Word `word` of the columns of vector j. */
+GP_INLINE gp_vi words_of(const int vectors, weights w, int64_t word, int j)
+{
+    return gp_load_words(w.numbers + j / vectors * w.step + (word * vectors + j % vectors) * GP_VL * 4);
+}
+
+/* ---- rows as floats ---- */
+
+/* Adds the products of `count` rows of the weights from i on, which a word holds. */
+GP_INLINE void add_floats(const int bits, const int rows, const int panels, const int vectors,
+                          const gp_compressed_matmul *p, const float *a, weights w, const gp_vi *zero, int64_t i,
+                          const int64_t count, gp_vf (*sum)[GP_TILE_PANELS * GP_PANEL_VECTORS])
+{
+    const int nv = panels * vectors, depth = 32 / bits;
+#pragma GCC unroll 8
+    for (int j = 0; j < nv; j++) {
+        const gp_vi words = words_of(vectors, w, i / depth, j);
+        const gp_vf shift = __builtin_convertvector(zero[j], gp_vf);
+#pragma GCC unroll 8
+        for (int t = 0; t < depth; t++) {
+            if (t >= count)
+                break;
+            const gp_vf x = gp_numbers_of(bits, words, t) - shift;
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++)
+                sum[r][j] = gp_vfma(gp_splat(a[r * p->a_row + (i + t) * p->a_col]), x, sum[r][j]);
+        }
+    }
+}
+
+GP_INLINE void float_rows(const int bits, const int rows, const int panels, const int vectors,
+                          const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors, depth = 32 / bits;
+    gp_sums total;
+    gp_sums_begin(GP_PACKED_F32, rows, nv, total, sink);
+    for (int64_t i = 0; i < p->k;) {
+        const int64_t end = gp_min(i + p->group, p->k);
+        gp_sums sum;
+        gp_zeros zero;
+        gp_sums_begin(GP_PACKED_F32, rows, nv, sum, sink);
+        load_zeros(p, nv, vectors, w, zero);
+        for (; i + depth <= end; i += depth)
+            add_floats(bits, rows, panels, vectors, p, x.a, w, zero, i, depth, sum);
+        if (i < end)
+            add_floats(bits, rows, panels, vectors, p, x.a, w, zero, i, end - i, sum);
+        i = end;
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++)
+                total[r][j] = gp_vfma(sum[r][j], gp_load(w.scales + group_at(vectors, w, j)), total[r][j]);
+        w = skip_groups(p, vectors, w, 1);
+    }
+    gp_sums_end(GP_PACKED_F32, rows, panels, vectors, total, sink);
+}
+
+/* ---- rows as digits ---- */
+
+#if defined(__AVX512VNNI__)
+
+typedef gp_vi gp_digit_sums[GP_DIGITS][GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
+
+/* Words of all rows' digits for four rows of the weights. */
+#define GP_DIGIT_WORDS (GP_FEW_ROWS * GP_DIGITS)
+
+/* Adds the products of the digits of all rows with words of unsigned bytes. */
+GP_INLINE void add_digits(const int rows, const int nv, const int32_t *digits, const gp_vi *bytes,
+                          gp_vi (*sum)[GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS])
+{
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int d = 0; d < GP_DIGITS; d++) {
+            const gp_vi digit = gp_splat_word((const char *)(digits + r * GP_DIGITS + d));
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                sum[d][r][j] = (gp_vi)_mm512_dpbusd_epi32((__m512i)sum[d][r][j], (__m512i)bytes[j], (__m512i)digit);
+        }
+}
+
+/* The sums of a block of rows of the weights, first to end, to `total`. */
+GP_INLINE void digit_block(const int bits, const int rows, const int panels, const int vectors,
+                           matrix x, int64_t block, weights w, const gp_vi *zero,
+                           int64_t first, int64_t end, gp_vf (*total)[GP_TILE_PANELS * GP_PANEL_VECTORS])
+{
+    const int nv = panels * vectors, depth = 32 / bits;
+    gp_digit_sums sum;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int d = 0; d < GP_DIGITS; d++) {
+            /* of pairs of s16: the sum of at most 256 digits is one, and its partner is 0 */
+            const int32_t digits = x.sums[block * GP_DIGIT_WORDS + r * GP_DIGITS + d] & 0xffff;
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                sum[d][r][j] = gp_madd((gp_vh)-zero[j], (gp_vh)(digits - (gp_vi){0}));
+        }
+    for (int64_t i = first; i < end; i += depth) {
+        const int32_t *digits = x.digits + i / 4 * GP_DIGIT_WORDS;
+        gp_vi bytes[GP_TILE_PANELS * GP_PANEL_VECTORS];
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            bytes[j] = words_of(vectors, w, i / depth, j) & (bits == 8 ? -1 : 0x0f0f0f0f);
+        add_digits(rows, nv, digits, bytes, sum);
+        if (bits == 8)
+            continue;
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            bytes[j] = words_of(vectors, w, i / depth, j) >> 4 & 0x0f0f0f0f;
+        add_digits(rows, nv, digits + GP_DIGIT_WORDS, bytes, sum);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        const gp_vf factor = gp_splat(x.factors[block * GP_FEW_ROWS + r]);
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++) {
+            const gp_vf base = gp_splat(256.0f), high = __builtin_convertvector(sum[0][r][j], gp_vf);
+            const gp_vf middle = gp_vfma(high, base, __builtin_convertvector(sum[1][r][j], gp_vf));
+            const gp_vf all = gp_vfma(middle, base, __builtin_convertvector(sum[2][r][j], gp_vf)) * factor;
+            total[r][j] = gp_vfma(all, gp_load(w.scales + group_at(vectors, w, j)), total[r][j]);
+        }
+    }
+}
+
+GP_INLINE void digit_rows(const int bits, const int rows, const int panels, const int vectors,
+                          const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors;
+    gp_sums total;
+    gp_sums_begin(GP_PACKED_F32, rows, nv, total, sink);
+    for (int64_t i = 0, block = 0; i < p->k; w = skip_groups(p, vectors, w, 1)) {
+        const int64_t end = gp_min(i + p->group, p->k);
+        gp_zeros zero;
+        load_zeros(p, nv, vectors, w, zero);
+        for (; i < end; i = gp_min(i + p->digit_block, end), block++)
+            digit_block(bits, rows, panels, vectors, x, block, w, zero, i, gp_min(i + p->digit_block, end), total);
+    }
+    gp_sums_end(GP_PACKED_F32, rows, panels, vectors, total, sink);
+}
+
+/* The digits of row r, block after block as digit_rows reads them; returns whether it has any. */
+static int make_row(const gp_compressed_matmul *p, const float *a, int64_t r, int32_t *digits, float *factors,
+                    int32_t *sums)
+{
+    for (int64_t i = 0, block = 0; i < p->k; block++) {
+        const int64_t end = gp_min(i / p->group * p->group + p->group, p->k), count = gp_min(p->digit_block, end - i);
+        if (!gp_make_digits(a + i, count, digits + i / 4 * GP_DIGIT_WORDS + r * GP_DIGITS, GP_DIGIT_WORDS,
+                            factors + block * GP_FEW_ROWS + r, sums + block * GP_DIGIT_WORDS + r * GP_DIGITS))
+            return 0;
+        i += count;
+    }
+    return 1;
+}
+
+#endif
+
+/* ---- tiles ---- */
+
+#define GP_TILE_NAME(bits, rows, panels, vectors) tile_##bits##_##rows##_##panels##_##vectors
+
+#if defined(__AVX512VNNI__)
+#define GP_TRY_DIGITS(bits, rows, panels, vectors)                                                                     \
+    if (x.digits) {                                                                                                    \
+        digit_rows(bits, rows, panels, vectors, p, x, w, sink);                                                        \
+        return;                                                                                                        \
+    }
+#else
+#define GP_TRY_DIGITS(bits, rows, panels, vectors)
+#endif
+
+#define GP_DEFINE_TILE(bits, rows, panels, vectors)                                                                    \
+    static __attribute__((noinline)) void GP_TILE_NAME(bits, rows, panels, vectors)(                                   \
+        const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)                                \
+    {                                                                                                                  \
+        GP_TRY_DIGITS(bits, rows, panels, vectors)                                                                     \
+        float_rows(bits, rows, panels, vectors, p, x, w, sink);                                                        \
+    }
+
+/* Up to 8 vectors of sums: with their addends they fit sixteen registers, as digits 32. */
+#define GP_DEFINE_TILES(bits)                                                                                          \
+    GP_DEFINE_TILE(bits, 1, 1, 1)                                                                                      \
+    GP_DEFINE_TILE(bits, 1, 1, 2)                                                                                      \
+    GP_DEFINE_TILE(bits, 1, 2, 2)                                                                                      \
+    GP_DEFINE_TILE(bits, 2, 1, 1)                                                                                      \
+    GP_DEFINE_TILE(bits, 2, 1, 2)                                                                                      \
+    GP_DEFINE_TILE(bits, 2, 2, 2)                                                                                      \
+    GP_DEFINE_TILE(bits, 3, 1, 1)                                                                                      \
+    GP_DEFINE_TILE(bits, 3, 1, 2)                                                                                      \
+    GP_DEFINE_TILE(bits, 4, 1, 1)                                                                                      \
+    GP_DEFINE_TILE(bits, 4, 1, 2)
+
+GP_DEFINE_TILES(8)
+GP_DEFINE_TILES(4)
+GP_DEFINE_TILE(8, 1, 4, 2)
+
+typedef void (*tile_fn)(const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink);
+
+/* By rows, then by half a panel, one, two or four. */
+#define GP_TILES(bits, widest)                                                                                         \
+    {                                                                                                                  \
+        {GP_TILE_NAME(bits, 1, 1, 1), GP_TILE_NAME(bits, 1, 1, 2), GP_TILE_NAME(bits, 1, 2, 2), widest},               \
+        {GP_TILE_NAME(bits, 2, 1, 1), GP_TILE_NAME(bits, 2, 1, 2), GP_TILE_NAME(bits, 2, 2, 2)},                       \
+        {GP_TILE_NAME(bits, 3, 1, 1), GP_TILE_NAME(bits, 3, 1, 2)},                                                    \
+        {GP_TILE_NAME(bits, 4, 1, 1), GP_TILE_NAME(bits, 4, 1, 2)},                                                    \
+    }
+
+static const tile_fn tiles[2][GP_FEW_ROWS][4] = {GP_TILES(4, NULL), GP_TILES(8, GP_TILE_NAME(8, 1, 4, 2))};
+
+/* ---- many rows as floats ---- */
+
+/* Rows first to first + count of a panel of that many vectors as f32, whole words. */
+GP_INLINE void expand(const int bits, const int vectors, const gp_compressed_matmul *p, weights w, int64_t first,
+                      int64_t count, float *to)
+{
+    const int depth = 32 / bits;
+    int64_t group_end = 0;
+    gp_zeros zero = {{0}};
+    gp_vf scale[2] = {{0}, {0}};
+    for (int64_t i = first; i < first + count; i += depth) {
+        if (i >= group_end) {
+            const weights at = skip_groups(p, vectors, w, i / p->group);
+            load_zeros(p, vectors, vectors, at, zero);
+            for (int v = 0; v < vectors; v++)
+                scale[v] = gp_load(at.scales + v * GP_VL);
+            group_end = (i / p->group + 1) * p->group;
+        }
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) {
+            const gp_vi words = words_of(vectors, w, i / depth, v);
+            const gp_vf shift = __builtin_convertvector(zero[v], gp_vf);
+#pragma GCC unroll 8
+            for (int t = 0; t < depth; t++)
+                gp_store(to + ((i - first + t) * vectors + v) * GP_VL,
+                         (gp_numbers_of(bits, words, t) - shift) * scale[v]);
+        }
+    }
+}
+
+/* `panels` panels; scratch has room for whole words. */
+static void expand_panels(const gp_compressed_matmul *p, weights w, int panels, int64_t width, int64_t first,
+                          int64_t count, float *to, int64_t panel_step)
+{
+    for (int panel = 0; panel < panels; panel++) {
+        if (p->bits == 8 && width == GP_PANEL)
+            expand(8, 2, p, w, first, count, to);
+        else if (p->bits == 8)
+            expand(8, 1, p, w, first, count, to);
+        else if (width == GP_PANEL)
+            expand(4, 2, p, w, first, count, to);
+        else
+            expand(4, 1, p, w, first, count, to);
+        w.numbers += w.step;
+        w.scales += w.group_step;
+        w.zeros += p->has_zeros ? w.group_step : 0;
+        to += panel_step;
+    }
+}
+
+static void many_rows(const gp_compressed_matmul *p, int column, int panels, int64_t width, int64_t rows,
+                      const float *a, weights w, gp_packed_sink sink, float *room)
+{
+    const int64_t panel_step = p->k_block * GP_PANEL;
+    int64_t first = 0;
+    do {
+        const int64_t count = gp_min(p->k - first, p->k_block);
+        expand_panels(p, w, panels, width, first, count, room, panel_step);
+        sink.is_first = first == 0;
+        sink.is_last = first + count >= p->k;
+        GP_KERNEL(f32_group)(rows, column, count, a + first * p->a_col, p->a_row, p->a_col, room, panel_step, &sink);
+        first += count;
+    } while (first < p->k);
+}
+
+/* ---- blocks ---- */
+
+/* The columns j to j + cols of `rows` rows, whose sink is at (0, j); few rows unless panels are made. */
+static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int64_t cols, matrix x, const char *packed,
+                    gp_packed_sink sink, char *scratch)
+{
+    const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS, words = gp_word_count(p->bits, p->k);
+    for (int64_t left = cols; left > 0;) {
+        int panels = rows > 2 ? 1 : rows > 1 || p->bits == 4 ? 2 : 4; /* as many streams as memory likes */
+        if (p->k_block) /* scratch has room for two */
+            panels = (int)gp_min(gp_streams((rows + ntiles - 1) / ntiles, left), 2);
+        while (panels > 1 && panels * GP_PANEL > left)
+            panels /= 2;
+        const int64_t width = gp_panel_width(j, p->n), step = gp_min(panels * GP_PANEL, left);
+        const int column = gp_tile_column(panels, j, p->n);
+        const weights w = {packed + j * words * 4, (const float *)(packed + p->scales_offset) + j * p->ngroups,
+                           (const int32_t *)(packed + p->zeros_offset) + j * p->ngroups, GP_PANEL * words * 4,
+                           GP_PANEL * p->ngroups};
+        sink.cols = step;
+        if (p->k_block)
+            many_rows(p, column, panels, width, rows, x.a, w, sink, (float *)(scratch + p->panels_offset));
+        else
+            tiles[p->bits == 8][rows - 1][column](p, x, w, &sink);
+        gp_sink_right(&sink, step);
+        j += step;
+        left -= step;
+    }
+}
+
+/* The next few rows, with digits where they all have some: `room` holds as many. */
+static matrix make_matrix(const gp_compressed_matmul *p, const float *a, int64_t rows, char *room)
+{
+    matrix x = {a, NULL, NULL, NULL};
+#if defined(__AVX512VNNI__)
+    int32_t *digits = (int32_t *)room;
+    float *factors = (float *)(room + p->digits_nbytes);
+    int32_t *sums = (int32_t *)(factors + GP_FEW_ROWS * p->nblocks);
+    float *row = (float *)(sums + GP_DIGIT_WORDS * p->nblocks);
+    int is_sound = p->digit_block > 0;
+    for (int64_t r = 0; r < rows && is_sound; r++)
+        is_sound = make_row(p, gp_gather(a + r * p->a_row, p->a_col, p->k, row), r, digits, factors, sums);
+    if (is_sound)
+        x = (matrix){a, digits, factors, sums};
+#else
+    (void)p, (void)rows, (void)room;
+#endif
+    return x;
+}
+
+static void task(const gp_compressed_matmul *p, void *const *args, int64_t i, int64_t j, char *scratch)
+{
+    const int64_t rows = gp_min(p->m - i, p->row_block), cols = gp_min(p->n - j, p->col_block);
+    const int64_t most = p->k_block ? rows : GP_FEW_ROWS;
+    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_row, .is_first = 1, .is_last = 1};
+    sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[p->dst_arg] + i * p->dst_row + j;
+    sink.ldc = p->tile_in_scratch ? cols : p->dst_row;
+    sink.partial = (float *)(scratch + p->partial_offset);
+    if (p->bias_arg)
+        sink.bias = (const float *)args[p->bias_arg] + j;
+    if (p->residual_arg)
+        sink.residual = (const float *)args[p->residual_arg] + i * p->residual_row + j;
+    const float *tile = sink.c, *a = (const float *)args[0] + i * p->a_row;
+    for (int64_t r = 0; r < rows; r += most, a += most * p->a_row) {
+        const int64_t count = gp_min(rows - r, most);
+        const matrix x = make_matrix(p, a, p->k_block ? 0 : count, scratch + p->digits_offset);
+        columns(p, count, j, cols, x, args[1], sink, scratch);
+        gp_sink_down(&sink, count);
+    }
+    if (p->has_epilogue)
+        gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, tile, sink.ldc, rows, cols, i * p->n + j, p->n);
+}
+
+static void GP_KERNEL(f32_matmul_compressed)(const void *params, void *const *args, int64_t begin, int64_t end,
+                                             void *scratch)
+{
+    const gp_compressed_matmul *p = params;
+    const int64_t col_blocks = (p->n + p->col_block - 1) / p->col_block;
+    for (int64_t t = begin; t < end; t++)
+        task(p, args, t / col_blocks * p->row_block, t % col_blocks * p->col_block, scratch);
+}
+
+const gp_kernel_entry GP_KERNEL(compressed_table)[] = {
+    {"f32_matmul_compressed", GP_KERNEL(f32_matmul_compressed), sizeof(gp_compressed_matmul)},
+    {NULL, NULL, 0},
+};

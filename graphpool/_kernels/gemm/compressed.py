@@ -1,0 +1,298 @@
+"""Matrix products of float32 with constant weights of 8 or 4 bits, which stay compressed in memory.
+
+    weights = CompressedFormat(4096, 4096, "u4", group=32)
+    weights.pack((4096, 1), ("f32", (4096, 1)))(q, scales, packed)     # once; `weights.nbytes` says how large packed is
+    weights.matmul(MatmulProblem((), 1, 4096, 4096, (4096, 1), (4096,)))(a, packed, dst)
+
+A weight is (q - zero) * scale, with a scale and perhaps a zero point for each column, and within it for each `group` of
+rows. ``gemm/gp_compressed.h`` describes the form. Kernels: ``f32_matmul_compressed`` and ``pack_compressed``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+
+from ..core._dispatch import isas
+from ..core.call import DTYPE_CODES, KernelCall, pack
+from ..core.records import Record
+from .matmul import aligned
+from .packed import TILE_PANELS, l2_nbytes, lanes_of, row_block, streams
+from .post_ops import NO_POST_OPS, PostOps
+from .problem import MatmulProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["BITS", "CompressedFormat"]
+
+BITS = {"s8": 8, "u8": 8, "s4": 4, "u4": 4}
+"""Bits of a number of each type."""
+
+_HALVES = {"s8": 128, "s4": 8}
+"""What is added to signed numbers, which are stored unsigned."""
+
+_WHOLE = 8
+"""Rows of the weights of which every group has a multiple: whole words of either kind."""
+
+_FEW_ROWS = 4
+"""Rows of a tile, and up to which other instruction sets than VNNI make no panels (``GP_FEW_ROWS``)."""
+
+_DIGITS, _DIGIT_BLOCK = 3, 256
+"""Bytes of an activation as an integer, and rows of the weights, at most, for which activations share an exponent."""
+
+_DIGIT_ROWS = 32
+"""Rows of a task with digits: enough to hide that a panel comes from L3."""
+
+_LEAST_WORK = 2**18
+"""Multiply-adds (rows counted as 4 at least) of a task, about 10 microseconds, so that handing it out costs little."""
+
+_WIDE, _LEAST_TASKS = 256, 4
+"""Columns from which on making the digits of a row costs under a tenth of a task; tasks that are worth more than that
+one tenth."""
+
+_COMPRESS_LAYOUT = Record(
+    [
+        *[(name, "i8") for name in ("k", "n", "row", "col", "dtype", "ngroups")],
+        *[(name, "i8") for name in ("scale_group", "scale_col", "scale_dtype", "zero_group", "zero_col", "zero_dtype")],
+        *[(name, "i8") for name in ("has_zeros", "scales_offset", "zeros_offset")],
+    ]
+)
+_LAYOUT = Record(
+    [
+        *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "k_block", "group", "ngroups", "bits")],
+        *[(name, "i8") for name in ("has_zeros", "zero")],
+        *[(name, "i8") for name in ("scales_offset", "zeros_offset", "a_row", "a_col", "dst_row", "residual_row")],
+        *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "tile_in_scratch", "has_epilogue")],
+        *[(name, "i8") for name in ("partial_offset", "panels_offset", "digit_block", "nblocks")],
+        *[(name, "i8") for name in ("digits_offset", "digits_nbytes")],
+        *[(name, "f4") for name in ("lo", "hi")],
+    ]
+)
+
+
+@dataclass(frozen=True)
+class CompressedFormat:
+    """Constant weights of 8 or 4 bits, k x n, with their scales and zero points.
+
+    Attributes
+    ----------
+    k, n : int
+        Zero is allowed.
+    dtype : {"s8", "u8", "s4", "u4"}
+        Of a number; two of 4 bits lie in a byte, the first in the low bits.
+    group : int, optional
+        Rows that share a scale, a multiple of 8: by default, and where it covers them, all.
+    zero : int or None, default=0
+        The zero point of all weights; None: each scale has its own.
+    isa : str, optional
+        Instruction set of the kernels that read them; the best one by default.
+
+    Raises
+    ------
+    InvalidShapeError, InvalidDataTypeError, InvalidArgumentError, UnsupportedError
+        A negative size; another type; a group that the kernels do not take; an unknown instruction set.
+
+    Notes
+    -----
+    Immutable; usable from any thread.
+    """
+
+    k: int
+    n: int
+    dtype: str
+    group: int | None = field(default=None, kw_only=True)
+    zero: int | None = field(default=0, kw_only=True)
+    isa: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in BITS:
+            raise InvalidDataTypeError(explain("dtype of compressed weights", accepted=", ".join(BITS), got=self.dtype))
+        if min(self.k, self.n) < 0:
+            raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(self.k, self.n)))
+        lanes_of(self.isa)
+        if self.group_rows < 1 or (self.group_rows < self.k and self.group_rows % _WHOLE):
+            accepted = f"a multiple of {_WHOLE}, or all {self.k} rows"
+            raise InvalidArgumentError(explain("rows of a group", accepted=accepted, got=self.group))
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of a group."""
+        return max(self.k, 1) if self.group is None else min(self.group, max(self.k, 1))
+
+    @property
+    def ngroups(self) -> int:
+        """How many groups there are."""
+        return -(-self.k // self.group_rows)
+
+    @property
+    def panel(self) -> int:
+        """Columns of a panel."""
+        return 2 * lanes_of(self.isa)
+
+    @property
+    def _cols(self) -> int:
+        lanes = lanes_of(self.isa)
+        return -(-self.n // lanes) * lanes
+
+    @property
+    def scales_offset(self) -> int:
+        """Where the scales lie. Unit: bytes."""
+        return aligned(-(-self.k * BITS[self.dtype] // 32) * 4 * self._cols)
+
+    @property
+    def zeros_offset(self) -> int:
+        """Where the zero points lie. Unit: bytes."""
+        return self.scales_offset + self.ngroups * self._cols * 4
+
+    @property
+    def nbytes(self) -> int:
+        """Of all. Unit: bytes."""
+        return aligned(self.zeros_offset + (self.ngroups * self._cols * 4 if self.zero is None else 0))
+
+    def pack(
+        self,
+        strides: Sequence[int],
+        scales: tuple[str, Sequence[int]],
+        zeros: tuple[str, Sequence[int]] | None = None,
+    ) -> KernelCall:
+        """A kernel that packs weights; arguments: q, scales, the zero points if each scale has its own, packed.
+
+        Parameters
+        ----------
+        strides : (int, int)
+            Row and column stride of q, any. Unit: elements.
+        scales : (str, (int, int))
+            Their type, and their strides over groups and columns (0 broadcasts). Unit: elements.
+        zeros : (str, (int, int)), optional
+            Likewise of the zero points, integers of at most 9 bits.
+
+        Returns
+        -------
+        KernelCall
+            One task for each panel; no scratch.
+
+        Raises
+        ------
+        InvalidShapeError, InvalidArgumentError
+            Strides that are no pairs; zero points where all weights have one, or none where they have not.
+
+        Notes
+        -----
+        Cost: one read and one write of the weights, about a nanosecond an element.
+        """
+        if (zeros is None) != (self.zero is not None):
+            accepted = "given" if self.zero is None else "left out"
+            raise InvalidArgumentError(explain("zero points", accepted=accepted, got=zeros))
+        zero_dtype, zero_strides = zeros or ("f32", (0, 0))
+        for name, pair in (("strides", strides), ("strides of scales", scales[1]), ("strides of zeros", zero_strides)):
+            if len(pair) != 2:
+                raise InvalidShapeError(explain(name, accepted="2 strides", got=tuple(pair)))
+        values = {
+            "k": self.k, "n": self.n, "row": strides[0], "col": strides[1], "dtype": DTYPE_CODES[self.dtype],
+            "ngroups": self.ngroups,
+            "scale_group": scales[1][0], "scale_col": scales[1][1], "scale_dtype": DTYPE_CODES[scales[0]],
+            "zero_group": zero_strides[0], "zero_col": zero_strides[1], "zero_dtype": DTYPE_CODES[zero_dtype],
+            "has_zeros": zeros is not None,
+            "scales_offset": self.scales_offset, "zeros_offset": self.zeros_offset,
+        }  # fmt: skip
+        return pack("pack_compressed", _COMPRESS_LAYOUT, values, ntasks=-(-self.n // self.panel), isa=self.isa)
+
+    def matmul(self, problem: MatmulProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """A kernel for products with these weights; arguments: a, packed, those of the post-ops.
+
+        Parameters
+        ----------
+        problem : MatmulProblem
+            In f32, without a batch; rows of dst lie side by side, as do those of a residual.
+        post_ops : PostOps
+
+        Returns
+        -------
+        KernelCall
+            Tasks are blocks of rows and columns. The last bits of a row may depend on which rows there are, but not on
+            how tasks are divided.
+
+        Raises
+        ------
+        InvalidShapeError, InvalidArgumentError
+            The arguments do not fit each other.
+        UnsupportedError
+            A batch; rows with gaps; another type than f32.
+
+        Notes
+        -----
+        Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap a.
+        Cost: with VNNI 3/4 of the multiplications of `PackedFormat.matmul`, so that one row takes the time to read the
+        weights, an eighth or a quarter of f32's; else, beyond 4 rows, that of `PackedFormat.matmul` and some
+        instructions a weight.
+        Error: with VNNI activations are integers of 23 bits, with one exponent for those of at most 256 rows of the
+        weights; their products are exact. A result's error is then about 2**-23 of the largest activation among them
+        times the sum of their weights' magnitudes; elsewhere it is that of sums in f32.
+        """
+        m, n, k, panel, isa = problem.m, self.n, self.k, self.panel, self.isa
+        _check(self, problem, post_ops)
+        post = post_ops.float_fields()
+        has_digits = (isa or isas()[-1]) == "avx512_bf16"
+        rows = min(row_block(m), _DIGIT_ROWS) if has_digits else row_block(m)
+        cols = _col_block(rows, n, k, panel, max(min(_WIDE, n // _LEAST_TASKS), 1) if has_digits else 1)
+        k_block = 0 if has_digits or rows <= _FEW_ROWS else _k_block(rows, k, panel)
+        partial_offset = aligned(rows * cols * 4) if post["tile_in_scratch"] else 0
+        panels_offset = partial_offset + (aligned(rows * TILE_PANELS * panel * 4) if 0 < k_block < k else 0)
+        digits_offset = panels_offset + k_block * streams(rows) * panel * 4
+        block, nblocks = _digit_blocks(self) if has_digits else (0, 0)
+        # a vector of the last digits may reach up to 12 numbers beyond whole words
+        digits_nbytes = _FEW_ROWS * _DIGITS * (k + 16) // 64 * 64 + 64 if has_digits else 0
+        fields = post | {
+            "m": m, "n": n, "k": k, "row_block": rows, "col_block": cols, "k_block": k_block, "group": self.group_rows,
+            "ngroups": self.ngroups, "bits": BITS[self.dtype],
+            "has_zeros": self.zero is None, "zero": _HALVES.get(self.dtype, 0) + (self.zero or 0),
+            "scales_offset": self.scales_offset, "zeros_offset": self.zeros_offset,
+            "a_row": problem.a_strides[0], "a_col": problem.a_strides[1], "dst_row": n, "residual_row": n,
+            "partial_offset": partial_offset, "panels_offset": panels_offset,
+            "digit_block": block, "nblocks": nblocks, "digits_offset": digits_offset, "digits_nbytes": digits_nbytes,
+        }  # fmt: skip
+        numbers_nbytes = _FEW_ROWS * (1 + _DIGITS) * 4 * nblocks
+        row_nbytes = k * 4 if has_digits and problem.a_strides[1] != 1 else 0
+        return pack(
+            "f32_matmul_compressed", _LAYOUT, fields, ntasks=-(-m // rows) * -(-n // cols),
+            scratch_nbytes=digits_offset + digits_nbytes + numbers_nbytes + row_nbytes, tail=post_ops.epilogue,
+            isa=isa,
+        )  # fmt: skip
+
+
+def _check(weights: CompressedFormat, problem: MatmulProblem, post_ops: PostOps) -> None:
+    """Check that the problem is one for the weights."""
+    got = problem.k, problem.n
+    if got != (weights.k, weights.n):
+        raise InvalidShapeError(explain("k and n of a product", accepted=f"{weights.k}, {weights.n}", got=got))
+    if problem.batch_shape or problem.a_dtype != "f32":
+        asked = tuple(problem.batch_shape), problem.a_dtype
+        raise UnsupportedError(explain("a product with compressed weights", accepted="no batch, f32", got=asked))
+    sides = problem.c_strides, post_ops.residual_strides or (problem.n,)
+    if problem.m > 1 and any(tuple(side) != (problem.n,) for side in sides):
+        raise UnsupportedError(explain("strides of dst and residual", accepted=(problem.n,), got=sides))
+
+
+def _digit_blocks(weights: CompressedFormat) -> tuple[int, int]:
+    """Rows of the weights with one exponent, in even parts of a group, and at most how many such blocks there are."""
+    parts = -(-weights.group_rows // _DIGIT_BLOCK)
+    block = -(-weights.group_rows // (parts * _WHOLE)) * _WHOLE
+    return block, weights.ngroups * parts
+
+
+def _col_block(rows: int, n: int, k: int, panel: int, least: int) -> int:
+    """Columns of a task: whole groups of panels, at least so many, as few as still make a task worth handing out."""
+    unit = panel * (streams(rows) if rows > _FEW_ROWS else max(TILE_PANELS // rows, 1))
+    cols = max(-(-_LEAST_WORK // (max(rows, 4) * max(k, 4))), least)
+    parts = max(n // cols, 1)
+    return max(-(-n // (parts * unit)) * unit, unit)
+
+
+def _k_block(rows: int, k: int, panel: int) -> int:
+    """Rows of the weights that are panels at a time, a multiple of 8: a quarter of L2 holds them."""
+    most = max(l2_nbytes() // 4 // (streams(rows) * panel * 4), 64)
+    parts = max(-(-k // most), 1)
+    return max(-(-k // (parts * _WHOLE)) * _WHOLE, _WHOLE)

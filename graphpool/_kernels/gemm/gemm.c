@@ -1,0 +1,58 @@
+/* Our own matrix product: for small problems, where a BLAS call costs more than the arithmetic, and for streams, whose
+ * work must not meet BLAS's threads.
+ *
+ * Tile sizes are those of the micro-kernel model of Low et al. (2016): accumulators, one row of B and one broadcast
+ * fill the register file (32 registers with AVX-512 and NEON, 16 otherwise). */
+#include "gemm/gp_gemm.h"
+#include "core/gp_quad.h"
+
+/* ISO mode turns fused multiply-add off; here it is half of the speed. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT ON
+#elif defined(__GNUC__)
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
+#if defined(__AVX512F__)
+#define GP_VECTOR_NBYTES 64
+#define GP_ROWS 8
+#define GP_VECTORS 3
+#define GP_WIDE_VECTORS 8
+#elif defined(__AVX2__)
+#define GP_VECTOR_NBYTES 32
+#define GP_ROWS 6
+#define GP_VECTORS 2
+#define GP_WIDE_VECTORS 4
+#elif defined(__ARM_NEON)
+#define GP_VECTOR_NBYTES 16
+#define GP_ROWS 8
+#define GP_VECTORS 3
+#define GP_WIDE_VECTORS 8
+#else
+#define GP_VECTOR_NBYTES 16
+#define GP_ROWS 6
+#define GP_VECTORS 2
+#define GP_WIDE_VECTORS 4
+#endif
+#define GP_WIDE_ROWS 2
+#define GP_PACK_ROWS 32
+#define GP_PACK_FROM 32
+
+_Static_assert(GP_WIDE_VECTORS *GP_VECTOR_NBYTES <= GP_PANEL_NBYTES, "a panel fits the room that builders reserve");
+
+#define GP_REAL float
+#include "gemm/gp_gemm_tile.h"
+#undef GP_REAL
+#define GP_REAL double
+#include "gemm/gp_gemm_tile.h"
+
+void GP_KERNEL(f32_gemm)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, float *c, int64_t ldc, float *panel)
+{
+    float_gemm(m, n, k, a, b, c, ldc, panel);
+}
+
+void GP_KERNEL(f64_gemm)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, double *c, int64_t ldc,
+                         double *panel)
+{
+    double_gemm(m, n, k, a, b, c, ldc, panel);
+}

@@ -1,0 +1,110 @@
+/* Matrix products with weights that lie in panels: the layout, and the tile that stays in registers.
+ *
+ * Layout. A matrix B of k x n is cut into words of 32 bits, each holding one column's next f32, 2 bf16 or 4 s8 along k
+ * (`depth` elements, zeros behind the last), so that all types share every loop here. GP_PANEL columns are a panel: for
+ * each of the `words` steps along k its words in a row. Panels follow one another; the last one has half the width if
+ * that holds its columns, and zeros behind them. s8 weights are followed by one s32 a column, the sum over k.
+ *
+ * Tile. rows x (panels * vectors) accumulators stay in registers while k runs; every step loads one vector per column
+ * vector and broadcasts one word per row. 6 x 4 vectors with 32 registers, 6 x 2 with 16: the largest for which
+ * accumulators, one step of B and a broadcast fit (Low et al., "Analytical modeling is enough for high-performance
+ * BLIS", 2016), with rows few enough that a stride of a power of two does not exceed the 8 ways of L1. Fewer rows take
+ * up to 4 panels at once, each its own stream of memory. An element is summed in the order of k whatever the tile, so
+ * a row's result does not depend on how many rows there are or how they are divided.
+ */
+#ifndef GP_PACKED_H
+#define GP_PACKED_H
+
+#include "core/gp_kernel.h"
+#include "core/gp_vec.h"
+
+#define GP_PANEL_VECTORS 2
+#define GP_PANEL (GP_PANEL_VECTORS * GP_VL)
+#define GP_TILE_ROWS 6
+#define GP_TILE_PANELS 4
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+#define GP_TILE_VECTORS 24
+#else
+#define GP_TILE_VECTORS 12
+#endif
+
+/* What a word holds and how two words are multiplied: f32; 2 bf16; 4 u8 by 4 s8, summed in s32. */
+enum gp_packed_type { GP_PACKED_F32, GP_PACKED_BF16, GP_PACKED_S8 };
+
+/* Panels of the full width; the rest of the columns, if any, are the last one. */
+GP_INLINE int64_t gp_full_panels(int64_t n)
+{
+    return (n % GP_PANEL > GP_VL ? n + GP_PANEL - 1 : n) / GP_PANEL;
+}
+
+/* Width of the panel that begins at column j. */
+GP_INLINE int64_t gp_panel_width(int64_t j, int64_t n)
+{
+    return n - j > GP_VL ? GP_PANEL : GP_VL;
+}
+
+/* Columns of the whole layout, zeros included. */
+GP_INLINE int64_t gp_packed_cols(int64_t n)
+{
+    return (n + GP_VL - 1) / GP_VL * GP_VL;
+}
+
+/* Where a tile's results go. Sums over a part of k pass through `partial`, rows of GP_TILE_PANELS panels. */
+typedef struct {
+    float *c;
+    int64_t ldc, cols;
+    float *partial;
+    int is_first, is_last;
+    const float *bias;        /* NULL: none; one for each column */
+    const float *residual;    /* NULL: none */
+    int64_t residual_row;
+    float lo, hi;             /* -inf and inf where nothing is clamped; NaN passes */
+    /* s8 only: result = (sum - a_zero * col_sum[column] - row_sum[row] * col_zero[column]) * scale[column] * a_scale */
+    const float *scale;
+    float a_scale;
+    const int32_t *col_sum;
+    const int32_t *col_zero, *row_sum; /* NULL: weights without zero points */
+    int32_t a_zero;
+    const struct gp_requant_sink *requant; /* where results go instead of c, which is NULL (gp_requant.h) */
+    int64_t row, col;                      /* of the tile, from where that begins */
+} gp_packed_sink;
+
+typedef void (*gp_packed_fn)(int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
+                             int64_t panel_step, const gp_packed_sink *sink);
+
+typedef uint32_t gp_vu __attribute__((vector_size(4 * GP_VL)));
+typedef int16_t gp_vh __attribute__((vector_size(4 * GP_VL)));
+
+/* Products of pairs of s16, added pair by pair in s32. */
+GP_INLINE gp_vi gp_madd(gp_vh a, gp_vh b)
+{
+#if defined(__AVX512BW__)
+    return (gp_vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (gp_vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+    return (gp_vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+    const gp_vi x = (gp_vi)a, y = (gp_vi)b;
+    return (x >> 16) * (y >> 16) + ((gp_vi)((gp_vu)x << 16) >> 16) * ((gp_vi)((gp_vu)y << 16) >> 16);
+#endif
+}
+
+/* The word at p in every lane. */
+GP_INLINE gp_vi gp_splat_word(const char *p)
+{
+    int32_t word;
+    memcpy(&word, p, sizeof word);
+    return word - (gp_vi){0};
+}
+
+/* c = a * b for the columns j .. j + cols - 1 of n, f32: j at the start of a panel, b the panels of all n columns, k not
+ * split. A part of other kernels; strides in elements. */
+void GP_KERNEL(f32_panels)(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
+                           const float *b, float *c, int64_t ldc);
+
+/* All rows of one group of panels, f32, for one part of k; column: 0 for half a panel, 1, 2, or 3 for four. */
+void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
+                          const float *b, int64_t panel_step, const gp_packed_sink *sink);
+
+#endif

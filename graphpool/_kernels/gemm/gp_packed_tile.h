@@ -1,0 +1,246 @@
+/* The tile of packed products: arithmetic of each type, the loop along k, and what happens to finished sums. */
+#ifndef GP_PACKED_TILE_H
+#define GP_PACKED_TILE_H
+
+#include "gemm/gp_packed.h"
+#include "gemm/gp_requant.h"
+
+/* s8 without the instruction for it: even and odd bytes widen to s16, which no product of 255 * 128 can overflow. */
+GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
+{
+#if defined(__AVX512VNNI__)
+    return (gp_vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)y, (__m512i)x);
+#else
+    const gp_vi a_even = y & 0x00ff00ff, a_odd = (gp_vi)((gp_vu)y >> 8) & 0x00ff00ff;
+    const gp_vi b_odd = (gp_vi)((gp_vh)x >> 8), b_even = (gp_vi)((gp_vh)((gp_vh)x << 8) >> 8);
+    return acc + gp_madd((gp_vh)a_even, (gp_vh)b_even) + gp_madd((gp_vh)a_odd, (gp_vh)b_odd);
+#endif
+}
+
+/* bf16 without the instruction for it: the halves of a word are floats once they stand on top. */
+GP_INLINE gp_vf gp_dot_halves(gp_vi y, gp_vi x, gp_vf acc)
+{
+#if defined(__AVX512BF16__)
+    return (gp_vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)y, (__m512bh)x);
+#else
+    const int32_t top = (int32_t)0xffff0000;
+    acc = gp_vfma((gp_vf)(y << 16), (gp_vf)(x << 16), acc);
+    return gp_vfma((gp_vf)(y & top), (gp_vf)(x & top), acc);
+#endif
+}
+
+/* acc plus the product of a row's word and the words of a vector of columns; s8 keeps integers in the same bits. */
+GP_INLINE gp_vf gp_dot(const enum gp_packed_type type, gp_vi y, gp_vf x, gp_vf acc)
+{
+    if (type == GP_PACKED_S8)
+        return (gp_vf)gp_dot_bytes(y, (gp_vi)x, (gp_vi)acc);
+    return type == GP_PACKED_BF16 ? gp_dot_halves(y, (gp_vi)x, acc) : gp_vfma((gp_vf)y, x, acc);
+}
+
+/* Where the integer sums of a vector of columns begin: what the zero point of a takes away. */
+GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
+{
+    gp_vi col_sum;
+    memcpy(&col_sum, sink->col_sum + col, sizeof col_sum);
+    return (gp_vf)(col_sum * -sink->a_zero);
+}
+
+/* Post-operations on finished sums, and their store. One pass over the registers for each operation, so that what is
+ * asked for is asked once; is_whole: all lanes of all vectors count. */
+GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const int nv, const int is_whole,
+                         gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+{
+    if (type == GP_PACKED_S8) {
+        gp_requantize(rows, nv, is_whole, acc, sink);
+        return;
+    }
+    const gp_packed_sink s = *sink; /* a copy that the stores cannot change */
+    const gp_vf lo = gp_splat(s.lo), hi = gp_splat(s.hi);
+#pragma GCC unroll 8
+    for (int j = 0; j < nv; j++) {
+        const int64_t col = j * GP_VL, left = is_whole ? GP_VL : s.cols - col;
+        const gp_vf bias = s.bias ? gp_load_some(s.bias + col, left) : gp_splat(-0.0f);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+            acc[i][j] += bias;
+    }
+    if (s.residual)
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                acc[i][j] += gp_load_some(s.residual + i * s.residual_row + j * GP_VL,
+                                          is_whole ? GP_VL : s.cols - j * GP_VL);
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            gp_store_part(s.c + i * s.ldc + j * GP_VL, gp_vclamp(acc[i][j], lo, hi),
+                          is_whole ? GP_VL : s.cols - j * GP_VL);
+}
+
+typedef gp_vf gp_sums[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
+
+/* What sums begin with, or those that an earlier part of k left. */
+GP_INLINE void gp_sums_begin(const enum gp_packed_type type, const int rows, const int nv,
+                             gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+{
+#pragma GCC unroll 8
+    for (int j = 0; j < nv; j++) {
+        const gp_vf first = type == GP_PACKED_S8 && sink->is_first ? gp_first_sums(sink, j * GP_VL) : (gp_vf){0};
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+            acc[i][j] = sink->is_first ? first : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
+    }
+}
+
+/* Finishes the sums, or leaves them for the next part of k. Several panels are always whole. */
+GP_INLINE void gp_sums_end(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                           gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors;
+    if (sink->is_last) {
+        if (panels > 1 || sink->cols == nv * GP_VL)
+            gp_finish(type, rows, nv, 1, acc, sink);
+        else
+            gp_finish(type, rows, nv, 0, acc, sink);
+        return;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            gp_store(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL, acc[i][j]);
+}
+
+/* rows x (panels * vectors) vectors of results. `a` holds words at byte strides; panels lie panel_step words apart. */
+GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                              int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
+                              int64_t panel_step, const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors, width = vectors * GP_VL;
+    gp_sums acc;
+    const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
+    gp_sums_begin(type, rows, nv, acc, sink);
+    for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
+        gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            x[j] = gp_load(b + j / vectors * panel_step + p * width + j % vectors * GP_VL);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            const gp_vi y = gp_splat_word(i < 3 ? a + i * a_row : second + (i - 3) * a_row);
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
+        }
+    }
+    gp_sums_end(type, rows, panels, vectors, acc, sink);
+}
+
+/* The same for a convolution: every tap is a product of its own, whose rows lie wherever rows[tap * pitch + i] points
+ * and whose panels lie tap_step words behind those of the tap before. A tap of which all rows are `padding` is left
+ * out: it would add zeros. */
+GP_INLINE void gp_taps_tile(const int rows, const int panels, const int vectors, int64_t taps, int64_t words,
+                            const char *const *row, int64_t pitch, const char *padding, const float *b,
+                            int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors, width = vectors * GP_VL;
+    gp_sums acc;
+    gp_sums_begin(GP_PACKED_F32, rows, nv, acc, sink);
+    for (; taps; taps--, row += pitch, b += tap_step) {
+        const char *a[GP_TILE_ROWS];
+        int is_padding = 1;
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            a[i] = row[i];
+            is_padding &= a[i] == padding;
+        }
+        for (int64_t p = 0; p < words && !is_padding; p++) {
+            gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                x[j] = gp_load(b + j / vectors * panel_step + p * width + j % vectors * GP_VL);
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) {
+                const gp_vf y = (gp_vf)gp_splat_word(a[i] + p * 4);
+#pragma GCC unroll 8
+                for (int j = 0; j < nv; j++)
+                    acc[i][j] = gp_vfma(y, x[j], acc[i][j]);
+            }
+        }
+    }
+    gp_sums_end(GP_PACKED_F32, rows, panels, vectors, acc, sink);
+}
+
+typedef void (*gp_runs_fn)(int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
+                           int64_t panel_step, const gp_packed_sink *sink);
+
+/* The same for runs of words: each begins `run` bytes behind where a pixel's row points, and goes on with the next words
+ * of the panels. */
+GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                            int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
+                            int64_t panel_step, const gp_packed_sink *sink)
+{
+    const int nv = panels * vectors, width = vectors * GP_VL;
+    gp_sums acc;
+    gp_sums_begin(type, rows, nv, acc, sink);
+    for (int64_t r = 0; r < runs; r++) {
+        const char *a[GP_TILE_ROWS];
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+            a[i] = row[i] + run[r];
+        for (int64_t p = 0; p < words; p++, b += width) {
+            gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) {
+                const gp_vi y = gp_splat_word(a[i] + p * 4);
+#pragma GCC unroll 8
+                for (int j = 0; j < nv; j++)
+                    acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
+            }
+        }
+    }
+    gp_sums_end(type, rows, panels, vectors, acc, sink);
+}
+
+/* Panels to read at once: as many as the registers of `rows` rows hold and `cols` columns fill. */
+GP_INLINE int gp_streams(int64_t rows, int64_t cols)
+{
+    int panels = GP_TILE_PANELS;
+    while (panels > 1 && (rows * panels * GP_PANEL_VECTORS > GP_TILE_VECTORS || panels * GP_PANEL > cols))
+        panels /= 2;
+    return panels;
+}
+
+/* The place among the tiles of one height (gp_tile_table.h) of that for so many panels from column j of n on. */
+GP_INLINE int gp_tile_column(int panels, int64_t j, int64_t n)
+{
+    return gp_panel_width(j, n) == GP_VL ? 0 : panels == 4 ? 3 : panels;
+}
+
+/* Moves a sink down by rows, or to the right by columns. */
+GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
+{
+    sink->c += sink->c ? rows * sink->ldc : 0;
+    sink->row += rows;
+    sink->partial += rows * GP_TILE_PANELS * GP_PANEL;
+    sink->residual += sink->residual ? rows * sink->residual_row : 0;
+    sink->row_sum += sink->row_sum ? rows : 0;
+}
+
+GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
+{
+    sink->c += sink->c ? cols : 0;
+    sink->col += cols;
+    sink->bias += sink->bias ? cols : 0;
+    sink->residual += sink->residual ? cols : 0;
+    sink->scale += sink->scale ? cols : 0;
+    sink->col_sum += sink->col_sum ? cols : 0;
+    sink->col_zero += sink->col_zero ? cols : 0;
+}
+
+#endif

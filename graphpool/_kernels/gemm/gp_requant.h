@@ -1,0 +1,219 @@
+/* What 8-bit products do to their sums while they are in registers: roundings to 8 bits and what lies between them.
+ *
+ *   x = sum * scale + bias             what the product is
+ *   x = inner rounding and back        if there is one
+ *   x += late bias, x += residual      the residual is f32, or 8 bits with a scale and a zero point
+ *   dst = outer rounding of x          8 bits, or the f32 that they stand for; or x itself, clamped
+ *
+ * Numbers are rounded by adding 1.5 * 2^23, behind which f32 has no room for fractions: to nearest even, after a clamp to
+ * the range of the type, so that the low byte of the sum is the integer. A zero point that belongs to the rounded number
+ * is part of what is added; one that is added to the integer follows. */
+#ifndef GP_REQUANT_H
+#define GP_REQUANT_H
+
+#include "gemm/gp_packed.h"
+
+/* To 8 bits: integer = round(clamp(x * inverse) + zero point), and back: (integer - zero point) * scale. */
+typedef struct {
+    float inverse, lo, hi;
+    float shift;    /* 1.5 * 2^23, plus the zero point where it is rounded with the number */
+    float scale;
+    int32_t after;  /* what is added to the integer */
+} gp_rounding;
+
+typedef struct {
+    gp_rounding inner, outer;
+    int64_t has_inner, has_outer, dst_dtype, residual_dtype;
+    int64_t late_bias_arg, residual_arg; /* 0: there is none */
+    float residual_scale;
+    int32_t residual_zero;
+    float lo, hi; /* of f32 results */
+} gp_requant;
+
+/* Numbers of the operands that are arguments: which ones, 0 for what the parameters say (1, a zero point, no zero points
+ * of weights). */
+typedef struct {
+    int64_t scale_arg, zero_arg; /* of the activations: one f32; one element of their type */
+    int64_t columns_arg;         /* zero points of the weights: one s32 a column */
+} gp_dynamic;
+
+/* What scales are multiplied by. */
+GP_INLINE float gp_dynamic_scale(const gp_dynamic *p, void *const *args)
+{
+    return p->scale_arg ? *(const float *)args[p->scale_arg] : 1.0f;
+}
+
+/* The zero point as unsigned bytes have it, which `known` is already. */
+GP_INLINE int32_t gp_dynamic_zero(const gp_dynamic *p, void *const *args, int64_t dtype, int64_t known)
+{
+    if (!p->zero_arg)
+        return (int32_t)known;
+    return *(const uint8_t *)args[p->zero_arg] ^ (dtype == GP_S8 ? 0x80 : 0);
+}
+
+/* The same at the place of a tile: base pointers, and strides in elements. */
+typedef struct gp_requant_sink {
+    const gp_requant *p;
+    const float *late_bias;
+    const char *residual;
+    char *dst;
+    int64_t residual_row, dst_row;
+} gp_requant_sink;
+
+typedef uint8_t gp_vub __attribute__((vector_size(GP_VL)));
+
+GP_INLINE int64_t gp_element_nbytes(int64_t dtype)
+{
+    return dtype == GP_F32 ? 4 : 1;
+}
+
+/* Unsigned bytes, widened. Compilers do not find the instruction by themselves. */
+GP_INLINE gp_vi gp_widen_bytes(gp_vub bytes)
+{
+#if defined(__AVX512F__)
+    return (gp_vi)_mm512_cvtepu8_epi32((__m128i)bytes);
+#elif defined(__AVX2__)
+    return (gp_vi)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));
+#else
+    return __builtin_convertvector(bytes, gp_vi);
+#endif
+}
+
+/* The low byte of every lane. */
+GP_INLINE gp_vub gp_narrow_bytes(gp_vi v)
+{
+#if defined(__AVX512F__)
+    return (gp_vub)_mm512_cvtepi32_epi8((__m512i)v);
+#elif defined(__AVX2__)
+    const __m256i low = (__m256i)(v & 255);
+    const __m128i pairs = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    return (gp_vub)_mm_cvtsi128_si64(_mm_packus_epi16(pairs, pairs));
+#else
+    return __builtin_convertvector(v, gp_vub);
+#endif
+}
+
+/* The bytes of a vector as numbers, signed ones plus 128; `left` of them exist. */
+GP_INLINE gp_vi gp_load_bytes(uint8_t flip, const char *from, int64_t left)
+{
+    gp_vub bytes = {0};
+    if (left >= GP_VL)
+        memcpy(&bytes, from, sizeof bytes);
+    else
+        memcpy(&bytes, from, left > 0 ? (size_t)left : 0);
+    return gp_widen_bytes(bytes ^ flip);
+}
+
+/* A vector of integers, zeros behind the first `left`. */
+GP_INLINE gp_vu gp_load_integers(const int32_t *from, int64_t left)
+{
+    gp_vu v = {0};
+    if (left >= GP_VL)
+        memcpy(&v, from, sizeof v);
+    else
+        memcpy(&v, from, left > 0 ? (size_t)left * 4 : 0);
+    return v;
+}
+
+GP_INLINE void gp_store_bytes(char *to, gp_vi v, int64_t left)
+{
+    const gp_vub bytes = gp_narrow_bytes(v);
+    if (left >= GP_VL)
+        memcpy(to, &bytes, sizeof bytes);
+    else
+        memcpy(to, &bytes, (size_t)left);
+}
+
+/* Within the limits and rounded, in units of the integer; shift is still in it. */
+GP_INLINE gp_vf gp_round_shifted(const gp_rounding *r, gp_vf x)
+{
+    return gp_vclamp(x, gp_splat(r->lo), gp_splat(r->hi)) + r->shift;
+}
+
+/* Whether columns j * GP_VL on exist, and how many. */
+GP_INLINE int64_t gp_columns_left(const int is_whole, int64_t cols, int j)
+{
+    return is_whole ? GP_VL : cols > j * GP_VL ? cols - j * GP_VL : 0;
+}
+
+/* From integer sums to what is stored. Units change with the roundings, so that no division nor scaling of its own is
+ * left: what is read on the way is multiplied by the unit of the rounding to come. */
+GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole,
+                             gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+{
+    const gp_requant_sink s = *sink->requant;
+    const gp_requant p = *s.p; /* copies that the stores cannot change */
+    const int64_t nbytes = gp_element_nbytes(p.dst_dtype), from_nbytes = gp_element_nbytes(p.residual_dtype);
+    const float last = p.has_outer ? p.outer.inverse : 1, first = p.has_inner ? p.inner.inverse : last;
+    if (sink->col_zero)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++) {
+            const int64_t left = gp_columns_left(is_whole, sink->cols, j);
+            const gp_vu zero = gp_load_integers(sink->col_zero + j * GP_VL, left);
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++)
+                acc[i][j] = (gp_vf)((gp_vu)acc[i][j] - zero * (uint32_t)sink->row_sum[i]);
+        }
+#pragma GCC unroll 8
+    for (int j = 0; j < nv; j++) {
+        const int64_t left = gp_columns_left(is_whole, sink->cols, j);
+        const gp_vf scale = gp_load_some(sink->scale + j * GP_VL, left) * sink->a_scale * first;
+        const gp_vf bias = sink->bias ? gp_load_some(sink->bias + j * GP_VL, left) * first : gp_splat(0);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            acc[i][j] = gp_vfma(__builtin_convertvector((gp_vi)acc[i][j], gp_vf), scale, bias);
+        }
+    }
+    if (p.has_inner)
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                acc[i][j] = (gp_round_shifted(&p.inner, acc[i][j]) - p.inner.shift) * (p.inner.scale * last);
+    if (s.late_bias)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++) {
+            const int64_t left = gp_columns_left(is_whole, sink->cols, j);
+            const gp_vf bias = gp_load_some(s.late_bias + sink->col + j * GP_VL, left) * last;
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++)
+                acc[i][j] += bias;
+        }
+    const char *from = s.residual + (sink->row * s.residual_row + sink->col) * from_nbytes;
+    const uint8_t flip = p.residual_dtype == GP_S8 ? 0x80 : 0;
+    const gp_vf scale = gp_splat(p.residual_scale * last), shift = scale * (float)-(p.residual_zero + flip);
+    if (s.residual && from_nbytes == 1)
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++) {
+                const int64_t left = gp_columns_left(is_whole, sink->cols, j);
+                const gp_vi x = gp_load_bytes(flip, from + i * s.residual_row + j * GP_VL, left);
+                acc[i][j] += gp_vfma(__builtin_convertvector(x, gp_vf), scale, shift);
+            }
+    else if (s.residual)
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < nv; j++)
+                acc[i][j] += gp_load_some((const float *)from + i * s.residual_row + j * GP_VL,
+                                          gp_columns_left(is_whole, sink->cols, j)) * last;
+    char *dst = s.dst + (sink->row * s.dst_row + sink->col) * nbytes;
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++) {
+            const int64_t left = gp_columns_left(is_whole, sink->cols, j);
+            char *to = dst + (i * s.dst_row + j * GP_VL) * nbytes;
+            gp_vf x = acc[i][j];
+            if (nbytes == 1) {
+                gp_store_bytes(to, (gp_vi)gp_round_shifted(&p.outer, x) + p.outer.after, left);
+                continue;
+            }
+            if (p.has_outer)
+                x = (gp_round_shifted(&p.outer, x) - p.outer.shift) * p.outer.scale;
+            gp_store_part((float *)to, gp_vclamp(x, gp_splat(p.lo), gp_splat(p.hi)), left);
+        }
+}
+
+#endif

@@ -1,0 +1,333 @@
+/* Batched matrix products with weights in panels (gp_packed.h), for f32, bf16 and 8-bit integers.
+ *
+ * A task is row_block x col_block results of one matrix of the batch: its panels one group after the other, for each
+ * all rows, so that a group is read from memory once and then lies in L2. K is split only where a group would not fit
+ * there, or where few results would make too few tasks: then a task is one part of k too, and dst has a matrix for each
+ * part, to be added up later. A is read where it lies if its rows are words; else the task's rows become words in
+ * scratch first.
+ *
+ * args: a, packed b, then at the places that the parameters name: scale, scale and zero point of a, zero points of b,
+ * bias, residual, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n).
+ * Scratch: the tile of the epilogue, partial sums, words of A with a row of f32; each part only where it is needed. */
+#include "core/gp_convert.h"
+#include "gemm/gp_packed_tile.h"
+#include "eltwise/gp_tile.h"
+
+#define GP_MAX_BATCH 10
+
+typedef struct {
+    int64_t m, n, k;
+    int64_t row_block, col_block, word_block; /* word_block: steps along k at a time */
+    int64_t parts, part_words, dst_part;      /* parts of k that are tasks of their own; elements from one's dst on */
+    int64_t nbatch;
+    int64_t batch_shape[GP_MAX_BATCH], a_batch[GP_MAX_BATCH], b_batch[GP_MAX_BATCH]; /* b: bytes */
+    int64_t dst_batch[GP_MAX_BATCH], residual_batch[GP_MAX_BATCH];
+    int64_t a_row, a_col, dst_row, residual_row;
+    int64_t bias_arg, residual_arg, scale_arg, dst_arg; /* 0: there is none */
+    int64_t tile_in_scratch, has_epilogue;
+    int64_t partial_offset, words_offset, row_offset; /* bytes into scratch; the tile lies at 0 */
+    int64_t a_dtype, a_zero;
+    float lo, hi;
+    gp_requant requant; /* s8: instead of residual, lo and hi */
+    gp_dynamic dynamic; /* s8 */
+} gp_packed_matmul;
+
+/* Offsets of one matrix of the batch: elements, for b bytes. */
+typedef struct {
+    int64_t a, b, dst, residual;
+} batch_offsets;
+
+static batch_offsets locate_batch(const gp_packed_matmul *p, int64_t batch)
+{
+    batch_offsets at = {0, 0, 0, 0};
+    for (int64_t d = p->nbatch - 1; d >= 0; --d) {
+        const int64_t i = batch % p->batch_shape[d];
+        batch /= p->batch_shape[d];
+        at.a += i * p->a_batch[d];
+        at.b += i * p->b_batch[d];
+        at.dst += i * p->dst_batch[d];
+        at.residual += i * p->residual_batch[d];
+    }
+    return at;
+}
+
+/* A matrix of words: byte strides. */
+typedef struct {
+    const char *data;
+    int64_t row, col;
+} gp_words;
+
+/* ---- tiles ---- */
+
+#define GP_TILE_NAME(type, rows, panels, vectors) tile_##type##_##rows##_##panels##_##vectors
+
+/* Tiles beyond the registers are never called and compile to nothing. */
+#define GP_DEFINE_TILE(type, rows, panels, vectors)                                                                    \
+    static __attribute__((noinline)) void GP_TILE_NAME(type, rows, panels, vectors)(                                   \
+        int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b, int64_t panel_step,                \
+        const gp_packed_sink *sink)                                                                                    \
+    {                                                                                                                  \
+        if (rows * panels * vectors <= GP_TILE_VECTORS)                                                                \
+            gp_packed_tile(type, rows, panels, vectors, words, a, a_row, a_col, b, panel_step, sink);                  \
+    }
+
+#define GP_DEFINE_ROW(type, rows)                                                                                      \
+    GP_DEFINE_TILE(type, rows, 1, 1)                                                                                   \
+    GP_DEFINE_TILE(type, rows, 1, 2)                                                                                   \
+    GP_DEFINE_TILE(type, rows, 2, 2)                                                                                   \
+    GP_DEFINE_TILE(type, rows, 4, 2)
+
+#define GP_TILE_ROW(type, rows)                                                                                        \
+    {GP_TILE_NAME(type, rows, 1, 1), GP_TILE_NAME(type, rows, 1, 2), GP_TILE_NAME(type, rows, 2, 2),                   \
+     GP_TILE_NAME(type, rows, 4, 2)}
+
+#define GP_DEFINE_TYPE(type)                                                                                           \
+    GP_DEFINE_ROW(type, 1)                                                                                             \
+    GP_DEFINE_ROW(type, 2)                                                                                             \
+    GP_DEFINE_ROW(type, 3)                                                                                             \
+    GP_DEFINE_ROW(type, 4)                                                                                             \
+    GP_DEFINE_ROW(type, 5)                                                                                             \
+    GP_DEFINE_ROW(type, 6)                                                                                             \
+    static const gp_packed_fn tiles_##type[GP_TILE_ROWS][4] = {GP_TILE_ROW(type, 1), GP_TILE_ROW(type, 2),             \
+                                                               GP_TILE_ROW(type, 3), GP_TILE_ROW(type, 4),             \
+                                                               GP_TILE_ROW(type, 5), GP_TILE_ROW(type, 6)};
+
+GP_DEFINE_TYPE(GP_PACKED_F32)
+GP_DEFINE_TYPE(GP_PACKED_BF16)
+GP_DEFINE_TYPE(GP_PACKED_S8)
+
+/* ---- the rows of A as words ---- */
+
+static void bf16_words(const gp_packed_matmul *p, const char *a, int64_t first, int64_t k, uint16_t *words, float *row)
+{
+    if (p->a_dtype == GP_BF16 && p->a_col == 1) {
+        memcpy(words, (const uint16_t *)a + first, (size_t)k * 2);
+    } else if (p->a_dtype == GP_F32 && p->a_col == 1) {
+        GP_KERNEL(store_row)(GP_BF16, (const float *)a + first, words, 0, 1, k);
+    } else {
+        GP_KERNEL(load_row)((int)p->a_dtype, row, a, first, p->a_col, k);
+        GP_KERNEL(store_row)(GP_BF16, row, words, 0, 1, k);
+    }
+}
+
+/* k unsigned bytes, flipped by 0x80 if they are signed; returns their sum. Bytes alias everything: hence restrict. */
+static int64_t byte_words(int64_t k, const uint8_t *restrict from, int64_t step, uint8_t flip, uint8_t *restrict words)
+{
+    uint32_t sum = 0; /* at most 255 * 2^15 */
+    if (step == 1)
+        for (int64_t i = 0; i < k; i++)
+            words[i] = from[i] ^ flip;
+    else
+        for (int64_t i = 0; i < k; i++)
+            words[i] = from[i * step] ^ flip;
+    for (int64_t i = 0; i < k; i++)
+        sum += words[i];
+    return sum;
+}
+
+/* Whether the rows of A are words as they lie. */
+GP_INLINE int is_words(const enum gp_packed_type type, const gp_packed_matmul *p)
+{
+    if (type == GP_PACKED_F32)
+        return 1;
+    if (type == GP_PACKED_BF16)
+        return p->a_dtype == GP_BF16 && p->a_col == 1 && p->k % 2 == 0;
+    return p->a_dtype == GP_U8 && p->a_col == 1 && p->k % 4 == 0 && !p->dynamic.columns_arg;
+}
+
+/* k elements of rows of A, from element `first` on, in the form that the tiles read; behind the words of s8, one s32 a
+ * row. */
+GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_matmul *p, const char *a, int64_t first,
+                              int64_t rows, int64_t k, int64_t words, int32_t a_zero, char *scratch)
+{
+    const int64_t nbytes = type == GP_PACKED_F32 ? 4 : type == GP_PACKED_BF16 ? 2 : 1;
+    if (is_words(type, p))
+        return (gp_words){a + first * nbytes, p->a_row * nbytes, p->a_col * 4};
+    char *to = scratch + p->words_offset;
+    int32_t *row_sum = (int32_t *)(to + p->row_block * words * 4);
+    const uint8_t flip = p->a_dtype == GP_S8 ? 0x80 : 0;
+    for (int64_t i = 0; i < rows; i++, first += p->a_row, to += words * 4) {
+        if (words)
+            memset(to + (words - 1) * 4, 0, 4);
+        if (type == GP_PACKED_BF16) {
+            bf16_words(p, a, first, k, (uint16_t *)to, (float *)(scratch + p->row_offset));
+            continue;
+        }
+        const int64_t sum = byte_words(k, (const uint8_t *)a + first, p->a_col, flip, (uint8_t *)to);
+        row_sum[i] = (int32_t)(sum - k * a_zero);
+    }
+    return (gp_words){scratch + p->words_offset, words * 4, 4};
+}
+
+/* ---- blocks ---- */
+
+/* Which words along k are summed: `count` from `first` on, `block` at a time, of the `all` that a panel has. */
+typedef struct {
+    int64_t all, first, count, block;
+} gp_depth;
+
+/* All rows of one group of panels, for one part of k; tiles differ by at most one row. */
+static void group_rows(const gp_packed_fn (*tiles)[4], int column, int64_t rows, int64_t words, gp_words a,
+                       const float *b, int64_t panel_step, gp_packed_sink sink)
+{
+    for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
+        const int64_t height = (rows + left - 1) / left;
+        tiles[height - 1][column](words, a.data, a.row, a.col, b, panel_step, &sink);
+        rows -= height;
+        a.data += height * a.row;
+        gp_sink_down(&sink, height);
+    }
+}
+
+/* One group of panels: the blocks of k in order. */
+static void group(const gp_packed_fn (*tiles)[4], int column, int64_t rows, gp_depth depth, gp_words a, const float *b,
+                  int64_t width, gp_packed_sink sink)
+{
+    b += depth.first * width;
+    int64_t w = 0;
+    do {
+        const int64_t step = gp_min(depth.count - w, depth.block);
+        sink.is_first = w == 0;
+        sink.is_last = w + step >= depth.count;
+        group_rows(tiles, column, rows, step, a, b + w * width, depth.all * GP_PANEL, sink);
+        a.data += step * a.col;
+        w += step;
+    } while (w < depth.count);
+}
+
+/* The columns j .. j + cols - 1 of n, of rows whose sink is at (0, j). */
+static void block(const gp_packed_fn (*tiles)[4], int64_t rows, int64_t j, int64_t cols, int64_t n, gp_depth depth,
+                  gp_words a, const float *b, gp_packed_sink sink)
+{
+    const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS;
+    for (int64_t left = cols; left > 0;) {
+        const int panels = gp_streams((rows + ntiles - 1) / ntiles, left);
+        const int64_t width = gp_panel_width(j, n), step = gp_min(panels * GP_PANEL, left);
+        sink.cols = step;
+        group(tiles, gp_tile_column(panels, j, n), rows, depth, a, b + j * depth.all, width, sink);
+        gp_sink_right(&sink, step);
+        j += step;
+        left -= step;
+    }
+}
+
+void GP_KERNEL(f32_panels)(int64_t rows, int64_t j, int64_t cols, int64_t n, int64_t k, const float *a, int64_t a_row,
+                           const float *b, float *c, int64_t ldc)
+{
+    const gp_words words = {(const char *)a, a_row * 4, 4};
+    const gp_packed_sink sink = {.c = c, .ldc = ldc, .lo = -INFINITY, .hi = INFINITY};
+    block(tiles_GP_PACKED_F32, rows, j, cols, n, (gp_depth){k, 0, k, k > 1 ? k : 1}, words, b, sink);
+}
+
+void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, int64_t a_row, int64_t a_col,
+                          const float *b, int64_t panel_step, const gp_packed_sink *sink)
+{
+    group_rows(tiles_GP_PACKED_F32, column, rows, k, (gp_words){(const char *)a, a_row * 4, a_col * 4}, b, panel_step,
+               *sink);
+}
+
+/* Where results of the rows from i and the columns from j go. */
+static gp_packed_sink make_sink(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j,
+                                int64_t cols, char *scratch)
+{
+    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_row};
+    sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[p->dst_arg] + at.dst + i * p->dst_row + j;
+    sink.ldc = p->tile_in_scratch ? cols : p->dst_row;
+    sink.partial = (float *)(scratch + p->partial_offset);
+    if (p->bias_arg)
+        sink.bias = (const float *)args[p->bias_arg] + j;
+    if (p->residual_arg)
+        sink.residual = (const float *)args[p->residual_arg] + at.residual + i * p->residual_row + j;
+    if (p->scale_arg)
+        sink.scale = (const float *)args[p->scale_arg] + j;
+    return sink;
+}
+
+/* The same for s8. */
+static gp_requant_sink make_requant(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j,
+                                    const gp_packed_sink *f32)
+{
+    const gp_requant *r = &p->requant;
+    gp_requant_sink sink = {.p = r, .dst_row = f32->ldc, .residual_row = p->residual_row, .dst = (char *)f32->c};
+    if (!p->tile_in_scratch)
+        sink.dst = (char *)args[p->dst_arg] + (at.dst + i * p->dst_row + j) * gp_element_nbytes(r->dst_dtype);
+    if (r->late_bias_arg)
+        sink.late_bias = (const float *)args[r->late_bias_arg] + j;
+    if (r->residual_arg)
+        sink.residual = (const char *)args[r->residual_arg] +
+                        (at.residual + i * p->residual_row + j) * gp_element_nbytes(r->residual_dtype);
+    return sink;
+}
+
+GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4], const gp_packed_matmul *p,
+                    void *const *args, int64_t batch, int64_t i, int64_t j, int64_t part, char *scratch)
+{
+    const int64_t in_word = type == GP_PACKED_F32 ? 1 : type == GP_PACKED_BF16 ? 2 : 4;
+    const int64_t words = (p->k + in_word - 1) / in_word, first = part * p->part_words;
+    const gp_depth depth = {words, first, gp_min(words - first, p->part_words), p->word_block};
+    const int64_t rows = gp_min(p->m - i, p->row_block), cols = gp_min(p->n - j, p->col_block);
+    batch_offsets at = locate_batch(p, batch);
+    at.a += i * p->a_row + first * in_word * p->a_col;
+    at.dst += part * p->dst_part;
+    const float *b = (const float *)((const char *)args[1] + at.b);
+    const int64_t k = gp_min(p->k - first * in_word, depth.count * in_word);
+    const int32_t a_zero = type == GP_PACKED_S8 ? gp_dynamic_zero(&p->dynamic, args, p->a_dtype, p->a_zero) : 0;
+    const gp_words a = load_words(type, p, args[0], at.a, rows, k, depth.count, a_zero, scratch);
+    gp_packed_sink sink = make_sink(p, args, at, i, j, cols, scratch);
+    if (type == GP_PACKED_S8) {
+        sink.col_sum = (const int32_t *)(b + words * gp_packed_cols(p->n)) + j;
+        if (p->dynamic.columns_arg) {
+            sink.col_zero = (const int32_t *)args[p->dynamic.columns_arg] + j;
+            sink.row_sum = (const int32_t *)(a.data + p->row_block * depth.count * 4);
+        }
+    }
+    const float *tile = sink.c;
+    gp_requant_sink requant;
+    if (type == GP_PACKED_S8) {
+        requant = make_requant(p, args, at, i, j, &sink);
+        sink.requant = &requant;
+        sink.a_zero = a_zero;
+        sink.a_scale = gp_dynamic_scale(&p->dynamic, args);
+        sink.c = NULL;
+    }
+    block(tiles, rows, j, cols, p->n, depth, a, b, sink);
+    if (p->has_epilogue)
+        gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, tile, sink.ldc, rows, cols,
+                        (batch * p->m + i) * p->n + j, p->n);
+}
+
+GP_INLINE void run(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4], const gp_packed_matmul *p,
+                   void *const *args, int64_t begin, int64_t end, char *scratch)
+{
+    const int64_t row_blocks = (p->m + p->row_block - 1) / p->row_block;
+    const int64_t col_blocks = (p->n + p->col_block - 1) / p->col_block;
+    for (int64_t t = begin; t < end; ++t) {
+        const int64_t tile = t / p->parts;
+        task(type, tiles, p, args, tile / col_blocks / row_blocks, tile / col_blocks % row_blocks * p->row_block,
+             tile % col_blocks * p->col_block, t % p->parts, scratch);
+    }
+}
+
+static void GP_KERNEL(f32_matmul_packed)(const void *params, void *const *args, int64_t begin, int64_t end,
+                                         void *scratch)
+{
+    run(GP_PACKED_F32, tiles_GP_PACKED_F32, params, args, begin, end, scratch);
+}
+
+static void GP_KERNEL(bf16_matmul_packed)(const void *params, void *const *args, int64_t begin, int64_t end,
+                                          void *scratch)
+{
+    run(GP_PACKED_BF16, tiles_GP_PACKED_BF16, params, args, begin, end, scratch);
+}
+
+static void GP_KERNEL(s8_matmul_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    run(GP_PACKED_S8, tiles_GP_PACKED_S8, params, args, begin, end, scratch);
+}
+
+const gp_kernel_entry GP_KERNEL(packed_table)[] = {
+    {"f32_matmul_packed", GP_KERNEL(f32_matmul_packed), sizeof(gp_packed_matmul)},
+    {"bf16_matmul_packed", GP_KERNEL(bf16_matmul_packed), sizeof(gp_packed_matmul)},
+    {"s8_matmul_packed", GP_KERNEL(s8_matmul_packed), sizeof(gp_packed_matmul)},
+    {NULL, NULL, 0},
+};

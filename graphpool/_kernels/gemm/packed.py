@@ -1,0 +1,398 @@
+"""Matrix products with constant weights: packed once into panels, then multiplied by any number of activations.
+
+    weights = PackedFormat(768, 3072)
+    weights.pack((3072, 1))(b, packed)                     # once; `weights.nbytes` says how large packed is
+    problem = MatmulProblem((), 16, 3072, 768, (768, 1), (3072,))
+    weights.matmul(problem, PostOps(bias=True, clamp=(0, inf)))(a, packed, bias, dst)
+
+The layout and the method are described in ``gemm/gp_packed.h``. Kernels: ``f32_matmul_packed``,
+``bf16_matmul_packed``, ``s8_matmul_packed``, ``pack_weights``, ``unpack_weights``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+
+from ..core._dispatch import isas
+from ..core.call import DTYPE_CODES, KernelCall, pack
+from ..core.records import Record
+from .matmul import aligned
+from .post_ops import NO_POST_OPS, PostOps
+from .problem import MOST_BATCH_AXES, MatmulProblem, fold_batch
+from .requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["PackedFormat", "k_parts"]
+
+DEPTH = {"f32": 1, "bf16": 2, "s8": 4}
+"""Elements along k in a word of 32 bits."""
+
+_A_DTYPES = {"f32": ("f32",), "bf16": ("f32", "bf16", "f16"), "s8": ("u8", "s8")}
+"""Types of the activations for each type of weights."""
+
+LANES = {"avx512_bf16": 16, "avx512": 16, "avx2": 8, "neon": 4, "generic": 4}
+"""Columns of a vector (``GP_VL``)."""
+
+TILE_ROWS, TILE_PANELS, _PACK_PANELS = 6, 4, 4
+"""``GP_TILE_ROWS``, ``GP_TILE_PANELS`` and ``GP_PACK_PANELS``."""
+
+_MAX_S8_K = 2**15
+"""Terms up to which the sum of (a - zero)(b - zero) fits s32 whatever the operands."""
+
+MOST_ROWS = 96
+"""Rows of a task: enough to hide that a panel comes from L3, few enough to share a product among many threads."""
+
+_LEAST_WORK = 2**18
+"""Multiply-adds (rows counted as 4 at least) of a task, about 5 microseconds, so that handing it out costs little."""
+
+_SPLIT_TASKS, _SPLIT_WORK, _SPLIT_K = 8, 4 * _LEAST_WORK, 1024
+"""Tasks up to which k is split to have more; the least multiply-adds and the least terms of a part, beside which adding
+up the parts costs under 3 %."""
+
+_WIDE = 256
+"""Columns from which on converting A and starting an epilogue's rows cost under 3 % of a task."""
+
+_PACK_LAYOUT = Record([(name, "i8") for name in ("k", "n", "row", "col", "batch", "pitch", "dtype", "b_dtype")])
+_LAYOUT = Record(
+    [
+        *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "word_block")],
+        *[(name, "i8") for name in ("parts", "part_words", "dst_part", "nbatch")],
+        *[(name, "i8", MOST_BATCH_AXES) for name in ("batch_shape", "a_batch", "b_batch", "dst_batch")],
+        ("residual_batch", "i8", MOST_BATCH_AXES),
+        *[(name, "i8") for name in ("a_row", "a_col", "dst_row", "residual_row")],
+        *[(name, "i8") for name in ("bias_arg", "residual_arg", "scale_arg", "dst_arg")],
+        *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "partial_offset", "words_offset", "row_offset")],
+        *[(name, "i8") for name in ("a_dtype", "a_zero")],
+        *[(name, "f4") for name in ("lo", "hi")],
+        ("requant", REQUANT_LAYOUT),
+        ("dynamic", DYNAMIC_LAYOUT),
+    ]
+)
+
+
+def lanes_of(isa: str | None) -> int:
+    """Columns of a vector of an instruction set, by default the best one.
+
+    Raises
+    ------
+    UnsupportedError
+        There is no such instruction set.
+    """
+    lanes = LANES.get(isa or isas()[-1])
+    if lanes is None:
+        raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
+    return lanes
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The checked geometry: batch axes as (size, a, packed matrices, dst, residual strides), outermost first."""
+
+    batch: tuple[tuple[int, ...], ...]
+    m: int
+    n: int
+    k: int
+    a_row: int
+    a_col: int
+    dst_row: int
+    residual_row: int
+
+    @classmethod
+    def of(cls, problem: MatmulProblem, post_ops: PostOps, weight_strides: Sequence[int] | None) -> _Problem:
+        """Check what `MatmulProblem` has not, and fold."""
+        ndim, a, c = len(problem.batch_shape), problem.a_strides, problem.c_strides
+        residual = problem.residual_strides(post_ops)
+        b = [0] * ndim if weight_strides is None else problem.check_strides("weight_strides", weight_strides, 0)
+        batch = tuple(zip(problem.batch_shape, a[:ndim], b, c[:ndim], residual[:ndim], strict=True))
+        return cls(batch, problem.m, problem.n, problem.k, a[-2], a[-1], c[-1], residual[-1])._fold()
+
+    def _fold(self) -> _Problem:
+        """Rows of consecutive matrices that share weights become rows of one; axes of size one vanish."""
+        batch, m, rows = fold_batch(self.batch, self.m, (self.a_row, self.dst_row, self.residual_row))
+        return _Problem(batch, m, self.n, self.k, rows[0], self.a_col, rows[1], rows[2])
+
+
+@dataclass(frozen=True)
+class PackedFormat:
+    """Matrices of constant weights, k x n, in panels.
+
+    Attributes
+    ----------
+    k, n : int
+        Zero is allowed.
+    dtype : {"f32", "bf16", "s8"}
+        Of the packed weights.
+    batch : int, default=1
+        Number of matrices.
+    isa : str, optional
+        Instruction set of the kernels that read them; the best one by default.
+
+    Raises
+    ------
+    InvalidShapeError, InvalidDataTypeError, UnsupportedError
+        A negative size; another data type; an unknown instruction set.
+
+    Notes
+    -----
+    Columns are filled up to whole vectors and k to whole words; s8 takes 4 bytes more a column. Any address will do,
+    but few rows are up to 1.5 times as fast where it is a multiple of 64. Immutable; usable from any thread.
+    """
+
+    k: int
+    n: int
+    dtype: str = "f32"
+    batch: int = field(default=1, kw_only=True)
+    isa: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DEPTH:
+            what = "dtype of packed weights"
+            raise InvalidDataTypeError(explain(what, accepted="f32, bf16, s8", got=self.dtype), dtype=self.dtype)
+        if min(self.k, self.n, self.batch) < 0:
+            got = self.batch, self.k, self.n
+            raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=got))
+        lanes_of(self.isa)
+
+    @property
+    def panel(self) -> int:
+        """Columns of a panel."""
+        return 2 * lanes_of(self.isa)
+
+    @property
+    def words(self) -> int:
+        """Words of 32 bits along k, each of 1 f32, 2 bf16 or 4 s8."""
+        return -(-self.k // DEPTH[self.dtype])
+
+    @property
+    def pitch(self) -> int:
+        """From one matrix of the batch to the next, a multiple of 64. Unit: bytes."""
+        lanes = lanes_of(self.isa)
+        cols = -(-self.n // lanes) * lanes
+        return aligned(self.words * cols * 4 + (cols * 4 if self.dtype == "s8" else 0))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all matrices. Unit: bytes."""
+        return self.batch * self.pitch
+
+    def pack(self, strides: Sequence[int], *, batch_stride: int = 0, b_dtype: str | None = None) -> KernelCall:
+        """A kernel that brings weights into panels; arguments: b, packed.
+
+        Parameters
+        ----------
+        strides : (int, int)
+            Row and column stride of b; any, swapped for transposed weights. Unit: elements.
+        batch_stride : int, default=0
+            From one matrix to the next in b. Unit: elements.
+        b_dtype : str, optional
+            Type of b: `dtype` by default; f32 becomes bf16, rounded to nearest even; u8 becomes s8, less 128.
+
+        Returns
+        -------
+        KernelCall
+            One task for each four panels of a matrix; no scratch.
+
+        Raises
+        ------
+        InvalidShapeError, InvalidDataTypeError
+            Other than two strides; types that do not fit each other.
+
+        Notes
+        -----
+        Cost: one read and one write of the weights. Every byte of the layout is written but the gap between matrices.
+        """
+        b_dtype = b_dtype or self.dtype
+        if b_dtype != self.dtype and (self.dtype, b_dtype) not in (("bf16", "f32"), ("s8", "u8")):
+            what = f"weights to pack as {self.dtype}"
+            raise InvalidDataTypeError(explain(what, accepted=self.dtype, got=b_dtype), dtype=b_dtype)
+        return self._move("pack_weights", strides, batch_stride, b_dtype)
+
+    def unpack(self, strides: Sequence[int], *, batch_stride: int = 0) -> KernelCall:
+        """The inverse of `pack`, bit for bit, with the same parameters; arguments: packed, b."""
+        return self._move("unpack_weights", strides, batch_stride, self.dtype)
+
+    def _move(self, name: str, strides: Sequence[int], batch_stride: int, b_dtype: str) -> KernelCall:
+        """The kernel `name` between a matrix and its panels."""
+        if len(strides) != 2:
+            raise InvalidShapeError(explain("strides of weights", accepted="2 strides", got=tuple(strides)))
+        values = {
+            "k": self.k, "n": self.n, "row": strides[0], "col": strides[1], "batch": batch_stride, "pitch": self.pitch,
+            "dtype": DTYPE_CODES[self.dtype], "b_dtype": DTYPE_CODES[b_dtype],
+        }  # fmt: skip
+        ntasks = self.batch * -(-self.n // (_PACK_PANELS * self.panel))
+        return pack(name, _PACK_LAYOUT, values, ntasks=ntasks, isa=self.isa)
+
+    def matmul(
+        self,
+        problem: MatmulProblem,
+        post_ops: PostOps = NO_POST_OPS,
+        *,
+        weight_strides: Sequence[int] | None = None,
+        parts: int = 1,
+    ) -> KernelCall:
+        """A kernel for products with these weights; arguments: a, packed b, for s8 the scales, those of the post-ops.
+
+        Parameters
+        ----------
+        problem : MatmulProblem
+            a is f32 for f32; f32, bf16 or f16 for bf16, rounded to bf16 and summed in f32; u8 or s8 for s8, summed in
+            s32, exactly, and multiplied by scales of shape (n,), f32: the product of both operands' scales.
+        post_ops : PostOps
+        weight_strides : sequence of int, optional
+            One stride for each batch axis; by default all share one matrix. Unit: packed matrices.
+        parts : int, default=1
+            In how many parts k is split, each a task of its own; `k_parts` tells a good number. With several, dst is a
+            dense array (parts, batch..., m, n) of sums to be added up, and there are no post-ops; not for s8.
+
+        Returns
+        -------
+        KernelCall
+            Tasks are blocks of rows and columns, and parts of k. A row's result does not depend on m nor on how tasks
+            are divided, but for `parts`.
+
+        Raises
+        ------
+        InvalidShapeError, InvalidDataTypeError, InvalidArgumentError
+            The arguments do not fit each other.
+        UnsupportedError
+            k above 32768 with s8.
+
+        Notes
+        -----
+        Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap a.
+        Cost: 2 m n k operations a matrix; up to 3 rows it is the time to read the packed weights.
+        """
+        _check_types(self, problem)
+        is_int8 = self.dtype == "s8"
+        post = post_ops.int8_fields() | {"scale_arg": 2} if is_int8 else post_ops.float_fields()
+        if parts > 1 and (is_int8 or post_ops.has_any):
+            raise InvalidArgumentError(explain("parts of k", accepted="1 for s8 weights and with post-ops", got=parts))
+        part_words = max(-(-self.words // (parts * 16)) * 16, 1) if parts > 1 else max(self.words, 1)
+        if parts > 1 and (parts - 1) * part_words >= self.words:
+            raise InvalidArgumentError(explain("parts of k", accepted="16 words or more in each", got=parts))
+        values = post | {
+            "parts": parts, "part_words": part_words,
+            "dst_part": math.prod(problem.batch_shape) * problem.m * problem.n,
+            "a_dtype": DTYPE_CODES[problem.a_dtype],
+            "a_zero": problem.zero_point + (128 if problem.a_dtype == "s8" else 0),
+        }  # fmt: skip
+        return _build(_Problem.of(problem, post_ops, weight_strides), self, values, post_ops.epilogue)
+
+
+def _check_types(weights: PackedFormat, problem: MatmulProblem) -> None:
+    """Check that the weights are those of the problem, and the type of its activations."""
+    accepted, dtype, a_dtype = _A_DTYPES[weights.dtype], weights.dtype, problem.a_dtype
+    if (problem.k, problem.n) != (weights.k, weights.n):
+        got = problem.k, problem.n
+        raise InvalidShapeError(explain("k and n of a product", accepted=f"{weights.k}, {weights.n}", got=got))
+    if a_dtype not in accepted:
+        what = f"activations of {dtype} weights"
+        raise InvalidDataTypeError(explain(what, accepted=", ".join(accepted), got=a_dtype), dtype=a_dtype)
+    if dtype == "s8" and problem.k > _MAX_S8_K:
+        what = "terms of an 8-bit sum"
+        raise UnsupportedError(explain(what, accepted=f"at most {_MAX_S8_K}", got=problem.k), k=problem.k)
+    if dtype != "s8" and problem.zero_point:
+        raise InvalidArgumentError(explain(f"zero point beside {dtype} weights", accepted="0", got=problem.zero_point))
+
+
+def _build(p: _Problem, weights: PackedFormat, values: dict[str, Any], epilogue: bytes) -> KernelCall:
+    """Blocks, parts of scratch and parameter block of a problem."""
+    part_words, parts, panel, dtype = values["part_words"], values["parts"], weights.panel, weights.dtype
+    sizes, a_batch, b_batch, dst_batch, residual_batch = ([axis[i] for axis in p.batch] for i in range(5))
+    matrices = math.prod(sizes)
+    rows = row_block(p.m)
+    cols = _col_block(p.n, p.k, rows, matrices * -(-p.m // rows), panel, dtype != "f32", bool(epilogue))
+    word_block = _word_block(rows, part_words, panel)
+    partial_offset = aligned(rows * cols * 4) if values["tile_in_scratch"] else 0
+    is_split = word_block < part_words
+    words_offset = partial_offset + (rows * TILE_PANELS * panel * 4 if is_split else 0)
+    row_offset = words_offset + (0 if dtype == "f32" else aligned(rows * (part_words + 1) * 4))
+    fields = values | {
+        "m": p.m, "n": p.n, "k": p.k, "row_block": rows, "col_block": cols, "word_block": word_block,
+        "nbatch": len(sizes), "batch_shape": sizes, "a_batch": a_batch, "dst_batch": dst_batch,
+        "b_batch": [stride * weights.pitch for stride in b_batch], "residual_batch": residual_batch,
+        "a_row": p.a_row, "a_col": p.a_col, "dst_row": p.dst_row, "residual_row": p.residual_row,
+        "partial_offset": partial_offset, "words_offset": words_offset, "row_offset": row_offset,
+    }  # fmt: skip
+    return pack(
+        f"{dtype}_matmul_packed", _LAYOUT, fields, ntasks=matrices * -(-p.m // rows) * -(-p.n // cols) * parts,
+        scratch_nbytes=row_offset + (p.k * 4 if dtype == "bf16" else 0), tail=epilogue, isa=weights.isa,
+    )  # fmt: skip
+
+
+def row_block(m: int, most: int = MOST_ROWS) -> int:
+    """Rows of a task, about `most`: even parts, in whole tiles where there are several."""
+    parts = max(-(-m // most), 1)
+    if parts == 1:
+        return max(m, 1)
+    return -(-m // (parts * TILE_ROWS)) * TILE_ROWS
+
+
+def streams(rows: int) -> int:
+    """Panels that a tile reads at once where there are registers for it."""
+    return TILE_PANELS if rows <= 3 else 2
+
+
+def _col_block(n: int, k: int, rows: int, others: int, panel: int, converts: bool, has_epilogue: bool) -> int:
+    """Columns of a task: whole groups of panels, as few as still make a task worth handing out.
+
+    `others` are the blocks that have the same columns; `converts` says that each task brings its rows into words.
+    """
+    unit = panel * streams(rows)
+    cols = max(-(-_LEAST_WORK // (max(rows, 4) * max(k, 4))), 1)
+    if converts or (has_epilogue and others * (n // _WIDE) >= 16):
+        cols = max(cols, _WIDE)
+    parts = max(n // cols, 1)
+    return max(-(-n // (parts * unit)) * unit, unit)
+
+
+def k_parts(m: int, n: int, k: int, dtype: str = "f32", isa: str | None = None) -> int:
+    """In how many parts to split the sums of a product whose few results would make too few tasks for many threads.
+
+    Parameters
+    ----------
+    m, n, k : int
+        All rows that share the weights, columns, terms.
+    dtype : {"f32", "bf16"}
+    isa : str, optional
+
+    Returns
+    -------
+    parts : int
+        For `packed_matmul`. The number of threads has no say, so that results do not depend on it.
+    """
+    if 0 in (m, n, k):
+        return 1
+    rows = row_block(m)
+    blocks = -(-m // rows)
+    lanes = lanes_of(isa)
+    cols = min(_col_block(n, k, rows, blocks, 2 * lanes, dtype != "f32", False), -(-n // lanes) * lanes)
+    work = max(rows, 4) * cols * k
+    return max(min(_SPLIT_TASKS // (blocks * -(-n // cols)), work // _SPLIT_WORK, k // _SPLIT_K), 1)
+
+
+def _word_block(rows: int, words: int, panel: int) -> int:
+    """Steps along k at a time: all, unless several tiles of rows read panels that L2 would not keep."""
+    if rows <= TILE_ROWS:
+        return max(words, 1)
+    most = max(l2_nbytes() * 3 // 4 // (streams(rows) * panel * 4), 64)
+    parts = max(-(-words // most), 1)
+    return max(-(-words // (parts * 16)) * 16, 1)
+
+
+@cache
+def l2_nbytes() -> int:
+    """Size of the second cache of a core; where the system does not say, what most have at least."""
+    try:
+        size = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
+        return int(size.removesuffix("K")) * 1024
+    except (OSError, ValueError):
+        return 512 * 1024

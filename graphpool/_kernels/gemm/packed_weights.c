@@ -1,0 +1,216 @@
+/* Bring weights into panels (gp_packed.h) and back.
+ *
+ * A task is GP_PACK_PANELS panels of one matrix: rows of B are read in runs of that many panels, and transposed ones in
+ * blocks of GP_PACK_ROWS words, so that the lines being written stay in L1. args: b and packed; unpacking: packed and b. */
+#include "core/gp_convert.h"
+#include "gemm/gp_packed.h"
+#include "core/gp_quad.h"
+
+#define GP_PACK_PANELS 4
+#define GP_PACK_ROWS 128
+
+typedef struct {
+    int64_t k, n;
+    int64_t row, col, batch; /* strides of b, in elements */
+    int64_t pitch;           /* bytes from one packed matrix to the next */
+    int64_t dtype, b_dtype;  /* of the panels and of b; they differ where f32 becomes bf16, and u8 less 128 becomes s8 */
+} gp_pack_params;
+
+/* Which part of which matrix a task has. */
+typedef struct {
+    const gp_pack_params *p;
+    char *b, *packed;
+    int64_t j, cols;
+} gp_pack_task;
+
+GP_INLINE int64_t element_nbytes(int64_t dtype)
+{
+    return dtype == GP_F32 ? 4 : dtype == GP_BF16 ? 2 : 1;
+}
+
+GP_INLINE int64_t word_count(const gp_pack_params *p)
+{
+    const int64_t depth = 4 / element_nbytes(p->dtype);
+    return (p->k + depth - 1) / depth;
+}
+
+/* The word of a column at row i of a panel; `left` rows exist from there on. Constant arguments make loops of it into
+ * vector instructions where columns lie side by side. */
+GP_INLINE uint32_t make_word(const int64_t dtype, const int64_t b_dtype, const char *b, int64_t step, const int64_t left)
+{
+    const int depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4;
+    uint32_t word = 0;
+    for (int r = 0; r < depth && r < left; r++, b += step) {
+        float x;
+        uint16_t h;
+        if (dtype == GP_F32) {
+            memcpy(&word, b, 4);
+        } else if (dtype == GP_S8) {
+            word |= (uint32_t)((uint8_t)*b ^ (b_dtype == GP_U8 ? 0x80 : 0)) << 8 * r;
+        } else if (b_dtype == GP_F32) {
+            memcpy(&x, b, 4);
+            word |= (uint32_t)gp_to_bf16(x) << 16 * r;
+        } else {
+            memcpy(&h, b, 2);
+            word |= (uint32_t)h << 16 * r;
+        }
+    }
+    return word;
+}
+
+/* `count` rows of words of `cols` columns of a panel of that `width`, from b on; strides in bytes. */
+GP_INLINE void pack_rows(const int64_t dtype, const int64_t b_dtype, const char *restrict b, int64_t row, int64_t col,
+                         uint32_t *restrict to, int64_t width, int64_t count, int64_t cols)
+{
+    const int depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4;
+    for (int64_t w = 0; w < count; w++)
+        for (int64_t c = 0; c < cols; c++)
+            to[w * width + c] = make_word(dtype, b_dtype, b + w * depth * row + c * col, row, depth);
+}
+
+/* Four words of four columns, to four rows of the panel. */
+GP_INLINE void transpose_quads(const uint32_t (*from)[GP_PACK_ROWS], int64_t w, uint32_t *to, int64_t width)
+{
+    gp_transpose_quad(&from[0][w], &from[1][w], &from[2][w], &from[3][w], to, to + width, to + 2 * width,
+                      to + 3 * width);
+}
+
+/* The same from columns that are contiguous: four at a time become words, which are transposed in registers. */
+GP_INLINE void pack_columns(const int64_t dtype, const int64_t b_dtype, const int64_t nbytes, const char *restrict b,
+                            int64_t col, uint32_t *restrict to, int64_t width, int64_t count, int64_t cols)
+{
+    const int depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4;
+    uint32_t words[4][GP_PACK_ROWS];
+    for (int64_t c = 0; c < cols; c += 4) {
+        const int64_t group = gp_min(cols - c, 4);
+        for (int64_t r = 0; r < group; r++)
+            for (int64_t w = 0; w < count; w++)
+                words[r][w] = make_word(dtype, b_dtype, b + (c + r) * col + w * depth * nbytes, nbytes, depth);
+        int64_t w = 0;
+        for (; group == 4 && w + 4 <= count; w += 4)
+            transpose_quads(words, w, to + w * width + c, width);
+        for (; w < count; w++)
+            for (int64_t r = 0; r < group; r++)
+                to[w * width + c + r] = words[r][w];
+    }
+}
+
+GP_INLINE void pack_panels(const gp_pack_task *t, const int64_t dtype, const int64_t b_dtype)
+{
+    const gp_pack_params *p = t->p;
+    const int64_t depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4, nbytes = b_dtype == GP_F32 ? 4 : 4 / depth;
+    const int64_t words = word_count(p), row = p->row * nbytes, col = p->col * nbytes, whole = p->k / depth;
+    for (int64_t w = 0; w < words; w += GP_PACK_ROWS)
+        for (int64_t j = t->j; j < t->j + t->cols; j += GP_PANEL) {
+            const int64_t width = gp_panel_width(j, p->n), cols = gp_min(t->j + t->cols - j, GP_PANEL);
+            const int64_t count = gp_min(whole - w, GP_PACK_ROWS);
+            const char *b = t->b + w * depth * row + j * col;
+            uint32_t *to = (uint32_t *)t->packed + j * words + w * width;
+            if (col == nbytes && cols == GP_PANEL)
+                pack_rows(dtype, b_dtype, b, row, nbytes, to, GP_PANEL, count, GP_PANEL);
+            else if (row == nbytes)
+                pack_columns(dtype, b_dtype, nbytes, b, col, to, width, count, cols);
+            else
+                pack_rows(dtype, b_dtype, b, row, col, to, width, count, cols);
+            if (w + GP_PACK_ROWS >= words && whole < words) /* the last word has fewer elements */
+                for (int64_t c = 0; c < cols; c++)
+                    to[count * width + c] = make_word(dtype, b_dtype, b + count * depth * row + c * col, row, p->k % depth);
+        }
+}
+
+/* Elements of the columns of a task back to where they came from. */
+GP_INLINE void unpack_panels(const gp_pack_task *t, const int nbytes)
+{
+    const gp_pack_params *p = t->p;
+    const int64_t words = word_count(p), depth = 4 / nbytes;
+    for (int64_t j = t->j; j < t->j + t->cols; j++) {
+        const int64_t first = j / GP_PANEL * GP_PANEL, width = gp_panel_width(first, p->n);
+        const char *from = t->packed + (first * words + j - first) * 4;
+        for (int64_t i = 0; i < p->k; i++)
+            memcpy(t->b + (i * p->row + j * p->col) * nbytes, from + i / depth * width * 4 + i % depth * nbytes,
+                   (size_t)nbytes);
+    }
+}
+
+/* Zeros behind the last column, wherever no element will come. */
+static void clear_padding(const gp_pack_task *t)
+{
+    const int64_t words = word_count(t->p), last = gp_min(t->j + GP_PACK_PANELS * GP_PANEL, gp_packed_cols(t->p->n));
+    if (t->cols < GP_PACK_PANELS * GP_PANEL)
+        memset(t->packed + t->j * words * 4, 0, (size_t)((last - t->j) * words) * 4);
+}
+
+/* The sums over k that s8 weights carry, read from the panels: zeros for the columns of the padding. */
+static void add_columns(const gp_pack_task *t)
+{
+    const int64_t words = word_count(t->p), cols = gp_packed_cols(t->p->n);
+    const int32_t *panel = (const int32_t *)t->packed + t->j * words;
+    int32_t *restrict sums = (int32_t *)t->packed + words * cols + t->j;
+    for (int64_t j = t->j; j < t->j + t->cols; j += GP_PANEL, sums += GP_PANEL) {
+        const int64_t width = gp_panel_width(j, t->p->n);
+        memset(sums, 0, (size_t)width * 4);
+        for (int64_t w = 0; w < words; w++, panel += width)
+            for (int64_t c = 0; c < width; c++)
+                sums[c] += (int8_t)panel[c] + (int8_t)(panel[c] >> 8) + (int8_t)(panel[c] >> 16) + (panel[c] >> 24);
+    }
+}
+
+static void pack_task(const gp_pack_task *t)
+{
+    clear_padding(t);
+    if (t->p->dtype == GP_F32) {
+        pack_panels(t, GP_F32, GP_F32);
+    } else if (t->p->dtype == GP_BF16 && t->p->b_dtype == GP_F32) {
+        pack_panels(t, GP_BF16, GP_F32);
+    } else if (t->p->dtype == GP_BF16) {
+        pack_panels(t, GP_BF16, GP_BF16);
+    } else {
+        if (t->p->b_dtype == GP_U8)
+            pack_panels(t, GP_S8, GP_U8);
+        else
+            pack_panels(t, GP_S8, GP_S8);
+        add_columns(t);
+    }
+}
+
+static void unpack_task(const gp_pack_task *t)
+{
+    if (t->p->dtype == GP_F32)
+        unpack_panels(t, 4);
+    else if (t->p->dtype == GP_BF16)
+        unpack_panels(t, 2);
+    else
+        unpack_panels(t, 1);
+}
+
+static gp_pack_task make_task(const gp_pack_params *p, char *b, char *packed, int64_t number)
+{
+    const int64_t step = GP_PACK_PANELS * GP_PANEL, groups = (p->n + step - 1) / step;
+    const int64_t matrix = number / groups, j = number % groups * step;
+    b += matrix * p->batch * element_nbytes(p->b_dtype);
+    return (gp_pack_task){p, b, packed + matrix * p->pitch, j, gp_min(p->n - j, step)};
+}
+
+static void GP_KERNEL(pack_weights)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    for (int64_t number = begin; number < end; number++) {
+        const gp_pack_task t = make_task(params, args[0], args[1], number);
+        pack_task(&t);
+    }
+}
+
+static void GP_KERNEL(unpack_weights)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    for (int64_t number = begin; number < end; number++) {
+        const gp_pack_task t = make_task(params, args[1], args[0], number);
+        unpack_task(&t);
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(packed_weights_table)[] = {
+    {"pack_weights", GP_KERNEL(pack_weights), sizeof(gp_pack_params)},
+    {"unpack_weights", GP_KERNEL(unpack_weights), sizeof(gp_pack_params)},
+    {NULL, NULL, 0},
+};

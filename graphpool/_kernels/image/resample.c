@@ -1,0 +1,219 @@
+/* Nearest and linear resampling: a task is one row of results of a block of channels.
+ *
+ * Coordinates were resolved when the parameter block was made: for each axis three tables of out[axis] elements, the two
+ * source coordinates, which never fall along the axis, and the weight of the second one. A vector may be read at any
+ * element of them. args: src, dst, then what the epilogue reads beyond dst.
+ *
+ * Where channels lie side by side on both sides, vectors run along them. Else channels are taken one by one: source rows
+ * are blended into a line, and a vector of results picks its elements out of one vector of the line, which holds them
+ * unless the axis shrinks. */
+#include "core/gp_vec.h"
+#include "image/gp_window.h"
+
+typedef struct {
+    gp_row_plan rows;
+    int64_t low_offset[3], high_offset[3], weight_offset[3]; /* bytes from the start of this block */
+    int64_t epilogue_offset;
+} gp_resample;
+
+/* Tables of one axis: (1 - weight) * src[low] + weight * src[high]. */
+typedef struct {
+    const int32_t *low, *high;
+    const float *weight;
+} axis_points;
+
+static inline axis_points points_of(const gp_resample *p, int axis)
+{
+    const char *block = (const char *)p;
+    return (axis_points){(const int32_t *)(block + p->low_offset[axis]), (const int32_t *)(block + p->high_offset[axis]),
+                         (const float *)(block + p->weight_offset[axis])};
+}
+
+/* Source rows of a row of results, those without weight left out: they may hold an infinity. */
+typedef struct {
+    const float *rows[4]; /* at the first channel of the task */
+    float weights[4];
+    int64_t count;
+} row_sources;
+
+static row_sources find_rows(const gp_resample *p, const gp_row *row, const float *src)
+{
+    const gp_window *w = &p->rows.window;
+    const axis_points d = points_of(p, 0), h = points_of(p, 1);
+    const float at_d = d.weight[row->od], at_h = h.weight[row->oh];
+    row_sources s = {.count = 0};
+    src += row->n * w->src_n + row->c * w->src_c;
+    for (int i = 0; i < 1 + (at_d != 0); ++i)
+        for (int j = 0; j < 1 + (at_h != 0); ++j, ++s.count) {
+            const int64_t id = i ? d.high[row->od] : d.low[row->od], ih = j ? h.high[row->oh] : h.low[row->oh];
+            s.rows[s.count] = src + id * w->src[0] + ih * w->src[1];
+            s.weights[s.count] = (i ? at_d : 1 - at_d) * (j ? at_h : 1 - at_h);
+        }
+    return s;
+}
+
+/* One line for each channel: element i of channel c lies at data[c * ld + i]. */
+typedef struct {
+    const float *data;
+    int64_t ld;
+} line_set;
+
+/* The source rows of a channel as one line. */
+static void blend_line(const gp_window *w, const row_sources *s, int64_t channel, float *line)
+{
+    const int64_t step = w->src[2];
+    for (int64_t k = 0; k < s->count; k++) {
+        const float *from = s->rows[k] + channel;
+        const gp_vf weight = gp_splat(s->weights[k]); /* 1 where there is one row */
+        for (int64_t i = 0; i < w->in[2]; i += GP_VL) {
+            const int64_t left = w->in[2] - i;
+            gp_vf v = {0};
+            if (step == 1)
+                v = gp_load_some(from + i, left);
+            else
+                for (int j = 0; j < gp_min(GP_VL, left); j++)
+                    v[j] = from[(i + j) * step];
+            gp_store(line + i, k == 0 ? v * weight : gp_vfma(v, weight, gp_load(line + i)));
+        }
+    }
+}
+
+/* The lines of a task's channels: the source rows themselves where they are single ones that can be read. */
+static line_set find_lines(const gp_window *w, const row_sources *s, int64_t channels, float *room)
+{
+    if (s->count == 1 && w->src[2] == 1)
+        return (line_set){s->rows[0], w->src_c};
+    const int64_t ld = (w->in[2] + GP_VL - 1) / GP_VL * GP_VL;
+    for (int64_t c = 0; c < channels; c++)
+        blend_line(w, s, c * w->src_c, room + c * ld);
+    return (line_set){room, ld};
+}
+
+GP_INLINE gp_vi load_indices(const int32_t *from)
+{
+    gp_vi v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+/* Channels that are written in turns: what they share is found once, and lines of memory are soon full. */
+#define GP_SPREAD_CHANNELS 8
+
+/* Results o, o + 1, ... of the channels from `begin` to `end`. A neighbour without weight is not used. */
+GP_INLINE void spread(const gp_window *w, const axis_points *x, int64_t o, int64_t begin, int64_t end,
+                      const line_set *lines, const gp_row *row, const int is_linear)
+{
+    const int64_t left = w->out[2] - o, last = o + gp_min(left, GP_VL) - 1, first = x->low[o], n = w->in[2];
+    const int fits = x->high[last] - first < GP_VL;
+    const gp_vi lows = load_indices(x->low + o) - (int32_t)first, highs = load_indices(x->high + o) - (int32_t)first;
+    const gp_vf weight = is_linear ? gp_load(x->weight + o) : (gp_vf){0};
+    for (int64_t c = begin; c < end; c++) {
+        const float *line = lines->data + c * lines->ld;
+        gp_vf low = {0}, high = {0};
+        if (fits) {
+            const gp_vf found = gp_load_some(line + first, n - first);
+            low = gp_pick_lanes(found, lows);
+            high = is_linear ? gp_pick_lanes(found, highs) : low;
+        } else {
+            for (int64_t i = o; i <= last; i++) {
+                low[i - o] = line[x->low[i]];
+                high[i - o] = line[x->high[i]];
+            }
+        }
+        if (is_linear)
+            low = gp_vselect(gp_vequal(weight, (gp_vf){0}), low, gp_vfma(high, weight, low * (1.0f - weight)));
+        float *to = row->tile + (w->channels_last ? c + o * row->ld : c * row->ld + o);
+        if (!w->channels_last)
+            gp_store_part(to, low, left);
+        else
+            for (int64_t i = 0; i < gp_min(left, GP_VL); i++)
+                to[i * row->ld] = low[i];
+    }
+}
+
+static void spread_row(const gp_resample *p, const gp_row *row, const row_sources *s, float *room, const int is_linear)
+{
+    const gp_window *w = &p->rows.window;
+    const axis_points x = points_of(p, 2);
+    const line_set lines = find_lines(w, s, row->channels, room);
+    for (int64_t c = 0; c < row->channels; c += GP_SPREAD_CHANNELS)
+        for (int64_t o = 0; o < w->out[2]; o += GP_VL)
+            if (is_linear)
+                spread(w, &x, o, c, gp_min(c + GP_SPREAD_CHANNELS, row->channels), &lines, row, 1);
+            else
+                spread(w, &x, o, c, gp_min(c + GP_SPREAD_CHANNELS, row->channels), &lines, row, 0);
+}
+
+/* to = sum of scale[k] * from[k], n of them, over channels that lie side by side. */
+GP_INLINE void blend(const int n, const float *const *from, const float *scale, int64_t channels, float *to)
+{
+    gp_vf s[8];
+#pragma GCC unroll 8
+    for (int k = 0; k < n; k++)
+        s[k] = gp_splat(scale[k]);
+    for (int64_t c = 0; c < channels; c += GP_VL) {
+        gp_vf acc = gp_load_some(from[0] + c, channels - c) * s[0];
+#pragma GCC unroll 8
+        for (int k = 1; k < n; k++)
+            acc = gp_vfma(gp_load_some(from[k] + c, channels - c), s[k], acc);
+        gp_store_part(to + c, acc, channels - c);
+    }
+}
+
+/* A row of results whose channels lie side by side in the source too: pixel by pixel, the points of all source rows at
+ * once. */
+static void blend_row(const gp_resample *p, const gp_row *row, const row_sources *s)
+{
+    const gp_window *w = &p->rows.window;
+    const axis_points x = points_of(p, 2);
+    for (int64_t o = 0; o < w->out[2]; ++o) {
+        const float *from[8], weight = x.weight[o];
+        float scale[8], *to = row->tile + o * row->ld;
+        int64_t n = 0;
+        for (int64_t k = 0; k < s->count; k++)
+            for (int side = 0; side < 1 + (weight != 0); side++, n++) {
+                from[n] = s->rows[k] + (side ? x.high[o] : x.low[o]) * w->src[2];
+                scale[n] = s->weights[k] * (side ? weight : 1 - weight);
+            }
+        switch (n) {
+        case 1: memcpy(to, from[0], (size_t)row->channels * sizeof *to); break; /* its weight is 1 */
+        case 2: blend(2, from, scale, row->channels, to); break;
+        case 4: blend(4, from, scale, row->channels, to); break;
+        default: blend(8, from, scale, row->channels, to); break;
+        }
+    }
+}
+
+GP_INLINE void resample(const gp_resample *p, void *const *args, int64_t begin, int64_t end, void *scratch,
+                        const int is_linear)
+{
+    const gp_window *w = &p->rows.window;
+    float *room = (float *)((char *)scratch + p->rows.room_offset);
+    for (int64_t task = begin; task < end; ++task) {
+        const gp_row row = gp_row_begin(&p->rows, args[1], scratch, task);
+        const row_sources s = find_rows(p, &row, args[0]);
+        if (w->channels_last && w->src_c == 1)
+            blend_row(p, &row, &s);
+        else
+            spread_row(p, &row, &s, room, is_linear);
+        gp_row_end(&p->rows, &row, (const gp_eltwise *)((const char *)p + p->epilogue_offset), args + 1);
+    }
+}
+
+static void GP_KERNEL(f32_resample_nearest)(const void *params, void *const *args, int64_t begin, int64_t end,
+                                            void *scratch)
+{
+    resample(params, args, begin, end, scratch, 0);
+}
+
+static void GP_KERNEL(f32_resample_linear)(const void *params, void *const *args, int64_t begin, int64_t end,
+                                           void *scratch)
+{
+    resample(params, args, begin, end, scratch, 1);
+}
+
+const gp_kernel_entry GP_KERNEL(resample_table)[] = {
+    {"f32_resample_nearest", GP_KERNEL(f32_resample_nearest), sizeof(gp_resample)},
+    {"f32_resample_linear", GP_KERNEL(f32_resample_linear), sizeof(gp_resample)},
+    {NULL, NULL, 0},
+};

@@ -1,0 +1,165 @@
+/* Elements by index: rows picked from a tensor (gather), rows put or reduced into one (scatter). */
+#include "core/gp_convert.h"
+
+#include <string.h>
+
+/* Positions are numbered row-major over dims. At each lie a tuple of indices (at index_strides) and a row of
+ * `row_nbytes`, dense in the order of positions. The tuple, and the position itself (base_strides), say where in the
+ * tensor that is read or written its row is. */
+typedef struct {
+    int64_t ndim, dims[GP_MAX_NDIM], index_strides[GP_MAX_NDIM], base_strides[GP_MAX_NDIM]; /* base: bytes */
+    int64_t tuple_size, tuple_dims[GP_MAX_NDIM], tuple_strides[GP_MAX_NDIM];                /* strides: bytes */
+    int64_t index_dtype; /* GP_S32 or GP_S64 */
+    int64_t npositions, row_nbytes, rows_per_task;
+    int64_t dtype, reduction; /* of scatter: -1 puts, see reduce_row */
+} index_params;
+
+/* Negative indices count from the end; whatever they are, the result is an element of the axis. */
+static int64_t index_at(const index_params *p, const void *indices, int64_t at, int64_t dim)
+{
+    const int64_t i = p->index_dtype == GP_S64 ? ((const int64_t *)indices)[at] : ((const int32_t *)indices)[at];
+    const int64_t wrapped = i < 0 ? i + dim : i;
+    return wrapped < 0 ? 0 : wrapped < dim ? wrapped : dim - 1;
+}
+
+/* What a position says: where its tuple of indices lies, and bytes to where its row would be with indices of zero. */
+typedef struct {
+    int64_t indices, base;
+} place;
+
+static place place_of(const index_params *p, int64_t linear)
+{
+    place at = {0, 0};
+    for (int64_t k = p->ndim - 1; k >= 0; k--) {
+        const int64_t coordinate = linear % p->dims[k];
+        linear /= p->dims[k];
+        at.indices += coordinate * p->index_strides[k];
+        at.base += coordinate * p->base_strides[k];
+    }
+    return at;
+}
+
+/* Bytes from the start of the tensor to the row that the indices at a place mean. */
+static int64_t row_at(const index_params *p, const void *indices, place at)
+{
+    int64_t offset = at.base;
+    for (int64_t k = 0; k < p->tuple_size; k++)
+        offset += index_at(p, indices, at.indices + k, p->tuple_dims[k]) * p->tuple_strides[k];
+    return offset;
+}
+
+/* A row; a call of memcpy takes longer than to copy an element. */
+static inline void copy_row(char *to, const char *from, int64_t nbytes)
+{
+    switch (nbytes) {
+    case 1:
+        *to = *from;
+        break;
+    case 4:
+        memcpy(to, from, 4);
+        break;
+    case 8:
+        memcpy(to, from, 8);
+        break;
+    default:
+        memcpy(to, from, (size_t)nbytes);
+    }
+}
+
+/* Rows lie anywhere in a large table: several are on their way from memory while one is copied. */
+#define GP_AHEAD 8
+#define GP_AHEAD_NBYTES 1024
+
+static void fetch_row(const char *row, int64_t nbytes)
+{
+    for (int64_t at = 0; at < nbytes && at < GP_AHEAD_NBYTES; at += 64)
+        __builtin_prefetch(row + at);
+}
+
+/* args: src, indices, dst */
+static void gather(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    const index_params *p = params;
+    const int64_t limit = end * p->rows_per_task, last = limit < p->npositions ? limit : p->npositions;
+    const int64_t inner = p->ndim ? p->dims[p->ndim - 1] : 1; /* positions that differ along the last axis alone */
+    const place step = p->ndim ? (place){p->index_strides[p->ndim - 1], p->base_strides[p->ndim - 1]} : (place){0, 0};
+    char *to = (char *)args[2] + begin * p->rows_per_task * p->row_nbytes;
+    for (int64_t row = begin * p->rows_per_task; row < last;) {
+        place at = place_of(p, row);
+        const int64_t left = inner - row % inner, count = left < last - row ? left : last - row;
+        for (int64_t i = 0; i < count; i++, to += p->row_nbytes, at.indices += step.indices, at.base += step.base) {
+            if (p->row_nbytes >= 64 && i + GP_AHEAD < count) {
+                const place later = {at.indices + GP_AHEAD * step.indices, at.base + GP_AHEAD * step.base};
+                fetch_row((const char *)args[0] + row_at(p, args[1], later), p->row_nbytes);
+            }
+            copy_row(to, (const char *)args[0] + row_at(p, args[1], at), p->row_nbytes);
+        }
+        row += count;
+    }
+}
+
+/* ---- scatter ---- */
+
+#define GP_REDUCE(NAME, type, wide, value, element)                                                                    \
+    case NAME:                                                                                                         \
+        for (int64_t i = 0; i < n / (int64_t)sizeof(type); i++) {                                                      \
+            type m = ((const type *)dst)[i];                                                                           \
+            const wide x = (wide)(value);                                                                              \
+            m = ((const type *)src)[i];                                                                                \
+            const wide y = (wide)(value);                                                                              \
+            const wide v = reduction == 0   ? x + y                                                                    \
+                           : reduction == 1 ? x * y                                                                    \
+                           : reduction == 2 ? (x > y || x != x ? x : y)                                                \
+                                            : (x < y || x != x ? x : y);                                               \
+            ((type *)dst)[i] = (type)(element);                                                                        \
+        }                                                                                                              \
+        break;
+
+/* dst = dst + src (reduction 0), dst * src (1), the larger (2), the smaller (3); integers wrap. */
+static void reduce_row(int64_t dtype, int64_t reduction, void *dst, const void *src, int64_t n)
+{
+    switch (dtype) {
+        GP_REDUCE(GP_F32, float, float, m, v)
+        GP_REDUCE(GP_F64, double, double, m, v)
+        GP_REDUCE(GP_F16, uint16_t, float, gp_from_f16(m), gp_to_f16(v))
+        GP_REDUCE(GP_BF16, uint16_t, float, gp_from_bf16(m), gp_to_bf16(v))
+        GP_REDUCE(GP_S8, int8_t, int32_t, m, v)
+        GP_REDUCE(GP_U8, uint8_t, int32_t, m, v)
+        GP_REDUCE(GP_S16, int16_t, int32_t, m, v)
+        GP_REDUCE(GP_U16, uint16_t, uint32_t, m, v)
+        GP_REDUCE(GP_U32, uint32_t, uint32_t, m, v)
+        GP_REDUCE(GP_U64, uint64_t, uint64_t, m, v)
+    case GP_S32:
+        if (reduction < 2)
+            return reduce_row(GP_U32, reduction, dst, src, n); /* signed overflow is not defined; the bits are the same */
+        switch (0) { GP_REDUCE(0, int32_t, int32_t, m, v) }
+        break;
+    case GP_S64:
+        if (reduction < 2)
+            return reduce_row(GP_U64, reduction, dst, src, n);
+        switch (0) { GP_REDUCE(0, int64_t, int64_t, m, v) }
+        break;
+    }
+}
+
+/* args: updates, indices, dst; one task, since positions may name one row twice: the last one stays */
+static void scatter(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)begin, (void)end, (void)scratch;
+    const index_params *p = params;
+    for (int64_t row = 0; row < p->npositions; row++) {
+        const char *from = (const char *)args[0] + row * p->row_nbytes;
+        char *to = (char *)args[2] + row_at(p, args[1], place_of(p, row));
+        if (p->reduction < 0)
+            memcpy(to, from, p->row_nbytes);
+        else
+            reduce_row(p->dtype, p->reduction, to, from, p->row_nbytes);
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(index_table)[] = {
+    {"gather", gather, sizeof(index_params)},
+    {"scatter", scatter, sizeof(index_params)},
+    {NULL, NULL, 0},
+};

@@ -1,0 +1,174 @@
+/* Kernels that only move elements: strided copy, concatenation, positions along an axis. */
+#include "core/gp_kernel.h"
+#include "core/gp_quad.h"
+
+#include <string.h>
+
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- copy: args src, dst ---- */
+
+/* Axis 0 is the one with the least dst stride, axis 1 the one whose tiles go with it: where the src stride is least, or
+ * the next one of dst. Work is numbered in tiles of tile[1] x tile[0] elements at every coordinate of the other axes. */
+typedef struct {
+    int64_t item_nbytes, ndim; /* ndim >= 2 */
+    int64_t tile[2], tiles_per_task;
+    int64_t ntiles;
+    int64_t dims[GP_MAX_NDIM], src_strides[GP_MAX_NDIM], dst_strides[GP_MAX_NDIM]; /* strides in bytes */
+} copy_params;
+
+typedef struct {
+    const char *src;
+    char *dst;
+    int64_t n0, n1;                     /* extent along axis 0 and 1 */
+    int64_t src0, src1, dst0, dst1;     /* strides in bytes */
+} copy_tile;
+
+/* Side of the square that is turned in a buffer in L1, so that both sides are touched in whole cache lines; without it
+ * strides of a power of two would evict every line before its second element is used. */
+#define GP_TURN 32
+
+/* A square of 32-bit words, four by four of them in registers. */
+static void turn_words(const copy_tile *t)
+{
+    uint32_t square[GP_TURN][GP_TURN];
+    for (int64_t i = 0; i < GP_TURN; i += 4)
+        for (int64_t j = 0; j < GP_TURN; j += 4) {
+            const char *at = t->src + i * t->src0 + j * 4;
+            gp_transpose_quad(at, at + t->src0, at + 2 * t->src0, at + 3 * t->src0, &square[j][i], &square[j + 1][i],
+                              &square[j + 2][i], &square[j + 3][i]);
+        }
+    for (int64_t j = 0; j < GP_TURN; j++)
+        memcpy(t->dst + j * t->dst1, square[j], sizeof square[j]);
+}
+
+#define GP_COPY_TILE(type)                                                                                             \
+    static void turn_##type(const copy_tile *t)                                                                        \
+    {                                                                                                                  \
+        if (sizeof(type) == 4 && t->n0 == GP_TURN && t->n1 == GP_TURN) {                                               \
+            turn_words(t);                                                                                             \
+            return;                                                                                                    \
+        }                                                                                                              \
+        type square[GP_TURN][GP_TURN];                                                                                 \
+        for (int64_t i = 0; i < t->n0; i++)                                                                            \
+            for (int64_t j = 0; j < t->n1; j++)                                                                        \
+                square[j][i] = ((const type *)(t->src + i * t->src0))[j];                                              \
+        for (int64_t j = 0; j < t->n1; j++)                                                                            \
+            memcpy(t->dst + j * t->dst1, square[j], t->n0 * sizeof(type));                                             \
+    }                                                                                                                  \
+    static void step_##type(const copy_tile *t)                                                                        \
+    {                                                                                                                  \
+        for (int64_t j = 0; j < t->n1; j++)                                                                            \
+            for (int64_t i = 0; i < t->n0; i++)                                                                        \
+                *(type *)(t->dst + j * t->dst1 + i * t->dst0) = *(const type *)(t->src + j * t->src1 + i * t->src0);   \
+    }                                                                                                                  \
+    static void copy_##type(const copy_tile *t)                                                                        \
+    {                                                                                                                  \
+        const int64_t item = sizeof(type);                                                                             \
+        if (t->dst0 == item && t->src0 == item)                                                                        \
+            for (int64_t j = 0; j < t->n1; j++)                                                                        \
+                memcpy(t->dst + j * t->dst1, t->src + j * t->src1, t->n0 * item);                                      \
+        else if (t->dst0 == item && t->src1 == item && t->n0 <= GP_TURN && t->n1 <= GP_TURN)                           \
+            turn_##type(t);                                                                                            \
+        else                                                                                                           \
+            step_##type(t);                                                                                            \
+    }
+
+GP_COPY_TILE(uint8_t)
+GP_COPY_TILE(uint16_t)
+GP_COPY_TILE(uint32_t)
+GP_COPY_TILE(uint64_t)
+
+static copy_tile locate_tile(const copy_params *p, void *const *args, int64_t tile)
+{
+    copy_tile t = {.src = args[0], .dst = args[1], .src0 = p->src_strides[0], .src1 = p->src_strides[1],
+                   .dst0 = p->dst_strides[0], .dst1 = p->dst_strides[1]};
+    int64_t n[2];
+    for (int64_t k = 0; k < p->ndim; k++) {
+        const int64_t step = k < 2 ? p->tile[k] : 1, count = (p->dims[k] + step - 1) / step;
+        const int64_t at = tile % count * step;
+        tile /= count;
+        t.src += at * p->src_strides[k];
+        t.dst += at * p->dst_strides[k];
+        if (k < 2)
+            n[k] = least(step, p->dims[k] - at);
+    }
+    t.n0 = n[0];
+    t.n1 = n[1];
+    return t;
+}
+
+static void copy(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    const copy_params *p = params;
+    const int64_t last = least(end * p->tiles_per_task, p->ntiles);
+    for (int64_t tile = begin * p->tiles_per_task; tile < last; tile++) {
+        const copy_tile t = locate_tile(p, args, tile);
+        switch (p->item_nbytes) {
+        case 1: copy_uint8_t(&t); break;
+        case 2: copy_uint16_t(&t); break;
+        case 4: copy_uint32_t(&t); break;
+        case 8: copy_uint64_t(&t); break;
+        }
+    }
+}
+
+/* ---- concat: args in_0 .. in_(n-1), dst ---- */
+
+#define GP_MAX_CONCAT 64
+
+/* Every input is `nrows` rows of bytes, which lie side by side in a row of dst. */
+typedef struct {
+    int64_t ninputs, nrows, row_nbytes, dst_pitch; /* row_nbytes: of all inputs together */
+    int64_t task_nbytes;
+    int64_t ends[GP_MAX_CONCAT];    /* where an input ends in a row of dst */
+    int64_t pitches[GP_MAX_CONCAT]; /* bytes from one row of an input to the next */
+} concat_params;
+
+static void concat(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    const concat_params *p = params;
+    char *dst = args[p->ninputs];
+    const int64_t last = least(end * p->task_nbytes, p->nrows * p->row_nbytes);
+    for (int64_t at = begin * p->task_nbytes; at < last;) {
+        const int64_t row = at / p->row_nbytes, column = at % p->row_nbytes;
+        int64_t k = 0;
+        while (p->ends[k] <= column)
+            k++;
+        const int64_t start = k > 0 ? p->ends[k - 1] : 0, n = least(p->ends[k] - column, last - at);
+        memcpy(dst + row * p->dst_pitch + column, (const char *)args[k] + row * p->pitches[k] + column - start, n);
+        at += n;
+    }
+}
+
+/* ---- gen_index: args dst (s32, dense) ---- */
+
+typedef struct {
+    int64_t size, dim, inner, task_size; /* elements; inner: of the axes behind the numbered one */
+} gen_index_params;
+
+static void gen_index(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    const gen_index_params *p = params;
+    int32_t *dst = args[0];
+    const int64_t last = least(end * p->task_size, p->size);
+    for (int64_t at = begin * p->task_size; at < last;) {
+        const int32_t index = (int32_t)(at / p->inner % p->dim);
+        const int64_t stop = least((at / p->inner + 1) * p->inner, last);
+        for (; at < stop; at++)
+            dst[at] = index;
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(move_table)[] = {
+    {"copy", copy, sizeof(copy_params)},
+    {"concat", concat, sizeof(concat_params)},
+    {"gen_index", gen_index, sizeof(gen_index_params)},
+    {NULL, NULL, 0},
+};

@@ -1,0 +1,186 @@
+"""Kernels that only move elements, whatever their type: strided copy, concatenation, positions."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from graphpool.errors import InvalidShapeError, UnsupportedError, explain
+
+from ..core.call import KernelCall, pack
+from ..core.records import Record
+from ..core.spaces import collapse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["MAX_CONCAT", "concat", "copy", "gen_index"]
+
+MAX_CONCAT = 64
+"""Inputs of one concatenation (``GP_MAX_CONCAT``)."""
+
+_TASK_NBYTES = 1 << 16
+_TURN = 32
+"""Side of a square tile in which axes change places (``GP_TURN``)."""
+_ITEM_NBYTES = (1, 2, 4, 8)
+
+_COPY = Record(
+    [("item_nbytes", "i8"), ("ndim", "i8"), ("tile", "i8", 2), ("tiles_per_task", "i8"), ("ntiles", "i8")]
+    + [(name, "i8", 12) for name in ("dims", "src_strides", "dst_strides")]
+)
+_CONCAT = Record(
+    [(name, "i8") for name in ("ninputs", "nrows", "row_nbytes", "dst_pitch", "task_nbytes")]
+    + [("ends", "i8", MAX_CONCAT), ("pitches", "i8", MAX_CONCAT)]
+)
+_GEN_INDEX = Record([(name, "i8") for name in ("size", "dim", "inner", "task_size")])
+
+
+def copy(
+    shape: Sequence[int],
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    itemsize: int,
+    *,
+    isa: str | None = None,
+) -> KernelCall:
+    """Copy an array between two layouts; arguments: src, dst.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        At most 12 dimensions.
+    src_strides, dst_strides : sequence of int
+        One per axis; a source stride may be 0 (broadcast), either may be negative. The caller passes pointers to the
+        first element. No two points may share an element of dst. Unit: elements.
+    itemsize : int
+        Size of an element: 1, 2, 4 or 8. Unit: bytes.
+    isa : str, optional
+        Instruction set; the best one by default.
+
+    Raises
+    ------
+    InvalidShapeError
+        Strides that do not fit the shape.
+    UnsupportedError
+        Another item size.
+
+    Notes
+    -----
+    Axes are walked in the order of dst. Where another axis is the innermost of src, squares of the two are turned in
+    L1, so that both sides see whole cache lines.
+    """
+    _check_itemsize(itemsize)
+    axes = _paired_axes(collapse(shape, src_strides, dst_strides))
+    tile = _tile(axes, itemsize)
+    counts = [-(-axis[0] // step) for axis, step in zip(axes, tile + [1] * len(axes), strict=False)]
+    tiles_per_task = max(1, _TASK_NBYTES // (tile[0] * tile[1] * itemsize))
+    values = {
+        "item_nbytes": itemsize, "ndim": len(axes), "tile": tile, "tiles_per_task": tiles_per_task,
+        "ntiles": math.prod(counts), "dims": [axis[0] for axis in axes],
+        "src_strides": [axis[1] * itemsize for axis in axes], "dst_strides": [axis[2] * itemsize for axis in axes],
+    }  # fmt: skip
+    return pack("copy", _COPY, values, ntasks=-(-math.prod(counts) // tiles_per_task), isa=isa)
+
+
+def _paired_axes(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Axes (dim, src stride, dst stride) by dst stride, then the one of least src stride moved to the second place."""
+    axes = sorted(axes, key=lambda axis: abs(axis[2]))
+    if len(axes) == 1:
+        return [*axes, (1, 0, 0)]
+    steps = [abs(axis[1]) or math.inf for axis in axes]
+    partner = max(1, steps.index(min(steps)))
+    return [axes[0], axes[partner], *axes[1:partner], *axes[partner + 1 :]]
+
+
+def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
+    """Extent of a tile along the first two axes: a square to turn, or as many whole rows as make up a task."""
+    if 0 < abs(axes[1][1]) < abs(axes[0][1]):
+        return [_TURN, _TURN]
+    row = min(max(axes[0][0], 1), _TASK_NBYTES // itemsize)
+    return [row, max(1, _TASK_NBYTES // itemsize // row)]
+
+
+def concat(
+    shapes: Sequence[Sequence[int]],
+    axis: int,
+    itemsize: int,
+    *,
+    src_pitches: Sequence[int] | None = None,
+    dst_pitch: int | None = None,
+    isa: str | None = None,
+) -> KernelCall:
+    """Join arrays along an axis; arguments: in_0, ..., in_(n-1), dst.
+
+    Parameters
+    ----------
+    shapes : sequence of shapes
+        At most 64, equal but for `axis`.
+    axis : int
+        From the front or, negative, from the end.
+    itemsize : int
+        Size of an element: 1, 2, 4 or 8. Unit: bytes.
+    src_pitches, dst_pitch : int, optional
+        Step from one index of the axes before `axis` (taken together) to the next, in each input and in dst; dense by
+        default. Unit: elements.
+    isa : str, optional
+        Instruction set; the best one by default.
+
+    Raises
+    ------
+    InvalidShapeError
+        Shapes that differ elsewhere, or an axis out of range.
+    UnsupportedError
+        No input, too many, or another item size.
+    """
+    _check_itemsize(itemsize)
+    axis = _check_concat(shapes, axis)
+    nrows = math.prod(shapes[0][:axis])
+    widths = [math.prod(shape[axis:]) * itemsize for shape in shapes]
+    pitches = widths if src_pitches is None else [pitch * itemsize for pitch in src_pitches]
+    row_nbytes = sum(widths)
+    values = {
+        "ninputs": len(shapes), "nrows": nrows, "row_nbytes": row_nbytes, "task_nbytes": _TASK_NBYTES,
+        "dst_pitch": row_nbytes if dst_pitch is None else dst_pitch * itemsize,
+        "ends": list(accumulate(widths)), "pitches": pitches,
+    }  # fmt: skip
+    return pack("concat", _CONCAT, values, ntasks=-(-nrows * row_nbytes // _TASK_NBYTES), isa=isa)
+
+
+def _check_concat(shapes: Sequence[Sequence[int]], axis: int) -> int:
+    """The axis counted from the front."""
+    if not 0 < len(shapes) <= MAX_CONCAT:
+        raise UnsupportedError(explain("inputs of a concatenation", accepted=f"1 .. {MAX_CONCAT}", got=len(shapes)))
+    axis = _check_axis(shapes[0], axis)
+    rests = {(len(shape), *shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+    if len(rests) > 1:
+        got = [tuple(shape) for shape in shapes]
+        raise InvalidShapeError(explain("shapes to join", accepted=f"equal but for axis {axis}", got=got), axis=axis)
+    return axis
+
+
+def gen_index(shape: Sequence[int], axis: int, *, isa: str | None = None) -> KernelCall:
+    """Positions along `axis` as a dense s32 array of `shape`; argument: dst.
+
+    Raises
+    ------
+    InvalidShapeError
+        An axis out of range.
+    """
+    axis = _check_axis(shape, axis)
+    size, task_size = math.prod(shape), _TASK_NBYTES // 4
+    values = {"size": size, "dim": shape[axis], "inner": math.prod(shape[axis + 1 :]), "task_size": task_size}
+    return pack("gen_index", _GEN_INDEX, values, ntasks=-(-size // task_size), isa=isa)
+
+
+def _check_itemsize(itemsize: int) -> None:
+    if itemsize not in _ITEM_NBYTES:
+        raise UnsupportedError(explain("item size", accepted="1, 2, 4, 8 bytes", got=itemsize), itemsize=itemsize)
+
+
+def _check_axis(shape: Sequence[int], axis: int) -> int:
+    """The axis counted from the front."""
+    if not -len(shape) <= axis < len(shape):
+        what = f"axis of a shape of {len(shape)} dimensions"
+        raise InvalidShapeError(explain(what, accepted=f"{-len(shape)} .. {len(shape) - 1}", got=axis), axis=axis)
+    return axis % len(shape)

@@ -1,0 +1,144 @@
+/* The k least elements of each line, in order, and their indices. Any type, by way of keys: unsigned integers of 64
+ * bits in the order of the elements, of which the reverse order is the complement. */
+#include "core/gp_convert.h"
+#include "eltwise/gp_sink.h"
+
+typedef struct {
+    gp_space outer;                     /* lines: src, dst */
+    int64_t axis, axis_stride[2];       /* src, dst; elements */
+    int64_t k, dtype, is_largest, is_last, has_values, is_nan_first;
+} top_k_params;
+
+typedef struct {
+    uint64_t key;
+    int64_t index;
+} entry;
+
+#define GP_NAN_KEY UINT64_MAX
+
+static int is_float(int64_t dtype)
+{
+    return dtype == GP_F32 || dtype == GP_F64 || dtype == GP_F16 || dtype == GP_BF16;
+}
+
+/* Larger floats have larger keys; -0 that of 0, every NaN the largest. */
+static uint64_t key_of_float(double x)
+{
+    if (x != x)
+        return GP_NAN_KEY;
+    const double number = x + 0.0;
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits >> 63 ? ~bits : bits | 1ull << 63;
+}
+
+static uint64_t key_of(int64_t dtype, const void *src, int64_t at)
+{
+    const uint64_t bias = 1ull << 63;
+    switch (dtype) {
+    case GP_F32: return key_of_float(((const float *)src)[at]);
+    case GP_F64: return key_of_float(((const double *)src)[at]);
+    case GP_F16: return key_of_float(gp_from_f16(((const uint16_t *)src)[at]));
+    case GP_BF16: return key_of_float(gp_from_bf16(((const uint16_t *)src)[at]));
+    case GP_S8: return bias + (uint64_t)((const int8_t *)src)[at];
+    case GP_S16: return bias + (uint64_t)((const int16_t *)src)[at];
+    case GP_S32: return bias + (uint64_t)((const int32_t *)src)[at];
+    case GP_S64: return bias + (uint64_t)((const int64_t *)src)[at];
+    case GP_U8: return ((const uint8_t *)src)[at];
+    case GP_U16: return ((const uint16_t *)src)[at];
+    case GP_U32: return ((const uint32_t *)src)[at];
+    }
+    return ((const uint64_t *)src)[at];
+}
+
+/* Whether a comes behind b; equal keys by index. */
+static int is_behind(entry a, entry b)
+{
+    return a.key > b.key || (a.key == b.key && a.index > b.index);
+}
+
+/* Restore the heap of n entries, the hindmost on top, after heap[0] was replaced. */
+static void sift_down(entry *heap, int64_t n)
+{
+    const entry moved = heap[0];
+    int64_t at = 0;
+    for (int64_t child = 1; child < n; child = 2 * at + 1) {
+        if (child + 1 < n && is_behind(heap[child + 1], heap[child]))
+            child++;
+        if (!is_behind(heap[child], moved))
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = moved;
+}
+
+static void sift_up(entry *heap, int64_t at)
+{
+    const entry moved = heap[at];
+    for (; at > 0 && is_behind(moved, heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap[at] = heap[(at - 1) / 2];
+    heap[at] = moved;
+}
+
+/* The k first of a line in `heap`, in order. */
+static void select_line(const top_k_params *p, const void *src, int64_t first, entry *heap)
+{
+    int64_t n = 0;
+    for (int64_t step = 0; step < p->axis && p->k > 0; step++) {
+        const uint64_t up = key_of(p->dtype, src, first + step * p->axis_stride[0]), key = p->is_largest ? ~up : up;
+        const int is_first = p->is_nan_first && up == GP_NAN_KEY && is_float(p->dtype);
+        const entry next = {is_first ? 0 : key, p->is_last ? -step : step};
+        if (n < p->k) {
+            heap[n] = next;
+            sift_up(heap, n++);
+        } else if (is_behind(heap[0], next)) {
+            heap[0] = next;
+            sift_down(heap, n);
+        }
+    }
+    while (n > 1) {
+        const entry last = heap[0];
+        heap[0] = heap[--n];
+        sift_down(heap, n);
+        heap[n] = last;
+    }
+}
+
+static void copy_element(int64_t nbytes, void *dst, int64_t to, const void *src, int64_t from)
+{
+    memcpy((char *)dst + to * nbytes, (const char *)src + from * nbytes, nbytes);
+}
+
+static int64_t nbytes_of(int64_t dtype)
+{
+    switch (dtype) {
+    case GP_F64: case GP_S64: case GP_U64: return 8;
+    case GP_F32: case GP_S32: case GP_U32: return 4;
+    case GP_S8: case GP_U8: return 1;
+    }
+    return 2;
+}
+
+/* args: src, indices (s64), [values]; scratch: k entries. A task is a line. */
+static void top_k(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    const top_k_params *p = params;
+    entry *heap = scratch;
+    for (int64_t line = begin; line < end; line++) {
+        int64_t at[GP_SPACE_OPERANDS];
+        gp_offsets(&p->outer, line, at);
+        select_line(p, args[0], at[0], heap);
+        for (int64_t i = 0; i < p->k; i++) {
+            const int64_t index = p->is_last ? -heap[i].index : heap[i].index, to = at[1] + i * p->axis_stride[1];
+            ((int64_t *)args[1])[to] = index;
+            if (p->has_values)
+                copy_element(nbytes_of(p->dtype), args[2], to, args[0], at[0] + index * p->axis_stride[0]);
+        }
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(top_k_table)[] = {
+    {"top_k", top_k, sizeof(top_k_params)},
+    {NULL, NULL, 0},
+};

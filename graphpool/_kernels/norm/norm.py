@@ -1,0 +1,257 @@
+"""Normalisation kernels (``norm/norm.c``, ``norm/channel_norm.c``): layer, RMS, group, and batch statistics."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.typing import dense_strides
+
+from ..core.call import KernelCall, pack
+from ..core.records import Record
+from ..core.spaces import SPACE, check_strides, normalise_axis, space, split_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["batch_moments", "group_norm", "layer_norm"]
+
+_TILE = 64
+_OPTIONAL = [("gamma", "i8"), ("beta", "i8"), ("mean", "i8"), ("variance", "i8"), ("dst", "i8")]
+_LAYER_PARAMS = Record(
+    [
+        ("outer", SPACE), ("size", "i8"), ("stride", "i8", (2,)), *_OPTIONAL, ("is_rms", "i8"), ("has_program", "i8"),
+        ("epsilon", "f8"),
+    ]
+)  # fmt: skip
+_CHANNEL_PARAMS = Record(
+    [
+        ("outer", SPACE), ("points", SPACE), ("npoints", "i8"), ("run", "i8"), ("run_stride", "i8", (2,)),
+        ("channels", "i8"), ("channel_stride", "i8", (2,)), ("width", "i8"), ("group", "i8"),
+        ("stat_stride", "i8", (2,)), ("by_channel", "i8"), *_OPTIONAL, ("offset", "i8"), ("scale", "i8"),
+        ("has_program", "i8"), ("epsilon", "f8"),
+    ]
+)  # fmt: skip
+
+
+def layer_norm(
+    shape: Sequence[int],
+    begin: int = -1,
+    *,
+    is_rms: bool = False,
+    gamma: bool = False,
+    beta: bool = False,
+    keep_stats: bool = False,
+    epsilon: float = 1e-5,
+    src_strides: Sequence[int] | None = None,
+    dst_strides: Sequence[int] | None = None,
+    epilogue: bytes = b"",
+    isa: str | None = None,
+) -> KernelCall:
+    """Normalise f32 over the axes from `begin` on: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Shape of src and dst.
+    begin : int, default=-1
+        First axis of a row; negative counts from the end.
+    is_rms : bool, default=False
+        RMS normalisation: the mean is not subtracted and the mean square takes the place of the variance.
+    gamma, beta : bool, default=False
+        Whether these inputs exist: dense, f32, of shape ``shape[begin:]``. beta needs gamma.
+    keep_stats : bool, default=False
+        Also write mean and biased variance: dense, f32, of shape ``shape[:begin]``.
+    epsilon : float, default=1e-5
+    src_strides, dst_strides : sequence of int, optional
+        Dense by default; each must walk a row with one stride. Unit: elements. With an epilogue, dst_strides are
+        those of its linear index.
+    epilogue : bytes, optional
+        Block of an elementwise program, run on the results instead of a plain write.
+    isa : str, optional
+        Instruction set; the best one by default.
+
+    Returns
+    -------
+    KernelCall
+        Arguments: src, [gamma], [beta], [mean, variance], dst, [the epilogue's]. Tasks: rows.
+
+    Raises
+    ------
+    InvalidArgumentError
+        beta without gamma, or statistics of an RMS normalisation.
+    InvalidShapeError
+        Shape, axis and strides do not fit together.
+    UnsupportedError
+        The axes of a row have no common stride.
+    """
+    if (beta and not gamma) or (is_rms and keep_stats):
+        raise InvalidArgumentError(explain("layer norm", accepted="beta with gamma, statistics of the layer form only"))
+    begin = normalise_axis(begin, len(shape))
+    src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
+    rows, stats = shape[:begin], dense_strides(shape[:begin])
+    outer, count = space(rows, src[:begin], dst[:begin], stats, stats)
+    size = prod(shape[begin:])
+    arguments = _number(gamma=gamma, beta=beta, mean=keep_stats, variance=keep_stats)
+    values = {
+        "outer": outer, "size": size, "stride": _single_stride(shape[begin:], src[begin:], dst[begin:]), **arguments,
+        "is_rms": is_rms, "has_program": bool(epilogue), "epsilon": epsilon,
+    }  # fmt: skip
+    return pack("f32_layer_norm", _LAYER_PARAMS, values, ntasks=count, scratch_nbytes=4 * size, tail=epilogue, isa=isa)
+
+
+def group_norm(
+    shape: Sequence[int],
+    groups: int,
+    channel_axis: int,
+    *,
+    gamma: bool = False,
+    beta: bool = False,
+    keep_stats: bool = False,
+    epsilon: float = 1e-5,
+    src_strides: Sequence[int] | None = None,
+    dst_strides: Sequence[int] | None = None,
+    epilogue: bytes = b"",
+    isa: str | None = None,
+) -> KernelCall:
+    """Normalise f32 over the points and the channels of each group of each sample.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Shape of src and dst; axis 0 counts samples.
+    groups : int
+        Groups of channels; must divide their number.
+    channel_axis : int
+        1 for NCX, -1 for NXC.
+    gamma, beta : bool, default=False
+        Whether these inputs exist: dense, f32, one a channel.
+    keep_stats : bool, default=False
+        Also write mean and biased variance: dense, f32, of shape (samples, groups).
+    epsilon : float, default=1e-5
+    src_strides, dst_strides, epilogue, isa
+        See `layer_norm`; any strides will do.
+
+    Returns
+    -------
+    KernelCall
+        Arguments: src, [gamma], [beta], [mean, variance], dst, [the epilogue's]. Tasks: a group each, or with
+        contiguous channels as many groups as make 64 channels.
+
+    Raises
+    ------
+    InvalidShapeError
+        Shape, axis, groups and strides do not fit together.
+    """
+    axis = normalise_axis(channel_axis, len(shape))
+    if axis == 0 or groups < 1 or shape[axis] % groups:
+        raise InvalidShapeError(
+            explain("group norm", accepted="channels behind axis 0, in groups of one size", got=(tuple(shape), groups))
+        )
+    src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
+    outer, samples = space(shape[:1], src[:1], dst[:1], [groups], [groups])
+    points = [k for k in range(1, len(shape)) if k != axis]
+    group = max(shape[axis] // groups, 1)
+    values = _channels(shape, axis, points, src, dst)
+    width = group * max(1, _TILE // group) if values["by_channel"] else group
+    values |= {
+        "outer": outer, "width": width, "group": group, "stat_stride": (1, 1),
+        **_number(gamma=gamma, beta=beta, mean=keep_stats, variance=keep_stats), "has_program": bool(epilogue),
+        "epsilon": epsilon,
+    }  # fmt: skip
+    ntasks = samples * -(-shape[axis] // width)
+    scratch_nbytes = _channel_scratch(values)
+    return pack(
+        "f32_group_norm", _CHANNEL_PARAMS, values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa
+    )
+
+
+def batch_moments(
+    shape: Sequence[int],
+    channel_axis: int,
+    *,
+    epsilon: float = 1e-5,
+    src_strides: Sequence[int] | None = None,
+    isa: str | None = None,
+) -> KernelCall:
+    """Mean and biased variance of f32 per channel, over all other axes, and how they normalise.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Shape of src.
+    channel_axis : int
+        1 for NCX, -1 for NXC.
+    epsilon : float, default=1e-5
+    src_strides : sequence of int, optional
+        Dense by default. Unit: elements.
+    isa : str, optional
+        Instruction set; the best one by default.
+
+    Returns
+    -------
+    KernelCall
+        Arguments: src, mean, variance, offset, scale; the latter dense, f32, one a channel, such that ``(x / 4 +
+        offset) * scale`` is ``(x - mean) / sqrt(variance + epsilon)`` also where x - mean or the variance would
+        overflow. Tasks: channels, by 64 where they are contiguous.
+
+    Raises
+    ------
+    InvalidShapeError
+        Shape, axis and strides do not fit together.
+    """
+    axis = normalise_axis(channel_axis, len(shape))
+    src = check_strides("src", shape, src_strides)
+    values = _channels(shape, axis, [k for k in range(len(shape)) if k != axis], src, src)
+    width = _TILE if values["by_channel"] else 1
+    values |= {
+        "width": width, "group": 1, "stat_stride": (1, 1), "gamma": -1, "beta": -1, "mean": 1, "variance": 2, "dst": -1,
+        "offset": 3, "scale": 4, "epsilon": epsilon,
+    }  # fmt: skip
+    ntasks = -(-shape[axis] // width)
+    scratch_nbytes = _channel_scratch(values)
+    return pack("f32_batch_moments", _CHANNEL_PARAMS, values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, isa=isa)
+
+
+def _number(**present: bool) -> dict[str, int]:
+    """Argument numbers of the optional arguments, behind src and in this order, and of dst."""
+    numbers, last = {}, 0
+    for name, exists in present.items():
+        last += exists
+        numbers[name] = last if exists else -1
+    return {**numbers, "dst": last + 1}
+
+
+def _single_stride(dims: Sequence[int], *strides: Sequence[int]) -> tuple[int, ...]:
+    """The stride with which each operand walks these axes, taken as one."""
+    merged, columns = split_axes(dims, *strides)
+    if len(merged) > 1 and 0 not in dims:
+        raise UnsupportedError(
+            explain(
+                "strides of normalised axes", accepted="axes that merge into one", got=strides, hint="reorder first"
+            )
+        )
+    return tuple(column[0] if column else 1 for column in columns)
+
+
+def _channels(
+    shape: Sequence[int], axis: int, points: list[int], src: Sequence[int], dst: Sequence[int]
+) -> dict[str, Any]:
+    """The fields that say how channels and points lie in memory."""
+    by_channel = src[axis] == 1
+    dims, strides = split_axes([shape[k] for k in points], [src[k] for k in points], [dst[k] for k in points])
+    run, run_strides = 1, [1, 1]
+    if dims and not by_channel:
+        run, run_strides = dims.pop(), [column.pop() for column in strides]
+    record, npoints = space(dims, *strides)
+    return {
+        "points": record, "npoints": npoints, "run": run, "run_stride": run_strides, "channels": shape[axis],
+        "channel_stride": (src[axis], dst[axis]), "by_channel": by_channel,
+    }  # fmt: skip
+
+
+def _channel_scratch(values: dict[str, Any]) -> int:
+    """Bytes of ``workspace``: moments, three floats a channel, and a row."""
+    width = int(values["width"])
+    return 24 * width + 4 * 3 * width + 4 * max(int(values["run"]), width)

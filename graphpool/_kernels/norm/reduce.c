@@ -1,0 +1,233 @@
+/* Reductions over any set of axes.
+ *
+ * A task computes up to TILE neighbouring results. Where reduced elements are contiguous it takes them run by run, one
+ * result after the other; where results are, it walks all columns together, row by row.
+ */
+#include "eltwise/gp_sink.h"
+#include "core/gp_vmath.h"
+
+#define TILE 64       /* results of a task */
+#define TILE_ROWS 32  /* rows that are added up in f32 before they go to f64 */
+#define CHUNK 2048    /* elements of a run that are gathered at once */
+
+/* What is accumulated; the first three are those of gp_term. The order is that of graphpool._kernels.norm.reduce. */
+enum term { VALUE = GP_TERM_VALUE, ABS = GP_TERM_ABS, SQUARE = GP_TERM_SQUARE, BEST, PRODUCT, EXP };
+enum finish { PLAIN, MEAN, ROOT, LOG };
+
+typedef struct {
+    gp_space outer;                         /* results, but for those of a task's axis: src, dst */
+    gp_space points;                        /* reduced axes, but for the run: src */
+    int64_t npoints, run, run_stride;       /* run: innermost reduced axis; 1 where columns are walked */
+    int64_t width, width_stride[2], tile;   /* axis of results: its size, strides in src and dst, results of a task */
+    int64_t by_column, term, finish;
+    int64_t has_program;
+    double sign;                            /* of x in BEST: -1 makes the maximum a minimum */
+} reduce_params;
+
+/* Accumulators of a task. */
+typedef struct {
+    double sum[TILE];   /* of terms; the product in PRODUCT */
+    float best[TILE];   /* maximum of sign * x; NaN once there was one */
+    float shift[TILE];  /* what EXP subtracts */
+} state;
+
+static float row_best(const float *x, int64_t n, float sign)
+{
+    const gp_vf s = gp_splat(sign);
+    gp_vf best = gp_splat(-INFINITY), nans = {0}; /* zeros, or the NaNs of a lane */
+    for (int64_t i = 0; i < n; i += GP_VL) {
+        const gp_vf v = n - i < GP_VL ? gp_load_part(x + i, n - i, sign * -INFINITY) : gp_load(x + i);
+        best = gp_vmax(v * s, best);
+        nans = gp_vselect(gp_vequal(v, v), nans, v);
+    }
+    return gp_lane_max(best) + gp_lane_sum(nans);
+}
+
+static double row_product(const float *x, int64_t n)
+{
+    double lanes[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int64_t k = 0; k < 8; k++)
+            lanes[k] *= x[i + k];
+    for (; i < n; i++)
+        lanes[0] *= x[i];
+    return ((lanes[0] * lanes[1]) * (lanes[2] * lanes[3])) * ((lanes[4] * lanes[5]) * (lanes[6] * lanes[7]));
+}
+
+static int is_better(float candidate, float best)
+{
+    return candidate > best || candidate != candidate;
+}
+
+/* Runs of n elements, CHUNK at most: element i of result j lies at src[j * step + i * stride]. */
+typedef struct {
+    const float *src;
+    int64_t n, stride, step;
+} runs;
+
+GP_INLINE void add_sums(const enum gp_term term, const runs *r, int64_t w, state *s)
+{
+    float row[CHUNK];
+    for (int64_t j = 0; j < w; j++)
+        s->sum[j] += gp_row_sum(term, gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, 0);
+}
+
+/* Accumulate a run into each of w results. */
+static void add_runs(enum term term, float sign, const runs *r, int64_t w, state *s)
+{
+    float row[CHUNK];
+    switch (term) {
+    case VALUE: add_sums(GP_TERM_VALUE, r, w, s); break;
+    case ABS: add_sums(GP_TERM_ABS, r, w, s); break;
+    case SQUARE: add_sums(GP_TERM_SQUARE, r, w, s); break;
+    case PRODUCT:
+        for (int64_t j = 0; j < w; j++)
+            s->sum[j] *= row_product(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n);
+        break;
+    case EXP:
+        for (int64_t j = 0; j < w; j++)
+            s->sum[j] += gp_exp_row(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, s->shift[j], NULL);
+        break;
+    case BEST:
+        for (int64_t j = 0; j < w; j++) {
+            const float best = row_best(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, sign);
+            s->best[j] = is_better(best, s->best[j]) ? best : s->best[j];
+        }
+        break;
+    }
+}
+
+static void scan_runs(const reduce_params *p, enum term term, const float *src, int64_t w, state *s)
+{
+    for (int64_t k = 0; k < p->npoints; k++) {
+        int64_t at[GP_SPACE_OPERANDS];
+        gp_offsets(&p->points, k, at);
+        for (int64_t i = 0; i < p->run; i += CHUNK) {
+            const float *from = src + at[0] + i * p->run_stride;
+            const runs r = {from, gp_min(CHUNK, p->run - i), p->run_stride, p->width_stride[0]};
+            add_runs(term, (float)p->sign, &r, w, s);
+        }
+    }
+}
+
+static double column_sum_f64(enum gp_term term, const float *const *rows, int64_t n, int64_t j)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += gp_block_sum_f64(term, rows[i] + j, 1, 0);
+    return sum;
+}
+
+/* Add the terms of n rows of w columns; where f32 does not hold the sum, f64 does. */
+GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n, int64_t w, double *sum)
+{
+    float part[TILE];
+    gp_sum_columns(term, rows, n, w, NULL, part);
+    int sound = 1;
+    for (int64_t j = 0; j < w; j++)
+        sound &= (fabsf(part[j]) < 1e37f) & (term != GP_TERM_SQUARE || part[j] > 1e-30f);
+    for (int64_t j = 0; j < w; j++)
+        sum[j] += sound ? part[j] : column_sum_f64(term, rows, n, j);
+}
+
+static void add_exps(const float *const *rows, int64_t n, int64_t w, state *s)
+{
+    for (int64_t j = 0; j < w; j += GP_VL) {
+        gp_vf part = {0};
+        for (int64_t i = 0; i < n; i++)
+            part += gp_exp_normal(gp_load_some(rows[i] + j, w - j) - gp_load(s->shift + j));
+        for (int64_t k = 0; k < gp_min(GP_VL, w - j); k++)
+            s->sum[j + k] += part[k];
+    }
+}
+
+static void add_bests(const float *const *rows, int64_t n, int64_t w, float sign, float *best)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < w; j++) {
+            const float x = sign * rows[i][j];
+            best[j] = (x > best[j]) | (x != x) ? x : best[j];
+        }
+}
+
+static void add_products(const float *const *rows, int64_t n, int64_t w, double *product)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < w; j++)
+            product[j] *= rows[i][j];
+}
+
+static void scan_columns(const reduce_params *p, enum term term, const float *src, int64_t w, state *s)
+{
+    for (int64_t first = 0; first < p->npoints; first += TILE_ROWS) {
+        const int64_t n = gp_min(TILE_ROWS, p->npoints - first);
+        const float *rows[TILE_ROWS];
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at[GP_SPACE_OPERANDS];
+            gp_offsets(&p->points, first + i, at);
+            rows[i] = src + at[0];
+        }
+        switch (term) {
+        case VALUE: add_terms(GP_TERM_VALUE, rows, n, w, s->sum); break;
+        case ABS: add_terms(GP_TERM_ABS, rows, n, w, s->sum); break;
+        case SQUARE: add_terms(GP_TERM_SQUARE, rows, n, w, s->sum); break;
+        case BEST: add_bests(rows, n, w, (float)p->sign, s->best); break;
+        case PRODUCT: add_products(rows, n, w, s->sum); break;
+        case EXP: add_exps(rows, n, w, s); break;
+        }
+    }
+}
+
+static void reset(enum term term, state *s)
+{
+    for (int64_t j = 0; j < TILE; j++) {
+        s->sum[j] = term == PRODUCT;
+        s->best[j] = -INFINITY;
+    }
+}
+
+static float get_result(const reduce_params *p, const state *s, int64_t j)
+{
+    if (p->term == BEST)
+        return (float)p->sign * s->best[j];
+    switch ((enum finish)p->finish) {
+    case MEAN: return (float)(s->sum[j] / (double)(p->npoints * p->run));
+    case ROOT: return (float)sqrt(s->sum[j]);
+    case LOG: return (float)(log(s->sum[j]) + (p->term == EXP ? s->shift[j] : 0));
+    case PLAIN: break;
+    }
+    return (float)s->sum[j];
+}
+
+static void reduce(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    const reduce_params *p = params;
+    const gp_sink sink = gp_make_sink(p + 1, p->has_program, args + 1);
+    void (*scan)(const reduce_params *, enum term, const float *, int64_t, state *) =
+        p->by_column ? scan_columns : scan_runs;
+    const int64_t tiles = (p->width + p->tile - 1) / p->tile;
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t first = task % tiles * p->tile, w = gp_min(p->tile, p->width - first);
+        int64_t at[GP_SPACE_OPERANDS];
+        gp_offsets(&p->outer, task / tiles, at);
+        const float *src = (const float *)args[0] + at[0] + first * p->width_stride[0];
+        state s;
+        float results[TILE];
+        reset(p->term, &s);
+        if (p->term == EXP)
+            scan(p, BEST, src, w, &s);
+        for (int64_t j = 0; j < w; j++)
+            s.shift[j] = fabsf(s.best[j]) < INFINITY ? s.best[j] : 0;
+        scan(p, p->term, src, w, &s);
+        for (int64_t j = 0; j < w; j++)
+            results[j] = get_result(p, &s, j);
+        gp_emit(&sink, results, w, at[1] + first * p->width_stride[1], p->width_stride[1]);
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(reduce_table)[] = {
+    {"f32_reduce", reduce, sizeof(reduce_params)},
+    {NULL, NULL, 0},
+};

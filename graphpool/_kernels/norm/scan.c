@@ -1,0 +1,113 @@
+/* Walks along one axis that keep order: position of the extreme, running sum and product. A task covers up to TILE lines. */
+#include "eltwise/gp_sink.h"
+#include "core/gp_vec.h"
+
+#define TILE 64
+
+typedef struct {
+    gp_space outer;                    /* lines, but for those of the width: src, dst */
+    int64_t axis, axis_stride[2];      /* src, dst */
+    int64_t width, width_stride[2];
+    int64_t is_last, is_min;           /* arg: the last of equals; the minimum */
+    int64_t is_exclusive, is_reverse;  /* running: without the element itself; from the end */
+    int64_t is_product;                /* running: else a sum */
+} scan_params;
+
+/* One task: w lines at src and dst. */
+typedef struct {
+    int64_t w, src, dst;
+} lines;
+
+static lines get_lines(const scan_params *p, int64_t task)
+{
+    const int64_t tiles = (p->width + TILE - 1) / TILE, first = task % tiles * TILE;
+    int64_t at[GP_SPACE_OPERANDS];
+    gp_offsets(&p->outer, task / tiles, at);
+    return (lines){gp_min(TILE, p->width - first), at[0] + first * p->width_stride[0],
+                   at[1] + first * p->width_stride[1]};
+}
+
+static void load_line(const float *x, int64_t stride, int64_t w, float sign, float *line)
+{
+    if (stride == 1)
+        for (int64_t j = 0; j < w; j++)
+            line[j] = sign * x[j];
+    else
+        for (int64_t j = 0; j < w; j++)
+            line[j] = sign * x[j * stride];
+}
+
+/* Keep the first (or last) largest value and its index; any NaN is larger than all numbers. */
+static void update_first(const float *x, int64_t w, int32_t i, float *best, int32_t *index)
+{
+    for (int64_t j = 0; j < w; j++) {
+        const int better = (x[j] > best[j]) | ((x[j] != x[j]) & (best[j] == best[j]));
+        best[j] = better ? x[j] : best[j];
+        index[j] = better ? i : index[j];
+    }
+}
+
+static void update_last(const float *x, int64_t w, int32_t i, float *best, int32_t *index)
+{
+    for (int64_t j = 0; j < w; j++) {
+        const int better = (x[j] >= best[j]) | (x[j] != x[j]);
+        best[j] = better ? x[j] : best[j];
+        index[j] = better ? i : index[j];
+    }
+}
+
+static void arg_extreme(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    (void)scratch;
+    const scan_params *p = params;
+    for (int64_t task = begin; task < end; task++) {
+        const lines t = get_lines(p, task);
+        float best[TILE], x[TILE];
+        int32_t index[TILE] = {0};
+        for (int64_t j = 0; j < TILE; j++)
+            best[j] = -INFINITY;
+        for (int64_t i = 0; i < p->axis; i++) {
+            const float *from = (const float *)args[0] + t.src + i * p->axis_stride[0];
+            load_line(from, p->width_stride[0], t.w, p->is_min ? -1 : 1, x);
+            (p->is_last ? update_last : update_first)(x, t.w, (int32_t)i, best, index);
+        }
+        for (int64_t j = 0; j < t.w; j++)
+            ((int64_t *)args[1])[t.dst + j * p->width_stride[1]] = index[j];
+    }
+}
+
+/* Running sums and products: `wide` adds up elements of `type`. */
+#define GP_RUNNING(NAME, type, wide)                                                                                   \
+    static void running_##NAME(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)       \
+    {                                                                                                                  \
+        (void)scratch;                                                                                                 \
+        const scan_params *p = params;                                                                                 \
+        for (int64_t task = begin; task < end; task++) {                                                               \
+            const lines t = get_lines(p, task);                                                                        \
+            wide total[TILE];                                                                                          \
+            for (int64_t j = 0; j < TILE; j++)                                                                         \
+                total[j] = (wide)p->is_product;                                                                        \
+            for (int64_t step = 0; step < p->axis; step++) {                                                           \
+                const int64_t i = p->is_reverse ? p->axis - 1 - step : step;                                           \
+                const type *x = (const type *)args[0] + t.src + i * p->axis_stride[0];                                 \
+                type *y = (type *)args[1] + t.dst + i * p->axis_stride[1];                                             \
+                for (int64_t j = 0; j < t.w; j++) {                                                                    \
+                    const wide before = total[j], element = (wide)x[j * p->width_stride[0]];                           \
+                    total[j] = p->is_product ? before * element : before + element;                                    \
+                    y[j * p->width_stride[1]] = (type)(p->is_exclusive ? before : total[j]);                           \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+GP_RUNNING(f32, float, double)
+GP_RUNNING(f64, double, double)
+GP_RUNNING(s64, int64_t, uint64_t)
+
+const gp_kernel_entry GP_KERNEL(scan_table)[] = {
+    {"f32_arg_extreme", arg_extreme, sizeof(scan_params)},
+    {"f32_running", running_f32, sizeof(scan_params)},
+    {"f64_running", running_f64, sizeof(scan_params)},
+    {"s64_running", running_s64, sizeof(scan_params)},
+    {NULL, NULL, 0},
+};

@@ -1,0 +1,142 @@
+/* Softmax and log-softmax over one axis.
+ *
+ * Where the axis is contiguous a task is one row: its maximum, then exponentials and their sum, then the scale. Where
+ * another axis is contiguous a task is a tile of that axis, up to TILE columns wide, and every loop runs over columns.
+ */
+#include "eltwise/gp_sink.h"
+#include "core/gp_vmath.h"
+
+#define TILE 64      /* columns: four cache lines */
+#define F32_ROWS 32  /* rows that are added up in f32 before they go to f64 */
+
+typedef struct {
+    gp_space outer;  /* src, dst, stats */
+    int64_t axis, axis_stride[2];    /* src, dst */
+    int64_t inner, inner_stride[3];  /* src, dst, stats; inner is 1 where rows are walked one by one */
+    int64_t is_log, inf_as_zero, has_stats, has_program;
+} softmax_params;
+
+/* Arguments: src, [stats], dst, then those of the program. */
+typedef struct {
+    const float *src;
+    float *stats;  /* NULL without */
+    gp_sink sink;
+} operands;
+
+static operands get_operands(const softmax_params *p, void *const *args)
+{
+    return (operands){args[0], p->has_stats ? args[1] : NULL,
+                      gp_make_sink(p + 1, p->has_program, args + 1 + p->has_stats)};
+}
+
+/* What is subtracted: the maximum; but 0 for a row of -inf that is to become zeros. */
+static float get_shift(const softmax_params *p, float maximum)
+{
+    return p->inf_as_zero && maximum == -INFINITY ? 0 : maximum;
+}
+
+/* The reciprocal of the sum; 0 for a row of -inf that is to become zeros. */
+static float get_scale(const softmax_params *p, double sum)
+{
+    return p->inf_as_zero && sum == 0 ? 0 : (float)(1 / sum);
+}
+
+static void softmax_row(const softmax_params *p, const operands *o, const int64_t *at, float *row)
+{
+    const int64_t n = p->axis;
+    const float *x = gp_gather(o->src + at[0], p->axis_stride[0], n, row);
+    float *y = gp_sink_row(&o->sink, at[1], p->axis_stride[1], row);
+    const float shift = get_shift(p, gp_row_max(x, n));
+    const double sum = gp_exp_row(x, n, shift, p->is_log ? NULL : y);
+    if (p->is_log) {
+        const float log_sum = (float)log(sum);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (x[i] - shift) - log_sum;
+    } else {
+        const float scale = get_scale(p, sum);
+        for (int64_t i = 0; i < n; i++)
+            y[i] *= scale;
+    }
+    gp_emit(&o->sink, y, n, at[1], p->axis_stride[1]);
+    if (o->stats)
+        o->stats[at[2]] = (float)(shift + log(sum));
+}
+
+/* The maximum of each of w columns, NaNs passed over. */
+static void tile_max(const float *x, int64_t n, int64_t stride, int64_t w, float *max)
+{
+    for (int64_t j = 0; j < w; j += GP_VL) {
+        gp_vf most = gp_splat(-INFINITY);
+        for (int64_t i = 0; i < n; i++)
+            most = gp_vmax(gp_load_some(x + i * stride + j, w - j), most);
+        gp_store(max + j, most);
+    }
+}
+
+/* y[i][j] = exp(x[i][j] - shift[j]) in rows of w; sum[j] over i. */
+static void tile_exp(const float *x, int64_t n, int64_t stride, int64_t w, const float *shift, float *y, double *sum)
+{
+    for (int64_t j = 0; j < w; j++)
+        sum[j] = 0;
+    for (int64_t first = 0; first < n; first += F32_ROWS)
+        for (int64_t j = 0; j < w; j += GP_VL) {
+            const gp_vf s = gp_load(shift + j);
+            gp_vf part = {0};
+            for (int64_t i = first; i < gp_min(n, first + F32_ROWS); i++) {
+                const gp_vf term = gp_exp_normal(gp_load_some(x + i * stride + j, w - j) - s);
+                gp_store_part(y + i * w + j, term, w - j);
+                part += term;
+            }
+            for (int64_t k = 0; k < gp_min(GP_VL, w - j); k++)
+                sum[j + k] += part[k];
+        }
+}
+
+static void softmax_tile(const softmax_params *p, const operands *o, const int64_t *at, int64_t w, float *exps)
+{
+    const float *x = o->src + at[0];
+    float shift[TILE], scale[TILE], row[TILE];
+    double sum[TILE];
+    tile_max(x, p->axis, p->axis_stride[0], w, shift);
+    for (int64_t j = 0; j < w; j++)
+        shift[j] = get_shift(p, shift[j]);
+    tile_exp(x, p->axis, p->axis_stride[0], w, shift, exps, sum);
+    for (int64_t j = 0; j < w; j++)
+        scale[j] = p->is_log ? (float)log(sum[j]) : get_scale(p, sum[j]);
+    for (int64_t i = 0; i < p->axis; i++) {
+        const int64_t offset = at[1] + i * p->axis_stride[1];
+        float *y = gp_sink_row(&o->sink, offset, p->inner_stride[1], row);
+        if (p->is_log)
+            for (int64_t j = 0; j < w; j++)
+                y[j] = (x[i * p->axis_stride[0] + j] - shift[j]) - scale[j];
+        else
+            for (int64_t j = 0; j < w; j++)
+                y[j] = exps[i * w + j] * scale[j];
+        gp_emit(&o->sink, y, w, offset, p->inner_stride[1]);
+    }
+    for (int64_t j = 0; o->stats && j < w; j++)
+        o->stats[at[2] + j * p->inner_stride[2]] = (float)(shift[j] + log(sum[j]));
+}
+
+static void softmax(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+{
+    const softmax_params *p = params;
+    const operands o = get_operands(p, args);
+    const int64_t tiles = (p->inner + TILE - 1) / TILE;
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t first = task % tiles * TILE;
+        int64_t at[GP_SPACE_OPERANDS];
+        gp_offsets(&p->outer, task / tiles, at);
+        for (int k = 0; k < 3; k++)
+            at[k] += first * p->inner_stride[k];
+        if (p->inner == 1)
+            softmax_row(p, &o, at, scratch);
+        else
+            softmax_tile(p, &o, at, gp_min(TILE, p->inner - first), scratch);
+    }
+}
+
+const gp_kernel_entry GP_KERNEL(softmax_table)[] = {
+    {"f32_softmax", softmax, sizeof(softmax_params)},
+    {NULL, NULL, 0},
+};
