@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...typing import DataType
+from .choices import forced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANCHORS",
     "ELTWISE",
+    "INTEGERS",
     "STANDALONE",
     "common_register",
     "is_anchor",
@@ -84,7 +86,8 @@ _FREE = {"Quantize": _QUANTIZED | _F8, "DynamicQuantize": _QUANTIZED | _INDEX, "
          "Dropout": frozenset({DataType.S64, DataType.U8})}  # fmt: skip
 """Types beside the floats that ports of a kind may have."""
 
-_WHOLE = frozenset(dtype for dtype in DataType if dtype.value[0] in "su" and dtype.bits >= 8)
+INTEGERS = frozenset(dtype for dtype in DataType if dtype.value[0] in "su")
+_WHOLE = frozenset(dtype for dtype in INTEGERS if dtype.bits >= 8)
 
 _MOST_STEPS = 1 << 31
 """What no step of a window, and no number of positions, reaches."""
@@ -94,7 +97,9 @@ _BETWEEN = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize", "
 
 
 def supports(op: Op) -> bool:
-    """Whether the backend runs this op."""
+    """Whether the backend runs this op, which is not forced to the reference backend."""
+    if forced(op.kind) == "ref":
+        return False
     if op.kind in _NUMERIC or op.kind in _MOVING:
         return bool(op.attrs.get("depth", 0) < _MOST_STEPS)
     if op.kind in _WIDE_REDUCTIONS and not is_anchor(op):
