@@ -29,7 +29,8 @@ from graphpool.runtime._streams import StreamLists
 from graphpool.runtime.model_form import ModelForm
 from graphpool.runtime.model_port import ModelPort
 from graphpool.runtime.scheduling import POLICIES
-from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate, stream_lists
+from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate
+from graphpool.schedule.lists import stream_lists
 from tests.cases.graphs import GraphBuilder
 from tests.cases.schedule_graphs import fork_join
 

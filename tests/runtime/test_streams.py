@@ -22,9 +22,9 @@ from graphpool.schedule import (
     list_schedule,
     nimble,
     simulate,
-    stream_lists,
     wavefront,
 )
+from graphpool.schedule.lists import stream_lists
 from tests.cases.schedule_graphs import BLOCK_COSTS, block, fork_join, random_graph
 from tests.helpers.memory import run_in_child, run_threads
 
