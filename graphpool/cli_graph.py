@@ -13,16 +13,16 @@ import numpy as np
 import graphpool as gp
 
 from .errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
-from .graph.json import read_graph
-from .graph.knobs import KNOBS, expand_knobs, parse_knobs
-from .graph.rewrite import unknown_ids
+from .graph.dumps.apply_knobs import unknown_ids
+from .graph.dumps.json import read_graph
+from .graph.dumps.knobs import KNOBS, expand_knobs, parse_knobs
 from .typing import DataType
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
 
-    from .graph.json import GraphFile
+    from .graph.dumps.json import GraphFile
 
 __all__ = ["add_knobs", "for_each_form", "inspect_form", "is_graph_file", "read_inputs", "run_form"]
 

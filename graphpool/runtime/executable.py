@@ -22,7 +22,7 @@ from .constant_part import held_nbytes
 from .model_port import check_output
 from .packed_weight import PackedWeight, replacing_parts
 from .partition_runs import gather, merge_neighbours
-from .result_arrays import ResultArrays
+from .result_arrays import ResultArrays, empty_array
 from .scheduling import SEQUENTIAL
 
 if TYPE_CHECKING:
@@ -460,7 +460,7 @@ class Executable:
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
             An array of `outputs` does not fit its output; nothing was run.
         OutOfMemoryError
-            There is no memory for the arena; nothing was run.
+            There is no memory for the arena or for a result; nothing was run.
         BackendError
             A host function failed.
         LimitError
@@ -514,7 +514,7 @@ class Executable:
     def _fresh(self, tensor_id: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """Memory for a result."""
         if not self._keeps_results:
-            return np.empty(shape, dtype)
+            return empty_array(shape, dtype)
         return self._results.take(self._names[tensor_id], shape, dtype, 2 * len(self._frames))
 
     def _unbind(self, frame: _Frame) -> None:

@@ -9,7 +9,7 @@ from graphpool._kernels.conv.direct import choose_convolution, convolution
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.image.window import WINDOW_LAYOUT
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import convolve, expected_conv, expected_transpose, relu_plus_one, store_weights
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import LAYOUTS, lay_out, read_back, strides_of

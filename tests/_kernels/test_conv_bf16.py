@@ -9,7 +9,7 @@ from graphpool._kernels.conv.problem import ConvShape
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.gemm.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,

@@ -9,7 +9,7 @@ from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.gemm.requant import Requant
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,

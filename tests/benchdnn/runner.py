@@ -21,8 +21,8 @@ from zlib import crc32
 import numpy as np
 
 import graphpool as gp
-from graphpool.graph.json import GraphFile, read_graph
-from graphpool.graph.knobs import parse_knobs
+from graphpool.graph.dumps.json import GraphFile, read_graph
+from graphpool.graph.dumps.knobs import parse_knobs
 from graphpool.typing import DataType
 from tests.benchdnn.fill import Filler
 from tests.benchdnn.judge import bounds, compare

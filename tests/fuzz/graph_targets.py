@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
-from bench.workloads import CASES
 from graphpool import cache, memory
-from graphpool.graph.knobs import parse_knobs
+from graphpool.graph.dumps.knobs import parse_knobs
 from graphpool.typing import LayoutType
+from tests.cases.graphs import GraphBuilder
+from tests.cases.workloads import CASES
 from tests.fuzz.graph_mutators import mutate_json, mutate_knobs, mutate_table
 from tests.helpers.guarded import Guarded
 

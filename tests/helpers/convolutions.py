@@ -6,7 +6,7 @@ import numpy as np
 
 from graphpool._kernels.conv.problem import ConvProblem, ConvShape
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.layouts import gap_of, lay_out
 from tests.helpers.products import post_ops_of
 

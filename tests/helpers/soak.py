@@ -119,7 +119,8 @@ class Soak:
 
     def named(self, chance):
         """Two tensors of one id; a change of either is one of both."""
-        with Job(self.engine, m=2) as job, Job(self.engine, m=3, first_id=50) as other:
+        engine = self.engine  # names are those of one engine
+        with Job(engine, m=2) as job, Job(engine, m=3, first_id=50) as other:
             content, name = np.full((K, N), 1, np.float32), object()
             tensors = job.tensor(content, id=name), other.tensor(content, id=name)
             for value in range(1, chance.randrange(2, 6)):

@@ -4,7 +4,6 @@ import csv
 
 import pytest
 
-from bench.replay import replay
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
 from graphpool.memory import (
     AllocationStats,
@@ -17,6 +16,7 @@ from graphpool.memory import (
     StatisticsResource,
     TrackingResource,
 )
+from tests.cases.resource_log import read_log, replay
 from tests.helpers.memory import GatedResource, Worker, run_threads
 
 
@@ -247,7 +247,7 @@ def test_a_log_can_be_replayed(tmp_path):
             resource.allocate(901)
         resource.deallocate(address, 100, 128)
     counted = StatisticsResource(HostResource())
-    result = replay(path, counted)
+    result = replay(read_log(path), counted)
     assert (result["calls"], result["refused"], result["leaked_nbytes"]) == (4, 0, 7)
     assert (counted.stats().peak_nbytes, counted.stats().current_nbytes) == (1008, 0)
     resource.deallocate(leaked, 7)

@@ -9,7 +9,7 @@ from graphpool.runtime._streams import MAX_STREAMS
 from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, program_key, step_costs
 from graphpool.runtime.scheduling import POLICIES, ScheduleOptions, make_schedule, parse_options
 from graphpool.schedule import simulate, verify
-from tests.helpers.schedule_graphs import fork_join, random_graph
+from tests.cases.schedule_graphs import fork_join, random_graph
 from tests.helpers.tower_model import tower_model
 
 

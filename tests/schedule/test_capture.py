@@ -19,7 +19,7 @@ from graphpool.schedule import (
     sequential,
     wavefront,
 )
-from tests.helpers.schedule_graphs import fork_join, random_graph
+from tests.cases.schedule_graphs import fork_join, random_graph
 from tests.helpers.schedule_programs import reachable
 
 POLICIES = [sequential, wavefront, asap, nimble, list_schedule, lambda g: ios(g, 3, max_states=64), auto]

@@ -20,7 +20,7 @@ from graphpool.schedule import (
     verify,
     wavefront,
 )
-from tests.helpers.schedule_graphs import random_graph
+from tests.cases.schedule_graphs import random_graph
 from tests.helpers.schedule_programs import sync_indices, without
 
 POLICIES = {

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphpool.errors import InvalidArgumentError, InvalidGraphError
 from graphpool.schedule import DependencyGraph
-from tests.helpers.schedule_graphs import BLOCKS, GOLDEN, block, gnp, parse
+from tests.cases.schedule_graphs import BLOCKS, GOLDEN, block, gnp, parse
 from tests.helpers.schedule_programs import reachable
 
 

@@ -19,7 +19,7 @@ from graphpool.schedule import (
     stream_lists,
     wavefront,
 )
-from tests.helpers.schedule_graphs import fork_join, random_graph
+from tests.cases.schedule_graphs import fork_join, random_graph
 
 POLICIES = (sequential, wavefront, asap, nimble, list_schedule, lambda graph: ios(graph, 3, max_states=64))
 

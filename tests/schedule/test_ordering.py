@@ -1,7 +1,7 @@
 import pytest
 
 from graphpool.schedule import asap, happens_before, nimble, sequential, wavefront
-from tests.helpers.schedule_graphs import random_graph
+from tests.cases.schedule_graphs import random_graph
 from tests.helpers.schedule_programs import reachable
 
 

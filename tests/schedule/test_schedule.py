@@ -6,7 +6,7 @@ import pytest
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError
 from graphpool.schedule import DependencyGraph, Run, Schedule, SetStream, asap, ios, list_schedule, simulate, wavefront
-from tests.helpers.schedule_graphs import GOLDEN, fork_join, parse, random_graph
+from tests.cases.schedule_graphs import GOLDEN, fork_join, parse, random_graph
 
 FORK = DependencyGraph([(0, 1), (0, 2), (1, 3), (2, 3)], [1, 3, 5, 2], names=["stem", "left", "right", "cat"])
 

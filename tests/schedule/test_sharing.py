@@ -20,7 +20,7 @@ from graphpool.schedule import (
     stream_scratch,
     wavefront,
 )
-from tests.helpers.schedule_graphs import fork_join, random_graph
+from tests.cases.schedule_graphs import fork_join, random_graph
 
 POLICIES = [wavefront, asap, nimble, list_schedule, sequential]
 

@@ -19,7 +19,7 @@ from graphpool.schedule import (
     simulate,
     wavefront,
 )
-from tests.helpers.schedule_graphs import block, fork_join, random_graph
+from tests.cases.schedule_graphs import block, fork_join, random_graph
 
 FORK = fork_join(2, 1, (1, 3, 5, 2))
 

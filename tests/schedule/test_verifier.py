@@ -18,7 +18,7 @@ from graphpool.schedule import (
     verify,
     wavefront,
 )
-from tests.helpers.schedule_graphs import GOLDEN, parse, random_graph
+from tests.cases.schedule_graphs import GOLDEN, parse, random_graph
 from tests.helpers.schedule_programs import sync_indices, without, without_event
 
 PAIR = DependencyGraph([(0, 1)], names=["head", "tail"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.tree import label, module_name, sources
+from tests.helpers.tree import ROOT, label, module_name, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,3 +123,19 @@ def test_kernels_are_free_of_the_interpreter() -> None:
     """C files see neither Python nor an allocator."""
     forbidden = re.compile(r"Python\.h|\b(malloc|calloc|realloc|free)\s*\(")
     assert not [label(path) for path in sources(".c", ".h") if forbidden.search(path.read_text())]
+
+
+def _imported_by(folder: str) -> Iterator[tuple[str, str]]:
+    """(file, what it imports) for each import of a folder beside the package."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield from ((label(path), name) for name in _python_imports(path))
+
+
+def test_tests_know_nothing_of_the_benchmarks() -> None:
+    assert [(path, name) for path, name in _imported_by("tests") if name.split(".")[0] == "bench"] == []
+
+
+def test_benchmarks_know_nothing_of_the_tests_but_the_cases() -> None:
+    read = [(path, name) for path, name in _imported_by("bench") if name.split(".")[0] == "tests"]
+    assert read
+    assert [(path, name) for path, name in read if not name.startswith("tests.cases")] == []

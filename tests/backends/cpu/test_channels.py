@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.channels import choose_channels_last
 from graphpool.backends.cpu.groups import make_groups
 from graphpool.graph.completion import complete_shapes
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
 ATTRS = {"data_format": "NCX", "strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1]}

@@ -6,11 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.errors import InvalidArgumentError
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
 from tests.backends.cpu.test_wide_types import content
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import check_graph, run_reference
 
 FUZZ = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

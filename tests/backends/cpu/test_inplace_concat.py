@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.backend import lower
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
 SAME = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}

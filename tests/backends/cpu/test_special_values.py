@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
-from bench.workloads import CASES, CONV
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
+from tests.cases.workloads import CASES, CONV
 from tests.helpers.kinds import BINARY as PAIRS
 from tests.helpers.kinds import UNARY as FUNCTIONS
 from tests.helpers.kinds import accepted, fixed_result, required
@@ -249,8 +249,7 @@ def content_of(case, builder, names, share, seed):
 def test_workloads(engine, name):
     case = SPECIAL_CASES[name]
     for seed, (names, share) in enumerate(((NOT_FINITE + SMALL, 0.02), (NOT_FINITE + SMALL, 0.3), (SMALL, 0.5))):
-        builder = GraphBuilder()
-        case.build(builder)
+        builder = case.builder()
         if not any(lt.dtype in FLOATS for lt in builder.inputs):
             return
         check_special(

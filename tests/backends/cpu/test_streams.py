@@ -3,13 +3,13 @@
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.backend import lower
 from graphpool.backends.cpu.streams import PEAK_FLOPS, StepGraph, schedule_steps, step_edges, step_signature
 from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, step_costs
 from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions
 from graphpool.schedule import verify
-from tests.helpers.stream_graphs import branches, random_branches
+from tests.cases.graphs import GraphBuilder
+from tests.cases.stream_graphs import branches, random_branches
 
 
 def lowered(build):

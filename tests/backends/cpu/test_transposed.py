@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.backend import lower
 from graphpool.backends.cpu.transposed import _Axis
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
 

@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.kinds import BINARY, UNARY, fixed_result, is_wide, values
 from tests.helpers.partitions import check_graph
 

@@ -5,7 +5,7 @@ import pytest
 from graphpool.errors import InvalidArgumentError
 from graphpool.schedule import DependencyGraph, LatencyCache, Run, ios, sequential, simulate, verify, wavefront
 from graphpool.schedule.policies.stages import split_blocks
-from tests.helpers.schedule_graphs import block, fork_join, gnp, random_graph, stacked
+from tests.cases.schedule_graphs import block, fork_join, gnp, random_graph, stacked
 from tests.helpers.schedule_programs import components, longest_first, reachable, staged_optimum
 
 INCEPTION_E_TRANSITIONS = {

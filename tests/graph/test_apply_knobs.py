@@ -7,8 +7,8 @@ import pytest
 
 import graphpool as gp
 from graphpool.errors import GraphpoolError
-from graphpool.graph.knobs import parse_knobs
-from graphpool.graph.rewrite import unknown_ids
+from graphpool.graph.dumps.apply_knobs import unknown_ids
+from graphpool.graph.dumps.knobs import parse_knobs
 
 
 @pytest.fixture

@@ -10,22 +10,22 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, InvalidShapeError, explain
-from ..typing import DataType
-from .completion import complete_shapes
-from .logical_tensor import LogicalTensor
-from .op import Op
-from .schema import get_schema
-from .schemas.model import closest, format_counts
-from .view import GraphView
+from ...errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, InvalidShapeError, explain
+from ...typing import DataType
+from ..completion import complete_shapes
+from ..logical_tensor import LogicalTensor
+from ..op import Op
+from ..schema import get_schema
+from ..schemas.model import closest, format_counts
+from ..view import GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ..schema import OpSchema
     from .knobs import Knobs, Shape
-    from .schema import OpSchema
 
-__all__ = ["rewrite_ops", "unknown_ids"]
+__all__ = ["apply_knobs", "unknown_ids"]
 
 FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 NORMS = frozenset({"BatchNormInference", "BatchNormForwardTraining", "BatchNormTrainingBackward", "LayerNorm",
@@ -72,7 +72,7 @@ class _Tensor:
     property: str
 
 
-def rewrite_ops(ops: Sequence[Op], knobs: Knobs) -> list[Op]:
+def apply_knobs(ops: Sequence[Op], knobs: Knobs) -> list[Op]:
     """Ops with knobs applied.
 
     Parameters
@@ -117,7 +117,7 @@ def rewrite_ops(ops: Sequence[Op], knobs: Knobs) -> list[Op]:
 
 
 def unknown_ids(ops: Sequence[Op], knobs: Knobs) -> list[str]:
-    """What knobs name that ops do not have, and that `rewrite_ops` passes over: "tensor 7", "op 3"."""
+    """What knobs name that ops do not have, and that `apply_knobs` passes over: "tensor 7", "op 3"."""
     tensors = {*knobs.shapes, *knobs.dtypes, *knobs.properties} - {tensor.id for tensor in _mentions(ops)}
     numbers = {*knobs.attrs, *knobs.kinds} - {op.id for op in ops}
     return [f"tensor {number}" for number in sorted(tensors)] + [f"op {number}" for number in sorted(numbers)]

@@ -20,19 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidGraphError, brief, explain
-from ..typing import UNKNOWN_DIM, LayoutType
-from ._counter import Counter
-from .logical_tensor import MAX_ID, LogicalTensor
-from .op import Op
-from .rewrite import rewrite_ops
-from .schema import get_schema
+from ...errors import InvalidGraphError, brief, explain
+from ...typing import UNKNOWN_DIM, LayoutType
+from .._counter import Counter
+from ..logical_tensor import MAX_ID, LogicalTensor
+from ..op import Op
+from ..schema import get_schema
+from .apply_knobs import apply_knobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ..limits import Limits
-    from .graph import Graph
+    from ...limits import Limits
+    from ..graph import Graph
     from .knobs import Knobs
 
 __all__ = ["GraphFile", "dump_graph", "read_graph", "write_graph"]
@@ -72,7 +72,7 @@ class GraphFile:
         """The graph under knobs, of another engine kind if one is given; see `Graph.from_json`."""
         fpmath, to_int = (knobs and knobs.fpmath) or (self.fpmath, self.apply_to_int)
         graph = make_graph(engine_kind or self.engine_kind, fpmath=fpmath, apply_to_int=to_int)
-        for op in self.ops if knobs is None else rewrite_ops(self.ops, knobs):
+        for op in self.ops if knobs is None else apply_knobs(self.ops, knobs):
             graph.add_op(op)
         return graph
 
