@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphpool._kernels.eltwise import eltwise
-from graphpool.backends.cpu import tables
+from graphpool.backends.cpu.emit import elementwise
 from graphpool.graph.schema import SCHEMAS
 from tests.fuzz import differential
 from tests.fuzz.cases import Case, Node, Source
@@ -41,7 +41,7 @@ def test_a_case_is_a_function_of_its_seed_and_survives_json():
 def test_cases_reach_the_kinds_and_the_thresholds():
     cases = [generate(seed) for seed in range(400)]
     assert len({node.kind for case in cases for node in case.nodes}) > 125
-    assert {tables._LEAST_ELEMENTS, eltwise.TASK_SIZE, 65536} <= set(NUMBERS)
+    assert {elementwise._LEAST_ELEMENTS, eltwise.TASK_SIZE, 65536} <= set(NUMBERS)
     sizes = {int(np.prod(source.shape)) for case in cases for source in case.sources.values()}
     assert len({size for size in sizes if size > 1000} & set(around(2**17))) > 5
 

@@ -59,6 +59,26 @@ KERNEL_FLOORS = {
 }
 """For each folder of kernels, the folders that it may import and include."""
 
+_BELOW_MATCH = {"choices", "support"}
+_BELOW_LOWER = _BELOW_MATCH | {"match", "layout"}
+CPU_FLOORS = {
+    "choices": set(),
+    "support": set(),
+    "key": {"choices"},
+    "patterns": {"support"},
+    "match": _BELOW_MATCH,
+    "layout": _BELOW_MATCH | {"match"},
+    "lower": _BELOW_LOWER,
+    "products": _BELOW_LOWER | {"lower"},
+    "emit": _BELOW_LOWER | {"lower", "products"},
+    "place": {"lower"},
+}
+CPU_FLOORS["backend"] = set(CPU_FLOORS)
+CPU_FLOORS["__init__"] = {"backend"}
+"""For each part of the CPU backend, the parts that it may import, for types alone too."""
+
+CPU_SOURCES = [path for path in sources(".py") if label(path).startswith("graphpool/backends/cpu/")]
+
 _INCLUDE = re.compile(r'#include "(\w+)/\w+\.h"')
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(\.*[\w.]*)\s+c?import\s+([\w, ]+)|c?import\s+([\w.]+))", re.MULTILINE)
 
@@ -117,6 +137,22 @@ def test_folders_of_kernels_read_those_below(floor: str) -> None:
             read |= set(_INCLUDE.findall(path.read_text()))
     assert paths
     assert read - {floor} <= KERNEL_FLOORS[floor]
+
+
+@pytest.mark.parametrize("path", CPU_SOURCES, ids=label)
+def test_parts_of_the_cpu_backend_read_those_below(path: Path) -> None:
+    floor = label(path).split("/")[3].removesuffix(".py")
+    read = {name.split(".")[3] for name in _python_imports(path) if name.startswith("graphpool.backends.cpu.")}
+    assert read - {floor} <= CPU_FLOORS[floor]
+
+
+def test_modules_of_the_cpu_backend_import_no_circle() -> None:
+    """Not for types either: whoever reads a module reads what is below it first."""
+    imports = {module_name(path): set(_python_imports(path)) for path in CPU_SOURCES}
+    done: set[str] = set()
+    while ready := {name for name, read in imports.items() if name not in done and (read & imports.keys()) <= done}:
+        done |= ready
+    assert imports.keys() - done == set()
 
 
 def test_kernels_are_free_of_the_interpreter() -> None:

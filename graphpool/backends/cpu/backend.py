@@ -14,25 +14,25 @@ from ...runtime._template import Template
 from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...typing import LayoutType, PropertyType
-from .channels import choose_channels_last
 from .choices import check_forced, forced
-from .emit import lower_group
-from .groups import make_groups
-from .horizontal_fusion import emit_horizontal_fusion, find_horizontal_fusions
-from .inplace_concat import place_concat_inputs
-from .integers import split_dequantized
+from .emit.inplace_concat import place_concat_inputs
+from .emit.rules import lower_group
 from .key import structural_key
-from .layouts import choose_layout, choose_panels, opaque_nbytes, panels_of, strides_of
-from .link import link, link_constants
-from .lowering import Lowering
-from .merging import Relowering, place_steps
+from .layout.channels import choose_channels_last
+from .layout.opaque import choose_layout, choose_panels, opaque_nbytes, panels_of, strides_of
+from .lower.lowering import Lowering
+from .match.groups import make_groups
+from .match.integers import split_dequantized
+from .match.quantized_concat import quantize_before_concat
+from .match.reshapes import sink_reshapes
 from .patterns import PATTERNS
-from .placement import find_inplace_ports
-from .quantized_concat import quantize_before_concat
-from .reshapes import sink_reshapes
-from .streams import step_signature
+from .place.link import link, link_constants
+from .place.merging import Relowering, place_steps
+from .place.placement import find_inplace_ports
+from .place.streams import step_signature
+from .products.horizontal_fusion import emit_horizontal_fusion, find_horizontal_fusions
+from .products.weights import panels_wanted
 from .support import supports
-from .weights import panels_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANCHORS",
     "ELTWISE",
+    "INTEGERS",
     "STANDALONE",
     "common_register",
     "is_anchor",
@@ -84,7 +85,8 @@ _FREE = {"Quantize": _QUANTIZED | _F8, "DynamicQuantize": _QUANTIZED | _INDEX, "
          "Dropout": frozenset({DataType.S64, DataType.U8})}  # fmt: skip
 """Types beside the floats that ports of a kind may have."""
 
-_WHOLE = frozenset(dtype for dtype in DataType if dtype.value[0] in "su" and dtype.bits >= 8)
+INTEGERS = frozenset(dtype for dtype in DataType if dtype.value[0] in "su")
+_WHOLE = frozenset(dtype for dtype in INTEGERS if dtype.bits >= 8)
 
 _MOST_STEPS = 1 << 31
 """What no step of a window, and no number of positions, reaches."""

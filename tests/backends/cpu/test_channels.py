@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.backends.cpu.channels import choose_channels_last
-from graphpool.backends.cpu.groups import make_groups
+from graphpool.backends.cpu.layout.channels import choose_channels_last
+from graphpool.backends.cpu.match.groups import make_groups
 from graphpool.graph.completion import complete_shapes
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import assert_close, run_partitions, run_reference

@@ -7,8 +7,8 @@ import pytest
 
 import graphpool as gp
 from graphpool.backends.cpu.backend import lower
-from graphpool.backends.cpu.merging import fused_steps
-from graphpool.backends.cpu.streams import step_signature
+from graphpool.backends.cpu.place.merging import fused_steps
+from graphpool.backends.cpu.place.streams import step_signature
 from graphpool.runtime.costs import stage_key, stage_latencies
 from graphpool.runtime.scheduling import POLICIES
 from tests.cases.graphs import GraphBuilder

@@ -4,7 +4,7 @@ import pytest
 
 import graphpool as gp
 from graphpool.backends.cpu.backend import lower
-from graphpool.backends.cpu.streams import PEAK_FLOPS, StepGraph, schedule_steps, step_edges, step_signature
+from graphpool.backends.cpu.place.streams import PEAK_FLOPS, StepGraph, schedule_steps, step_edges, step_signature
 from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, step_costs
 from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions
 from graphpool.schedule import verify

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import graphpool as gp
 from graphpool.backends.cpu.backend import lower
-from graphpool.backends.cpu.transposed import _Axis
+from graphpool.backends.cpu.products.transposed import _Axis
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
