@@ -65,12 +65,12 @@ CPU_FLOORS = {
     "choices": set(),
     "support": set(),
     "key": {"choices"},
-    "patterns": {"support"},
     "match": _BELOW_MATCH,
     "layout": _BELOW_MATCH | {"match"},
     "lower": _BELOW_LOWER,
     "products": _BELOW_LOWER | {"lower"},
     "emit": _BELOW_LOWER | {"lower", "products"},
+    "patterns": {"emit"},
     "place": {"lower"},
 }
 CPU_FLOORS["backend"] = set(CPU_FLOORS)

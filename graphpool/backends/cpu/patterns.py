@@ -18,9 +18,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, Residual, TailElement, Upstream, optional
-from .support import ELTWISE
+from .emit.rules import ELTWISE, REDUCTIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ...graph.op import Op
 
 __all__ = ["PATTERNS"]
@@ -30,7 +32,6 @@ __all__ = ["PATTERNS"]
 QUANTIZE = {"Quantize", "DynamicQuantize"}
 DEQUANTIZE = {"Dequantize", "DynamicDequantize"}
 MOVES = {"StaticReshape", "StaticTranspose", "Reorder"}
-REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 
 DQ = OpNode(DEQUANTIZE)
 OPERAND = OpNode({"TypeCast", *DEQUANTIZE}, inputs={0: DQ})
@@ -85,7 +86,9 @@ PRODUCT = OpNode("MatMul", inputs={0: (PRE_OPS, MOVED_OPERAND), 1: (PRE_OPS, MOV
 CONVOLUTION = {0: OPERAND, 1: WEIGHTS}
 
 
-def _chain(name: str, priority: float, kinds: str | set[str], *, inputs: dict[int, OpNode] | None = None) -> Pattern:
+def _chain(
+    name: str, priority: float, kinds: str | Iterable[str], *, inputs: dict[int, OpNode] | None = None
+) -> Pattern:
     """An anchor, what its operands absorb, and a tail."""
     return Pattern(name, priority, name, OpNode(kinds, inputs=inputs or {ANY_PORT: OPERAND}), TAIL)
 
