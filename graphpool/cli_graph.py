@@ -181,7 +181,7 @@ def _input(
         raise InvalidShapeError(explain(what, accepted=f"--in-shapes {port.id}:2x3", got=lt.shape), tensor_id=port.id)
     if str(port.id) not in given:
         tensor = gp.Tensor(lt, engine)
-        _randomize(tensor)
+        _fill(tensor)
         return tensor
     array = given[str(port.id)]
     if array.shape != lt.shape:
@@ -193,8 +193,11 @@ def _input(
     return tensor
 
 
-def _randomize(tensor: gp.Tensor) -> None:
-    """Floats from [0, 1), which suit logarithms, roots and divisors alike; small integers."""
+def _fill(tensor: gp.Tensor) -> None:
+    """Floats from [0, 1), which suit logarithms, roots and divisors alike; small integers; the value if it is known."""
+    if tensor.lt.value is not None:
+        tensor.fill(np.full(tensor.lt.shape or (), tensor.lt.value))
+        return
     rng = np.random.default_rng(tensor.lt.id)
     array = tensor.numpy()
     if array.flags.c_contiguous and tensor.lt.dtype.bits >= 8:

@@ -8,6 +8,7 @@
     dumps/              graphs in files: oneDNN Graph's dumps, benchdnn's knobs
     view.py             GraphView: producers, consumers and a topological order, as the partitioner reads them
     pattern.py          Pattern: what a backend can run as one partition, as data
+    spelling.py         Spelling: a function in several ops, and the op that it is     (expression.py parses it)
     growth.py           how a match grows from op to op     (residual.py: blocks with a shortcut)
     partitioner.py      finds the patterns, keeps the partitions acyclic, orders them
     partition.py        Partition: ports, compile        _counter.pyx  numbers them

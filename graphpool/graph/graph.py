@@ -302,7 +302,8 @@ class Graph:
         Threads: safe. Cost: linear in the number of ops for graphs of bounded width.
         """
         view = self._finished_view()
-        covers = cover(view, backends_for(self.engine_kind), check_choice("policy", policy, POLICIES))
+        policy = check_choice("policy", policy, POLICIES)
+        covers = cover(view, backends_for(self.engine_kind), policy, self._shapes)
         return [
             Partition(
                 c.kind, [view.ops[i] for i in c.numbers], view, c.backend, self.engine_kind, self.fpmath, self.prefer

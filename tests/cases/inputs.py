@@ -21,8 +21,10 @@ def normal(shape, seed=0):
 
 
 def random_array(lt: gp.LogicalTensor, rng: np.random.Generator, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-    """Random content for a tensor: floats in [low, high), integers and booleans over a small range."""
+    """Random content for a tensor: floats in [low, high), integers and booleans over a small range; a known value."""
     dtype = lt.dtype.numpy
+    if lt.value is not None:
+        return np.full(lt.shape, lt.value, dtype)
     if lt.dtype is DataType.BOOLEAN:
         return rng.integers(0, 2, lt.shape).astype(bool)
     if lt.dtype.value[0] == "s":

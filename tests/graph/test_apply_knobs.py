@@ -101,6 +101,16 @@ def test_batch_and_properties(case):
     assert (graph.fpmath, graph.fpmath_apply_to_int) == ("bf16", True)
 
 
+def test_a_value_lasts_as_long_as_shape_and_property(tmp_path):
+    graph, path = gp.Graph(), tmp_path / "case.json"
+    x, y = (gp.LogicalTensor(number, "f32", (4, 6)) for number in (0, 2))
+    graph.add_op(gp.Op(0, "Multiply", [x, gp.LogicalTensor(1, "f32", (1,), property="constant", value=0.5)], [y]))
+    graph.to_json(path)
+    assert build(path, {"in-shapes": "0:3x5"}).tensors[1].value == 0.5
+    assert build(path, {"in-shapes": "1:6"}).tensors[1].value is None
+    assert build(path, {"tensor-property": "1:variable"}).tensors[1].value is None
+
+
 def test_batch_leaves_parameters_alone(tmp_path):
     graph = gp.Graph()
     shapes = [(4, 3, 5, 5), (4, 3, 1, 1), None, (4,), None, (4, 4, 5, 5), None, (1,), None]

@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
 
 import numpy as np
 
 import graphpool as gp
 from graphpool.cache import ConstantBuffer, ConstantHandle, constant_tensor_cache
+from tests.helpers.caches import switching_every
 from tests.helpers.constant_jobs import Job, K, N
 
 THREADS, EXECUTING = 16, 6
@@ -151,22 +151,12 @@ class Race:
         self.counts["uses"] += 1
 
 
-@contextmanager
-def _switching_often():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(5e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-
-
 def race(policy, *, seconds, seed=0):
     """Run all threads for a while; what went wrong, how often was done what, and what memory was left."""
     resource = PoisonResource()
     cache = constant_tensor_cache("cpu")
     cache.set_capacity(None, policy=policy)
-    with gp.Engine(allocator=resource, threads=1) as engine, _switching_often():
+    with gp.Engine(allocator=resource, threads=1) as engine, switching_every(5e-6):
         run = Race(engine, policy, seed)
         threads = [threading.Thread(target=run.thread, args=(number,)) for number in range(THREADS)]
         for thread in threads:

@@ -66,6 +66,11 @@ def geometry_of(case):
     return {key: case[key] for key in case if key not in ("x", "w")}
 
 
+def arrays(case):
+    """An image, weights and the geometry of a case."""
+    return normal(case["x"]), normal(case["w"], 1), geometry_of(case)
+
+
 def whole_geometry(ndim, strides=None, begin=None, end=None, dilations=None):
     """The geometry of `expected_conv` with the defaults of kernels."""
     ones, zeros = (1,) * ndim, (0,) * ndim

@@ -70,7 +70,8 @@ CPU_FLOORS = {
     "lower": _BELOW_LOWER,
     "products": _BELOW_LOWER | {"lower"},
     "emit": _BELOW_LOWER | {"lower", "products"},
-    "patterns": {"emit"},
+    "patterns": {"match", "emit"},
+    "rewrites": {"support", "match", "patterns"},
     "place": {"lower"},
 }
 CPU_FLOORS["backend"] = set(CPU_FLOORS)

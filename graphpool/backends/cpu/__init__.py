@@ -8,7 +8,8 @@
     lower/       Lowering: values, temporaries and steps of one partition; elementwise programs
     products/    matrix products, convolutions, attention: their kernels and constant weights
     emit/        how each kind of op becomes kernel calls
-    patterns.py  what is fused into one partition, as data
+    patterns.py  what is fused into one op or one partition, as data
+    rewrites.py  the passes over a partition's ops before they are grouped
     place/       streams and memory of the steps: programs
     backend.py   CpuBackend: compile = look up the primitive, or lower, plan and link it
 

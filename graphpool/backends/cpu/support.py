@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...typing import DataType
+from .choices import forced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,9 +90,10 @@ _BETWEEN = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize", "
 
 
 def supports(op: Op) -> bool:
-    """Whether the backend runs this op, which satisfies its schema."""
+    """Whether the backend runs this op, which satisfies its schema and is not forced to the reference backend."""
     where = _CONDITIONS.get(op.kind)
-    return (op.kind in INSTRUCTIONS or op.kind in RULES) and (where is None or where(op))
+    is_known = op.kind in INSTRUCTIONS or op.kind in RULES
+    return is_known and forced(op.kind) != "ref" and (where is None or where(op))
 
 
 def is_anchor(op: Op) -> bool:
