@@ -63,7 +63,7 @@ _BELOW_MATCH = {"choices", "support"}
 _BELOW_LOWER = _BELOW_MATCH | {"match", "layout"}
 CPU_FLOORS = {
     "choices": set(),
-    "support": set(),
+    "support": {"choices"},
     "key": {"choices"},
     "match": _BELOW_MATCH,
     "layout": _BELOW_MATCH | {"match"},
