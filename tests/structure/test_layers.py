@@ -65,12 +65,12 @@ CPU_FLOORS = {
     "support": {"choices"},
     "key": {"choices"},
     "match": _BELOW_MATCH,
-    "patterns": {"support", "match"},
-    "rewrites": {"support", "match", "patterns"},
     "layout": _BELOW_MATCH | {"match"},
     "lower": _BELOW_LOWER,
     "products": _BELOW_LOWER | {"lower"},
     "emit": _BELOW_LOWER | {"lower", "products"},
+    "patterns": {"match", "emit"},
+    "rewrites": {"support", "match", "patterns"},
     "place": {"lower"},
 }
 CPU_FLOORS["backend"] = set(CPU_FLOORS)
