@@ -651,7 +651,8 @@ cdef class ArenaPool:
     def close(self):
         """Free the idle arenas now and the leased ones when they are released; idempotent.
 
-        Whoever waits, or asks from now on, gets a `StateError`.
+        Whoever waits, or asks from now on, gets a `StateError`. An arena that another thread is freeing is back, and no
+        longer charged, when that thread is done.
         """
         gp_store(&self.closed, 1)
         gp_store(&self.floor, 0)

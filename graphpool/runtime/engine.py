@@ -167,7 +167,8 @@ class Engine(Locked):
     def close(self) -> None:
         """Close everything that was compiled for the engine, give its memory and its constants back. Idempotent.
 
-        Tensors that the engine allocated keep their memory until they die.
+        Tensors that the engine allocated keep their memory until they die, arenas until executions that use them have
+        ended, or the thread that is giving them back is done.
         """
         self.is_closed = True
         idle_decay.unwatch(self)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import graphpool as gp
 from graphpool.cache import ConstantBuffer, compiled_partition_cache, constant_tensor_cache, primitive_cache
 from graphpool.memory import CONSTANTS_TRACE_DOMAIN, TRACE_DOMAIN, HostResource, StatisticsResource
-from tests.helpers.memory import Worker, run_in_child, run_threads, write_bytes
+from tests.helpers.memory import TIMEOUT_S, Worker, run_in_child, run_threads, write_bytes
 from tests.runtime.test_model import batch, expected, make_model
 
 MIB = 2**20
@@ -297,10 +297,35 @@ def test_a_thread_gives_idle_memory_back_by_itself():
         assert engine.budget.in_use == 0
 
 
-def test_one_thread_serves_all_engines_and_ends_with_the_last():
-    def sweepers():
-        return [thread for thread in threading.enumerate() if thread.name == "graphpool idle decay"]
+def sweepers():
+    return [thread for thread in threading.enumerate() if thread.name == "graphpool idle decay"]
 
+
+def test_what_the_thread_is_giving_back_when_the_engine_is_closed_is_charged_until_it_is_back():
+    """`close` waits for no other thread: that one ends soon, and what it frees last is its own till then."""
+    entered, may_go, threads = threading.Event(), threading.Event(), []
+
+    class Slow(StatisticsResource):
+        def deallocate(self, *given):
+            threads.append(threading.current_thread())
+            if threads[-1] in sweepers():
+                entered.set()
+                assert may_go.wait(TIMEOUT_S)
+            super().deallocate(*given)
+
+    upstream = Slow(HostResource())
+    engine = gp.Engine(allocator=upstream, idle_decay_s=0.02)
+    engine.shared_arenas.require(MIB)
+    engine.shared_arenas.current().lease().release()
+    assert entered.wait(TIMEOUT_S)
+    engine.close()
+    assert (engine.budget.in_use, upstream.stats().current_nbytes) == (MIB, MIB)
+    may_go.set()
+    threads[0].join(TIMEOUT_S)
+    assert (engine.budget.in_use, upstream.stats().current_nbytes) == (0, 0)
+
+
+def test_one_thread_serves_all_engines_and_ends_with_the_last():
     with gp.Engine(idle_decay_s=0.02), gp.Engine(idle_decay_s=0.05):
         assert len(sweepers()) == 1
     deadline = time.monotonic() + 30
