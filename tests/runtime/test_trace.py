@@ -133,6 +133,7 @@ def test_forced_interleavings_give_the_same_bytes(policy, seed):
             recorder.stop()
 
 
+@pytest.mark.native  # a sanitizer of threads rightly calls it a race
 def test_delays_spoil_what_a_wrong_memory_plan_shares(monkeypatch):
     """The test above would notice: buffers placed as if steps followed one another are overwritten too early."""
     import graphpool.backends.cpu.place.link as link
