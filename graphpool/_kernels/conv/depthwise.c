@@ -13,7 +13,7 @@
 #define GP_TILE_PIXELS 8 /* with as many accumulators the latency of none is waited for; with the taps 12 of 16 registers */
 #define GP_TILE_TAPS 4
 
-typedef struct {
+GP_RECORD(gp_depthwise_packed, {
     gp_window window; /* its dst strides are those of images, rows and pixels */
     int64_t channels, channel_block;
     int64_t residual_n, residual[3];
@@ -21,7 +21,7 @@ typedef struct {
     int64_t tile_in_scratch, has_epilogue;
     int64_t runs_offset; /* bytes into scratch; the tile lies at 0 */
     float lo, hi;
-} gp_depthwise_packed;
+});
 
 /* Where the results of a row of pixels go. */
 typedef struct {
@@ -189,6 +189,6 @@ static void GP_KERNEL(f32_conv_depthwise_packed)(const void *params, void *const
 }
 
 const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[] = {
-    {"f32_conv_depthwise_packed", GP_KERNEL(f32_conv_depthwise_packed), sizeof(gp_depthwise_packed)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_conv_depthwise_packed, gp_depthwise_packed),
+    GP_TABLE_END,
 };

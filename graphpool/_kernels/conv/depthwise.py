@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 from ..gemm.matmul import aligned
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..image.window import WINDOW_LAYOUT
 from ..move.move import copy
 from .problem import ConvFormat, ConvProblem
 
@@ -29,17 +27,6 @@ _CHANNEL_BLOCK = 512
 """Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further."""
 
 _RUN_NBYTES = 32
-
-_LAYOUT = Record(
-    [
-        ("window", WINDOW_LAYOUT),
-        *[(name, "i8") for name in ("channels", "channel_block", "residual_n")],
-        ("residual", "i8", 3),
-        *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "tile_in_scratch", "has_epilogue")],
-        ("runs_offset", "i8"),
-        *[(name, "f4") for name in ("lo", "hi")],
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -108,12 +95,12 @@ class DepthwiseFormat(ConvFormat):
         block = min(max(channels, 1), _CHANNEL_BLOCK)
         runs_offset = aligned(window.dst[2] * block * 4) if post["tile_in_scratch"] else 0
         values = post | {
-            "window": window.record(), "channels": channels, "channel_block": block,
+            "window": window.fields(), "channels": channels, "channel_block": block,
             "residual_n": residual[0], "residual": residual[1:], "runs_offset": runs_offset,
         }  # fmt: skip
         lines = problem.batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
         return pack(
-            "f32_conv_depthwise_packed", _LAYOUT, values, ntasks=lines * -(-channels // block),
+            "f32_conv_depthwise_packed", values, ntasks=lines * -(-channels // block),
             scratch_nbytes=runs_offset + math.prod(self.shape.kernel) * _RUN_NBYTES, tail=post_ops.epilogue,
             isa=self.isa,
         )  # fmt: skip

@@ -44,7 +44,7 @@ static int64_t count_alike(const gp_window *w, int64_t ow)
     return begin < 0 || last < 0 ? 1 : gp_min(last / w->stride[2] + 1, w->out[2] - ow);
 }
 
-typedef struct {
+GP_RECORD(gp_depthwise_s8, {
     gp_window window; /* its dst strides are those of images, rows and pixels */
     int64_t channels, channel_block;
     int64_t residual_n, residual[3];
@@ -53,7 +53,7 @@ typedef struct {
     int64_t taps_offset; /* bytes into scratch; the tile lies at 0 */
     gp_requant requant;
     gp_dynamic dynamic; /* instead of zero */
-} gp_depthwise_s8;
+});
 
 /* A row of pixels and its channels. */
 typedef struct {
@@ -187,6 +187,6 @@ static void GP_KERNEL(s8_conv_depthwise)(const void *params, void *const *args, 
 }
 
 const gp_kernel_entry GP_KERNEL(conv_depthwise_s8_table)[] = {
-    {"s8_conv_depthwise", GP_KERNEL(s8_conv_depthwise), sizeof(gp_depthwise_s8)},
-    {NULL, NULL, 0},
+    GP_ENTRY(s8_conv_depthwise, gp_depthwise_s8),
+    GP_TABLE_END,
 };

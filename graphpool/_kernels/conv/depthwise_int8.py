@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 from graphpool.errors import UnsupportedError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import Record
 from ..gemm.matmul import aligned
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..gemm.requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT, unsigned_zero_point
-from ..image.window import WINDOW_LAYOUT
+from ..gemm.requant import unsigned_zero_point
 from .depthwise import DepthwiseFormat
 
 if TYPE_CHECKING:
@@ -32,17 +30,6 @@ _CHANNEL_BLOCK = 256
 
 _TAP_NBYTES = 16
 """sizeof(meeting_tap)"""
-
-_LAYOUT = Record(
-    [
-        ("window", WINDOW_LAYOUT),
-        *[(name, "i8") for name in ("channels", "channel_block", "residual_n")],
-        ("residual", "i8", 3),
-        *[(name, "i8") for name in ("src_dtype", "zero", "bias_arg", "dst_arg", "has_epilogue", "taps_offset")],
-        ("requant", REQUANT_LAYOUT),
-        ("dynamic", DYNAMIC_LAYOUT),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -70,12 +57,12 @@ class Int8DepthwiseFormat(DepthwiseFormat):
         block = min(max(channels, 1), _CHANNEL_BLOCK)
         taps_offset = aligned(window.dst[2] * block * 4) if post_ops.epilogue else 0
         fields = {name: post[name] for name in ("bias_arg", "dst_arg", "has_epilogue", "requant", "dynamic")} | {
-            "window": window.record(), "channels": channels, "channel_block": block, "residual_n": residual[0],
+            "window": window.fields(), "channels": channels, "channel_block": block, "residual_n": residual[0],
             "residual": residual[1:], "src_dtype": DTYPE_CODES[problem.src_dtype], "zero": zero,
             "taps_offset": taps_offset,
         }  # fmt: skip
         lines = problem.batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
         return pack(
-            "s8_conv_depthwise", _LAYOUT, fields, ntasks=lines * -(-channels // block),
+            "s8_conv_depthwise", fields, ntasks=lines * -(-channels // block),
             scratch_nbytes=taps_offset + taps * _TAP_NBYTES, tail=post_ops.epilogue, isa=self.isa,
         )  # fmt: skip
