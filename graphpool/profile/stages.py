@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..backends.cpu.backend import relowering
-from ..backends.cpu.merging import fused_steps, place_steps
-from ..backends.cpu.stages import StageTimer
-from ..backends.cpu.streams import step_signature
+from ..backends.cpu.place.merging import fused_steps, place_steps
+from ..backends.cpu.place.stages import StageTimer
+from ..backends.cpu.place.streams import step_signature
 from ..runtime.costs import stage_key, stage_latencies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..backends.cpu.lowering import Lowering
-    from ..backends.cpu.merging import Relowering
+    from ..backends.cpu.lower.lowering import Lowering
+    from ..backends.cpu.place.merging import Relowering
     from ..runtime import CompiledPartition
     from ..runtime.scheduling import ScheduleOptions
 

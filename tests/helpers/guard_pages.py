@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphpool.backends.cpu import placement
+from graphpool.backends.cpu.place import placement
 from graphpool.memory import HostResource
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import pytest
 import graphpool as gp
 from graphpool.runtime._trace import Recorder, clock_ns, current
 from graphpool.runtime.scheduling import POLICIES
+from tests.cases.stream_graphs import branches, random_branches
 from tests.helpers.lanes import compile_whole
 from tests.helpers.memory import run_in_child, run_threads
-from tests.helpers.stream_graphs import branches, random_branches
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def test_forced_interleavings_give_the_same_bytes(policy, seed):
 
 def test_delays_spoil_what_a_wrong_memory_plan_shares(monkeypatch):
     """The test above would notice: buffers placed as if steps followed one another are overwritten too early."""
-    import graphpool.backends.cpu.link as link
-    from graphpool.backends.cpu import placement
+    import graphpool.backends.cpu.place.link as link
+    from graphpool.backends.cpu.place import placement
 
     monkeypatch.setattr(link, "plan_temporaries", lambda steps, schedule=None: placement.plan_temporaries(steps))
     with compile_whole(branches, 1) as job, gp.Stream(job.engine) as stream:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.tree import label, module_name, sources
+from tests.helpers.tree import ROOT, label, module_name, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 LEAVES = {
-    "_atomic", "_finalizing", "_unraisable", "_version", "bits", "config", "errors", "fork", "limits", "mapped_file",
+    "_atomic", "_finalizing", "_unraisable", "_version", "config", "errors", "fork", "limits", "mapped_file",
     "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
@@ -27,7 +27,6 @@ MAY_IMPORT = {
     "_finalizing": set(),
     "_unraisable": set(),
     "_version": set(),
-    "bits": set(),
     "fork": set(),
     "errors": set(),
     "limits": {"errors"},
@@ -58,6 +57,27 @@ KERNEL_FLOORS = {
     "conv": {"core", "eltwise", "move", "gemm", "image"},
 }
 """For each folder of kernels, the folders that it may import and include."""
+
+_BELOW_MATCH = {"choices", "support"}
+_BELOW_LOWER = _BELOW_MATCH | {"match", "layout"}
+CPU_FLOORS = {
+    "choices": set(),
+    "support": {"choices"},
+    "key": {"choices"},
+    "match": _BELOW_MATCH,
+    "layout": _BELOW_MATCH | {"match"},
+    "lower": _BELOW_LOWER,
+    "products": _BELOW_LOWER | {"lower"},
+    "emit": _BELOW_LOWER | {"lower", "products"},
+    "patterns": {"match", "emit"},
+    "rewrites": {"support", "match", "patterns"},
+    "place": {"lower"},
+}
+CPU_FLOORS["backend"] = set(CPU_FLOORS)
+CPU_FLOORS["__init__"] = {"backend"}
+"""For each part of the CPU backend, the parts that it may import, for types alone too."""
+
+CPU_SOURCES = [path for path in sources(".py") if label(path).startswith("graphpool/backends/cpu/")]
 
 _INCLUDE = re.compile(r'#include "(\w+)/\w+\.h"')
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(\.*[\w.]*)\s+c?import\s+([\w, ]+)|c?import\s+([\w.]+))", re.MULTILINE)
@@ -119,7 +139,39 @@ def test_folders_of_kernels_read_those_below(floor: str) -> None:
     assert read - {floor} <= KERNEL_FLOORS[floor]
 
 
+@pytest.mark.parametrize("path", CPU_SOURCES, ids=label)
+def test_parts_of_the_cpu_backend_read_those_below(path: Path) -> None:
+    floor = label(path).split("/")[3].removesuffix(".py")
+    read = {name.split(".")[3] for name in _python_imports(path) if name.startswith("graphpool.backends.cpu.")}
+    assert read - {floor} <= CPU_FLOORS[floor]
+
+
+def test_modules_of_the_cpu_backend_import_no_circle() -> None:
+    """Not for types either: whoever reads a module reads what is below it first."""
+    imports = {module_name(path): set(_python_imports(path)) for path in CPU_SOURCES}
+    done: set[str] = set()
+    while ready := {name for name, read in imports.items() if name not in done and (read & imports.keys()) <= done}:
+        done |= ready
+    assert imports.keys() - done == set()
+
+
 def test_kernels_are_free_of_the_interpreter() -> None:
     """C files see neither Python nor an allocator."""
     forbidden = re.compile(r"Python\.h|\b(malloc|calloc|realloc|free)\s*\(")
     assert not [label(path) for path in sources(".c", ".h") if forbidden.search(path.read_text())]
+
+
+def _imported_by(folder: str) -> Iterator[tuple[str, str]]:
+    """(file, what it imports) for each import of a folder beside the package."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield from ((label(path), name) for name in _python_imports(path))
+
+
+def test_tests_know_nothing_of_the_benchmarks() -> None:
+    assert [(path, name) for path, name in _imported_by("tests") if name.split(".")[0] == "bench"] == []
+
+
+def test_benchmarks_know_nothing_of_the_tests_but_the_cases() -> None:
+    read = [(path, name) for path, name in _imported_by("bench") if name.split(".")[0] == "tests"]
+    assert read
+    assert [(path, name) for path, name in read if not name.startswith("tests.cases")] == []

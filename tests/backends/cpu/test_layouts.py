@@ -7,7 +7,7 @@ import pytest
 
 import graphpool as gp
 from graphpool._kernels.gemm import packed
-from graphpool.backends.cpu.layouts import BACKEND_ID, PADDED_ROWS, Panels, choose_panels
+from graphpool.backends.cpu.layout.opaque import BACKEND_ID, PADDED_ROWS, Panels, choose_panels
 from graphpool.typing import dense_strides
 from tests.helpers.guarded import Guarded
 

@@ -7,9 +7,10 @@ import pytest
 
 import graphpool as gp
 from graphpool._kernels.norm.norm import layer_norm
-from graphpool.backends.cpu.link import _with_scratch
-from graphpool.backends.cpu.lowering import Buffer, Step, Value
-from graphpool.backends.cpu.placement import plan_temporaries
+from graphpool.backends.cpu.lower.lowering import Step
+from graphpool.backends.cpu.lower.values import Buffer, Value
+from graphpool.backends.cpu.place.link import _with_scratch
+from graphpool.backends.cpu.place.placement import plan_temporaries
 from graphpool.runtime._program import ARENA, FIRST_EXTERNAL, Program, count_lanes, count_scratch
 from graphpool.typing import DataType
 

@@ -1,0 +1,92 @@
+"""Reshape, transpose, concat, reorder, index generation, dropout."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from ...._kernels.eltwise.random import dropout
+from ...._kernels.move.move import concat, gen_index
+from ....typing import DataType
+from ..products.weights import move_panels
+from ..support import rule
+from .inplace_concat import emit_concat
+
+if TYPE_CHECKING:
+    from ..lower.lowering import Lowering
+    from ..lower.values import Value
+    from ..match.groups import Group
+
+
+@rule("StaticReshape")
+def lower_reshape(lowering: Lowering, group: Group) -> None:
+    """The same memory under another shape; a copy only where the source has gaps or the result leaves the partition."""
+    op = group.ops[0]
+    source = lowering.value(op.inputs[0].id)
+    result = lowering.dense(source, source.dtype).reshaped(lowering.shapes[op.outputs[0].id])
+    lowering.finish(op.outputs[0].id, result)
+
+
+@rule("StaticTranspose")
+def lower_transpose(lowering: Lowering, group: Group) -> None:
+    """The same memory with its axes in another order; copied only where the result leaves the partition."""
+    op = group.ops[0]
+    source = lowering.value(op.inputs[0].id)
+    ndim = len(source.shape)
+    order = [axis % ndim for axis in op.attrs["order"]] or list(reversed(range(ndim)))
+    lowering.finish(op.outputs[0].id, source.transposed(order))
+
+
+@rule("Reorder")
+def lower_reorder(lowering: Lowering, group: Group) -> None:
+    """The same elements in the layout of the result."""
+    op = group.ops[0]
+    result, source = op.outputs[0].id, lowering.any_value(op.inputs[0].id)
+    place = lowering.place(result) or lowering.temporary(source.shape, source.dtype)
+    if source.panels is None and place.panels is None:
+        lowering.finish(result, source)
+        return
+    move_panels(lowering, source, place)
+    lowering.finish(result, place)
+
+
+@rule("Concat")
+def lower_concat(lowering: Lowering, group: Group) -> None:
+    """Nothing for inputs that were written into the joined tensor; one kernel for all, or a move for each, else."""
+    op = group.ops[0]
+    result = op.outputs[0].id
+    dtype, order = lowering.dtypes[result], lowering.order_of(result)
+    sources = [lowering.value(tensor.id) for tensor in op.inputs]
+    place = lowering.target(result, order=order, gaps=True)
+    is_apart = all(source.buffer.whole is not place.buffer.whole for source in sources)
+    if is_apart and all(value.dtype is dtype and value.lies_in(order) for value in (*sources, place)):
+        axis = order.index(op.attrs["axis"] % len(order))
+        call = concat([source.transposed(order).shape for source in sources], axis, dtype.bits // 8)
+        lowering.emit(call, [*sources, place])
+    else:
+        emit_concat(lowering, op, place)
+    lowering.finish(result, place)
+
+
+@rule("GenIndex")
+def lower_gen_index(lowering: Lowering, group: Group) -> None:
+    """Positions along an axis."""
+    op = group.ops[0]
+    result = op.outputs[0].id
+    place = lowering.target(result)
+    lowering.emit(gen_index(lowering.shapes[result], op.attrs["axis"]), [place])
+    lowering.finish(result, place)
+
+
+@rule("Dropout")
+def lower_dropout(lowering: Lowering, group: Group) -> None:
+    """Philox mask and scaled survivors."""
+    op = group.ops[0]
+    source = lowering.dense(lowering.value(op.inputs[0].id))
+    seed, offset, probability = (lowering.value(tensor.id) for tensor in op.inputs[1:])
+    places: list[Value] = [lowering.target(op.outputs[0].id, dtype=DataType.F32)]
+    places += [lowering.target(tensor.id) for tensor in op.outputs[1:]]
+    call = dropout(prod(source.shape), mask=len(places) > 1)
+    lowering.emit(call, [source, seed, offset, probability, *places])
+    for tensor, place in zip(op.outputs, places, strict=True):
+        lowering.finish(tensor.id, place)

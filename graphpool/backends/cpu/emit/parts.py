@@ -1,0 +1,179 @@
+"""Parts and copies: slice, split, expand, tile, pad, triangles, rotary embedding."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...._kernels.move.move import copy
+from ....typing import MAX_NDIM, DataType
+from ..lower.region import Region
+from ..support import register_of_type, rule
+
+if TYPE_CHECKING:
+    from ..lower.lowering import Lowering
+    from ..lower.values import Value
+    from ..match.groups import Group
+
+
+def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
+    """A view as the tensor; copied where kernels could not read it as it lies."""
+    if not lowering.is_output(tensor_id) and any(
+        s <= 0 for d, s in zip(view.shape, view.strides, strict=True) if d > 1
+    ):
+        place = lowering.temporary(view.shape, view.dtype)
+        lowering.move(view, place)
+        view = place
+    lowering.finish(tensor_id, view)
+
+
+@rule("Slice")
+def lower_slice(lowering: Lowering, group: Group) -> None:
+    """The same memory, of which some elements are left out."""
+    op = group.ops[0]
+    view = lowering.value(op.inputs[0].id)
+    starts, ends = op.attrs["starts"], op.attrs["ends"]
+    axes, steps = op.attrs["axes"] or range(len(starts)), op.attrs["steps"] or [1] * len(starts)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        indices = range(*slice(start, end, step).indices(view.shape[axis]))
+        view = view.cut(axis, indices.start if indices else 0, len(indices), step)
+    _finish_view(lowering, op.outputs[0].id, view)
+
+
+@rule("Split")
+def lower_split(lowering: Lowering, group: Group) -> None:
+    """Each part is the same memory."""
+    op = group.ops[0]
+    source, at = lowering.value(op.inputs[0].id), 0
+    for tensor in op.outputs:
+        count = lowering.shapes[tensor.id][op.attrs["axis"]]
+        _finish_view(lowering, tensor.id, source.cut(op.attrs["axis"], at, count))
+        at += count
+
+
+@rule("Expand")
+def lower_expand(lowering: Lowering, group: Group) -> None:
+    """The same memory, read again and again along the new dimensions."""
+    op = group.ops[0]
+    result = op.outputs[0].id
+    _finish_view(lowering, result, lowering.value(op.inputs[0].id).broadcast(lowering.shapes[result]))
+
+
+@rule("Tile")
+def lower_tile(lowering: Lowering, group: Group) -> None:
+    """One copy, in which each repeated axis is two; where kernels have too few axes for that, one copy an axis."""
+    op = group.ops[0]
+    result, repeats = op.outputs[0].id, op.attrs["repeats"]
+    source = lowering.value(op.inputs[0].id)
+    repeated = [axis for axis, count in enumerate(repeats) if count != 1]
+    if len(repeats) + len(repeated) > MAX_NDIM:
+        source = lowering.dense(source, source.dtype)
+        for axis in repeated:
+            source = _repeat_axis(lowering, source, axis, repeats[axis])
+        lowering.finish(result, source)
+        return
+    place = lowering.target(result)
+    axes: list[tuple[int, int, int]] = []
+    for dim, count, src, dst in zip(source.shape, repeats, source.strides, place.strides, strict=True):
+        axes += [(count, 0, dst * dim)] if count != 1 else []
+        axes.append((dim, src, dst))
+    dims, src_strides, dst_strides = zip(*axes, strict=True) if axes else ((), (), ())
+    lowering.emit(copy(dims, src_strides, dst_strides, source.dtype.bits // 8), [source, place])
+    lowering.finish(result, place)
+
+
+def _repeat_axis(lowering: Lowering, source: Value, axis: int, count: int) -> Value:
+    """A dense value repeated along one axis: everything before the axis, the repetitions, everything from it on."""
+    shape = list(source.shape)
+    before, behind = prod(shape[:axis]), prod(shape[axis:])
+    shape[axis] *= count
+    place = lowering.temporary(shape, source.dtype)
+    dims, steps = (before, count, behind), (count * behind, behind, 1)
+    lowering.emit(copy(dims, (behind, 0, 1), steps, source.dtype.bits // 8), [source, place])
+    return place
+
+
+# ---- pad
+
+
+@rule("Pad")
+def lower_pad(lowering: Lowering, group: Group) -> None:
+    """The inside is one copy; a border is a constant, or copies of the inside."""
+    op = group.ops[0]
+    source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id)
+    before, after = op.attrs["pads_begin"], op.attrs["pads_end"]
+    inside = place
+    for axis, (a, b) in enumerate(zip(before, after, strict=True)):
+        source = source.cut(axis, max(-a, 0), max(source.shape[axis] + min(a, 0) + min(b, 0), 0))
+        inside = inside.cut(axis, max(a, 0), source.shape[axis])
+    if op.attrs["mode"] == "constant":
+        fill(lowering, place, op.attrs["value"])
+        lowering.move(source, inside)
+    else:
+        lowering.move(source, inside)
+        for axis in range(len(source.shape)):
+            inside = _extend(lowering, inside, axis, before[axis], after[axis], op.attrs["mode"])
+    lowering.finish(op.outputs[0].id, place)
+
+
+def fill(lowering: Lowering, place: Value, number: float) -> None:
+    """Write one number everywhere."""
+    region = Region(lowering, place.shape, register=register_of_type(place.dtype))
+    region.write(place, region.builder.const(number))
+    lowering.emit(region.builder.build(), [place], "eltwise(fill)")
+
+
+def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: int, mode: str) -> Value:
+    """Write what lies beside a value along an axis, from what it holds; returns the whole.
+
+    Mirrored once or repeated, what is written repeats itself with a period, so that each further copy doubles it.
+    """
+    dim, total = inside.shape[axis], before + inside.shape[axis] + after
+    whole = inside.cut(axis, -before, total)
+    period = dim if mode == "wrap" else max(2 * (dim - 1), 1)
+
+    def put(at: int, source: int, count: int, step: int) -> None:
+        lowering.move(whole.cut(axis, source, count, step), whole.cut(axis, at, count))
+
+    low, high = before, before + dim
+    if mode == "edge":
+        put(0, low, low, 0)
+        put(high, high - 1, total - high, 0)
+        return whole
+    while high < total or low > 0:
+        repeated = (high - low) // period * period
+        if high < total:
+            count = min(total - high, repeated or dim - 1)
+            put(high, high - repeated if repeated else high - 2, count, 1 if repeated else -1)
+            high += count
+        else:
+            count = min(low, repeated or dim - 1)
+            low -= count
+            put(low, low + (repeated or 2 * count), count, 1 if repeated else -1)
+    return whole
+
+
+# ---- triangles
+
+
+@rule("Trilu")
+def lower_trilu(lowering: Lowering, group: Group) -> None:
+    """A selection by the positions along the last two axes."""
+    op = group.ops[0]
+    source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id, any_strides=True)
+    ndim = len(source.shape)
+    height, width = source.shape[-2:]
+    dtype = DataType.S64 if source.dtype is DataType.U64 else source.dtype  # positions have signs, and bits are bits
+    region = Region(lowering, source.shape, register=register_of_type(dtype, max(height, width)))
+    shift = min(max(op.attrs["k"], -height), width)
+    rows, columns = (
+        region.load_along(lowering.literal(np.arange(first, first + dim)), axis)
+        for axis, dim, first in ((ndim - 2, height, shift), (ndim - 1, width, 0))
+    )
+    is_kept = region.binary("ge" if op.attrs["upper"] else "le", columns, rows)
+    result = region.builder.ternary("select", is_kept, region.load(source), region.builder.const(0.0))
+    region.write(place, result)
+    lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(Trilu)")
+    lowering.finish(op.outputs[0].id, place)

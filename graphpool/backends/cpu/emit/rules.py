@@ -1,0 +1,37 @@
+"""How a group of ops becomes kernel calls: one rule a kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..products import convolution, matmul  # noqa: F401  (imported for their rules)
+from ..products.attention import lower_attention
+from ..support import ANCHORS, INSTRUCTIONS, RULES, is_elementwise
+from . import indexing, movement, norm, parts, quantization, reduce, scan, windows  # noqa: F401
+from .elementwise import lower_elementwise
+
+if TYPE_CHECKING:
+    from ..lower.lowering import Lowering
+    from ..match.groups import Group
+
+__all__ = ["ELTWISE", "REDUCTIONS", "lower_group"]
+
+ELTWISE = frozenset(INSTRUCTIONS)
+"""Kinds that become instructions of an elementwise program."""
+
+REDUCTIONS = frozenset(kind for kind in ANCHORS if kind.startswith("Reduce"))
+
+
+def lower_group(lowering: Lowering, group: Group) -> None:
+    """Emit the kernel calls of a group: none where all its results are empty, whatever the attributes say."""
+    if all(0 in lowering.shapes[tensor.id] for tensor in group.outputs):
+        for tensor in group.outputs:
+            lowering.finish(tensor.id, lowering.target(tensor.id))
+    elif group.attention is not None:
+        lower_attention(lowering, group)
+    elif group.anchor is not None:
+        RULES[group.anchor.kind](lowering, group)
+    elif is_elementwise(group.ops[0]):
+        lower_elementwise(lowering, group.ops)
+    else:
+        RULES[group.ops[0].kind](lowering, group)

@@ -1,0 +1,70 @@
+"""Walks along an axis: running sums and products, extremes, the k best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...._kernels.move.index import top_k
+from ...._kernels.norm.reduce import arg_extreme, running
+from ....typing import DataType
+from ..support import rule
+
+if TYPE_CHECKING:
+    from ..lower.lowering import Lowering
+    from ..match.groups import Group
+
+_NARROW = frozenset({DataType.F32, DataType.BF16, DataType.F16, DataType.S8, DataType.U8, DataType.S16, DataType.U16})
+"""Types whose values are values of f32."""
+
+
+@rule("ArgMax", "ArgMin")
+def lower_arg_extreme(lowering: Lowering, group: Group) -> None:
+    """The kernel of f32 where it is exact, else the selection of one element."""
+    op = group.ops[0]
+    source, axis = lowering.value(op.inputs[0].id), op.attrs["axis"]
+    is_min, is_last = op.kind == "ArgMin", op.attrs["select_last_index"]
+    place = lowering.target(op.outputs[0].id)
+    if source.dtype in _NARROW:
+        source = lowering.typed(source)
+        call = arg_extreme(
+            source.shape, axis, is_min=is_min, select_last_index=is_last, src_strides=source.strides
+        )  # fmt: skip
+    else:
+        call = top_k(
+            source.shape, axis, 1, source.dtype.value, is_largest=not is_min, select_last_index=is_last,
+            has_values=False, is_nan_first=True, src_strides=source.strides,
+        )  # fmt: skip
+    lowering.emit(call, [source, place])
+    lowering.finish(op.outputs[0].id, place)
+
+
+@rule("CumProd", "CumSum")
+def lower_running(lowering: Lowering, group: Group) -> None:
+    """In f32 (collected in f64), f64 or s64, whose sums are those of every integer type modulo its range."""
+    op = group.ops[0]
+    result = op.outputs[0].id
+    dtype = lowering.dtypes[result]
+    wide = dtype if dtype is DataType.F64 else DataType.S64 if dtype.value[0] in "su" else DataType.F32
+    source = lowering.typed(lowering.value(op.inputs[0].id), wide)
+    place = lowering.target(result, dtype=wide)
+    call = running(
+        source.shape, op.attrs["axis"], dtype=wide.value, is_product=op.kind == "CumProd",
+        is_exclusive=op.attrs["exclusive"], is_reverse=op.attrs["reverse"], src_strides=source.strides,
+    )  # fmt: skip
+    lowering.emit(call, [source, place])
+    lowering.finish(result, place)
+
+
+@rule("TopK")
+def lower_top_k(lowering: Lowering, group: Group) -> None:
+    """One kernel finds values and indices."""
+    op = group.ops[0]
+    source = lowering.value(op.inputs[0].id)
+    values, indices = (lowering.target(tensor.id) for tensor in op.outputs)
+    call = top_k(
+        source.shape, op.attrs["axis"], op.attrs["k"], source.dtype.value, is_largest=op.attrs["largest"],
+        src_strides=source.strides,
+    )  # fmt: skip
+    lowering.emit(call, [source, indices, values])
+    for tensor, place in zip(op.outputs, (values, indices), strict=True):
+        lowering.finish(tensor.id, place)

@@ -1,0 +1,86 @@
+"""Pooling and Interpolate: kernels over windows of an image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...._kernels.image.pool import pooling
+from ...._kernels.image.resample import resample
+from ....graph.shapes import channel_axis, per_axis, resolve_pads
+from ..lower.epilogue import make_epilogue
+from ..lower.images import find_image
+from ..lower.integers import integers_of
+from ..support import has_no_axes_input, has_small_windows, rule
+
+if TYPE_CHECKING:
+    from ..lower.lowering import Lowering
+    from ..lower.values import Value
+    from ..match.groups import Group
+
+
+@rule("AvgPool", "MaxPool", is_anchor=True, where=has_small_windows)
+def lower_pool(lowering: Lowering, group: Group) -> None:
+    """Maximum or mean of each window, post-ops behind it."""
+    op = group.anchor
+    assert op is not None
+    source, own = _pooled(lowering, group)
+    epilogue = make_epilogue(lowering, group, gaps=True)
+    image = find_image(lowering, group, source, epilogue)
+    kernel = tuple(op.attrs["kernel"])
+    begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel)
+    call = pooling(
+        "max" if op.kind == "MaxPool" else "avg",
+        **image,
+        kernel=kernel,
+        strides=op.attrs["strides"],
+        pads_begin=begin,
+        pads_end=end,
+        dilations=per_axis(op.attrs, "dilations", len(kernel)),
+        exclude_pad=op.attrs.get("exclude_pad", True),
+        **own,
+    )
+    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
+
+
+@rule("Interpolate", is_anchor=True, where=has_no_axes_input)
+def lower_interpolate(lowering: Lowering, group: Group) -> None:
+    """Resampling, post-ops behind it."""
+    op = group.anchor
+    assert op is not None
+    source = _as_result(lowering, group)
+    epilogue = make_epilogue(lowering, group, gaps=True)
+    call = resample(
+        op.attrs["mode"],
+        **find_image(lowering, group, source, epilogue),
+        coordinate_transformation_mode=op.attrs["coordinate_transformation_mode"],
+    )
+    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
+
+
+def _pooled(lowering: Lowering, group: Group) -> tuple[Value, dict[str, Any]]:
+    """What a pool reads, and what its kernel must know of it: f32, of quantised operands x - zp; or bytes.
+
+    Bytes are read where channels lie side by side, as that kernel wants them.
+    """
+    assert group.anchor is not None
+    if not group.dequantized:
+        return _as_result(lowering, group), {}
+    op = group.dequantized[0]
+    source = lowering.value(op.inputs[0].id)
+    axis = channel_axis(len(source.shape), group.anchor.attrs["data_format"])
+    is_last = lowering.order_of(group.result)[-1] == axis and source.strides[axis] == 1
+    if not is_last:
+        return integers_of(lowering, op), {}
+    return source, {"src_dtype": source.dtype.value, "zero_point": int((op.attrs.get("zps") or [0])[0])}
+
+
+def _as_result(lowering: Lowering, group: Group) -> Value:
+    """The source of a window in f32, channels innermost where the result's are: its vectors run along them."""
+    op = group.anchor
+    assert op is not None
+    order = lowering.order_of(group.result)
+    if order[-1] == channel_axis(len(order), op.attrs["data_format"]):
+        return lowering.arranged(op.inputs[0].id, order)
+    return lowering.typed(lowering.value(op.inputs[0].id))

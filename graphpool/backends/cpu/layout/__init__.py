@@ -1,0 +1,6 @@
+"""How tensors lie: chosen for ports and for whole regions of a partition.
+
+opaque.py    layouts that the compiler chooses for ports
+channels.py  which regions of images lie channels last
+images.py    the axes of images, whatever their format
+"""

@@ -1,0 +1,151 @@
+"""Post-ops as the epilogue of an anchor's kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...._kernels.gemm.post_ops import PostOps
+from ....typing import DataType, dense_strides
+from .instructions import apply
+from .integers import scaled
+from .region import Region, region_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ....graph.op import Op
+    from ..match.groups import Group
+    from .lowering import Lowering
+    from .values import Value
+
+__all__ = ["Epilogue", "emit_sum_of_parts", "make_epilogue"]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What runs on an anchor's results.
+
+    Attributes
+    ----------
+    block : bytes
+        The elementwise program; empty when the kernel writes f32 straight to the place.
+    place : Value
+        Where the result goes: the kernel's last own argument.
+    operands : list of Value
+        Further arguments, behind the place.
+    name : str or None
+        For reports.
+    order : tuple of int
+        Axes of the result in the order in which the kernel numbers its elements, outermost first.
+    """
+
+    block: bytes
+    place: Value
+    operands: list[Value]
+    name: str | None
+    order: tuple[int, ...]
+
+    @property
+    def row_strides(self) -> tuple[int, ...] | None:
+        """Strides by which kernels that leave gaps between rows may use the place as accumulators; None: not at all."""
+        return self.place.row_strides(self.order) if self.place.dtype is DataType.F32 else None
+
+    def strides_in(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """`row_strides` for a kernel that sees the result in this shape, with axes of one element more."""
+        if self.place.shape == tuple(shape):
+            return self.row_strides
+        return dense_strides(shape) if self.is_dense_f32 else None
+
+    def post_ops(self, shape: Sequence[int]) -> PostOps:
+        """What a kernel that sees the result in this shape is asked; its accumulators lie in the place if they can."""
+        return PostOps(epilogue=self.block, dst_needs_scratch=self.strides_in(shape) is None)
+
+    @property
+    def is_dense_f32(self) -> bool:
+        """Whether the kernel may use the place itself as accumulators."""
+        return self.place.dtype is DataType.F32 and self.place.lies_in(self.order)
+
+
+def make_epilogue(
+    lowering: Lowering,
+    group: Group,
+    bias: Value | None = None,
+    bias_axis: int | None = None,
+    *,
+    skipped: int = 0,
+    place: Value | None = None,
+    gaps: bool = False,
+) -> Epilogue:
+    """The epilogue of a group with an anchor.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    group : Group
+    bias : Value, optional
+        Added first: along `bias_axis`, or with numpy broadcasting when that is None.
+    bias_axis : int, optional
+    skipped : int, default=0
+        Ops behind the anchor that its kernel has computed already.
+    place : Value, optional
+        Where the result goes: by default where `Lowering.target` says.
+    gaps : bool, default=False
+        Whether the kernel can leave gaps between rows of its result.
+    """
+    assert group.anchor is not None
+    ops = group.ops[skipped:]
+    first = (group.ops[skipped - 1] if skipped else group.anchor).outputs[0].id
+    order = lowering.order_of(group.result)
+    region = Region(lowering, lowering.shapes[group.result], accumulator=first, order=order)
+    sums = region.get(first)
+    added = None
+    if bias is not None:
+        added = region.load(bias) if bias_axis is None else region.load_along(bias, bias_axis)
+    _apply(region, group, first, added, ops)
+    if bias is None and not ops and place is None and region.get(first) is sums:
+        place = lowering.target(group.result, dtype=DataType.F32, order=order, gaps=gaps)
+        return Epilogue(b"", place, [], None, order)
+    place = region.store(group.result, place)
+    name = region_name(ops) if ops else None
+    return Epilogue(region.builder.epilogue(), place, region.operands, name, order)
+
+
+def emit_sum_of_parts(
+    lowering: Lowering, group: Group, parts: Value, bias: Value | None, place: Value, name: str | None
+) -> None:
+    """Add up the sums of an anchor's kernel that split them in parts, with the bias and the post-ops of the group.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    group : Group
+    parts : Value
+        Dense, f32: one axis in front of the result's.
+    bias : Value, optional
+        With numpy broadcasting.
+    place : Value
+        Where the result goes.
+    name : str, optional
+        For reports.
+    """
+    assert group.anchor is not None
+    shape = lowering.shapes[group.result]
+    region = Region(lowering, shape)
+    first, *others = (region.load(parts.cut(0, part, 1).reshaped(shape)) for part in range(parts.shape[0]))
+    for other in others:
+        first = region.binary("add", first, other)
+    result = group.anchor.outputs[0].id
+    region.put(result, first)
+    _apply(region, group, result, None if bias is None else region.load(bias), group.ops)
+    region.store(group.result, place)
+    lowering.emit(region.builder.build(), [place, *region.operands], name or "eltwise(sum of parts)")
+
+
+def _apply(region: Region, group: Group, first: int, bias: Any, ops: Sequence[Op]) -> None:
+    """The scales, the bias and the ops behind the tensor `first`, which the region knows as sums."""
+    region.put(first, scaled(region, group, region.get(first)))
+    if bias is not None:
+        region.put(first, region.binary("add", region.get(first), bias))
+    for op in ops:
+        apply(region, op)

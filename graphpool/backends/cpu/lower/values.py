@@ -1,0 +1,141 @@
+"""Where tensors lie: memory, and views of it as kernels see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ....typing import DataType, dense_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..layout.opaque import Panels
+
+__all__ = ["Buffer", "Value", "strides_in"]
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Memory that values lie in.
+
+    Attributes
+    ----------
+    base : int
+        Base pointer of the program: `ARENA` for temporaries, `LITERALS`, or an external tensor.
+    nbytes : int
+        Unit: bytes.
+    offset : int
+        From the base pointer; that of temporaries is decided by the memory plan. Unit: bytes.
+    within : Buffer or None
+        The buffer of which this is a part that other steps write than the rest: base, size and offset are the whole's.
+    """
+
+    base: int
+    nbytes: int
+    offset: int = 0
+    within: Buffer | None = None
+
+    @property
+    def whole(self) -> Buffer:
+        """The buffer that is no part of another."""
+        return self if self.within is None else self.within.whole
+
+
+def strides_in(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor without gaps whose axes lie in this order, outermost first. Unit: elements."""
+    strides, step = [1] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+class Value(NamedTuple):
+    """A tensor as kernels see it.
+
+    Attributes
+    ----------
+    dtype : DataType
+    shape, strides : tuple of int
+        Unit of the strides: elements.
+    buffer : Buffer
+    offset : int
+        Of the first element. Unit: elements.
+    panels : Panels or None
+        How the elements lie where no strides can say it.
+    """
+
+    dtype: DataType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    buffer: Buffer
+    offset: int = 0
+    panels: Panels | None = None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements lie row-major without gaps."""
+        return self.lies_in(range(len(self.shape)))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axes in the order in which they lie, outermost first."""
+        return tuple(sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]))
+
+    def lies_in(self, order: Sequence[int]) -> bool:
+        """Whether the elements lie without gaps, axes in this order."""
+        step = 1
+        for axis in reversed(order):
+            dim = self.shape[axis]
+            if dim > 1:
+                if self.strides[axis] != step:
+                    return False
+                step *= dim
+        return True
+
+    def row_strides(self, order: Sequence[int]) -> tuple[int, ...] | None:
+        """Strides for kernels that walk the axes in this order, the last without gaps, others perhaps with.
+
+        Axes of one element get strides that fit in. None where the elements lie otherwise.
+        """
+        strides, step = list(self.strides), 1
+        for axis in reversed(order):
+            dim, stride = self.shape[axis], self.strides[axis]
+            if dim > 1 and (stride < step or (axis == order[-1] and stride != 1)):
+                return None
+            strides[axis] = stride if dim > 1 else step
+            step = strides[axis] * max(dim, 1)
+        return tuple(strides)
+
+    def cut(self, axis: int, start: int, count: int, step: int = 1) -> Value:
+        """Every `step`-th of the elements from `start` on along an axis, `count` of them, in place."""
+        shape, strides = list(self.shape), list(self.strides)
+        offset = self.offset + start * strides[axis]
+        shape[axis], strides[axis] = count, strides[axis] * step
+        return self._replace(shape=tuple(shape), strides=tuple(strides), offset=offset)
+
+    def is_at(self, other: Value) -> bool:
+        """Whether both are the same elements of the same memory."""
+        own, others = ((v.dtype, v.shape, v.strides, v.offset, v.buffer.whole) for v in (self, other))
+        return own == others
+
+    def reshaped(self, shape: Sequence[int]) -> Value:
+        """The same elements under another dense shape; the value must be dense."""
+        return Value(self.dtype, tuple(shape), dense_strides(shape), self.buffer, self.offset)
+
+    def broadcast(self, shape: Sequence[int]) -> Value:
+        """The same memory seen with another shape, to which its own broadcasts as in numpy."""
+        dims = tuple(shape)
+        own = [0 if dim == 1 else stride for dim, stride in zip(self.shape, self.strides, strict=True)]
+        return Value(self.dtype, dims, tuple([0] * (len(dims) - len(own)) + own), self.buffer, self.offset)
+
+    def transposed(self, order: Sequence[int]) -> Value:
+        """The same memory with its axes in another order."""
+        shape, strides = ([axes[k] for k in order] for axes in (self.shape, self.strides))
+        return Value(self.dtype, tuple(shape), tuple(strides), self.buffer, self.offset)
+
+    def unsqueezed(self, axis: int) -> Value:
+        """The same memory with a new axis of size 1."""
+        shape, strides = ((*axes[:axis], one, *axes[axis:]) for axes, one in ((self.shape, 1), (self.strides, 0)))
+        return Value(self.dtype, shape, strides, self.buffer, self.offset)

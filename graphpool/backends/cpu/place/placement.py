@@ -1,0 +1,166 @@
+"""Which bytes a step's values take: temporaries in the arena, and what may lie in one place.
+
+An elementwise step may write over an operand that it reads in the same order and that nobody reads afterwards: inside
+the arena that is done here, for external tensors it is reported as in-place ports, which the caller may use.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from ....memory import BufferInfo, plan
+from ....memory.conflict_plan import plan_conflicts
+from ....runtime._program import ARENA, FIRST_EXTERNAL
+from ....schedule.ordering import happens_before
+from ....schedule.sharing import conflicts
+from ....typing import PropertyType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ....graph.logical_tensor import LogicalTensor
+    from ....schedule import Schedule
+    from ..lower.lowering import Step
+    from ..lower.values import Buffer
+
+__all__ = ["ALIGNMENT", "find_inplace_ports", "plan_temporaries", "uses_of"]
+
+ALIGNMENT = 64
+
+
+def plan_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) -> tuple[dict[Buffer, int], int]:
+    """Offsets of the temporaries in the arena, and its size.
+
+    Buffers that share bytes in place live as one, from the first use of the first to the last use of the last; the
+    scratch of a step is a temporary of that step. On several streams two buffers share bytes only if every use of one
+    happens before every use of the other.
+    """
+    uses = uses_of(steps)
+    if not uses:
+        return {}, 0
+    homes = _share(steps, uses, _precedes(schedule))
+    used: dict[Buffer, list[int]] = {}
+    for buffer, numbers in uses.items():
+        used.setdefault(homes[buffer], []).extend(numbers)
+    order = list(used)
+    sizes = [home.nbytes for home in order]
+    numbers_of = list(used.values())
+    places, nbytes = _plan(sizes, numbers_of) if schedule is None else _plan_apart(sizes, numbers_of, schedule)
+    offsets = dict(zip(order, places, strict=True))
+    return {buffer: offsets[home] for buffer, home in homes.items()}, nbytes
+
+
+def _plan(sizes: Sequence[int], numbers_of: Sequence[Sequence[int]]) -> tuple[Sequence[int], int]:
+    """Offsets when steps run one after another."""
+    pairs = enumerate(zip(numbers_of, sizes, strict=True))
+    buffers = [BufferInfo.used_at(k, numbers, size) for k, (numbers, size) in pairs]
+    if max(buffer.lower for buffer in buffers) < min(buffer.upper for buffer in buffers):
+        # all live at one time, as when constants are packed: nothing can share
+        starts = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], initial=0))[:-1]
+        return starts, starts[-1] + sizes[-1]
+    placed = plan(buffers, ALIGNMENT)
+    return [placed.offsets[k] for k in range(len(sizes))], placed.nbytes
+
+
+def _plan_apart(
+    sizes: Sequence[int], numbers_of: Sequence[Sequence[int]], schedule: Schedule
+) -> tuple[Sequence[int], int]:
+    """Offsets when steps run as a schedule says."""
+    uses = [numbers if size else () for size, numbers in zip(sizes, numbers_of, strict=True)]
+    return plan_conflicts(sizes, conflicts(schedule, uses), ALIGNMENT)
+
+
+def _precedes(schedule: Schedule | None) -> Callable[[int, int], bool]:
+    """Whether one step ends before another one starts, whatever the timing."""
+    return int.__lt__ if schedule is None else happens_before(schedule)
+
+
+def uses_of(steps: Sequence[Step]) -> dict[Buffer, list[int]]:
+    """Numbers of the steps that touch each temporary, scratch included, ascending, one for each argument."""
+    uses: dict[Buffer, list[int]] = {}
+    for number, step in enumerate(steps):
+        for value in step.args:
+            buffer = value.buffer
+            if buffer.base == ARENA:
+                uses.setdefault(buffer if buffer.within is None else buffer.whole, []).append(number)
+        if step.scratch is not None:
+            uses[step.scratch] = [number]
+    return uses
+
+
+def _share(
+    steps: Sequence[Step], uses: dict[Buffer, list[int]], precedes: Callable[[int, int], bool]
+) -> dict[Buffer, Buffer]:
+    """Temporary -> the temporary whose bytes it takes over, or itself."""
+    homes: dict[Buffer, Buffer] = {}
+    for number, step in enumerate(steps):
+        place = step.args[0].buffer if step.is_elementwise else None
+        if place is not None and place.base == ARENA and place.within is None and uses[place][0] == number:
+            for value in step.args[1:]:
+                source = value.buffer.whole
+                dies_here = source.base == ARENA and _is_last(uses[source], number, precedes)
+                if dies_here and source is not place and source.nbytes == place.nbytes and _is_aligned(step, source):
+                    homes[place] = homes.get(source, source)
+                    break
+    for buffer in uses:
+        homes.setdefault(buffer, buffer)
+    return homes
+
+
+def _is_last(numbers: Sequence[int], last: int, precedes: Callable[[int, int], bool]) -> bool:
+    """Whether all uses but `last` end before it starts."""
+    return all(number == last or precedes(number, last) for number in numbers)
+
+
+def _is_aligned(step: Step, source: Buffer) -> bool:
+    """Whether the elementwise step reads each element of `source` just where it writes one of its result."""
+    place = step.args[0]
+    return all(
+        (value.dtype, value.shape, value.strides, value.offset)
+        == (place.dtype, place.shape, place.strides, place.offset)
+        for value in step.args[1:]
+        if value.buffer.whole is source
+    )
+
+
+def _writes_all(step: Step, base: int) -> bool:
+    """Whether the elementwise step writes the whole of what the base pointer points to."""
+    place = step.args[0].buffer
+    return place.base == base and place.within is None
+
+
+def find_inplace_ports(
+    steps: Sequence[Step],
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    schedule: Schedule | None = None,
+) -> list[tuple[int, int]]:
+    """Pairs of ports that may share a buffer: one elementwise step reads the input, last of all, and writes the output.
+
+    Every port is in one pair at most. Cost: linear in the steps' arguments and in the ports.
+    """
+    precedes = _precedes(schedule)
+    uses: dict[int, list[int]] = {}
+    first_write: dict[int, int] = {}
+    buffers: dict[int, Buffer] = {}
+    for number, step in enumerate(steps):
+        for value in step.args:
+            uses.setdefault(value.buffer.base, []).append(number)
+            buffers[value.buffer.base] = value.buffer
+            if value.buffer.base >= FIRST_EXTERNAL + len(inputs):
+                first_write.setdefault(value.buffer.base, number)
+    pairs: dict[int, int] = {}
+    for j, output in enumerate(outputs, FIRST_EXTERNAL + len(inputs)):
+        writer = first_write.get(j)
+        if writer is None or not steps[writer].is_elementwise or not _writes_all(steps[writer], j):
+            continue
+        candidates = [i for i in {v.buffer.base for v in steps[writer].args} if FIRST_EXTERNAL <= i < j]
+        for i in sorted(candidates):
+            source = inputs[i - FIRST_EXTERNAL] if i - FIRST_EXTERNAL < len(inputs) else None
+            if source is None or source.id in pairs or source.property is PropertyType.CONSTANT:
+                continue
+            if _is_last(uses[i], writer, precedes) and _is_aligned(steps[writer], buffers[i]):
+                pairs[source.id] = output.id
+                break
+    return list(pairs.items())

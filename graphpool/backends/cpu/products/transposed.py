@@ -1,0 +1,247 @@
+"""Constant weights of transposed convolutions: each phase of the result is a small convolution with stride 1.
+
+Along an axis of stride s, the results r, r + s, r + 2 s, ... meet the same taps of the kernel, every (s / gcd(s, d))-th
+for dilation d, and the taps of different r are different ones. So the result falls into prod(strides) phases, each the
+convolution of the source with its own taps, turned round; nothing is multiplied by zero and nothing is added up in
+memory. Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?", 2016.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
+from typing import TYPE_CHECKING
+
+from ...._kernels.conv.packed import has_lines
+from ...._kernels.conv.problem import ConvProblem, ConvShape
+from ...._kernels.gemm.matmul import aligned
+from ....graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
+from ....typing import DataType
+from ..choices import forced
+from ..layout.images import axes_of, pick, spans_too_much
+from ..lower.fused_post_ops import FusedPostOps, find_post_ops
+from ..lower.instructions import apply
+from ..lower.region import Region, region_name
+from .conv_weights import choose_format, is_plain_bias, pack_weights_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...._kernels.conv.problem import ConvFormat
+    from ....graph.op import Op
+    from ..lower.lowering import Lowering
+    from ..lower.values import Value
+    from ..match.groups import Group
+    from .conv_weights import PackedWeights
+
+__all__ = ["Phases", "emit_phases", "find_phases"]
+
+_MOST_PHASES = 64
+"""Each is a step of its own: of more, the steps would cost more than they compute."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One phase along one axis.
+
+    Attributes
+    ----------
+    start, count : int
+        First result, and how many there are, a stride apart.
+    first, step, taps : int
+        Its taps of the kernel.
+    begin, end, dilation : int
+        Geometry of its convolution; where begin or end are negative, the source is cut.
+    """
+
+    start: int
+    count: int
+    first: int
+    step: int
+    taps: int
+    begin: int
+    end: int
+    dilation: int
+
+    @classmethod
+    def find(cls, start: int, sizes: tuple[int, int, int], stride: int, dilation: int, pad: int) -> _Axis | None:
+        """The phase that begins with result `start`; None where it meets no tap or nothing of the source."""
+        src, dst, kernel = sizes
+        step, gap = stride // gcd(stride, dilation), dilation // gcd(stride, dilation)
+        first = next((k for k in range(min(step, kernel)) if (start + pad - k * dilation) % stride == 0), None)
+        if first is None:
+            return None
+        taps, count = (kernel - 1 - first) // step + 1, -(-(dst - start) // stride)
+        begin = (taps - 1) * gap - (start + pad - first * dilation) // stride
+        end = count + (taps - 1) * gap - src - begin
+        is_empty = src + min(begin, 0) + min(end, 0) <= 0
+        return None if is_empty else cls(start, count, first, step, taps, begin, end, gap)
+
+
+Phase = tuple[_Axis, ...]
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The weights of a transposed convolution, by phase.
+
+    Attributes
+    ----------
+    packed : PackedWeights
+    phases : tuple of (Phase, ConvFormat, int)
+        And where in the packed weights its own begin. Unit: bytes.
+    """
+
+    packed: PackedWeights
+    phases: tuple[tuple[Phase, ConvFormat, int], ...]
+
+
+def find_phases(lowering: Lowering, group: Group) -> Phases | None:
+    """The weights of each phase, kept by the constant tensor cache.
+
+    None where they are no constants, BLAS is forced, the result's channels do not lie innermost, or a phase is no
+    convolution.
+    """
+    op = group.anchor
+    assert op is not None
+    if group.dequantized or forced("ConvTranspose") == "blas":
+        return None
+    weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
+    order = lowering.order_of(group.result)
+    is_last = order[-1] == channel_axis(len(result), op.attrs["data_format"])
+    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+        return None
+    inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
+    groups = op.attrs["groups"]
+    ic, oc = weights.shape[inner], weights.shape[outer] * groups
+    found = _find_phases(lowering, op, pick(weights.shape, kernel_axes))
+    if found is None:
+        return None
+    phases, nbytes = [], 0
+    for phase in found:
+        taps, dilations = tuple(part.taps for part in phase), tuple(part.dilation for part in phase)
+        weights_format = choose_format(ConvShape(ic, oc, taps, groups, dilations))
+        phases.append((phase, weights_format, nbytes))
+        nbytes += aligned(weights_format.nbytes)
+
+    def fill(source: Value, panels: Value) -> None:
+        strides = [ic // groups * source.strides[inner], *pick(source.strides, (outer, inner))]
+        for phase, weights_format, start in phases:
+            offset, steps = source.offset, []
+            for axis, part in zip(kernel_axes, phase, strict=True):
+                offset += (part.first + (part.taps - 1) * part.step) * source.strides[axis]
+                steps.append(-part.step * source.strides[axis])
+            call = weights_format.pack([*strides, *steps])
+            lowering.emit(call, [source._replace(offset=offset), panels._replace(offset=start)])
+
+    packed = pack_weights_of(lowering, group, (None if groups > 1 else outer, oc), nbytes, fill)
+    return None if packed is None else Phases(packed, tuple(phases))
+
+
+def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phase] | None:
+    """The phases of every axis combined."""
+    src, dst = (lowering.shapes[tensor.id] for tensor in (op.inputs[0], op.outputs[0]))
+    axes = axes_of(op, len(src))
+    ndim = len(kernel)
+    strides, dilations = (per_axis(op.attrs, name, ndim) for name in ("strides", "dilations"))
+    begin, _ = resolve_pads(op.attrs, pick(src, axes[2:]), kernel, transposed=True)
+    if prod(strides) > _MOST_PHASES or spans_too_much(op, src, dst, kernel):
+        return None
+    by_axis = []
+    for k, axis in enumerate(axes[2:]):
+        sizes = src[axis], dst[axis], kernel[k]
+        starts = range(min(strides[k], dst[axis]))
+        by_axis.append([_Axis.find(start, sizes, strides[k], dilations[k], begin[k]) for start in starts])
+    found = [phase for phase in product(*by_axis) if None not in phase]
+    return found if len(found) == prod(map(len, by_axis)) else None  # type: ignore[return-value]
+
+
+def emit_phases(lowering: Lowering, group: Group, phases: Phases, place: Value) -> None:
+    """The transposed convolution with its bias and post-ops, to `place`."""
+    op = group.anchor
+    assert op is not None
+    order, axes = lowering.order_of(group.result), axes_of(op, len(place.shape))
+    fused = _find_post_ops(lowering, group, phases, place, axes[1])
+    if fused is not None:
+        _emit(lowering, op, phases, fused, place)
+        return
+    is_early = is_plain_bias(phases.packed.bias)
+    sums = lowering.temporary(place.shape, DataType.F32, order)
+    _emit(lowering, op, phases, FusedPostOps(phases.packed.bias if is_early else None), sums)
+    ops = group.ops[phases.packed.folded :]
+    region = Region(lowering, place.shape, order=order)
+    value = region.load(sums)
+    if not is_early and phases.packed.bias is not None:
+        value = region.binary("add", value, region.load_along(phases.packed.bias, axes[1]))
+    region.put(_sums_id(group, phases), value)
+    for later in ops:
+        apply(region, later)
+    region.store(group.result, place)
+    name = region_name(ops) if ops else None
+    lowering.emit(region.builder.build(), [place, *region.operands], name, is_elementwise=True)
+
+
+def _sums_id(group: Group, phases: Phases) -> int:
+    """Id of the tensor that the kernels compute."""
+    assert group.anchor is not None
+    folded = phases.packed.folded
+    return (group.ops[folded - 1] if folded else group.anchor).outputs[0].id
+
+
+def _find_post_ops(lowering: Lowering, group: Group, phases: Phases, place: Value, axis: int) -> FusedPostOps | None:
+    """The post-ops that are not folded into the weights, if the kernel, which writes to `place`, can fuse them."""
+    assert group.anchor is not None
+    op, bias, ops = group.anchor, phases.packed.bias, group.ops[phases.packed.folded :]
+
+    def fits(value: Value) -> bool:
+        strides = value.row_strides(lowering.order_of(group.result))
+        if strides is None:
+            return False
+        views = [_cut(op, value._replace(strides=strides), phase) for phase, *_ in phases.phases]
+        axes = axes_of(op, len(value.shape))
+        return all(has_lines(v.shape[0], pick(v.shape, axes[2:]), pick(v.strides, axes)) for v in views)
+
+    if not fits(place) or not is_plain_bias(bias):
+        return None
+    return find_post_ops(lowering, ops, _sums_id(group, phases), place, bias, axis, is_residual=fits)
+
+
+def _cut(op: Op, image: Value, phase: Phase) -> Value:
+    """The results of a phase in an image that lies as they do."""
+    axes = axes_of(op, len(image.shape))[2:]
+    for axis, part, stride in zip(axes, phase, per_axis(op.attrs, "strides", len(axes)), strict=True):
+        image = image.cut(axis, part.start, part.count, stride)
+    return image
+
+
+def _emit(lowering: Lowering, op: Op, phases: Phases, fused: FusedPostOps, place: Value) -> None:
+    """One call for each phase."""
+    axes = axes_of(op, len(place.shape))
+    order = (0, *axes[2:], axes[1])
+    source = lowering.arranged(op.inputs[0].id, order)
+    place, residual = _by_rows(place, order), None if fused.residual is None else _by_rows(fused.residual, order)
+    for phase, weights_format, start in phases.phases:
+        read, written = source, _cut(op, place, phase)
+        added = None if residual is None else _cut(op, residual, phase)
+        for axis, part in zip(axes[2:], phase, strict=True):
+            count = read.shape[axis] + min(part.begin, 0) + min(part.end, 0)
+            read = read.cut(axis, max(-part.begin, 0), count)
+        problem = ConvProblem.make(
+            read.shape[0],
+            weights_format.shape,
+            pick(read.shape, axes[2:]),
+            src_strides=pick(read.strides, axes),
+            dst_strides=pick(written.strides, axes),
+            pads_begin=[max(part.begin, 0) for part in phase],
+            pads_end=[max(part.end, 0) for part in phase],
+        )
+        residual_strides = None if added is None else pick(added.strides, axes)
+        call = weights_format.convolution(problem, fused.post_ops(residual_strides))
+        addends = [value for value in (fused.bias, added) if value is not None]
+        lowering.emit(call, [read, phases.packed.panels._replace(offset=start), *addends, written])
+
+
+def _by_rows(image: Value, order: Sequence[int]) -> Value:
+    """The image with strides that kernels can walk along axes of one element too."""
+    return image._replace(strides=image.row_strides(order) or image.strides)
