@@ -1,6 +1,6 @@
 """Convolution of 8-bit images with constant 8-bit weights: packed once, then used on any number of images.
 
-Kernels: ``s8_conv_packed`` and ``pack_conv_s8``; ``conv/int8.c`` says how they work.
+Kernels: ``s8_conv_packed`` and ``s8_conv_pack``; ``conv/int8.c`` says how they work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Convolution of channels-last images in float32 with constant weights: packed once, or by every task.
 
-Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, ``pack_conv_weights`` and
-``unpack_conv_weights``; their sources, and ``gemm/gp_packed.h`` for the panels, say how they work. Channels last was
+Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, ``f32_conv_pack`` and
+``f32_conv_unpack``; their sources, and ``gemm/gp_packed.h`` for the panels, say how they work. Channels last was
 chosen over blocks of channels: rows of pixels feed the tile of the packed products as they are, channel counts need no
 filling up, and every layout is a set of strides, so that borders are plain copies.
 """

@@ -1,6 +1,6 @@
 /* Elementwise programs: chains of instructions on registers that hold a block of floats in L1.
  *
- * A program runs alone (kernel "eltwise": one read and one write of memory whatever its length) or as the epilogue of
+ * A program runs alone (kernel "f32_eltwise": one read and one write of memory whatever its length) or as the epilogue of
  * another kernel, which keeps the block behind its own parameters and calls gp_eltwise_run on every run of results.
  *
  * The iteration space is the row-major index space of one shape, numbered linearly 0 .. size - 1. Every access to
@@ -24,7 +24,7 @@
 /* Most elements of a register: the fewer registers a program needs, the longer are they, down to 256. */
 #define GP_BLOCK 1024
 
-/* Elements of a task of the kernel "eltwise"; even, so that no two tasks write into one byte of a 4-bit tensor. */
+/* Elements of a task of the kernel "f32_eltwise"; even, so that no two tasks write into one byte of a 4-bit tensor. */
 #define GP_ELTWISE_TASK 16384
 
 /* The order is that of graphpool._kernels.eltwise.eltwise; a test compares them. */
