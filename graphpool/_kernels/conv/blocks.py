@@ -75,34 +75,30 @@ class ConvBlocks(NamedTuple):
         `post` holds the fields of the post-ops, `own` those of the kernel that struct gp_conv_blocks has not.
         """
         weights, window = self.weights, self.window
-        rows_offset, runs_offset, sums_offset, room_offset, end = self._scratch()
+        offsets, scratch_nbytes = self._scratch()
         blocks = {
             "window": window.fields(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
             "merged": weights.merged, "words": weights.words, "runs": weights.runs, "element_nbytes": element_nbytes,
             "pixel_nbytes": weights.pixel_nbytes, "w_group": weights.group_nbytes, "block_rows": self.rows,
             "block_cols": self.cols, "col_block": self.col_block, "dst_n": self.dst[0], "dst_pixel": self.dst[1],
             "residual_n": self.residual[0], "residual_pixel": self.residual[1], "is_direct": self.is_direct,
-            "rows_offset": rows_offset, "runs_offset": runs_offset, "sums_offset": sums_offset,
-            "room_offset": room_offset, **{name: post[name] for name in ("bias_arg", "dst_arg", "has_epilogue")},
+            **offsets, **{name: post[name] for name in ("bias_arg", "dst_arg", "has_epilogue")},
         }  # fmt: skip
         parts = self.batch * window.rectangles(self.rows, self.cols) * weights.groups
-        ntasks = parts * -(-weights.oc // self.col_block)
-        return pack(name, own | {"blocks": blocks}, ntasks=ntasks, scratch_nbytes=end, tail=epilogue, isa=isa)
+        return pack(
+            name, own | {"blocks": blocks}, ntasks=parts * -(-weights.oc // self.col_block),
+            scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
+        )  # fmt: skip
 
-    def _scratch(self) -> tuple[int, int, int, int, int]:
-        """Where rows, runs, sums and the staged source lie in scratch, and where that ends. Unit: bytes."""
+    def _scratch(self) -> tuple[dict[str, int], int]:
+        """Where rows, runs, sums and the staged source lie in scratch, and its size. Unit: bytes."""
         pixels, weights = self.rows * self.cols, self.weights
         rows = aligned(pixels * self.col_block * 4) if self.has_tile else 0
         runs = rows + pixels * 8
         sums = runs + weights.runs * 8
         room = aligned(sums + pixels * 4)
+        offsets = {"rows_offset": rows, "runs_offset": runs, "sums_offset": sums, "room_offset": room}
         if self.is_direct:
-            return rows, runs, sums, room, room
+            return offsets, room
         beyond = weights.words * 4 - weights.merged * weights.pixel_nbytes  # what the last word reads
-        return (
-            rows,
-            runs,
-            sums,
-            room,
-            room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond,
-        )
+        return offsets, room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond

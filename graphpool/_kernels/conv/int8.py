@@ -82,7 +82,7 @@ class Int8ConvFormat(PanelFormat):
         weights, window, batch = self._weights, problem.window, problem.batch
         zero = unsigned_zero_point(problem.src_dtype, problem.zero_point)
         if math.prod(weights.kernel) * weights.ic > _MAX_TERMS:
-            what = "terms of an 8-bit sum"
+            what = "terms of an s32 accumulator"
             raise UnsupportedError(explain(what, accepted=f"at most {_MAX_TERMS}", got=weights.words * 4))
         post = post_ops.int8_fields()
         dst = problem.pixel_strides("dst_strides", problem.dst_strides)

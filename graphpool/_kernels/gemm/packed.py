@@ -278,7 +278,7 @@ def _check_types(weights: PackedFormat, problem: MatmulProblem) -> None:
         what = f"activations of {dtype} weights"
         raise InvalidDataTypeError(explain(what, accepted=", ".join(accepted), got=a_dtype), dtype=a_dtype)
     if dtype == "s8" and problem.k > _MAX_S8_K:
-        what = "terms of an 8-bit sum"
+        what = "terms of an s32 accumulator"
         raise UnsupportedError(explain(what, accepted=f"at most {_MAX_S8_K}", got=problem.k), k=problem.k)
     if dtype != "s8" and problem.zero_point:
         raise InvalidArgumentError(explain(f"zero point beside {dtype} weights", accepted="0", got=problem.zero_point))
