@@ -17,7 +17,7 @@
 #define GP_TILE_PIXELS 8 /* with as many accumulators the latency of none is waited for; with the taps 12 of 16 registers */
 #define GP_TILE_TAPS 4
 
-typedef struct {
+GP_RECORD(gp_depthwise_packed, {
     gp_window window; /* its dst strides are those of images, rows and pixels */
     int64_t channels, channel_block;
     int64_t residual_n, residual[3];
@@ -25,14 +25,14 @@ typedef struct {
     int64_t tile_in_scratch, has_epilogue;
     int64_t runs_offset, first_offset; /* bytes into scratch; the tile lies at 0 */
     float lo, hi;
-} gp_depthwise;
+});
 
-typedef struct {
-    gp_depthwise depthwise; /* residual_arg, lo and hi are those of the requantisation */
+GP_RECORD(gp_depthwise_s8, {
+    gp_depthwise_packed depthwise; /* residual_arg, lo and hi are those of the requantisation */
     int64_t src_dtype, zero; /* zero: the zero point of the source, as unsigned bytes have it */
     gp_requant requant;
     gp_dynamic dynamic; /* instead of zero */
-} gp_depthwise_s8;
+});
 
 /* Neighbouring taps of a row of the kernel, GP_TILE_TAPS at most. */
 typedef struct {
@@ -138,7 +138,7 @@ GP_INLINE void store_bytes(gp_packed_sink sink, const int is_whole, int64_t ow, 
 }
 
 /* One vector of channels of a tile of pixels; `left` channels and `pixels` pixels of them exist. sink: of bytes. */
-GP_INLINE void tile_vector(const enum gp_dtype type, const gp_depthwise *p, const int stride, const int is_whole,
+GP_INLINE void tile_vector(const enum gp_dtype type, const gp_depthwise_packed *p, const int stride, const int is_whole,
                            const int is_inner, const result_row *row, const gp_packed_sink *sink, int64_t ow,
                            int64_t pixels, int64_t c, int64_t left)
 {
@@ -178,7 +178,7 @@ GP_INLINE void tile_vector(const enum gp_dtype type, const gp_depthwise *p, cons
 }
 
 /* All pixels of a row. What the last tile adds up beyond its end is thrown away. */
-GP_INLINE void tiles(const enum gp_dtype type, const gp_depthwise *p, const int stride, const result_row *row,
+GP_INLINE void tiles(const enum gp_dtype type, const gp_depthwise_packed *p, const int stride, const result_row *row,
                      const gp_packed_sink *sink)
 {
     const gp_window *w = &p->window;
@@ -196,7 +196,7 @@ GP_INLINE void tiles(const enum gp_dtype type, const gp_depthwise *p, const int 
     }
 }
 
-GP_INLINE void sum_row(const enum gp_dtype type, const gp_depthwise *p, const result_row *row, const gp_packed_sink *sink)
+GP_INLINE void sum_row(const enum gp_dtype type, const gp_depthwise_packed *p, const result_row *row, const gp_packed_sink *sink)
 {
     const result_row copy = *row; /* that the stores cannot change */
     if (row->columns == 1 && p->window.stride[2] == 2)
@@ -205,7 +205,7 @@ GP_INLINE void sum_row(const enum gp_dtype type, const gp_depthwise *p, const re
         tiles(type, p, 1, &copy, sink);
 }
 
-static void sum_row_of_floats(const gp_depthwise *p, const result_row *row)
+static void sum_row_of_floats(const gp_depthwise_packed *p, const result_row *row)
 {
     sum_row(GP_F32, p, row, NULL);
 }
@@ -238,7 +238,7 @@ static void sum_row_of_bytes(const gp_depthwise_s8 *p, const result_row *row, vo
 /* ---- tasks ---- */
 
 /* The runs of taps that a row of results meets: all rows of the kernel that lie inside the source, `most` taps each. */
-static int64_t find_runs(const gp_depthwise *p, int64_t nbytes, const char *src, const float *weights, int64_t od,
+static int64_t find_runs(const gp_depthwise_packed *p, int64_t nbytes, const char *src, const float *weights, int64_t od,
                          int64_t oh, int64_t most, tap_run *runs)
 {
     const gp_window *w = &p->window;
@@ -256,7 +256,7 @@ static int64_t find_runs(const gp_depthwise *p, int64_t nbytes, const char *src,
 }
 
 /* What the zero point takes away from all results of a row: it times the weights that the row meets. */
-static void begin_sums(const gp_depthwise *p, const result_row *row, float *first)
+static void begin_sums(const gp_depthwise_packed *p, const result_row *row, float *first)
 {
     for (int64_t c = 0; c < row->channels; c += GP_VL) {
         gp_vf sum = {0};
@@ -268,7 +268,7 @@ static void begin_sums(const gp_depthwise *p, const result_row *row, float *firs
 }
 
 /* bytes: NULL for f32. */
-static void task(const gp_depthwise *p, const gp_depthwise_s8 *bytes, const gp_eltwise *epilogue, void *const *args,
+static void task(const gp_depthwise_packed *p, const gp_depthwise_s8 *bytes, const gp_eltwise *epilogue, void *const *args,
                  int64_t n, int64_t od, int64_t oh, int64_t c, char *scratch)
 {
     const gp_window *w = &p->window;
@@ -314,7 +314,7 @@ static void task(const gp_depthwise *p, const gp_depthwise_s8 *bytes, const gp_e
                         (((n * w->out[0] + od) * w->out[1] + oh) * w->out[2]) * p->channels + c, p->channels);
 }
 
-static void run_tasks(const gp_depthwise *p, const gp_depthwise_s8 *bytes, const void *epilogue, void *const *args,
+static void run_tasks(const gp_depthwise_packed *p, const gp_depthwise_s8 *bytes, const void *epilogue, void *const *args,
                       int64_t begin, int64_t end, char *scratch)
 {
     const int64_t blocks = (p->channels + p->channel_block - 1) / p->channel_block;
@@ -325,21 +325,20 @@ static void run_tasks(const gp_depthwise *p, const gp_depthwise_s8 *bytes, const
     }
 }
 
-static void GP_KERNEL(f32_conv_depthwise_packed)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                                 void *scratch)
+GP_DEFINE_KERNEL(f32_conv_depthwise_packed)
 {
-    const gp_depthwise *p = params;
+    const gp_depthwise_packed *p = params;
     run_tasks(p, NULL, p + 1, args, begin, end, scratch);
 }
 
-static void GP_KERNEL(s8_conv_depthwise)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(s8_conv_depthwise)
 {
     const gp_depthwise_s8 *p = params;
     run_tasks(&p->depthwise, p, p + 1, args, begin, end, scratch);
 }
 
 const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[] = {
-    {"f32_conv_depthwise_packed", GP_KERNEL(f32_conv_depthwise_packed), sizeof(gp_depthwise)},
-    {"s8_conv_depthwise", GP_KERNEL(s8_conv_depthwise), sizeof(gp_depthwise_s8)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_conv_depthwise_packed, gp_depthwise_packed),
+    GP_ENTRY(s8_conv_depthwise, gp_depthwise_s8),
+    GP_TABLE_END,
 };

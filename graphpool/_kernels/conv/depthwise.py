@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import Record
 from ..gemm.matmul import aligned
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..gemm.requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT, unsigned_zero_point
-from ..image.window import WINDOW_LAYOUT
+from ..gemm.requant import unsigned_zero_point
 from ..move.move import copy
 from .problem import ConvFormat, ConvProblem
 
@@ -34,25 +32,6 @@ _CHANNEL_BLOCK = 512
 
 _RUN_NBYTES = 32
 """sizeof(tap_run)"""
-
-_LAYOUT = Record(
-    [
-        ("window", WINDOW_LAYOUT),
-        *[(name, "i8") for name in ("channels", "channel_block", "residual_n")],
-        ("residual", "i8", 3),
-        *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "tile_in_scratch", "has_epilogue")],
-        *[(name, "i8") for name in ("runs_offset", "first_offset")],
-        *[(name, "f4") for name in ("lo", "hi")],
-    ]
-)
-_INT8_LAYOUT = Record(
-    [
-        ("depthwise", _LAYOUT),
-        *[(name, "i8") for name in ("src_dtype", "zero")],
-        ("requant", REQUANT_LAYOUT),
-        ("dynamic", DYNAMIC_LAYOUT),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -113,12 +92,12 @@ class DepthwiseFormat(ConvFormat):
         """
         fields, ntasks, scratch_nbytes = self._plan(problem, post_ops, post_ops.float_fields())
         return pack(
-            "f32_conv_depthwise_packed", _LAYOUT, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes,
+            "f32_conv_depthwise_packed", fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes,
             tail=post_ops.epilogue, isa=self.isa,
         )  # fmt: skip
 
     def _plan(self, problem: ConvProblem, post_ops: PostOps, post: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
-        """Fields of ``gp_depthwise``, with those of the post-ops; the number of tasks; bytes of scratch."""
+        """Fields of ``gp_depthwise_packed``, with those of the post-ops; the number of tasks; bytes of scratch."""
         channels, window, taps = self.shape.out_channels, problem.window, math.prod(self.shape.kernel)
         sides = {
             "src_strides": problem.src_strides, "dst_strides": problem.dst_strides,
@@ -129,7 +108,7 @@ class DepthwiseFormat(ConvFormat):
         runs_offset = aligned(window.dst[2] * block * 4) if post["tile_in_scratch"] else 0
         first_offset = aligned(runs_offset + taps * _RUN_NBYTES)
         fields = {field: post[field] for field in post if field not in ("requant", "dynamic")} | {
-            "window": window.record(), "channels": channels, "channel_block": block, "residual_n": residual[0],
+            "window": window.fields(), "channels": channels, "channel_block": block, "residual_n": residual[0],
             "residual": residual[1:], "runs_offset": runs_offset, "first_offset": first_offset,
         }  # fmt: skip
         lines = problem.batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
@@ -153,10 +132,10 @@ class Int8DepthwiseFormat(DepthwiseFormat):
         post = post_ops.int8_fields()
         fields, ntasks, scratch_nbytes = self._plan(problem, post_ops, post)
         values = {
-            "depthwise": _LAYOUT.pack(fields), "src_dtype": DTYPE_CODES[problem.src_dtype], "zero": zero,
+            "depthwise": fields, "src_dtype": DTYPE_CODES[problem.src_dtype], "zero": zero,
             "requant": post["requant"], "dynamic": post["dynamic"],
         }  # fmt: skip
         return pack(
-            "s8_conv_depthwise", _INT8_LAYOUT, values, ntasks=ntasks,
+            "s8_conv_depthwise", values, ntasks=ntasks,
             scratch_nbytes=scratch_nbytes + aligned(fields["channel_block"] * 4), tail=post_ops.epilogue, isa=self.isa,
         )  # fmt: skip

@@ -1,6 +1,6 @@
-/* What 8-bit products do to their sums while they are in registers: roundings to 8 bits and what lies between them.
+/* What int8 GEMM does to its accumulators while they are in registers: roundings to 8 bits and what lies between them.
  *
- *   x = sum * scale + bias             what the product is
+ *   x = accumulator * scale + bias             what the product is
  *   x = inner rounding and back        if there is one
  *   x += late bias, x += residual      the residual is f32, or 8 bits with a scale and a zero point
  *   dst = outer rounding of x          8 bits, or the f32 that they stand for; or x itself, clamped
@@ -14,28 +14,28 @@
 #include "gemm/gp_packed.h"
 
 /* To 8 bits: integer = round(clamp(x * inverse) + zero point), and back: (integer - zero point) * scale. */
-typedef struct {
+GP_RECORD(gp_rounding, {
     float inverse, lo, hi;
     float shift;    /* 1.5 * 2^23, plus the zero point where it is rounded with the number */
     float scale;
     int32_t after;  /* what is added to the integer */
-} gp_rounding;
+});
 
-typedef struct {
+GP_RECORD(gp_requant, {
     gp_rounding inner, outer;
     int64_t has_inner, has_outer, dst_dtype, residual_dtype;
     int64_t late_bias_arg, residual_arg; /* 0: there is none */
     float residual_scale;
     int32_t residual_zero;
     float lo, hi; /* of f32 results */
-} gp_requant;
+});
 
 /* Numbers of the operands that are arguments: which ones, 0 for what the parameters say (1, a zero point, no zero points
  * of weights). */
-typedef struct {
+GP_RECORD(gp_dynamic, {
     int64_t scale_arg, zero_arg; /* of the activations: one f32; one element of their type */
     int64_t columns_arg;         /* zero points of the weights: one s32 a column */
-} gp_dynamic;
+});
 
 /* What scales are multiplied by. */
 GP_INLINE float gp_dynamic_scale(const gp_dynamic *p, void *const *args)
@@ -151,8 +151,8 @@ GP_INLINE int64_t gp_columns_left(const int is_whole, int64_t cols, int j)
     return is_whole ? GP_VL : cols > j * GP_VL ? cols - j * GP_VL : 0;
 }
 
-/* From sums to what is stored: of `rows` rows the first `count` exist. Units change with the roundings, so that no division
- * nor scaling of its own is left: what is read on the way is multiplied by the unit of the rounding to come. */
+/* From accumulators to what is stored: of `rows` rows the first `count` exist. Units change with the roundings, so that no
+ * division nor scaling of its own is left: what is read on the way is multiplied by the unit of the rounding to come. */
 GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, int64_t count,
                              gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
 {
