@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
 
 __all__ = ["RULES"]
 
@@ -69,9 +68,8 @@ def _is_indexable(indices: Value, op: Op) -> bool:
     return not op.kind.endswith("ND") or indices.strides[-1] == 1
 
 
-def lower_gather(lowering: Lowering, group: Group) -> None:
+def lower_gather(lowering: Lowering, op: Op) -> None:
     """One kernel picks the rows."""
-    op = group.ops[0]
     source, indices = (lowering.value(tensor.id) for tensor in op.inputs)
     source = source if op.kind == "GatherElements" else lowering.dense(source, source.dtype)
     indices = indices if _is_indexable(indices, op) else lowering.dense(indices, indices.dtype)
@@ -80,9 +78,8 @@ def lower_gather(lowering: Lowering, group: Group) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
-def lower_scatter(lowering: Lowering, group: Group) -> None:
+def lower_scatter(lowering: Lowering, op: Op) -> None:
     """A copy, into which one kernel puts the rows; sums and products of 16-bit floats are f32, rounded once."""
-    op = group.ops[0]
     source, indices, updates = (lowering.value(tensor.id) for tensor in op.inputs)
     indices = indices if _is_indexable(indices, op) else lowering.dense(indices, indices.dtype)
     is_wide = op.attrs["reduction"] in ("add", "mul") and source.dtype in (DataType.BF16, DataType.F16)
@@ -98,9 +95,8 @@ def lower_scatter(lowering: Lowering, group: Group) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
-def lower_one_hot(lowering: Lowering, group: Group) -> None:
+def lower_one_hot(lowering: Lowering, op: Op) -> None:
     """Where the position along the new axis is the index: a comparison, then a selection."""
-    op = group.ops[0]
     indices, values = (lowering.value(tensor.id) for tensor in op.inputs)
     place = lowering.target(op.outputs[0].id, any_strides=True)
     axis, depth = op.attrs["axis"] % len(place.shape), op.attrs["depth"]
@@ -131,9 +127,8 @@ def _compare_positions(lowering: Lowering, indices: Value, is_hot: Value, axis: 
     lowering.emit(region.builder.build(), [is_hot, *region.operands], "eltwise(position)")
 
 
-def lower_rotary(lowering: Lowering, group: Group) -> None:
+def lower_rotary(lowering: Lowering, op: Op) -> None:
     """Each half of the pairs is one program over (batch, heads, length, pairs); what is not rotated is copied."""
-    op = group.ops[0]
     source, cos, sin, *ids = (lowering.value(tensor.id) for tensor in op.inputs)
     if ids:
         cos, sin = (_pick_positions(lowering, cache, ids[0]) for cache in (cos, sin))

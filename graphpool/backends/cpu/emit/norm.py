@@ -16,15 +16,14 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
-__all__ = ["RULES"]
+__all__ = ["ANCHORS", "RULES"]
 
 
-def lower_norm(lowering: Lowering, group: Group) -> None:
+def lower_norm(lowering: Lowering, group: AnchorGroup) -> None:
     """Normalisation with gamma, beta and statistics, post-ops behind it."""
     op = group.anchor
-    assert op is not None
     source = lowering.dense(lowering.value(op.inputs[0].id))
     affine = _affine(lowering, op)
     statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
@@ -68,10 +67,9 @@ def _affine(lowering: Lowering, op: Op) -> list[Value]:
     return [lowering.dense(value) for value in values]
 
 
-def lower_softmax(lowering: Lowering, group: Group) -> None:
+def lower_softmax(lowering: Lowering, group: AnchorGroup) -> None:
     """SoftMax or LogSoftmax, statistics, post-ops."""
     op = group.anchor
-    assert op is not None
     source = lowering.typed(lowering.value(op.inputs[0].id))
     statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
     epilogue = make_epilogue(lowering, group)
@@ -104,9 +102,8 @@ def _finish_all(lowering: Lowering, op: Op, results: list[Value], empty: float |
         lowering.finish(tensor.id, result)
 
 
-def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
+def lower_batch_norm_training(lowering: Lowering, op: Op) -> None:
     """Moments of the batch, the normalised result, and the running moments moved towards the batch's."""
-    op = group.ops[0]
     source = lowering.typed(lowering.value(op.inputs[0].id))
     mean, variance, *affine = (lowering.value(tensor.id) for tensor in op.inputs[1:])
     axis = channel_axis(len(source.shape), op.attrs["data_format"])
@@ -146,8 +143,8 @@ def _normalise(lowering: Lowering, op: Op, source: Value, form: list[Value], aff
     lowering.finish(op.outputs[0].id, place)
 
 
-RULES = {
+ANCHORS = {
     **dict.fromkeys(["LayerNorm", "RMSNorm", "GroupNorm"], lower_norm),
     **dict.fromkeys(["SoftMax", "LogSoftmax"], lower_softmax),
-    "BatchNormForwardTraining": lower_batch_norm_training,
 }
+RULES = {"BatchNormForwardTraining": lower_batch_norm_training}

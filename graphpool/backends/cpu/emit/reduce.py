@@ -13,11 +13,12 @@ from ....typing import DataType
 from ..lower.epilogue import make_epilogue
 
 if TYPE_CHECKING:
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
-__all__ = ["RULES"]
+__all__ = ["ANCHORS", "RULES"]
 
 NAMES = {
     "ReduceL1": "l1", "ReduceL2": "l2", "ReduceMax": "max", "ReduceMean": "mean", "ReduceMin": "min",
@@ -25,11 +26,9 @@ NAMES = {
 }  # fmt: skip
 
 
-def lower_reduce(lowering: Lowering, group: Group) -> None:
+def lower_reduce(lowering: Lowering, group: AnchorGroup) -> None:
     """One reduction with its post-ops; kept axes of size one cost nothing, so keep_dims changes only the shape."""
     op = group.anchor
-    if op is None:
-        return lower_wide_reduce(lowering, group)
     source = lowering.typed(lowering.value(op.inputs[0].id))
     epilogue = make_epilogue(lowering, group)
     axes = [axis % len(source.shape) for axis in op.attrs["axes"]]
@@ -38,9 +37,8 @@ def lower_reduce(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, epilogue.place)
 
 
-def lower_wide_reduce(lowering: Lowering, group: Group) -> None:
+def lower_wide_reduce(lowering: Lowering, op: Op) -> None:
     """Integers and f64, exactly: lines to be reduced side by side, then a running sum or the selection of the best."""
-    op = group.ops[0]
     result = op.outputs[0].id
     source = lowering.value(op.inputs[0].id)
     reduced = sorted(axis % len(source.shape) for axis in op.attrs["axes"])
@@ -88,4 +86,5 @@ def _best(lowering: Lowering, kind: str, lines: Value) -> Value:
     return values
 
 
-RULES = dict.fromkeys(NAMES, lower_reduce)
+ANCHORS = dict.fromkeys(NAMES, lower_reduce)
+RULES = dict.fromkeys(NAMES, lower_wide_reduce)

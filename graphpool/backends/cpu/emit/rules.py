@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..match.groups import AnchorGroup
 from ..products import convolution, matmul
 from ..products.attention import lower_attention
 from ..support import is_elementwise
@@ -13,16 +14,23 @@ from .elementwise import lower_elementwise
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..match.groups import Group
 
 __all__ = ["lower_group"]
 
-_MODULES = (convolution, indexing, matmul, movement, norm, parts, quantization, reduce, scan, windows)
-
-RULES: dict[str, Callable[[Lowering, Group], None]] = {
-    kind: rule for module in _MODULES for kind, rule in module.RULES.items()
+ANCHORS: dict[str, Callable[[Lowering, AnchorGroup], None]] = {
+    kind: rule for module in (convolution, matmul, norm, reduce, windows) for kind, rule in module.ANCHORS.items()
 }
+"""Kind -> what lowers it with the ops behind it."""
+
+RULES: dict[str, Callable[[Lowering, Op], None]] = {
+    kind: rule
+    for module in (indexing, movement, norm, parts, quantization, reduce, scan)
+    for kind, rule in module.RULES.items()
+}
+"""Kind -> what lowers it by itself."""
 
 
 def lower_group(lowering: Lowering, group: Group) -> None:
@@ -30,11 +38,12 @@ def lower_group(lowering: Lowering, group: Group) -> None:
     if all(0 in lowering.shapes[tensor.id] for tensor in group.outputs):
         for tensor in group.outputs:
             lowering.finish(tensor.id, lowering.target(tensor.id))
+    elif not isinstance(group, AnchorGroup):
+        if is_elementwise(group.first):
+            lower_elementwise(lowering, group.ops)
+        else:
+            RULES[group.first.kind](lowering, group.first)
     elif group.attention is not None:
         lower_attention(lowering, group)
-    elif group.anchor is not None:
-        RULES[group.anchor.kind](lowering, group)
-    elif is_elementwise(group.ops[0]):
-        lower_elementwise(lowering, group.ops)
     else:
-        RULES[group.ops[0].kind](lowering, group)
+        ANCHORS[group.anchor.kind](lowering, group)

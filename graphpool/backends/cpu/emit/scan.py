@@ -9,8 +9,8 @@ from ...._kernels.norm.reduce import arg_extreme, running
 from ....typing import DataType
 
 if TYPE_CHECKING:
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
-    from ..match.groups import Group
 
 __all__ = ["RULES"]
 
@@ -18,9 +18,8 @@ _NARROW = frozenset({DataType.F32, DataType.BF16, DataType.F16, DataType.S8, Dat
 """Types whose values are values of f32."""
 
 
-def lower_arg_extreme(lowering: Lowering, group: Group) -> None:
+def lower_arg_extreme(lowering: Lowering, op: Op) -> None:
     """The kernel of f32 where it is exact, else the selection of one element."""
-    op = group.ops[0]
     source, axis = lowering.value(op.inputs[0].id), op.attrs["axis"]
     is_min, is_last = op.kind == "ArgMin", op.attrs["select_last_index"]
     place = lowering.target(op.outputs[0].id)
@@ -38,9 +37,8 @@ def lower_arg_extreme(lowering: Lowering, group: Group) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
-def lower_running(lowering: Lowering, group: Group) -> None:
+def lower_running(lowering: Lowering, op: Op) -> None:
     """In f32 (collected in f64), f64 or s64, whose sums are those of every integer type modulo its range."""
-    op = group.ops[0]
     result = op.outputs[0].id
     dtype = lowering.dtypes[result]
     wide = dtype if dtype is DataType.F64 else DataType.S64 if dtype.value[0] in "su" else DataType.F32
@@ -54,9 +52,8 @@ def lower_running(lowering: Lowering, group: Group) -> None:
     lowering.finish(result, place)
 
 
-def lower_top_k(lowering: Lowering, group: Group) -> None:
+def lower_top_k(lowering: Lowering, op: Op) -> None:
     """One kernel finds values and indices."""
-    op = group.ops[0]
     source = lowering.value(op.inputs[0].id)
     values, indices = (lowering.target(tensor.id) for tensor in op.outputs)
     call = top_k(

@@ -14,15 +14,14 @@ from ..lower.integers import integers_of
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
-__all__ = ["RULES"]
+__all__ = ["ANCHORS"]
 
 
-def lower_pool(lowering: Lowering, group: Group) -> None:
+def lower_pool(lowering: Lowering, group: AnchorGroup) -> None:
     """Maximum or mean of each window, post-ops behind it."""
     op = group.anchor
-    assert op is not None
     source, own = _pooled(lowering, group)
     epilogue = make_epilogue(lowering, group, gaps=True)
     image = find_image(lowering, group, source, epilogue)
@@ -43,10 +42,9 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, epilogue.place)
 
 
-def lower_interpolate(lowering: Lowering, group: Group) -> None:
+def lower_interpolate(lowering: Lowering, group: AnchorGroup) -> None:
     """Resampling, post-ops behind it."""
     op = group.anchor
-    assert op is not None
     source = _as_result(lowering, group)
     epilogue = make_epilogue(lowering, group, gaps=True)
     call = resample(
@@ -58,12 +56,11 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, epilogue.place)
 
 
-def _pooled(lowering: Lowering, group: Group) -> tuple[Value, dict[str, Any]]:
+def _pooled(lowering: Lowering, group: AnchorGroup) -> tuple[Value, dict[str, Any]]:
     """What a pool reads, and what its kernel must know of it: f32, of quantised operands x - zp; or bytes.
 
     Bytes are read where channels lie side by side, as that kernel wants them.
     """
-    assert group.anchor is not None
     if not group.dequantized:
         return _as_result(lowering, group), {}
     op = group.dequantized[0]
@@ -75,17 +72,16 @@ def _pooled(lowering: Lowering, group: Group) -> tuple[Value, dict[str, Any]]:
     return source, {"src_dtype": source.dtype.value, "zero_point": int((op.attrs.get("zps") or [0])[0])}
 
 
-def _as_result(lowering: Lowering, group: Group) -> Value:
+def _as_result(lowering: Lowering, group: AnchorGroup) -> Value:
     """The source of a window in f32, channels innermost where the result's are: its vectors run along them."""
     op = group.anchor
-    assert op is not None
     order = lowering.order_of(group.result)
     if order[-1] == channel_axis(len(order), op.attrs["data_format"]):
         return lowering.arranged(op.inputs[0].id, order)
     return lowering.typed(lowering.value(op.inputs[0].id))
 
 
-RULES = {
+ANCHORS = {
     **dict.fromkeys(["AvgPool", "MaxPool"], lower_pool),
     "Interpolate": lower_interpolate,
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ....graph.op import Op
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
     from .lowering import Lowering
     from .values import Value
 
@@ -69,7 +69,7 @@ class Epilogue:
 
 def make_epilogue(
     lowering: Lowering,
-    group: Group,
+    group: AnchorGroup,
     bias: Value | None = None,
     bias_axis: int | None = None,
     *,
@@ -93,9 +93,8 @@ def make_epilogue(
     gaps : bool, default=False
         Whether the kernel can leave gaps between rows of its result.
     """
-    assert group.anchor is not None
     ops = group.ops[skipped:]
-    first = (group.ops[skipped - 1] if skipped else group.anchor).outputs[0].id
+    first = group.reached(skipped)
     order = lowering.order_of(group.result)
     region = Region(lowering, lowering.shapes[group.result], accumulator=first, order=order)
     sums = region.get(first)
@@ -112,7 +111,7 @@ def make_epilogue(
 
 
 def emit_sum_of_parts(
-    lowering: Lowering, group: Group, parts: Value, bias: Value | None, place: Value, name: str | None
+    lowering: Lowering, group: AnchorGroup, parts: Value, bias: Value | None, place: Value, name: str | None
 ) -> None:
     """Add up the sums of an anchor's kernel that split them in parts, with the bias and the post-ops of the group.
 
@@ -129,20 +128,19 @@ def emit_sum_of_parts(
     name : str, optional
         For reports.
     """
-    assert group.anchor is not None
     shape = lowering.shapes[group.result]
     region = Region(lowering, shape)
     first, *others = (region.load(parts.cut(0, part, 1).reshaped(shape)) for part in range(parts.shape[0]))
     for other in others:
         first = region.binary("add", first, other)
-    result = group.anchor.outputs[0].id
+    result = group.reached()
     region.put(result, first)
     _apply(region, group, result, None if bias is None else region.load(bias), group.ops)
     region.store(group.result, place)
     lowering.emit(region.builder.build(), [place, *region.operands], name or "eltwise(sum of parts)")
 
 
-def _apply(region: Region, group: Group, first: int, bias: Any, ops: Sequence[Op]) -> None:
+def _apply(region: Region, group: AnchorGroup, first: int, bias: Any, ops: Sequence[Op]) -> None:
     """The scales, the bias and the ops behind the tensor `first`, which the region knows as sums."""
     region.put(first, scaled(region, group, region.get(first)))
     if bias is not None:

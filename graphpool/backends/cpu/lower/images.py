@@ -9,7 +9,7 @@ from ..layout.images import axes_of, pick
 from .values import strides_in
 
 if TYPE_CHECKING:
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
     from .epilogue import Epilogue
     from .lowering import Lowering
     from .values import Value
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["find_image"]
 
 
-def find_image(lowering: Lowering, group: Group, source: Value, epilogue: Epilogue) -> dict[str, Any]:
+def find_image(lowering: Lowering, group: AnchorGroup, source: Value, epilogue: Epilogue) -> dict[str, Any]:
     """The geometry that all kernels over windows take, and the epilogue."""
     op = group.anchor
-    assert op is not None
     result = lowering.shapes[op.outputs[0].id]
     axes = axes_of(op, len(source.shape))
     return {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from .attention import Attention
 
-__all__ = ["Group", "make_groups"]
+__all__ = ["AnchorGroup", "Group", "make_groups"]
 
 REQUANTIZED = frozenset({"Add", "BiasAdd", "ReLU", "Clamp", "Quantize"})
 """Kinds that may follow a rounding within int8 kernels."""
@@ -37,14 +37,46 @@ ROUNDED_BY_STORES = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
 
 @dataclass(frozen=True)
 class Group:
-    """Ops of one kernel call, in topological order.
+    """A region of elementwise ops, or one op that stands alone.
 
     Attributes
     ----------
-    anchor : Op or None
-        What computes the accumulators; None for a region of elementwise ops alone, or one op that stands alone.
     ops : tuple of Op
-        The elementwise ops, in topological order; a single other op when it stands alone.
+        In topological order.
+    """
+
+    ops: tuple[Op, ...]
+
+    @property
+    def first(self) -> Op:
+        """The op that comes first."""
+        return self.ops[0]
+
+    @property
+    def result(self) -> int:
+        """Id of the tensor that the group computes."""
+        return self.last.outputs[0].id
+
+    @property
+    def outputs(self) -> tuple[LogicalTensor, ...]:
+        """What others may read: the result, and what the group computes beside it."""
+        return self.last.outputs
+
+    @property
+    def last(self) -> Op:
+        """The op that computes the result."""
+        return self.ops[-1]
+
+
+@dataclass(frozen=True)
+class AnchorGroup(Group):
+    """An op that computes accumulators, and the elementwise ops behind it.
+
+    Attributes
+    ----------
+    ops : tuple of Op
+        Those behind the anchor.
+    anchor : Op
     attention : Attention or None
         What the anchor, the product with the values, is the end of.
     dequantized : mapping of int to Op
@@ -53,8 +85,7 @@ class Group:
         The Dequantize in front of the anchor's weights, which are read as they are (`compressed.py`).
     """
 
-    anchor: Op | None
-    ops: tuple[Op, ...]
+    anchor: Op
     attention: Attention | None = None
     dequantized: Mapping[int, Op] = field(default_factory=dict)
     compressed: Op | None = None
@@ -62,26 +93,21 @@ class Group:
     @property
     def first(self) -> Op:
         """The op that comes first."""
-        if self.attention is not None:
-            return self.attention.scores
-        return self.ops[0] if self.anchor is None else self.anchor
-
-    @property
-    def result(self) -> int:
-        """Id of the tensor that the group computes."""
-        return self._last.outputs[0].id
+        return self.anchor if self.attention is None else self.attention.scores
 
     @property
     def outputs(self) -> tuple[LogicalTensor, ...]:
-        """What others may read: the result, and what the anchor or the one op computes beside it."""
-        beside = () if self.anchor is None else self.anchor.outputs[1:]
-        return (*self._last.outputs, *(tensor for tensor in beside if tensor not in self._last.outputs))
+        """The result, and statistics that the anchor computes beside it."""
+        return (*self.last.outputs, *(tensor for tensor in self.anchor.outputs[1:] if tensor not in self.last.outputs))
 
     @property
-    def _last(self) -> Op:
-        last = self.ops[-1] if self.ops else self.anchor
-        assert last is not None
-        return last
+    def last(self) -> Op:
+        """The op that computes the result."""
+        return self.ops[-1] if self.ops else self.anchor
+
+    def reached(self, count: int = 0) -> int:
+        """Id of the tensor that the anchor and the first `count` ops behind it compute."""
+        return (self.ops[count - 1] if count else self.anchor).outputs[0].id
 
 
 def make_groups(
@@ -118,7 +144,7 @@ def make_groups(
     for numbers in quotient.groups_in_order():
         group = _as_group(view, [n for n in numbers if n not in compressed], attentions, dequantized)
         fronts = [view.ops[n] for n in numbers if n in compressed]
-        groups.append(replace(group, compressed=fronts[0]) if fronts else group)
+        groups.append(replace(group, compressed=fronts[0]) if isinstance(group, AnchorGroup) and fronts else group)
     return groups
 
 
@@ -269,14 +295,14 @@ def _as_group(
     attention = attentions.get(numbers[0])
     if attention is not None:
         behind = [n for n in numbers if n not in attention.members]
-        return Group(attention.product, tuple(view.ops[n] for n in behind), attention)
+        return AnchorGroup(tuple(view.ops[n] for n in behind), attention.product, attention)
     by_port: Mapping[int, int] = next((dequantized[n] for n in numbers if n in dequantized), {})
     members = [n for n in numbers if n not in by_port.values()]
     anchor = next((n for n in members if is_anchor(view.ops[n])), None)
     if anchor is None:
-        return Group(None, tuple(view.ops[n] for n in members))
+        return Group(tuple(view.ops[n] for n in members))
     ops = tuple(view.ops[n] for n in _in_order_of_use(view, [n for n in members if n != anchor], anchor))
-    return Group(view.ops[anchor], ops, dequantized={port: view.ops[n] for port, n in by_port.items()})
+    return AnchorGroup(ops, view.ops[anchor], dequantized={port: view.ops[n] for port, n in by_port.items()})
 
 
 def _in_order_of_use(view: GraphView, numbers: Sequence[int], anchor: int) -> list[int]:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 __all__ = ["lower_attention"]
 
 
-def lower_attention(lowering: Lowering, group: Group) -> None:
+def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
     """The kernel, with the post-ops of the group behind it."""
     found = group.attention
     assert found is not None

@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from ..lower.epilogue import Epilogue
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 __all__ = ["lower_compressed"]
 
 
-def lower_compressed(lowering: Lowering, group: Group, bias: Value | None, epilogue: Epilogue) -> None:
+def lower_compressed(lowering: Lowering, group: AnchorGroup, bias: Value | None, epilogue: Epilogue) -> None:
     """The product of the group with the weights as they are, with its bias and post-ops."""
     op, front = group.anchor, group.compressed
-    assert op is not None
     assert front is not None
     scheme = Scheme.find(front, lowering.shapes, is_transposed=op.attrs["transpose_b"])
     assert scheme is not None
@@ -61,7 +60,12 @@ def _numbers(lowering: Lowering, op: Op, scheme: Scheme) -> tuple[dict[str, Any]
 
 
 def _emit(
-    lowering: Lowering, group: Group, weights: CompressedFormat, packed: Value, bias: Value | None, epilogue: Epilogue
+    lowering: Lowering,
+    group: AnchorGroup,
+    weights: CompressedFormat,
+    packed: Value,
+    bias: Value | None,
+    epilogue: Epilogue,
 ) -> None:
     """The product with packed weights."""
     a, m, strides = _rows(lowering, group)
@@ -77,10 +81,9 @@ def _emit(
     lowering.emit(call, [a, packed, *values], epilogue.name)
 
 
-def _rows(lowering: Lowering, group: Group) -> tuple[Value, int, tuple[int, int]]:
+def _rows(lowering: Lowering, group: AnchorGroup) -> tuple[Value, int, tuple[int, int]]:
     """The activations in f32 as rows of one matrix: where they lie, how many there are, and their strides."""
     op = group.anchor
-    assert op is not None
     a = lowering.typed(lowering.value(op.inputs[0].id))
     shape, strides = as_matrix(a, transpose=op.attrs["transpose_a"], is_left=True)
     rows = merged_stride(list(zip(shape[:-1], strides[:-1], strict=True)))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...._kernels.gemm.post_ops import PostOps
     from ....graph.op import Op
     from ..lower.lowering import Lowering
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 __all__ = [
     "FLOATS",
@@ -167,7 +167,7 @@ class ConvOperand:
     scale: Value | None = None
 
 
-def find_operand(lowering: Lowering, group: Group) -> ConvOperand | None:
+def find_operand(lowering: Lowering, group: AnchorGroup) -> ConvOperand | None:
     """The packed weights, kept by the constant tensor cache.
 
     None where they are no constants, where BLAS is forced, or where `_suits_panels` does not hold.
@@ -188,10 +188,10 @@ def find_operand(lowering: Lowering, group: Group) -> ConvOperand | None:
     return None if packed is None else ConvOperand(packed, weights)
 
 
-def find_weights(lowering: Lowering, group: Group) -> ConvWeights | None:
+def find_weights(lowering: Lowering, group: AnchorGroup) -> ConvWeights | None:
     """The weights of a convolution that may be packed; None where `find_operand` gives None."""
     op = group.anchor
-    if op is None or group.dequantized or forced("Convolution") == "blas":
+    if group.dequantized or forced("Convolution") == "blas":
         return None
     weights = lowering.value(op.inputs[1].id)
     if not lowering.is_constant(weights) or not _has_pixels(lowering, group, weights):
@@ -201,13 +201,12 @@ def find_weights(lowering: Lowering, group: Group) -> ConvWeights | None:
     return found if _suits_panels(lowering, group, found) else None
 
 
-def find_unpacked(lowering: Lowering, group: Group) -> ConvOperand | None:
+def find_unpacked(lowering: Lowering, group: AnchorGroup) -> ConvOperand | None:
     """The weights for kernels that pack them at each execution; None where the result has few pixels.
 
     Those of depthwise convolutions are so few that they become a temporary.
     """
     op = group.anchor
-    assert op is not None
     if group.dequantized or forced("Convolution") == "blas":
         return None
     weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
@@ -226,7 +225,7 @@ def find_unpacked(lowering: Lowering, group: Group) -> ConvOperand | None:
 
 
 def _as_they_lie(
-    lowering: Lowering, group: Group, source: Value, weights: ConvWeights, own: Value | None
+    lowering: Lowering, group: AnchorGroup, source: Value, weights: ConvWeights, own: Value | None
 ) -> ConvOperand:
     """Weights for kernels that pack them, times the scale of a BatchNorm of constants behind the convolution."""
     norm = find_norm(lowering, group, own)
@@ -242,27 +241,24 @@ def _has_few_pixels(weights: ConvWeights, result: Sequence[int]) -> bool:
     return prod(result) // weights.out_channels < _LEAST_PIXELS
 
 
-def arrange_source(lowering: Lowering, group: Group, operand: ConvOperand) -> None:
+def arrange_source(lowering: Lowering, group: AnchorGroup, operand: ConvOperand) -> None:
     """Bring the source where kernels of both kinds of weights read it, outside of what depends on the kind."""
     op = group.anchor
-    assert op is not None
     result = lowering.shapes[group.result]
     if not _has_few_pixels(operand.weights, result) and not operand.weights.is_staged:
         _find_source(lowering, op, operand.weights, axes_of(op, len(result)))
 
 
-def _has_pixels(lowering: Lowering, group: Group, weights: Value) -> bool:
+def _has_pixels(lowering: Lowering, group: AnchorGroup, weights: Value) -> bool:
     """Whether the result is an image of floats whose pixels have their channels side by side, and nothing is empty."""
     result = lowering.shapes[group.result]
-    assert group.anchor is not None
     is_last = lowering.order_of(group.result)[-1] == channel_axis(len(result), group.anchor.attrs["data_format"])
     return is_last and 0 not in (*weights.shape, *result)
 
 
-def _suits_panels(lowering: Lowering, group: Group, weights: ConvWeights) -> bool:
+def _suits_panels(lowering: Lowering, group: AnchorGroup, weights: ConvWeights) -> bool:
     """Whether there is more than one channel to fill vectors, and what windows span may be copied."""
     op, shape = group.anchor, weights.format.shape
-    assert op is not None
     src, dst = (lowering.shapes[tensor.id] for tensor in (op.inputs[0], op.outputs[0]))
     is_single = shape.in_channels == shape.out_channels == 1
     return not is_single and not spans_too_much(op, src, dst, shape.kernel)
@@ -276,7 +272,7 @@ def _multiplies_bf16(lowering: Lowering, op: Op, weights: Value) -> bool:
 
 def pack_weights_of(
     lowering: Lowering,
-    group: Group,
+    group: AnchorGroup,
     channels: tuple[int | None, int],
     weights_nbytes: int,
     pack: Callable[[Value, Value], None],
@@ -298,7 +294,6 @@ def pack_weights_of(
         Takes the packed weights and the plain ones, and emits the inverse, bit for bit.
     """
     op = group.anchor
-    assert op is not None
     weights = lowering.value(op.inputs[1].id)
     if weights.dtype not in FLOATS:
         return None
@@ -334,7 +329,7 @@ def fold_norm(lowering: Lowering, weights: Value, norm: Op, own: Value | None, o
     return scaled
 
 
-def find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
+def find_norm(lowering: Lowering, group: AnchorGroup, own: Value | None) -> Op | None:
     """The BatchNorm that alone reads the convolution's result, if all its parameters and the bias are constants."""
     op = group.ops[0] if group.ops else None
     if op is None or op.kind != "BatchNormInference":
@@ -345,7 +340,7 @@ def find_norm(lowering: Lowering, group: Group, own: Value | None) -> Op | None:
         return None
     values = [lowering.value(tensor.id) for tensor in op.inputs[1:]] + ([] if own is None else [own])
     is_known = {value.dtype for value in values} == {DataType.F32} and all(map(lowering.is_constant, values))
-    is_alike = op.attrs["data_format"] == group.anchor.attrs["data_format"] if group.anchor is not None else False
+    is_alike = op.attrs["data_format"] == group.anchor.attrs["data_format"]
     return op if is_known and is_alike and op.inputs[0].dtype is DataType.F32 else None
 
 
@@ -357,10 +352,9 @@ def bias_of(packed: Value, offset: int, start: int, count: int) -> Value:
 # ---- convolutions
 
 
-def emit_convolution(lowering: Lowering, group: Group, operand: ConvOperand, place: Value) -> None:
+def emit_convolution(lowering: Lowering, group: AnchorGroup, operand: ConvOperand, place: Value) -> None:
     """The convolution with its bias and the post-ops that remain, to `place`."""
     op = group.anchor
-    assert op is not None
     axes, order = axes_of(op, len(place.shape)), lowering.order_of(group.result)
     own_strides = pixel_strides(place, order) if place.dtype is DataType.F32 else None
     dst_strides = pick(own_strides or strides_in(place.shape, order), axes)
@@ -437,15 +431,13 @@ def conv_problem(
 
 
 def _find_post_ops(
-    lowering: Lowering, group: Group, operand: ConvOperand, place: Value, axis: int
+    lowering: Lowering, group: AnchorGroup, operand: ConvOperand, place: Value, axis: int
 ) -> FusedPostOps | None:
     """The post-ops that are not folded into the weights, if the kernel can fuse them."""
     order = lowering.order_of(group.result)
     if pixel_strides(place, order) is None or not is_plain_bias(operand.packed.bias):
         return None
-    assert group.anchor is not None
-    last = group.ops[operand.packed.folded - 1] if operand.packed.folded else group.anchor
-    ops, first = group.ops[operand.packed.folded :], last.outputs[0].id
+    ops, first = group.ops[operand.packed.folded :], group.reached(operand.packed.folded)
 
     def is_residual(value: Value) -> bool:
         return pixel_strides(value, order) is not None

@@ -20,12 +20,12 @@ from .transposed import emit_phases, find_phases
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
-__all__ = ["RULES", "emit_plain"]
+__all__ = ["ANCHORS", "emit_plain"]
 
 
-def lower_convolution(lowering: Lowering, group: Group) -> None:
+def lower_convolution(lowering: Lowering, group: AnchorGroup) -> None:
     """A convolution, with bias and post-ops behind it."""
     int8_weights = find_int8_weights(lowering, group)
     if int8_weights is not None:
@@ -49,7 +49,7 @@ def lower_convolution(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, place)
 
 
-def emit_unpacked(lowering: Lowering, group: Group) -> Value:
+def emit_unpacked(lowering: Lowering, group: AnchorGroup) -> Value:
     """The convolution with weights as they lie, on pixels whose channels are contiguous or any; where the result is."""
     plain = find_unpacked(lowering, group)
     if plain is None:
@@ -59,7 +59,7 @@ def emit_unpacked(lowering: Lowering, group: Group) -> Value:
     return place
 
 
-def lower_transposed(lowering: Lowering, group: Group) -> None:
+def lower_transposed(lowering: Lowering, group: AnchorGroup) -> None:
     """A transposed convolution, with bias and post-ops behind it."""
     phases = find_phases(lowering, group)
     if phases is None:
@@ -72,10 +72,9 @@ def lower_transposed(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, place)
 
 
-def emit_plain(lowering: Lowering, group: Group, place: Value | None = None) -> Value:
+def emit_plain(lowering: Lowering, group: AnchorGroup, place: Value | None = None) -> Value:
     """The convolution with weights as they lie, to `place` if it is given; where the result is."""
     op = group.anchor
-    assert op is not None
     source, weights = operands(lowering, group)
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     transposed = op.kind == "ConvTranspose"
@@ -118,4 +117,4 @@ def _forced_convolution(kind: str) -> str:
     return "blas_im2col" if impl == "blas" else impl
 
 
-RULES = {"Convolution": lower_convolution, "ConvTranspose": lower_transposed}
+ANCHORS = {"Convolution": lower_convolution, "ConvTranspose": lower_transposed}

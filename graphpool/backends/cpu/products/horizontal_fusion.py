@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ....typing import DataType
 from ..layout.images import axes_of
 from ..lower.fused_post_ops import find_post_ops
+from ..match.groups import AnchorGroup
 from .conv_weights import emit_joint
 from .convolution import emit_plain
 from .joint_weights import find_part, join_weights
@@ -44,7 +45,7 @@ class FusionMember:
         What the kernel does last.
     """
 
-    group: Group
+    group: AnchorGroup
     part: Part
     bias: Value | None
     clamp: tuple[float, float] | None
@@ -81,28 +82,27 @@ def find_horizontal_fusions(lowering: Lowering, groups: Sequence[Group]) -> list
         In an order in which they can be computed.
     """
     found: dict[Hashable, list[FusionMember]] = {}
-    convolutions = [group for group in groups if group.anchor is not None and group.anchor.kind == "Convolution"]
-    readers = Counter(group.anchor.inputs[0].id for group in convolutions if group.anchor is not None)
+    convolutions = [g for g in groups if isinstance(g, AnchorGroup) and g.anchor.kind == "Convolution"]
+    readers = Counter(group.anchor.inputs[0].id for group in convolutions)
     for group in convolutions:
-        is_alone = group.anchor is None or readers[group.anchor.inputs[0].id] == 1
+        is_alone = readers[group.anchor.inputs[0].id] == 1
         member = None if is_alone else _find_member(lowering, group)
         if member is not None:
             found.setdefault(member.key, []).append(member)
     return [HorizontalFusion(alike) for alike in found.values() if len(alike) > 1]
 
 
-def _find_member(lowering: Lowering, group: Group) -> FusionMember | None:
+def _find_member(lowering: Lowering, group: AnchorGroup) -> FusionMember | None:
     """The group as a member, if all that comes behind its convolution is a constant bias and a clamp."""
     part = find_part(lowering, group)
     if part is None or part.op.attrs["groups"] > 1 or part.weights.is_depthwise:
         return None
     folded = int(part.norm is not None)
     bias = None if folded else part.bias
-    order, last = lowering.order_of(group.result), group.ops[folded - 1] if folded else part.op
+    order = lowering.order_of(group.result)
     place = lowering.temporary(lowering.shapes[group.result], lowering.dtypes[group.result], order)
-    fused = find_post_ops(
-        lowering, group.ops[folded:], last.outputs[0].id, place, bias, axes_of(part.op, len(order))[1]
-    )
+    axis = axes_of(part.op, len(order))[1]
+    fused = find_post_ops(lowering, group.ops[folded:], group.reached(folded), place, bias, axis)
     if fused is None or fused.residual is not None or (folded and fused.bias is not None):
         return None
     is_known = fused.bias is None or (lowering.is_constant(fused.bias) and fused.bias.dtype is DataType.F32)

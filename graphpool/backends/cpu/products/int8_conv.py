@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ...._kernels.conv.problem import ConvFormat
     from ..lower.lowering import Lowering
     from ..lower.requantize import Requantized
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 __all__ = ["Int8ConvWeights", "emit_int8_convolution", "find_int8_weights"]
 
@@ -60,10 +60,10 @@ class Int8ConvWeights:
     columns: tuple[int, ...] = ()
 
 
-def find_int8_weights(lowering: Lowering, group: Group) -> Int8ConvWeights | None:
+def find_int8_weights(lowering: Lowering, group: AnchorGroup) -> Int8ConvWeights | None:
     """The weights of a convolution of quantised operands in panels; None where the kernel does not take them."""
     op = group.anchor
-    if op is None or op.kind != "Convolution" or forced(op.kind) == "blas" or not group.dequantized:
+    if forced(op.kind) == "blas" or not group.dequantized:
         return None
     weights, result = lowering.value(group.dequantized[1].inputs[0].id), lowering.shapes[group.result]
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
@@ -90,7 +90,7 @@ def find_int8_weights(lowering: Lowering, group: Group) -> Int8ConvWeights | Non
 
 
 def _find_depthwise(
-    lowering: Lowering, group: Group, weights: Value, shape: ConvShape, axes: Sequence[int], zero_point: int
+    lowering: Lowering, group: AnchorGroup, weights: Value, shape: ConvShape, axes: Sequence[int], zero_point: int
 ) -> Int8ConvWeights | None:
     """The weights of a depthwise convolution, less their zero point, in f32; `axes`: of (channel, spatial...)."""
     if prod(shape.kernel) > MOST_TAPS:
@@ -109,10 +109,9 @@ def _find_depthwise(
     return Int8ConvWeights(packed, weights_format, zero_point)
 
 
-def emit_int8_convolution(lowering: Lowering, group: Group, operand: Int8ConvWeights, place: Value) -> None:
+def emit_int8_convolution(lowering: Lowering, group: AnchorGroup, operand: Int8ConvWeights, place: Value) -> None:
     """The convolution with weights in panels, with its bias and the post-ops of the group, to `place`."""
     op = group.anchor
-    assert op is not None
     axes = axes_of(op, len(place.shape))
     source, channels = lowering.value(group.dequantized[0].inputs[0].id), place.shape[axes[1]]
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
@@ -138,10 +137,9 @@ def emit_int8_convolution(lowering: Lowering, group: Group, operand: Int8ConvWei
 
 
 def _find_requantized(
-    lowering: Lowering, group: Group, bias: Value | None, place: Value, axis: int
+    lowering: Lowering, group: AnchorGroup, bias: Value | None, place: Value, axis: int
 ) -> Requantized | None:
     """The post-ops on registers, if the result lies as the kernel writes it."""
-    assert group.anchor is not None
     if pixel_strides(place, lowering.order_of(group.result)) is None:
         return None
-    return find_requantized(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)
+    return find_requantized(lowering, group.ops, group.reached(), place, bias, axis)

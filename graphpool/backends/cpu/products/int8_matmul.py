@@ -24,11 +24,10 @@ from ..match.integers import byte_range, dynamic_numbers, scales_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.requantize import Requantized
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
     from .weights import Product
 
 __all__ = [
@@ -64,7 +63,7 @@ class Int8Weights:
     columns: tuple[int, ...]
 
 
-def zero_points_of(group: Group, size: int) -> tuple[int, tuple[int, ...]] | None:
+def zero_points_of(group: AnchorGroup, size: int) -> tuple[int, tuple[int, ...]] | None:
     """Zero points of the activations and, unless all are 0, of `size` columns of weights as s8.
 
     None where they are not within their types, or the run gives those of the weights; one of the activations that it
@@ -84,13 +83,13 @@ def zero_points_of(group: Group, size: int) -> tuple[int, tuple[int, ...]] | Non
     return points[0][0], columns if any(columns) else ()
 
 
-def scale_vector(lowering: Lowering, group: Group, size: int) -> Value:
+def scale_vector(lowering: Lowering, group: AnchorGroup, size: int) -> Value:
     """The product of both operands' scales for each column."""
     return lowering.literal(np.broadcast_to(scales_of(group.dequantized).astype(np.float32), (size,)))
 
 
 def find_dynamic(
-    lowering: Lowering, group: Group, columns: Sequence[int], *, scale: bool
+    lowering: Lowering, group: AnchorGroup, columns: Sequence[int], *, scale: bool
 ) -> tuple[Dynamic, list[Value]]:
     """What kernels take as arguments of the numbers of both operands, and where it lies.
 
@@ -102,7 +101,7 @@ def find_dynamic(
     return given, [*(numbers if scale else numbers[1:]), *zeros]
 
 
-def find_int8_weights(lowering: Lowering, group: Group, product: Product) -> Int8Weights | None:
+def find_int8_weights(lowering: Lowering, group: AnchorGroup, product: Product) -> Int8Weights | None:
     """The weights of a product of quantised operands in panels.
 
     None where they are no constants or not one matrix, or where BLAS is forced.
@@ -122,7 +121,7 @@ def find_int8_weights(lowering: Lowering, group: Group, product: Product) -> Int
 
 
 def emit_int8_matmul(
-    lowering: Lowering, group: Group, product: Product, panels: Int8Weights, bias: Value | None, place: Value
+    lowering: Lowering, group: AnchorGroup, product: Product, panels: Int8Weights, bias: Value | None, place: Value
 ) -> None:
     """The product with weights in panels, with the bias and the post-ops of the group, to `place`."""
     weights, rows = PackedFormat(product.k, product.n, "s8"), _row_strides(place, product.shape)
@@ -150,10 +149,9 @@ def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None
 
 
 def _find_requantized(
-    lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value
+    lowering: Lowering, group: AnchorGroup, product: Product, bias: Value | None, place: Value
 ) -> Requantized | None:
     """The post-ops on registers, for which columns must be the last axis of the result."""
-    anchor: Op | None = group.anchor
-    if anchor is None or place.shape[-1:] != (product.n,):
+    if place.shape[-1:] != (product.n,):
         return None
-    return find_requantized(lowering, group.ops, anchor.outputs[0].id, place, bias, len(place.shape) - 1)
+    return find_requantized(lowering, group.ops, group.reached(), place, bias, len(place.shape) - 1)

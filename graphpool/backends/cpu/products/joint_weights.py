@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
     from .conv_weights import ConvWeights
 
 __all__ = ["Part", "find_part", "join_weights"]
@@ -49,11 +49,9 @@ class Part:
         return [self.source, *folded, *([] if self.bias is None else [self.bias])]
 
 
-def find_part(lowering: Lowering, group: Group) -> Part | None:
+def find_part(lowering: Lowering, group: AnchorGroup) -> Part | None:
     """What a group's convolution brings into joint weights; None where it is not packed, or not known yet."""
     op = group.anchor
-    if op is None or op.kind != "Convolution":
-        return None
     if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
         return None
     weights, source = find_weights(lowering, group), lowering.value(op.inputs[1].id)

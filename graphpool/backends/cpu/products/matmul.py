@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from ..lower.epilogue import Epilogue
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
-__all__ = ["RULES"]
+__all__ = ["ANCHORS"]
 
 
-def lower_matmul(lowering: Lowering, group: Group) -> None:
+def lower_matmul(lowering: Lowering, group: AnchorGroup) -> None:
     """One product with the bias and the post-ops behind it."""
     op = group.anchor
-    assert op is not None
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     if group.dequantized and _lower_int8(lowering, group, bias):
         return
@@ -59,9 +58,8 @@ def lower_matmul(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, epilogue.place)
 
 
-def _lower_int8(lowering: Lowering, group: Group, bias: Value | None) -> bool:
+def _lower_int8(lowering: Lowering, group: AnchorGroup, bias: Value | None) -> bool:
     """A product of quantised operands as one of bytes; whether its weights can be in panels."""
-    assert group.anchor is not None
     a, b = (lowering.value(group.dequantized[port].inputs[0].id) for port in (0, 1))
     product = find_product(group.anchor, a, b)
     panels = find_int8_weights(lowering, group, product)
@@ -90,9 +88,8 @@ def find_product(op: Op, a: Value, b: Value) -> Product:
     )
 
 
-def emit_plain(lowering: Lowering, group: Group, epilogue: Epilogue) -> None:
+def emit_plain(lowering: Lowering, group: AnchorGroup, epilogue: Epilogue) -> None:
     """The product of operands as they lie, in f32, exact where they are integers."""
-    assert group.anchor is not None
     a, b = operands(lowering, group)
     product = find_product(group.anchor, a, b)
     call = matmul(
@@ -117,4 +114,4 @@ def _broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return tuple(y if x == 1 else x for x, y in zip(*padded, strict=True))
 
 
-RULES = {"MatMul": lower_matmul}
+ANCHORS = {"MatMul": lower_matmul}

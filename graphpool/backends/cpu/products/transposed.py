@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
     from .conv_weights import PackedWeights
 
 __all__ = ["Phases", "emit_phases", "find_phases"]
@@ -97,14 +97,13 @@ class Phases:
     phases: tuple[tuple[Phase, ConvFormat, int], ...]
 
 
-def find_phases(lowering: Lowering, group: Group) -> Phases | None:
+def find_phases(lowering: Lowering, group: AnchorGroup) -> Phases | None:
     """The weights of each phase, kept by the constant tensor cache.
 
     None where they are no constants, BLAS is forced, the result's channels do not lie innermost, or a phase is no
     convolution.
     """
     op = group.anchor
-    assert op is not None
     if group.dequantized or forced("ConvTranspose") == "blas":
         return None
     weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
@@ -157,10 +156,9 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
     return found if len(found) == prod(map(len, by_axis)) else None  # type: ignore[return-value]
 
 
-def emit_phases(lowering: Lowering, group: Group, phases: Phases, place: Value) -> None:
+def emit_phases(lowering: Lowering, group: AnchorGroup, phases: Phases, place: Value) -> None:
     """The transposed convolution with its bias and post-ops, to `place`."""
     op = group.anchor
-    assert op is not None
     order, axes = lowering.order_of(group.result), axes_of(op, len(place.shape))
     fused = _find_post_ops(lowering, group, phases, place, axes[1])
     if fused is not None:
@@ -174,7 +172,7 @@ def emit_phases(lowering: Lowering, group: Group, phases: Phases, place: Value) 
     value = region.load(sums)
     if not is_early and phases.packed.bias is not None:
         value = region.binary("add", value, region.load_along(phases.packed.bias, axes[1]))
-    region.put(_sums_id(group, phases), value)
+    region.put(group.reached(phases.packed.folded), value)
     for later in ops:
         apply(region, later)
     region.store(group.result, place)
@@ -182,16 +180,10 @@ def emit_phases(lowering: Lowering, group: Group, phases: Phases, place: Value) 
     lowering.emit(region.builder.build(), [place, *region.operands], name, is_elementwise=True)
 
 
-def _sums_id(group: Group, phases: Phases) -> int:
-    """Id of the tensor that the kernels compute."""
-    assert group.anchor is not None
-    folded = phases.packed.folded
-    return (group.ops[folded - 1] if folded else group.anchor).outputs[0].id
-
-
-def _find_post_ops(lowering: Lowering, group: Group, phases: Phases, place: Value, axis: int) -> FusedPostOps | None:
+def _find_post_ops(
+    lowering: Lowering, group: AnchorGroup, phases: Phases, place: Value, axis: int
+) -> FusedPostOps | None:
     """The post-ops that are not folded into the weights, if the kernel, which writes to `place`, can fuse them."""
-    assert group.anchor is not None
     op, bias, ops = group.anchor, phases.packed.bias, group.ops[phases.packed.folded :]
 
     def fits(value: Value) -> bool:
@@ -204,7 +196,7 @@ def _find_post_ops(lowering: Lowering, group: Group, phases: Phases, place: Valu
 
     if not fits(place) or not is_plain_bias(bias):
         return None
-    return find_post_ops(lowering, ops, _sums_id(group, phases), place, bias, axis, is_residual=fits)
+    return find_post_ops(lowering, ops, group.reached(phases.packed.folded), place, bias, axis, is_residual=fits)
 
 
 def _cut(op: Op, image: Value, phase: Phase) -> Value:

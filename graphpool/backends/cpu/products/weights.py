@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..lower.fused_post_ops import FusedPostOps
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 __all__ = [
     "PackedMatrix",
@@ -186,7 +186,12 @@ def _dense_order(b: Value, strides: Sequence[int]) -> tuple[int, int]:
 
 
 def emit_packed(
-    lowering: Lowering, group: Group, product: Product, packed: PackedMatrix, bias: Value | None, epilogue: Epilogue
+    lowering: Lowering,
+    group: AnchorGroup,
+    product: Product,
+    packed: PackedMatrix,
+    bias: Value | None,
+    epilogue: Epilogue,
 ) -> None:
     """The product of any activations with weights in panels, with the bias and the post-ops of the group."""
     shape = product.shape
@@ -209,11 +214,10 @@ def emit_packed(
 
 
 def matmul_post_ops(
-    lowering: Lowering, group: Group, cols: int, bias: Value | None, place: Value
+    lowering: Lowering, group: AnchorGroup, cols: int, bias: Value | None, place: Value
 ) -> FusedPostOps | None:
     """The post-ops that the product's kernel can fuse, whose columns must be the last axis of the result."""
     shape, axis = place.shape, len(place.shape) - 1
     if shape[-1:] != (cols,) or (bias is not None and not is_vector(bias, axis, shape)):
         return None
-    assert group.anchor is not None
-    return find_post_ops(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)
+    return find_post_ops(lowering, group.ops, group.reached(), place, bias, axis)
