@@ -9,11 +9,13 @@ from ...._kernels.gemm.post_ops import PostOps
 from ....typing import DataType, dense_strides
 from .instructions import apply
 from .integers import scaled
+from .post_ops import Tail
 from .region import Region, region_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...._kernels.gemm.requant import Dynamic
     from ....graph.op import Op
     from ..match.groups import AnchorGroup
     from .lowering import Lowering
@@ -57,9 +59,10 @@ class Epilogue:
             return self.row_strides
         return dense_strides(shape) if self.is_dense_f32 else None
 
-    def post_ops(self, shape: Sequence[int]) -> PostOps:
-        """What a kernel that sees the result in this shape is asked; its accumulators lie in the place if they can."""
-        return PostOps(epilogue=self.block, dst_needs_scratch=self.strides_in(shape) is None)
+    def tail(self, *, needs_scratch: bool, bias: Value | None = None, dynamic: Dynamic | None = None) -> Tail:
+        """What a kernel does behind its sums, a bias first of all; its accumulators lie in scratch or in the place."""
+        post_ops = PostOps(dynamic=dynamic, bias=bias is not None, epilogue=self.block, dst_needs_scratch=needs_scratch)
+        return Tail(post_ops, [*([] if bias is None else [bias]), self.place, *self.operands], self.name)
 
     @property
     def is_dense_f32(self) -> bool:

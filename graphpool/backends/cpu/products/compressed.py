@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...._kernels.gemm.compressed import CompressedFormat
-from ...._kernels.gemm.post_ops import PostOps
 from ...._kernels.gemm.problem import MatmulProblem
 from ...._kernels.image.window import merged_stride
 from ..match.compressed import Scheme
@@ -72,13 +71,11 @@ def _emit(
     rows, place = (weights.n,), epilogue.place
     fused = matmul_post_ops(lowering, group, weights.n, bias, place) if place.is_dense else None
     if fused is None:
-        post_ops = PostOps(epilogue=epilogue.block, dst_needs_scratch=not epilogue.is_dense_f32)
-        values = [place, *epilogue.operands]
+        tail = epilogue.tail(needs_scratch=not epilogue.is_dense_f32)
     else:
-        post_ops = fused.post_ops(rows if fused.residual is not None else None)
-        values = [*fused.operands, place]
-    call = weights.matmul(MatmulProblem((), m, weights.n, weights.k, strides, rows), post_ops)
-    lowering.emit(call, [a, packed, *values], epilogue.name)
+        tail = fused.tail(place, group.ops, rows)
+    call = weights.matmul(MatmulProblem((), m, weights.n, weights.k, strides, rows), tail.post_ops)
+    lowering.emit(call, [a, packed, *tail.args], tail.name)
 
 
 def _rows(lowering: Lowering, group: AnchorGroup) -> tuple[Value, int, tuple[int, int]]:

@@ -23,16 +23,14 @@ from ....typing import DataType
 from ..choices import allows_bf16, forced
 from ..layout.images import axes_of, pick, spans_too_much
 from ..lower.epilogue import make_epilogue
-from ..lower.fused_post_ops import FusedPostOps, find_post_ops
 from ..lower.instructions import emit_norm
-from ..lower.region import region_name
+from ..lower.post_ops import FusedPostOps, Tail, find_post_ops, is_plain_bias
 from ..lower.values import Value, strides_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ...._kernels.conv.problem import ConvFormat
-    from ...._kernels.gemm.post_ops import PostOps
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..match.groups import AnchorGroup
@@ -53,7 +51,6 @@ __all__ = [
     "find_unpacked",
     "find_weights",
     "fold_norm",
-    "is_plain_bias",
     "pack_weights_of",
     "pixel_strides",
 ]
@@ -360,20 +357,14 @@ def emit_convolution(lowering: Lowering, group: AnchorGroup, operand: ConvOperan
     dst_strides = pick(own_strides or strides_in(place.shape, order), axes)
     fused = _find_post_ops(lowering, group, operand, place, axes[1])
     if fused is None:
-        is_early = is_plain_bias(operand.packed.bias)
-        late = None if is_early else operand.packed.bias
+        bias = operand.packed.bias
+        early, late = (bias, None) if is_plain_bias(bias) else (None, bias)
         epilogue = make_epilogue(lowering, group, late, axes[1], skipped=operand.packed.folded, place=place)
-        fused, operands, name = (
-            FusedPostOps(operand.packed.bias if is_early else None),
-            epilogue.operands,
-            epilogue.name,
-        )
-        post_ops = fused.post_ops(epilogue=epilogue.block, dst_needs_scratch=own_strides is None)
+        tail = epilogue.tail(needs_scratch=own_strides is None, bias=early)
     else:
-        operands, name = [], region_name(group.ops) if group.ops else None
         residual = None if fused.residual is None else pick(pixel_strides(fused.residual, order) or (), axes)
-        post_ops = fused.post_ops(residual)
-    _emit(lowering, op, operand, fused, place, dst_strides, post_ops, operands, name)
+        tail = fused.tail(place, group.ops, residual)
+    _emit(lowering, op, operand, dst_strides, tail)
 
 
 def emit_joint(
@@ -381,33 +372,25 @@ def emit_joint(
 ) -> None:
     """The convolutions of joint weights, op one of them, to a `place` of all their channels."""
     dst_strides = pick(place.strides, axes_of(op, len(place.shape)))
-    fused = FusedPostOps(operand.packed.bias, None, clamp)
-    _emit(lowering, op, operand, fused, place, dst_strides, fused.post_ops(), [], name)
+    fused = FusedPostOps(operand.packed.bias, clamp=clamp)
+    _emit(lowering, op, operand, dst_strides, replace(fused.tail(place, ()), name=name))
 
 
-def _emit(
-    lowering: Lowering,
-    op: Op,
-    operand: ConvOperand,
-    fused: FusedPostOps,
-    place: Value,
-    dst_strides: Sequence[int],
-    post_ops: PostOps,
-    operands: Sequence[Value],
-    name: str | None,
-) -> None:
-    """The kernel on its source, with what it does on registers."""
-    axes, weights = axes_of(op, len(place.shape)), operand.weights
+def _emit(lowering: Lowering, op: Op, operand: ConvOperand, dst_strides: Sequence[int], tail: Tail) -> None:
+    """The kernel on its source, with what it does behind its sums."""
+    axes, weights = axes_of(op, len(dst_strides)), operand.weights
     source = _find_source(lowering, op, weights, axes)
     problem = conv_problem(op, weights.format.shape, source, axes, dst_strides)
     constants = [operand.packed.panels]
     if operand.strides is None:
-        call = weights.format.convolution(problem, post_ops)
+        call = weights.format.convolution(problem, tail.post_ops)
     else:
         assert isinstance(weights.format, F32ConvFormat)  # `find_unpacked` takes no other
-        call = weights.format.unpacked_convolution(problem, operand.strides, post_ops, scale=operand.scale is not None)
+        call = weights.format.unpacked_convolution(
+            problem, operand.strides, tail.post_ops, scale=operand.scale is not None
+        )
         constants += [] if operand.scale is None else [operand.scale]
-    lowering.emit(call, [source, *constants, *fused.operands, place, *operands], name)
+    lowering.emit(call, [source, *constants, *tail.args], tail.name)
 
 
 def conv_problem(
@@ -435,7 +418,7 @@ def _find_post_ops(
 ) -> FusedPostOps | None:
     """The post-ops that are not folded into the weights, if the kernel can fuse them."""
     order = lowering.order_of(group.result)
-    if pixel_strides(place, order) is None or not is_plain_bias(operand.packed.bias):
+    if pixel_strides(place, order) is None:
         return None
     ops, first = group.ops[operand.packed.folded :], group.reached(operand.packed.folded)
 
@@ -452,11 +435,6 @@ def pixel_strides(image: Value, order: Sequence[int]) -> tuple[int, ...] | None:
     if strides is None or merged_stride([(image.shape[axis], strides[axis]) for axis in pixels]) is None:
         return None
     return strides
-
-
-def is_plain_bias(bias: Value | None) -> bool:
-    """Whether kernels can read the bias as it lies."""
-    return bias is None or (bias.dtype is DataType.F32 and (bias.shape == (1,) or bias.strides == (1,)))
 
 
 def _find_source(lowering: Lowering, op: Op, weights: ConvWeights, axes: Sequence[int]) -> Value:

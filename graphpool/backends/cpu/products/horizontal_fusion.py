@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ....typing import DataType
 from ..layout.images import axes_of
-from ..lower.fused_post_ops import find_post_ops
+from ..lower.post_ops import find_post_ops
 from ..match.groups import AnchorGroup
 from .conv_weights import emit_joint
 from .convolution import emit_plain

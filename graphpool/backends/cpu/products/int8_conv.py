@@ -16,14 +16,13 @@ import numpy as np
 from ...._kernels.conv.depthwise_int8 import MOST_TAPS, Int8DepthwiseFormat
 from ...._kernels.conv.int8 import Int8ConvFormat
 from ...._kernels.conv.problem import ConvShape
-from ...._kernels.gemm.post_ops import PostOps
 from ....graph.shapes import channel_axis, conv_weight_axes, per_axis
 from ....typing import DataType
 from ..choices import forced
 from ..layout.images import axes_of, pick, spans_too_much
 from ..lower.epilogue import make_epilogue
+from ..lower.post_ops import find_post_ops
 from ..lower.region import Region
-from ..lower.requantize import find_requantized
 from ..lower.values import Value, strides_in
 from .conv_weights import conv_problem, pixel_strides
 from .int8_matmul import DEPTH, find_dynamic, scale_vector, zero_points_of
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from ...._kernels.conv.problem import ConvFormat
     from ..lower.lowering import Lowering
-    from ..lower.requantize import Requantized
     from ..match.groups import AnchorGroup
 
 __all__ = ["Int8ConvWeights", "emit_int8_convolution", "find_int8_weights"]
@@ -117,29 +115,20 @@ def emit_int8_convolution(lowering: Lowering, group: AnchorGroup, operand: Int8C
     bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     order = lowering.order_of(group.result)
     dst_strides = pick(pixel_strides(place, order) or strides_in(place.shape, order), axes)
-    found = _find_requantized(lowering, group, bias, place, axes[1])
+    found = None
+    if pixel_strides(place, order) is not None:
+        found = find_post_ops(lowering, group.ops, group.reached(), place, bias, axes[1], is_quantized=True)
     dynamic, given = find_dynamic(lowering, group, operand.columns, scale=found is not None)
     if found is None:
         epilogue = make_epilogue(lowering, group, bias, axes[1], place=place)
-        post_ops = PostOps(dynamic=dynamic, epilogue=epilogue.block)
-        ones = lowering.literal(np.ones(channels, np.float32))
-        own, operands, name = [ones, *given], epilogue.operands, epilogue.name
+        scales = lowering.literal(np.ones(channels, np.float32))
+        tail = epilogue.tail(needs_scratch=True, dynamic=dynamic)
     else:
+        scales = scale_vector(lowering, group, channels)
         residual_strides = None if found.residual is None else pick(found.residual.strides, axes)
-        post_ops = found.post_ops(dynamic, residual_strides)
-        own, operands = [scale_vector(lowering, group, channels), *given, *found.operands], []
-        name = "+".join(["requantize", *(one.kind for one in group.ops[-1:])])
+        tail = found.tail(place, group.ops, residual_strides, dynamic)
     if isinstance(operand.format, Int8DepthwiseFormat):
         source = lowering.dense(source, source.dtype, (0, *axes[2:], axes[1]))
     problem = conv_problem(op, operand.format.shape, source, axes, dst_strides, zero_point=operand.zero_point)
-    call = operand.format.convolution(problem, post_ops)
-    lowering.emit(call, [source, operand.packed, *own, place, *operands], name)
-
-
-def _find_requantized(
-    lowering: Lowering, group: AnchorGroup, bias: Value | None, place: Value, axis: int
-) -> Requantized | None:
-    """The post-ops on registers, if the result lies as the kernel writes it."""
-    if pixel_strides(place, lowering.order_of(group.result)) is None:
-        return None
-    return find_requantized(lowering, group.ops, group.reached(), place, bias, axis)
+    call = operand.format.convolution(problem, tail.post_ops)
+    lowering.emit(call, [source, operand.packed, scales, *given, *tail.args], tail.name)

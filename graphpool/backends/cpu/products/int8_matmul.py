@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...._kernels.gemm.packed import PackedFormat
-from ...._kernels.gemm.post_ops import PostOps
 from ...._kernels.gemm.requant import Dynamic
 from ....typing import DataType, dense_strides
 from ..choices import forced
 from ..lower.epilogue import make_epilogue
-from ..lower.region import region_name
-from ..lower.requantize import find_requantized
 from ..match.integers import byte_range, dynamic_numbers, scales_of
+from .weights import matmul_post_ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..lower.lowering import Lowering
-    from ..lower.requantize import Requantized
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
     from .weights import Product
@@ -125,20 +122,18 @@ def emit_int8_matmul(
 ) -> None:
     """The product with weights in panels, with the bias and the post-ops of the group, to `place`."""
     weights, rows = PackedFormat(product.k, product.n, "s8"), _row_strides(place, product.shape)
-    found = None if rows is None else _find_requantized(lowering, group, product, bias, place)
+    found = None if rows is None else matmul_post_ops(lowering, group, product.n, bias, place)
     dynamic, given = find_dynamic(lowering, group, panels.columns, scale=found is not None)
     if found is None:
         epilogue = make_epilogue(lowering, group, bias, place=place)
         rows = epilogue.strides_in(product.shape)
         scales = lowering.literal(np.ones(product.n, np.float32))
-        post_ops = PostOps(dynamic=dynamic, epilogue=epilogue.block, dst_needs_scratch=rows is None)
-        values, name = [place, *epilogue.operands], epilogue.name
+        tail = epilogue.tail(needs_scratch=rows is None, dynamic=dynamic)
     else:
         scales = scale_vector(lowering, group, product.n)
-        post_ops = found.post_ops(dynamic, None if found.residual is None else dense_strides(product.shape)[:-1])
-        values, name = [*found.operands, place], region_name(group.ops) if group.ops else None
-    call = weights.matmul(product.problem(rows, panels.zero_point), post_ops)
-    lowering.emit(call, [product.a, panels.packed, scales, *given, *values], name)
+        tail = found.tail(place, group.ops, dense_strides(product.shape)[:-1], dynamic)
+    call = weights.matmul(product.problem(rows, panels.zero_point), tail.post_ops)
+    lowering.emit(call, [product.a, panels.packed, scales, *given, *tail.args], tail.name)
 
 
 def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -146,12 +141,3 @@ def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None
     if place.shape == shape:
         return place.row_strides(range(len(shape)))
     return dense_strides(shape) if place.is_dense else None
-
-
-def _find_requantized(
-    lowering: Lowering, group: AnchorGroup, product: Product, bias: Value | None, place: Value
-) -> Requantized | None:
-    """The post-ops on registers, for which columns must be the last axis of the result."""
-    if place.shape[-1:] != (product.n,):
-        return None
-    return find_requantized(lowering, group.ops, group.reached(), place, bias, len(place.shape) - 1)

@@ -92,14 +92,16 @@ def emit_plain(lowering: Lowering, group: AnchorGroup, epilogue: Epilogue) -> No
     """The product of operands as they lie, in f32, exact where they are integers."""
     a, b = operands(lowering, group)
     product = find_product(group.anchor, a, b)
+    own = epilogue.strides_in(product.shape)
+    tail = epilogue.tail(needs_scratch=own is None)
     call = matmul(
-        product.problem(epilogue.strides_in(product.shape)),
+        product.problem(own),
         product.b_strides,
-        epilogue.post_ops(product.shape),
+        tail.post_ops,
         impl=forced("MatMul"),
         exact_depth=exact_depth(group.dequantized),
     )
-    lowering.emit(call, [a, b, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.emit(call, [a, b, *tail.args], tail.name)
 
 
 def batch_strides(shape: Sequence[int], strides: Sequence[int], ndim: int) -> list[int]:

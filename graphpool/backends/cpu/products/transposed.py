@@ -20,10 +20,10 @@ from ....graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_p
 from ....typing import DataType
 from ..choices import forced
 from ..layout.images import axes_of, pick, spans_too_much
-from ..lower.fused_post_ops import FusedPostOps, find_post_ops
 from ..lower.instructions import apply
+from ..lower.post_ops import FusedPostOps, find_post_ops, is_plain_bias
 from ..lower.region import Region, region_name
-from .conv_weights import choose_format, is_plain_bias, pack_weights_of
+from .conv_weights import choose_format, pack_weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -194,7 +194,7 @@ def _find_post_ops(
         axes = axes_of(op, len(value.shape))
         return all(has_lines(v.shape[0], pick(v.shape, axes[2:]), pick(v.strides, axes)) for v in views)
 
-    if not fits(place) or not is_plain_bias(bias):
+    if not fits(place):
         return None
     return find_post_ops(lowering, ops, group.reached(phases.packed.folded), place, bias, axis, is_residual=fits)
 

@@ -14,7 +14,7 @@ from ....typing import DataType, PropertyType, dense_strides
 from ..choices import allows_bf16, forced
 from ..layout.opaque import Panels
 from ..lower.epilogue import emit_sum_of_parts
-from ..lower.fused_post_ops import find_post_ops, is_vector
+from ..lower.post_ops import find_post_ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ....graph.logical_tensor import LogicalTensor
     from ....graph.op import Op
     from ..lower.epilogue import Epilogue
-    from ..lower.fused_post_ops import FusedPostOps
     from ..lower.lowering import Lowering
+    from ..lower.post_ops import FusedPostOps
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
 
@@ -205,19 +205,20 @@ def emit_packed(
     own = epilogue.strides_in(shape)
     fused = None if own is None else matmul_post_ops(lowering, group, product.n, bias, epilogue.place)
     if fused is None:
-        post_ops, values = epilogue.post_ops(shape), [epilogue.place, *epilogue.operands]
+        tail = epilogue.tail(needs_scratch=own is None)
     else:
-        residual_strides = dense_strides(shape)[:-1] if fused.residual is not None else None
-        post_ops, values = fused.post_ops(residual_strides), [*fused.operands, epilogue.place]
-    call = weights.matmul(product.problem(own), post_ops)
-    lowering.emit(call, [product.a, packed.panels, *values], epilogue.name)
+        tail = fused.tail(epilogue.place, group.ops, dense_strides(shape)[:-1])
+    call = weights.matmul(product.problem(own), tail.post_ops)
+    lowering.emit(call, [product.a, packed.panels, *tail.args], tail.name)
 
 
 def matmul_post_ops(
     lowering: Lowering, group: AnchorGroup, cols: int, bias: Value | None, place: Value
 ) -> FusedPostOps | None:
     """The post-ops that the product's kernel can fuse, whose columns must be the last axis of the result."""
-    shape, axis = place.shape, len(place.shape) - 1
-    if shape[-1:] != (cols,) or (bias is not None and not is_vector(bias, axis, shape)):
+    if place.shape[-1:] != (cols,):
         return None
-    return find_post_ops(lowering, group.ops, group.reached(), place, bias, axis)
+    is_quantized = bool(group.dequantized)
+    return find_post_ops(
+        lowering, group.ops, group.reached(), place, bias, len(place.shape) - 1, is_quantized=is_quantized
+    )
