@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...._kernels.eltwise.random import dropout
 from ...._kernels.move.move import concat, gen_index
 from ....typing import DataType
-from ..products.weights import move_panels
+from ..products.matmul_packed import move_panels
 from .inplace_concat import emit_concat
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...._kernels.move.move import copy
 from ....typing import MAX_NDIM, DataType
-from ..lower.region import Region
+from ..lower.region import Region, fill
 from ..support import register_of_type
 
 if TYPE_CHECKING:
@@ -108,13 +108,6 @@ def lower_pad(lowering: Lowering, op: Op) -> None:
         for axis in range(len(source.shape)):
             inside = _extend(lowering, inside, axis, before[axis], after[axis], op.attrs["mode"])
     lowering.finish(op.outputs[0].id, place)
-
-
-def fill(lowering: Lowering, place: Value, number: float) -> None:
-    """Write one number everywhere."""
-    region = Region(lowering, place.shape, register=register_of_type(place.dtype))
-    region.write(place, region.builder.const(number))
-    lowering.emit(region.builder.build(), [place], "eltwise(fill)")
 
 
 def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: int, mode: str) -> Value:

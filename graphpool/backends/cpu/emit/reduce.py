@@ -10,7 +10,7 @@ import numpy as np
 from ...._kernels.move.index import top_k
 from ...._kernels.norm.reduce import reduce, running
 from ....typing import DataType
-from ..lower.epilogue import make_epilogue
+from ..lower.epilogue import emit_anchor, make_epilogue
 
 if TYPE_CHECKING:
     from ....graph.op import Op
@@ -33,8 +33,7 @@ def lower_reduce(lowering: Lowering, group: AnchorGroup) -> None:
     epilogue = make_epilogue(lowering, group)
     axes = [axis % len(source.shape) for axis in op.attrs["axes"]]
     call = reduce(NAMES[op.kind], source.shape, axes, src_strides=source.strides, epilogue=epilogue.block)
-    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    emit_anchor(lowering, group, call, [source], epilogue)
 
 
 def lower_wide_reduce(lowering: Lowering, op: Op) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...._kernels.image.pool import pooling
 from ...._kernels.image.resample import resample
 from ....graph.shapes import channel_axis, per_axis, resolve_pads
-from ..lower.epilogue import make_epilogue
-from ..lower.images import find_image
+from ..lower.epilogue import emit_anchor, find_image, make_epilogue
 from ..lower.integers import integers_of
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ def lower_pool(lowering: Lowering, group: AnchorGroup) -> None:
         exclude_pad=op.attrs.get("exclude_pad", True),
         **own,
     )
-    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    emit_anchor(lowering, group, call, [source], epilogue)
 
 
 def lower_interpolate(lowering: Lowering, group: AnchorGroup) -> None:
@@ -52,8 +50,7 @@ def lower_interpolate(lowering: Lowering, group: AnchorGroup) -> None:
         **find_image(lowering, group, source, epilogue),
         coordinate_transformation_mode=op.attrs["coordinate_transformation_mode"],
     )
-    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    emit_anchor(lowering, group, call, [source], epilogue)
 
 
 def _pooled(lowering: Lowering, group: AnchorGroup) -> tuple[Value, dict[str, Any]]:

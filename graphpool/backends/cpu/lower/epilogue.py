@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from ...._kernels.gemm.post_ops import PostOps
 from ....typing import DataType, dense_strides
+from ..layout.images import axes_of, pick
 from .instructions import apply
 from .integers import scaled
 from .post_ops import Tail
 from .region import Region, region_name
+from .values import strides_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...._kernels.core.call import KernelCall
     from ...._kernels.gemm.requant import Dynamic
     from ....graph.op import Op
     from ..match.groups import AnchorGroup
     from .lowering import Lowering
     from .values import Value
 
-__all__ = ["Epilogue", "emit_sum_of_parts", "make_epilogue"]
+__all__ = ["Epilogue", "emit_anchor", "emit_sum_of_parts", "find_image", "make_epilogue"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,30 @@ def make_epilogue(
     place = region.store(group.result, place)
     name = region_name(ops) if ops else None
     return Epilogue(region.builder.epilogue(), place, region.operands, name, order)
+
+
+def find_image(lowering: Lowering, group: AnchorGroup, source: Value, epilogue: Epilogue) -> dict[str, Any]:
+    """The geometry that all kernels over windows take, and the epilogue."""
+    op = group.anchor
+    result = lowering.shapes[op.outputs[0].id]
+    axes = axes_of(op, len(source.shape))
+    return {
+        "batch": source.shape[0],
+        "channels": source.shape[axes[1]],
+        "src_spatial": pick(source.shape, axes[2:]),
+        "dst_spatial": pick(result, axes[2:]),
+        "src_strides": pick(source.strides, axes),
+        "dst_strides": pick(epilogue.row_strides or strides_in(result, epilogue.order), axes),
+        "post_ops": epilogue.tail(needs_scratch=epilogue.row_strides is None).post_ops,
+    }
+
+
+def emit_anchor(
+    lowering: Lowering, group: AnchorGroup, call: KernelCall, args: Sequence[Value], epilogue: Epilogue
+) -> None:
+    """Emit an anchor's kernel with its epilogue; `args` are those in front of the place of the result."""
+    lowering.emit(call, [*args, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
 
 
 def emit_sum_of_parts(

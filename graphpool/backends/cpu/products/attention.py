@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...._kernels.gemm.attention import attention
-from ..lower.epilogue import make_epilogue
+from ..lower.epilogue import emit_anchor, make_epilogue
 from ..match.attention import BATCH_AXES, Attention
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
         v_strides=_fold(v),
         epilogue=epilogue.block,
     )
-    lowering.emit(call, [q, k, v, *numbers, *masks, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    emit_anchor(lowering, group, call, [q, k, v, *numbers, *masks], epilogue)
 
 
 def _operands(lowering: Lowering, found: Attention) -> list[Value]:
