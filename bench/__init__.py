@@ -1,6 +1,6 @@
-"""Benchmarks, one question a file, and the cases that they share with the tests.
+"""Benchmarks, one question a file. The graphs that they share with the tests are in `tests.cases`.
 
-graphs.py       GraphBuilder: graphs in a few lines; random content
-workloads.py    CASES: one row for each thing that the CPU backend lowers; tests check it, benchmarks time it
-bench_*.py      one question each, stated in its first line: pytest bench/bench_x.py
+bench_*.py      one question each, stated in its first line: pytest bench/bench_x.py, at the repository's root
+ceilings.py     how fast this processor can compute and read, to hold times against
+replay.py       what the calls of a logged resource cost on another
 """

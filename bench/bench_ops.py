@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
@@ -123,6 +122,8 @@ def make_model(shape: Sequence[int], nodes: Sequence[Node]) -> bytes:
 
 def runners(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
     """What runs the case here, and in onnxruntime; both have given the same result."""
+    import onnxruntime
+
     shape, nodes = CASES[name]
     content = make_model(shape, nodes)
     options = onnxruntime.SessionOptions()
@@ -165,7 +166,8 @@ def main() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_op(benchmark: Any, name: str) -> None:
-    """One run."""
+    """One run, once both gave the same result."""
+    pytest.importorskip("onnxruntime")
     benchmark.extra_info.update(threads=1)
     benchmark(runners(name)[0])
 

@@ -1,6 +1,6 @@
 """Question: how small are plans, and how long do they take.
 
-Greedy passes run on large inputs, the exact search on MiniMalloc's hard cases. ``python bench/bench_planner.py [folder]
+Greedy passes run on large inputs, the exact search on MiniMalloc's hard cases. ``python -m bench.bench_planner [folder]
 [deadline in seconds]`` prints the table; pytest-benchmark runs the rest.
 """
 

@@ -16,14 +16,12 @@ import argparse
 import random
 import time
 from contextlib import ExitStack
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import graphpool as gp
 from bench.bench_team import best_us
-from bench.graphs import GraphBuilder
 from graphpool._kernels.core._team import Team
 from graphpool.profile import profile_ops, random_inputs
 from graphpool.runtime import Model
@@ -31,7 +29,10 @@ from graphpool.runtime._streams import StreamLists
 from graphpool.runtime.model_form import ModelForm
 from graphpool.runtime.model_port import ModelPort
 from graphpool.runtime.scheduling import POLICIES
-from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate, stream_lists
+from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate
+from graphpool.schedule.lists import stream_lists
+from tests.cases.graphs import GraphBuilder
+from tests.cases.schedule_graphs import fork_join
 
 THREADS = 2
 CONV = {"strides": [1, 1], "dilations": [1, 1], "data_format": "NCX", "weights_format": "OIX"}
@@ -136,15 +137,6 @@ def rehearsal(schedule, duration_ns, *, spin):
     )
     team = Team(THREADS)
     return lambda: lists.rehearse(team, [duration_ns] * lists.ncalls, spin=spin)
-
-
-def fork_join(branches, length):
-    sink = branches * length + 1
-    edges = []
-    for branch in range(branches):
-        chain = [0, *range(1 + branch * length, 1 + (branch + 1) * length), sink]
-        edges += pairwise(chain)
-    return DependencyGraph(edges)
 
 
 def fork_join_gain(*, spin, duration_ns=200_000):

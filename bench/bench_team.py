@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
 from graphpool._kernels.core._team import Team
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_array
 
 
 def product(g):
@@ -47,7 +48,7 @@ WORKLOADS = {"matmul 512x1024x1024 + ReLU": product, "eltwise chain, 4M elements
 
 
 @contextmanager
-def prepared(build, threads):
+def prepared(build, threads, **bounds):
     """A function that executes the whole graph once, and the compiled partition."""
     builder = GraphBuilder()
     build(builder)
@@ -55,7 +56,7 @@ def prepared(build, threads):
     outputs = [lt.replace(shape=None) for lt in whole.output_ports]
     rng = np.random.default_rng(0)
     with gp.Engine(threads=threads) as engine, whole.compile(whole.input_ports, outputs, engine) as compiled:
-        ins = [gp.Tensor(lt, engine, random_array(lt, rng)) for lt in compiled.inputs]
+        ins = [gp.Tensor(lt, engine, random_array(lt, rng, **bounds)) for lt in compiled.inputs]
 
         def bind():
             stream, outs = gp.Stream(engine), [gp.Tensor(lt, engine) for lt in compiled.outputs]

@@ -13,16 +13,16 @@ import numpy as np
 import graphpool as gp
 
 from .errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
-from .graph.json import read_graph
-from .graph.knobs import KNOBS, expand_knobs, parse_knobs
-from .graph.rewrite import unknown_ids
+from .graph.dumps.apply_knobs import unknown_ids
+from .graph.dumps.json import read_graph
+from .graph.dumps.knobs import KNOBS, expand_knobs, parse_knobs
 from .typing import DataType
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
 
-    from .graph.json import GraphFile
+    from .graph.dumps.json import GraphFile
 
 __all__ = ["add_knobs", "for_each_form", "inspect_form", "is_graph_file", "read_inputs", "run_form"]
 
@@ -181,7 +181,7 @@ def _input(
         raise InvalidShapeError(explain(what, accepted=f"--in-shapes {port.id}:2x3", got=lt.shape), tensor_id=port.id)
     if str(port.id) not in given:
         tensor = gp.Tensor(lt, engine)
-        _randomize(tensor)
+        _fill(tensor)
         return tensor
     array = given[str(port.id)]
     if array.shape != lt.shape:
@@ -193,8 +193,11 @@ def _input(
     return tensor
 
 
-def _randomize(tensor: gp.Tensor) -> None:
-    """Floats from [0, 1), which suit logarithms, roots and divisors alike; small integers."""
+def _fill(tensor: gp.Tensor) -> None:
+    """Floats from [0, 1), which suit logarithms, roots and divisors alike; small integers; the value if it is known."""
+    if tensor.lt.value is not None:
+        tensor.fill(np.full(tensor.lt.shape or (), tensor.lt.value))
+        return
     rng = np.random.default_rng(tensor.lt.id)
     array = tensor.numpy()
     if array.flags.c_contiguous and tensor.lt.dtype.bits >= 8:

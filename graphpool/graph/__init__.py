@@ -5,11 +5,10 @@
     schema.py           the table of all op kinds: ports, types, attributes, rules   (checks.py, shapes.py: its rules)
     schemas/            what stands in that table, one row a kind, and the rules of shapes
     graph.py            Graph: add_op -> finalize -> get_partitions
-    json.py             reads and writes graphs in the format of oneDNN Graph's dumps
-    knobs.py            benchdnn's knobs: short texts that say what to change of a graph from a file
-    rewrite.py          applies them
+    dumps/              graphs in files: oneDNN Graph's dumps, benchdnn's knobs
     view.py             GraphView: producers, consumers and a topological order, as the partitioner reads them
     pattern.py          Pattern: what a backend can run as one partition, as data
+    spelling.py         Spelling: a function in several ops, and the op that it is     (expression.py parses it)
     growth.py           how a match grows from op to op     (residual.py: blocks with a shortcut)
     partitioner.py      finds the patterns, keeps the partitions acyclic, orders them
     partition.py        Partition: ports, compile        _counter.pyx  numbers them

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .op import Op
     from .partition import Partition
     from .pattern import Pattern
+    from .spelling import Spelling
 
 __all__ = ["ENGINE_KINDS", "Backend", "backends_for", "opaque_nbytes", "register_backend", "set_loader"]
 
@@ -32,15 +33,15 @@ class Backend(Protocol):
         Backends of one kind claim ops in descending order of priority.
     merges : bool
         Whether partitions that follow one another may be compiled as one.
-    patterns : sequence of Pattern
-        What it runs as one partition, for `policy="fusion"`, in descending order of priority.
+    patterns : sequence of Pattern or Spelling
+        For `policy="fusion"`: what it runs as one op, in the order in which it is looked for, and as one partition.
     """
 
     name: str
     engine_kind: str
     priority: int
     merges: bool
-    patterns: Sequence[Pattern]
+    patterns: Sequence[Pattern | Spelling]
 
     def supports(self, op: Op) -> bool:
         """Whether the backend can run this op (its kind, types and attributes; shapes may be unknown)."""

@@ -18,7 +18,7 @@ from ..errors import (
 from ..limits import Limits
 from .backend import backends_for, check_engine_kind
 from .completion import complete_shapes
-from .json import dump_graph, read_graph, write_graph
+from .dumps.json import dump_graph, read_graph, write_graph
 from .op import Op
 from .partition import Partition
 from .partitioner import cover
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from .knobs import Knobs
+    from .dumps.knobs import Knobs
     from .logical_tensor import LogicalTensor
 
 __all__ = ["Graph"]
@@ -112,8 +112,8 @@ class Graph:
         engine_kind : {"cpu", "gpu"}, optional
             Instead of the one in the file.
         knobs : Knobs, optional
-            benchdnn's changes, see `graphpool.graph.knobs.parse_knobs`. They are made before the ops are checked, so
-            that they may mend a file; all tensors are then strided, and the shapes of computed ones inferred anew.
+            benchdnn's changes, see `graphpool.graph.dumps.knobs.parse_knobs`. They are made before the ops are checked,
+            so that they may mend a file; all tensors are then strided, and the shapes of computed ones inferred anew.
         limits : Limits, optional
             What the file may ask for: its length, ops, and lengths of attributes. By default those for trusted files,
             16 MiB among them; parsed, a file takes some twenty times its length.
@@ -302,7 +302,8 @@ class Graph:
         Threads: safe. Cost: linear in the number of ops for graphs of bounded width.
         """
         view = self._finished_view()
-        covers = cover(view, backends_for(self.engine_kind), check_choice("policy", policy, POLICIES))
+        policy = check_choice("policy", policy, POLICIES)
+        covers = cover(view, backends_for(self.engine_kind), policy, self._shapes)
         return [
             Partition(
                 c.kind, [view.ops[i] for i in c.numbers], view, c.backend, self.engine_kind, self.fpmath, self.prefer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builtins import property as accessor  # the class has an attribute of that name
-from math import prod
+from math import isfinite, nan, prod
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -49,6 +49,9 @@ class LogicalTensor:
         Only, and always, with the opaque layout, whose size follows from it.
     property : {"undef", "variable", "constant", "host_scalar"}, default="undef"
         A constant keeps its content between executions; a host scalar has rank 0 and is passed by value.
+    value : float, optional
+        What a constant of one element holds, where that is known: the 0.5 of a spelt-out GELU, say. Partitions are then
+        made, and compiled, for this number; executions still get a tensor, which must hold it.
 
     Raises
     ------
@@ -61,7 +64,7 @@ class LogicalTensor:
     Source: seed "graph programming model", section Logical Tensor.
     """
 
-    __slots__ = ("_signature", "dtype", "id", "layout", "layout_id", "property", "shape", "strides")
+    __slots__ = ("_signature", "dtype", "id", "layout", "layout_id", "property", "shape", "strides", "value")
 
     id: int
     dtype: DataType
@@ -70,6 +73,7 @@ class LogicalTensor:
     layout: LayoutType
     layout_id: int | None
     property: PropertyType
+    value: float | None
     _signature: tuple[Any, ...]
 
     def __init__(
@@ -82,6 +86,7 @@ class LogicalTensor:
         layout: LayoutType | str = LayoutType.STRIDED,
         layout_id: int | None = None,
         property: PropertyType | str = PropertyType.UNDEF,
+        value: float | None = None,
     ) -> None:
         put = object.__setattr__
         put(self, "id", check_id(id, "tensor id"))
@@ -103,7 +108,8 @@ class LogicalTensor:
                 tensor_id=id,
             )
         put(self, "layout_id", layout_id if layout_id is None else check_id(layout_id, f"tensor {id}: layout id"))
-        put(self, "_signature", (self.dtype, dims, kind, self.strides, layout_id, prop))
+        put(self, "value", value if value is None else _check_value(id, prop, dims, value))
+        put(self, "_signature", (self.dtype, dims, kind, self.strides, layout_id, prop, self.value))
         if prop is PropertyType.HOST_SCALAR and (dims != () or self.dtype not in _HOST_SCALAR_TYPES):
             raise InvalidShapeError(
                 explain(
@@ -125,10 +131,14 @@ class LogicalTensor:
             "layout": self.layout.value,
             "layout_id": self.layout_id,
             "property": self.property.value,
+            "value": self.value,
         }
 
     def replace(self, **changes: Any) -> LogicalTensor:
-        """The same tensor with some fields changed: any argument of the constructor."""
+        """The same tensor with some fields changed: any argument of the constructor.
+
+        Without being given, strides do not outlast a shape, and a value no other shape or property.
+        """
         fields: dict[str, Any] = {
             "id": self.id,
             "dtype": self.dtype,
@@ -137,11 +147,14 @@ class LogicalTensor:
             "layout": self.layout,
             "layout_id": self.layout_id,
             "property": self.property,
+            "value": self.value,
         }
         if "shape" in changes or "layout" in changes:
             fields["strides"] = None
         if changes.get("layout", "opaque") not in ("opaque", LayoutType.OPAQUE):
             fields["layout_id"] = None
+        if any(changes.get(name, fields[name]) != fields[name] for name in ("shape", "property")):
+            fields["value"] = None
         fields.update(changes)
         return LogicalTensor(**fields)
 
@@ -231,6 +244,8 @@ class LogicalTensor:
             extra += f", layout_id={self.layout_id}"
         if self.property is not PropertyType.UNDEF:
             extra += f", property={self.property.value!r}"
+        if self.value is not None:
+            extra += f", value={self.value!r}"
         return f"LogicalTensor({self.id}, {self.dtype.value!r}, {describe_shape(self.shape)}{extra})"
 
 
@@ -292,6 +307,22 @@ def _check_shape(shape: Sequence[int], tensor_id: int) -> tuple[int, ...]:
         message = explain(f"tensor {tensor_id}: number of elements", accepted="below 2**60", got=brief(dims))
         raise InvalidShapeError(message, tensor_id=tensor_id)
     return dims
+
+
+def _check_value(tensor_id: int, property: PropertyType, shape: tuple[int, ...] | None, value: object) -> float:
+    """The value of a constant of one element as a finite float."""
+    try:
+        number = nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = nan
+    if not isfinite(number) or property is not PropertyType.CONSTANT or shape is None or any(dim != 1 for dim in shape):
+        message = explain(
+            f"tensor {tensor_id}: value",
+            accepted="a finite number, of a constant of one element",
+            got=f"{brief(value)}, property {property.value}, shape {describe_shape(shape)}",
+        )
+        raise InvalidArgumentError(message, tensor_id=tensor_id)
+    return number
 
 
 def _complete_strides(

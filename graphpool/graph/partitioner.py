@@ -9,19 +9,21 @@ Kelly, "A dynamic topological sort algorithm for directed acyclic graphs", 2006)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .growth import MAX_CHAIN, grow_region, match_cluster, match_inputs
 from .pattern import ANY_PORT, OpNode, Pattern, PostOps
 from .residual import match_residual, next_joint
+from .spelling import Spelling, possible_spellings, respell
+from .view import GraphView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .backend import Backend
     from .op import Op
     from .pattern import Residual, TailElement
-    from .view import GraphView
 
 __all__ = ["Cover", "Quotient", "cover"]
 
@@ -35,28 +37,61 @@ class Cover:
     backend: Backend | None
 
 
-def cover(view: GraphView, backends: Sequence[Backend], policy: str) -> list[Cover]:
+def cover(
+    view: GraphView,
+    backends: Sequence[Backend],
+    policy: str,
+    shapes: Mapping[int, tuple[int, ...] | None] | None = None,
+) -> list[Cover]:
     """Cover all ops of `view`, in topological order of the partitions.
 
-    With policy ``"debug"`` every op becomes a partition of its own; with ``"fusion"`` the backends' patterns are
-    matched first. Ops that no backend supports become partitions without a backend; an End, which computes nothing, may
-    join a pattern of any backend.
+    With policy ``"debug"`` every op becomes a partition of its own; with ``"fusion"`` what the backends' spellings find
+    counts as one op, and then the backends' patterns are matched. Ops that no backend supports become partitions
+    without a backend; an End, which computes nothing, may join a pattern of any backend. `shapes` are those of the
+    tensors, as far as they are known.
     """
-    owner: list[Backend | None] = [_first_supporting(op, backends) for op in view.ops]
-    quotient = Quotient(view)
+    if policy != "fusion":
+        return [Cover(op.kind, (number,), _first_supporting(op, backends)) for number, op in enumerate(view.ops)]
+    spelt, members = _respell(view, backends, shapes or {})
+    owner = [_first_supporting(op, backends) for op in spelt.ops]
+    quotient = Quotient(spelt)
     kinds: dict[int, str] = {}
-    if policy == "fusion":
-        by_kind: dict[str, list[int]] = {}
-        for number, op in enumerate(view.ops):
-            by_kind.setdefault(op.kind, []).append(number)
-        for backend in backends:
-            free = [o is backend or (o is None and op.kind == "End") for o, op in zip(owner, view.ops, strict=True)]
-            for pattern in sorted(backend.patterns, key=lambda p: -p.priority):
-                _apply(pattern, view, by_kind, free, quotient, kinds)
+    by_kind: dict[str, list[int]] = {}
+    for number, op in enumerate(spelt.ops):
+        by_kind.setdefault(op.kind, []).append(number)
+    for backend in backends:
+        free = [o is backend or (o is None and op.kind == "End") for o, op in zip(owner, spelt.ops, strict=True)]
+        patterns = [pattern for pattern in backend.patterns if isinstance(pattern, Pattern)]
+        for pattern in sorted(patterns, key=lambda p: -p.priority):
+            _apply(pattern, spelt, by_kind, free, quotient, kinds)
     return [
-        Cover(kinds.get(numbers[0], view.ops[numbers[0]].kind), tuple(numbers), owner[numbers[0]])
+        Cover(
+            kinds.get(numbers[0], spelt.ops[numbers[0]].kind),
+            tuple(sorted(member for number in numbers for member in members[spelt.ops[number].id])),
+            owner[numbers[0]],
+        )
         for numbers in quotient.groups_in_order()
     ]
+
+
+def _respell(
+    view: GraphView, backends: Sequence[Backend], shapes: Mapping[int, tuple[int, ...] | None]
+) -> tuple[GraphView, dict[int, tuple[int, ...]]]:
+    """The view with one op for what backends know as one, and op id -> numbers in the view given."""
+    members: dict[int, tuple[int, ...]] = {op.id: (number,) for number, op in enumerate(view.ops)}
+    for backend in backends:
+        spellings = possible_spellings([p for p in backend.patterns if isinstance(p, Spelling)], view.ops)
+        if spellings:
+            found = respell(view, spellings, shapes, partial(_falls_to, backend, backends))
+            members = {
+                new.op.id: tuple([member for n in new.numbers for member in members[view.ops[n].id]]) for new in found
+            }
+            view = GraphView([new.op for new in found])
+    return view, members
+
+
+def _falls_to(backend: Backend, backends: Sequence[Backend], op: Op) -> bool:
+    return _first_supporting(op, backends) is backend
 
 
 def _first_supporting(op: Op, backends: Sequence[Backend]) -> Backend | None:

@@ -13,7 +13,7 @@ __all__ = ["Structure"]
 
 
 class Structure:
-    """Ops with their attributes, types and wires, tensors numbered in the order in which the ops name them.
+    """Ops with their attributes, types, wires and known values; tensors numbered in the order in which ops name them.
 
     Equal for the layers of a network that differ in nothing but their weights, and for graphs that were numbered
     differently. It is compared in full, and hashed once.
@@ -48,7 +48,7 @@ class Structure:
                 (
                     op.kind,
                     tuple(op.attrs.items()),
-                    tuple((numbers.setdefault(t.id, len(numbers)), t.dtype) for t in op.inputs),
+                    tuple((numbers.setdefault(t.id, len(numbers)), t.dtype, t.value) for t in op.inputs),
                     tuple((numbers.setdefault(t.id, len(numbers)), t.dtype) for t in op.outputs),
                 )
                 for op in ops

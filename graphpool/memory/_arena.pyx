@@ -102,7 +102,8 @@ cdef class ArenaPool:
 
     Examples
     --------
-    >>> from graphpool.memory import ArenaPool, HostResource
+    >>> from graphpool.memory import HostResource
+    >>> from graphpool.memory._arena import ArenaPool
     >>> with ArenaPool(HostResource(), nbytes=4096) as pool, pool.lease() as lease:
     ...     lease.nbytes, lease.address % 64
     (4096, 0)
@@ -400,7 +401,7 @@ cdef class ArenaPool:
 
     cdef int64_t _retire(self, int64_t idle_before_ns, int64_t keep, bint takes_reserved=False) except -1:
         """Free idle arenas, longest idle first, while more than `keep` and those reserved stay. Returns how many."""
-        cdef int64_t n = 0, word
+        cdef int64_t n = 0, word, left
         cdef Chunk *chunk
         cdef Slot *slot
         cdef Slot *oldest
@@ -420,11 +421,15 @@ cdef class ArenaPool:
                 continue
             oldest.owner = pthread_self()
             # Announce, then look at the floor; `reserve` raises the floor, then looks at `retiring`: one of both sees.
-            if gp_load(&self.arenas) - gp_add(&self.retiring, 1) < max(keep, 0 if takes_reserved else self.floor):
+            left = gp_load(&self.arenas) - gp_add(&self.retiring, 1)
+            if left < max(keep, 0 if takes_reserved else gp_load(&self.floor)):
                 gp_add(&self.retiring, -1)
                 gp_store(&oldest.word, word)
                 self.gate.notify()
-                return n
+                if not gp_load(&self.closed):
+                    return n
+                keep, takes_reserved = 0, True      # a reservation met `close`, which passes by what is not free
+                continue
             try:
                 self._free(oldest)
             finally:

@@ -6,12 +6,10 @@ wire.py        finds large weights inside a model's file
 bounds.py      what a model asks for, found out before it is done
 node.py        nodes and the graphs among their attributes, read once
 boundary.py    whatever a step raises becomes an error of graphpool that names the node
-rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded, patterns become one node
+rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded
 fold.py        computes nodes ahead, where everything that they read is known
-byte_moves.py  moves of quantised tensors move bytes, not the numbers that they stand for
 integers.py    products of integers and the scales behind them, as products of dequantised operands
 affine.py      arithmetic per channel, BatchNormalization first, into the weights of convolutions
-patterns.py    spelt-out functions (GELU, LayerNormalization, ...) as data; expression.py parses and matching.py finds
 specialise.py  Specialiser: what is the same for all input shapes, and which inputs' contents decide shapes
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
 inline.py      nodes in place of one: ONNX's functions and the graphs of control flow, as scopes of the walk

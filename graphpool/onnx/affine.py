@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from .node import Node
+    from .source import OnnxModel
 
 __all__ = ["fold_affine"]
 
@@ -34,11 +35,16 @@ _KEEPS_RANK = frozenset({
 _ELEMENTWISE = frozenset({"Add", "Div", "Mul", "Sub", "Sum"})
 
 
-def fold_affine(
-    nodes: Sequence[Node], constants: dict[str, Any], ranks: Mapping[str, int], outputs: Sequence[str]
-) -> list[Node]:
+_NUMPY_BROADCAST = 7
+"""Opset from which on arithmetic broadcasts as in NumPy."""
+
+
+def fold_affine(source: OnnxModel, nodes: Sequence[Node], constants: dict[str, Any]) -> list[Node]:
     """The nodes without those that were folded; new weights are added to the constants."""
-    return list(_Folder(nodes, constants, ranks, outputs).fold().values())
+    if source.opsets.get("", 1) < _NUMPY_BROADCAST:
+        return list(nodes)
+    ranks = {port.name: len(port.shape) for port in source.inputs if port.shape is not None}
+    return list(_Folder(nodes, constants, ranks, [port.name for port in source.outputs]).fold().values())
 
 
 class _Folder:

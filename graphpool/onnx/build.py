@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -136,7 +137,9 @@ class GraphBuilder:
                 number = static_id(self._static_ids, value.content)
             else:
                 number = self._next_id = self._next_id + 1
-            value.tensor = LogicalTensor(number, dtype, array.shape, property=PropertyType.CONSTANT)
+            value.tensor = LogicalTensor(
+                number, dtype, array.shape, property=PropertyType.CONSTANT, value=_number_of(array)
+            )
             self.constants[number] = array
         return value.tensor
 
@@ -217,6 +220,14 @@ class GraphBuilder:
 def static_id(numbers: dict[Hashable, int], content: Any) -> int:
     """The number of a content among those that all forms share, a new one if it has none; `numbers` is extended."""
     return numbers.setdefault(id(content), len(numbers))
+
+
+def _number_of(array: Any) -> float | None:
+    """The number that a constant of one element is, which tells what a graph spells out; None for other contents."""
+    if isinstance(array, PackedWeight) or array.size != 1:
+        return None
+    number = float(array.reshape(()))
+    return number if isfinite(number) else None
 
 
 def _buffered(dtype: DataType) -> DataType:

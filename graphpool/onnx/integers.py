@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .node import Node
+    from .source import OnnxModel
 
 __all__ = ["restore_floats"]
 
 _PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 
 
-def restore_floats(nodes: Sequence[Node], constants: dict[str, Any], outputs: Sequence[str]) -> list[Node]:
+def restore_floats(source: OnnxModel, nodes: Sequence[Node], constants: dict[str, Any]) -> list[Node]:
     """The nodes, with products of floats in place of the last nodes of such chains; constants that are new are added.
 
     What is in front of those last nodes stays, for others may read it.
     """
-    finder = _Finder(nodes, constants, outputs)
+    finder = _Finder(nodes, constants, [port.name for port in source.outputs])
     made: dict[str, list[Node]] = {}
     for node in nodes:
         if node.op_type == "Cast" and node.domain in ("", "ai.onnx"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,6 +30,10 @@ _REPEATED = {
     AttributeProto.TYPE_PROTOS: "type_protos",
 }  # fmt: skip
 """Type of an attribute -> the field that holds its value."""
+
+_LABELS = rb"[A-Za-z]*(?:\.\.\.[A-Za-z]*)?"
+_EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_LABELS, _LABELS, _LABELS))
+"""Of Einsum, without spaces."""
 
 
 class Node:
@@ -120,6 +125,8 @@ def _check_attributes(node: Node) -> None:
         _refuse_attribute(node, "batch_dims", "a number of axes")
     if node.op_type == "Split" and attrs.get("num_outputs", len(node.output)) != len(node.output):
         _refuse_attribute(node, "num_outputs", len(node.output))
+    if node.op_type == "Einsum" and not _EQUATION.fullmatch(attrs.get("equation", b"").replace(b" ", b"")):
+        _refuse_attribute(node, "equation", "terms of letters and at most one ellipsis, between commas and one arrow")
 
 
 def _refuse_attribute(node: Node, name: str, accepted: object) -> NoReturn:

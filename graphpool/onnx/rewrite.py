@@ -1,8 +1,8 @@
 """Rewrites the nodes of a model once, whatever its input shapes will be.
 
 Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
-(integers.py), moves of quantised tensors move bytes (byte_moves.py), arithmetic per channel goes into the convolutions
-in front of it (affine.py), spelt-out functions become one node (patterns.py), and Scatter gets its new name.
+(integers.py), arithmetic per channel goes into the convolutions in front of it (affine.py), and Scatter gets its new
+name. Rules that need no contents are the graph's and the backend's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .affine import fold_affine
-from .byte_moves import move_bytes
 from .fold import fold_constants
 from .integers import restore_floats
-from .matching import Matcher
 from .node import names_read
-from .patterns import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +20,10 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["rewrite"]
+__all__ = ["REWRITES", "rewrite"]
 
-
-_NUMPY_BROADCAST = 7
-"""Opset from which on arithmetic broadcasts as in NumPy, which the rules take for granted."""
+REWRITES = (restore_floats, fold_affine)
+"""In this order. Each takes a model, nodes that are needed, in topological order, and constants, to which it adds."""
 
 
 def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
@@ -35,13 +31,8 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     outputs = [port.name for port in source.outputs]
     nodes = _needed([_renamed(node) for node in source.nodes], outputs)
     nodes, constants = fold_constants(source, nodes, source.constants)
-    nodes = restore_floats(nodes, constants, outputs)
-    ranks = {port.name: len(port.shape) for port in source.inputs if port.shape is not None}
-    if source.opsets.get("", 1) >= _NUMPY_BROADCAST:
-        nodes = move_bytes(nodes, constants, outputs)
-        nodes = fold_affine(nodes, constants, ranks, outputs)
-        matcher = Matcher(RULES, nodes, constants, outputs)
-        nodes = _needed([matcher.find(node) or node for node in nodes], outputs)
+    for rewrite_nodes in REWRITES:
+        nodes = _needed(rewrite_nodes(source, nodes, constants), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
 

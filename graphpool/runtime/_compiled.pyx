@@ -151,10 +151,15 @@ cdef class CompiledPartition:
 
     cdef Constants all_constants(self):
         """The constants of the primitive's parts, made now if nobody has asked for them before."""
-        with cython.critical_section(self):
-            if self.constants is None:
-                first = FIRST_EXTERNAL + self.ninputs + self.noutputs
-                self.constants = Constants(self.primitive.constant_parts, self.engine, first)
+        cdef Constants made
+        if self.constants is None:
+            first = FIRST_EXTERNAL + self.ninputs + self.noutputs
+            made = Constants(self.primitive.constant_parts, self.engine, first)
+            with cython.critical_section(self):
+                if self.constants is None:
+                    self.constants = made
+            if self.closed:     # since `close` may have looked before
+                self.constants.close(release=self.weights == "scoped")
         return self.constants
 
     # ---- what is known after compilation

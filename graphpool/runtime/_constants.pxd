@@ -50,6 +50,7 @@ cdef class Constants:
     cdef dict bindings          # (part, full key) -> Binding
     cdef list contents          # of each part: first tensor, or what its id names -> full key of what it holds
     cdef bint checks
+    cdef bint is_released       # closed, and its entries leave the cache with it
     cdef int _make_current(self, int64_t k, Binding binding, tuple versions) except -1
     cdef tuple _name(self, int64_t k, tuple tensors, object key)
     cdef Binding _find(self, int64_t k, tuple name)

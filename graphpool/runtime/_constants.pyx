@@ -26,13 +26,13 @@ import threading
 from weakref import WeakKeyDictionary
 
 from graphpool import config
-from graphpool.cache import (
-    Outcome, PackedKey, QuickFingerprint, constant_tensor_cache, fingerprint, packed_store, quick_fingerprint
-)
+from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint, packed_store
+from graphpool.cache._entry import Outcome
+from graphpool.cache.identity import QuickFingerprint, quick_fingerprint
 from graphpool.fork import reset_in_child
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
-from .constant_part import check_files, content_of, drop_pages, fingerprints, identity_of
+from .constant_part import check_files, content_of, drop_pages, identity_of, known_fingerprint
 
 cdef enum:
     MAX_BINDINGS = 1024
@@ -268,6 +268,11 @@ cdef class Constants:
         except OutOfMemoryError:
             binding.rest(changes)
             return NULL     # without room for the constant the plain kernel runs, as if the cache had declined
+        # whoever closed meanwhile has let go of all constants, and this one came after
+        if self.engine.is_closed:
+            self.engine.constants.close()
+        elif self.is_released:
+            self.cache.remove_if_unused(full[0], full[1], but=binding.handle)
         address = binding.handle.acquire()
         if address != NULL:
             Py_INCREF(binding.handle)
@@ -372,19 +377,19 @@ cdef class Constants:
         key : tuple
             Of the entry.
         buffer : ConstantBuffer or None
-            None if the cache declines it.
+            None, and so is the key, if the cache declines it or has evicted it again.
         """
         cdef PyObject *held = NULL
-        cdef ConstantBuffer buffer = None
         self.team = team
         try:
             if self._resolve(k, tensors, None, &held) == NULL:
                 return None, None
         finally:
             self.team = None
-        buffer = _buffer_of(<object>held)
+        item = <object>held
+        found = (item.key, _buffer_of(item)) if type(item) is ConstantHandle else (None, None)
         _let_go(held)
-        return (<Binding>self._find(k, self._name(k, tensors, None))).handle.key, buffer
+        return found
 
     def stand_in(self, int64_t k, tuple full, ConstantBuffer buffer, tuple tensors):
         """Use this buffer for these tensors from now on, through a handle of which the cache knows nothing."""
@@ -402,7 +407,7 @@ cdef class Constants:
         for position in sorted({position for part in self.parts for position in part.sources}):
             tensor = tensors[position]
             content, dtype = content_of(tensor), tensor.lt.dtype
-            known = fingerprints.get(tensor.version, content, dtype=dtype)
+            known = known_fingerprint(tensor.version, content, dtype)
             if known.digest == quick_fingerprint(content, dtype=dtype).digest:
                 continue
             what = "was changed without notice"
@@ -442,6 +447,7 @@ cdef class Constants:
     def close(self, *, bint release):
         """Let go of all entries; with `release`, those that no other compiled partition uses leave the cache."""
         cdef int64_t k
+        self.is_released = release      # first: what is made from now on is let go of by its maker
         with self.lock:
             handles = {full: (<Binding>binding).handle for (_, full), binding in self.bindings.items()}
             self.bindings.clear()

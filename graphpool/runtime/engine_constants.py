@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from graphpool.cache import constant_tensor_cache
 from graphpool.fork import Locked
-from graphpool.memory import CONSTANTS, CONSTANTS_TRACE_DOMAIN, LimitingResource, TracedResource
+from graphpool.memory import CONSTANTS_TRACE_DOMAIN, LimitingResource
+from graphpool.memory._budget import CONSTANTS
+from graphpool.memory.adaptors import TracedResource
 
 from .constant_part import held_nbytes
 
@@ -46,8 +50,14 @@ class EngineConstants(Locked):
         self._device = kind, index
         self.resource = LimitingResource(TracedResource(source, CONSTANTS_TRACE_DOMAIN), budget, takes_spare=True)
         self._budget = budget
-        self._weights: dict[int, tuple[Any, int]] = {}  # address of the object -> the object, which lives on; holders
+        self._weights: dict[int, Any] = {}  # address of the object -> the object, which lives on
+        self._holders: defaultdict[int, int] = defaultdict(int)
+        self._charging = threading.RLock()
         budget.register(self, stage=CONSTANTS)
+
+    def _reset_in_child(self) -> None:
+        super()._reset_in_child()
+        self._charging = threading.RLock()
 
     def hold(self, weights: Iterable[Any], *, holder: str) -> None:
         """Charge the budget for arrays, but for those that are held already.
@@ -58,23 +68,30 @@ class EngineConstants(Locked):
             They do not fit; nothing is held.
         """
         distinct = {id(weight): weight for weight in weights}
+        with self._charging:  # who comes second finds what is charged, not what may be refused yet
+            missing = self._add(distinct)
+            try:
+                self._budget.charge(missing, holder=holder)
+            except BaseException:
+                self._budget.uncharge(self._forget(distinct) - missing)  # what others have let go of meanwhile
+                raise
+
+    def _add(self, distinct: dict[int, Any]) -> int:
+        """One holder more of each; the bytes of those that nobody else holds.
+
+        A finaliser may strike between two lines and release others; so each line leaves the counts right.
+        """
         with self._lock:
-            nbytes = self._missing(distinct)
-            for key, weight in distinct.items():
-                self._weights[key] = (weight, self._weights.get(key, (weight, 0))[1] + 1)
-        try:
-            self._budget.charge(nbytes, holder=holder)
-        except BaseException:
-            self._forget(distinct)
-            raise
+            for key in distinct:
+                self._holders[key] += 1
+            self._weights.update(distinct)
+            return sum(held_nbytes(weight) for key, weight in distinct.items() if self._holders[key] == 1)
 
     def missing_nbytes(self, weights: Iterable[Any]) -> int:
         """What `hold` would charge now. Unit: bytes."""
         with self._lock:
-            return self._missing({id(weight): weight for weight in weights})
-
-    def _missing(self, distinct: dict[int, Any]) -> int:
-        return sum(held_nbytes(weight) for key, weight in distinct.items() if key not in self._weights)
+            distinct = {id(weight): weight for weight in weights}
+            return sum(held_nbytes(weight) for key, weight in distinct.items() if key not in self._weights)
 
     def release(self, weights: Iterable[Any]) -> None:
         """Take back one `hold` of the same arrays."""
@@ -85,11 +102,9 @@ class EngineConstants(Locked):
         freed = 0
         with self._lock:
             for key, weight in distinct.items():
-                holders = self._weights[key][1] - 1
-                if holders:
-                    self._weights[key] = (weight, holders)
-                else:
-                    del self._weights[key]
+                self._holders[key] -= 1
+                if not self._holders[key]:
+                    del self._holders[key], self._weights[key]
                     freed += held_nbytes(weight)
         return freed
 
@@ -107,7 +122,7 @@ class EngineConstants(Locked):
     def held(self) -> int:
         """Bytes charged for weights and for cached constants. Unit: bytes."""
         with self._lock:
-            weights = sum(held_nbytes(weight) for weight, _ in self._weights.values())
+            weights = sum(map(held_nbytes, self._weights.values()))
         return weights + self._cache.nbytes_of(self.resource)
 
     @property

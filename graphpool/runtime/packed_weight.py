@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.cache import ConstantHandle, constant_tensor_cache
+from graphpool.cache import constant_tensor_cache
+from graphpool.cache._handle import ConstantHandle
 from graphpool.errors import StateError, explain
 
 from ._constants import run_restore
@@ -68,7 +69,7 @@ class PackedWeight:
         pin = ConstantHandle(key)
         if self._cache.find(key, part.nbytes, pin) is buffer:
             pin.try_acquire()  # while somebody uses it the entry is not what a full memory gives up first
-        self._pin: ConstantHandle | None = pin
+        self._pin = pin
 
     @property
     def ndim(self) -> int:
@@ -102,7 +103,8 @@ class PackedWeight:
 
     def close(self) -> None:
         """Let go of the form, whose entry leaves the cache unless somebody else uses it. Idempotent."""
-        pin, self._pin, self._buffer = self._pin, None, None
+        pin = vars(self).pop("_pin", None)  # at once: a model that is closed while it is compiled may do so twice
+        self._buffer = None
         if pin is not None:
             if pin.users:  # none in a forked child
                 pin.give_back()

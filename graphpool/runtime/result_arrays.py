@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool.errors import OutOfMemoryError, explain
 from graphpool.fork import Locked
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["ResultArrays"]
+__all__ = ["ResultArrays", "empty_array"]
 
 _LEAST_NBYTES = 2**16
 """What the C heap keeps by itself. Larger blocks go back to the system, and their pages come zeroed, one fault each."""
@@ -32,6 +34,18 @@ _ALONE = _references([object()], 0)
 
 _COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether a count of references is exact: without a GIL other threads keep parts of it."""
+
+
+def empty_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array whose content is undefined; raises `OutOfMemoryError` where the system has no memory for it."""
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError as error:
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        raise OutOfMemoryError(
+            explain("the system has no memory for a result", got=f"{dtype} {shape}"),
+            requested=prod(shape) * dtype.itemsize, in_use=0, limit=limit, resource="system", smallest_limit=None,
+        ) from error  # fmt: skip
 
 
 class ResultArrays(Locked):
@@ -63,10 +77,15 @@ class ResultArrays(Locked):
         most : int, default=2
             Arrays of the key to keep: two for each thread that runs, whose variable holds the last result until the
             next is there.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The system has no memory for it.
         """
         nbytes = prod(shape) * dtype.itemsize
         if not _COUNTS or nbytes < _LEAST_NBYTES:
-            return np.empty(shape, dtype)
+            return empty_array(shape, dtype)
         with self._lock:
             owners = self._owners.setdefault(key, [])
             for number in range(len(owners)):
@@ -74,7 +93,8 @@ class ResultArrays(Locked):
                     return np.ndarray(shape, dtype, owners[number])
             is_growing = any(owner.nbytes < nbytes for owner in owners)
             del owners[: max(len(owners) - most + 1, 0)]
-            owners.append(np.empty(nbytes + nbytes // _SLACK if is_growing else nbytes, np.uint8))
+            room = nbytes + nbytes // _SLACK if is_growing else nbytes
+            owners.append(empty_array((room,), np.dtype(np.uint8)))
             return np.ndarray(shape, dtype, owners[-1])
 
     def clear(self) -> None:

@@ -16,7 +16,7 @@ from graphpool._kernels.gemm.post_ops import PostOps
 from graphpool._kernels.gemm.problem import MatmulProblem
 from graphpool._kernels.gemm.requant import Requant
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
 
 ISAS = _dispatch.isas()

@@ -9,8 +9,8 @@ from graphpool._kernels.conv.direct import choose_convolution, convolution
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.image.window import WINDOW_LAYOUT
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
-from tests.helpers.convolutions import convolve, expected_conv, expected_transpose, relu_plus_one, store_weights
+from tests.cases.inputs import normal
+from tests.helpers.convolutions import arrays, convolve, expected_conv, expected_transpose, relu_plus_one, store_weights
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import LAYOUTS, lay_out, read_back, strides_of
 from tests.helpers.onnx_node import run_node
@@ -117,10 +117,6 @@ TRANSPOSED = {
     "depthwise": {"x": (1, 4, 4, 4), "w": (4, 1, 1, 3, 3), "strides": (2, 2), "begin": (1, 1), "end": (1, 1)},
     "1x1": {"x": (1, 4, 4, 4), "w": (1, 5, 4, 1, 1)},
 }  # fmt: skip
-
-
-def arrays(case):
-    return normal(case["x"]), normal(case["w"], 1), {key: case[key] for key in case if key not in ("x", "w")}
 
 
 @pytest.mark.parametrize(("impl", "isa"), IMPLS)

@@ -9,14 +9,14 @@ from graphpool._kernels.conv.problem import ConvShape
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.gemm.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,
+    arrays,
     convolve_with,
     expected_conv,
     expected_post_ops,
-    geometry_of,
     relu_plus_one,
     shape_of,
     store_weights,
@@ -71,10 +71,6 @@ CASES = CONV_CASES | {
     "many_taps": {"x": (1, 300, 7, 7), "w": (1, 64, 300, 3, 3), "begin": (1, 1), "end": (1, 1)},
     "tall": {"x": (1, 16, 70, 9), "w": (1, 40, 16, 3, 3), "begin": (1, 1), "end": (1, 1)},
 }
-
-
-def arrays(case):
-    return normal(case["x"]), normal(case["w"], 1), geometry_of(case)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -9,15 +9,15 @@ from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.gemm.requant import Requant
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     CONV_CASES,
     EMPTY,
+    arrays,
     convolve,
     convolve_with,
     expected_conv,
     expected_post_ops,
-    geometry_of,
     relu_plus_one,
     shape_of,
     store_weights,
@@ -84,10 +84,6 @@ CASES = CONV_CASES | {
     "many_taps": {"x": (1, 600, 7, 7), "w": (1, 64, 600, 3, 3), "begin": (1, 1), "end": (1, 1)},
     "few_channels_a_group": {"x": (2, 12, 6, 40), "w": (4, 17, 3, 3, 3), "begin": (1, 1), "end": (1, 1)},
 }
-
-
-def arrays(case):
-    return normal(case["x"]), normal(case["w"], 1), geometry_of(case)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -13,7 +13,7 @@ from graphpool._kernels.gemm.problem import MatmulProblem
 from graphpool._kernels.gemm.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from graphpool.typing import dense_strides
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
 from tests.helpers.products import packed_matmul
 

@@ -10,7 +10,7 @@ from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.gemm.post_ops import PostOps
 from graphpool._kernels.image.pool import pooling
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.kernel_runs import run_checked
 from tests.helpers.layouts import LAYOUTS, lay_out, read_back, strides_of
 from tests.helpers.onnx_node import run_node

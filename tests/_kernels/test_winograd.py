@@ -9,7 +9,7 @@ from graphpool._kernels.conv.problem import ConvShape
 from graphpool._kernels.conv.winograd import TILES, WinogradFormat, choose_tile
 from graphpool._kernels.core import _dispatch
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.convolutions import (
     convolve_with,
     expected_conv,

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import random_array
 from graphpool.backends.reference.backend import run_ops
 from graphpool.errors import GraphpoolError
 from graphpool.graph.schema import SCHEMAS
+from tests.cases.inputs import random_array
 from tests.helpers.schema_cases import CASES, tensor
 
 MOST_S, MOST_NBYTES = 120, 2 << 30

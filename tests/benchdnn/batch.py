@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphpool.errors import InvalidArgumentError, explain
-from graphpool.graph.knobs import expand_knobs
+from graphpool.graph.dumps.knobs import expand_knobs
 
 MAX_DEPTH = 8
 

@@ -21,8 +21,8 @@ from zlib import crc32
 import numpy as np
 
 import graphpool as gp
-from graphpool.graph.json import GraphFile, read_graph
-from graphpool.graph.knobs import parse_knobs
+from graphpool.graph.dumps.json import GraphFile, read_graph
+from graphpool.graph.dumps.knobs import parse_knobs
 from graphpool.typing import DataType
 from tests.benchdnn.fill import Filler
 from tests.benchdnn.judge import bounds, compare
@@ -139,19 +139,23 @@ def _hand_out(
         process.join()
 
 
+def _knobs(row: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in row.items() if key not in NOT_KNOBS}
+
+
 def _record(row: dict[str, str]) -> Record:
-    record = Record(row["suite"], row["case"], {k: v for k, v in row.items() if k not in NOT_KNOBS})
+    record = Record(row["suite"], row["case"], _knobs(row))
     record.expected_partitions = int(row.get("expected-n-partitions", 1))
     return record
 
 
 def run(job: Job) -> Record:
     """Run one row; whatever goes wrong is a failed record."""
-    folder, row = job
+    row = job[1]
     record = _record(row)
     start = time.process_time()
     try:
-        faults = _run(folder / "cases" / row["case"], record, crc32(json.dumps(row, sort_keys=True).encode()))
+        faults = run_graph(build(job), record, crc32(json.dumps(row, sort_keys=True).encode()))
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         faults = [f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"]
@@ -168,10 +172,12 @@ def load(path: Path) -> GraphFile:
     return read_graph(path, gp.Limits())
 
 
-def _run(path: Path, record: Record, seed: int) -> list[str]:
-    graph = load(path).build(gp.Graph, "cpu", parse_knobs(record.knobs))
+def build(job: Job) -> gp.Graph:
+    """The finalised graph of a row."""
+    folder, row = job
+    graph = load(folder / "cases" / row["case"]).build(gp.Graph, "cpu", parse_knobs(_knobs(row)))
     graph.finalize()
-    return run_graph(graph, record, seed)
+    return graph
 
 
 def run_graph(graph: gp.Graph, record: Record, seed: int) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 import graphpool as gp
 from graphpool.errors import GraphpoolError
-from graphpool.graph.knobs import parse_knobs
+from graphpool.graph.dumps.knobs import parse_knobs
 from tests.benchdnn.__main__ import DEFAULT
 from tests.benchdnn.runner import Record, load, read_manifest, run_graph
 

@@ -3,9 +3,9 @@
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from tests.benchdnn.families import FAMILIES, FLOATS
 from tests.benchdnn.runner import Record, run_graph
+from tests.cases.graphs import GraphBuilder
 
 
 def completed(graph: gp.Graph) -> gp.Graph:

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from bench.graphs import GraphBuilder
 from graphpool.typing import DataType
 from tests.benchdnn.fill import Filler
 from tests.benchdnn.judge import Bound, bounds, compare
 from tests.benchdnn.runner import is_mistrusted
+from tests.cases.graphs import GraphBuilder
 
 EXACT = Bound(0.0, 0.0)
 

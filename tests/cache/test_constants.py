@@ -6,8 +6,11 @@ import threading
 import numpy as np
 import pytest
 
-from graphpool.cache import ConstantBuffer, ConstantHandle, ConstantTensorCache, Outcome
+from graphpool.cache import ConstantBuffer, ConstantTensorCache
+from graphpool.cache._entry import Outcome
 from graphpool.cache._flight import _waiting
+from graphpool.cache._handle import ConstantHandle
+from graphpool.cache.policies import LruPolicy
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
 from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, together, wait_until
 
@@ -391,6 +394,31 @@ def test_a_policy_that_fails_leaves_the_cache_whole(monkeypatch):
     cache.clear()
     assert (len(cache), cache.nbytes) == (0, 0)
     assert reported == ["insert", "hit", "remove"]
+
+
+@pytest.mark.parametrize("leave", ["clear", "room", "remove", "resource"])
+def test_an_entry_that_somebody_takes_off_in_the_middle_leaves_once(leave):
+    """So may a finaliser, wherever the interpreter lets it strike; the lock is re-entrant for it."""
+
+    class Striking(LruPolicy):
+        def on_hit(self, key, count):
+            super().on_hit(key, count)
+            cache.remove_if_exist(*key)
+
+    cache, resource, evicted = ConstantTensorCache(100, policy=Striking()), QuarantineResource(), []
+    cache.on_evict(lambda key, buffer: evicted.append(key))
+    cache.get_or_add(BACKEND, "a", 60, lambda buffer: None, resource=resource)
+    assert cache.find((BACKEND, "a"), 60) is not None
+    left = {
+        "clear": cache.clear,
+        "room": lambda: add(cache, "b", 60),
+        "remove": lambda: cache.remove_if_unused(BACKEND, "a"),
+        "resource": lambda: cache.remove_all_of(resource),
+    }
+    left[leave]()
+    assert evicted == [(BACKEND, "a")]
+    assert cache.nbytes == 60 * len(cache)
+    assert resource.live_nbytes == 0
 
 
 # ---- all at once

@@ -1,16 +1,16 @@
 import ctypes
 import gc
 import os
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from graphpool.cache import ConstantBuffer, ConstantHandle
+from graphpool.cache import ConstantBuffer
+from graphpool.cache._handle import ConstantHandle
 from graphpool.errors import InvalidArgumentError, StateError
-from tests.helpers.caches import QuarantineResource, together, wait_until
+from tests.helpers.caches import QuarantineResource, switching_every, together, wait_until
 
 
 def make(resource=None, nbytes=64):
@@ -244,10 +244,8 @@ def c_functions(handle):
 
 @pytest.fixture
 def busy_switching():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
+    with switching_every(1e-5):
+        yield
 
 
 @pytest.mark.usefixtures("busy_switching")

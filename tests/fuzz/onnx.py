@@ -18,13 +18,16 @@ from tests.fuzz.onnx_mutators import mutant
 from tests.fuzz.onnx_seeds import all_models, small_models
 
 LIMIT_NBYTES = 16 << 20
+HOST_DEADLINE_S = harness.HANG_S / 2
+"""The default stops accidents only after minutes: a loop of a billion iterations is no hang."""
+
 LARGEST_INPUT_NBYTES = 1 << 20
 """Inputs lie outside the engine: a model that asks for larger ones is not run."""
 
 
 def load_and_run(raw: bytes) -> None:
     """Load a model, and run it once on ones."""
-    with gp.onnx.load(raw, threads=1, memory_limit=LIMIT_NBYTES) as model:
+    with gp.onnx.load(raw, threads=1, memory_limit=LIMIT_NBYTES, host_deadline_s=HOST_DEADLINE_S) as model:
         inputs = {}
         for port in model.inputs:
             shape = tuple(dim if isinstance(dim, int) else 2 for dim in port.shape or ())

@@ -27,6 +27,8 @@ def small_graph():
     graph.add_op(gp.Op(8, "Quantize", [v], [u], scales=[0.1, 1 / 3], zps=[0, 3], qtype="per_channel", axis=0))
     p = gp.LogicalTensor(9, "f32", (4, 5), layout="opaque", layout_id=17)
     graph.add_op(gp.Op(9, "GELU", [p], [gp.LogicalTensor(10, "f32", (4, 5))], mode="gelu_tanh"))
+    half = gp.LogicalTensor(11, "f32", (), property="constant", value=0.1)
+    graph.add_op(gp.Op(10, "Multiply", [p, half], [gp.LogicalTensor(12, "f32", (4, 5))]))
     return graph
 
 
@@ -91,8 +93,8 @@ def test_engine_kind_can_be_replaced(tmp_path):
 def test_ports_are_listed(tmp_path):
     small_graph().to_json(tmp_path / "a.json")
     content = json.loads((tmp_path / "a.json").read_text())
-    assert content["input_ports"] == [0, 1, 3, 5, 9]
-    assert content["output_ports"] == [4, 6, 10]
+    assert content["input_ports"] == [0, 1, 3, 5, 9, 11]
+    assert content["output_ports"] == [4, 6, 10, 12]
 
 
 def test_reads_onednn_spellings(tmp_path):
@@ -136,6 +138,9 @@ def test_reads_onednn_spellings(tmp_path):
         (lambda c: c["graph"][3]["inputs"][0].update(layout_id="x"), ["layout_id"]),
         (lambda c: c["graph"][3]["inputs"][0].update(layout_id=999), ["tensor 9", "layout id", "999"]),
         (lambda c: c["graph"][3]["inputs"][0].update(layout_id=17 + 16), ["tensor 9", "layout id", "33"]),
+        (lambda c: c["graph"][4]["inputs"][1].update(value="0.1"), ["tensor 11: value", "a finite number"]),
+        (lambda c: c["graph"][4]["inputs"][1].update(value=[]), ["tensor 11: value", "a finite number"]),
+        (lambda c: c["graph"][0]["inputs"][0].update(value=1), ["tensor 0: value", "a constant of one element"]),
         (lambda c: c["graph"][3]["inputs"][0].update(nbytes=64), ["nbytes", "256", "layout 17"]),
         (lambda c: c["graph"][3]["inputs"][0].update(nbytes=None), ["nbytes", "integer"]),
         (lambda c: c["graph"][3]["inputs"][0].update(shape=[1024, 4100]), ["nbytes", "16842752"]),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphpool.errors import GraphpoolError, InvalidArgumentError
-from graphpool.graph.knobs import KNOBS, Shape, expand_knobs, parse_knobs
+from graphpool.graph.dumps.knobs import KNOBS, Shape, expand_knobs, parse_knobs
 from graphpool.typing import DataType
 
 

@@ -89,6 +89,12 @@ def test_any_layout_has_no_size():
         ((0, "f32", (2,)), {"layout": "opaque"}, gp.InvalidArgumentError, "layout_id belongs to the opaque layout"),
         ((0, "f32", (2,)), {"layout_id": 5}, gp.InvalidArgumentError, "layout_id belongs to the opaque layout"),
         ((0, "f32", (2,)), {"property": "host_scalar"}, gp.InvalidShapeError, "tensor 0 is a host scalar"),
+        ((0, "f32", (2,)), {"property": "constant", "value": 1.0}, gp.InvalidArgumentError, "shape (2,)"),
+        ((0, "f32"), {"property": "constant", "value": 1.0}, gp.InvalidArgumentError, "a constant of one element"),
+        ((0, "f32", ()), {"value": 1.0}, gp.InvalidArgumentError, "tensor 0: value; accepted: a finite number"),
+        ((0, "f32", ()), {"property": "constant", "value": np.inf}, gp.InvalidArgumentError, "a finite number"),
+        ((0, "f32", ()), {"property": "constant", "value": "1"}, gp.InvalidArgumentError, "a finite number"),
+        ((0, "f32", ()), {"property": "constant", "value": 10**400}, gp.InvalidArgumentError, "a finite number"),
         ((0, "bf16", ()), {"property": "host_scalar"}, gp.InvalidShapeError, "s32, s64 or f32"),
     ],
 )
@@ -109,6 +115,9 @@ def test_replace_keeps_the_rest():
     lt = gp.LogicalTensor(4, "f32", (2, 3), strides=(8, 1), property="constant")
     assert lt.replace(id=5).strides == (8, 1)
     assert lt.replace(shape=(4, 3)) == gp.LogicalTensor(4, "f32", (4, 3), property="constant")
+    half = gp.LogicalTensor(5, "f32", (1,), property="constant", value=np.float32(0.5))
+    assert (half.value, half.replace(id=6, shape=(1,)).value) == (0.5, 0.5)
+    assert half.replace(shape=(4,)).value is half.replace(property="undef").value is None
     opaque = lt.replace(layout="opaque", layout_id=17)
     assert opaque.nbytes == 2 * 64
     assert opaque.replace(layout="strided").layout_id is None
@@ -119,6 +128,8 @@ def test_equality_is_by_content():
     assert a == gp.LogicalTensor(0, "f32", (2, 3), strides=(3, 1))
     assert a.is_equal(gp.LogicalTensor(0, "f32", (2, 3)))
     assert hash(a) == hash(gp.LogicalTensor(0, "f32", (2, 3)))
+    half = gp.LogicalTensor(0, "f32", (), property="constant", value=0.5)
+    assert half != half.replace(value=0.25) != half.replace(value=None)
     for other in (a.replace(id=1), a.replace(dtype="f16"), a.replace(shape=(3, 2)), a.replace(layout="any")):
         assert a != other
     assert a.replace(id=9, property="constant").has_same_content_type(a)
@@ -133,6 +144,7 @@ def test_pickles():
     for lt in (
         gp.LogicalTensor(0, "f32", (2, 3), strides=(5, 1), property="constant"),
         gp.LogicalTensor(1, "bf16", None),
+        gp.LogicalTensor(3, "f32", (1, 1), property="constant", value=-2.5),
         gp.LogicalTensor(2, "f32", (2, 3), layout="opaque", layout_id=17),
     ):
         assert pickle.loads(pickle.dumps(lt)) == lt

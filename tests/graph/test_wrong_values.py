@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.graph.knobs import KNOBS, parse_knobs
+from graphpool.graph.dumps.knobs import KNOBS, parse_knobs
 from graphpool.graph.schema import SCHEMAS
 from graphpool.memory import BufferInfo, plan
 

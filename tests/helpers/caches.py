@@ -1,8 +1,10 @@
 """Threads and producers for tests of caches: steps are forced by events, never by sleeping."""
 
 import ctypes
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 TIMEOUT_S = 60
 
@@ -55,6 +57,17 @@ def wait_until(condition):
             return
         threading.Event().wait(0.001)
     raise AssertionError("the condition never held")
+
+
+@contextmanager
+def switching_every(seconds):
+    """Let Python's threads take turns that often."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 class QuarantineResource:

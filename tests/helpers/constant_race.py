@@ -14,18 +14,22 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
 
 import numpy as np
 
 import graphpool as gp
-from graphpool.cache import ConstantBuffer, ConstantHandle, constant_tensor_cache
+from graphpool.cache import ConstantBuffer, constant_tensor_cache
+from graphpool.cache._handle import ConstantHandle
+from tests.helpers.caches import switching_every
 from tests.helpers.constant_jobs import Job, K, N
 
 THREADS, EXECUTING = 16, 6
 FORM_NBYTES = 4 * K * N
 BACKEND = "race"
 POLICIES = ["no_evict", "lru", "cost"]
+
+
+STACK_DEPTH = 12
 
 
 class PoisonResource:
@@ -40,19 +44,33 @@ class PoisonResource:
     def live_count(self):
         return len(self._live)
 
+    def report(self):
+        """What is live, one line each: size, thread, and the calls that asked for it, innermost first."""
+        return [f"{nbytes} bytes, {who}: {' < '.join(calls)}" for _, nbytes, who, calls in list(self._live.values())]
+
     def allocate(self, nbytes, alignment=64, stream=None):
         memory = ctypes.create_string_buffer(nbytes + alignment)
         address = -(-ctypes.addressof(memory) // alignment) * alignment
         with self._lock:
-            self._live[address] = memory
+            self._live[address] = memory, nbytes, threading.get_ident(), _calls()
         return address
 
     def deallocate(self, address, nbytes, alignment=64, stream=None):
         with self._lock:
-            memory = self._live.pop(address)
+            memory, *_ = self._live.pop(address)
         ctypes.memset(address, 0xDD, nbytes)
         with self._lock:
             self._freed.append(memory)
+
+
+def _calls():
+    """The Python functions that are running in this thread, but for the resources."""
+    found, frame = [], sys._getframe(2)
+    while frame is not None and len(found) < STACK_DEPTH:
+        if frame.f_code.co_name != "allocate":
+            found.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return found
 
 
 class Race:
@@ -151,22 +169,12 @@ class Race:
         self.counts["uses"] += 1
 
 
-@contextmanager
-def _switching_often():
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(5e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-
-
 def race(policy, *, seconds, seed=0):
     """Run all threads for a while; what went wrong, how often was done what, and what memory was left."""
     resource = PoisonResource()
     cache = constant_tensor_cache("cpu")
     cache.set_capacity(None, policy=policy)
-    with gp.Engine(allocator=resource, threads=1) as engine, _switching_often():
+    with gp.Engine(allocator=resource, threads=1) as engine, switching_every(5e-6):
         run = Race(engine, policy, seed)
         threads = [threading.Thread(target=run.thread, args=(number,)) for number in range(THREADS)]
         for thread in threads:

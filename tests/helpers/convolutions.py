@@ -6,7 +6,7 @@ import numpy as np
 
 from graphpool._kernels.conv.problem import ConvProblem, ConvShape
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
-from tests.helpers.arrays import normal
+from tests.cases.inputs import normal
 from tests.helpers.layouts import gap_of, lay_out
 from tests.helpers.products import post_ops_of
 
@@ -64,6 +64,11 @@ def shape_of(w, dilations=None):
 def geometry_of(case):
     """What a case says beside shapes."""
     return {key: case[key] for key in case if key not in ("x", "w")}
+
+
+def arrays(case):
+    """An image, weights and the geometry of a case."""
+    return normal(case["x"]), normal(case["w"], 1), geometry_of(case)
 
 
 def whole_geometry(ndim, strides=None, begin=None, end=None, dilations=None):

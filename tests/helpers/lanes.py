@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.cache import constant_tensor_cache
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_array, random_inputs
+from tests.cases.workloads import Case
 from tests.helpers.guard_pages import guarded_copy
 
 TOLERANCE = {
@@ -80,6 +82,13 @@ def run_reference(ops: list[gp.Op], values: dict[int, np.ndarray]) -> dict[int, 
     return values
 
 
+def evaluate_case(case: Case, seed: int) -> tuple[list[gp.Partition], dict[int, np.ndarray]]:
+    """The partitions of a row of the case table, and all its tensors, whose content the reference computes."""
+    builder = case.builder()
+    values = random_inputs(builder, np.random.default_rng(seed), **case.bounds)
+    return builder.finish(), run_reference(builder.graph.ops, values)
+
+
 def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: DataType, *, scale: float = 1.0) -> None:
     """Equal shape and type, and values within the tolerance of the type times `scale`; NaN and Inf in equal places."""
     assert actual.shape == expected.shape
@@ -103,7 +112,8 @@ def check_graph(
     Inputs are random, or what `content` makes of each.
     """
     partitions = builder.finish()
-    values = {lt.id: random_array(lt, rng, **bounds) if content is None else content(rng, lt) for lt in builder.inputs}
+    content = content or (lambda rng, lt: random_array(lt, rng, **bounds))
+    values = {lt.id: content(rng, lt) for lt in builder.inputs}
     expected = run_reference(builder.graph.ops, values)
     actual = run_partitions(partitions, values, engine, scale=scale)
     for partition in partitions:

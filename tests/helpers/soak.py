@@ -119,7 +119,8 @@ class Soak:
 
     def named(self, chance):
         """Two tensors of one id; a change of either is one of both."""
-        with Job(self.engine, m=2) as job, Job(self.engine, m=3, first_id=50) as other:
+        engine = self.engine  # names are those of one engine
+        with Job(engine, m=2) as job, Job(engine, m=3, first_id=50) as other:
             content, name = np.full((K, N), 1, np.float32), object()
             tensors = job.tensor(content, id=name), other.tensor(content, id=name)
             for value in range(1, chance.randrange(2, 6)):
@@ -224,10 +225,13 @@ def soak(seconds, *, seed=0, threads=12, forks=True):
         primitive_cache().resize(1024)
     run.engine.close()
     run.budgets.append(run.engine.budget)
+    for thread in threading.enumerate():
+        if thread.name == "graphpool idle decay":  # it ends with the last engine, and may be freeing memory
+            thread.join(60)
     gc.collect()
-    charged = sum(budget.in_use for budget in run.budgets)
-    if not run.wrong and (charged or run.resource.live_count):
-        run.wrong.append(f"{charged} bytes charged and {run.resource.live_count} allocations left")
+    charged, left = sum(budget.in_use for budget in run.budgets), run.resource.report()
+    if not run.wrong and (charged or left):
+        run.wrong += [f"{charged} bytes charged and {len(left)} allocations left", *left]
     return run.wrong, dict(run.counts)
 
 

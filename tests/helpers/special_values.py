@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_array
 from tests.helpers.partitions import run_partitions, run_reference
 
 __all__ = ["FLOATS", "HUGE", "NOT_FINITE", "SMALL", "check_special", "special_array"]

@@ -214,3 +214,120 @@ def test_the_rfc_creates_a_pool_for_each_thread_that_sees_none():
         lambda s: "two pools where one was free to come" if s["pools"] > 1 else None,
     )
     assert "two pools where one was free to come" in found
+
+
+def retiring_thread(closes, faults):
+    """`_retire` of one idle arena, for `trim` or for `close`, which says first that the pool is closed."""
+
+    def start(s, me):
+        me["takes_reserved"] = False
+        s["closed"] = s["closed"] or closes
+        return "lower" if closes else "look"
+
+    def lower(s, me):
+        s["floor"] = 0
+        return "look"
+
+    def look(s, me):
+        return "claim" if s["slot"] == "free" else "end"
+
+    def claim(s, me):
+        if s["slot"] != "free":
+            return "look"
+        s["slot"] = "retiring"
+        return "read_floor" if "floor before announcing" in faults else "announce"
+
+    def announce(s, me):
+        s["retiring"] += 1
+        me["left"] = s["arenas"] - s["retiring"]
+        return "decide" if "floor before announcing" in faults else "read_floor"
+
+    def read_floor(s, me):
+        me["floor"] = 0 if me["takes_reserved"] else s["floor"]
+        return "announce" if "floor before announcing" in faults else "decide"
+
+    def decide(s, me):
+        return "withdraw" if me["left"] < me["floor"] else "free"
+
+    def withdraw(s, me):
+        s["retiring"] -= 1
+        return "restore"
+
+    def restore(s, me):
+        s["slot"] = "free"
+        return "end" if "nobody looks again" in faults else "look_again"
+
+    def look_again(s, me):
+        if not s["closed"]:
+            return "end"
+        me["takes_reserved"] = True
+        return "look"
+
+    def free(s, me):
+        s["slot"], s["arenas"] = "empty", s["arenas"] - 1
+        return "freed"
+
+    def freed(s, me):
+        s["retiring"] -= 1
+        return "look"
+
+    def end(s, me):
+        s["ended"] += 1
+        return DONE
+
+    return {name: step for name, step in locals().items() if callable(step)}
+
+
+def reserving_thread():
+    """`reserve_warm`: raises the floor, then looks whether there are arenas enough."""
+
+    def start(s, me):
+        return "end" if s["closed"] else "raise_floor"
+
+    def raise_floor(s, me):
+        s["floor"] += 1
+        return "look"
+
+    def look(s, me):
+        if s["arenas"] - s["retiring"] < s["floor"]:
+            return "lower"
+        s["reserved"] += 1
+        return "end"
+
+    def lower(s, me):
+        s["floor"] -= 1
+        return "end"
+
+    def end(s, me):
+        s["ended"] += 1
+        return DONE
+
+    return {name: step for name, step in locals().items() if callable(step)}
+
+
+def check_closing(*faults):
+    def invariant(s):
+        if s["ended"] < 3:
+            return None
+        if s["closes"]:
+            return "an arena is left in a closed pool" if s["arenas"] else None
+        return "more reserved than there is" if s["reserved"] > s["arenas"] else None
+
+    found = set()
+    for closes in (True, False):
+        shared = {"slot": "free", "arenas": 1, "retiring": 0, "floor": 0, "closed": False, "reserved": 0, "ended": 0}
+        threads = [retiring_thread(closes, faults), retiring_thread(False, faults), reserving_thread()]
+        found |= explore({**shared, "closes": closes}, threads, invariant)
+    return found
+
+
+def test_a_closed_pool_keeps_no_arena_whoever_reserves_or_trims_meanwhile():
+    assert check_closing() == set()
+
+
+def test_a_reservation_that_meets_close_would_keep_an_arena():
+    assert check_closing("nobody looks again") == {"an arena is left in a closed pool"}
+
+
+def test_trim_that_looks_before_it_announces_would_take_what_is_reserved():
+    assert check_closing("floor before announcing") == {"more reserved than there is"}

@@ -177,9 +177,10 @@ def test_nodes_whose_first_output_is_left_out_are_kept():
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [("GatherND", "batch_dims", -7), ("LayerNormalization", "axis", 2**31), ("Split", "num_outputs", 2**31),
-     ("Split", "num_outputs", 1), ("Split", "axis", 2**63 - 1)],
+     ("Split", "num_outputs", 1), ("Split", "axis", 2**63 - 1), ("Einsum", "equation", "a-b,bc->ac"),
+     ("Einsum", "equation", "....,bc"), ("Einsum", "equation", b"a\xa6b,bc")],
 )  # fmt: skip
-def test_attributes_with_which_shape_inference_leaves_its_arrays(kind, name, value):
+def test_attributes_with_which_shape_inference_leaves_its_arrays_or_never_ends(kind, name, value):
     node = helper.make_node(kind, ["x", "w"][: 1 + (kind != "Split")], ["y", "z"][: 1 + (kind == "Split")], "the_node")
     node.attribute.append(helper.make_attribute(name, value))
     infos = [helper.make_tensor_value_info(n, 1, [2, 3]) for n in ("x", "y")]

@@ -417,6 +417,24 @@ def test_a_model_that_is_closed_while_it_is_specialised_leaves_nothing(cache, mo
         assert engine.constants.held == 0
 
 
+def test_a_model_that_is_closed_while_its_specialisation_fails_leaves_nothing(cache, monkeypatch):
+    make, made = PackedWeight.__init__, []
+
+    def close_and_fail(self, *given):
+        if made:
+            raise RuntimeError("no luck")
+        made.append(self)
+        make(self, *given)
+        model.close()
+
+    monkeypatch.setattr(PackedWeight, "__init__", close_and_fail)
+    with gp.Engine("cpu", threads=1) as engine:
+        model = load(mlp(rows="n"), engine=engine)
+        with pytest.raises(RuntimeError, match="no luck"):
+            model.run({"x": random_array((4, K))})
+        assert (cache.nbytes, engine.constants.held) == (0, 0)
+
+
 def test_a_load_that_fails_halfway_leaves_nothing(cache, monkeypatch):
     with gp.Engine("cpu", threads=1) as engine:
         make, made = PackedWeight.__init__, []

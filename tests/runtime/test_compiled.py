@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
+from tests.cases.graphs import GraphBuilder
 
 FOREIGN = gp.Engine()
 

@@ -1,7 +1,6 @@
 """Engine, Stream, Event and the thread count."""
 
 import contextlib
-import sys
 import threading
 import time
 
@@ -9,6 +8,7 @@ import pytest
 
 import graphpool as gp
 from graphpool.runtime import idle_decay, threads
+from tests.helpers.caches import switching_every
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,8 @@ class Dependent:
 @pytest.fixture
 def switching():
     """Threads take turns as often as they can."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
+    with switching_every(1e-6):
+        yield
 
 
 @pytest.mark.usefixtures("switching")

@@ -71,6 +71,39 @@ def test_the_budget_counts_programs_arenas_weights_constants_and_tensors():
     assert engine.budget.in_use == 0
 
 
+class Stopping:
+    """A holder that a budget under pressure asks in vain, and that stops it on the way."""
+
+    def __init__(self, during):
+        self.reclaim = lambda nbytes: during() or 0
+
+
+@pytest.mark.parametrize("others", ["hold", "release"])
+def test_weights_are_charged_whoever_else_has_them_while_they_are_refused(others):
+    weight, large = np.ones(MIB // 4, np.float32), np.ones(5 * MIB // 8, np.float32)
+    with gp.Engine("cpu", memory_limit="4MiB", threads=1) as engine:
+        constants, started = engine.constants, []
+        act = {"hold": lambda: constants.hold([weight], holder="other"), "release": lambda: constants.release([weight])}
+
+        def during():
+            if not started:
+                started.append(Worker(act[others]))
+                started[0].join(0.2)
+
+        stopping = Stopping(during)
+        engine.budget.register(stopping, stage=0)
+        engine.budget.charge(MIB)
+        if others == "release":
+            act["hold"]()
+        with pytest.raises(gp.OutOfMemoryError):
+            constants.hold([weight, large], holder="second")
+        started[0].result()
+        assert constants.held == engine.budget.in_use - MIB == (MIB if others == "hold" else 0)
+        if others == "hold":
+            act["release"]()
+        assert (constants.held, engine.budget.in_use) == (0, MIB)
+
+
 def test_relief_comes_from_idle_arenas_then_primitives_then_reserved_arenas_then_constants():
     """The order of the design, seen from what is left after each charge."""
     with gp.Engine(threads=1, memory_limit=MIB) as engine:

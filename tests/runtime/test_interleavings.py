@@ -15,16 +15,20 @@ import pytest
 
 import graphpool as gp
 from graphpool.cache import ConstantTensorCache, constant_tensor_cache, primitive_cache
-from graphpool.runtime import constant_part
+from graphpool.runtime import _constants, constant_part
+from graphpool.runtime.engine_constants import EngineConstants
 from graphpool.runtime.engine_primitives import EnginePrimitives
 from tests.helpers.caches import TIMEOUT_S, QuarantineResource, in_thread
 from tests.helpers.constant_jobs import Job, weights
 from tests.helpers.memory import run_in_child
+from tests.helpers.onnx_models import random_array
+from tests.helpers.soak import W, make_source
 
 BLOCKED_S = 0.2
 """How long an event may take until it is taken to wait for the action."""
 
 FIRST, SECOND = weights(1), weights(2)
+SOURCE = make_source()
 
 
 @contextmanager
@@ -57,7 +61,8 @@ class World(QuarantineResource):
         self._hook(monkeypatch, ConstantTensorCache, "_let_go", "let go")
         self._hook(monkeypatch, EnginePrimitives, "acquire", "primitive")
         self._hook(monkeypatch, EnginePrimitives, "_open", "share")
-        self._hook(monkeypatch, constant_part.fingerprints, "get", "name")
+        self._hook(monkeypatch, EngineConstants, "hold", "hold")
+        self._hook(monkeypatch, constant_part.fingerprints, "get_or_create", "name")
 
     def _hook(self, monkeypatch, owner, name, point):
         real = getattr(owner, name)
@@ -98,11 +103,12 @@ class World(QuarantineResource):
         for job in (self.job, self.other):
             job.compiled.close()
         self.tensor = self.twin = self.job = self.other = self.running = None
-        self.engine.close()
-        self.cache.set_capacity(None, policy="no_evict")
+        if not self.engine.is_closed:
+            self.engine.close()
         if self.live_nbytes:
             gc.collect()  # errors hold the frames in which they were raised
         assert (self.engine.budget.in_use, self.live_nbytes, len(self.cache)) == (0, 0, 0)
+        self.cache.set_capacity(None, policy="no_evict")
 
 
 # ---- actions, which are stopped
@@ -133,7 +139,23 @@ def lease_shared(world):
         job.check(job.tensor(SECOND, id="other"), SECOND)
 
 
-ACTIONS = [execute, execute_warm, execute_unnamed, compile_and_run, lease_shared]
+def run_model(world, mode):
+    with gp.onnx.load(SOURCE, engine=world.engine, weights=mode) as model:
+        for rows in (2, 5):
+            x = random_array((rows, 24))
+            np.testing.assert_allclose(model.run({"x": x})["y"], np.maximum(x @ W, 0), rtol=1e-3, atol=1e-3)
+            model.respecialise()
+
+
+def run_scoped(world):
+    run_model(world, "scoped")
+
+
+def run_packed(world):
+    run_model(world, "packed")
+
+
+ACTIONS = [execute, execute_warm, execute_unnamed, compile_and_run, lease_shared, run_scoped, run_packed]
 
 
 # ---- events, which strike
@@ -180,7 +202,7 @@ EVENTS = {
 
 PAIRS = list(itertools.permutations(["close engine", "flush", "invalidate", "trim", "fork"], 2))
 
-STEPS = ["look-up", "fulfil", "let go", "primitive", "share", "name"]
+STEPS = ["look-up", "fulfil", "let go", "primitive", "share", "name", "hold"]
 POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 POINTS += ["before allocation", "after allocation", "before deallocation"]
 
@@ -197,7 +219,7 @@ def meet(monkeypatch, action, plan):
         action(world)
     world.events = {}
     if not world.engine.is_closed and not world.job.compiled.is_closed:
-        world.cache.set_capacity(None)
+        world.cache.resize(None)
         world.engine.budget.resize("8MiB")
         world.job.check(world.tensor, world.content)
         world.job.check(world.twin, world.content)
@@ -222,6 +244,47 @@ def test_two_events_at_one_point_in_either_order(monkeypatch, action, first, sec
     for point in ("before look-up", "after look-up", "after allocation", "before deallocation"):
         with monkeypatch.context() as patched:
             meet(patched, action, {point: [first, second]})
+
+
+@pytest.mark.parametrize("point", ["before look-up", "after look-up", "before fulfil", "after fulfil"])
+def test_a_partition_that_is_closed_while_it_makes_a_form_leaves_none(monkeypatch, point):
+    """Its weights are scoped: they leave the cache with it, though the engine lives on."""
+    world = World(monkeypatch)
+    world.events = {point: [EVENTS["close partition"]]}
+    with closed_at_most():
+        execute(world)
+    assert (world.met, len(world.cache)) == ([point], 0)
+    world.close()
+
+
+@pytest.mark.parametrize("event", [execute_unnamed, EVENTS["close partition"]], ids=["execute", "close partition"])
+def test_a_partition_has_one_set_of_constants_whatever_meets_its_first_execution(monkeypatch, event):
+    world = World(monkeypatch)
+    cache_of = _constants.constant_tensor_cache
+
+    def met(*device):
+        world.reach("constants")
+        return cache_of(*device)
+
+    monkeypatch.setattr(_constants, "constant_tensor_cache", met)
+    world.events = {"constants": [event]}
+    with closed_at_most():
+        execute(world)
+    world.job.compiled.close()
+    assert (world.met, len(world.cache)) == (["constants"], 0)
+    world.close()
+
+
+@pytest.mark.parametrize("point", ["before look-up", "before fulfil", "after fulfil"])
+@pytest.mark.parametrize("event", ["close partition", "flush", "close engine"])
+def test_a_form_to_own_that_leaves_the_cache_at_once(monkeypatch, point, event):
+    world = World(monkeypatch)
+    world.events = {point: [EVENTS[event]]}
+    tensors = [world.job.source, world.tensor]
+    key, buffer = world.job.compiled.own_constant(0, tensors, world.job.stream)
+    assert (key is None) == (buffer is None)
+    buffer = None
+    world.close()
 
 
 INNER = ["close engine", "close partition", "flush", "invalidate", "fork", "evict primitives"]

@@ -7,6 +7,7 @@ import pytest
 
 MODEL = """
 import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
 import numpy as np
 import graphpool as gp
 

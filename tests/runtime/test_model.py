@@ -256,7 +256,7 @@ def test_closing_while_others_run_lets_them_finish(engine):
 def test_a_forked_child_runs_though_a_thread_held_the_locks(model):
     x = batch(5)
     model.run({"x": x})
-    with model._lock, model._compiling:
+    with model._forms._lock, model._forms._compiling:
         child = os.fork()
         if child == 0:
             for rows in (5, 6):
@@ -306,6 +306,24 @@ def test_a_limit_is_held_and_named():
             model.run({"x": batch(10_000)})
         x = batch(2)
         np.testing.assert_allclose(model.run({"x": x})["y"], expected(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"memory_limit": "1MiB"}])
+def test_a_result_that_the_system_has_no_memory_for(monkeypatch, options):
+    """The arrays of results are the caller's: no limit of the engine holds them."""
+
+    def empty(shape, dtype):
+        raise MemoryError
+
+    with gp.Engine("cpu", **options) as engine, make_model(engine) as model:
+        x = batch(100)
+        y = model.run({"x": x})["y"]
+        with monkeypatch.context() as patched:
+            patched.setattr(np, "empty", empty)
+            with pytest.raises(gp.OutOfMemoryError, match="no memory for a result") as caught:
+                model.run({"x": x})
+        assert caught.value.requested >= y.nbytes
+        np.testing.assert_array_equal(model.run({"x": x})["y"], y)
 
 
 def test_a_failing_host_function_is_named_and_the_model_lives_on(engine):

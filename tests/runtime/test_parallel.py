@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.workloads import CASES
+from tests.cases.workloads import BY_NAME
 from tests.helpers.lanes import compile_whole
 from tests.helpers.memory import run_in_child, run_threads
 
-BY_NAME = {case.name: case for case in CASES}
 LANES = (1, 2, 3, 5)
 TIMEOUT_S = 60
 CONV = {"pads_begin": [1, 1], "pads_end": [1, 1], "strides": [1, 1], "dilations": [1, 1]}

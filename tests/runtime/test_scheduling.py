@@ -6,10 +6,11 @@ import pytest
 import graphpool as gp
 from graphpool import config
 from graphpool.runtime._streams import MAX_STREAMS
-from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, program_key, step_costs
+from graphpool.runtime.costs import cost_key, program_key, step_costs
+from graphpool.runtime.machine import MEMORY_BANDWIDTH
 from graphpool.runtime.scheduling import POLICIES, ScheduleOptions, make_schedule, parse_options
 from graphpool.schedule import simulate, verify
-from tests.helpers.schedule_graphs import fork_join, random_graph
+from tests.cases.schedule_graphs import fork_join, random_graph
 from tests.helpers.tower_model import tower_model
 
 

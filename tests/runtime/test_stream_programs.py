@@ -9,13 +9,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.workloads import CASES
 from graphpool.runtime.scheduling import POLICIES
+from tests.cases.stream_graphs import branches, random_branches
+from tests.cases.workloads import BY_NAME
 from tests.helpers.lanes import compile_whole
 from tests.helpers.memory import run_in_child, run_threads
-from tests.helpers.stream_graphs import branches, random_branches
-
-BY_NAME = {case.name: case for case in CASES}
 
 
 def run_on(build, threads=1, runs=1, **how):

@@ -22,11 +22,11 @@ from graphpool.schedule import (
     list_schedule,
     nimble,
     simulate,
-    stream_lists,
     wavefront,
 )
+from graphpool.schedule.lists import stream_lists
+from tests.cases.schedule_graphs import BLOCK_COSTS, block, fork_join, random_graph
 from tests.helpers.memory import run_in_child, run_threads
-from tests.helpers.schedule_graphs import BLOCK_COSTS, block, fork_join, random_graph
 
 POLICIES = (wavefront, asap, nimble, lambda graph: list_schedule(graph, 3), lambda graph: ios(graph, 3, max_states=64))
 

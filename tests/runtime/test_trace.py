@@ -7,9 +7,9 @@ import pytest
 import graphpool as gp
 from graphpool.runtime._trace import Recorder, clock_ns, current
 from graphpool.runtime.scheduling import POLICIES
+from tests.cases.stream_graphs import branches, random_branches
 from tests.helpers.lanes import compile_whole
 from tests.helpers.memory import run_in_child, run_threads
-from tests.helpers.stream_graphs import branches, random_branches
 
 
 @pytest.fixture

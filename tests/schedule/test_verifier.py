@@ -13,12 +13,12 @@ from graphpool.schedule import (
     StreamBarrier,
     WaitEvent,
     asap,
-    happens_before,
     nimble,
     verify,
     wavefront,
 )
-from tests.helpers.schedule_graphs import GOLDEN, parse, random_graph
+from graphpool.schedule.ordering import happens_before
+from tests.cases.schedule_graphs import GOLDEN, parse, random_graph
 from tests.helpers.schedule_programs import sync_indices, without, without_event
 
 PAIR = DependencyGraph([(0, 1)], names=["head", "tail"])

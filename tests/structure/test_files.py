@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.tree import label, own_texts, sources
+from tests.helpers.tree import ROOT, label, own_texts, sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +19,7 @@ LONGER = {"graphpool/memory/_arena.pyx": 760}
 """Files that may be longer: the arena pool's transitions are one state machine, which is read as a whole."""
 
 PACKAGES = [path for path in sources(".py") if path.name == "__init__.py" and path.parent.name != "graphpool"]
+PACKAGES += [ROOT / folder / "__init__.py" for folder in ("tests/cases", "bench")]
 LEFTOVERS = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3]) + r")\b")
 MACHINE_PATH = re.compile(r"(?<![\w.~/])/(?:home|work|root|Users|opt)/\w")
 

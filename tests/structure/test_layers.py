@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.tree import label, module_name, sources
+from tests.helpers.tree import ROOT, label, module_name, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 LEAVES = {
-    "_atomic", "_finalizing", "_unraisable", "_version", "bits", "config", "errors", "fork", "limits", "mapped_file",
+    "_atomic", "_finalizing", "_unraisable", "_version", "config", "errors", "fork", "limits", "mapped_file",
     "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
@@ -27,7 +27,6 @@ MAY_IMPORT = {
     "_finalizing": set(),
     "_unraisable": set(),
     "_version": set(),
-    "bits": set(),
     "fork": set(),
     "errors": set(),
     "limits": {"errors"},
@@ -63,14 +62,15 @@ _BELOW_MATCH = {"choices", "support"}
 _BELOW_LOWER = _BELOW_MATCH | {"match", "layout"}
 CPU_FLOORS = {
     "choices": set(),
-    "support": set(),
+    "support": {"choices"},
     "key": {"choices"},
-    "patterns": {"support"},
     "match": _BELOW_MATCH,
     "layout": _BELOW_MATCH | {"match"},
     "lower": _BELOW_LOWER,
     "products": _BELOW_LOWER | {"lower"},
     "emit": _BELOW_LOWER | {"lower", "products"},
+    "patterns": {"match", "emit"},
+    "rewrites": {"support", "match", "patterns"},
     "place": {"lower"},
 }
 CPU_FLOORS["backend"] = set(CPU_FLOORS)
@@ -159,3 +159,19 @@ def test_kernels_are_free_of_the_interpreter() -> None:
     """C files see neither Python nor an allocator."""
     forbidden = re.compile(r"Python\.h|\b(malloc|calloc|realloc|free)\s*\(")
     assert not [label(path) for path in sources(".c", ".h") if forbidden.search(path.read_text())]
+
+
+def _imported_by(folder: str) -> Iterator[tuple[str, str]]:
+    """(file, what it imports) for each import of a folder beside the package."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield from ((label(path), name) for name in _python_imports(path))
+
+
+def test_tests_know_nothing_of_the_benchmarks() -> None:
+    assert [(path, name) for path, name in _imported_by("tests") if name.split(".")[0] == "bench"] == []
+
+
+def test_benchmarks_know_nothing_of_the_tests_but_the_cases() -> None:
+    read = [(path, name) for path, name in _imported_by("bench") if name.split(".")[0] == "tests"]
+    assert read
+    assert [(path, name) for path, name in read if not name.startswith("tests.cases")] == []

@@ -14,7 +14,7 @@ from ...runtime._template import Template
 from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...typing import LayoutType, PropertyType
-from .choices import check_forced, forced
+from .choices import check_forced
 from .emit.inplace_concat import place_concat_inputs
 from .emit.rules import lower_group
 from .key import structural_key
@@ -22,9 +22,6 @@ from .layout.channels import choose_channels_last
 from .layout.opaque import choose_layout, choose_panels, opaque_nbytes, panels_of, strides_of
 from .lower.lowering import Lowering
 from .match.groups import make_groups
-from .match.integers import split_dequantized
-from .match.quantized_concat import quantize_before_concat
-from .match.reshapes import sink_reshapes
 from .patterns import PATTERNS
 from .place.link import link, link_constants
 from .place.merging import Relowering, place_steps
@@ -32,6 +29,7 @@ from .place.placement import find_inplace_ports
 from .place.streams import step_signature
 from .products.horizontal_fusion import emit_horizontal_fusion, find_horizontal_fusions
 from .products.matmul_packed import panels_wanted
+from .rewrites import REWRITES
 from .support import supports
 
 if TYPE_CHECKING:
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from ...graph.op import Op
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
+    from ...graph.spelling import Spelling
     from ...runtime.scheduling import ScheduleOptions
 
 __all__ = ["CpuBackend"]
@@ -61,14 +60,14 @@ class CpuBackend:
     engine_kind = "cpu"
     priority = 100
     merges = True
-    patterns: Sequence[Pattern] = PATTERNS
+    patterns: Sequence[Pattern | Spelling] = PATTERNS
 
     def __init__(self) -> None:
         check_forced()
 
     def supports(self, op: Op) -> bool:
         """Whether the backend runs this op."""
-        return forced(op.kind) != "ref" and supports(op)
+        return supports(op)
 
     def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
         """Size of an opaque tensor in a layout of this backend; see `Backend.opaque_nbytes`."""
@@ -158,7 +157,7 @@ def _make_form(
     return _Form(primitive, inputs, outputs)
 
 
-_TABLE_NBYTES = dict.fromkeys(("Trilu", "Interpolate", "InterpolateBackward"), 64)
+_TABLE_NBYTES = dict.fromkeys(("Trilu", "Interpolate"), 64)
 _COLUMN_NBYTES = dict.fromkeys(("MatMul", "Convolution", "ConvTranspose"), 16)
 """Kind -> what compilation may make for each position along an axis, also of an operand without elements; products only
 where something is dequantised. Unit: bytes."""
@@ -202,7 +201,7 @@ def make_primitive(
     steps = [lowering.steps[k] for k in linked.order]
     step_ops = [position[step.op_id] for step in steps]
     details = ProgramDetails(
-        kinds=tuple(ops[k].kind for k in step_ops),
+        kinds=tuple(lowering.kinds[step.op_id] for step in steps),
         signatures=tuple(map(step_signature, steps)),
         nodes=linked.order,
         buffers=linked.buffers,
@@ -259,15 +258,16 @@ def lower(
 ) -> Lowering:
     """The steps of a partition; each of `merges` names the convolutions of one image that one call computes."""
     results = {tensor.id for tensor in outputs}
-    ops = split_dequantized(ops, results)
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
-    ops = quantize_before_concat(sink_reshapes(ops, shapes, results), shapes, results)
+    for rewrite in REWRITES:
+        ops = rewrite(ops, shapes, results)
     dtypes = {tensor.id: tensor.dtype for op in ops for tensor in (*op.inputs, *op.outputs)}
     constants = frozenset(tensor.id for tensor in inputs if tensor.property is PropertyType.CONSTANT)
     groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
     lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath)
+    lowering.kinds = {op.id: op.kind for op in ops}
     fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}
     lowering.horizontal_fusions = tuple(fusions)
     merged = {op_id: fusions[ids] for ids in merges for op_id in ids}

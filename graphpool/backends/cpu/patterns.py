@@ -1,4 +1,4 @@
-"""What the CPU backend fuses into one partition. Adding a pattern is one entry here and one test.
+"""What the CPU backend fuses into one op, or runs as one partition. Adding either is one entry here and one test.
 
     priority   family                                              shape
     22.3       stages of residual networks                         convolutions around which a shortcut leads
@@ -18,19 +18,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, Residual, TailElement, Upstream, optional
-from .support import ELTWISE
+from ...graph.spelling import Spelling
+from .emit.rules import ELTWISE, REDUCTIONS
+from .match.byte_moves import BYTE_MOVES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ...graph.op import Op
 
-__all__ = ["PATTERNS"]
+__all__ = ["PATTERNS", "SPELLINGS"]
 
 # ---- parts
 
 QUANTIZE = {"Quantize", "DynamicQuantize"}
 DEQUANTIZE = {"Dequantize", "DynamicDequantize"}
 MOVES = {"StaticReshape", "StaticTranspose", "Reorder"}
-REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 
 DQ = OpNode(DEQUANTIZE)
 OPERAND = OpNode({"TypeCast", *DEQUANTIZE}, inputs={0: DQ})
@@ -85,14 +88,48 @@ PRODUCT = OpNode("MatMul", inputs={0: (PRE_OPS, MOVED_OPERAND), 1: (PRE_OPS, MOV
 CONVOLUTION = {0: OPERAND, 1: WEIGHTS}
 
 
-def _chain(name: str, priority: float, kinds: str | set[str], *, inputs: dict[int, OpNode] | None = None) -> Pattern:
+def _chain(
+    name: str, priority: float, kinds: str | Iterable[str], *, inputs: dict[int, OpNode] | None = None
+) -> Pattern:
     """An anchor, what its operands absorb, and a tail."""
     return Pattern(name, priority, name, OpNode(kinds, inputs=inputs or {ANY_PORT: OPERAND}), TAIL)
 
 
-# ---- the table
+# ---- the tables
 
-PATTERNS = (
+_VARIANCES = ("ReduceMean((x - ReduceMean(x, axis)) ** 2, axis)",
+              "ReduceMean(SquaredDifference(x, ReduceMean(x, axis)), axis)")  # fmt: skip
+_NORMS = [f"(x - ReduceMean(x, axis)) / sqrt({variance} + epsilon)" for variance in _VARIANCES]
+_RMS = "x / sqrt(ReduceMean(x ** 2, axis) + epsilon)"
+_NUMBERS = {"begin_norm_axis": "axis", "epsilon": "epsilon"}
+_PLAIN = {"keep_stats": False, "use_affine": False}
+
+SPELLINGS = (
+    # Hendrycks and Gimpel, 2016
+    Spelling("GELU", "x * 0.5 * (1 + Erf(x / sqrt(2)))", attributes={"mode": "gelu_erf"}),
+    Spelling("GELU", "x * 0.5 * (1 + Tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))", attributes={"mode": "gelu_tanh"}),
+    Spelling("GELU", "x * 0.5 * (1 + Tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x ** 2)))",
+             attributes={"mode": "gelu_tanh"}),
+    # Howard et al., 2019
+    Spelling("HardSwish", "x * Clamp(x + 3, 0, 6) / 6"),
+    Spelling("HardSwish", "x * HardSigmoid(x, 1 / 6, 0.5)"),
+    # Misra, 2019
+    Spelling("Mish", "x * Tanh(SoftPlus(x, 1))"),
+    # Ba, Kiros and Hinton, 2016
+    *(Spelling("LayerNorm", f"{norm} * gamma + beta", ("x", "gamma", "beta"), _NUMBERS, {"keep_stats": False})
+      for norm in _NORMS),
+    *(Spelling("LayerNorm", norm, numbers=_NUMBERS, attributes=_PLAIN) for norm in _NORMS),
+    # Zhang and Sennrich, 2019
+    Spelling("RMSNorm", f"{_RMS} * gamma", ("x", "gamma"), _NUMBERS),
+    Spelling("RMSNorm", _RMS, numbers=_NUMBERS),
+    Spelling("SoftMax", "Exp(x - ReduceMax(x, axis)) / ReduceSum(Exp(x - ReduceMax(x, axis)), axis)",
+             numbers={"axis": "axis"}),
+)  # fmt: skip
+"""Functions that are one op, and their spellings; larger ones come before their parts. SiLU has none: x * Sigmoid(x) is
+how our ops spell it."""
+
+PATTERNS: tuple[Pattern | Spelling, ...] = (
+    *SPELLINGS,
     Pattern("residual_blocks", 22.3, "residual_blocks", OpNode("Add"), (POST_OPS, LAST),
             residual=Residual(frozenset(ELTWISE), OpNode("Convolution", inputs=CONVOLUTION), frozenset({"Add"}),
                               length=(2, 3), start=OPERAND)),
@@ -121,6 +158,7 @@ PATTERNS = (
     Pattern("concat", 8.2, "concat", OpNode("Concat", inputs={ANY_PORT: OPERAND}), (CAST, LAST)),
     Pattern("shuffle", 8.2, "shuffle", OpNode("StaticReshape"),
             (OpNode("StaticTranspose"), OpNode("StaticReshape"))),
+    Pattern("quantized_move", 8.1, "quantized_move", OpNode(BYTE_MOVES - MOVES, inputs={0: OPERAND}), (LAST,)),
     Pattern("reorder_post_ops", 8.1, "reorder_post_ops", OpNode(MOVES, inputs={0: OPERAND}),
             (MOVE, MOVE, POST_OPS, LAST)),
     Pattern("eltwise_post_ops", 8.0, "eltwise_post_ops", OpNode(ELTWISE, inputs={ANY_PORT: OPERAND}),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
     from ...graph.partition import Partition
+    from ...graph.spelling import Spelling
 
 __all__ = ["ReferenceBackend"]
 
@@ -48,7 +49,7 @@ class ReferenceBackend:
     engine_kind = "cpu"
     priority = 0
     merges = False
-    patterns: Sequence[Pattern] = PATTERNS
+    patterns: Sequence[Pattern | Spelling] = PATTERNS
 
     def __init__(self) -> None:
         self._kinds = registered_kinds()

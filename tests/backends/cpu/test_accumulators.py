@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import run_partitions, run_reference
 
 COUNT = 4099

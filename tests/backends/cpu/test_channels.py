@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.layout.channels import choose_channels_last
 from graphpool.backends.cpu.match.groups import make_groups
 from graphpool.graph.completion import complete_shapes
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_inputs
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
 ATTRS = {"data_format": "NCX", "strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1]}
@@ -104,7 +105,7 @@ def test_one_partition_of_the_whole_graph_equals_the_reference(engine, build):
     build(builder)
     merged = builder.graph.merge_partitions(builder.finish())
     rng = np.random.default_rng(0)
-    values = {lt.id: rng.uniform(-0.5, 0.5, lt.shape).astype(np.float32) for lt in builder.inputs}
+    values = random_inputs(builder, rng, low=-0.5, high=0.5)
     expected = run_reference(builder.graph.ops, values)
     actual = run_partitions([merged], values, engine)
     for port in merged.output_ports:

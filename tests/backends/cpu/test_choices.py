@@ -6,11 +6,11 @@ import pytest
 from onnx import helper
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool import config
 from graphpool._kernels.core._dispatch import isas
 from graphpool.backends.cpu import CpuBackend
 from graphpool.cache import constant_tensor_cache
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.onnx_models import make_model, random_array
 from tests.helpers.partitions import check_graph
 

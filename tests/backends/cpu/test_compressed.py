@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
 from graphpool import config
 from graphpool.cache import constant_tensor_cache
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_array
 from tests.helpers.partitions import check_graph
 
 RANGES = {DataType.S8: (-128, 128), DataType.U8: (0, 256), DataType.S4: (-8, 8), DataType.U4: (0, 16)}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import check_graph
 
 PADS = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}

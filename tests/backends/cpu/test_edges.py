@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
-from bench.workloads import UNARY_ATTRS
+from tests.cases.graphs import GraphBuilder
+from tests.cases.workloads import UNARY_ATTRS
 from tests.helpers.partitions import assert_close, run_reference
 
 FLOATS = ["f32", "bf16", "f16"]

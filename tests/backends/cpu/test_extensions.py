@@ -6,17 +6,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.errors import InvalidArgumentError
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
 from tests.backends.cpu.test_wide_types import content
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import check_graph, run_reference
 
 FUZZ = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DIMS = st.integers(0, 5)
 BYTES = sorted(SCHEMAS["Slice"].types["T"])
 NUMBERS = sorted(SCHEMAS["CumSum"].types["T"])
+REDUCTIONS = ["ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum"]
 SEEDS = st.integers(0, 999)
 
 
@@ -183,23 +184,21 @@ def test_extremes_and_the_k_best(engine, data, shape, dtype, seed):
 
 
 @FUZZ
-@given(st.data(), shapes(1, 4), st.sampled_from(NUMBERS), st.booleans(), st.booleans(), SEEDS)
-def test_running_sums_and_products(engine, data, shape, dtype, exclusive, reverse, seed):
-    for kind in ("CumSum", "CumProd"):
-        builder = GraphBuilder()
-        x = builder.input(shape, dtype)
-        builder.op(kind, x, axis=axis_of(data, shape), exclusive=exclusive, reverse=reverse)
-        check(engine, seed, builder, small=True)
+@given(st.data(), shapes(1, 4), st.sampled_from(["CumSum", "CumProd"]), st.sampled_from(NUMBERS), SEEDS)
+def test_running_sums_and_products(engine, data, shape, kind, dtype, seed):
+    flags = {name: data.draw(st.booleans()) for name in ("exclusive", "reverse")}
+    builder = GraphBuilder()
+    builder.op(kind, builder.input(shape, dtype), axis=axis_of(data, shape), **flags)
+    check(engine, seed, builder, small=True)
 
 
 @FUZZ
-@given(st.data(), shapes(1, 4), st.sampled_from(NUMBERS), st.booleans(), SEEDS)
-def test_reductions(engine, data, shape, dtype, keep, seed):
+@given(st.data(), shapes(1, 4), st.sampled_from(REDUCTIONS), st.sampled_from(NUMBERS), st.booleans(), SEEDS)
+def test_reductions(engine, data, shape, kind, dtype, keep, seed):
     axes = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
-    for kind in ("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum"):
-        builder = GraphBuilder()
-        builder.op(kind, builder.input(shape, dtype), axes=axes, keep_dims=keep)
-        check(engine, seed, builder, small=True)
+    builder = GraphBuilder()
+    builder.op(kind, builder.input(shape, dtype), axes=axes, keep_dims=keep)
+    check(engine, seed, builder, small=True)
 
 
 @FUZZ

@@ -11,24 +11,16 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
-from bench.workloads import CASES
+from tests.cases.workloads import BY_NAME
 from tests.helpers.guard_pages import PAGE, GuardedResource, guarded_array, guarded_copy, space_plans
 from tests.helpers.memory import run_in_child
-from tests.helpers.partitions import assert_close, run_reference
-
-BY_NAME = {case.name: case for case in CASES}
+from tests.helpers.partitions import assert_close, evaluate_case
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_kernels_stay_inside_their_tensors(monkeypatch, name):
     case = BY_NAME[name]
-    builder = GraphBuilder()
-    case.build(builder)
-    rng = np.random.default_rng(2)
-    values = {lt.id: random_array(lt, rng, **case.bounds) for lt in builder.inputs}
-    partitions = builder.finish()
-    values = run_reference(builder.graph.ops, values)
+    partitions, values = evaluate_case(case, 2)
     plans = space_plans(monkeypatch)
     context = object()  # nobody else may get what is compiled here
     with gp.Engine(threads=1, allocator=GuardedResource(plans), context=context) as engine:

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
 from graphpool.backends.cpu.backend import lower
 from graphpool.backends.cpu.place.merging import fused_steps
 from graphpool.backends.cpu.place.streams import step_signature
 from graphpool.runtime.costs import stage_key, stage_latencies
 from graphpool.runtime.scheduling import POLICIES
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_inputs
 from tests.helpers.partitions import check_plain
 
 POINT = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
@@ -64,8 +65,7 @@ def run(build, engine, gain=None, rng=None, **options):
     builder = GraphBuilder()
     build(builder)
     whole = builder.graph.merge_partitions(builder.finish())
-    rng = np.random.default_rng(0)
-    values = {lt.id: random_array(lt, rng, 0.1, 1.0) for lt in builder.inputs}
+    values = random_inputs(builder, np.random.default_rng(0), low=0.1, high=1.0)
     outputs = [lt.replace(shape=None) for lt in whole.output_ports]
     stream = gp.Stream(engine)
     with whole.compile(whole.input_ports, outputs, engine, **options) as compiled:

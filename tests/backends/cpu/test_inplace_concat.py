@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.backend import lower
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_inputs
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
 SAME = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}
@@ -156,7 +157,7 @@ def merged(build):
 def test_results_equal_the_reference(engine, build):
     builder, partition = merged(build)
     rng = np.random.default_rng(0)
-    values = {lt.id: rng.uniform(-0.2, 0.2, lt.shape).astype(np.float32) for lt in builder.inputs}
+    values = random_inputs(builder, rng, low=-0.2, high=0.2)
     expected = run_reference(partition.ops, values)
     actual = run_partitions([partition], values, engine)
     for port in partition.output_ports:
@@ -197,7 +198,7 @@ def test_a_joined_tensor_takes_the_memory_of_its_parts_once():
 def test_parts_are_written_on_several_streams(build, schedule):
     builder, partition = merged(build)
     rng = np.random.default_rng(1)
-    values = {lt.id: rng.uniform(-0.2, 0.2, lt.shape).astype(np.float32) for lt in builder.inputs}
+    values = random_inputs(builder, rng, low=-0.2, high=0.2)
     expected = run_reference(builder.graph.ops, values)
     outputs = [lt.replace(shape=builder.graph_shape(lt)) for lt in partition.output_ports]
     with (

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.cache import constant_tensor_cache
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import run_partitions, run_reference
 
 WINDOW = {"strides": [1, 1], "pads_begin": [1, 1], "pads_end": [1, 1], "dilations": [1, 1]}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
-from graphpool.backends.cpu.support import ELTWISE
+from graphpool.backends.cpu.emit.rules import ELTWISE
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import run_partitions, run_reference
 from tests.helpers.schema_cases import CASES
 

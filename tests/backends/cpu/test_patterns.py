@@ -3,7 +3,7 @@
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
+from tests.cases.graphs import GraphBuilder
 
 CONV = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1], "data_format": "NCX",
         "weights_format": "OIX"}  # fmt: skip

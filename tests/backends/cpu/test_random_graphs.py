@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
 from graphpool.typing import DataType
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_inputs
 from tests.helpers.guard_pages import GuardedResource
 from tests.helpers.partitions import cover_is_valid, run_partitions, run_reference
 
@@ -110,7 +111,7 @@ def test_partitions_equal_the_reference(engine, builder, seed):
     assert cover_is_valid(builder.graph, partitions)
     assert cover_is_valid(builder.graph, builder.graph.get_partitions("debug"))
     assert all(partition.is_supported for partition in partitions)
-    values = {lt.id: random_array(lt, rng) for lt in builder.inputs}
+    values = random_inputs(builder, rng)
     expected = run_reference(builder.graph.ops, values)
     actual = run_partitions(partitions, values, engine)
     for partition in partitions:

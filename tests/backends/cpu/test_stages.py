@@ -8,7 +8,7 @@ from graphpool.backends.cpu.place.link import link_stage
 from graphpool.backends.cpu.place.stages import StageTimer
 from graphpool.backends.cpu.place.streams import StepGraph
 from tests.backends.cpu.test_streams import lowered
-from tests.helpers.stream_graphs import branches, random_branches
+from tests.cases.stream_graphs import branches, random_branches
 
 
 @pytest.mark.parametrize("seed", range(5))

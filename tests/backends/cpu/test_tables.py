@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.match.reshapes import sink_reshapes
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import run_partitions, run_reference
 
 SHAPE = (3, 8, 100)

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.backends.cpu.backend import lower
 from graphpool.backends.cpu.products.transposed import _Axis
+from tests.cases.graphs import GraphBuilder
+from tests.cases.inputs import random_inputs
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
 
 
@@ -37,7 +38,7 @@ def run(engine, build):
     build(builder)
     partition = builder.graph.merge_partitions(builder.finish())
     rng = np.random.default_rng(0)
-    values = {lt.id: rng.uniform(-0.5, 0.5, lt.shape).astype(np.float32) for lt in builder.inputs}
+    values = random_inputs(builder, rng, low=-0.5, high=0.5)
     for op in builder.graph.ops:  # variances are positive
         if op.kind == "BatchNormInference":
             values[op.inputs[4].id] = np.abs(values[op.inputs[4].id]) + 0.5

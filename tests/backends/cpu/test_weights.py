@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
 from graphpool.cache import constant_tensor_cache
+from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import check_graph
 
 

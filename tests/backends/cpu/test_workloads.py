@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from bench.graphs import GraphBuilder, random_array
-from bench.workloads import CASES
-from tests.helpers.partitions import check_graph, run_reference
-
-BY_NAME = {case.name: case for case in CASES}
+from tests.cases.workloads import BY_NAME, CASES
+from tests.helpers.partitions import check_graph, evaluate_case
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +21,8 @@ def test_names_are_unique():
 @pytest.mark.parametrize("name", BY_NAME)
 def test_equals_reference(engine, name):
     case = BY_NAME[name]
-    builder = GraphBuilder()
-    case.build(builder)
     rng = np.random.default_rng(len(name))
-    partitions = check_graph(builder, engine, rng, scale=case.scale, **case.bounds)
+    partitions = check_graph(case.builder(), engine, rng, scale=case.scale, **case.bounds)
     assert [p.backend_name for p in partitions] == ["cpu"] * len(partitions)
     assert len(partitions) == case.partitions
 
@@ -35,14 +30,9 @@ def test_equals_reference(engine, name):
 @pytest.mark.parametrize("name", BY_NAME)
 def test_writes_its_outputs_and_nothing_else(engine, name):
     """Outputs lie between guards in poisoned memory, the scratchpad is poisoned, inputs are read-only."""
-    case = BY_NAME[name]
-    builder = GraphBuilder()
-    case.build(builder)
-    rng = np.random.default_rng(1)
-    values = {lt.id: random_array(lt, rng, **case.bounds) for lt in builder.inputs}
-    values = run_reference(builder.graph.ops, values) if len(builder.finish()) else values
+    partitions, values = evaluate_case(BY_NAME[name], 1)
     stream = gp.Stream(engine)
-    for partition in builder.graph.get_partitions():
+    for partition in partitions:
         inputs = [lt.replace(shape=values[lt.id].shape) for lt in partition.input_ports]
         with partition.compile(inputs, partition.output_ports, engine) as compiled:
             tensors = []

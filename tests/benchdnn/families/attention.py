@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench.graphs import GraphBuilder
 from tests.benchdnn.families.parts import Build, Tensor, cast, dequantized, moved, quantized
+from tests.cases.graphs import GraphBuilder
 
 
 def attentions(dtype: str) -> Iterator[tuple[str, Build]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bench.graphs import GraphBuilder
 from tests.benchdnn.families.parts import (
     BINARY,
     IMAGE,
@@ -19,6 +18,7 @@ from tests.benchdnn.families.parts import (
     quantized,
     requantized,
 )
+from tests.cases.graphs import GraphBuilder
 
 
 def convolutions(dtype: str) -> Iterator[tuple[str, Build]]:

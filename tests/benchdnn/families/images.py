@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench.graphs import GraphBuilder
 from tests.benchdnn.families.parts import IMAGE, POOL, Build, Tensor, cast, chain, dequantized, quantized
+from tests.cases.graphs import GraphBuilder
 
 
 def images(dtype: str) -> Iterator[tuple[str, Build]]:

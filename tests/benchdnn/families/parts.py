@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
+from tests.cases.graphs import GraphBuilder
 
 Tensor = gp.LogicalTensor
 Build = Callable[[GraphBuilder], object]

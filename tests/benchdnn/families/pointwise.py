@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bench.graphs import GraphBuilder
 from tests.benchdnn.families.parts import BINARY, UNARY, Build, Tensor, cast, chain, dequantized, quantized
+from tests.cases.graphs import GraphBuilder
 
 
 def elementwise(dtype: str) -> Iterator[tuple[str, Build]]:

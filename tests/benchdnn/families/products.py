@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bench.graphs import GraphBuilder
 from tests.benchdnn.families.parts import (
     BINARY,
     UNARY,
@@ -18,6 +17,7 @@ from tests.benchdnn.families.parts import (
     quantized,
     requantized,
 )
+from tests.cases.graphs import GraphBuilder
 
 
 def products(dtype: str) -> Iterator[tuple[str, Build]]:

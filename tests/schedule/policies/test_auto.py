@@ -2,7 +2,7 @@ import pytest
 
 from graphpool.errors import InvalidArgumentError
 from graphpool.schedule import DependencyGraph, asap, auto, fold, simulate, verify, wavefront
-from tests.helpers.schedule_graphs import block, fork_join, random_graph
+from tests.cases.schedule_graphs import block, fork_join, random_graph
 
 CHAIN = DependencyGraph([(0, 1), (1, 2)])
 

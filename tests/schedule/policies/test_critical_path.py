@@ -5,7 +5,7 @@ import pytest
 
 from graphpool.errors import InvalidArgumentError
 from graphpool.schedule import DependencyGraph, auto, fold, ios, list_schedule, sequential, simulate
-from tests.helpers.schedule_graphs import (
+from tests.cases.schedule_graphs import (
     BLOCK_COSTS,
     COST_KINDS,
     block,

@@ -16,7 +16,7 @@ from graphpool.schedule import (
     verify,
 )
 from graphpool.schedule.policies.emit import emit
-from tests.helpers.schedule_graphs import gnp, series_parallel, watts_strogatz
+from tests.cases.schedule_graphs import gnp, series_parallel, watts_strogatz
 from tests.helpers.schedule_programs import reachable
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from graphpool.schedule import asap, nimble, verify, wavefront
-from tests.helpers.schedule_graphs import BLOCKS, GOLDEN, block, parse
+from tests.cases.schedule_graphs import BLOCKS, GOLDEN, block, parse
 from tests.helpers.schedule_programs import program
 
 WAVEFRONT = {

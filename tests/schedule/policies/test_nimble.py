@@ -5,7 +5,7 @@ from statistics import mean
 import pytest
 
 from graphpool.schedule import DependencyGraph, asap, nimble
-from tests.helpers.schedule_graphs import block, gnp, layered, random_graph, series_parallel, stacked, watts_strogatz
+from tests.cases.schedule_graphs import block, gnp, layered, random_graph, series_parallel, stacked, watts_strogatz
 from tests.helpers.schedule_programs import reachable
 
 

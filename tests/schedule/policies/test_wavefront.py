@@ -1,5 +1,5 @@
 from graphpool.schedule import DependencyGraph, StreamBarrier, wavefront
-from tests.helpers.schedule_graphs import random_graph
+from tests.cases.schedule_graphs import random_graph
 from tests.helpers.schedule_programs import reachable
 
 

@@ -11,14 +11,12 @@ from ...._kernels.move.index import gather, scatter
 from ...._kernels.move.move import gen_index
 from ....typing import DataType
 from ..lower.region import Region
-from ..support import register_of_type
+from ..support import MOST_STEPS, register_of_type, rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-
-__all__ = ["RULES"]
 
 
 def _along_axis(value: Value, indices: Value, axis: int) -> dict[str, Any]:
@@ -68,6 +66,7 @@ def _is_indexable(indices: Value, op: Op) -> bool:
     return not op.kind.endswith("ND") or indices.strides[-1] == 1
 
 
+@rule("Gather", "GatherElements", "GatherND")
 def lower_gather(lowering: Lowering, op: Op) -> None:
     """One kernel picks the rows."""
     source, indices = (lowering.value(tensor.id) for tensor in op.inputs)
@@ -78,6 +77,7 @@ def lower_gather(lowering: Lowering, op: Op) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
+@rule("ScatterElements", "ScatterND")
 def lower_scatter(lowering: Lowering, op: Op) -> None:
     """A copy, into which one kernel puts the rows; sums and products of 16-bit floats are f32, rounded once."""
     source, indices, updates = (lowering.value(tensor.id) for tensor in op.inputs)
@@ -95,6 +95,7 @@ def lower_scatter(lowering: Lowering, op: Op) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
+@rule("OneHot", where=lambda op: op.attrs["depth"] < MOST_STEPS)
 def lower_one_hot(lowering: Lowering, op: Op) -> None:
     """Where the position along the new axis is the index: a comparison, then a selection."""
     indices, values = (lowering.value(tensor.id) for tensor in op.inputs)
@@ -127,6 +128,7 @@ def _compare_positions(lowering: Lowering, indices: Value, is_hot: Value, axis: 
     lowering.emit(region.builder.build(), [is_hot, *region.operands], "eltwise(position)")
 
 
+@rule("RotaryEmbedding")
 def lower_rotary(lowering: Lowering, op: Op) -> None:
     """Each half of the pairs is one program over (batch, heads, length, pairs); what is not rotated is copied."""
     source, cos, sin, *ids = (lowering.value(tensor.id) for tensor in op.inputs)
@@ -174,11 +176,3 @@ def _between_heads(cache: Value, num_heads: int) -> Value:
     first, row, item = cache.strides
     shape, strides = (batch, num_heads, length, pairs), (first, 0, row, item)
     return type(cache)(cache.dtype, shape, strides, cache.buffer, cache.offset)
-
-
-RULES = {
-    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), lower_gather),
-    **dict.fromkeys(("ScatterElements", "ScatterND"), lower_scatter),
-    "OneHot": lower_one_hot,
-    "RotaryEmbedding": lower_rotary,
-}

@@ -9,6 +9,7 @@ from ...._kernels.eltwise.random import dropout
 from ...._kernels.move.move import concat, gen_index
 from ....typing import DataType
 from ..products.matmul_packed import move_panels
+from ..support import rule
 from .inplace_concat import emit_concat
 
 if TYPE_CHECKING:
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
 
-__all__ = ["RULES"]
 
-
+@rule("StaticReshape")
 def lower_reshape(lowering: Lowering, op: Op) -> None:
     """The same memory under another shape; a copy only where the source has gaps or the result leaves the partition."""
     source = lowering.value(op.inputs[0].id)
@@ -26,6 +26,7 @@ def lower_reshape(lowering: Lowering, op: Op) -> None:
     lowering.finish(op.outputs[0].id, result)
 
 
+@rule("StaticTranspose")
 def lower_transpose(lowering: Lowering, op: Op) -> None:
     """The same memory with its axes in another order; copied only where the result leaves the partition."""
     source = lowering.value(op.inputs[0].id)
@@ -34,6 +35,7 @@ def lower_transpose(lowering: Lowering, op: Op) -> None:
     lowering.finish(op.outputs[0].id, source.transposed(order))
 
 
+@rule("Reorder")
 def lower_reorder(lowering: Lowering, op: Op) -> None:
     """The same elements in the layout of the result."""
     result, source = op.outputs[0].id, lowering.any_value(op.inputs[0].id)
@@ -45,6 +47,7 @@ def lower_reorder(lowering: Lowering, op: Op) -> None:
     lowering.finish(result, place)
 
 
+@rule("Concat")
 def lower_concat(lowering: Lowering, op: Op) -> None:
     """Nothing for inputs that were written into the joined tensor; one kernel for all, or a move for each, else."""
     result = op.outputs[0].id
@@ -61,6 +64,7 @@ def lower_concat(lowering: Lowering, op: Op) -> None:
     lowering.finish(result, place)
 
 
+@rule("GenIndex")
 def lower_gen_index(lowering: Lowering, op: Op) -> None:
     """Positions along an axis."""
     result = op.outputs[0].id
@@ -69,6 +73,7 @@ def lower_gen_index(lowering: Lowering, op: Op) -> None:
     lowering.finish(result, place)
 
 
+@rule("Dropout")
 def lower_dropout(lowering: Lowering, op: Op) -> None:
     """Philox mask and scaled survivors."""
     source = lowering.dense(lowering.value(op.inputs[0].id))
@@ -79,13 +84,3 @@ def lower_dropout(lowering: Lowering, op: Op) -> None:
     lowering.emit(call, [source, seed, offset, probability, *places])
     for tensor, place in zip(op.outputs, places, strict=True):
         lowering.finish(tensor.id, place)
-
-
-RULES = {
-    "StaticReshape": lower_reshape,
-    "StaticTranspose": lower_transpose,
-    "Reorder": lower_reorder,
-    "Concat": lower_concat,
-    "GenIndex": lower_gen_index,
-    "Dropout": lower_dropout,
-}

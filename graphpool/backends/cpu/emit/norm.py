@@ -11,6 +11,7 @@ from ....graph.shapes import channel_axis
 from ....typing import DataType
 from ..lower.epilogue import emit_anchor, make_epilogue
 from ..lower.region import Region, fill
+from ..support import rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
 
-__all__ = ["ANCHORS", "RULES"]
 
-
+@rule("LayerNorm", "RMSNorm", "GroupNorm", is_anchor=True)
 def lower_norm(lowering: Lowering, group: AnchorGroup) -> None:
     """Normalisation with gamma, beta and statistics, post-ops behind it."""
     op = group.anchor
@@ -51,6 +51,7 @@ def _affine(lowering: Lowering, op: Op) -> list[Value]:
     return [lowering.dense(value) for value in values]
 
 
+@rule("SoftMax", "LogSoftmax", is_anchor=True)
 def lower_softmax(lowering: Lowering, group: AnchorGroup) -> None:
     """SoftMax or LogSoftmax, statistics, post-ops."""
     op = group.anchor
@@ -78,6 +79,7 @@ def _finish_all(lowering: Lowering, op: Op, results: list[Value], empty: float |
         lowering.finish(tensor.id, result)
 
 
+@rule("BatchNormForwardTraining")
 def lower_batch_norm_training(lowering: Lowering, op: Op) -> None:
     """Moments of the batch, the normalised result, and the running moments moved towards the batch's."""
     source = lowering.typed(lowering.value(op.inputs[0].id))
@@ -117,10 +119,3 @@ def _normalise(lowering: Lowering, op: Op, source: Value, form: list[Value], aff
     place = region.store(op.outputs[0].id)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(BatchNorm)")
     lowering.finish(op.outputs[0].id, place)
-
-
-ANCHORS = {
-    **dict.fromkeys(["LayerNorm", "RMSNorm", "GroupNorm"], lower_norm),
-    **dict.fromkeys(["SoftMax", "LogSoftmax"], lower_softmax),
-}
-RULES = {"BatchNormForwardTraining": lower_batch_norm_training}

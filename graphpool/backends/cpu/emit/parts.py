@@ -10,14 +10,12 @@ import numpy as np
 from ...._kernels.move.move import copy
 from ....typing import MAX_NDIM, DataType
 from ..lower.region import Region, fill
-from ..support import register_of_type
+from ..support import register_of_type, rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-
-__all__ = ["RULES"]
 
 
 def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
@@ -31,6 +29,7 @@ def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
     lowering.finish(tensor_id, view)
 
 
+@rule("Slice")
 def lower_slice(lowering: Lowering, op: Op) -> None:
     """The same memory, of which some elements are left out."""
     view = lowering.value(op.inputs[0].id)
@@ -42,6 +41,7 @@ def lower_slice(lowering: Lowering, op: Op) -> None:
     _finish_view(lowering, op.outputs[0].id, view)
 
 
+@rule("Split")
 def lower_split(lowering: Lowering, op: Op) -> None:
     """Each part is the same memory."""
     source, at = lowering.value(op.inputs[0].id), 0
@@ -51,12 +51,14 @@ def lower_split(lowering: Lowering, op: Op) -> None:
         at += count
 
 
+@rule("Expand")
 def lower_expand(lowering: Lowering, op: Op) -> None:
     """The same memory, read again and again along the new dimensions."""
     result = op.outputs[0].id
     _finish_view(lowering, result, lowering.value(op.inputs[0].id).broadcast(lowering.shapes[result]))
 
 
+@rule("Tile")
 def lower_tile(lowering: Lowering, op: Op) -> None:
     """One copy, in which each repeated axis is two; where kernels have too few axes for that, one copy an axis."""
     result, repeats = op.outputs[0].id, op.attrs["repeats"]
@@ -92,6 +94,7 @@ def _repeat_axis(lowering: Lowering, source: Value, axis: int, count: int) -> Va
 # ---- pad
 
 
+@rule("Pad")
 def lower_pad(lowering: Lowering, op: Op) -> None:
     """The inside is one copy; a border is a constant, or copies of the inside."""
     source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id)
@@ -143,6 +146,7 @@ def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: in
 # ---- triangles
 
 
+@rule("Trilu")
 def lower_trilu(lowering: Lowering, op: Op) -> None:
     """A selection by the positions along the last two axes."""
     source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id, any_strides=True)
@@ -160,13 +164,3 @@ def lower_trilu(lowering: Lowering, op: Op) -> None:
     region.write(place, result)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(Trilu)")
     lowering.finish(op.outputs[0].id, place)
-
-
-RULES = {
-    "Slice": lower_slice,
-    "Split": lower_split,
-    "Expand": lower_expand,
-    "Tile": lower_tile,
-    "Pad": lower_pad,
-    "Trilu": lower_trilu,
-}

@@ -11,6 +11,7 @@ from ...._kernels.move.index import top_k
 from ...._kernels.norm.reduce import reduce, running
 from ....typing import DataType
 from ..lower.epilogue import emit_anchor, make_epilogue
+from ..support import has_no_axes_input, rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
 
-__all__ = ["ANCHORS", "RULES"]
-
 NAMES = {
     "ReduceL1": "l1", "ReduceL2": "l2", "ReduceMax": "max", "ReduceMean": "mean", "ReduceMin": "min",
     "ReduceProd": "prod", "ReduceSum": "sum",
 }  # fmt: skip
 
 
+@rule(*NAMES, is_anchor=True, where=has_no_axes_input)
 def lower_reduce(lowering: Lowering, group: AnchorGroup) -> None:
     """One reduction with its post-ops; kept axes of size one cost nothing, so keep_dims changes only the shape."""
     op = group.anchor
@@ -36,6 +36,7 @@ def lower_reduce(lowering: Lowering, group: AnchorGroup) -> None:
     emit_anchor(lowering, group, call, [source], epilogue)
 
 
+@rule(*NAMES, where=has_no_axes_input)
 def lower_wide_reduce(lowering: Lowering, op: Op) -> None:
     """Integers and f64, exactly: lines to be reduced side by side, then a running sum or the selection of the best."""
     result = op.outputs[0].id
@@ -83,7 +84,3 @@ def _best(lowering: Lowering, kind: str, lines: Value) -> Value:
     call = top_k(lines.shape, 1, 1, lines.dtype.value, is_largest=is_largest, is_nan_first=True)
     lowering.emit(call, [lines, indices, values])
     return values
-
-
-ANCHORS = dict.fromkeys(NAMES, lower_reduce)
-RULES = dict.fromkeys(NAMES, lower_wide_reduce)

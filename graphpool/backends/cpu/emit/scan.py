@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from ...._kernels.move.index import top_k
 from ...._kernels.norm.reduce import arg_extreme, running
 from ....typing import DataType
+from ..support import rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
 
-__all__ = ["RULES"]
-
 _NARROW = frozenset({DataType.F32, DataType.BF16, DataType.F16, DataType.S8, DataType.U8, DataType.S16, DataType.U16})
 """Types whose values are values of f32."""
 
 
+@rule("ArgMax", "ArgMin")
 def lower_arg_extreme(lowering: Lowering, op: Op) -> None:
     """The kernel of f32 where it is exact, else the selection of one element."""
     source, axis = lowering.value(op.inputs[0].id), op.attrs["axis"]
@@ -37,6 +37,7 @@ def lower_arg_extreme(lowering: Lowering, op: Op) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
+@rule("CumProd", "CumSum")
 def lower_running(lowering: Lowering, op: Op) -> None:
     """In f32 (collected in f64), f64 or s64, whose sums are those of every integer type modulo its range."""
     result = op.outputs[0].id
@@ -52,6 +53,7 @@ def lower_running(lowering: Lowering, op: Op) -> None:
     lowering.finish(result, place)
 
 
+@rule("TopK")
 def lower_top_k(lowering: Lowering, op: Op) -> None:
     """One kernel finds values and indices."""
     source = lowering.value(op.inputs[0].id)
@@ -63,10 +65,3 @@ def lower_top_k(lowering: Lowering, op: Op) -> None:
     lowering.emit(call, [source, indices, values])
     for tensor, place in zip(op.outputs, (values, indices), strict=True):
         lowering.finish(tensor.id, place)
-
-
-RULES = {
-    **dict.fromkeys(("ArgMax", "ArgMin"), lower_arg_extreme),
-    **dict.fromkeys(("CumProd", "CumSum"), lower_running),
-    "TopK": lower_top_k,
-}

@@ -9,15 +9,15 @@ from ...._kernels.image.resample import resample
 from ....graph.shapes import channel_axis, per_axis, resolve_pads
 from ..lower.epilogue import emit_anchor, find_image, make_epilogue
 from ..lower.integers import integers_of
+from ..support import has_no_axes_input, has_small_windows, rule
 
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
 
-__all__ = ["ANCHORS"]
 
-
+@rule("AvgPool", "MaxPool", is_anchor=True, where=has_small_windows)
 def lower_pool(lowering: Lowering, group: AnchorGroup) -> None:
     """Maximum or mean of each window, post-ops behind it."""
     op = group.anchor
@@ -40,6 +40,7 @@ def lower_pool(lowering: Lowering, group: AnchorGroup) -> None:
     emit_anchor(lowering, group, call, [source], epilogue)
 
 
+@rule("Interpolate", is_anchor=True, where=has_no_axes_input)
 def lower_interpolate(lowering: Lowering, group: AnchorGroup) -> None:
     """Resampling, post-ops behind it."""
     op = group.anchor
@@ -76,9 +77,3 @@ def _as_result(lowering: Lowering, group: AnchorGroup) -> Value:
     if order[-1] == channel_axis(len(order), op.attrs["data_format"]):
         return lowering.arranged(op.inputs[0].id, order)
     return lowering.typed(lowering.value(op.inputs[0].id))
-
-
-ANCHORS = {
-    **dict.fromkeys(["AvgPool", "MaxPool"], lower_pool),
-    "Interpolate": lower_interpolate,
-}

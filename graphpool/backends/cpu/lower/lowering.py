@@ -99,6 +99,8 @@ class Lowering:
 
     Attributes
     ----------
+    kinds : dict of int to str
+        Op id -> kind, after all rewrites.
     horizontal_fusions : tuple of tuple of int
         Ids of convolutions that one call could compute.
     """
@@ -120,6 +122,7 @@ class Lowering:
         self.steps: list[Step] = []
         self.literals = bytearray()
         self.op_id = -1
+        self.kinds: dict[int, str] = {}
         self.horizontal_fusions: tuple[tuple[int, ...], ...] = ()
         self._channels_last = channels_last
         self._arranged: dict[tuple[Any, ...], Value] = {}

@@ -44,11 +44,12 @@ _LIMITS = {DataType.U8: (0, 255), DataType.S8: (-128, 127)}
 DEQUANTIZE = frozenset({"Dequantize", "DynamicDequantize"})
 
 
-def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
+def split_dequantized(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
     """The ops with a Dequantize of its own for each product and each pool that reads one, but for its last reader.
 
     A Dequantize costs less within a kernel than its result costs in memory, but a kernel takes in only what nobody else
     reads. Other readers share one: they may lie in one region. Ops keep their ids, copies have that of their original.
+    Shapes of new tensors are added.
     """
     makers = {op.outputs[0].id: op for op in ops if op.kind in DEQUANTIZE and op.outputs[0].id not in outputs}
     if not makers:
@@ -62,6 +63,7 @@ def split_dequantized(ops: Sequence[Op], outputs: Collection[int]) -> list[Op]:
             if readers[tensor.id] > 1 and (op.kind in PRODUCTS or op.kind in POOLS):
                 readers[tensor.id] -= 1
                 inputs[port] = tensor.replace(id=free)
+                shapes[free] = shapes[tensor.id]
                 split.append(makers[tensor.id].with_ports(makers[tensor.id].inputs, (inputs[port],)))
                 free += 1
         split.append(op if inputs == list(op.inputs) else op.with_ports(tuple(inputs), op.outputs))

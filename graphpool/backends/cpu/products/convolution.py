@@ -12,6 +12,7 @@ from ..layout.images import pick
 from ..lower.epilogue import find_image, make_epilogue
 from ..lower.integers import operands
 from ..match.integers import exact_depth
+from ..support import has_small_windows, rule
 from .choice import Choice, lower_first
 from .conv_packed import find_packed, find_unpacked
 from .conv_problem import ConvSite
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
 
-__all__ = ["ANCHORS", "emit_plain"]
+__all__ = ["emit_plain"]
 
 
+@rule("Convolution", is_anchor=True, where=has_small_windows)
 def lower_convolution(lowering: Lowering, group: AnchorGroup) -> None:
     """A convolution, with bias and post-ops behind it."""
     lower_first(ConvSite(lowering, group), CONVOLUTION)
 
 
+@rule("ConvTranspose", is_anchor=True, where=has_small_windows)
 def lower_transposed(lowering: Lowering, group: AnchorGroup) -> None:
     """A transposed convolution, with bias and post-ops behind it."""
     lower_first(ConvSite(lowering, group), TRANSPOSED)
@@ -87,4 +90,3 @@ def _forced_convolution(kind: str) -> str:
 
 CONVOLUTION = (find_int8, find_packed, find_unpacked, find_plain)
 TRANSPOSED = (find_phases, find_plain)
-ANCHORS = {"Convolution": lower_convolution, "ConvTranspose": lower_transposed}

@@ -8,6 +8,7 @@ from ...._kernels.gemm.matmul import matmul
 from ..choices import forced
 from ..lower.integers import operands
 from ..match.integers import exact_depth
+from ..support import rule
 from .choice import Choice, lower_first
 from .compressed import find_compressed
 from .int8_matmul import find_int8
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
 
-__all__ = ["ANCHORS"]
 
-
+@rule("MatMul", is_anchor=True)
 def lower_matmul(lowering: Lowering, group: AnchorGroup) -> None:
     """One product with the bias and the post-ops behind it."""
     lower_first(MatmulSite(lowering, group), IMPLEMENTATIONS)
@@ -50,4 +50,3 @@ def _emit_plain(site: MatmulSite) -> Value:
 
 
 IMPLEMENTATIONS = (find_int8, find_compressed, find_given, find_packed, find_plain)
-ANCHORS = {"MatMul": lower_matmul}

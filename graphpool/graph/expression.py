@@ -1,4 +1,4 @@
-"""Expressions of patterns.py, parsed: names, calls, and products and sums as a number and a multiset of parts."""
+"""Expressions of `Spelling`s, parsed: names, calls, and products and sums as a number and a multiset of parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Call:
-    """A node of an op."""
+    """An op, its inputs and then its numbers."""
 
     kind: str
     arguments: tuple[Pattern | float, ...]

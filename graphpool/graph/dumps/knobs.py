@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import InvalidArgumentError, brief, explain
-from ..typing import DataType
-from .logical_tensor import MAX_ID
+from ...errors import InvalidArgumentError, brief, explain
+from ...typing import DataType
+from ..logical_tensor import MAX_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -4,10 +4,10 @@
      "graph": [{"id", "name", "kind", "attrs": {name: {"type", "value"}}, "inputs": [tensor], "outputs": [tensor]}]}
     tensor: {"id", "dtype", "shape", "stride", "layout_type", "property_type"}
 
-A shape of one INT64_MIN says that the rank is not known, a stride of one INT64_MIN that strides were not given. Three
+A shape of one INT64_MIN says that the rank is not known, a stride of one INT64_MIN that strides were not given. Four
 keys are ours, written only where the format could not tell two tensors apart: ``ndims`` of a vector of unknown length,
-``layout_id`` and ``nbytes`` of an opaque tensor, which must be the size that the layout has here. Keys that are not
-named here are ignored.
+``layout_id`` and ``nbytes`` of an opaque tensor, which must be the size that the layout has here, and ``value`` of a
+constant whose one element is known. Keys that are not named here are ignored.
 
 A file is data from elsewhere: every field is checked, and what is wrong ends in one of graphpool's errors.
 """
@@ -20,19 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidGraphError, brief, explain
-from ..typing import UNKNOWN_DIM, LayoutType
-from ._counter import Counter
-from .logical_tensor import MAX_ID, LogicalTensor
-from .op import Op
-from .rewrite import rewrite_ops
-from .schema import get_schema
+from ...errors import InvalidGraphError, brief, explain
+from ...typing import UNKNOWN_DIM, LayoutType
+from .._counter import Counter
+from ..logical_tensor import MAX_ID, LogicalTensor
+from ..op import Op
+from ..schema import get_schema
+from .apply_knobs import apply_knobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ..limits import Limits
-    from .graph import Graph
+    from ...limits import Limits
+    from ..graph import Graph
     from .knobs import Knobs
 
 __all__ = ["GraphFile", "dump_graph", "read_graph", "write_graph"]
@@ -72,7 +72,7 @@ class GraphFile:
         """The graph under knobs, of another engine kind if one is given; see `Graph.from_json`."""
         fpmath, to_int = (knobs and knobs.fpmath) or (self.fpmath, self.apply_to_int)
         graph = make_graph(engine_kind or self.engine_kind, fpmath=fpmath, apply_to_int=to_int)
-        for op in self.ops if knobs is None else rewrite_ops(self.ops, knobs):
+        for op in self.ops if knobs is None else apply_knobs(self.ops, knobs):
             graph.add_op(op)
         return graph
 
@@ -164,6 +164,7 @@ def _read_tensor(record: object, where: str) -> LogicalTensor:
         layout=layout,
         layout_id=_integer(fields, "layout_id", where) if "layout_id" in fields else None,
         property=_text(fields, "property_type", where, "undef"),
+        value=fields.get("value"),
     )
     if tensor.layout is LayoutType.OPAQUE and tensor.is_shape_known:
         nbytes = tensor.nbytes
@@ -263,6 +264,8 @@ def _write_tensor(tensor: LogicalTensor) -> dict[str, Any]:
     }
     if tensor.shape is not None and shape == _UNKNOWN:
         record["ndims"] = 1
+    if tensor.value is not None:
+        record["value"] = tensor.value
     if tensor.layout is LayoutType.OPAQUE:
         record["layout_id"] = tensor.layout_id
         if tensor.is_shape_known:

@@ -10,22 +10,22 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, InvalidShapeError, explain
-from ..typing import DataType
-from .completion import complete_shapes
-from .logical_tensor import LogicalTensor
-from .op import Op
-from .schema import get_schema
-from .schemas.model import closest, format_counts
-from .view import GraphView
+from ...errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, InvalidShapeError, explain
+from ...typing import DataType
+from ..completion import complete_shapes
+from ..logical_tensor import LogicalTensor
+from ..op import Op
+from ..schema import get_schema
+from ..schemas.model import closest, format_counts
+from ..view import GraphView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ..schema import OpSchema
     from .knobs import Knobs, Shape
-    from .schema import OpSchema
 
-__all__ = ["rewrite_ops", "unknown_ids"]
+__all__ = ["apply_knobs", "unknown_ids"]
 
 FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 NORMS = frozenset({"BatchNormInference", "BatchNormForwardTraining", "BatchNormTrainingBackward", "LayerNorm",
@@ -70,9 +70,10 @@ class _Tensor:
     shape: tuple[int, ...] | None
     strides: tuple[int, ...] | None
     property: str
+    value: float | None
 
 
-def rewrite_ops(ops: Sequence[Op], knobs: Knobs) -> list[Op]:
+def apply_knobs(ops: Sequence[Op], knobs: Knobs) -> list[Op]:
     """Ops with knobs applied.
 
     Parameters
@@ -111,13 +112,13 @@ def rewrite_ops(ops: Sequence[Op], knobs: Knobs) -> list[Op]:
     _change_shapes(drafts, tensors, knobs)
     _change_types(drafts, tensors, knobs)
     for number in knobs.properties.keys() & tensors.keys():
-        tensors[number].property = knobs.properties[number]
+        tensors[number].property, tensors[number].value = knobs.properties[number], None
     _infer(drafts, tensors, before)
     return _assemble(drafts, tensors)
 
 
 def unknown_ids(ops: Sequence[Op], knobs: Knobs) -> list[str]:
-    """What knobs name that ops do not have, and that `rewrite_ops` passes over: "tensor 7", "op 3"."""
+    """What knobs name that ops do not have, and that `apply_knobs` passes over: "tensor 7", "op 3"."""
     tensors = {*knobs.shapes, *knobs.dtypes, *knobs.properties} - {tensor.id for tensor in _mentions(ops)}
     numbers = {*knobs.attrs, *knobs.kinds} - {op.id for op in ops}
     return [f"tensor {number}" for number in sorted(tensors)] + [f"op {number}" for number in sorted(numbers)]
@@ -135,7 +136,7 @@ def _tensors(ops: Sequence[Op], knobs: Knobs) -> dict[int, _Tensor]:
     for lt in _mentions(ops):
         known = first.setdefault(lt.id, lt)
         if known is lt:
-            tensors[lt.id] = _Tensor(lt.dtype, lt.shape, lt.strides, lt.property.value)
+            tensors[lt.id] = _Tensor(lt.dtype, lt.shape, lt.strides, lt.property.value, lt.value)
         elif known != lt:
             if not _is_settled(known, lt, knobs, is_computed=lt.id in written):
                 what = f"tensor id {lt.id} means two tensors"
@@ -147,12 +148,14 @@ def _tensors(ops: Sequence[Op], knobs: Knobs) -> dict[int, _Tensor]:
 def _is_settled(a: LogicalTensor, b: LogicalTensor, knobs: Knobs, *, is_computed: bool) -> bool:
     """Whether knobs, or the inference of shapes, replace all in which two mentions of a tensor differ."""
     shape = knobs.shapes.get(a.id)
+    is_shaped = shape is not None and shape.dims is not None
     is_float = a.dtype in FLOATS and b.dtype in FLOATS
     return (
-        (is_computed or a.shape == b.shape or (shape is not None and shape.dims is not None))
+        (is_computed or a.shape == b.shape or is_shaped)
         and (is_computed or a.strides == b.strides or shape is not None)
         and (a.dtype is b.dtype or a.id in knobs.dtypes or (knobs.dtype is not None and is_float))
         and (a.property is b.property or a.id in knobs.properties)
+        and (a.value == b.value or a.id in knobs.properties or is_shaped)
     )
 
 
@@ -194,7 +197,7 @@ def _change_shapes(ops: list[_Op], tensors: dict[int, _Tensor], knobs: Knobs) ->
     for number in knobs.shapes.keys() & tensors.keys():
         tensor, shape = tensors[number], knobs.shapes[number]
         if shape.dims is not None:
-            tensor.shape, tensor.strides = shape.dims, None
+            tensor.shape, tensor.strides, tensor.value = shape.dims, None, None
         if shape.layout is not None:
             tensor.strides = _strides(number, tensor.shape, shape)
     if knobs.batch is not None:
@@ -349,7 +352,9 @@ def _keeps_type(schema: OpSchema, kind: str, dtype: DataType, index: int, *, is_
 def _assemble(ops: list[_Op], tensors: dict[int, _Tensor]) -> list[Op]:
     used = {number for op in ops for number in (*op.inputs, *op.outputs)}
     lts = {
-        number: LogicalTensor(number, tensor.dtype, tensor.shape, strides=tensor.strides, property=tensor.property)
+        number: LogicalTensor(
+            number, tensor.dtype, tensor.shape, strides=tensor.strides, property=tensor.property, value=tensor.value
+        )
         for number, tensor in tensors.items()
         if number in used
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.graphs import GraphBuilder
+    from tests.cases.graphs import GraphBuilder
 
 __all__ = ["branches", "random_branches"]
 

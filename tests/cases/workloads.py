@@ -1,4 +1,4 @@
-"""One row for each thing that the CPU backend lowers: tests check it against the reference, benchmarks time it."""
+"""One row for each thing that the CPU backend lowers: tests check it against the reference, `bench_cases.py` times it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import graphpool as gp
-from bench.graphs import GraphBuilder
+from tests.cases.graphs import GraphBuilder
 
-__all__ = ["CASES", "Case"]
+__all__ = ["BY_NAME", "CASES", "Case"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,12 @@ class Case:
     partitions: int = 1
     scale: float = 1.0
     bounds: Mapping[str, float] = field(default_factory=dict)
+
+    def builder(self) -> GraphBuilder:
+        """The graph, not finalised."""
+        builder = GraphBuilder()
+        self.build(builder)
+        return builder
 
 
 CONV = {"pads_begin": [1, 1], "pads_end": [1, 1], "strides": [1, 1], "dilations": [1, 1]}
@@ -567,3 +573,5 @@ CASES: list[Case] = [
     Case("PReLU", lambda g: g.op("PReLU", g.input((2, 5, 4)), g.input((5,)), data_format="NCX")),
     Case("BiasAdd", lambda g: g.op("BiasAdd", g.input((2, 4, 5)), g.input((5,)))),
 ]  # fmt: skip
+
+BY_NAME = {case.name: case for case in CASES}

@@ -1,16 +1,13 @@
-"""Graphs in a few lines, and random content for their inputs."""
+"""Graphs in a few lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 import graphpool as gp
 from graphpool.graph.completion import complete_shapes
 from graphpool.graph.view import GraphView
-from graphpool.typing import DataType
 
 
 @dataclass
@@ -56,15 +53,3 @@ class GraphBuilder:
         """The partitions of the graph."""
         self.graph.finalize()
         return self.graph.get_partitions()
-
-
-def random_array(lt: gp.LogicalTensor, rng: np.random.Generator, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-    """Random content for a tensor: floats in [low, high), integers and booleans over a small range."""
-    dtype = lt.dtype.numpy
-    if lt.dtype is DataType.BOOLEAN:
-        return rng.integers(0, 2, lt.shape).astype(bool)
-    if lt.dtype.value[0] == "s":
-        return rng.integers(-50, 50, lt.shape).astype(dtype)
-    if lt.dtype.value[0] == "u":
-        return rng.integers(0, 100, lt.shape).astype(dtype)
-    return np.asarray(rng.uniform(low, high, lt.shape)).astype(dtype)

@@ -7,8 +7,8 @@ import pytest
 
 import graphpool as gp
 from graphpool.errors import GraphpoolError
-from graphpool.graph.knobs import parse_knobs
-from graphpool.graph.rewrite import unknown_ids
+from graphpool.graph.dumps.apply_knobs import unknown_ids
+from graphpool.graph.dumps.knobs import parse_knobs
 
 
 @pytest.fixture
@@ -99,6 +99,16 @@ def test_batch_and_properties(case):
     assert graph.tensors[0].shape == (9, 6)
     assert graph.tensors[0].property == "variable"
     assert (graph.fpmath, graph.fpmath_apply_to_int) == ("bf16", True)
+
+
+def test_a_value_lasts_as_long_as_shape_and_property(tmp_path):
+    graph, path = gp.Graph(), tmp_path / "case.json"
+    x, y = (gp.LogicalTensor(number, "f32", (4, 6)) for number in (0, 2))
+    graph.add_op(gp.Op(0, "Multiply", [x, gp.LogicalTensor(1, "f32", (1,), property="constant", value=0.5)], [y]))
+    graph.to_json(path)
+    assert build(path, {"in-shapes": "0:3x5"}).tensors[1].value == 0.5
+    assert build(path, {"in-shapes": "1:6"}).tensors[1].value is None
+    assert build(path, {"tensor-property": "1:variable"}).tensors[1].value is None
 
 
 def test_batch_leaves_parameters_alone(tmp_path):

@@ -1,0 +1,124 @@
+"""Moves of quantised tensors move bytes instead of the numbers that they stand for.
+
+Tools that quantise put a Dequantize in front of every op and a Quantize behind it, those too that only move elements: a
+look-up in a quantised table would dequantise the whole table at every run. With one scale for all elements the order
+does not matter. What then dequantises and quantises again by the same numbers does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....graph.op import first_free_id
+from ....typing import DataType, PropertyType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ....graph.logical_tensor import LogicalTensor
+    from ....graph.op import Op
+
+__all__ = ["BYTE_MOVES", "move_bytes"]
+
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+BYTE_MOVES = _LOOKUPS | {"Expand", "Slice", "Split", "StaticReshape", "StaticTranspose", "Tile"}
+"""Kinds whose outputs hold elements of their first input, whatever their type."""
+
+_BYTES = frozenset({DataType.U8, DataType.S8})
+
+
+def move_bytes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
+    """The ops, in topological order, with Dequantize behind moves, and without what undoes it.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        In topological order.
+    shapes : dict of int to tuple of int
+        Shape of every tensor; those of new ones are added.
+    outputs : collection of int
+        Ids of tensors that leave the partition, which stay what they are.
+
+    Notes
+    -----
+    Results are the same, bit by bit. Ops that are moved keep their id. Cost: linear in the ops.
+    """
+    if not any(op.kind == "Dequantize" for op in ops):
+        return list(ops)
+    free = first_free_id(ops)
+    moved: list[Op] = []
+    makers: dict[int, Op] = {}
+    written: set[int] = set()  # what may be called like an output that it equals
+    equal: dict[int, LogicalTensor] = {}
+    for op in ops:
+        op = _renamed(op, equal)
+        source = makers.get(op.inputs[0].id) if op.inputs else None
+        if source is not None and _undoes(op, source):
+            old, new = op.outputs[0], source.inputs[0]
+            if old.id not in outputs:
+                equal[old.id] = new
+                continue
+            if new.id in written:
+                written.remove(new.id)
+                equal[new.id] = old
+                continue
+        if source is not None and op.kind in BYTE_MOVES and _is_movable(op, source):
+            inner = [tensor.replace(id=free + k, dtype=source.inputs[0].dtype) for k, tensor in enumerate(op.outputs)]
+            shapes.update((new.id, shapes[old.id]) for new, old in zip(inner, op.outputs, strict=True))
+            free += len(inner)
+            behind = [source.with_ports((new,), (old,)) for new, old in zip(inner, op.outputs, strict=True)]
+            made = [op.with_ports((source.inputs[0], *op.inputs[1:]), tuple(inner)), *behind]
+        else:
+            made = [op]
+        moved += made
+        makers.update((new.outputs[0].id, new) for new in made if new.kind == "Dequantize")
+        written.update(tensor.id for new in made for tensor in new.outputs if tensor.id not in outputs)
+    return _needed([_renamed(op, equal) for op in moved], outputs)
+
+
+def _renamed(op: Op, names: Mapping[int, LogicalTensor]) -> Op:
+    """The op on the tensors that are the same as its own."""
+    if not any(tensor.id in names for tensor in (*op.inputs, *op.outputs)):
+        return op
+    inputs, outputs = (tuple(names.get(tensor.id, tensor) for tensor in side) for side in (op.inputs, op.outputs))
+    return op.with_ports(inputs, outputs)
+
+
+def _is_movable(op: Op, source: Op) -> bool:
+    """Whether an op may move what a Dequantize reads: bytes of one scale.
+
+    Constants stay as they are, unless a few of their elements are looked up.
+    """
+    read = source.inputs[0]
+    is_looked_up = read.property is not PropertyType.CONSTANT or op.kind in _LOOKUPS
+    return is_looked_up and read.dtype in _BYTES and source.attrs["qtype"] == "per_tensor"
+
+
+def _undoes(op: Op, source: Op) -> bool:
+    """Whether a Quantize gives back, bit by bit, what a Dequantize has read.
+
+    Bytes times a scale are off by half a unit in the last place, as is their quotient: rounding finds the byte again,
+    unless the product overflows or has no full precision.
+    """
+    dtype = op.outputs[0].dtype
+    if op.kind != "Quantize" or dtype not in _BYTES or dtype is not source.inputs[0].dtype:
+        return False
+    numbers = _numbers(op)
+    return numbers is not None and numbers == _numbers(source) and 1e-30 < numbers[0] < 1e30
+
+
+def _numbers(op: Op) -> tuple[float, int] | None:
+    """The scale and zero point of all elements; None where there are several."""
+    if op.attrs["qtype"] != "per_tensor":
+        return None
+    return op.attrs["scales"][0], (op.attrs.get("zps") or [0])[0]
+
+
+def _needed(ops: Sequence[Op], outputs: Iterable[int]) -> list[Op]:
+    """The ops that give what is read or leaves the partition."""
+    needed, kept = set(outputs), []
+    for op in reversed(ops):
+        if not op.outputs or any(tensor.id in needed for tensor in op.outputs):
+            needed.update(tensor.id for tensor in op.inputs)
+            kept.append(op)
+    return kept[::-1]

@@ -1,0 +1,379 @@
+"""Functions that a graph spells out in several ops, found and replaced by the one op that each of them is.
+
+A `Spelling` is data: an op, and an expression whose names are tensors. ``x / y``, powers and ``sqrt`` are products of
+powers; capitalised calls are ops, whose numbers stand behind their inputs (`_NUMBERS`). Expression and graph are
+compared as products of powers and sums, each as a multiset with one number: factors and terms match in any order and
+grouping, which is how frameworks differ. Numbers are constants whose `LogicalTensor.value` is known.
+
+Nobody else reads a result of the ops between, nor does one leave the graph. So what takes their place has their wires,
+and closes no cycle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..errors import GraphpoolError
+from ..typing import UNKNOWN_DIM, DataType
+from .expression import Call, Name, Product, Sum, calls_of, parse
+from .op import Op
+from .schema import get_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from .expression import Pattern
+    from .view import GraphView
+
+__all__ = ["Respelt", "Spelling", "possible_spellings", "respell"]
+
+_Shape: TypeAlias = "tuple[int, ...] | None"
+_Parts: TypeAlias = list[tuple[int, float]]
+_Captured: TypeAlias = dict[str, Any]
+
+_MOST_STEPS = 32
+"""Ops that are taken apart for one sum or product: no expression has so many, and a chain may have any number."""
+
+_TOLERANCE = 1e-4
+"""By how much the numbers of a graph may differ from those of an expression, relative to them."""
+
+_TOLERANCES = {DataType.F16: 2**-11, DataType.BF16: 2**-8}
+"""The same where the numbers were perhaps rounded to these types: half a unit in the last place."""
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """One spelling of an op.
+
+    Attributes
+    ----------
+    kind : str
+        Op that takes the place of the expression.
+    expression : str
+        A sum or a product.
+    inputs : tuple of str
+        The tensors that the expression names, as inputs of the op.
+    numbers : mapping of str to str
+        Attribute -> name of the expression that is a number, to be read off the graph.
+    attributes : mapping of str to value
+        Other attributes.
+    tree : Product or Sum
+        The expression, parsed.
+    calls : set of str
+        Kinds of its calls.
+    """
+
+    kind: str
+    expression: str
+    inputs: tuple[str, ...] = ("x",)
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    tree: Pattern = field(init=False)
+    calls: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tree", parse(self.expression, list(self.numbers.values())))
+        object.__setattr__(self, "calls", calls_of(self.tree))
+
+
+@dataclass(frozen=True)
+class Respelt:
+    """An op, and the ops of a view, by number, whose place it takes: itself, or what spells it out.
+
+    It has id, name and output of the last of them.
+    """
+
+    op: Op
+    numbers: tuple[int, ...]
+
+
+def possible_spellings(spellings: Sequence[Spelling], ops: Sequence[Op]) -> list[Spelling]:
+    """Spellings whose calls are all among the ops. Cost: linear in the ops."""
+    kinds = {op.kind for op in ops}
+    return [spelling for spelling in spellings if spelling.calls <= kinds]
+
+
+def respell(
+    view: GraphView,
+    spellings: Sequence[Spelling],
+    shapes: Mapping[int, _Shape],
+    fits: Callable[[Op], bool],
+    outputs: Collection[int] = (),
+) -> list[Respelt]:
+    """The ops of a view with one op in place of each function that some of them spell out.
+
+    Parameters
+    ----------
+    view : GraphView
+    spellings : sequence of Spelling
+        The first that fits an op counts. What is part of a function is not looked at again.
+    shapes : mapping of int to shape
+        Of tensors, as far as they are known.
+    fits : callable
+        Which ops may take part, and which may take the place of others.
+    outputs : collection of int
+        Ids of tensors that leave, besides those that nobody reads.
+
+    Returns
+    -------
+    ops : list of Respelt
+        In topological order; together they have each op once.
+
+    Notes
+    -----
+    Cost: linear in the ops; some ten microseconds for each that may be the last of a function.
+    """
+    matcher = _Matcher(view, shapes, fits, outputs)
+    found = [
+        matcher.find(number, spellings) or Respelt(view.ops[number], (number,))
+        for number in range(len(view.ops) - 1, -1, -1)  # functions before those that are parts of them
+        if number not in matcher.taken
+    ]
+    return found[::-1]
+
+
+class _Matcher:
+    """Looks for spellings at ops, the last first."""
+
+    def __init__(
+        self,
+        view: GraphView,
+        shapes: Mapping[int, _Shape],
+        fits: Callable[[Op], bool],
+        outputs: Collection[int],
+    ) -> None:
+        self.taken: set[int] = set()
+        self._view = view
+        self._shapes = shapes
+        self._fits = fits
+        self._outputs = outputs
+        self._tensors = {tensor.id: tensor for op in view.ops for tensor in op.inputs}
+        self._tolerance = _TOLERANCE
+
+    def find(self, number: int, spellings: Sequence[Spelling]) -> Respelt | None:
+        """What op `number` is the last op of, by the first spelling that fits."""
+        last = self._view.ops[number]
+        wanted = _ROOTS.get(last.kind)
+        if wanted is not None:
+            self._tolerance = _TOLERANCES.get(last.outputs[0].dtype, _TOLERANCE)
+        for spelling in spellings if wanted is not None else ():
+            if isinstance(spelling.tree, wanted):  # type: ignore[arg-type]
+                for captured in self._match(spelling.tree, last.outputs[0].id, {}):
+                    members = self._between({captured[name] for name in spelling.inputs}, number)
+                    made = self._make(spelling, captured, last) if members else None
+                    if made is not None:
+                        self.taken |= members
+                        return Respelt(made, tuple(sorted(members)))
+        return None
+
+    def _between(self, sources: set[int], last: int) -> set[int]:
+        """The ops from these tensors to the last op; none if one may not take part, or others read of one."""
+        members: set[int] = set()
+        waiting = [last]
+        while waiting:
+            number = waiting.pop()
+            op = self._view.ops[number]
+            if number in self.taken or not self._fits(op):
+                return set()
+            if number != last and any(self._leaves(tensor.id) for tensor in op.outputs):
+                return set()
+            members.add(number)
+            makers = (self._view.producer.get(tensor.id) for tensor in op.inputs if tensor.id not in sources)
+            waiting += [maker for maker in makers if maker is not None and maker not in members]
+        inner = (tensor.id for number in members - {last} for tensor in self._view.ops[number].outputs)
+        return members if all(members.issuperset(self._view.users(tensor_id)) for tensor_id in inner) else set()
+
+    def _leaves(self, tensor_id: int) -> bool:
+        return tensor_id in self._outputs or not self._view.users(tensor_id)
+
+    def _make(self, spelling: Spelling, captured: _Captured, last: Op) -> Op | None:
+        """The op in place of others; None where it would not be the same tensor, or does not fit."""
+        attrs = {**spelling.attributes, **{key: captured[name] for key, name in spelling.numbers.items()}}
+        sources = [self._tensors[captured[name]] for name in spelling.inputs]
+        try:
+            op = Op(last.id, spelling.kind, sources, last.outputs, last.name, **attrs).checked()
+            [shape] = get_schema(op.kind).infer_shapes(op, [self._shape(tensor.id) for tensor in sources])
+        except GraphpoolError:
+            return None
+        return op if self._fits(op) and _may_be_equal(shape, self._shape(last.outputs[0].id)) else None
+
+    def _shape(self, tensor_id: int) -> _Shape:
+        return self._shapes.get(tensor_id)
+
+    # ---- matching
+
+    def _match(self, pattern: Pattern, tensor_id: int, captured: _Captured) -> Iterator[_Captured]:
+        """Every way in which the pattern fits what a tensor holds, given what was captured."""
+        if isinstance(pattern, Name):
+            if captured.get(pattern.name, tensor_id) == tensor_id:
+                yield captured | {pattern.name: tensor_id}
+        elif isinstance(pattern, Call):
+            yield from self._match_call(pattern, tensor_id, captured)
+        else:
+            found = self._factors(tensor_id) if isinstance(pattern, Product) else self._terms(tensor_id)
+            bound = None if found is None else self._bind_number(pattern, found[0], captured)
+            if found is not None and bound is not None and len(found[1]) == len(pattern.parts):
+                yield from self._match_parts(pattern.parts, found[1], bound)
+
+    def _match_parts(
+        self, wanted: Sequence[tuple[Pattern, float]], parts: _Parts, captured: _Captured
+    ) -> Iterator[_Captured]:
+        if not wanted:
+            yield captured
+            return
+        (pattern, power), rest = wanted[0], wanted[1:]
+        for k, (tensor_id, own) in enumerate(parts):
+            if own == power:
+                for found in self._match(pattern, tensor_id, captured):
+                    yield from self._match_parts(rest, parts[:k] + parts[k + 1 :], found)
+
+    def _match_call(self, pattern: Call, tensor_id: int, captured: _Captured) -> Iterator[_Captured]:
+        op = self._maker(tensor_id)
+        if op is None or op.kind != pattern.kind:
+            return
+        ways = iter([captured])
+        tensors = [tensor.id for tensor in op.inputs]
+        for wanted, given in zip(pattern.arguments[: len(tensors)], tensors, strict=False):
+            ways = self._match_input(wanted, given, ways)
+        numbers = _NUMBERS.get(op.kind, _no_numbers)(op, self._shape(tensors[0]))
+        if numbers is not None and len(pattern.arguments) == len(tensors) + len(numbers):
+            for wanted, number in zip(pattern.arguments[len(tensors) :], numbers, strict=True):
+                ways = self._match_number(wanted, number, ways)
+            yield from ways
+
+    def _match_input(self, wanted: Pattern | float, tensor_id: int, ways: Iterator[_Captured]) -> Iterator[_Captured]:
+        for captured in ways:
+            if not isinstance(wanted, float):
+                yield from self._match(wanted, tensor_id, captured)
+
+    def _match_number(self, wanted: Pattern | float, number: float, ways: Iterator[_Captured]) -> Iterator[_Captured]:
+        for captured in ways:
+            if isinstance(wanted, Name):
+                if captured.get(wanted.name, number) == number:
+                    yield captured | {wanted.name: number}
+            elif isinstance(wanted, float) and self._is_close(number, wanted):
+                yield captured
+
+    def _bind_number(self, pattern: Product | Sum, number: float, captured: _Captured) -> _Captured | None:
+        """What was captured with the pattern's number variable, or None where the numbers differ."""
+        if pattern.variable is None:
+            return captured if self._is_close(number, pattern.number) else None
+        value = number / pattern.number if isinstance(pattern, Product) else number - pattern.number
+        known = captured.get(pattern.variable, value)
+        return captured | {pattern.variable: value} if self._is_close(known, value) else None
+
+    def _is_close(self, a: float, b: float) -> bool:
+        return math.isclose(a, b, rel_tol=self._tolerance, abs_tol=1e-12)
+
+    # ---- products and sums of the graph
+
+    def _maker(self, tensor_id: int) -> Op | None:
+        number = self._view.producer.get(tensor_id)
+        return None if number is None else self._view.ops[number]
+
+    def _scalar(self, tensor_id: int) -> float | None:
+        """The number that a tensor holds, if it is known."""
+        tensor = self._tensors.get(tensor_id)
+        return None if tensor is None or tensor_id in self._view.producer else tensor.value
+
+    def _inner(self, tensor_id: int, is_top: bool) -> Op | None:
+        """The op behind a tensor, where it may be taken apart: it is read once."""
+        return self._maker(tensor_id) if is_top or len(self._view.consumers[tensor_id]) == 1 else None
+
+    def _factors(self, tensor_id: int) -> tuple[float, _Parts] | None:
+        """A number and powers whose product a tensor is; None where there are too many."""
+        number, powers = 1.0, Counter[int]()
+        waiting = [(tensor_id, 1.0, True)]
+        for _ in range(_MOST_STEPS):
+            if not waiting:
+                return number, [(item, power) for item, power in powers.items() if power]
+            item, power, is_top = waiting.pop()
+            scalar, op = self._scalar(item), self._inner(item, is_top)
+            kind = None if op is None else op.kind
+            if scalar:
+                number *= scalar**power
+            elif op is not None and kind in ("Multiply", "Divide"):
+                a, b = (tensor.id for tensor in op.inputs)
+                waiting += [(a, power, False), (b, -power if kind == "Divide" else power, False)]
+            elif op is not None and kind == "Reciprocal":
+                waiting.append((op.inputs[0].id, -power, False))
+            else:
+                base, exponent = (item, 1.0) if op is None else self._power(op)
+                powers[base] += power * exponent  # type: ignore[assignment]
+        return None
+
+    def _power(self, op: Op) -> tuple[int, float]:
+        """Base and exponent of an op's result."""
+        exponent = _EXPONENTS.get(op.kind) if op.kind != "Pow" else op.attrs["beta"]
+        if op.kind == "Power":
+            exponent = self._scalar(op.inputs[1].id)
+        return (op.outputs[0].id, 1.0) if exponent is None else (op.inputs[0].id, exponent)
+
+    def _terms(self, tensor_id: int) -> tuple[float, _Parts] | None:
+        """A number and signed terms whose sum a tensor is; None where there are too many."""
+        number, parts = 0.0, list[tuple[int, float]]()
+        waiting = [(tensor_id, 1.0, True)]
+        for _ in range(_MOST_STEPS):
+            if not waiting:
+                return number, parts
+            item, sign, is_top = waiting.pop()
+            scalar, op = self._scalar(item), self._inner(item, is_top)
+            if scalar is not None:
+                number += sign * scalar
+            elif op is not None and op.kind in ("Add", "Subtract"):
+                a, b = (tensor.id for tensor in op.inputs)
+                waiting += [(a, sign, False), (b, -sign if op.kind == "Subtract" else sign, False)]
+            else:
+                parts.append((item, sign))
+        return None
+
+
+_ROOTS = {"Multiply": Product, "Divide": Product, "Add": Sum, "Subtract": Sum}
+"""Kinds of the last op of an expression."""
+
+_EXPONENTS = {"Sqrt": 0.5, "Square": 2.0}
+
+
+def _no_numbers(op: Op, shape: _Shape) -> list[float] | None:
+    return []
+
+
+def _attributes(*names: str) -> Callable[[Op, _Shape], list[float] | None]:
+    """Attributes of an op as numbers of a call."""
+    return lambda op, shape: [op.attrs[name] for name in names]
+
+
+def _reduced(op: Op, shape: _Shape) -> list[int] | None:
+    """The axes of a reduction that keeps them, counted from the last; None where they are not known."""
+    axes = op.attrs["axes"] or ()
+    if len(op.inputs) > 1 or not op.attrs["keep_dims"] or (shape is None and any(axis >= 0 for axis in axes)):
+        return None
+    return sorted(axis - len(shape or ()) if axis >= 0 else axis for axis in axes)
+
+
+def _one_axis(op: Op, shape: _Shape) -> list[float] | None:
+    axes = _reduced(op, shape)
+    return [axes[0]] if axes is not None and len(axes) == 1 else None
+
+
+def _last_axes(op: Op, shape: _Shape) -> list[float] | None:
+    """The first of the last axes."""
+    axes = _reduced(op, shape)
+    return [axes[0]] if axes and axes == list(range(axes[0], 0)) else None
+
+
+_NUMBERS: Mapping[str, Callable[[Op, _Shape], list[float] | None]] = {
+    "Clamp": _attributes("min", "max"), "HardSigmoid": _attributes("alpha", "beta"), "SoftPlus": _attributes("beta"),
+    "ReduceMean": _last_axes, "ReduceMax": _one_axis, "ReduceSum": _one_axis,
+}  # fmt: skip
+"""Kind -> the numbers of a call: its attributes, or the axis; None for an op that no expression can say."""
+
+
+def _may_be_equal(a: _Shape, b: _Shape) -> bool:
+    """Whether two shapes are equal as far as they are known."""
+    if a is None or b is None:
+        return True
+    return len(a) == len(b) and all(m == n or UNKNOWN_DIM in (m, n) for m, n in zip(a, b, strict=True))

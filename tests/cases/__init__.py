@@ -1,0 +1,11 @@
+"""What tests run on and benchmarks time: graphs, their inputs, one table of cases. Nothing here measures or compares.
+
+graphs.py            GraphBuilder: graphs in a few lines
+inputs.py            random content of tensors, the same in every run
+workloads.py         CASES: one row for each thing that the CPU backend lowers
+stream_graphs.py     graphs whose steps may run side by side
+schedule_graphs.py   dependency graphs to schedule: known blocks and random families
+resource_log.py      the calls of a `LoggingResource`, read from its file and repeated
+
+``tests`` has no installation: what imports this runs at the repository's root, or has it on its path.
+"""
