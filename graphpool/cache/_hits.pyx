@@ -231,4 +231,5 @@ cdef class HitPath:
         cdef int64_t hits = entry.take_hits()
         self._hits += hits
         if hits and gpc_look_up(self._entries, entry.full) is entry:
-            self._guard.tell(self._guard.policy.on_hit, entry.full, hits)   # not an equal key: dicts then compare no contents
+            # not an equal key: dicts then compare no contents
+            self._guard.tell(self._guard.policy.on_hit, entry.full, hits)

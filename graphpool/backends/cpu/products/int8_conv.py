@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from ...._kernels.conv.depthwise_int8 import MOST_TAPS, Int8DepthwiseFormat
+from ...._kernels.conv.depthwise import MOST_TAPS, Int8DepthwiseFormat
 from ...._kernels.conv.int8 import Int8ConvFormat
 from ...._kernels.conv.problem import ConvFormat, ConvShape
 from ....graph.shapes import conv_weight_axes, per_axis
