@@ -15,18 +15,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from graphpool.cache import (
-    ConstantBuffer,
-    ConstantHandle,
-    ConstantTensorCache,
-    Item,
-    LruCache,
-    PackedKey,
-    PackedStore,
-    fingerprint,
-    quick_fingerprint,
-    replay,
-)
+from graphpool.cache import ConstantBuffer, ConstantTensorCache, Item, LruCache, PackedKey, PackedStore, fingerprint
+from graphpool.cache._handle import ConstantHandle
+from graphpool.cache.identity import quick_fingerprint
+from graphpool.cache.traces import replay
 
 LOOPS = 100_000
 LOOP_SOURCE = """

@@ -24,7 +24,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.cache import ConstantBuffer, ConstantHandle, ConstantTensorCache, constant_tensor_cache
+from graphpool.cache import ConstantBuffer, ConstantTensorCache, constant_tensor_cache
+from graphpool.cache._handle import ConstantHandle
 from graphpool.runtime import CompiledPartition
 from graphpool.runtime._program import Program
 from graphpool.runtime.primitive import Primitive

@@ -120,8 +120,8 @@ def print_counts(name, zoo, runs=20):
 def warm_calls(executable, inputs):
     """The executions of a model's partitions that kernels run, on an arena and outputs that stay bound."""
     lease = executable._arenas.lease()
-    frame = executable._make_frame(lease.address)
-    executable._bind(frame, inputs, {})
+    frame = executable._runner.make_frame(lease.address)
+    executable._runner.bind(frame, inputs, {})
     warm_calls.kept = lease, frame
     executions = [call for call in frame.calls if getattr(call.func, "__name__", "") == "execute"]
     return [call for call in executions if call.func.__self__.primitive is not None]
@@ -199,7 +199,7 @@ def bind_all(executable, engine, inputs, mode):
     """Calls of every supported partition, compiled by itself, on tensors of its own."""
     from functools import partial
 
-    form, stream = executable._form, gp.Stream(engine)
+    form, stream = executable.form, gp.Stream(engine)
     tensors = {}
     for name, tensor_id in form.inputs.items():
         if tensor_id in executable._tensors:

@@ -29,9 +29,10 @@ from graphpool.runtime._streams import StreamLists
 from graphpool.runtime.model_form import ModelForm
 from graphpool.runtime.model_port import ModelPort
 from graphpool.runtime.scheduling import POLICIES
-from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate, stream_lists
+from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate
+from graphpool.schedule.lists import stream_lists
 from tests.cases.graphs import GraphBuilder
-from tests.cases.schedule_graphs import fork_join
+from tests.cases.schedule_graphs import BLOCK_COSTS, block, fork_join
 
 THREADS = 2
 CONV = {"strides": [1, 1], "dilations": [1, 1], "data_format": "NCX", "weights_format": "OIX"}
@@ -128,21 +129,22 @@ def compare(make, policies=POLICIES, seconds=6.0, repeats=15):
         }
 
 
-def rehearsal(schedule, duration_ns, *, spin):
-    """A function that runs a schedule of calls which only take time."""
+def rehearsal(schedule, seconds, *, spin):
+    """A function that runs a schedule of calls which only take time, `seconds` for each unit of their cost."""
     number = {node: k for k, node in enumerate(schedule.order)}
     lists = StreamLists(
         [[(number[c.nodes[0]], 1, c.waits, c.is_event) for c in calls] for calls in stream_lists(schedule)]
     )
+    durations_ns = [round(schedule.graph.costs[node] * seconds * 1e9) for node in schedule.order]
     team = Team(THREADS)
-    return lambda: lists.rehearse(team, [duration_ns] * lists.ncalls, spin=spin)
+    return lambda: lists.rehearse(team, durations_ns, spin=spin)
 
 
-def fork_join_gain(*, spin, duration_ns=200_000):
+def fork_join_gain(*, spin, call_s=2e-4):
     """(measured, predicted) gain of two streams over one for a fork-join of four chains of three calls."""
     graph = fork_join(4, 3)
     schedule = list_schedule(graph, THREADS)
-    rounds = rounds_us([rehearsal(each, duration_ns, spin=spin) for each in (sequential(graph), schedule)], 4.0)
+    rounds = rounds_us([rehearsal(each, call_s, spin=spin) for each in (sequential(graph), schedule)], 4.0)
     return float(np.median(rounds[:, 0] / rounds[:, 1])), graph.work / simulate(schedule).makespan
 
 
@@ -180,6 +182,16 @@ def test_block(benchmark, name, policy):
         inputs = random_inputs(model)
         benchmark(model.run, inputs)
         benchmark.extra_info["streams"] = model.stats().streams
+
+
+@pytest.mark.benchmark(group="simulation")
+@pytest.mark.parametrize("name", ["A", "C", "E"])
+def test_simulated_block(benchmark, name):
+    """Calls that sleep; what the simulation says they take stands beside what they took."""
+    graph = block(name, BLOCK_COSTS.get(name))
+    schedule, unit = list_schedule(graph, THREADS), 0.06 / graph.critical_path
+    benchmark.pedantic(rehearsal(schedule, unit, spin=False), rounds=5)
+    benchmark.extra_info["predicted_s"] = simulate(schedule).makespan * unit
 
 
 @pytest.mark.benchmark(group="policy")

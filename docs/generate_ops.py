@@ -1,4 +1,4 @@
-"""Write docs/reference/ops.md, the reference page of all op kinds, from the op table.
+"""Write docs/reference/ops.md, the reference page of all op kinds, from the op table and what registers its kinds.
 
     python docs/generate_ops.py [PATH]
 
@@ -12,8 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphpool.backends.cpu.support import ANCHORS, INSTRUCTIONS, RULES
+from graphpool.backends.reference import KINDS
 from graphpool.graph.schema import SCHEMAS
 from graphpool.graph.schemas.model import format_counts
+from graphpool.onnx.ops import direct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 HEADER = """# Operations
 
 Every kind that a graph may hold, generated from the op table by `docs/generate_ops.py`. A type variable stands for one
-data type: ports that share it agree. Dimensions are spatial unless they are batch or channels; `NXC` keeps channels
+data type: ports that share it agree. An ONNX op that is named is the kind itself; [further ones](onnx.md) are written
+in several kinds. Dimensions are spatial unless they are batch or channels; `NXC` keeps channels
 last and is the default, as in oneDNN.
 """
 
@@ -60,6 +64,20 @@ def _attributes(schema: OpSchema) -> Iterator[str]:
         yield f"| `{item.name}` | {item.kind} | {_default(item)} | {accepted} |"
 
 
+def _runs(kind: str) -> str:
+    """Who computes a kind."""
+    if kind in INSTRUCTIONS:
+        return "in elementwise programs of the CPU backend, and as a post-op"
+    if kind in RULES:
+        return "by kernels of the CPU backend" + (", with post-ops" if kind in ANCHORS else "")
+    return "on the reference backend" if kind in KINDS else "nowhere"
+
+
+def _names(title: str, names: list[str]) -> Iterator[str]:
+    if names:
+        yield f"- {title}: {', '.join(f'`{name}`' for name in names)}"
+
+
 def _section(schema: OpSchema) -> Iterator[str]:
     yield from ("", f"### {schema.kind}", "", schema.doc, "")
     yield f"- Inputs: {_ports(schema.inputs, schema.input_counts)}"
@@ -71,6 +89,10 @@ def _section(schema: OpSchema) -> Iterator[str]:
         yield f"- Rule: {_prose(check.__doc__)}"
     for a, b in schema.commutative:
         yield f"- `{schema.inputs[a].name}` and `{schema.inputs[b].name}` may be swapped."
+    yield f"- Runs: {_runs(schema.kind)}"
+    stem = schema.kind.replace("Forward", "") + "Backward"
+    yield from _names("Gradients", [kind for kind in SCHEMAS if kind.startswith(stem)])
+    yield from _names("In ONNX", [op for op, kind in direct.KINDS.items() if kind == schema.kind])
     if schema.differences:
         yield f"- Unlike oneDNN: {schema.differences}"
     yield from _attributes(schema)

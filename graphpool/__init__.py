@@ -10,7 +10,6 @@ from typing import Any as _Any
 from ._version import __version__ as __version__
 from .errors import (
     BackendError,
-    CapacityWarning,
     GraphpoolError,
     GraphpoolWarning,
     InvalidArgumentError,
@@ -50,7 +49,6 @@ __all__ = [
     "UNKNOWN_DIM",
     "Allocator",
     "BackendError",
-    "CapacityWarning",
     "CompiledPartition",
     "DataType",
     "Engine",

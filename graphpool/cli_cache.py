@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import cache
+from .cache.comparison import compare_policies, distinct_nbytes, plot_savings
+from .cache.policies import policy_names
 from .cache.process import ENGINE_KINDS
+from .cache.traces import read_trace
 from .errors import InvalidArgumentError, explain
 from .typing import parse_nbytes
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from .cache.comparison import Comparison
 
 __all__ = ["add_cache"]
 
@@ -50,7 +55,7 @@ def show_caches(arguments: argparse.Namespace) -> tuple[Report, bool]:
         "compiled_partition_cache_entries": cache.get_compiled_partition_cache_capacity(),
         "constant_tensor_cache": {kind: _describe(kind) for kind in ENGINE_KINDS},
         "packed_store": None if store is None else {"path": str(store.path), "nbytes": store.stats().nbytes},
-        "policies": cache.policy_names(),
+        "policies": policy_names(),
     }, True
 
 
@@ -61,12 +66,12 @@ def _describe(kind: str) -> Report:
 
 def replay_trace(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Share of the cost of making constants that each policy saves at each capacity."""
-    trace = cache.read_trace(arguments.trace)
-    total = cache.distinct_nbytes(trace)
+    trace = read_trace(arguments.trace)
+    total = distinct_nbytes(trace)
     capacities = [_parse_capacity(text, total) for text in arguments.capacity or CAPACITIES]
-    rows = cache.compare_policies(trace, capacities, arguments.policy)
+    rows = compare_policies(trace, capacities, arguments.policy)
     if arguments.plot:
-        cache.plot_savings(rows, arguments.plot, title=Path(arguments.trace).stem)
+        plot_savings(rows, arguments.plot, title=Path(arguments.trace).stem)
     return {
         "accesses": len(trace),
         "constants": len({item.key for item in trace}),
@@ -76,7 +81,7 @@ def replay_trace(arguments: argparse.Namespace) -> tuple[Report, bool]:
     }, True
 
 
-def _savings(rows: Sequence[cache.Comparison]) -> list[Report]:
+def _savings(rows: Sequence[Comparison]) -> list[Report]:
     """Percent of the cost saved: by each policy, and the bounds on what foresight could save."""
     return [
         {

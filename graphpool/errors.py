@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendError",
-    "CapacityWarning",
     "GraphpoolError",
     "GraphpoolWarning",
     "InvalidArgumentError",
@@ -180,7 +179,3 @@ class GraphpoolWarning(UserWarning):
 
 class PerformanceWarning(GraphpoolWarning):
     """Something works, but slower than it could."""
-
-
-class CapacityWarning(GraphpoolWarning):
-    """A bounded cache or pool could not keep something."""

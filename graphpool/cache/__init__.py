@@ -8,6 +8,7 @@
     _handle.pyx      ConstantBuffer and ConstantHandle: the memory of a constant, and its use without a look-up
     _flight.py       single flight: one produces, the others wait
     policies.py      who leaves a full constant cache; cost_policy.py: the one that weighs cost
+      _policy_guard.py how a cache asks and tells its policy
     traces.py        a simulator of policies; comparison.py: several at several capacities, plotted
     identity.py      names of contents; _quick.pyx: a digest at the speed of memory, for those inside a process
     packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file
@@ -16,15 +17,13 @@
 Nothing here knows of graphs, memory pools or kernels.
 """
 
-from ._entry import Outcome, Reservation
-from ._handle import ConstantBuffer, ConstantHandle
+from ._handle import ConstantBuffer
 from ._stats import CacheStats
-from .comparison import Comparison, compare_policies, distinct_nbytes, plot_savings
 from .constants import ConstantTensorCache
-from .identity import Fingerprint, FingerprintMemo, QuickFingerprint, fingerprint, quick_fingerprint
+from .identity import fingerprint
 from .lru import LruCache
 from .packed_store import PackedKey, PackedStore
-from .policies import Item, Policy, policy_names
+from .policies import Item, Policy
 from .process import (
     UNLIMITED_MB,
     compiled_partition_cache,
@@ -41,44 +40,27 @@ from .process import (
     set_packed_store,
     set_primitive_cache_capacity,
 )
-from .traces import Clairvoyant, Replay, clairvoyant, read_trace, replay, write_trace
+from .traces import write_trace
 
 __all__ = [
     "UNLIMITED_MB",
     "CacheStats",
-    "Clairvoyant",
-    "Comparison",
     "ConstantBuffer",
-    "ConstantHandle",
     "ConstantTensorCache",
-    "Fingerprint",
-    "FingerprintMemo",
     "Item",
     "LruCache",
-    "Outcome",
     "PackedKey",
     "PackedStore",
     "Policy",
-    "QuickFingerprint",
-    "Replay",
-    "Reservation",
-    "clairvoyant",
-    "compare_policies",
     "compiled_partition_cache",
     "constant_tensor_cache",
-    "distinct_nbytes",
     "fingerprint",
     "get_compiled_partition_cache_capacity",
     "get_constant_tensor_cache",
     "get_constant_tensor_cache_capacity",
     "get_primitive_cache_capacity",
     "packed_store",
-    "plot_savings",
-    "policy_names",
     "primitive_cache",
-    "quick_fingerprint",
-    "read_trace",
-    "replay",
     "set_compiled_partition_cache_capacity",
     "set_constant_tensor_cache",
     "set_constant_tensor_cache_capacity",

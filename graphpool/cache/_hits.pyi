@@ -6,7 +6,9 @@ from graphpool.typing import MemoryResource
 from ._entry import FullKey
 from ._flight import Flight
 from ._handle import ConstantBuffer, ConstantHandle
-from .policies import Item, Policy
+from ._policy_guard import PolicyGuard
+from .policies import Item
+from .traces import UseRecorder
 
 class Entry:
     """What the cache knows of a key. Changed under the cache's lock, but for its hits."""
@@ -28,10 +30,10 @@ class HitPath:
 
     _entries: dict[FullKey, Entry]
     _hits: int
-    _policy: Policy
-    _record: list[Item] | None
+    _guard: PolicyGuard
+    _record: UseRecorder | None
 
-    def __init__(self, policy: Policy) -> None: ...
+    def __init__(self) -> None: ...
     def get_or_add(
         self,
         backend_id: Hashable,

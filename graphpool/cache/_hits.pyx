@@ -104,15 +104,14 @@ cdef class HitPath:
     """
 
     cdef public object _lock
-    cdef public object _policy
+    cdef public object _guard   # PolicyGuard, set by who owns one
     cdef readonly dict _entries
     cdef public int64_t _hits   # those that the policy was told of, and of entries that have left
-    cdef public list _record    # of uses in order, or None
+    cdef public object _record  # UseRecorder, or None
     cdef list touched           # entries that were hit since the policy was last told, each once
 
-    def __init__(self, policy):
+    def __init__(self):
         self._lock = threading.RLock()
-        self._policy = policy
         self._entries = {}
         self.touched = []
 
@@ -196,7 +195,7 @@ cdef class HitPath:
         """Count a hit of an entry that is in the cache; record it, or bind the handle. Under the lock."""
         self._hit(entry)
         if self._record is not None:
-            self._note(entry.full, entry.item._replace(uses=1))
+            self._record.note(entry.full, entry.item._replace(uses=1))
         elif handle is not None and not handle.is_valid:
             entry.attach(handle)
 
@@ -232,4 +231,5 @@ cdef class HitPath:
         cdef int64_t hits = entry.take_hits()
         self._hits += hits
         if hits and gpc_look_up(self._entries, entry.full) is entry:
-            self._tell(self._policy.on_hit, entry.full, hits)   # not an equal key: dicts then compare no contents
+            # not an equal key: dicts then compare no contents
+            self._guard.tell(self._guard.policy.on_hit, entry.full, hits)

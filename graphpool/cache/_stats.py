@@ -35,8 +35,3 @@ class CacheStats:
     nbytes: int
     capacity: int | None
     capacity_nbytes: int | None
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of the lookups that found a value; 0 before the first."""
-        return self.hits / max(self.hits + self.misses, 1)

@@ -6,15 +6,16 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .._unraisable import report_unraisable
-from ..errors import BackendError, InvalidArgumentError, StateError, explain
+from ..errors import InvalidArgumentError, StateError, explain
 from ..fork import guard_fork
 from ._bounded import BoundedCache
 from ._check import check_limit, check_nbytes
 from ._entry import FullKey, Outcome, Reservation
 from ._handle import ConstantBuffer, ConstantHandle
 from ._hits import Entry, HitPath
-from .policies import Item, choose_victims, make_policy
+from ._policy_guard import PolicyGuard
+from .policies import Item, make_policy
+from .traces import UseRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -81,10 +82,10 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         policy: str | Policy | None = "no_evict",
         name: str = "constant tensor cache",
     ) -> None:
-        HitPath.__init__(self, make_policy(policy))
+        HitPath.__init__(self)
         BoundedCache.__init__(self, name, capacity_nbytes)
+        self._guard = PolicyGuard(make_policy(policy), self._entries)
         self._changes = 0
-        self._names: dict[FullKey, int] = {}  # of what is recorded
         guard_fork(self)
 
     @property
@@ -98,7 +99,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     @property
     def policy(self) -> Policy:
         """Who decides."""
-        return self._policy
+        return self._guard.policy
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -186,7 +187,8 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     def _reserve(self, full: FullKey, item: Item) -> tuple[Entry | None, list[Entry]]:
         """Make room and charge, or decline. Under the lock."""
         self._misses += 1
-        self._note(full, item)
+        if self._record is not None:
+            self._record.note(full, item)
         victims = self._room(item)
         if victims is None:
             self._declined += 1
@@ -205,19 +207,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         if limit is None or self._nbytes + item.nbytes <= limit:
             return []
         self._tell_uses()
-        missing = self._nbytes + item.nbytes - limit
-        try:
-            keys = choose_victims(self._policy, item, missing, lambda key: self._kept(key).item.nbytes)
-            return None if keys is None else [self._kept(key) for key in keys]
-        except Exception as error:
-            raise BackendError(explain(f"policy {self._policy.name} failed", got=repr(error))) from error
-
-    def _kept(self, key: Any) -> Entry:
-        """The entry that a policy names."""
-        entry = self._entries.get(key)
-        if entry is None or entry.buffer is None:
-            raise StateError(explain(f"policy {self._policy.name} names {key!r}", accepted="keys that it was told of"))
-        return entry
+        return self._guard.choose(item, self._nbytes + item.nbytes - limit)
 
     def _fulfil(self, entry: Entry, handle: ConstantHandle | None, buffer: ConstantBuffer) -> None:
         """End a production with a buffer."""
@@ -233,7 +223,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
                 if is_kept:
                     self._tell_hits()
                     entry.keep(buffer)
-                    self._tell(self._policy.on_insert, entry.item)
+                    self._guard.tell(self.policy.on_insert, entry.item)
                     if handle is not None and self._record is None:
                         entry.attach(handle)
                 else:
@@ -266,7 +256,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         self._changes += 1
         if entry.buffer is not None:
             self._evictions += 1
-            self._tell(self._policy.on_remove, entry.full)
+            self._guard.tell(self.policy.on_remove, entry.full)
         return True
 
     def _pop_all(self, entries: Iterable[Entry]) -> list[Entry]:
@@ -280,6 +270,14 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
                 handle.evict()
         self._callbacks.run([(entry.full, entry.buffer) for entry in left if entry.buffer is not None])
 
+    @contextmanager
+    def _evicting(self) -> Iterator[list[Entry]]:
+        """Hold the lock; what the block pops into the list is told of afterwards, outside the lock."""
+        left: list[Entry] = []
+        with self._lock:
+            yield left
+        self._let_go(left)
+
     def _pop_until(self, nbytes: int, candidates: list[Entry]) -> list[Entry]:
         """Take off candidates, in order, until at most `nbytes` are charged. Under the lock."""
         left = []
@@ -291,18 +289,9 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return left
 
     def _by_policy(self) -> list[Entry]:
-        """The entries that are not being produced, in the order in which the policy would evict. Under the lock.
-
-        Those that it does not name come last: memory that must be given up does not depend on the policy.
-        """
+        """The entries that are not being produced, as the policy would evict them. Under the lock."""
         self._tell_uses()
-        named: dict[Hashable, Entry] = {}
-        try:
-            named.update((key, self._kept(key)) for key in self._policy.victims())
-        except Exception as error:
-            report_unraisable(error, self._policy.victims)
-        others = [e for e in self._entries.values() if e.buffer is not None and e.full not in named]
-        return [*named.values(), *others]
+        return self._guard.order()
 
     def resize(self, capacity_nbytes: int | str | None) -> None:
         """Set another bound without a flush: entries leave, in the policy's order, only until it holds.
@@ -310,13 +299,11 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         Productions under way that no longer fit go on, and their constants are not kept.
         """
         limit = check_limit(capacity_nbytes)
-        with self._lock:
-            left = []
+        with self._evicting() as left:
             if limit is not None:
-                left = self._pop_until(limit, [*self._by_policy(), *self._entries.values()])
+                left += self._pop_until(limit, [*self._by_policy(), *self._entries.values()])
             self._capacity_nbytes = limit
             self._changes += 1
-        self._let_go(left)
 
     def set_capacity(self, capacity_nbytes: int | str | None, *, policy: str | Policy | None = None) -> None:
         """Set another bound, and a policy if one is given, and flush; 0 disables.
@@ -328,42 +315,36 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         """
         limit = check_limit(capacity_nbytes)
         chosen = None if policy is None else make_policy(policy)
-        with self._lock:
-            left = self._pop_until(-1, list(self._entries.values()))
+        with self._evicting() as left:
+            left += self._pop_until(-1, list(self._entries.values()))
             self._capacity_nbytes = limit
-            self._policy = chosen or self._policy
+            self._guard.policy = chosen or self.policy
             self._changes += 1
-        self._let_go(left)
 
     def clear(self) -> None:
         """Evict everything. Productions under way go on, and their constants are not kept."""
-        with self._lock:
-            left = self._pop_until(-1, list(self._entries.values()))
-        self._let_go(left)
+        with self._evicting() as left:
+            left += self._pop_until(-1, list(self._entries.values()))
 
     def remove_if_exist(self, backend_id: Hashable, key: Hashable) -> bool:
         """Evict one entry, or let go of its production; returns whether there was one."""
-        with self._lock:
+        with self._evicting() as left:
             entry = self._entries.get((backend_id, key))
-            left = [] if entry is None else self._pop_all([entry])
-        self._let_go(left)
+            left += [] if entry is None else self._pop_all([entry])
         return bool(left)
 
     def remove_if_unused(self, backend_id: Hashable, key: Hashable, *, but: ConstantHandle | None = None) -> bool:
         """Evict one entry that no handle is bound to, or none `but` this one; returns whether there was one."""
-        with self._lock:
+        with self._evicting() as left:
             entry = self._entries.get((backend_id, key))
-            left = []
             if entry is not None and entry.buffer is not None and not set(entry.live_handles()) - {but}:
-                left = self._pop_all([entry])
-        self._let_go(left)
+                left += self._pop_all([entry])
         return bool(left)
 
     def remove_all_of(self, resource: MemoryResource) -> None:
         """Evict every entry whose memory is from `resource`."""
-        with self._lock:
-            left = self._pop_all([entry for entry in list(self._entries.values()) if _is_of(entry, resource)])
-        self._let_go(left)
+        with self._evicting() as left:
+            left += self._pop_all(entry for entry in list(self._entries.values()) if _is_of(entry, resource))
 
     def reclaim(self, nbytes: int, *, resource: MemoryResource | None = None) -> int:
         """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes.
@@ -371,9 +352,8 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         With `resource`, only constants whose memory comes from there.
         """
         check_nbytes(nbytes)
-        with self._lock:
-            left = self._pop_until(max(self._nbytes - nbytes, 0), self._idle(resource))
-        self._let_go(left)
+        with self._evicting() as left:
+            left += self._pop_until(max(self._nbytes - nbytes, 0), self._idle(resource))
         return sum(entry.item.nbytes for entry in left)
 
     def _idle(self, resource: MemoryResource | None) -> list[Entry]:
@@ -392,20 +372,13 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
 
     # ---- tell and observe
 
-    def _tell(self, told: Callable[..., object], *what: Any) -> None:
-        """Tell the policy; an error of it cannot leave the cache half changed."""
-        try:
-            told(*what)
-        except Exception as error:
-            report_unraisable(error, told)
-
     def _tell_uses(self) -> None:
         """Tell the policy of hits, and of the uses through handles, which the cache did not see. Under the lock."""
         self._tell_hits()
         for entry in list(self._entries.values()):
             count = entry.take_uses()
             if count:
-                self._tell(self._policy.on_hit, entry.full, count)
+                self._guard.tell(self.policy.on_hit, entry.full, count)
 
     @contextmanager
     def record(self) -> Iterator[list[Item]]:
@@ -427,22 +400,15 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         with self._lock:
             if self._record is not None:
                 raise StateError(explain("the cache is being recorded already", hint="end that recording first"))
-            self._record, self._names = [], {}
-            trace = self._record
+            self._record = recorder = UseRecorder()
             bound = [handle for entry in self._entries.values() for handle in entry.live_handles()]
         for handle in bound:
             handle.evict()
         try:
-            yield trace
+            yield recorder.trace
         finally:
             with self._lock:
                 self._record = None
-
-    def _note(self, full: FullKey, item: Item) -> None:
-        """Record uses, if that is wanted. Under the lock."""
-        if self._record is not None:
-            name = self._names.setdefault(full, len(self._names))
-            self._record += [item._replace(key=name, uses=1)] * item.uses
 
     def stats(self) -> CacheStats:
         """The counters now; uses through handles are not lookups and are not counted."""
@@ -452,7 +418,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
 
     def __repr__(self) -> str:
         bound = "" if self._capacity_nbytes is None else f" of {self._capacity_nbytes}"
-        return f"<{self.name}: {len(self)} entries, {self._nbytes}{bound} bytes, {self._policy.name}>"
+        return f"<{self.name}: {len(self)} entries, {self._nbytes}{bound} bytes, {self.policy.name}>"
 
     # ---- fork
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import InvalidArgumentError, explain
 from ..typing import DataType
 from ._quick import quick_digest
-from .lru import LruCache
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-__all__ = ["Fingerprint", "FingerprintMemo", "QuickFingerprint", "digest_of", "fingerprint", "quick_fingerprint"]
+__all__ = ["Fingerprint", "QuickFingerprint", "digest_of", "fingerprint", "quick_fingerprint"]
 
 DIGEST_NBYTES = 16
 
@@ -89,52 +85,3 @@ def _describe(data: np.ndarray, dtype: DataType | str | None) -> tuple[str, memo
         raise InvalidArgumentError(explain("content to fingerprint", accepted="an array of numbers", got=type(data)))
     name = DataType.parse(data.dtype if dtype is None else dtype)
     return name.value, np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
-
-
-class FingerprintMemo:
-    """Remembers the fingerprints of tensors, so that each version of a tensor is read once.
-
-    Parameters
-    ----------
-    capacity : int, default=4096
-        Unit: entries.
-    take : callable, default=fingerprint
-        ``take(data, dtype=dtype)``: gives the name; `fingerprint` or `quick_fingerprint`.
-
-    Notes
-    -----
-    Ownership: keeps names, no data. Threads: safe; one thread reads a version, the others wait.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from graphpool.cache import FingerprintMemo
-    >>> memo, weight = FingerprintMemo(), np.ones(4, np.float32)
-    >>> first = memo.get(("weight", 1), weight)
-    >>> first == memo.get(("copy of it", 1), weight.copy())
-    True
-    """
-
-    def __init__(self, capacity: int = 4096, *, take: Callable[..., Any] = fingerprint) -> None:
-        self._names: LruCache[Hashable, Any] = LruCache(capacity, name="fingerprints")
-        self._take = take
-
-    def get(self, version: Hashable, data: np.ndarray, *, dtype: DataType | str | None = None) -> Any:
-        """The fingerprint of `data`, taken when this version is first asked for.
-
-        Parameters
-        ----------
-        version : hashable
-            Names the content for the life of the process, for instance (tensor id, version); it must change with it.
-        data, dtype
-            As for `fingerprint`.
-        """
-        return self._names.get_or_create(version, lambda: self._take(data, dtype=dtype))
-
-    def forget(self, version: Hashable) -> bool:
-        """Drop one name; returns whether there was one."""
-        return self._names.remove(version)
-
-    def clear(self) -> None:
-        """Drop all names."""
-        self._names.clear()

@@ -19,12 +19,31 @@ if TYPE_CHECKING:
 
     from .policies import Policy
 
-__all__ = ["Clairvoyant", "Replay", "clairvoyant", "read_trace", "replay", "write_trace"]
+__all__ = ["Clairvoyant", "Replay", "UseRecorder", "clairvoyant", "read_trace", "replay", "write_trace"]
 
 HEADER = ["key", "nbytes", "cost"]
 
 MOST = 2**62
 """Sizes and costs of a file are below."""
+
+
+class UseRecorder:
+    """Uses of constants in order, as a trace. Used under the cache's lock.
+
+    Attributes
+    ----------
+    trace : list of Item
+        It grows; keys are numbers in the order of first use.
+    """
+
+    def __init__(self) -> None:
+        self.trace: list[Item] = []
+        self._names: dict[Hashable, int] = {}
+
+    def note(self, key: Hashable, item: Item) -> None:
+        """Record as many uses as the item tells."""
+        name = self._names.setdefault(key, len(self._names))
+        self.trace += [item._replace(key=name, uses=1)] * item.uses
 
 
 class Replay(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidShapeError, explain
 from ..typing import UNKNOWN_DIM
@@ -23,7 +23,6 @@ Shape = tuple[int, ...] | None
 def complete_shapes(
     ops: Sequence[Op],
     given: Mapping[int, Shape] | None = None,
-    values: Mapping[int, Any] | None = None,
     *,
     trust_ops: bool = True,
 ) -> dict[int, Shape]:
@@ -35,8 +34,6 @@ def complete_shapes(
         In topological order.
     given : mapping of int to shape, optional
         Tensor id -> shape that is known from elsewhere.
-    values : mapping of int to ndarray, optional
-        Tensor id -> content, for small tensors that decide shapes (axes, sizes).
     trust_ops : bool, default=True
         Whether the shapes that the ops' own logical tensors carry must hold. With False they only fill in what
         cannot be inferred: a partition may be compiled for other shapes than those that the graph was built with.
@@ -51,10 +48,9 @@ def complete_shapes(
     Cost: linear in ops and ports.
     """
     shapes: dict[int, Shape] = dict(given or {})
-    values = values or {}
     for op in ops:
         sources = [_source_shape(tensor, shapes) for tensor in op.inputs]
-        inferred = _inferred(op, sources, values)
+        inferred = _inferred(op, sources)
         for tensor, shape in zip(op.outputs, inferred, strict=True):
             known = shapes.get(tensor.id)
             if known is None and (trust_ops or shape is None):
@@ -63,12 +59,11 @@ def complete_shapes(
     return shapes
 
 
-def _inferred(op: Op, sources: list[Shape], values: Mapping[int, Any]) -> list[Shape]:
+def _inferred(op: Op, sources: list[Shape]) -> list[Shape]:
     """What the op infers from these shapes of its inputs."""
     if op.is_inferred and sources == [tensor.shape for tensor in op.inputs]:
         return [tensor.shape for tensor in op.outputs]
-    contents = {port: values[t.id] for port, t in enumerate(op.inputs) if t.id in values} if values else None
-    return get_schema(op.kind).infer_shapes(op, sources, contents)
+    return get_schema(op.kind).infer_shapes(op, sources)
 
 
 def _source_shape(tensor: LogicalTensor, shapes: dict[int, Shape]) -> Shape:

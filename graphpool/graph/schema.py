@@ -17,9 +17,12 @@ from .schemas.model import OpSchema, Port, closest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SCHEMAS", "TABLES", "Attribute", "OpSchema", "Port", "get_schema"]
+__all__ = ["EXTENSIONS", "SCHEMAS", "TABLES", "Attribute", "OpSchema", "Port", "get_schema"]
 
-TABLES = (onednn.TABLE, extension.TABLE)
+EXTENSIONS = extension.TABLE
+"""Rows of the kinds that are defined as ONNX's ops of their names."""
+
+TABLES = (onednn.TABLE, EXTENSIONS)
 """Tables of rows; a kind stands in one of them only."""
 
 SCHEMAS: Mapping[str, OpSchema] = MappingProxyType({row.kind: row for table in TABLES for row in table})

@@ -17,69 +17,50 @@
 A lease is the only right to an arena. The package knows nothing of graphs, caches or kernels.
 """
 
-from ._arena import ArenaPool, Lease
-from ._budget import CONSTANTS, IDLE_ARENAS, IDLE_PRIMITIVES, Budget
+from ._budget import Budget
 from ._host import CONSTANTS_TRACE_DOMAIN, TRACE_DOMAIN, HostResource
 from ._stats import AllocationStats, ArenaStats, BudgetStats
 from .adaptors import (
-    Allocation,
     CallbackResource,
     FailureCallbackResource,
     LimitingResource,
     LoggingResource,
     StatisticsResource,
-    TracedResource,
     TrackingResource,
 )
-from .conflict_plan import plan_conflicts
-from .group import GroupLease, MemoryGroup, TensorAllocator
-from .lifetime import BlobInfo, BlobLifetimeManager, LifetimeManager, MemoryPool, OffsetLifetimeManager
-from .managers import MemoryManager, MemoryManagerCached, MemoryManagerOnDemand, PoolManager
+from .group import MemoryGroup, TensorAllocator
+from .lifetime import BlobLifetimeManager, OffsetLifetimeManager
+from .managers import MemoryManagerCached, MemoryManagerOnDemand, PoolManager
 from .plan_check import check_plan
-from .plan_csv import read_csv, write_csv
-from .planner import METHODS, BufferInfo, MemoryPlan, plan
+from .plan_csv import read_csv
+from .planner import BufferInfo, MemoryPlan, plan
 from .snapshot import SnapshotResource
 
 __all__ = [
-    "CONSTANTS",
     "CONSTANTS_TRACE_DOMAIN",
-    "IDLE_ARENAS",
-    "IDLE_PRIMITIVES",
-    "METHODS",
     "TRACE_DOMAIN",
-    "Allocation",
     "AllocationStats",
-    "ArenaPool",
     "ArenaStats",
-    "BlobInfo",
     "BlobLifetimeManager",
     "Budget",
     "BudgetStats",
     "BufferInfo",
     "CallbackResource",
     "FailureCallbackResource",
-    "GroupLease",
     "HostResource",
-    "Lease",
-    "LifetimeManager",
     "LimitingResource",
     "LoggingResource",
     "MemoryGroup",
-    "MemoryManager",
     "MemoryManagerCached",
     "MemoryManagerOnDemand",
     "MemoryPlan",
-    "MemoryPool",
     "OffsetLifetimeManager",
     "PoolManager",
     "SnapshotResource",
     "StatisticsResource",
     "TensorAllocator",
-    "TracedResource",
     "TrackingResource",
     "check_plan",
     "plan",
-    "plan_conflicts",
     "read_csv",
-    "write_csv",
 ]

@@ -102,7 +102,8 @@ cdef class ArenaPool:
 
     Examples
     --------
-    >>> from graphpool.memory import ArenaPool, HostResource
+    >>> from graphpool.memory import HostResource
+    >>> from graphpool.memory._arena import ArenaPool
     >>> with ArenaPool(HostResource(), nbytes=4096) as pool, pool.lease() as lease:
     ...     lease.nbytes, lease.address % 64
     (4096, 0)

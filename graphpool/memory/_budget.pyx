@@ -59,7 +59,7 @@ cdef class Budget:
     >>> from graphpool.memory import Budget
     >>> budget = Budget("1KiB")
     >>> budget.charge(1000, holder="example")
-    >>> budget.try_charge(100), budget.in_use
+    >>> budget.try_charge_spare(100), budget.in_use
     (False, 1000)
     """
 
@@ -111,11 +111,6 @@ cdef class Budget:
             return False
         gp_raise_to(&self._peak, gp_load(&self._in_use))
         return True
-
-    def try_charge(self, nbytes):
-        """Count `nbytes` bytes if they fit; asks nobody. Returns whether they did."""
-        check_request(nbytes, 1)
-        return self._try_charge(nbytes)
 
     def keep_room_for(self, expectant):
         """Let `try_charge_spare` leave ``expectant.demand`` bytes free: what it will need and does not hold now.

@@ -38,13 +38,18 @@ cdef struct Block:
 
 
 cdef class _Windows:
-    """The active windows of buffers that have gaps, found by index; others need none."""
+    """What decides beside whole lifetimes: stated conflicts, or the active windows of buffers that have gaps."""
 
     cdef const int64_t[:, ::1] windows
     cdef const int64_t[::1] starts
-    cdef bint has_gaps
+    cdef const unsigned char[:, ::1] conflicts
+    cdef bint has_gaps, has_conflicts
 
     def __init__(self, problem):
+        self.has_conflicts = problem.conflicts is not None
+        if self.has_conflicts:
+            self.conflicts = problem.conflicts
+            return
         self.windows = problem.windows
         active = (problem.windows[:, 2] - problem.windows[:, 1]).sum()
         self.has_gaps = active != (problem.upper - problem.lower).sum()
@@ -53,6 +58,8 @@ cdef class _Windows:
     cdef bint overlap(self, int64_t a, int64_t b) noexcept nogil:
         """Whether both are active at one time, knowing that their whole lifetimes overlap."""
         cdef int64_t i, j
+        if self.has_conflicts:
+            return self.conflicts[a, b >> 3] >> (b & 7) & 1
         if not self.has_gaps:
             return True
         i, j = self.starts[a], self.starts[b]
@@ -166,7 +173,8 @@ def place(problem, const int64_t[::1] order, bint best_fit, int64_t limit, int64
     Parameters
     ----------
     problem : object
-        Arrays `lower`, `upper`, `size`, `alignment`, `fixed` of shape (n,), int64, and `windows` of shape (m, 3).
+        Arrays `lower`, `upper`, `size`, `alignment`, `fixed` of shape (n,), int64, and `windows` of shape (m, 3), or
+        `conflicts`: see `planner.Problem`.
     order : ndarray of shape (n,), int64
     best_fit : bool
         The tightest gap that holds the buffer, rather than the lowest.

@@ -58,7 +58,7 @@ class BudgetStats:
 
 @dataclass(frozen=True, slots=True)
 class AllocationStats:
-    """What went through a `StatisticsResource`, or through one of its pushed scopes.
+    """What went through a `StatisticsResource`.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError, explain
+from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, explain
 from graphpool.typing import MemoryResource
 
 from ..fork import Locked
@@ -25,7 +25,6 @@ from ._stats import AllocationStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
 __all__ = [
@@ -202,12 +201,12 @@ class StatisticsResource(Adaptor):
     Notes
     -----
     Ownership: keeps the upstream. Threads: safe. Cost: one lock per call.
-    Source: the nested counters of RMM's statistics adaptor, as a behaviour.
+    Source: the counters of RMM's statistics adaptor, as a behaviour.
     """
 
     def __init__(self, upstream: MemoryResource) -> None:
         super().__init__(upstream)
-        self._scopes = [AllocationStats()]
+        self._stats = AllocationStats()
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
         """Allocate from the upstream and count."""
@@ -223,7 +222,7 @@ class StatisticsResource(Adaptor):
     def _count(self, nbytes: int, n: int) -> None:
         while True:
             with self._lock:
-                old = self._scopes[-1]
+                old = self._stats
                 current, count = old.current_nbytes + nbytes, old.current_count + n
                 new = AllocationStats(
                     current,
@@ -233,40 +232,13 @@ class StatisticsResource(Adaptor):
                     max(old.peak_count, count),
                     old.total_count + max(n, 0),
                 )
-                if self._scopes[-1] is old:  # else a finaliser has struck in between, and counted
-                    self._scopes[-1] = new
+                if self._stats is old:  # else a finaliser has struck in between, and counted
+                    self._stats = new
                     return
 
     def stats(self) -> AllocationStats:
-        """The counters of the innermost scope."""
-        return self._scopes[-1]
-
-    def push(self) -> None:
-        """Open a scope: counters start at zero."""
-        with self._lock:
-            self._scopes.append(AllocationStats())
-
-    def pop(self) -> AllocationStats:
-        """Close the innermost scope, adding it to the one around it; returns its counters.
-
-        Raises
-        ------
-        StateError
-            No scope was pushed.
-        """
-        with self._lock:
-            if len(self._scopes) == 1:
-                raise StateError(explain("pop without push", accepted="one pop for each push"))
-            inner, outer = self._scopes.pop(), self._scopes[-1]
-            self._scopes[-1] = AllocationStats(
-                outer.current_nbytes + inner.current_nbytes,
-                max(outer.peak_nbytes, outer.current_nbytes + inner.peak_nbytes),
-                outer.total_nbytes + inner.total_nbytes,
-                outer.current_count + inner.current_count,
-                max(outer.peak_count, outer.current_count + inner.peak_count),
-                outer.total_count + inner.total_count,
-            )
-            return inner
+        """The counters now."""
+        return self._stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +246,7 @@ class Allocation:
     """A live allocation: its size in bytes, and the Python stack that made it, innermost call last."""
 
     nbytes: int
-    stack: tuple[str, ...] = ()
+    stack: tuple[str, ...]
 
 
 class TrackingResource(Adaptor):
@@ -283,24 +255,20 @@ class TrackingResource(Adaptor):
     Parameters
     ----------
     upstream : MemoryResource
-    capture_stacks : bool, default=True
-        Keep the Python stack of each allocation.
 
     Notes
     -----
-    Ownership: keeps the upstream. Threads: safe. Cost: tens of microseconds per allocation with stacks.
+    Ownership: keeps the upstream. Threads: safe. Cost: tens of microseconds per allocation, for its stack.
     """
 
-    def __init__(self, upstream: MemoryResource, *, capture_stacks: bool = True) -> None:
+    def __init__(self, upstream: MemoryResource) -> None:
         super().__init__(upstream)
-        self.capture_stacks = capture_stacks
         self._live: dict[int, Allocation] = {}
 
     def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int:
         """Allocate from the upstream and record."""
         address = self.upstream.allocate(nbytes, alignment, stream)
-        stack = tuple(traceback.format_stack()[:-1]) if self.capture_stacks else ()
-        self._live[address] = Allocation(nbytes, stack)
+        self._live[address] = Allocation(nbytes, tuple(traceback.format_stack()[:-1]))
         return address
 
     def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None:
@@ -322,8 +290,7 @@ class TrackingResource(Adaptor):
         """Live allocations as text, largest first, each with its innermost call."""
         rows = sorted(self.outstanding().items(), key=lambda row: -row[1].nbytes)
         return "\n".join(
-            f"{record.nbytes:>14,} bytes at {address:#x} {record.stack[-1].strip() if record.stack else ''}".rstrip()
-            for address, record in rows
+            f"{record.nbytes:>14,} bytes at {address:#x} {record.stack[-1].strip()}" for address, record in rows
         )
 
 
@@ -416,9 +383,7 @@ class LoggingResource(Adaptor):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

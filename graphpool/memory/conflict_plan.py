@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from graphpool.bits import set_bits
+import numpy as np
+
 from graphpool.errors import InvalidArgumentError, explain
+
+from ._greedy import place
+from .planner import MAX_TOTAL, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +43,7 @@ def plan_conflicts(nbytes: Sequence[int], conflicts: Sequence[int], alignment: i
 
     Notes
     -----
-    Threads: safe, pure. Cost: three greedy passes of O(n * neighbours * log(neighbours)).
+    Threads: safe, pure. Cost: three greedy passes of O(n * placed), n * n / 8 bytes.
     Source: weighted interval colouring on any interference graph; orders as in `plan`: largest first, most bytes of
     neighbours first, as given.
     """
@@ -47,37 +51,29 @@ def plan_conflicts(nbytes: Sequence[int], conflicts: Sequence[int], alignment: i
         accepted = "one size of at least 0 and one bit set a buffer, alignment of at least 1"
         got = f"{len(nbytes)} sizes, {len(conflicts)} bit sets, alignment {alignment}"
         raise InvalidArgumentError(explain("buffers", accepted=accepted, got=got))
-    sizes = [-(-size // alignment) * alignment for size in nbytes]
-    neighbours = [set_bits(mask) for mask in conflicts]
-    weights = [sizes[i] + sum(sizes[j] for j in others) for i, others in enumerate(neighbours)]
-    numbers = range(len(sizes))
-    orders = [
-        sorted(numbers, key=lambda i: (-sizes[i], i)),
-        sorted(numbers, key=lambda i: (-weights[i], -sizes[i], i)),
-        list(numbers),
-    ]
-    plans = [_place(sizes, neighbours, order) for order in orders]
+    count = len(nbytes)
+    sizes = np.array([-(-size // alignment) * alignment for size in nbytes], np.int64)
+    width = -(-count // 8)
+    rows = b"".join([mask.to_bytes(width, "little") for mask in conflicts])
+    apart = np.frombuffer(rows, np.uint8).reshape(count, width)
+    weights = sizes + [_total(sizes, row) for row in apart]
+    numbers = np.arange(count)
+    orders = [np.lexsort((numbers, -sizes)), np.lexsort((numbers, -sizes, -weights)), numbers]
+    plans = [_place(sizes, apart, order) for order in orders]
     offsets = min(plans, key=lambda plan: _end(plan, nbytes))
     return tuple(offsets), _end(offsets, nbytes)
 
 
-def _place(sizes: list[int], neighbours: list[list[int]], order: list[int]) -> list[int]:
+def _total(sizes: np.ndarray[Any, Any], row: np.ndarray[Any, Any]) -> int:
+    """Bytes of the buffers whose bits are set."""
+    return int(sizes[np.unpackbits(row, count=len(sizes), bitorder="little").view(bool)].sum())
+
+
+def _place(sizes: np.ndarray[Any, Any], apart: np.ndarray[Any, Any], order: np.ndarray[Any, Any]) -> list[int]:
     """Each buffer in the smallest gap between its placed neighbours that holds it, else behind them."""
-    offsets = [-1] * len(sizes)
-    for i in order:
-        taken = sorted((offsets[j], sizes[j]) for j in neighbours[i] if offsets[j] >= 0)
-        offsets[i] = _best_gap(taken, sizes[i])
-    return offsets
-
-
-def _best_gap(taken: list[tuple[int, int]], size: int) -> int:
-    end, best, best_gap = 0, -1, 0
-    for offset, length in taken:
-        gap = offset - end
-        if gap >= size and (best < 0 or gap < best_gap):
-            best, best_gap = end, gap
-        end = max(end, offset + length)
-    return end if best < 0 else best
+    offsets, ones, windows = np.empty_like(sizes), np.ones_like(sizes), np.empty((0, 3), np.int64)
+    place(Problem(ones - 1, ones, sizes, ones, -ones, windows, apart), order, True, MAX_TOTAL, offsets)
+    return [int(offset) for offset in offsets]
 
 
 def _end(offsets: Sequence[int], nbytes: Sequence[int]) -> int:

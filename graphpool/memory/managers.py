@@ -13,7 +13,6 @@ from graphpool.errors import InvalidArgumentError, StateError, explain
 from ..fork import Locked
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from graphpool.typing import MemoryResource
@@ -222,9 +221,7 @@ class MemoryManager(Locked):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

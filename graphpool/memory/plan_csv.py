@@ -1,21 +1,15 @@
-"""Buffers and plans as CSV files, in the columns that MiniMalloc's benchmarks use."""
+"""Buffers from CSV files, in the columns that MiniMalloc's benchmarks use."""
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from graphpool.errors import InvalidArgumentError, brief, explain
 
 from .planner import BufferInfo
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .planner import MemoryPlan
-
-__all__ = ["read_csv", "write_csv"]
+__all__ = ["read_csv"]
 
 _REQUIRED = ("id", "lower", "upper", "size")
 _OPTIONAL = ("alignment", "offset", "gaps")
@@ -71,24 +65,3 @@ def _parse(row: dict[str, str | None], where: str) -> BufferInfo:
 def _parse_gap(text: str) -> tuple[int, int]:
     lower, _, upper = text.partition("-")
     return int(lower), int(upper)
-
-
-def write_csv(path: str | Path, buffers: Iterable[BufferInfo], plan: MemoryPlan | None = None) -> None:
-    """Write buffers, and with a plan their offsets, so that `read_csv` gives them back.
-
-    Parameters
-    ----------
-    path : str or Path
-        Replaced if it exists.
-    buffers : iterable of BufferInfo
-    plan : MemoryPlan, optional
-        Its offsets are written instead of the buffers' fixed ones.
-    """
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(_REQUIRED + _OPTIONAL)
-        for item in buffers:
-            offset = plan.offsets[item.id] if plan else item.offset
-            gaps = " ".join(f"{lower}-{upper}" for lower, upper in item.gaps)
-            place = "" if offset is None else offset
-            writer.writerow([item.id, item.lower, item.upper, item.size, item.alignment, place, gaps])

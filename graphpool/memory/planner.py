@@ -20,14 +20,14 @@ from ._greedy import ORDERS, place
 from ._search import search
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 __all__ = ["METHODS", "BufferInfo", "MemoryPlan", "plan"]
 
 METHODS = ("auto", "greedy", "exact", *(f"{order}_{fit}" for order in ORDERS for fit in ("best", "first")))
 """What ``plan(method=)`` accepts: a strategy, or one greedy order with best or first fit."""
 
-_MAX_TOTAL = 2**60
+MAX_TOTAL = 2**60
 # What the portfolio may spend before it stops with fewer passes: counted, not timed, so that plans repeat. Unit: looks
 # at a placed buffer, about 2 ns each.
 _GREEDY_EFFORT = 3.5e8
@@ -60,6 +60,11 @@ class BufferInfo:
     alignment: int = 1
     offset: int | None = None
     gaps: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def used_at(cls, id: Hashable, steps: Collection[int], size: int) -> BufferInfo:
+        """A buffer that lives from the first to the last of the steps that use it."""
+        return cls(id, min(steps), max(steps) + 1, size)
 
     @property
     def windows(self) -> list[tuple[int, int]]:
@@ -106,8 +111,12 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Problem:
-    """Buffers as int64 arrays of shape (n,); `windows` has shape (m, 3): buffer, lower, upper."""
+class Problem:
+    """Buffers as int64 arrays of shape (n,); `windows` has shape (m, 3): buffer, lower, upper.
+
+    In place of windows, bits of `conflicts`, of shape (n, n / 8), uint8, the lowest of a byte first, say which buffers
+    must lie apart although their lifetimes meet.
+    """
 
     lower: np.ndarray[Any, Any]
     upper: np.ndarray[Any, Any]
@@ -115,6 +124,7 @@ class _Problem:
     alignment: np.ndarray[Any, Any]
     fixed: np.ndarray[Any, Any]
     windows: np.ndarray[Any, Any]
+    conflicts: np.ndarray[Any, Any] | None = None
 
 
 def plan(
@@ -182,7 +192,7 @@ def plan(
     return MemoryPlan(by_id, int(nbytes), bound, bool(is_optimal), used, time.perf_counter() - start)
 
 
-def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> _Problem:
+def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> Problem:
     seen: set[Hashable] = set()
     for item in items:
         _check_buffer(item)
@@ -193,14 +203,14 @@ def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> _Problem:
         raise InvalidArgumentError(explain("alignment", accepted="an int from 1 to 2**30", got=brief(alignment)))
     aligned = [math.lcm(alignment, item.alignment) for item in items]
     total = sum(item.size + step + (item.offset or 0) for item, step in zip(items, aligned, strict=True))
-    if total > _MAX_TOTAL:
+    if total > MAX_TOTAL:
         raise InvalidArgumentError(explain("the buffers are too large to plan", accepted="2**60 bytes", got=total))
     windows = [(i, *window) for i, item in enumerate(items) for window in item.windows]
 
     def column(values: list[int]) -> np.ndarray[Any, Any]:
         return np.array(values, dtype=np.int64)
 
-    return _Problem(
+    return Problem(
         column([item.lower for item in items]),
         column([item.upper for item in items]),
         column([item.size for item in items]),
@@ -229,7 +239,7 @@ def _check_buffer(item: BufferInfo) -> None:
     raise InvalidArgumentError(explain(f"buffer {item.id!r}: {problem}"), buffer_id=item.id)
 
 
-def _live_sizes(problem: _Problem) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _live_sizes(problem: Problem) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Times at which the set of live buffers changes, and the bytes that are live from each to the next."""
     which, lower, upper = problem.windows.T
     times = np.concatenate([lower, upper])  # np.unique takes 20 ms once: it loads numpy.ma
@@ -239,7 +249,7 @@ def _live_sizes(problem: _Problem) -> tuple[np.ndarray[Any, Any], np.ndarray[Any
     return times[is_last], np.cumsum(change)[is_last]
 
 
-def _lower_bound(problem: _Problem) -> int:
+def _lower_bound(problem: Problem) -> int:
     """The most bytes live at once, or the end of the highest fixed buffer if that is more."""
     _, live = _live_sizes(problem)
     fixed = problem.fixed >= 0
@@ -247,7 +257,7 @@ def _lower_bound(problem: _Problem) -> int:
     return int(max(live.max(initial=0), ends.max(initial=0)))
 
 
-def _plan_greedily(problem: _Problem, bound: int, method: str) -> tuple[np.ndarray[Any, Any], int, str]:
+def _plan_greedily(problem: Problem, bound: int, method: str) -> tuple[np.ndarray[Any, Any], int, str]:
     """Offsets, arena size and name of the best greedy pass; passes stop early when the bound is met."""
     names = [name for name in METHODS if name.endswith(("_best", "_first"))]
     if method in names:
@@ -257,7 +267,7 @@ def _plan_greedily(problem: _Problem, bound: int, method: str) -> tuple[np.ndarr
     keys = _order_keys(problem)
     for name in names[:affordable]:
         order, fit = name.rsplit("_", 1)
-        limit = best[1] - 1 if best else _MAX_TOTAL * 2
+        limit = best[1] - 1 if best else MAX_TOTAL * 2
         offsets = np.empty(len(problem.size), dtype=np.int64)
         nbytes = place(problem, _sorted_by(keys[order], problem), fit == "best", limit, offsets)
         if nbytes >= 0:
@@ -268,7 +278,7 @@ def _plan_greedily(problem: _Problem, bound: int, method: str) -> tuple[np.ndarr
     return best
 
 
-def _pass_effort(problem: _Problem) -> float:
+def _pass_effort(problem: Problem) -> float:
     """Looks at placed buffers in one greedy pass; one that lives at the same time costs about eight times as much."""
     n = len(problem.size)
     born_before_end = np.searchsorted(np.sort(problem.lower), problem.upper)
@@ -276,7 +286,7 @@ def _pass_effort(problem: _Problem) -> float:
     return float(n * n / 2 + 4 * (born_before_end - dead_before_birth).sum() + 1)
 
 
-def _order_keys(problem: _Problem) -> dict[str, np.ndarray[Any, Any]]:
+def _order_keys(problem: Problem) -> dict[str, np.ndarray[Any, Any]]:
     """What each greedy order sorts by, largest first."""
     lifetime = (problem.upper - problem.lower).astype(np.float64)
     times, live = _live_sizes(problem)
@@ -289,7 +299,7 @@ def _order_keys(problem: _Problem) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def _sorted_by(key: np.ndarray[Any, Any], problem: _Problem) -> np.ndarray[Any, Any]:
+def _sorted_by(key: np.ndarray[Any, Any], problem: Problem) -> np.ndarray[Any, Any]:
     """Indices by falling key; ties by size, then by first use, then by index. Fixed buffers come first."""
     return np.lexsort((problem.lower, -problem.size, -key, problem.fixed < 0)).astype(np.int64)
 

@@ -10,6 +10,7 @@ from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .build import Value, static_id
+from .ops.direct import DECIDING_PORTS
 from .rewrite import rewrite
 from .walk import Walk
 
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Specialiser", "find_deciding_inputs"]
 
-# Inputs whose content an op needs to know when it is compiled: first such port of each op, and the last (None: all).
+# Inputs whose content an op needs to know when it is compiled: from one port to before another (None: to the last).
 _DECIDING_PORTS = {
+    **DECIDING_PORTS,
     **dict.fromkeys((
-        "Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "Pad", "TopK", "Split", "Squeeze", "Unsqueeze",
-        "CumSum", "CumProd", "Trilu", "CenterCropPad", "AffineGrid", "Dropout", "ReduceSum", "ReduceMean", "ReduceMax",
-        "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
+        "Reshape", "Expand", "Slice", "Resize", "Upsample", "Pad", "Split", "Squeeze", "Unsqueeze", "CenterCropPad",
+        "AffineGrid", "Dropout", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1",
+        "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare",
     ), (1, None)),
-    "ConstantOfShape": (0, None), "Range": (0, None), "OneHot": (1, 2), "Col2Im": (1, 3), "GroupQueryAttention": (6, 7),
+    "ConstantOfShape": (0, None), "Range": (0, None), "Col2Im": (1, 3), "GroupQueryAttention": (6, 7),
 }  # fmt: skip
 
 _CONTROL_PORTS = {"If": (0, 1), "Loop": (0, 2)}

@@ -6,9 +6,10 @@ import statistics
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ..runtime.scheduling import EVENT_COST_S, shared_memory
+from ..runtime.machine import EVENT_COST_S
+from ..runtime.scheduling import shared_memory
 from ..schedule import Schedule, Simulation, simulate
-from ..schedule import explain as explain_schedule
+from ..schedule.report import explain as explain_schedule
 from .inputs import random_inputs
 from .tracing import as_simulation, trace
 

@@ -9,6 +9,7 @@
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
     _streams.pyx    StreamLists: the same steps on several streams, which wait for one another
     scheduling.py   which schedule a program gets: options, the choice
+    machine.py      the machine that they reckon with until something is measured
     costs.py        what was measured of steps, stages and programs; stage_model.py: what stages take
     _trace.pyx      Recorder: what each lane did when, while somebody wants to know
     primitive.py    Primitive: a cached program; _share.pyx: its users and pool on one engine
@@ -21,12 +22,16 @@
     thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for each set of input shapes
+    form_cache.py   its forms, each closed after the last run that uses it
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   one of those: compiled partitions and host functions over one arena
+    model_step.py   a partition of it, and where the tensors between partitions lie
+    form_constants.py   its constants: bound as they are, or kept packed alone
+    runner.py       a run on one arena: binds arrays, calls the steps, collects results
     result_arrays.py   arrays for results, in memory that earlier results have left
 
     execute(stream, inputs, outputs) -> bind pointers -> find constants -> lease an arena -> Program.run -> release

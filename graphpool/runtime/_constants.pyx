@@ -26,13 +26,13 @@ import threading
 from weakref import WeakKeyDictionary
 
 from graphpool import config
-from graphpool.cache import (
-    Outcome, PackedKey, QuickFingerprint, constant_tensor_cache, fingerprint, packed_store, quick_fingerprint
-)
+from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint, packed_store
+from graphpool.cache._entry import Outcome
+from graphpool.cache.identity import QuickFingerprint, quick_fingerprint
 from graphpool.fork import reset_in_child
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
-from .constant_part import check_files, content_of, drop_pages, fingerprints, identity_of
+from .constant_part import check_files, content_of, drop_pages, identity_of, known_fingerprint
 
 cdef enum:
     MAX_BINDINGS = 1024
@@ -407,7 +407,7 @@ cdef class Constants:
         for position in sorted({position for part in self.parts for position in part.sources}):
             tensor = tensors[position]
             content, dtype = content_of(tensor), tensor.lt.dtype
-            known = fingerprints.get(tensor.version, content, dtype=dtype)
+            known = known_fingerprint(tensor.version, content, dtype)
             if known.digest == quick_fingerprint(content, dtype=dtype).digest:
                 continue
             what = "was changed without notice"

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 from graphpool._kernels.core._team import Team
 from graphpool._kernels.core.call import KernelCall
-from graphpool.schedule import ListedCall
+from graphpool.schedule.lists import ListedCall
 
 from ._streams import StreamLists
 

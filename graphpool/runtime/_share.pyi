@@ -1,4 +1,5 @@
-from graphpool.memory import ArenaPool, MemoryManagerCached
+from graphpool.memory import MemoryManagerCached
+from graphpool.memory._arena import ArenaPool
 
 from .engine_primitives import EnginePrimitives
 from .primitive import Primitive

@@ -9,23 +9,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._version import __version__
-from graphpool.cache import FingerprintMemo, quick_fingerprint
-from graphpool.cache.identity import digest_of
+from graphpool.cache import LruCache
+from graphpool.cache.identity import QuickFingerprint, digest_of, quick_fingerprint
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.mapped_file import MappedFile
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from graphpool.cache import QuickFingerprint
+    from graphpool.typing import DataType
 
     from ._program import Program
     from ._tensor import Tensor
 
-__all__ = ["ConstantPart", "ExecuteOptions", "check_files", "drop_pages", "fingerprints", "held_nbytes", "identity_of"]
+__all__ = [
+    "ConstantPart",
+    "ExecuteOptions",
+    "check_files",
+    "drop_pages",
+    "held_nbytes",
+    "identity_of",
+    "known_fingerprint",
+]
 
-fingerprints = FingerprintMemo(take=quick_fingerprint)
-"""Names of contents by tensor version, of the whole process."""
+fingerprints: LruCache[Hashable, QuickFingerprint] = LruCache(4096, name="fingerprints")
+"""Names of contents by tensor version, of the whole process: each version of a tensor is read once."""
 
 _SMALL = 4096
 """Contents up to this size are read again in less time than it takes to remember a name. Unit: bytes."""
@@ -121,8 +129,12 @@ def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
     content, dtype = content_of(tensor), tensor.lt.dtype
     if content.nbytes <= _SMALL:
         return quick_fingerprint(content, dtype=dtype)
-    name: QuickFingerprint = fingerprints.get(tensor.version, content, dtype=dtype)
-    return name
+    return known_fingerprint(tensor.version, content, dtype)
+
+
+def known_fingerprint(version: Hashable, content: np.ndarray[Any, Any], dtype: DataType) -> QuickFingerprint:
+    """The name of a content, taken when this version of its tensor is first asked for."""
+    return fingerprints.get_or_create(version, lambda: quick_fingerprint(content, dtype=dtype))
 
 
 def drop_pages(array: Any) -> None:

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 
 from .. import config
 from .._kernels.core._dispatch import isas
-from ..schedule import LatencyCache
+from ..schedule.latency import LatencyCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["MEMORY_BANDWIDTH", "cost_key", "program_key", "stage_key", "stage_latencies", "step_costs"]
-
-MEMORY_BANDWIDTH = 20e9
-"""What all lanes together get of main memory: a guess for two channels. Unit: bytes a second."""
+__all__ = ["cost_key", "program_key", "stage_key", "stage_latencies", "step_costs"]
 
 
 @cache

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool.cache import constant_tensor_cache
 from graphpool.fork import Locked
-from graphpool.memory import CONSTANTS, CONSTANTS_TRACE_DOMAIN, LimitingResource, TracedResource
+from graphpool.memory import CONSTANTS_TRACE_DOMAIN, LimitingResource
+from graphpool.memory._budget import CONSTANTS
+from graphpool.memory.adaptors import TracedResource
 
 from .constant_part import held_nbytes
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import StateError, explain
 from graphpool.fork import Locked
-from graphpool.memory import IDLE_PRIMITIVES
+from graphpool.memory._budget import IDLE_PRIMITIVES
 
 from ._share import PrimitiveShare
 
 if TYPE_CHECKING:
-    from graphpool.memory import ArenaPool, Budget
+    from graphpool.memory import Budget
+    from graphpool.memory._arena import ArenaPool
     from graphpool.typing import MemoryResource
 
     from .primitive import Primitive

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
-from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, explain
-from graphpool.fork import reset_in_child
+from graphpool.errors import InvalidArgumentError, StateError, explain
 
 from .collection import collection_paused
 from .constant_part import check_files, held_nbytes
 from .executable import Executable
-from .model_port import ModelPort, as_input, check_shape, describe_port
+from .form_cache import FormCache, FormUse
+from .model_port import as_input, check_names, check_outputs, describe_port, stand_in
 from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from ._tensor import Tensor
     from .engine import Engine
     from .model_form import ModelForm
+    from .model_port import ModelPort
     from .packed_weight import PackedWeight
 
 __all__ = ["Model", "ModelStats", "check_weights_mode"]
@@ -68,15 +68,6 @@ class ModelStats:
     streams: int
     largest_arena_nbytes: int
     sequential_arena_nbytes: int
-
-
-@dataclass
-class _Entry:
-    """A specialised form, the runs that use it now, and whether it is to be closed after the last of them."""
-
-    executable: Executable
-    users: int = 0
-    is_retired: bool = False
 
 
 class Model:
@@ -154,22 +145,13 @@ class Model:
         self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
         self._capacity = capacity
         self._owns_engine = owns_engine
-        self._entries: OrderedDict[Any, _Entry] = OrderedDict()
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
-        self._reset_in_child()
-        self._runs = self._hits = self._misses = self._evictions = 0
-        self._is_closed = False
+        self._forms = FormCache(name, capacity)
         try:
             engine.attach(self)
         except StateError:
-            self._is_closed = True
+            self._forms.clear(closes=True)
             raise
-        reset_in_child(self)
-
-    def _reset_in_child(self) -> None:
-        """Fresh locks: in a forked child nobody is left who would release the old ones."""
-        self._lock = threading.Lock()
-        self._compiling = threading.Lock()
 
     # ---- running
 
@@ -206,106 +188,32 @@ class Model:
         LimitError
             Host functions exceeded what `graphpool.Limits` let them take; the outputs are not complete.
         """
-        self._check_names(inputs)
+        check_names(inputs, self._input_names)
         arrays = {port.name: as_input(port, inputs[port.name]) for port in self.inputs}
         if outputs is not None:
-            self._check_outputs(outputs, arrays)
-        entry = self._enter(arrays)
+            check_outputs(outputs, arrays, self.outputs)
+        use = self._enter(arrays)
         try:
-            return entry.executable.run(arrays, outputs)
+            return use.executable.run(arrays, outputs)
         finally:
-            self._leave(entry, runs=1)
+            self._forms.leave(use, runs=1)
 
-    def _check_outputs(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        """Raise unless the names are those of outputs, and no two arrays may share memory."""
-        names = {port.name for port in self.outputs}
-        taken = [("input", name, array) for name, array in inputs.items() if isinstance(array, np.ndarray)]
-        for name, array in outputs.items():
-            if name not in names:
-                raise InvalidArgumentError(explain(f"unknown output {name!r}", accepted=sorted(names)), output=name)
-            for side, other, memory in taken:
-                if isinstance(array, np.ndarray) and np.may_share_memory(array, memory):
-                    what = f"output {name!r} shares memory with {side} {other!r}"
-                    raise InvalidArgumentError(explain(what, hint="pass separate arrays"), output=name)
-            taken.append(("output", name, array))
-
-    def _check_names(self, inputs: Mapping[str, Any]) -> None:
-        names = self._input_names
-        if not hasattr(inputs, "keys"):
-            raise InvalidArgumentError(
-                explain("inputs", accepted=f"a mapping with the keys {names}", got=type(inputs).__name__)
-            )
-        for name in names:
-            if name not in inputs:
-                raise InvalidArgumentError(
-                    explain(f"input {name!r} is missing", accepted=f"inputs {names}", got=f"{list(inputs)}"),
-                    input_name=name,
-                )
-        if len(inputs) != len(names):
-            unknown = next(name for name in inputs if name not in names)
-            raise InvalidArgumentError(
-                explain(f"unknown input {unknown!r}", accepted=f"inputs {names}"), input_name=unknown
-            )
-
-    def _enter(self, arrays: Mapping[str, Any]) -> _Entry:
-        """The form for these inputs, made if need be; it stays open until `_leave`."""
+    def _enter(self, arrays: Mapping[str, Any]) -> FormUse:
+        """The form for these inputs, made if need be; it stays open until it is left."""
         shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
         key = shapes, tuple(arrays[name].tobytes() for name in self._deciding)
-        entry = self._look_up(key)
-        if entry is None:
-            with self._compiling:
-                entry = self._look_up(key) or self._make(key, arrays)
-        return entry
-
-    def _look_up(self, key: Any) -> _Entry | None:
-        with self._lock:
-            self._check_open()
-            entry = self._entries.get(key)
-            if entry is not None:
-                self._entries.move_to_end(key)
-                self._hits += 1
-                entry.users += 1
-            return entry
+        try:
+            return self._forms.enter(key, lambda: self._make(arrays, shapes))
+        finally:
+            if self._forms.is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
+                self._close_packed()
 
     @collection_paused()
-    def _make(self, key: Any, arrays: Mapping[str, Any]) -> _Entry:
-        shapes = dict(zip(arrays, key[0], strict=True))
-        form = self._specialise(shapes, {name: arrays[name] for name in self._deciding})
-        packed = self._packed
-        shared = self._bound, self.name, self.options, self.weights, packed, self._results
-        try:
-            entry = _Entry(Executable(form, self.engine, *shared), users=1)
-        finally:
-            if self._is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
-                _close(packed)
-        with self._lock:
-            self._misses += 1
-            entry.is_retired = self._is_closed
-            retired = []
-            if not self._is_closed:
-                self._entries[key] = entry
-                while len(self._entries) > self._capacity:
-                    retired.append(self._entries.popitem(last=False)[1])
-                    self._evictions += 1
-        self._retire(retired)
-        return entry
-
-    def _leave(self, entry: _Entry, runs: int = 0) -> None:
-        with self._lock:
-            self._runs += runs
-            entry.users -= 1
-            is_last = entry.is_retired and entry.users == 0
-        if is_last:
-            entry.executable.close()
-
-    def _retire(self, entries: Sequence[_Entry]) -> None:
-        """Close forms now, or after the last run that uses them."""
-        for entry in entries:
-            with self._lock:
-                entry.is_retired = True
-                is_idle = entry.users == 0
-            if is_idle:
-                entry.executable.close()
+    def _make(self, arrays: Mapping[str, Any], shapes: tuple[Any, ...]) -> Executable:
+        deciding = {name: arrays[name] for name in self._deciding}
+        form = self._specialise(dict(zip(arrays, shapes, strict=True)), deciding)
+        shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
+        return Executable(form, self.engine, *shared)
 
     # ---- what is known of it
 
@@ -333,30 +241,10 @@ class Model:
         if unknown:
             names = [port.name for port in self.inputs]
             raise InvalidArgumentError(explain(f"unknown input {unknown[0]!r}", accepted=f"inputs {names}"))
-        arrays = {port.name: self._example(port, given.get(port.name)) for port in self.inputs}
-        entry = self._enter(arrays)
-        self._leave(entry)
-        return entry.executable
-
-    def _example(self, port: ModelPort, given: Any) -> Any:
-        """An array without memory that stands for the input."""
-        if isinstance(given, np.ndarray) or port.dtype is None:
-            return as_input(port, given)
-        if given is None and (not port.is_static or port.name in self._deciding):
-            needed = "its content" if port.name in self._deciding else "its shape"
-            raise InvalidArgumentError(
-                explain(f"input {port.name!r} is not static ({describe_port(port)})", hint=f"give {needed} in shapes"),
-                input_name=port.name,
-            )
-        shape: Any = port.shape if given is None else tuple(given)
-        try:
-            stand_in = np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
-        except ValueError as error:  # negative, more bytes than an address has, too many dimensions
-            accepted = "a shape that an array can have"
-            message = explain(f"input {port.name!r}: shape", accepted=accepted, got=list(shape))
-            raise InvalidShapeError(message, input_name=port.name) from error
-        check_shape(port, stand_in)
-        return stand_in
+        arrays = {port.name: stand_in(port, given.get(port.name), port.name in self._deciding) for port in self.inputs}
+        use = self._enter(arrays)
+        self._forms.leave(use)
+        return use.executable
 
     def predict_peak(self, shapes: Mapping[str, Any] | None = None, *, sequential: bool = False) -> int:
         """What one run at a time takes of the engine's budget.
@@ -411,9 +299,8 @@ class Model:
         -----
         Threads: safe.
         """
-        with self._lock:
-            self._check_open()
-            forms = [entry.executable.form for entry in self._entries.values()]
+        self._forms.check_open()
+        forms = [executable.form for executable in self._forms.forms()]
         for form in forms:
             if name in form.weights:
                 weight = form.constants[form.weights[name]]
@@ -429,10 +316,7 @@ class Model:
         -----
         Threads: safe; runs that are going on finish with the form they have.
         """
-        with self._lock:
-            retired = list(self._entries.values())
-            self._entries.clear()
-        self._retire(retired)
+        self._forms.clear()
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -443,58 +327,55 @@ class Model:
         InvalidArgumentError
             No run was made yet, and not all inputs are static.
         """
-        with self._lock:
-            self._check_open()
-            latest = next(reversed(self._entries.values()), None)
-        return (self.specialise() if latest is None else latest.executable).partitions
+        self._forms.check_open()
+        kept = self._forms.forms()
+        return (kept[-1] if kept else self.specialise()).partitions
 
     def stats(self) -> ModelStats:
         """Counters of the model."""
-        with self._lock:
-            entries = list(self._entries.values())
-            counts = self._runs, self._hits, self._misses, self._evictions
-        values = [value for entry in entries for value in entry.executable.form.constants.values()]
-        constants = {id(value): held_nbytes(value) for value in values}
-        arenas = sum(entry.executable.stats().nbytes for entry in entries)
-        cached: dict[Any, int] = {}
-        for entry in entries:
-            cached |= entry.executable.cached_constants()
-        programs = sum(entry.executable.programs_nbytes for entry in entries)
-        forms = [entry.executable for entry in entries]
-        largest = max(((f.arena_nbytes, f.sequential_arena_nbytes) for f in forms), default=(0, 0))
-        streams = max((form.streams for form in forms), default=1)
-        memory = arenas, sum(constants.values()), sum(cached.values()), programs
-        return ModelStats(*counts, len(entries), *memory, streams, *largest)
+        forms, cache = self._forms.forms(), self._forms
+        constants = {id(value): held_nbytes(value) for form in forms for value in form.form.constants.values()}
+        cached = {key: nbytes for form in forms for key, nbytes in form.cached_constants().items()}
+        largest = max(((form.arena_nbytes, form.sequential_arena_nbytes) for form in forms), default=(0, 0))
+        return ModelStats(
+            runs=cache.runs,
+            hits=cache.hits,
+            misses=cache.misses,
+            evictions=cache.evictions,
+            forms=len(forms),
+            arena_nbytes=sum(form.stats().nbytes for form in forms),
+            constants_nbytes=sum(constants.values()),
+            cached_nbytes=sum(cached.values()),
+            programs_nbytes=sum(form.programs_nbytes for form in forms),
+            streams=max((form.streams for form in forms), default=1),
+            largest_arena_nbytes=largest[0],
+            sequential_arena_nbytes=largest[1],
+        )
 
     # ---- life
 
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
-        return self._is_closed
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StateError(explain(f"{self.name} is closed", hint="load the model again"))
+        return self._forms.is_closed
 
     def trim(self) -> int:
         """Give the memory of idle arenas back; returns its bytes."""
-        with self._lock:
-            entries = list(self._entries.values())
-        return sum(entry.executable.trim() for entry in entries)
+        return sum(form.trim() for form in self._forms.forms())
 
     def close(self) -> None:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
-        with self._lock:
-            was_closed, self._is_closed = self._is_closed, True
-            entries = list(self._entries.values())
-            self._entries.clear()
-            packed, self._packed = self._packed, []
-        self._retire(entries)
+        was_closed = self._forms.is_closed
+        self._forms.clear(closes=True)
         self._results.clear()
-        _close(packed)
+        self._close_packed()
         if self._owns_engine and not was_closed:
             self.engine.close()
+
+    def _close_packed(self) -> None:
+        while self._packed:
+            with suppress(IndexError):  # another thread has closed the last one
+                self._packed.pop().close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without what was compiled: it is compiled anew, or found in the caches, at the first run.
@@ -502,7 +383,7 @@ class Model:
         With protocol 5 and a ``buffer_callback`` the weights stay out of band. What is loaded has an engine of its own,
         which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
         """
-        self._check_open()
+        self._forms.check_open()
         options = (self._deciding, self._capacity, self._owns_engine, self.name, self.options, self.weights)
         return _restore, (self.inputs, self.outputs, self._specialise, self.engine, *options)
 
@@ -513,7 +394,7 @@ class Model:
         self.close()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not getattr(self, "_is_closed", True) and not is_finalizing():
+        if hasattr(self, "_forms") and not self._forms.is_closed and not is_finalizing():
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1, source=self)
             self.close()
 
@@ -521,13 +402,8 @@ class Model:
         ins, outs = (
             ", ".join(f"{port.name}: {describe_port(port)}" for port in side) for side in (self.inputs, self.outputs)
         )
-        state = ", closed" if self._is_closed else ""
+        state = ", closed" if self._forms.is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
-
-
-def _close(packed: Sequence[PackedWeight]) -> None:
-    for weight in packed:
-        weight.close()
 
 
 def check_weights_mode(weights: object) -> None:

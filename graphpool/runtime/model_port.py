@@ -11,9 +11,11 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Invalid
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from graphpool.graph import LogicalTensor
 
-__all__ = ["ModelPort", "as_input", "check_output", "check_shape", "describe_port"]
+__all__ = ["ModelPort", "as_input", "check_names", "check_output", "check_outputs", "describe_port", "stand_in"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,66 @@ def _as_array(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
         raise InvalidArgumentError(
             explain(f"input {port.name!r}", accepted=accepted, got=type(value).__name__), input_name=port.name
         ) from error
+
+
+def stand_in(port: ModelPort, given: Any, is_deciding: bool) -> Any:
+    """An array without memory that stands for the input, of a given shape; or the value that is given instead.
+
+    Raises
+    ------
+    InvalidArgumentError, InvalidShapeError
+        Nothing is given where it is needed, or no array can have the shape, or it does not fit.
+    """
+    if isinstance(given, np.ndarray) or port.dtype is None:
+        return as_input(port, given)
+    if given is None and (not port.is_static or is_deciding):
+        needed = "its content" if is_deciding else "its shape"
+        raise InvalidArgumentError(
+            explain(f"input {port.name!r} is not static ({describe_port(port)})", hint=f"give {needed} in shapes"),
+            input_name=port.name,
+        )
+    shape: Any = port.shape if given is None else tuple(given)
+    try:
+        array = np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
+    except ValueError as error:  # negative, more bytes than an address has, too many dimensions
+        accepted = "a shape that an array can have"
+        message = explain(f"input {port.name!r}: shape", accepted=accepted, got=list(shape))
+        raise InvalidShapeError(message, input_name=port.name) from error
+    check_shape(port, array)
+    return array
+
+
+def check_names(inputs: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise `InvalidArgumentError` unless the mapping has these names and no other."""
+    if not hasattr(inputs, "keys"):
+        raise InvalidArgumentError(
+            explain("inputs", accepted=f"a mapping with the keys {names}", got=type(inputs).__name__)
+        )
+    for name in names:
+        if name not in inputs:
+            raise InvalidArgumentError(
+                explain(f"input {name!r} is missing", accepted=f"inputs {names}", got=f"{list(inputs)}"),
+                input_name=name,
+            )
+    if len(inputs) != len(names):
+        unknown = next(name for name in inputs if name not in names)
+        raise InvalidArgumentError(
+            explain(f"unknown input {unknown!r}", accepted=f"inputs {names}"), input_name=unknown
+        )
+
+
+def check_outputs(outputs: Mapping[str, Any], inputs: Mapping[str, Any], ports: Sequence[ModelPort]) -> None:
+    """Raise `InvalidArgumentError` unless the names are those of outputs, and no two arrays may share memory."""
+    names = {port.name for port in ports}
+    taken = [("input", name, array) for name, array in inputs.items() if isinstance(array, np.ndarray)]
+    for name, array in outputs.items():
+        if name not in names:
+            raise InvalidArgumentError(explain(f"unknown output {name!r}", accepted=sorted(names)), output=name)
+        for side, other, memory in taken:
+            if isinstance(array, np.ndarray) and np.may_share_memory(array, memory):
+                what = f"output {name!r} shares memory with {side} {other!r}"
+                raise InvalidArgumentError(explain(what, hint="pass separate arrays"), output=name)
+        taken.append(("output", name, array))
 
 
 def check_output(name: str, array: Any, described: LogicalTensor | None) -> None:

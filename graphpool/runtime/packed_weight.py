@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.cache import ConstantHandle, constant_tensor_cache
+from graphpool.cache import constant_tensor_cache
+from graphpool.cache._handle import ConstantHandle
 from graphpool.errors import StateError, explain
 
 from ._constants import run_restore

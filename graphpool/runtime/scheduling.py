@@ -21,7 +21,8 @@ from ..schedule import (
     wavefront,
 )
 from ._streams import MAX_STREAMS
-from .costs import MEMORY_BANDWIDTH, program_key, stage_latencies, step_costs
+from .costs import program_key, stage_latencies, step_costs
+from .machine import EVENT_COST_S, MEMORY_BANDWIDTH
 from .stage_model import StageModel
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ __all__ = [
 ]
 
 POLICIES = config.STREAM_POLICIES
-
-EVENT_COST_S = 1e-6
-"""From the end of a step to the start of one on another stream whose lane looks for it: what a spinning lane takes."""
 
 MIN_GAIN = 0.05
 """Share of the sequential time that `auto` must be predicted to gain: costs are known no better than that."""

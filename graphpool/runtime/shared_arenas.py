@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..fork import Locked
-from ..memory import ArenaPool
+from ..memory._arena import ArenaPool
 
 if TYPE_CHECKING:
     from ..memory import Budget

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .costs import MEMORY_BANDWIDTH, stage_key, stage_latencies
+from .costs import stage_key, stage_latencies
+from .machine import MEMORY_BANDWIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

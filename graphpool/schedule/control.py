@@ -1,7 +1,7 @@
 """What the instructions of a schedule order: its calls and barriers, each with what it comes after.
 
-The policies do not use this: it reads their programs as a device would, so that `verify`, `simulate`, the
-happens-before relation and the capture tests judge them from outside.
+The policies do not use this: it reads their programs as a device would, so that `verify`, `simulate` and the
+happens-before relation judge them from outside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .instructions import Instruction
     from .schedule import Schedule
 
-__all__ = ["Task", "before_sets", "control_tasks", "task_of_node"]
+__all__ = ["Task", "control_tasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +117,3 @@ def _check_nodes(schedule: Schedule, tasks: list[Task]) -> None:
         node = next(iter(missing))
         message = explain(f"node {node} ({names[node]}) never runs", got=f"{len(missing)} nodes without a call")
         raise ScheduleError(message, node=node, missing=tuple(missing))
-
-
-def before_sets(tasks: list[Task]) -> list[int]:
-    """For each task the set of tasks that end before it starts, as a bit set. Cost: tasks**2 / 8 bytes."""
-    before: list[int] = []
-    for task in tasks:
-        reached = 0
-        for index in task.after:
-            reached |= before[index] | 1 << index
-        before.append(reached)
-    return before
-
-
-def task_of_node(tasks: list[Task]) -> dict[int, int]:
-    """Index of the task that runs each node."""
-    return {node: index for index, task in enumerate(tasks) for node in task.nodes}

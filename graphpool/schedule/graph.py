@@ -28,20 +28,17 @@ class DependencyGraph:
         Time of each node, in one unit of the caller's choice; finite, at least 0. Default: 1 for each node.
     num_nodes : int, optional
         Number of nodes. Default: the length of `costs`, else the highest number in `edges` plus one.
-    atomic : iterable of int, default=()
-        Nodes that need no execution (variables, constants, operators as values). They are pruned with their edges; the
-        other nodes keep their numbers.
     names : sequence of str, optional
         Name of each node for messages, traces and plots. Default: ``n0``, ``n1``, ...
 
     Attributes
     ----------
     nodes : tuple of int
-        The nodes that are left to schedule, ascending.
+        Their numbers, ascending.
     edges : tuple of pairs of int
-        The edges between them, in the order given.
+        In the order given.
     costs, names : tuple
-        One entry for each number, pruned ones included.
+        One entry for each node.
 
     Raises
     ------
@@ -55,7 +52,7 @@ class DependencyGraph:
     -----
     Ownership: copies what it is given. Threads: safe, it never changes. Cost: O(nodes + edges). The transitive
     reduction is taken once, when a policy asks for it: O(nodes * edges / 64), and nodes**2 / 8 bytes while it runs.
-    Source: pruning and reduction as in RAF's dependency graph; order of nodes as its post-order visit.
+    Source: reduction as in RAF's dependency graph; order of nodes as its post-order visit.
 
     Examples
     --------
@@ -70,17 +67,15 @@ class DependencyGraph:
         costs: Sequence[float] | None = None,
         *,
         num_nodes: int | None = None,
-        atomic: Iterable[int] = (),
         names: Sequence[str] | None = None,
     ) -> None:
         pairs = [_as_pair(edge) for edge in edges]
         count = _node_count(pairs, costs, num_nodes)
-        pruned = {_as_node(node, "an atomic node", count) for node in atomic}
         for pair in pairs:
             for node in pair:
                 _as_node(node, f"an end of edge {pair}", count)
-        self.nodes: tuple[int, ...] = tuple(v for v in range(count) if v not in pruned)
-        self.edges = tuple(dict.fromkeys(p for p in pairs if p[0] not in pruned and p[1] not in pruned))
+        self.nodes: tuple[int, ...] = tuple(range(count))
+        self.edges = tuple(dict.fromkeys(pairs))
         self.costs: tuple[float, ...] = as_costs(costs, count)
         self.names: tuple[str, ...] = _as_names(names, count)
         self.predecessors = _adjacency(((v, u) for u, v in self.edges), count)
@@ -89,7 +84,7 @@ class DependencyGraph:
 
     @property
     def num_nodes(self) -> int:
-        """Count of numbers, pruned nodes included."""
+        """Count of nodes."""
         return len(self.costs)
 
     def with_costs(self, costs: Sequence[float] | None) -> DependencyGraph:

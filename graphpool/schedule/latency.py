@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidArgumentError, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["LatencyCache", "checked_latency"]
 
@@ -33,8 +33,6 @@ class LatencyCache:
 
     Attributes
     ----------
-    hits, misses : int
-        Of `get_or_measure`.
     version : int
         Grows with every `put`: what was decided by the latencies may have to be decided anew.
 
@@ -45,9 +43,8 @@ class LatencyCache:
 
     Notes
     -----
-    Ownership: keeps strings and numbers. Threads: safe; two threads that miss the same key at once both measure, and
-    the first result stays. Cost: one dictionary access a hit. Keys are compared in full. Source: profile cache of RAF's
-    and IOS's schedulers.
+    Ownership: keeps strings and numbers. Threads: safe. Cost: one dictionary access. Keys are compared in full.
+    Source: profile cache of RAF's and IOS's schedulers.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, machine: str = "", capacity: int = 65536) -> None:
@@ -57,8 +54,6 @@ class LatencyCache:
         self.path = None if path is None else Path(path)
         self.machine = machine
         self.capacity = capacity
-        self.hits = 0
-        self.misses = 0
         self.version = 0
         self._lock = threading.Lock()
         self._latencies: dict[str, float] = {}
@@ -70,44 +65,23 @@ class LatencyCache:
         """One string for what runs side by side: the order of the lanes does not matter, that inside a lane does."""
         return json.dumps(sorted(map(list, lanes)))
 
-    def get_or_measure(self, key: str, measure: Callable[[], float]) -> float:
-        """The latency under `key`, taken from `measure` the first time. No lock is held while it measures."""
-        with self._lock:
-            found = self._find(key)
-            self.hits += found is not None
-            self.misses += found is None
-        if found is not None:
-            return found
-        latency = measure()
-        with self._lock:
-            return self._keep(key, self._latencies.get(key, latency))
-
     def get(self, key: str) -> float | None:
         """The latency under `key`, if there is one."""
         with self._lock:
-            return self._find(key)
+            found = self._latencies.pop(key, None)
+            if found is not None:
+                self._latencies[key] = found  # as the one asked for last
+            return found
 
     def put(self, key: str, latency: float) -> None:
-        """Keep a latency that was measured elsewhere; raises `InvalidArgumentError` unless it is a time."""
+        """Keep a latency that was measured; raises `InvalidArgumentError` unless it is a time."""
         checked = checked_latency(latency, repr(key))
         with self._lock:
-            self._keep(key, checked)
+            self._latencies.pop(key, None)
+            self._latencies[key] = checked
+            while len(self._latencies) > self.capacity:
+                del self._latencies[next(iter(self._latencies))]
             self.version += 1
-
-    def _find(self, key: str) -> float | None:
-        """The latency under `key`, which then goes last; the lock is held."""
-        found = self._latencies.pop(key, None)
-        if found is not None:
-            self._latencies[key] = found
-        return found
-
-    def _keep(self, key: str, latency: float) -> float:
-        """Keep a latency in place of the one not asked for the longest; the lock is held."""
-        self._latencies.pop(key, None)
-        self._latencies[key] = latency
-        while len(self._latencies) > self.capacity:
-            del self._latencies[next(iter(self._latencies))]
-        return latency
 
     def save(self) -> None:
         """Write the file of `path` in one move, so that a reader sees the old one or the new one.
@@ -142,7 +116,7 @@ class LatencyCache:
         return len(self._latencies)
 
     def __repr__(self) -> str:
-        return f"LatencyCache({len(self)} latencies, {self.hits} hits, {self.misses} misses)"
+        return f"LatencyCache({len(self)} latencies)"
 
 
 def checked_latency(latency: object, what: str) -> float:

@@ -35,24 +35,12 @@ class HappensBefore:
         """Whether `first` ends before `second` starts."""
         return bool(self._before[second] >> first & 1)
 
-    def before(self, node: int) -> int:
-        """The nodes before `node`, as a bit set."""
-        return self._before[node]
-
     def all_before(self, nodes: Iterable[int]) -> int:
         """The nodes before every one of `nodes`, as a bit set; every number for no nodes."""
         common = -1
         for node in nodes:
             common &= self._before[node]
         return common
-
-    @property
-    def pairs(self) -> int:
-        """Number of ordered pairs."""
-        return sum(bits.bit_count() for bits in self._before.values())
-
-    def __repr__(self) -> str:
-        return f"HappensBefore({len(self._before)} nodes, {self.pairs} ordered pairs)"
 
 
 def happens_before(schedule: Schedule) -> HappensBefore:

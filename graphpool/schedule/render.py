@@ -1,4 +1,4 @@
-"""Pictures of a simulated run: trace slices and a Gantt chart."""
+"""A picture of a simulated run: a Gantt chart."""
 
 from __future__ import annotations
 
@@ -9,26 +9,7 @@ from graphpool.errors import UnsupportedError, explain
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-__all__ = ["draw", "trace_events"]
-
-_US_PER_S = 1e6
-
-
-def trace_events(simulation: Simulation) -> list[dict[str, Any]]:
-    """One slice a stream and, nested in it, one a call."""
-    events = []
-    for stream_id, calls in simulation.streams.items():
-        first, last = calls[0][1], calls[-1][2]
-        events.append(_slice(f"stream {stream_id}", stream_id, first, last, {"calls": len(calls)}))
-        for nodes, start, end in calls:
-            name = "+".join(simulation.names[v] for v in nodes)
-            events.append(_slice(name, stream_id, start, end, {"nodes": list(nodes)}))
-    return events
-
-
-def _slice(name: str, stream_id: int, start: float, end: float, args: dict[str, Any]) -> dict[str, Any]:
-    ts = start * _US_PER_S
-    return {"name": name, "ph": "X", "pid": 0, "tid": stream_id, "ts": ts, "dur": end * _US_PER_S - ts, "args": args}
+__all__ = ["draw"]
 
 
 def draw(simulation: Simulation, title: str) -> Any:

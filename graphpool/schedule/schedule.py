@@ -9,7 +9,7 @@ from graphpool.errors import InvalidArgumentError, explain
 
 from ..fork import cached_property
 from .instructions import AddEvent, Instruction, Run, SetStream, StreamBarrier, WaitEvent
-from .render import draw, trace_events
+from .render import draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,26 +105,6 @@ class Schedule:
 
     def _count(self, kind: type) -> int:
         return sum(isinstance(instruction, kind) for instruction in self.instructions)
-
-    def to_trace(self, simulation: Simulation) -> list[dict[str, Any]]:
-        """Events of a simulated run in the Trace Event Format that Perfetto and Chrome read, one track a stream.
-
-        Parameters
-        ----------
-        simulation : Simulation
-            Of this schedule. Its unit is taken as seconds.
-
-        Returns
-        -------
-        events : list of dict
-            Complete slices (``ph`` "X", ``ts`` and ``dur`` in microseconds): for each stream one slice over its whole
-            life, and inside it one for each run. ``json.dump`` of the list is a trace file.
-
-        Notes
-        -----
-        Ownership: the caller owns the list. Threads: safe. Cost: O(nodes). Source: Trace Event Format, complete events.
-        """
-        return trace_events(simulation)
 
     def plot(self, simulation: Simulation | None = None) -> Any:
         """Draw the timeline of the streams, one row each.

@@ -125,7 +125,7 @@ def simulate(
     return _summary(schedule, tasks, clock)
 
 
-def roofline_cost(flops: float, nbytes: float, peak_flops: float, bandwidth: float, overhead_s: float = 0) -> float:
+def roofline_cost(flops: float, nbytes: float, peak_flops: float, bandwidth: float) -> float:
     """Time of an operation that either computes or moves data, whichever takes longer.
 
     Parameters
@@ -134,8 +134,6 @@ def roofline_cost(flops: float, nbytes: float, peak_flops: float, bandwidth: flo
         Operations and bytes of the node.
     peak_flops, bandwidth : float
         Operations and bytes a second of the machine (of one stream of it).
-    overhead_s : float, default=0
-        Time of an empty call. Unit: seconds.
 
     Returns
     -------
@@ -151,11 +149,11 @@ def roofline_cost(flops: float, nbytes: float, peak_flops: float, bandwidth: flo
     -----
     Ownership: numbers only. Threads: safe. Cost: O(1). Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
     """
-    for name, value in (("flops", flops), ("nbytes", nbytes), ("overhead_s", overhead_s)):
+    for name, value in (("flops", flops), ("nbytes", nbytes)):
         _check_positive(name, value, zero=True)
     for name, value in (("peak_flops", peak_flops), ("bandwidth", bandwidth)):
         _check_positive(name, value)
-    return overhead_s + max(flops / peak_flops, nbytes / bandwidth)
+    return max(flops / peak_flops, nbytes / bandwidth)
 
 
 def _check_positive(name: str, value: float, zero: bool = False) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from graphpool.errors import ScheduleError, explain
 
-from .control import before_sets, control_tasks, task_of_node
+from .control import control_tasks
+from .ordering import happens_before
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -34,13 +35,12 @@ def verify(schedule: Schedule) -> None:
     Ownership: keeps nothing. Threads: safe. Cost: O(nodes * edges / 64), nodes**2 / 8 bytes.
     Source: RAF's schedule verifier (control graph and reachability).
     """
-    tasks = control_tasks(schedule)
-    before, task_of = before_sets(tasks), task_of_node(tasks)
+    precedes = happens_before(schedule)
     for producer, consumer in schedule.graph.edges:
-        first, second = task_of[producer], task_of[consumer]
-        if not before[second] >> first & 1:
+        if not precedes(producer, consumer):
             names = schedule.graph.names
-            streams = tasks[first].stream_id, tasks[second].stream_id
+            stream_of = {node: task.stream_id for task in control_tasks(schedule) for node in task.nodes}
+            streams = stream_of[producer], stream_of[consumer]
             message = explain(
                 f"no path covers the edge {producer} -> {consumer} ({names[producer]} -> {names[consumer]})",
                 accepted="a schedule that orders every edge",

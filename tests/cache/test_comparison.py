@@ -2,7 +2,8 @@ import sys
 
 import pytest
 
-from graphpool.cache import Item, compare_policies, distinct_nbytes, plot_savings
+from graphpool.cache import Item
+from graphpool.cache.comparison import compare_policies, distinct_nbytes, plot_savings
 from graphpool.cache.policies import policy_names
 from graphpool.errors import InvalidArgumentError, UnsupportedError
 

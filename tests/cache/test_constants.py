@@ -6,8 +6,10 @@ import threading
 import numpy as np
 import pytest
 
-from graphpool.cache import ConstantBuffer, ConstantHandle, ConstantTensorCache, Outcome
+from graphpool.cache import ConstantBuffer, ConstantTensorCache
+from graphpool.cache._entry import Outcome
 from graphpool.cache._flight import _waiting
+from graphpool.cache._handle import ConstantHandle
 from graphpool.cache.policies import LruPolicy
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
 from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, together, wait_until

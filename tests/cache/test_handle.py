@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from graphpool.cache import ConstantBuffer, ConstantHandle
+from graphpool.cache import ConstantBuffer
+from graphpool.cache._handle import ConstantHandle
 from graphpool.errors import InvalidArgumentError, StateError
 from tests.helpers.caches import QuarantineResource, switching_every, together, wait_until
 

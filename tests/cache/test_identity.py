@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from graphpool.cache import FingerprintMemo, fingerprint, quick_fingerprint
+from graphpool.cache import fingerprint
 from graphpool.cache._quick import quick_digest
+from graphpool.cache.identity import quick_fingerprint
 from graphpool.errors import InvalidArgumentError
 
 
@@ -75,27 +76,7 @@ def test_blocks_cannot_change_places():
 
 
 def test_a_process_has_quick_names_of_its_own():
-    code = "import numpy as np; from graphpool.cache import quick_fingerprint as q; print(q(np.ones(9)).digest.hex())"
+    code = "import numpy as np\nfrom graphpool.cache.identity import quick_fingerprint as q\n"
+    code += "print(q(np.ones(9)).digest.hex())"
     other = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
     assert other != quick_fingerprint(np.ones(9)).digest.hex()
-
-
-@pytest.mark.parametrize("take", [fingerprint, quick_fingerprint])
-def test_the_memo_reads_each_version_once(take):
-    memo, weight = FingerprintMemo(take=take), np.ones(4, np.float32)
-    first = memo.get((1, 1), weight)
-    weight[:] = 2
-    assert memo.get((1, 1), weight) == first
-    assert memo.get((1, 2), weight) == take(weight) != first
-    assert memo.forget((1, 1))
-    assert not memo.forget((1, 1))
-    assert memo.get((1, 1), weight) == take(weight)
-    memo.clear()
-    assert not memo.forget((1, 1))
-
-
-def test_the_memo_is_bounded():
-    memo = FingerprintMemo(2)
-    for version in range(3):
-        memo.get(version, np.ones(1))
-    assert not memo.forget(0)

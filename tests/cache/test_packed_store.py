@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
-from graphpool.cache import Fingerprint, PackedKey, PackedStore, fingerprint
+from graphpool.cache import PackedKey, PackedStore, fingerprint
 from graphpool.cache._packed_file import MAGIC
-from graphpool.cache.identity import digest_of
+from graphpool.cache.identity import Fingerprint, digest_of
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, PerformanceWarning, StateError
 from graphpool.memory import HostResource, LimitingResource, StatisticsResource
 from tests.helpers.caches import together

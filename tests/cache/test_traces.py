@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphpool.cache import (
-    ConstantBuffer,
-    ConstantTensorCache,
-    Item,
-    clairvoyant,
-    read_trace,
-    replay,
-    write_trace,
-)
+from graphpool.cache import ConstantBuffer, ConstantTensorCache, Item, write_trace
+from graphpool.cache.traces import clairvoyant, read_trace, replay
 from graphpool.errors import InvalidArgumentError
 
 NAMES = ["no_evict", "lru", "cost"]

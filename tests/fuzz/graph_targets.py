@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import graphpool as gp
-from graphpool import cache, memory
+from graphpool import memory
+from graphpool.cache import write_trace
+from graphpool.cache.comparison import compare_policies
+from graphpool.cache.traces import read_trace
 from graphpool.graph.dumps.knobs import parse_knobs
 from graphpool.typing import LayoutType
 from tests.cases.graphs import GraphBuilder
 from tests.cases.workloads import CASES
 from tests.fuzz.graph_mutators import mutate_json, mutate_knobs, mutate_table
 from tests.helpers.guarded import Guarded
+from tests.helpers.plan_csv import write_csv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,7 +174,7 @@ def _as_file(build: Callable[[GraphBuilder], Any]) -> bytes:
 def _plan(path: Path, rng: random.Random) -> None:
     buffers = memory.read_csv(path)
     with _no_refusal():
-        memory.write_csv(path, buffers)
+        write_csv(path, buffers)
         assert memory.read_csv(path) == buffers
     capacity = rng.choice([None, 0, 1000, 2**70, -1])
     found = memory.plan(buffers, capacity=capacity, deadline_s=rng.choice([0.0, 0.01]))
@@ -179,12 +183,12 @@ def _plan(path: Path, rng: random.Random) -> None:
 
 
 def _replay(path: Path, rng: random.Random) -> None:
-    trace = cache.read_trace(path)
+    trace = read_trace(path)
     with _no_refusal():
-        cache.write_trace(path, trace)
-        assert cache.read_trace(path) == trace
+        write_trace(path, trace)
+        assert read_trace(path) == trace
     capacity = rng.choice([0, 1, 2**20, 2**62, 2**80])
-    for row in cache.compare_policies(trace, [capacity]):
+    for row in compare_policies(trace, [capacity]):
         for result in row.results.values():
             assert 0 <= result.saved_cost <= result.total_cost
             assert result.peak_nbytes <= capacity

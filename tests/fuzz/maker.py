@@ -7,23 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.typing import MAX_NDIM
+from tests.oracle import DISCONTINUOUS, EXACT
 from tests.oracle.numbers import FLOATS, INTEGERS, NUMPY, exact
 
 from .cases import Case, Node, Source, content
-from .expect import EXACT, QUANTISING, evaluate_node
+from .expect import QUANTISING, evaluate_node
 from .thresholds import around
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["DISCONTINUOUS", "Maker", "Refused"]
-
-DISCONTINUOUS = frozenset({
-    "Round", "Ceil", "Floor", "Sign", "IsInf", "IsNaN", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "Mod",
-    "ArgMax", "ArgMin", "TopK", "TypeCast", "MaxPoolBackward", "ClampBackward", "ReLUBackward", "AbsBackward",
-    "HardSigmoidBackward", "PReLUBackward", "EluBackward", "HardSwishBackward", "Power", "DynamicQuantizeLinear",
-})  # fmt: skip
-"""Kinds that turn a rounding error into another result; they read only what is exact."""
+__all__ = ["Maker", "Refused"]
 
 LARGEST = {"f16": 2e3, "f8_e5m2": 2e3, "f8_e4m3": 100.0}
 """Values beyond these, or beyond 1e6, end in overflow soon."""
@@ -175,7 +169,7 @@ class Maker:
         Raises
         ------
         Refused
-            A result is not finite, too large, or depends on rounding.
+            A result is not finite, too large, or depends on rounding: a discontinuous kind reads only what is exact.
         """
         types = list(dtypes or ()) if not isinstance(dtypes, str) else [dtypes]
         types = [self.dtypes[inputs[0]]] if dtypes is None else types

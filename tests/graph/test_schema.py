@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from graphpool.errors import GraphpoolError, InvalidDataTypeError, InvalidOpError, InvalidShapeError
 from graphpool.graph.schema import SCHEMAS, TABLES, get_schema
 from graphpool.typing import UNKNOWN_DIM, DataType
-from tests.helpers.schema_cases import CASES, FakeOp, FakeTensor, case, make_op, tensor
+from tests.helpers.schema_cases import FakeOp, FakeTensor, case, make_op, tensor
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "../shared/data/benchdnn-graph/cases"
@@ -21,19 +22,13 @@ CORPUS = ROOT / "../shared/data/benchdnn-graph/cases"
 
 def test_table_has_each_kind_once() -> None:
     assert len(SCHEMAS) == sum(len(table) for table in TABLES)
-    assert [len(table) for table in TABLES] == [88, 52]
-    assert set(CASES) == set(SCHEMAS)
 
 
-def test_category_sizes() -> None:
-    sizes: dict[str, int] = {}
-    for schema in SCHEMAS.values():
-        sizes[schema.category] = sizes.get(schema.category, 0) + 1
-    assert sizes == {
+def test_onednn_has_88_kinds() -> None:
+    assert Counter(row.category for row in TABLES[0]) == {
         "Element-wise, one input": 19, "Element-wise, gradients": 12, "Element-wise, several inputs": 14,
         "Matrix products and convolutions": 7, "Pooling and interpolation": 6, "Normalisation": 7, "Softmax": 4,
-        "Reductions": 7, "Data movement": 6, "Quantisation": 4, "Markers": 2, "Extensions: element-wise": 33,
-        "Extensions: data movement": 13, "Extensions: search and scan": 5, "Extensions: quantisation": 1,
+        "Reductions": 7, "Data movement": 6, "Quantisation": 4, "Markers": 2,
     }  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from collections import deque
 import numpy as np
 
 import graphpool as gp
-from graphpool.cache import ConstantBuffer, ConstantHandle, constant_tensor_cache
+from graphpool.cache import ConstantBuffer, constant_tensor_cache
+from graphpool.cache._handle import ConstantHandle
 from tests.helpers.caches import switching_every
 from tests.helpers.constant_jobs import Job, K, N
 

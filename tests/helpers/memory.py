@@ -17,9 +17,9 @@ from graphpool.memory import (
     LoggingResource,
     SnapshotResource,
     StatisticsResource,
-    TracedResource,
     TrackingResource,
 )
+from graphpool.memory.adaptors import TracedResource
 
 TIMEOUT_S = 600.0 if os.environ.get("GRAPHPOOL_STRESS") else 30.0
 """How long a test waits for another thread before it calls that a deadlock."""

@@ -69,7 +69,10 @@ def assert_close(result, wanted):
     assert result.shape == wanted.shape
     rtol, atol = TOLERANCE.get(str(wanted.dtype), (0, 0))
     np.testing.assert_allclose(
-        result.astype("float64"), wanted.astype("float64"), rtol=rtol, atol=atol * max(1, np.abs(wanted).max(initial=0))
+        result.astype("float64"),
+        wanted.astype("float64"),
+        rtol=rtol,
+        atol=atol * max(1, np.nanmax(np.abs(wanted), initial=0)),
     )
 
 

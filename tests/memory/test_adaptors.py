@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
+from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError
 from graphpool.memory import (
     AllocationStats,
     Budget,
@@ -133,28 +133,6 @@ def test_statistics_count_what_a_finaliser_gives_back_in_the_middle(monkeypatch)
     resource.deallocate(address, 10)
 
 
-def test_statistics_scopes_nest():
-    resource = StatisticsResource(HostResource())
-    outer = resource.allocate(100)
-    resource.push()
-    inner = resource.allocate(10)
-    resource.deallocate(outer, 100)
-    assert resource.pop() == AllocationStats(-90, 10, 10, 0, 1, 1)
-    assert resource.stats() == AllocationStats(10, 110, 110, 1, 2, 2)
-    resource.deallocate(inner, 10)
-    with pytest.raises(StateError, match="push"):
-        resource.pop()
-
-
-@pytest.mark.parametrize("adaptor", [StatisticsResource, TrackingResource])
-def test_a_refusal_is_not_counted(adaptor):
-    resource = adaptor(FailingResource())
-    with pytest.raises(OutOfMemoryError):
-        resource.allocate(10)
-    books = resource.stats() if adaptor is StatisticsResource else resource.outstanding()
-    assert books in (AllocationStats(), {})
-
-
 def test_tracking_names_the_caller():
     resource = TrackingResource(HostResource())
     address = resource.allocate(1234)
@@ -164,13 +142,6 @@ def test_tracking_names_the_caller():
     assert "1,234 bytes" in resource.report()
     resource.deallocate(address, 1234)
     assert resource.outstanding() == {}
-
-
-def test_tracking_without_stacks():
-    resource = TrackingResource(HostResource(), capture_stacks=False)
-    address = resource.allocate(8)
-    assert resource.outstanding()[address].stack == ()
-    resource.deallocate(address, 8)
 
 
 def test_log_has_a_row_per_call(tmp_path):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError
-from graphpool.memory import CONSTANTS, IDLE_ARENAS, IDLE_PRIMITIVES, Budget
+from graphpool.memory import Budget
+from graphpool.memory._budget import CONSTANTS, IDLE_ARENAS, IDLE_PRIMITIVES
 from tests.helpers.memory import Worker, run_in_child, run_threads
 
 
@@ -43,7 +44,7 @@ def test_in_use_is_exact_and_within_the_limit(steps):
     for is_charge, nbytes in steps:
         if is_charge:
             fits = model + nbytes <= 100
-            assert budget.try_charge(nbytes) == fits
+            assert budget.try_charge_spare(nbytes) == fits
             model += nbytes if fits else 0
         elif nbytes <= model:
             budget.uncharge(nbytes)
@@ -141,7 +142,7 @@ def test_threads_never_pass_the_limit():
     def churn(i):
         for n in range(500):
             nbytes = (n * 37 + i * 101) % 400
-            if budget.try_charge(nbytes):
+            if budget.try_charge_spare(nbytes):
                 assert budget.in_use <= 1000
                 budget.uncharge(nbytes)
 

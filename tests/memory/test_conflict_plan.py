@@ -1,9 +1,13 @@
+import itertools
+import random
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool import InvalidArgumentError
-from graphpool.memory import BufferInfo, plan, plan_conflicts
+from graphpool.memory import BufferInfo, plan
+from graphpool.memory.conflict_plan import plan_conflicts
 
 
 @st.composite
@@ -18,6 +22,7 @@ def problems(draw):
     return sizes, masks
 
 
+@settings(deadline=None)
 @given(problems(), st.sampled_from([1, 8, 64]))
 def test_conflicting_buffers_lie_apart_inside_the_arena(problem, alignment):
     sizes, masks = problem
@@ -29,6 +34,7 @@ def test_conflicting_buffers_lie_apart_inside_the_arena(problem, alignment):
             assert apart or not masks[i] >> j & 1 or 0 in (sizes[i], sizes[j])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), st.integers(1, 500)), max_size=20))
 def test_interval_conflicts_need_little_more_than_a_plan_by_lifetimes(lives):
     """Whatever the order, greedy placement of intervals stays near the live-size bound."""
@@ -36,6 +42,20 @@ def test_interval_conflicts_need_little_more_than_a_plan_by_lifetimes(lives):
     masks = [sum(1 << b.id for b in buffers if b is not a and a.lower < b.upper and b.lower < a.upper) for a in buffers]
     _, nbytes = plan_conflicts([b.size for b in buffers], masks, 1)
     assert plan(buffers, alignment=1).lower_bound <= nbytes <= 2 * plan(buffers, alignment=1).nbytes
+
+
+def test_buffers_by_the_hundred_lie_apart():
+    rng = random.Random(0)
+    sizes, masks = [rng.randint(1, 5000) for _ in range(400)], [0] * 400
+    for i, j in itertools.combinations(range(400), 2):
+        if rng.random() < 0.3:
+            masks[i] |= 1 << j
+            masks[j] |= 1 << i
+    offsets, nbytes = plan_conflicts(sizes, masks)
+    for i, j in itertools.combinations(range(400), 2):
+        if masks[i] >> j & 1:
+            assert offsets[i] + sizes[i] <= offsets[j] or offsets[j] + sizes[j] <= offsets[i]
+    assert nbytes == max(offset + size for offset, size in zip(offsets, sizes, strict=True)) < sum(sizes) / 2
 
 
 def test_no_conflicts_share_everything():

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphpool.errors import InvalidArgumentError, StateError
-from graphpool.memory import BlobInfo, BlobLifetimeManager, HostResource, OffsetLifetimeManager
+from graphpool.memory import BlobLifetimeManager, HostResource, OffsetLifetimeManager
+from graphpool.memory.lifetime import BlobInfo
 from tests.helpers.memory import run_threads
 
 MANAGERS = [BlobLifetimeManager, OffsetLifetimeManager]

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError
-from graphpool.memory import METHODS, BufferInfo, check_plan, plan, read_csv
+from graphpool.memory import BufferInfo, check_plan, plan, read_csv
+from graphpool.memory.planner import METHODS
 
 ROOT = Path(__file__).parents[2]
 CASES = [ROOT / up / "shared" / "data" / "planner" for up in ("..", "../..")]

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from graphpool.errors import OutOfMemoryError, StateError
-from graphpool.memory import ArenaPool, Budget, HostResource, StatisticsResource
+from graphpool.memory import Budget, HostResource, StatisticsResource
+from graphpool.memory._arena import ArenaPool
 from tests.helpers.memory import read_bytes, run_in_child, run_threads, write_bytes
 
 THREADS, LEASES = (32, 10_000) if os.environ.get("GRAPHPOOL_STRESS") else (8, 500)

@@ -1,7 +1,7 @@
 """What every op kind means, in plain NumPy: a second opinion that shares no code with graphpool.
 
     numbers.py        data types: exact content of arrays, rounding to a type
-    table.py          the table kind -> function; `compute` and `evaluate` call it
+    table.py          the table kind -> function; `compute` and `evaluate` call it; what rounding does to kinds
     elementwise.py    one input, one output
     gradients.py      gradients of elementwise kinds
     pairs.py          several inputs, element by element: arithmetic, comparisons, logic, bits, biases
@@ -18,6 +18,6 @@ Written from the definitions (oneDNN Graph's and ONNX's documentation) with the 
 small. Floats are computed in float64, integers as Python's, both without rounding; the caller rounds.
 """
 
-from .table import KINDS, compute, evaluate
+from .table import DISCONTINUOUS, EXACT, KINDS, compute, evaluate
 
-__all__ = ["KINDS", "compute", "evaluate"]
+__all__ = ["DISCONTINUOUS", "EXACT", "KINDS", "compute", "evaluate"]

@@ -92,3 +92,8 @@ KINDS = {
     "Sinh": real(np.sinh),
     "Tan": real(np.tan),
 }
+
+EXACT = frozenset({
+    "Abs", "Clamp", "ReLU", "Round", "Ceil", "Floor", "Neg", "Sign", "Not", "BitwiseNot", "IsInf", "IsNaN",
+})  # fmt: skip
+DISCONTINUOUS = frozenset({"Round", "Ceil", "Floor", "Sign", "IsInf", "IsNaN"})

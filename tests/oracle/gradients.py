@@ -77,3 +77,7 @@ KINDS = {
     "SqrtBackward": by_output(lambda y: 0.5 / y, lambda x: 0.5 / np.sqrt(x)),
     "TanhBackward": by_output(lambda y: 1 - y * y, lambda x: 1 / np.cosh(x) ** 2),
 }
+
+DISCONTINUOUS = frozenset({
+    "AbsBackward", "ClampBackward", "EluBackward", "HardSigmoidBackward", "HardSwishBackward", "ReLUBackward",
+})  # fmt: skip

@@ -101,3 +101,5 @@ KINDS = {
     "ScatterElements": scatter_elements,
     "ScatterND": scatter_nd,
 }
+
+EXACT = frozenset({"Gather", "GatherElements", "GatherND", "OneHot"})

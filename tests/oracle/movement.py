@@ -119,3 +119,6 @@ KINDS = {
     "Trilu": triangle,
     "End": lambda attrs, x: (),
 }
+
+EXACT = frozenset(KINDS)
+DISCONTINUOUS = frozenset({"TypeCast"})

@@ -147,3 +147,9 @@ KINDS = {
     "Mod": modulo,
     "Power": power,
 }
+
+COMPARISONS = frozenset({"Equal", "Greater", "GreaterEqual", "Less", "LessEqual"})
+EXACT = COMPARISONS | {
+    "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift", "Maximum", "Minimum", "Select",
+}  # fmt: skip
+DISCONTINUOUS = COMPARISONS | {"PReLUBackward", "Mod", "Power"}

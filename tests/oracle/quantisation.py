@@ -88,3 +88,5 @@ KINDS = {
     "DynamicDequantize": dynamic_dequantize,
     "DynamicQuantizeLinear": by_range,
 }
+
+DISCONTINUOUS = frozenset({"DynamicQuantizeLinear"})

@@ -124,3 +124,6 @@ KINDS = {
     "ArgMin": place_of(lambda a, b: a < b),
     "TopK": top_k,
 }
+
+DISCONTINUOUS = frozenset({"ArgMax", "ArgMin", "TopK"})
+EXACT = DISCONTINUOUS | {"ReduceMax", "ReduceMin"}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .numbers import Array
 
-__all__ = ["KINDS", "compute", "evaluate"]
+__all__ = ["DISCONTINUOUS", "EXACT", "KINDS", "compute", "evaluate"]
 
 FAMILIES = (elementwise, gradients, pairs, products, windows_, normalisation, reductions, movement, indexing,
             quantisation)  # fmt: skip
@@ -23,6 +23,12 @@ FAMILIES = (elementwise, gradients, pairs, products, windows_, normalisation, re
 KINDS: dict[str, Callable[..., Any]] = {
     kind: function for family in FAMILIES for kind, function in family.KINDS.items()
 }
+
+EXACT: frozenset[str] = frozenset().union(*(getattr(family, "EXACT", ()) for family in FAMILIES))
+"""Kinds that round nothing but their result; of integers every kind is exact."""
+
+DISCONTINUOUS: frozenset[str] = frozenset().union(*(getattr(family, "DISCONTINUOUS", ()) for family in FAMILIES))
+"""Kinds that turn a rounding error into another result."""
 
 LISTS_OF_REALS = ("scales",)
 

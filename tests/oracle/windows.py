@@ -150,3 +150,6 @@ KINDS = {
     "Interpolate": interpolate,
     "InterpolateBackward": interpolate_backward,
 }
+
+EXACT = frozenset({"MaxPool"})
+DISCONTINUOUS = frozenset({"MaxPoolBackward"})

@@ -26,7 +26,7 @@ def test_profile_ops_measures_each_distinct_step_and_lets_schedules_know(model, 
 
 
 def test_measured_costs_come_back_from_disk(model, inputs, tmp_path, monkeypatch):
-    from graphpool.schedule import LatencyCache
+    from graphpool.schedule.latency import LatencyCache
 
     store = LatencyCache(tmp_path / "costs.json")
     monkeypatch.setattr("graphpool.profile.costs.step_costs", lambda: store)

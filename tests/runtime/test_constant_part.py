@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from graphpool.runtime.constant_part import drop_pages, held_nbytes
+from graphpool.cache.identity import quick_fingerprint
+from graphpool.runtime.constant_part import drop_pages, held_nbytes, known_fingerprint
+from graphpool.typing import DataType
 
 NBYTES = 64 * mmap.PAGESIZE
 
@@ -53,3 +55,12 @@ def test_weights_in_a_file_mapped_for_reading_take_no_memory(tmp_path):
     assert held_nbytes(array) == held_nbytes(array[3:].reshape(1, -1)) == 0
     changed = np.frombuffer(map_file(tmp_path / "others", mmap.ACCESS_COPY), np.int32)
     assert held_nbytes(changed) == held_nbytes(array.copy()) == NBYTES
+
+
+def test_each_version_of_a_content_is_read_once():
+    content, first, second = np.ones(4, np.float32), object(), object()
+    name = known_fingerprint(first, content, DataType.F32)
+    assert name == quick_fingerprint(content)
+    content[:] = 2
+    assert known_fingerprint(first, content, DataType.F32) == name
+    assert known_fingerprint(second, content, DataType.F32) == quick_fingerprint(content) != name

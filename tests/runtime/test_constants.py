@@ -7,8 +7,9 @@ import pytest
 
 import graphpool as gp
 from graphpool import demo
-from graphpool.cache import constant_tensor_cache, packed_store, replay, set_packed_store
+from graphpool.cache import constant_tensor_cache, packed_store, set_packed_store
 from graphpool.cache.policies import NoEvictPolicy
+from graphpool.cache.traces import replay
 from graphpool.config import _values as config_values
 from tests.helpers.constant_jobs import Job, K, M, N, compile_product, weights
 

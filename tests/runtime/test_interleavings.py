@@ -62,7 +62,7 @@ class World(QuarantineResource):
         self._hook(monkeypatch, EnginePrimitives, "acquire", "primitive")
         self._hook(monkeypatch, EnginePrimitives, "_open", "share")
         self._hook(monkeypatch, EngineConstants, "hold", "hold")
-        self._hook(monkeypatch, constant_part.fingerprints, "get", "name")
+        self._hook(monkeypatch, constant_part.fingerprints, "get_or_create", "name")
 
     def _hook(self, monkeypatch, owner, name, point):
         real = getattr(owner, name)

@@ -6,7 +6,8 @@ import pytest
 import graphpool as gp
 from graphpool import config
 from graphpool.runtime._streams import MAX_STREAMS
-from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, program_key, step_costs
+from graphpool.runtime.costs import cost_key, program_key, step_costs
+from graphpool.runtime.machine import MEMORY_BANDWIDTH
 from graphpool.runtime.scheduling import POLICIES, ScheduleOptions, make_schedule, parse_options
 from graphpool.schedule import simulate, verify
 from tests.cases.schedule_graphs import fork_join, random_graph

@@ -1,6 +1,7 @@
 import pytest
 
-from graphpool.runtime.costs import MEMORY_BANDWIDTH, stage_latencies
+from graphpool.runtime.costs import stage_latencies
+from graphpool.runtime.machine import MEMORY_BANDWIDTH
 from graphpool.runtime.stage_model import StageModel
 
 

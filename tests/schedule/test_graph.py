@@ -11,17 +11,6 @@ from tests.cases.schedule_graphs import BLOCKS, GOLDEN, block, gnp, parse
 from tests.helpers.schedule_programs import reachable
 
 
-def test_edge_counts_of_the_three_branch_graph():
-    # x=0, the operators atan=1 and concatenate=2 and the axis=3 are atomic; calls 4..9, tuple 10, concatenation 11.
-    calls = {4: 0, 5: 0, 6: 0, 7: 5, 8: 6, 9: 8}
-    edges = [edge for call, argument in calls.items() for edge in ((1, call), (argument, call))]
-    edges += [(4, 10), (7, 10), (9, 10), (2, 11), (10, 11), (3, 11)]
-    assert len(DependencyGraph(edges).edges) == 18
-    pruned = DependencyGraph(edges, atomic=[0, 1, 2, 3])
-    assert len(pruned.edges) == len(pruned.reduced_edges) == 7
-    assert pruned.nodes == tuple(range(4, 12))
-
-
 def test_edge_counts_of_the_shortcut_graph():
     graph = DependencyGraph([(0, 1), (0, 2), (1, 2), (2, 3)])  # y, z, tuple, concatenation
     assert (len(graph.edges), len(graph.reduced_edges)) == (4, 3)
@@ -112,14 +101,12 @@ def test_bad_costs(cost):
         ([(0, 2)], {"costs": [1, 1]}),
         ([(0, 2)], {"num_nodes": 2}),
         ([(-1, 0)], {}),
-        ([(0, 1)], {"atomic": [2]}),
-        ([(0, 1)], {"atomic": ["x"]}),
     ],
 )
 def test_unknown_nodes(edges, kwargs):
     with pytest.raises(InvalidArgumentError, match="no node of the graph") as caught:
         DependencyGraph(edges, **kwargs)
-    assert caught.value.node in (2, -1, "x")
+    assert caught.value.node in (2, -1)
 
 
 @pytest.mark.parametrize(

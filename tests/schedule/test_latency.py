@@ -1,16 +1,16 @@
-import threading
-
 import pytest
 
 from graphpool.errors import InvalidArgumentError
-from graphpool.schedule import LatencyCache
+from graphpool.schedule.latency import LatencyCache
 
 
-def test_measures_once_and_counts():
+def test_keeps_what_was_put_last():
     cache = LatencyCache()
-    assert [cache.get_or_measure("a", lambda: 3.0), cache.get_or_measure("a", lambda: 9.0)] == [3.0, 3.0]
-    assert (cache.hits, cache.misses, len(cache)) == (1, 1, 1)
-    assert repr(cache) == "LatencyCache(1 latencies, 1 hits, 1 misses)"
+    assert cache.get("a") is None
+    cache.put("a", 3.0)
+    cache.put("a", 9.0)
+    assert (cache.get("a"), len(cache), cache.version) == (9.0, 1, 2)
+    assert repr(cache) == "LatencyCache(1 latencies)"
 
 
 def test_keys_ignore_the_order_of_lanes_but_not_inside_a_lane():
@@ -23,10 +23,10 @@ def test_keys_ignore_the_order_of_lanes_but_not_inside_a_lane():
 def test_saves_and_reloads(tmp_path):
     path = tmp_path / "latencies.json"
     first = LatencyCache(path)
-    first.get_or_measure("a", lambda: 1.25)
+    first.put("a", 1.25)
     assert not path.exists()
     first.save()
-    assert LatencyCache(path).get_or_measure("a", lambda: 0.0) == 1.25
+    assert LatencyCache(path).get("a") == 1.25
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
@@ -67,29 +67,6 @@ def test_files_of_something_else(tmp_path, text):
     assert caught.value.path == str(path)
 
 
-def test_a_failed_measurement_is_not_kept():
-    cache = LatencyCache()
-    with pytest.raises(ZeroDivisionError):
-        cache.get_or_measure("a", lambda: 1 / 0)
-    assert cache.get_or_measure("a", lambda: 2.0) == 2.0
-
-
-def test_threads_agree_on_one_latency():
-    cache, gate, seen = LatencyCache(), threading.Barrier(4), []
-
-    def work(value):
-        gate.wait()
-        seen.append(cache.get_or_measure("a", lambda: value))
-
-    threads = [threading.Thread(target=work, args=(float(i),)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(seen)) == 1
-    assert cache.hits + cache.misses == 4
-
-
 def test_latencies_of_another_machine_are_left_alone(tmp_path):
     path = tmp_path / "latencies.json"
     first = LatencyCache(path, machine="here")
@@ -122,7 +99,7 @@ def test_the_capacity_holds_in_memory_and_on_disk(tmp_path):
     for key in "ab":
         cache.put(key, 1.0)
     assert cache.get("a") == 1.0  # so b is the one that nobody asked for
-    assert cache.get_or_measure("c", lambda: 2.0) == 2.0
+    cache.put("c", 2.0)
     assert (len(cache), cache.get("b")) == (2, None)
     cache.save()
     assert len(LatencyCache(path, capacity=1)) == 1

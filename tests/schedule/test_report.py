@@ -1,6 +1,7 @@
 import io
 
-from graphpool.schedule import DependencyGraph, auto, explain, list_schedule, simulate
+from graphpool.schedule import DependencyGraph, auto, list_schedule, simulate
+from graphpool.schedule.report import explain
 
 FORK = DependencyGraph([(0, 1), (0, 2), (1, 3), (2, 3)], [1, 3, 5, 2], names=["stem", "left", "right", "cat"])
 

@@ -1,12 +1,10 @@
-import itertools
-import json
 import sys
 
 import pytest
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError
-from graphpool.schedule import DependencyGraph, Run, Schedule, SetStream, asap, ios, list_schedule, simulate, wavefront
-from tests.cases.schedule_graphs import GOLDEN, fork_join, parse, random_graph
+from graphpool.schedule import DependencyGraph, Run, Schedule, SetStream, asap, list_schedule, simulate, wavefront
+from tests.cases.schedule_graphs import GOLDEN, parse
 
 FORK = DependencyGraph([(0, 1), (0, 2), (1, 3), (2, 3)], [1, 3, 5, 2], names=["stem", "left", "right", "cat"])
 
@@ -48,32 +46,6 @@ def test_only_instructions_are_taken(bad):
     with pytest.raises(InvalidArgumentError, match=r"instructions\[1\]") as caught:
         Schedule(FORK, [Run(0), bad])
     assert caught.value.index == 1
-
-
-def test_trace_has_one_track_a_stream_of_nested_slices():
-    for seed in range(20):
-        schedule = list_schedule(random_graph(seed), 3)
-        simulation = simulate(schedule)
-        events = schedule.to_trace(simulation)
-        assert json.loads(json.dumps(events)) == events
-        assert {event["ph"] for event in events} == {"X"}
-        assert {event["tid"] for event in events} == set(schedule.stream_ids)
-        for stream_id in schedule.stream_ids:
-            outer, *inner = (event for event in events if event["tid"] == stream_id)
-            assert outer["name"] == f"stream {stream_id}"
-            spans = [(e["ts"], e["ts"] + e["dur"]) for e in inner]
-            assert all(a[1] <= b[0] * (1 + 1e-12) for a, b in itertools.pairwise(spans))
-            assert spans[0][0] == outer["ts"]
-            assert spans[-1][1] == pytest.approx(outer["ts"] + outer["dur"])
-
-
-def test_trace_is_in_microseconds_and_names_nodes():
-    events = list_schedule(FORK).to_trace(simulate(list_schedule(FORK), [1e-6, 2e-6, 3e-6, 1e-6]))
-    by_name = {event["name"]: event for event in events}
-    assert by_name["right"]["ts"] == pytest.approx(1)
-    assert by_name["right"]["dur"] == pytest.approx(3)
-    merged = ios(fork_join(2, 1), 2, merge=lambda nodes: 0.5)
-    assert "n1+n2" in {event["name"] for event in merged.to_trace(simulate(merged))}
 
 
 def test_plot_has_a_row_a_stream_and_a_bar_a_call():

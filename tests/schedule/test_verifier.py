@@ -13,11 +13,11 @@ from graphpool.schedule import (
     StreamBarrier,
     WaitEvent,
     asap,
-    happens_before,
     nimble,
     verify,
     wavefront,
 )
+from graphpool.schedule.ordering import happens_before
 from tests.cases.schedule_graphs import GOLDEN, parse, random_graph
 from tests.helpers.schedule_programs import sync_indices, without, without_event
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEAVES = {
-    "_atomic", "_finalizing", "_unraisable", "_version", "bits", "config", "errors", "fork", "limits", "mapped_file",
+    "_atomic", "_finalizing", "_unraisable", "_version", "config", "errors", "fork", "limits", "mapped_file",
     "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
@@ -27,7 +27,6 @@ MAY_IMPORT = {
     "_finalizing": set(),
     "_unraisable": set(),
     "_version": set(),
-    "bits": set(),
     "fork": set(),
     "errors": set(),
     "limits": {"errors"},
@@ -66,12 +65,12 @@ CPU_FLOORS = {
     "support": {"choices"},
     "key": {"choices"},
     "match": _BELOW_MATCH,
-    "patterns": {"support", "match"},
-    "rewrites": {"support", "match", "patterns"},
     "layout": _BELOW_MATCH | {"match"},
     "lower": _BELOW_LOWER,
     "products": _BELOW_LOWER | {"lower"},
     "emit": _BELOW_LOWER | {"lower", "products"},
+    "patterns": {"match", "emit"},
+    "rewrites": {"support", "match", "patterns"},
     "place": {"lower"},
 }
 CPU_FLOORS["backend"] = set(CPU_FLOORS)

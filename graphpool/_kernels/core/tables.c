@@ -22,7 +22,6 @@ extern const gp_kernel_entry GP_KERNEL(conv_bf16_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_packed_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_s8_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[];
-extern const gp_kernel_entry GP_KERNEL(conv_depthwise_s8_table)[];
 extern const gp_kernel_entry GP_KERNEL(winograd_table)[];
 extern const gp_kernel_entry GP_KERNEL(conv_weights_table)[];
 extern const gp_kernel_entry GP_KERNEL(fold_table)[];
@@ -54,7 +53,6 @@ gp_tables GP_KERNEL(tables) = {
     GP_KERNEL(conv_packed_table),
     GP_KERNEL(conv_s8_table),
     GP_KERNEL(conv_depthwise_table),
-    GP_KERNEL(conv_depthwise_s8_table),
     GP_KERNEL(winograd_table),
     GP_KERNEL(conv_weights_table),
     GP_KERNEL(fold_table),

@@ -45,13 +45,33 @@ GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
     return (gp_vf)(col_sum * -sink->a_zero);
 }
 
+/* Integer sums, less what the zero points of the weights take away, as floats. */
+GP_INLINE void gp_convert_sums(const int rows, const int nv, const int is_whole,
+                               gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+{
+    if (sink->col_zero)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++) {
+            const gp_vu zero = gp_load_integers(sink->col_zero + j * GP_VL, gp_columns_left(is_whole, sink->cols, j));
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++)
+                acc[i][j] = (gp_vf)((gp_vu)acc[i][j] - zero * (uint32_t)sink->row_sum[i]);
+        }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = __builtin_convertvector((gp_vi)acc[i][j], gp_vf);
+}
+
 /* Post-operations on finished sums, and their store. One pass over the registers for each operation, so that what is
  * asked for is asked once; is_whole: all lanes of all vectors count. */
 GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const int nv, const int is_whole,
                          gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
 {
     if (type == GP_PACKED_S8) {
-        gp_requantize(rows, nv, is_whole, acc, sink);
+        gp_convert_sums(rows, nv, is_whole, acc, sink);
+        gp_requantize(rows, nv, is_whole, rows, acc, sink);
         return;
     }
     const gp_packed_sink s = *sink; /* a copy that the stores cannot change */

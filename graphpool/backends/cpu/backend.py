@@ -157,7 +157,7 @@ def _make_form(
     return _Form(primitive, inputs, outputs)
 
 
-_TABLE_NBYTES = dict.fromkeys(("Trilu", "Interpolate", "InterpolateBackward"), 64)
+_TABLE_NBYTES = dict.fromkeys(("Trilu", "Interpolate"), 64)
 _COLUMN_NBYTES = dict.fromkeys(("MatMul", "Convolution", "ConvTranspose"), 16)
 """Kind -> what compilation may make for each position along an axis, also of an operand without elements; products only
 where something is dequantised. Unit: bytes."""

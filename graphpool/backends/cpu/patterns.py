@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING
 
 from ...graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, Residual, TailElement, Upstream, optional
 from ...graph.spelling import Spelling
+from .emit.rules import ELTWISE, REDUCTIONS
 from .match.byte_moves import BYTE_MOVES
-from .support import ELTWISE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ...graph.op import Op
 
 __all__ = ["PATTERNS", "SPELLINGS"]
@@ -32,7 +34,6 @@ __all__ = ["PATTERNS", "SPELLINGS"]
 QUANTIZE = {"Quantize", "DynamicQuantize"}
 DEQUANTIZE = {"Dequantize", "DynamicDequantize"}
 MOVES = {"StaticReshape", "StaticTranspose", "Reorder"}
-REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 
 DQ = OpNode(DEQUANTIZE)
 OPERAND = OpNode({"TypeCast", *DEQUANTIZE}, inputs={0: DQ})
@@ -87,7 +88,9 @@ PRODUCT = OpNode("MatMul", inputs={0: (PRE_OPS, MOVED_OPERAND), 1: (PRE_OPS, MOV
 CONVOLUTION = {0: OPERAND, 1: WEIGHTS}
 
 
-def _chain(name: str, priority: float, kinds: str | set[str], *, inputs: dict[int, OpNode] | None = None) -> Pattern:
+def _chain(
+    name: str, priority: float, kinds: str | Iterable[str], *, inputs: dict[int, OpNode] | None = None
+) -> Pattern:
     """An anchor, what its operands absorb, and a tail."""
     return Pattern(name, priority, name, OpNode(kinds, inputs=inputs or {ANY_PORT: OPERAND}), TAIL)
 

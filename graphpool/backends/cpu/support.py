@@ -1,8 +1,13 @@
-"""Which ops the CPU backend runs itself, and with which types; the others go to the reference backend."""
+"""Which ops the CPU backend runs itself, and in which type it computes them; the others go to the reference backend.
+
+What runs a kind registers here: `instruction` in lower/instructions.py, `rule` in emit/ and products/. An op of such a
+kind runs in every type that its schema accepts.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...typing import DataType
 from .choices import forced
@@ -14,82 +19,70 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANCHORS",
-    "ELTWISE",
+    "INSTRUCTIONS",
     "INTEGERS",
-    "STANDALONE",
+    "MOST_STEPS",
+    "RULES",
     "common_register",
+    "has_no_axes_input",
+    "has_small_windows",
+    "instruction",
     "is_anchor",
     "is_elementwise",
+    "register_between",
     "register_of",
     "register_of_type",
     "registers_go_together",
+    "rule",
     "supports",
 ]
 
-ANCHORS = frozenset({
-    "MatMul", "Convolution", "ConvTranspose", "AvgPool", "MaxPool", "Interpolate", "LayerNorm", "GroupNorm", "RMSNorm",
-    "SoftMax", "LogSoftmax", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
-})  # fmt: skip
-"""Kinds whose kernels run an elementwise program on their results."""
+Function = TypeVar("Function", bound="Callable[..., Any]")
 
-_NUMERIC = frozenset({
-    "Abs", "Exp", "Log", "Reciprocal", "Round", "Sigmoid", "Sqrt", "Square", "Tanh", "Clamp", "Add", "Subtract",
-    "Multiply", "Divide", "Maximum", "Minimum", "GreaterEqual", "Select", "TypeCast", "Acos", "Acosh", "Asin", "Asinh",
-    "Atan", "Atanh", "BitwiseNot", "Ceil", "Cos", "Cosh", "Erf", "Floor", "IsInf", "IsNaN", "Neg", "Not", "Sign", "Sin",
-    "Sinh", "Tan", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Greater", "Less", "LessEqual",
-    "Mod", "Or", "Power", "Xor",
-})  # fmt: skip
-"""Elementwise kinds in every type that their schema accepts."""
+INSTRUCTIONS: dict[str, Callable[..., Any]] = {}
+"""Elementwise kind -> ``(Region, Op)``, which computes it in a region and gives the register of its result."""
 
-ELTWISE = _NUMERIC | {
-    "HardSwish",
-    "Mish",
-    "ReLU",
-    "Elu",
-    "LeakyReLU",
-    "GELU",
-    "HardSigmoid",
-    "SoftPlus",
-    "Pow",
-    "SquaredDifference",
-    "BiasAdd",
-    "PReLU",
-    "Quantize",
-    "Dequantize",
-    "DynamicQuantize",
-    "DynamicDequantize",
-    "BatchNormInference",
-}
-"""Kinds that become instructions of an elementwise program."""
+RULES: dict[str, Callable[..., None]] = {}
+"""Kind -> ``(Lowering, Group)``, which emits its kernel calls."""
 
-_MOVING = frozenset({
-    "Concat", "StaticTranspose", "StaticReshape", "Reorder", "Slice", "Split", "Expand", "Tile", "Pad", "Trilu",
-    "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "OneHot", "RotaryEmbedding", "ArgMax",
-    "ArgMin", "CumProd", "CumSum", "TopK", "DynamicQuantizeLinear",
-})  # fmt: skip
-"""Kinds that are kernel calls of their own, or no call at all, in every type that their schema accepts."""
+ANCHORS: set[str] = set()
+"""Kinds whose kernels run an elementwise program on their results, if these are floats."""
 
-STANDALONE = _MOVING | {"GenIndex", "Dropout", "BatchNormForwardTraining"}
-"""Kinds that are kernel calls of their own, or no call at all."""
+_CONDITIONS: dict[str, Callable[[Op], bool]] = {}
 
-_WIDE_REDUCTIONS = frozenset({"ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum"})
-"""Reductions that take integers and f64 too."""
+
+def instruction(*kinds: str) -> Callable[[Function], Function]:
+    """Decorator: the function is how these kinds are computed in a region."""
+
+    def register(function: Function) -> Function:
+        INSTRUCTIONS.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
+
+
+def rule(
+    *kinds: str, is_anchor: bool = False, where: Callable[[Op], bool] | None = None
+) -> Callable[[Function], Function]:
+    """Decorator: the function emits ops of these kinds, all of them or those for which `where` holds."""
+
+    def register(function: Function) -> Function:
+        RULES.update(dict.fromkeys(kinds, function))
+        ANCHORS.update(kinds if is_anchor else ())
+        _CONDITIONS.update(dict.fromkeys(kinds, where) if where else {})
+        return function
+
+    return register
+
 
 _FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
-_QUANTIZED = frozenset({DataType.U8, DataType.S8})
 _F8 = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
 _ALL_FLOATS = _FLOATS | _F8
-_COMPRESSED = _QUANTIZED | {DataType.U4, DataType.S4}
-_INDEX = frozenset({DataType.S32, DataType.S64, DataType.S8, DataType.U8, DataType.U4, DataType.S4})
-_FREE = {"Quantize": _QUANTIZED | _F8, "DynamicQuantize": _QUANTIZED | _INDEX, "Dequantize": _QUANTIZED | _F8,
-         "DynamicDequantize": _COMPRESSED | _INDEX, "GenIndex": frozenset({DataType.S32}),
-         "Dropout": frozenset({DataType.S64, DataType.U8})}  # fmt: skip
-"""Types beside the floats that ports of a kind may have."""
 
 INTEGERS = frozenset(dtype for dtype in DataType if dtype.value[0] in "su")
 _WHOLE = frozenset(dtype for dtype in INTEGERS if dtype.bits >= 8)
 
-_MOST_STEPS = 1 << 31
+MOST_STEPS = 1 << 31
 """What no step of a window, and no number of positions, reaches."""
 
 _BETWEEN = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize", "DynamicDequantize"})
@@ -97,31 +90,20 @@ _BETWEEN = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize", "
 
 
 def supports(op: Op) -> bool:
-    """Whether the backend runs this op, which is not forced to the reference backend."""
-    if forced(op.kind) == "ref":
-        return False
-    if op.kind in _NUMERIC or op.kind in _MOVING:
-        return bool(op.attrs.get("depth", 0) < _MOST_STEPS)
-    if op.kind in _WIDE_REDUCTIONS and not is_anchor(op):
-        return _has_axes_attribute(op)
-    if op.kind not in ANCHORS and op.kind not in ELTWISE and op.kind not in STANDALONE:
-        return False
-    accepted = _FREE.get(op.kind)
-    for tensor in (*op.inputs, *op.outputs):
-        if tensor.dtype not in _FLOATS and (accepted is None or tensor.dtype not in accepted):
-            return False
-    check = _CONDITIONS.get(op.kind)
-    return check is None or check(op)
+    """Whether the backend runs this op, which satisfies its schema and is not forced to the reference backend."""
+    where = _CONDITIONS.get(op.kind)
+    is_known = op.kind in INSTRUCTIONS or op.kind in RULES
+    return is_known and forced(op.kind) != "ref" and (where is None or where(op))
 
 
 def is_anchor(op: Op) -> bool:
     """Whether the op's kernel runs an elementwise program on its results: reductions of integers and f64 do not."""
-    return op.kind in ANCHORS and not (op.kind in _WIDE_REDUCTIONS and op.inputs[0].dtype not in _FLOATS)
+    return op.kind in ANCHORS and op.inputs[0].dtype in _FLOATS
 
 
 def is_elementwise(op: Op) -> bool:
     """Whether the op becomes instructions of an elementwise program: groups of scales do not fit its index space."""
-    return op.kind in ELTWISE and op.attrs.get("qtype") != "per_group"
+    return op.kind in INSTRUCTIONS and op.attrs.get("qtype") != "per_group"
 
 
 def register_of(op: Op) -> str | None:
@@ -169,19 +151,14 @@ def registers_go_together(op: Op, register: str) -> bool:
     return register_of(op) in (register, None)
 
 
-def _has_axes_attribute(op: Op) -> bool:
+def has_no_axes_input(op: Op) -> bool:
+    """Whether axes or sizes are attributes."""
     return len(op.inputs) == 1
 
 
-def _has_small_windows(op: Op) -> bool:
+def has_small_windows(op: Op) -> bool:
     """Whether the geometry fits the kernels' 64 bits in every sum and product; the reference has no such limit."""
-    return all(max(op.attrs.get(name, ()), default=0) < _MOST_STEPS for name in _GEOMETRY)
+    return all(max(op.attrs.get(name, ()), default=0) < MOST_STEPS for name in _GEOMETRY)
 
 
 _GEOMETRY = ("kernel", "strides", "dilations", "pads_begin", "pads_end", "output_padding")
-
-_CONDITIONS = {
-    **dict.fromkeys(("Convolution", "ConvTranspose", "AvgPool", "MaxPool"), _has_small_windows),
-    **dict.fromkeys([kind for kind in ANCHORS if kind.startswith("Reduce")], _has_axes_attribute),
-    "Interpolate": _has_axes_attribute,
-}

@@ -106,6 +106,8 @@ class Attribute:
         Filled in when the user leaves it out; None leaves the attribute out.
     choices : tuple
         Accepted values; empty when all are.
+    onnx_input : int or None
+        Number of the input that it is in ONNX's op of that name.
 
     Notes
     -----
@@ -117,6 +119,7 @@ class Attribute:
     required: bool = False
     default: AttributeValue | None = None
     choices: tuple[AttributeValue, ...] = ()
+    onnx_input: int | None = None
     _convert: Callable[[Any], AttributeValue] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

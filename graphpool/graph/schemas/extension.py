@@ -1,6 +1,7 @@
 """The extension table: kinds that oneDNN Graph does not have, named and defined as in ONNX (operator sets 18 to 26).
 
-What ONNX takes as small input tensors (axes, starts, pads, k, depth) are attributes here, since shapes follow from it.
+What ONNX takes as small input tensors (axes, starts, pads, k, depth) are attributes here, since shapes follow from it;
+`onnx_input` says which input one attribute is.
 `Power` is ONNX's Pow; oneDNN's Pow has a fixed exponent. An index outside its axis picks the nearest element of the
 axis: kernels cannot fail, and never read or write elsewhere.
 """
@@ -23,6 +24,7 @@ SIGNED = f"{FLOATS} s8 s16 s32 s64"
 INDEX = "s32 s64"
 
 AXIS_0, AXIS_LAST = Attribute("axis", "s64", default=0), Attribute("axis", "s64", default=-1)
+AXIS_INPUT = Attribute("axis", "s64", default=0, onnx_input=1)
 EXCLUSIVE, REVERSE = Attribute("exclusive", "bool", default=False), Attribute("reverse", "bool", default=False)
 REDUCTION = Attribute("reduction", "str", default="none", choices=("none", "add", "mul", "max", "min"))
 ARG = (AXIS_0, Attribute("keep_dims", "bool", default=True), Attribute("select_last_index", "bool", default=False))
@@ -93,7 +95,7 @@ MOVEMENT = (
     by_index("GatherND", "Slices of src, picked by tuples of indices.", Attribute("batch_dims", "s64", default=0),
              infer=d.gather_nd),
     move("OneHot", "The second of values where the position along axis is the index, else the first.",
-         Attribute("depth", "s64", True), AXIS_LAST, inputs="indices:T1 values:T2", outputs="dst:T2",
+         Attribute("depth", "s64", True, onnx_input=1), AXIS_LAST, inputs="indices:T1 values:T2", outputs="dst:T2",
          types={"T1": NUMBERS, "T2": BYTES}, infer=d.one_hot),
     move("Pad", "Adds elements around src: value, or a reflection, the edge or the other side of it.",
          Attribute("pads_begin", "s64[]", True), Attribute("pads_end", "s64[]", True),
@@ -113,9 +115,9 @@ MOVEMENT = (
          Attribute("steps", "s64[]", default=()), infer=d.slice_),
     move("Split", "Parts of src along axis.", AXIS_0, Attribute("split", "s64[]", default=()), outputs="dst_i:T",
          output_counts=range(1, 65), infer=d.split),
-    move("Tile", "src repeated along each dimension.", Attribute("repeats", "s64[]", True), infer=d.tile),
+    move("Tile", "src repeated along each dimension.", Attribute("repeats", "s64[]", True, onnx_input=1), infer=d.tile),
     move("Trilu", "The triangle on and above (upper) or below the k-th diagonal of matrices; zeros elsewhere.",
-         Attribute("upper", "bool", default=True), Attribute("k", "s64", default=0), infer=d.trilu),
+         Attribute("upper", "bool", default=True), Attribute("k", "s64", default=0, onnx_input=1), infer=d.trilu),
 )  # fmt: skip
 
 scan = partial(row, category="Extensions: search and scan", inputs="src:T1", types={"T1": NUMBERS, "T2": "s64"})
@@ -125,10 +127,10 @@ SCANS = (
          outputs="dst:T2", infer=d.arg_extreme),
     scan("ArgMin", "Index of the smallest element along axis, the first of equals; a NaN counts as the smallest.",
          *ARG, outputs="dst:T2", infer=d.arg_extreme),
-    running("CumProd", "Running product along axis.", AXIS_0, EXCLUSIVE, REVERSE),
-    running("CumSum", "Running sum along axis.", AXIS_0, EXCLUSIVE, REVERSE),
+    running("CumProd", "Running product along axis.", AXIS_INPUT, EXCLUSIVE, REVERSE),
+    running("CumSum", "Running sum along axis.", AXIS_INPUT, EXCLUSIVE, REVERSE),
     scan("TopK", "The k largest (or smallest) elements along axis in order, equal ones by index, and their indices.",
-         Attribute("k", "s64", True), AXIS_LAST, Attribute("largest", "bool", default=True),
+         Attribute("k", "s64", True, onnx_input=1), AXIS_LAST, Attribute("largest", "bool", default=True),
          Attribute("sorted", "bool", default=True), outputs="values:T1 indices:T2", infer=d.top_k),
 )  # fmt: skip
 

@@ -73,12 +73,12 @@ def select(query: ShapeQuery) -> Sequence[Shape]:
     return [out]
 
 
-def data_axis(query: ShapeQuery, port: int = 0, ndim_min: int = 2) -> tuple[int, tuple[int, ...]] | None:
-    """Channel axis by data_format, and shape, of input `port`; None when its rank is unknown."""
-    shape = query.shape(port)
+def data_axis(query: ShapeQuery, *, ndim_min: int = 2) -> tuple[int, tuple[int, ...]] | None:
+    """Channel axis by data_format, and shape, of the first input; None when its rank is unknown."""
+    shape = query.shape(0)
     if shape is None:
         return None
-    query.rank(port, len(shape), f"at least {ndim_min}-D", len(shape) >= ndim_min)
+    query.rank(0, len(shape), f"at least {ndim_min}-D", len(shape) >= ndim_min)
     return channel_axis(len(shape), query.attrs["data_format"]), shape
 
 

@@ -4,17 +4,17 @@ A converter takes a `NodeView` and returns the value, or the list of values, of 
 (`NodeView.refuse`) what it cannot express, and the host runs the node then. Types that our schemas do not take are
 refused by them.
 
-    elementwise.py   activations, arithmetic, comparison, casts
+    direct.py        ops that are one of our kinds, from the schemas
+    elementwise.py   further activations and arithmetic, casts
     matmul.py        products of matrices
     einsum.py        Einsum
-    attention.py     attention and rotary embedding; attend.py spells attention for all of its kinds
+    attention.py     attention; attend.py spells attention for all of its kinds
     recurrent.py     RNN, GRU and LSTM
     window.py        convolution
     pooling.py       pooling over space and channels
-    norm.py          normalisation and softmax
+    norm.py          normalisation, softmax and hardmax
     reduction.py     reductions
     movement.py      shapes, order, parts and copies
-    scan.py          searches and running results along an axis
     quantization.py  quantise and dequantise
     compressed.py    weights of 8 or 4 bits by scales of blocks, MatMulNBits
     qlinear.py       ops between tensors of 8 bits, com.microsoft
@@ -34,6 +34,7 @@ from graphpool.onnx.build import NodeView, NotConvertible, Value
 from . import (
     attention,
     compressed,
+    direct,
     einsum,
     elementwise,
     fused,
@@ -48,7 +49,6 @@ from . import (
     recurrent,
     reduction,
     resize,
-    scan,
     skip_norm,
     window,
 )
@@ -59,9 +59,10 @@ if TYPE_CHECKING:
     from graphpool.onnx.build import GraphBuilder
     from graphpool.onnx.node import Node
 
-__all__ = ["convert", "has_converter"]
+__all__ = ["CONVERTERS", "convert", "has_converter"]
 
-_CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
+    **direct.CONVERTERS,
     **elementwise.CONVERTERS,
     **matmul.CONVERTERS,
     **einsum.CONVERTERS,
@@ -72,14 +73,14 @@ _CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **norm.CONVERTERS,
     **reduction.CONVERTERS,
     **movement.CONVERTERS,
-    **scan.CONVERTERS,
     **quantization.CONVERTERS,
     **resize.CONVERTERS,
 }
+"""Converters of ONNX's own ops; a form of its own comes before the direct one."""
 
 _DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
-    "": _CONVERTERS,
-    "ai.onnx": _CONVERTERS,
+    "": CONVERTERS,
+    "ai.onnx": CONVERTERS,
     "com.microsoft": {
         **compressed.CONTRIBUTED,
         **quantization.CONTRIBUTED,

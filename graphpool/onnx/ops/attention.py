@@ -1,4 +1,4 @@
-"""Attention and rotary embedding as ONNX defines them."""
+"""Attention as ONNX defines them."""
 
 from __future__ import annotations
 
@@ -52,11 +52,4 @@ def _rules(n: NodeView) -> Rules:
     )
 
 
-def _rotary(n: NodeView) -> Value:
-    """ONNX specification of RotaryEmbedding, opset 23."""
-    options = {name: n.attr(name, 0) for name in ("num_heads", "rotary_embedding_dim")}
-    inputs = [n[k] for k in range(4) if n.has(k)]
-    return n.emit("RotaryEmbedding", *inputs, interleaved=bool(n.attr("interleaved", 0)), **options)
-
-
-CONVERTERS = {"Attention": _attention, "RotaryEmbedding": _rotary}
+CONVERTERS = {"Attention": _attention}

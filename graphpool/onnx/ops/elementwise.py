@@ -21,54 +21,8 @@ __all__ = ["CONVERTERS", "swish"]
 # Defaults are those of the ONNX operator specification.
 
 
-def _unary(kind: str) -> Callable[[NodeView], Value]:
-    return lambda n: n.emit(kind, n[0])
-
-
-def _with(kind: str, **defaults: float) -> Callable[[NodeView], Value]:
-    """An op whose attributes have ONNX's names."""
-    return lambda n: n.emit(kind, n[0], **{name: n.attr(name, value) for name, value in defaults.items()})
-
-
-def _binary(kind: str) -> Callable[[NodeView], Value]:
-    return lambda n: n.emit(kind, *_operands(n))
-
-
-def _operands(n: NodeView) -> tuple[Value, Value]:
-    """Both inputs; before opset 7 the second one is shaped as its attributes say, to broadcast as NumPy does."""
-    a, b = n[0], n[1]
-    if n.opset >= 7 or not n.attr("broadcast", 0):
-        n.require(n.opset >= 7 or a.shape == b.shape, "other shapes without broadcast")
-        return a, b
-    axis = n.attr("axis", len(a.shape) - len(b.shape)) % max(len(a.shape), 1)
-    return a, n.reshape(b, (*b.shape, *[1] * (len(a.shape) - axis - len(b.shape))))
-
-
 def _variadic(kind: str) -> Callable[[NodeView], Value]:
     return lambda n: reduce(lambda a, b: n.emit(kind, a, b), [n[k] for k in range(len(n.inputs))])
-
-
-def _test(kind: str) -> Callable[[NodeView], Value]:
-    """A comparison, or a question to each element."""
-
-    def convert(n: NodeView) -> Value:
-        inputs = _operands(n) if len(n.inputs) > 1 else (n[0],)
-        return n.emit_several(kind, [DataType.BOOLEAN], *inputs)[0]
-
-    return convert
-
-
-def _is_inf(n: NodeView) -> Value:
-    signs = {name: bool(n.attr(name, 1)) for name in ("detect_negative", "detect_positive")}
-    return n.emit_several("IsInf", [DataType.BOOLEAN], n[0], **signs)[0]
-
-
-def _mod(n: NodeView) -> Value:
-    return n.emit("Mod", n[0], n[1], fmod=bool(n.attr("fmod", 0)))
-
-
-def _bit_shift(n: NodeView) -> Value:
-    return n.emit("BitShift", n[0], n[1], direction=n.attr("direction"))
 
 
 def _mean(n: NodeView) -> Value:
@@ -106,10 +60,6 @@ def _celu(n: NodeView) -> Value:
     n.require(alpha > 0, "alpha is not positive")
     scaled = n.emit("Multiply", n[0], n.literal(1 / alpha, n[0]))
     return n.emit("Multiply", n.emit("Elu", scaled, alpha=1.0), n.literal(alpha, n[0]))
-
-
-def _at_least(n: NodeView, a: Value, b: Value) -> Value:
-    return n.emit_several("GreaterEqual", [DataType.BOOLEAN], a, b)[0]
 
 
 def _above(n: NodeView, a: Value, b: Value) -> Value:
@@ -167,14 +117,6 @@ def _prelu(n: NodeView) -> Value:
     return n.emit("PReLU", n[0], slope, per_channel_broadcast=False)
 
 
-def _compare(swap: bool) -> Callable[[NodeView], Value]:
-    def convert(n: NodeView) -> Value:
-        a, b = _operands(n)
-        return _at_least(n, b, a) if swap else _at_least(n, a, b)
-
-    return convert
-
-
 def _where(n: NodeView) -> Value:
     """Select, whose condition must not enlarge the result."""
     condition, a, b = n[0], n[1], n[2]
@@ -215,24 +157,8 @@ def _dropout(n: NodeView) -> list[Value]:
 
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
-    **{theirs: _unary(ours) for theirs, ours in {
-        "Exp": "Exp", "Log": "Log", "Relu": "ReLU", "Sqrt": "Sqrt", "Tanh": "Tanh", "Sigmoid": "Sigmoid",
-        "Reciprocal": "Reciprocal", "Round": "Round", "Mish": "Mish", "HardSwish": "HardSwish", "Softplus": "SoftPlus",
-    }.items()},
-    **{kind: _unary(kind) for kind in (
-        "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Cos", "Cosh", "Erf", "Floor",
-        "Neg", "Not", "Sign", "Sin", "Sinh", "Tan",
-    )},
-    **{theirs: _binary(ours) for theirs, ours in {
-        "Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Div": "Divide", "And": "And", "Or": "Or", "Xor": "Xor",
-        "BitwiseAnd": "BitwiseAnd", "BitwiseOr": "BitwiseOr", "BitwiseXor": "BitwiseXor",
-    }.items()},
-    **{kind: _test(kind) for kind in ("Equal", "Greater", "Less", "IsNaN")},
     **{theirs: _variadic(ours) for theirs, ours in {"Sum": "Add", "Max": "Maximum", "Min": "Minimum"}.items()},
-    "Elu": _with("Elu", alpha=1.0), "LeakyRelu": _with("LeakyReLU", alpha=0.01),
-    "HardSigmoid": _with("HardSigmoid", alpha=0.2, beta=0.5), "Mean": _mean, "Gelu": _gelu, "Swish": _swish,
-    "Softsign": _softsign, "Selu": _selu, "Celu": _celu, "ThresholdedRelu": _thresholded_relu, "Shrink": _shrink,
-    "Clip": _clip, "Pow": _pow, "PRelu": _prelu, "GreaterOrEqual": _compare(False), "LessOrEqual": _compare(True),
-    "IsInf": _is_inf, "Mod": _mod, "BitShift": _bit_shift, "Where": _where, "Cast": _cast, "CastLike": _cast_like,
-    "Identity": _identity, "Dropout": _dropout,
+    "Mean": _mean, "Gelu": _gelu, "Swish": _swish, "Softsign": _softsign, "Selu": _selu, "Celu": _celu,
+    "ThresholdedRelu": _thresholded_relu, "Shrink": _shrink, "Clip": _clip, "Pow": _pow, "PRelu": _prelu,
+    "Where": _where, "Cast": _cast, "CastLike": _cast_like, "Identity": _identity, "Dropout": _dropout,
 }  # fmt: skip

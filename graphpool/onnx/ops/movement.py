@@ -87,10 +87,6 @@ def _expand(n: NodeView) -> Value:
     return n[0] if shape == n[0].shape else n.emit("Expand", n[0], shape=shape)
 
 
-def _tile(n: NodeView) -> Value:
-    return n.emit("Tile", n[0], repeats=n.known(1).tolist())
-
-
 def _slice(n: NodeView) -> Value:
     starts, ends = n.ints("starts", 1), n.ints("ends", 2)
     n.require(starts is not None and ends is not None, "no bounds")
@@ -155,26 +151,6 @@ _EXACT = (DataType.F32, DataType.F16, DataType.BF16)
 """Types of which float32 holds every value."""
 
 
-def _gather(n: NodeView) -> Value:
-    return n.emit("Gather", n[0], n[1], axis=n.attr("axis", 0))
-
-
-def _gather_elements(n: NodeView) -> Value:
-    return n.emit("GatherElements", n[0], n[1], axis=n.attr("axis", 0))
-
-
-def _gather_nd(n: NodeView) -> Value:
-    return n.emit("GatherND", n[0], n[1], batch_dims=n.attr("batch_dims", 0))
-
-
-def _scatter_elements(n: NodeView) -> Value:
-    return n.emit("ScatterElements", n[0], n[1], n[2], axis=n.attr("axis", 0), reduction=n.attr("reduction", "none"))
-
-
-def _scatter_nd(n: NodeView) -> Value:
-    return n.emit("ScatterND", n[0], n[1], n[2], reduction=n.attr("reduction", "none"))
-
-
 def _tensor_scatter(n: NodeView) -> Value:
     """The cache with an update put in from an index of each batch entry on."""
     past, update = n[0], n[1]
@@ -186,16 +162,6 @@ def _tensor_scatter(n: NodeView) -> Value:
         if n.attr("mode", "linear") == "circular":
             places = n.emit("Mod", places, n.builder.literal(past.shape[axis], DataType.S64))
     return n.emit("ScatterElements", past, n.emit("Expand", places, shape=update.shape), update, axis=axis)
-
-
-def _one_hot(n: NodeView) -> Value:
-    depth = int(n.known(1).reshape(()))
-    return n.emit_several("OneHot", [n[2].dtype], n[0], n[2], depth=depth, axis=n.attr("axis", -1))[0]
-
-
-def _trilu(n: NodeView) -> Value:
-    k = int(n.known(1).reshape(())) if n.has(1) else 0
-    return n.emit("Trilu", n[0], upper=bool(n.attr("upper", 1)), k=k)
 
 
 def _eye_like(n: NodeView) -> Value:
@@ -210,7 +176,5 @@ def _eye_like(n: NodeView) -> Value:
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose,
     "Concat": _concat, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "Expand": _expand,
-    "Tile": _tile, "Slice": _slice, "Split": _split, "Pad": _pad, "Gather": _gather, "GatherND": _gather_nd,
-    "GatherElements": _gather_elements, "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd,
-    "TensorScatter": _tensor_scatter, "OneHot": _one_hot, "Trilu": _trilu, "EyeLike": _eye_like,
+    "Slice": _slice, "Split": _split, "Pad": _pad, "TensorScatter": _tensor_scatter, "EyeLike": _eye_like,
 }  # fmt: skip

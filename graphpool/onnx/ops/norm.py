@@ -112,9 +112,23 @@ def _softmax(kind: str) -> Callable[[NodeView], Value]:
     return convert
 
 
+def _hardmax(n: NodeView) -> Value:
+    """One at the first of the largest elements, else zero; before opset 13 among all dimensions from the axis on."""
+    shape = n[0].shape
+    if 0 in shape:
+        return n[0]
+    axis = n.attr("axis", 1 if n.opset < 13 else -1) % len(shape)
+    x = n[0] if n.opset >= 13 else n.reshape(n[0], (prod(shape[:axis]), prod(shape[axis:])))
+    axis = axis if n.opset >= 13 else 1
+    place = n.emit_several("ArgMax", [DataType.S64], x, axis=axis, keep_dims=False)[0]
+    values = n.literal(np.array([0, 1]), x)
+    hot = n.emit_several("OneHot", [x.dtype], place, values, depth=x.shape[axis], axis=axis)[0]
+    return n.reshape(hot, shape)
+
+
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _group_norm,
     "InstanceNormalization": _instance_norm, "RMSNormalization": _rms_norm, "LpNormalization": _lp_norm,
     "MeanVarianceNormalization": _mean_variance_norm, "Softmax": _softmax("SoftMax"),
-    "LogSoftmax": _softmax("LogSoftmax"),
+    "LogSoftmax": _softmax("LogSoftmax"), "Hardmax": _hardmax,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import elementwise, norm, pooling, quantization, reduction
+from . import direct, elementwise, norm, pooling, quantization, reduction
 from .quantization import dequantize, integer_bias, quantize, scaling
 
 if TYPE_CHECKING:
@@ -98,12 +98,12 @@ def _gemm(n: NodeView) -> Value:
 
 
 CONTRIBUTED = {
-    "QLinearSigmoid": _unary(elementwise.CONVERTERS["Sigmoid"]),
-    "QLinearLeakyRelu": _unary(elementwise.CONVERTERS["LeakyRelu"]),
+    "QLinearSigmoid": _unary(direct.CONVERTERS["Sigmoid"]),
+    "QLinearLeakyRelu": _unary(direct.CONVERTERS["LeakyRelu"]),
     "QLinearReduceMean": _unary(reduction.CONVERTERS["ReduceMean"]),
     "QLinearAveragePool": _pool(pooling.CONVERTERS["AveragePool"]),
     "QLinearGlobalAveragePool": _pool(pooling.CONVERTERS["GlobalAveragePool"]),
-    "QLinearAdd": _binary(elementwise.CONVERTERS["Add"]), "QLinearMul": _binary(elementwise.CONVERTERS["Mul"]),
+    "QLinearAdd": _binary(direct.CONVERTERS["Add"]), "QLinearMul": _binary(direct.CONVERTERS["Mul"]),
     **{kind: quantization.CONVERTERS[kind] for kind in ("QuantizeLinear", "DequantizeLinear", "QLinearConv")},
     "NhwcMaxPool": _channels_last(pooling.maxima),
     "QLinearSoftmax": _softmax, "QLinearConcat": _concat, "QLinearWhere": _where, "QGemm": _gemm,

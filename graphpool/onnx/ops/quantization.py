@@ -14,6 +14,7 @@ import numpy as np
 from graphpool.onnx.types import data_type
 from graphpool.typing import DataType
 
+from . import direct
 from .compressed import dequantize_matrix
 from .window import dilations_of, window
 
@@ -260,10 +261,6 @@ def _sum_of_parts(n: NodeView, size: int, axes: tuple[int, int], most: int, prod
     return total
 
 
-def _dynamic_quantize_linear(n: NodeView) -> list[Value]:
-    return n.emit_several("DynamicQuantizeLinear", [DataType.U8, DataType.F32, DataType.U8], n[0])
-
-
 # ---- ops that ONNX Runtime contributes
 
 
@@ -275,7 +272,7 @@ def _matmul_integer_to_float(n: NodeView) -> Value:
 
 def _dynamic_quantize_matmul(n: NodeView) -> Value:
     """The same of activations that are quantised by their range."""
-    x, scale, point = _dynamic_quantize_linear(n)
+    x, scale, point = direct.CONVERTERS["DynamicQuantizeLinear"](n)
     return _times_weights(n, dequantize(n, x, _Scaling(scale, point, -2)), scaling(n, 2, -1), 4)
 
 
@@ -300,6 +297,6 @@ CONTRIBUTED = {
 
 CONVERTERS = {
     "QuantizeLinear": _quantize_linear, "DequantizeLinear": _dequantize_linear, "QLinearMatMul": _qlinear_matmul,
-    "QLinearConv": _qlinear_conv, "DynamicQuantizeLinear": _dynamic_quantize_linear, "MatMulInteger": _matmul_integer,
+    "QLinearConv": _qlinear_conv, "MatMulInteger": _matmul_integer,
     "ConvInteger": _conv_integer,
 }  # fmt: skip

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from graphpool.errors import InvalidArgumentError, explain
-from graphpool.schedule.latency import LatencyCache, checked_latency
+from graphpool.schedule.latency import checked_latency
 from graphpool.schedule.schedule import Schedule
 
 from .critical_path import check_streams
@@ -21,7 +21,7 @@ __all__ = ["ios"]
 
 Lanes: TypeAlias = tuple[tuple[int, ...], ...]
 
-_MAX_BLOCK_NODES = 62  # sets of nodes are signed 64-bit numbers
+_MAX_BLOCK_NODES = 20  # sets of nodes are signed 64-bit numbers
 
 
 def ios(
@@ -29,12 +29,7 @@ def ios(
     streams: int = 2,
     *,
     latency: Callable[[Lanes], float] | None = None,
-    signature: Callable[[int], str] | None = None,
-    cache: LatencyCache | None = None,
     merge: Callable[[tuple[int, ...]], float | None] | None = None,
-    r: int | None = None,
-    s: int | None = None,
-    max_block_nodes: int = 20,
     max_states: int = 8192,
 ) -> Schedule:
     """Cut the graph into stages that run one after another, each of lanes that run side by side.
@@ -51,20 +46,12 @@ def ios(
     latency : callable, optional
         Takes the lanes of a stage, tuples of nodes that run in order, and returns the time of running them at once.
         Default: the longest lane by the costs of the graph.
-    signature : callable, optional
-        Names the operation of a node (kind, shapes, types): stages with equal signatures are measured once.
-    cache : LatencyCache, optional
-        Where latencies are kept by signature, perhaps on disk; needs `signature`.
     merge : callable, optional
         Takes independent nodes and returns the time of one call that computes them all (convolutions of one image), or
         None when there is none.
-    r, s : int, optional
-        Pruning: most nodes in a connected group of a stage, and most groups. The paper takes 3 and 8 when it measures.
-        Default: no pruning.
-    max_block_nodes : int, default=20
-        Blocks, which end at nodes that every path passes, are chopped to this size; 1 to 62.
     max_states : int, default=8192
-        Blocks are chopped until they have at most this many states. Unit: states.
+        Blocks, which end at nodes that every path passes, are chopped until they have at most this many states, and at
+        most 20 nodes. Unit: states.
 
     Returns
     -------
@@ -76,23 +63,20 @@ def ios(
     Raises
     ------
     InvalidArgumentError
-        A count out of range, `cache` without `signature`, or a latency that is negative or not finite.
+        A count out of range, or a latency that is negative or not finite.
 
     Notes
     -----
     Ownership: shares `graph`. Threads: safe if the callables are. Cost: O(states**2 / 64) vector work and one call of
     `latency` for each distinct ending; fork-joins of 18 nodes and width 8 take about a second.
-    Source: Ding et al., "IOS" (MLSys 2021): stages, endings, merge, (r, s) pruning; blocks as in RAF's version.
+    Source: Ding et al., "IOS" (MLSys 2021): stages, endings, merge, without pruning; blocks as in RAF's version.
     """
     check_streams(streams)
-    for name, value in (("r", r), ("s", s), ("max_states", max_states)):
-        _check_limit(name, value)
-    _check_limit("max_block_nodes", max_block_nodes, _MAX_BLOCK_NODES)
-    if cache is not None and signature is None:
-        hint = "pass signature= to say which operations are alike"
-        raise InvalidArgumentError(explain("a latency cache needs signatures", hint=hint), cache=cache)
-    maker = _StageMaker(graph, streams, _cached(latency or _ideal_latency(graph), signature, cache), merge, r, s)
-    blocks = split_blocks(graph, max_block_nodes, max_states)
+    if not isinstance(max_states, int) or max_states < 1:
+        message = explain("max_states is no limit", accepted="an int, at least 1", got=repr(max_states))
+        raise InvalidArgumentError(message, max_states=max_states)
+    maker = _StageMaker(graph, streams, latency or _ideal_latency(graph), merge)
+    blocks = split_blocks(graph, _MAX_BLOCK_NODES, max_states)
     stages: list[Stage] = []
     transitions = endings = 0
     for block in blocks:
@@ -113,29 +97,9 @@ def ios(
     return Schedule(graph, emit(graph, calls, stream_of), "ios", details, merged)
 
 
-def _check_limit(name: str, value: int | None, most: int | None = None) -> None:
-    if value is not None and (not isinstance(value, int) or value < 1 or (most is not None and value > most)):
-        accepted = "an int, at least 1" if most is None else f"an int from 1 to {most}"
-        raise InvalidArgumentError(explain(f"{name} is no limit", accepted=accepted, got=repr(value)), **{name: value})
-
-
 def _ideal_latency(graph: DependencyGraph) -> Callable[[Lanes], float]:
     costs = graph.costs
     return lambda lanes: max(sum(costs[v] for v in lane) for lane in lanes)
-
-
-def _cached(
-    latency: Callable[[Lanes], float], signature: Callable[[int], str] | None, cache: LatencyCache | None
-) -> Callable[[Lanes], float]:
-    if signature is None:
-        return latency
-    store = LatencyCache() if cache is None else cache
-
-    def look_up(lanes: Lanes) -> float:
-        key = store.key([signature(v) for v in lane] for lane in lanes)
-        return store.get_or_measure(key, lambda: checked_latency(latency(lanes), f"stage {lanes}"))
-
-    return look_up
 
 
 class _StageMaker:
@@ -147,18 +111,12 @@ class _StageMaker:
         streams: int,
         latency: Callable[[Lanes], float],
         merge: Callable[[tuple[int, ...]], float | None] | None,
-        r: int | None,
-        s: int | None,
     ) -> None:
-        self.costs, self.streams, self.latency, self.merge, self.r, self.s = graph.costs, streams, latency, merge, r, s
+        self.costs, self.streams, self.latency, self.merge = graph.costs, streams, latency, merge
 
-    def stage(self, block: Block, parts: dict[int, tuple[float, tuple[int, ...]]], ending: int) -> Stage | None:
-        """The stage of `ending`; None when it is pruned. `parts` keeps what the groups of a block cost."""
+    def stage(self, block: Block, parts: dict[int, tuple[float, tuple[int, ...]]], ending: int) -> Stage:
+        """The stage of `ending`. `parts` keeps what the groups of a block cost."""
         groups = block.groups(ending)
-        if self.s is not None and len(groups) > self.s:
-            return None
-        if self.r is not None and max(group.bit_count() for group in groups) > self.r:
-            return None
         for group in groups:
             if group not in parts:
                 nodes = block.members(group)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from graphpool.bits import set_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +44,7 @@ class Block:
 
     def members(self, mask: int) -> tuple[int, ...]:
         """Nodes of a set, in visiting order."""
-        return tuple(self.nodes[i] for i in set_bits(mask))
+        return tuple(self.nodes[i] for i in range(mask.bit_length()) if mask >> i & 1)
 
     def groups(self, ending: int) -> list[int]:
         """Connected components of `ending`, each a set."""
@@ -116,11 +113,11 @@ def _ideals(graph: DependencyGraph, nodes: tuple[int, ...], limit: int) -> list[
     return sorted(ideals)
 
 
-def best_stages(block: Block, stage_of: Callable[[int], Stage | None]) -> tuple[list[Stage], int, int]:
+def best_stages(block: Block, stage_of: Callable[[int], Stage]) -> tuple[list[Stage], int, int]:
     """Stages of least total latency that run the block, how many pairs of states were weighed, and how many endings.
 
     ``best(S) = min over endings E of S of best(S - E) + latency(E)``, where an ending is what lies between an ideal and
-    a larger one. `stage_of` makes the stage of an ending, or None when it is pruned; it is called once an ending.
+    a larger one. `stage_of` makes the stage of an ending; it is called once an ending.
     """
     latencies = _Latencies(stage_of)
     ideals = np.array(block.ideals, dtype=np.int64)
@@ -134,7 +131,7 @@ def best_stages(block: Block, stage_of: Callable[[int], Stage | None]) -> tuple[
         total = best[smaller] + latency
         choice = int(np.argmin(total))
         best[state], previous[state] = total[choice], int(smaller[choice])
-        transitions += int(np.count_nonzero(latency < math.inf))
+        transitions += len(endings)
     stages, state = [], len(ideals) - 1
     while state:
         stages.append(latencies.stages[block.ideals[state] ^ block.ideals[previous[state]]])
@@ -143,16 +140,14 @@ def best_stages(block: Block, stage_of: Callable[[int], Stage | None]) -> tuple[
 
 
 class _Latencies(dict[int, float]):
-    """Latency of each ending, infinite where it is pruned; a plain dictionary access when it is known."""
+    """Latency of each ending; a plain dictionary access when it is known."""
 
-    def __init__(self, stage_of: Callable[[int], Stage | None]) -> None:
+    def __init__(self, stage_of: Callable[[int], Stage]) -> None:
         super().__init__()
         self.stage_of = stage_of
         self.stages: dict[int, Stage] = {}
 
     def __missing__(self, ending: int) -> float:
-        stage = self.stage_of(ending)
-        if stage is not None:
-            self.stages[ending] = stage
-        latency = self[ending] = math.inf if stage is None else stage.latency
-        return latency
+        stage = self.stages[ending] = self.stage_of(ending)
+        self[ending] = stage.latency
+        return stage.latency

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from graphpool.backends.cpu.match.byte_moves import move_bytes
 from onnx import helper
 
 import graphpool as gp
+from graphpool.backends.cpu.match.byte_moves import move_bytes
 from graphpool.graph.completion import complete_shapes
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.onnx_models import make_model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.backends.cpu.support import ELTWISE
+from graphpool.backends.cpu.emit.rules import ELTWISE
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
 from tests.cases.graphs import GraphBuilder

@@ -4,8 +4,9 @@ import pytest
 
 import graphpool as gp
 from graphpool.backends.cpu.backend import lower
-from graphpool.backends.cpu.place.streams import PEAK_FLOPS, StepGraph, schedule_steps, step_edges, step_signature
-from graphpool.runtime.costs import MEMORY_BANDWIDTH, cost_key, step_costs
+from graphpool.backends.cpu.place.streams import StepGraph, schedule_steps, step_edges, step_signature
+from graphpool.runtime.costs import cost_key, step_costs
+from graphpool.runtime.machine import LANE_FLOPS, MEMORY_BANDWIDTH
 from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions
 from graphpool.schedule import verify
 from tests.cases.graphs import GraphBuilder
@@ -172,7 +173,7 @@ def test_convolutions_on_packed_weights_cost_what_they_compute():
     narrow, wide = (cost for cost in costs if cost)
     assert 1.8 < wide / narrow < 2.1
     flops = 2 * 16 * 16 * 9 * 32 * 64
-    assert wide > flops / max(PEAK_FLOPS.values())
+    assert wide > flops / max(LANE_FLOPS.values())
 
 
 def test_steps_that_caches_do_not_hold_share_main_memory():

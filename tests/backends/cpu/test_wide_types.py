@@ -9,17 +9,11 @@ import graphpool as gp
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
 from tests.cases.graphs import GraphBuilder
+from tests.helpers.kinds import BINARY, UNARY, fixed_result, is_wide, values
 from tests.helpers.partitions import check_graph
 
-KINDS = [
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot",
-    "BitwiseOr", "BitwiseXor", "Ceil", "Clamp", "Cos", "Cosh", "Divide", "Equal", "Erf", "Exp", "Floor", "Greater",
-    "GreaterEqual", "IsInf", "IsNaN", "Less", "LessEqual", "Log", "Maximum", "Minimum", "Mod", "Multiply", "Neg", "Not",
-    "Or", "Power", "Reciprocal", "Round", "Select", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Square", "Subtract",
-    "Tan", "Tanh", "Xor",
-]  # fmt: skip
-ATTRS = {"BitShift": {"direction": ["LEFT", "RIGHT"]}, "Clamp": {"min": [-1.0, 3.0], "max": [2.0]},
-         "Mod": {"fmod": [False, True]}, "IsInf": {"detect_negative": [False, True]}}  # fmt: skip
+KINDS = [kind for kind in (*UNARY, *BINARY, "Select") if is_wide(kind)]
+LIMITS = {"min": [-1.0, 3.0], "max": [2.0]}
 CASTS = sorted(SCHEMAS["TypeCast"].types["T1"])
 
 
@@ -61,17 +55,19 @@ def check(builder, engine, rng):
 @given(data=st.data(), kind=st.sampled_from(KINDS))
 def test_every_type_equals_the_reference(engine, data, kind):
     schema, builder = SCHEMAS[kind], GraphBuilder()
-    wide = next(name for name in ("T2", "T1", "T") if name in schema.types and len(schema.types[name]) > 1) \
-        if kind not in ("And", "Or", "Xor", "Not") else "T"  # fmt: skip
-    dtype = data.draw(st.sampled_from(sorted(schema.types[wide])))
     accepted = [schema.types[port.type] for port in schema.inputs]
+    dtype = data.draw(st.sampled_from(sorted(accepted[-1])))
     types = [dtype if dtype in types else next(iter(types)) for types in accepted]
     count = len(schema.inputs)
     given = data.draw(shapes(count))
     if kind == "Select":
         given[0] = given[1]
-    attrs = {name: data.draw(st.sampled_from(values)) for name, values in ATTRS.get(kind, {}).items()}
-    out = dtype if dtype in schema.types[schema.outputs[0].type] else "boolean"
+    attrs = {
+        name: data.draw(st.sampled_from(LIMITS.get(name) or values(item)))
+        for name, item in schema.attributes.items()
+        if name != "auto_broadcast"
+    }
+    out = fixed_result(kind) or dtype
     builder.op(kind, *(builder.input(s, t) for s, t in zip(given, types, strict=True)), dtype=out, **attrs)
     check(builder, engine, np.random.default_rng(data.draw(st.integers(0, 999))))
 

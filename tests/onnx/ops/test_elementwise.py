@@ -10,11 +10,9 @@ Y, ROW = random_array((3, 4, 5), seed=1), random_array((4, 1), seed=2)
 POSITIVE = np.abs(X) + 0.1
 
 UNARY = [
-    ("Abs", X, {}), ("Exp", X, {}), ("Log", POSITIVE, {}), ("Relu", X, {}), ("Sqrt", POSITIVE, {}), ("Tanh", X, {}),
-    ("Sigmoid", X, {}), ("Reciprocal", POSITIVE, {}), ("Round", X, {}), ("Mish", X, {}), ("HardSwish", X, {}),
     ("Elu", X, {"alpha": 1.5}), ("LeakyRelu", X, {"alpha": 0.1}), ("LeakyRelu", X, {}),
-    ("HardSigmoid", X, {"alpha": 0.3, "beta": 0.4}), ("HardSigmoid", X, {}), ("Softplus", X, {}),
-    ("Gelu", X, {}), ("Gelu", X, {"approximate": "tanh"}), ("Neg", X, {}), ("Softsign", X, {}), ("Selu", X, {}),
+    ("HardSigmoid", X, {"alpha": 0.3, "beta": 0.4}), ("HardSigmoid", X, {}),
+    ("Gelu", X, {}), ("Gelu", X, {"approximate": "tanh"}), ("Softsign", X, {}), ("Selu", X, {}),
     ("Selu", X, {"alpha": 2.0, "gamma": 3.0}), ("Celu", X, {"alpha": 2.0}), ("ThresholdedRelu", X, {"alpha": 0.5}),
     ("ThresholdedRelu", X, {}), ("Shrink", X, {"bias": 0.5, "lambd": 1.5}), ("Shrink", X, {}),
 ]  # fmt: skip
@@ -85,11 +83,6 @@ def test_logic(kind):
     a, b = random_array((4, 5)) > 0, random_array((4, 1), seed=1) > 0
     assert check_against_evaluator(*node_model(kind, [a, b])) == 0
     assert check_against_evaluator(*node_model("Not", [a])) == 0
-
-
-@pytest.mark.parametrize("kind", ["Erf", "Floor", "Ceil", "Sin", "Cos", "Tan", "Atan", "Sinh", "Sign", "Neg", "IsNaN"])
-def test_further_functions(kind):
-    assert check_against_evaluator(*node_model(kind, [X])) == 0
 
 
 def test_a_condition_may_enlarge_what_it_chooses_from():

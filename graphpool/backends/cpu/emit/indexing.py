@@ -11,15 +11,13 @@ from ...._kernels.move.index import gather, scatter
 from ...._kernels.move.move import gen_index
 from ....typing import DataType
 from ..lower.region import Region
-from ..support import register_of_type
+from ..support import MOST_STEPS, register_of_type, rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import Group
-
-__all__ = ["RULES"]
 
 
 def _along_axis(value: Value, indices: Value, axis: int) -> dict[str, Any]:
@@ -69,6 +67,7 @@ def _is_indexable(indices: Value, op: Op) -> bool:
     return not op.kind.endswith("ND") or indices.strides[-1] == 1
 
 
+@rule("Gather", "GatherElements", "GatherND")
 def lower_gather(lowering: Lowering, group: Group) -> None:
     """One kernel picks the rows."""
     op = group.ops[0]
@@ -80,6 +79,7 @@ def lower_gather(lowering: Lowering, group: Group) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
+@rule("ScatterElements", "ScatterND")
 def lower_scatter(lowering: Lowering, group: Group) -> None:
     """A copy, into which one kernel puts the rows; sums and products of 16-bit floats are f32, rounded once."""
     op = group.ops[0]
@@ -98,6 +98,7 @@ def lower_scatter(lowering: Lowering, group: Group) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
+@rule("OneHot", where=lambda op: op.attrs["depth"] < MOST_STEPS)
 def lower_one_hot(lowering: Lowering, group: Group) -> None:
     """Where the position along the new axis is the index: a comparison, then a selection."""
     op = group.ops[0]
@@ -131,6 +132,7 @@ def _compare_positions(lowering: Lowering, indices: Value, is_hot: Value, axis: 
     lowering.emit(region.builder.build(), [is_hot, *region.operands], "eltwise(position)")
 
 
+@rule("RotaryEmbedding")
 def lower_rotary(lowering: Lowering, group: Group) -> None:
     """Each half of the pairs is one program over (batch, heads, length, pairs); what is not rotated is copied."""
     op = group.ops[0]
@@ -179,11 +181,3 @@ def _between_heads(cache: Value, num_heads: int) -> Value:
     first, row, item = cache.strides
     shape, strides = (batch, num_heads, length, pairs), (first, 0, row, item)
     return type(cache)(cache.dtype, shape, strides, cache.buffer, cache.offset)
-
-
-RULES = {
-    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), lower_gather),
-    **dict.fromkeys(("ScatterElements", "ScatterND"), lower_scatter),
-    "OneHot": lower_one_hot,
-    "RotaryEmbedding": lower_rotary,
-}

@@ -9,6 +9,7 @@ from ...._kernels.eltwise.random import dropout
 from ...._kernels.move.move import concat, gen_index
 from ....typing import DataType
 from ..products.weights import move_panels
+from ..support import rule
 from .inplace_concat import emit_concat
 
 if TYPE_CHECKING:
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import Group
 
-__all__ = ["RULES"]
 
-
+@rule("StaticReshape")
 def lower_reshape(lowering: Lowering, group: Group) -> None:
     """The same memory under another shape; a copy only where the source has gaps or the result leaves the partition."""
     op = group.ops[0]
@@ -27,6 +27,7 @@ def lower_reshape(lowering: Lowering, group: Group) -> None:
     lowering.finish(op.outputs[0].id, result)
 
 
+@rule("StaticTranspose")
 def lower_transpose(lowering: Lowering, group: Group) -> None:
     """The same memory with its axes in another order; copied only where the result leaves the partition."""
     op = group.ops[0]
@@ -36,6 +37,7 @@ def lower_transpose(lowering: Lowering, group: Group) -> None:
     lowering.finish(op.outputs[0].id, source.transposed(order))
 
 
+@rule("Reorder")
 def lower_reorder(lowering: Lowering, group: Group) -> None:
     """The same elements in the layout of the result."""
     op = group.ops[0]
@@ -48,6 +50,7 @@ def lower_reorder(lowering: Lowering, group: Group) -> None:
     lowering.finish(result, place)
 
 
+@rule("Concat")
 def lower_concat(lowering: Lowering, group: Group) -> None:
     """Nothing for inputs that were written into the joined tensor; one kernel for all, or a move for each, else."""
     op = group.ops[0]
@@ -65,6 +68,7 @@ def lower_concat(lowering: Lowering, group: Group) -> None:
     lowering.finish(result, place)
 
 
+@rule("GenIndex")
 def lower_gen_index(lowering: Lowering, group: Group) -> None:
     """Positions along an axis."""
     op = group.ops[0]
@@ -74,6 +78,7 @@ def lower_gen_index(lowering: Lowering, group: Group) -> None:
     lowering.finish(result, place)
 
 
+@rule("Dropout")
 def lower_dropout(lowering: Lowering, group: Group) -> None:
     """Philox mask and scaled survivors."""
     op = group.ops[0]
@@ -85,13 +90,3 @@ def lower_dropout(lowering: Lowering, group: Group) -> None:
     lowering.emit(call, [source, seed, offset, probability, *places])
     for tensor, place in zip(op.outputs, places, strict=True):
         lowering.finish(tensor.id, place)
-
-
-RULES = {
-    "StaticReshape": lower_reshape,
-    "StaticTranspose": lower_transpose,
-    "Reorder": lower_reorder,
-    "Concat": lower_concat,
-    "GenIndex": lower_gen_index,
-    "Dropout": lower_dropout,
-}

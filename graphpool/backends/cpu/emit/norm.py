@@ -11,6 +11,7 @@ from ....graph.shapes import channel_axis
 from ....typing import DataType
 from ..lower.epilogue import make_epilogue
 from ..lower.region import Region
+from ..support import rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import Group
 
-__all__ = ["RULES"]
 
-
+@rule("LayerNorm", "RMSNorm", "GroupNorm", is_anchor=True)
 def lower_norm(lowering: Lowering, group: Group) -> None:
     """Normalisation with gamma, beta and statistics, post-ops behind it."""
     op = group.anchor
@@ -68,6 +68,7 @@ def _affine(lowering: Lowering, op: Op) -> list[Value]:
     return [lowering.dense(value) for value in values]
 
 
+@rule("SoftMax", "LogSoftmax", is_anchor=True)
 def lower_softmax(lowering: Lowering, group: Group) -> None:
     """SoftMax or LogSoftmax, statistics, post-ops."""
     op = group.anchor
@@ -104,6 +105,7 @@ def _finish_all(lowering: Lowering, op: Op, results: list[Value], empty: float |
         lowering.finish(tensor.id, result)
 
 
+@rule("BatchNormForwardTraining")
 def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
     """Moments of the batch, the normalised result, and the running moments moved towards the batch's."""
     op = group.ops[0]
@@ -144,10 +146,3 @@ def _normalise(lowering: Lowering, op: Op, source: Value, form: list[Value], aff
     place = region.store(op.outputs[0].id)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(BatchNorm)")
     lowering.finish(op.outputs[0].id, place)
-
-
-RULES = {
-    **dict.fromkeys(["LayerNorm", "RMSNorm", "GroupNorm"], lower_norm),
-    **dict.fromkeys(["SoftMax", "LogSoftmax"], lower_softmax),
-    "BatchNormForwardTraining": lower_batch_norm_training,
-}

@@ -10,14 +10,12 @@ import numpy as np
 from ...._kernels.move.move import copy
 from ....typing import MAX_NDIM, DataType
 from ..lower.region import Region
-from ..support import register_of_type
+from ..support import register_of_type, rule
 
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import Group
-
-__all__ = ["RULES"]
 
 
 def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
@@ -31,6 +29,7 @@ def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
     lowering.finish(tensor_id, view)
 
 
+@rule("Slice")
 def lower_slice(lowering: Lowering, group: Group) -> None:
     """The same memory, of which some elements are left out."""
     op = group.ops[0]
@@ -43,6 +42,7 @@ def lower_slice(lowering: Lowering, group: Group) -> None:
     _finish_view(lowering, op.outputs[0].id, view)
 
 
+@rule("Split")
 def lower_split(lowering: Lowering, group: Group) -> None:
     """Each part is the same memory."""
     op = group.ops[0]
@@ -53,6 +53,7 @@ def lower_split(lowering: Lowering, group: Group) -> None:
         at += count
 
 
+@rule("Expand")
 def lower_expand(lowering: Lowering, group: Group) -> None:
     """The same memory, read again and again along the new dimensions."""
     op = group.ops[0]
@@ -60,6 +61,7 @@ def lower_expand(lowering: Lowering, group: Group) -> None:
     _finish_view(lowering, result, lowering.value(op.inputs[0].id).broadcast(lowering.shapes[result]))
 
 
+@rule("Tile")
 def lower_tile(lowering: Lowering, group: Group) -> None:
     """One copy, in which each repeated axis is two; where kernels have too few axes for that, one copy an axis."""
     op = group.ops[0]
@@ -96,6 +98,7 @@ def _repeat_axis(lowering: Lowering, source: Value, axis: int, count: int) -> Va
 # ---- pad
 
 
+@rule("Pad")
 def lower_pad(lowering: Lowering, group: Group) -> None:
     """The inside is one copy; a border is a constant, or copies of the inside."""
     op = group.ops[0]
@@ -155,6 +158,7 @@ def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: in
 # ---- triangles
 
 
+@rule("Trilu")
 def lower_trilu(lowering: Lowering, group: Group) -> None:
     """A selection by the positions along the last two axes."""
     op = group.ops[0]
@@ -173,13 +177,3 @@ def lower_trilu(lowering: Lowering, group: Group) -> None:
     region.write(place, result)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(Trilu)")
     lowering.finish(op.outputs[0].id, place)
-
-
-RULES = {
-    "Slice": lower_slice,
-    "Split": lower_split,
-    "Expand": lower_expand,
-    "Tile": lower_tile,
-    "Pad": lower_pad,
-    "Trilu": lower_trilu,
-}

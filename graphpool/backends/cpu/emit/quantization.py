@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...._kernels.gemm.quantize import nparts_of, quantize_dynamic, range_of_parts
 from ..lower.region import Region
+from ..support import rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import Group
 
-__all__ = ["RULES"]
 
-
+@rule("DynamicQuantizeLinear")
 def lower_dynamic_quantize(lowering: Lowering, group: Group) -> None:
     """The ranges of parts of the tensor, then the bytes of each part."""
     op = group.ops[0]
@@ -32,6 +32,7 @@ def lower_dynamic_quantize(lowering: Lowering, group: Group) -> None:
         lowering.finish(port.id, place)
 
 
+@rule("DynamicDequantize")
 def lower_grouped_dequantize(lowering: Lowering, group: Group) -> None:
     """(x - zp) * scale over an index space in which every axis is split into groups and elements of a group."""
     op = group.ops[0]
@@ -66,6 +67,3 @@ def _spread(value: Value, shape: Sequence[int]) -> Value:
     for dim, stride in zip(value.shape, value.strides, strict=True):
         strides += [0 if dim == 1 else stride, 0]
     return value._replace(shape=tuple(shape), strides=tuple(strides))
-
-
-RULES = {"DynamicQuantizeLinear": lower_dynamic_quantize, "DynamicDequantize": lower_grouped_dequantize}

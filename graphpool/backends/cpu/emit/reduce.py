@@ -11,13 +11,12 @@ from ...._kernels.move.index import top_k
 from ...._kernels.norm.reduce import reduce, running
 from ....typing import DataType
 from ..lower.epilogue import make_epilogue
+from ..support import has_no_axes_input, rule
 
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import Group
-
-__all__ = ["RULES"]
 
 NAMES = {
     "ReduceL1": "l1", "ReduceL2": "l2", "ReduceMax": "max", "ReduceMean": "mean", "ReduceMin": "min",
@@ -25,6 +24,7 @@ NAMES = {
 }  # fmt: skip
 
 
+@rule(*NAMES, is_anchor=True, where=has_no_axes_input)
 def lower_reduce(lowering: Lowering, group: Group) -> None:
     """One reduction with its post-ops; kept axes of size one cost nothing, so keep_dims changes only the shape."""
     op = group.anchor
@@ -86,6 +86,3 @@ def _best(lowering: Lowering, kind: str, lines: Value) -> Value:
     call = top_k(lines.shape, 1, 1, lines.dtype.value, is_largest=is_largest, is_nan_first=True)
     lowering.emit(call, [lines, indices, values])
     return values
-
-
-RULES = dict.fromkeys(NAMES, lower_reduce)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..products import convolution, matmul
+from ..products import convolution, matmul  # noqa: F401  (imported for their rules)
 from ..products.attention import lower_attention
-from ..support import is_elementwise
-from . import indexing, movement, norm, parts, quantization, reduce, scan, windows
+from ..support import ANCHORS, INSTRUCTIONS, RULES, is_elementwise
+from . import indexing, movement, norm, parts, quantization, reduce, scan, windows  # noqa: F401
 from .elementwise import lower_elementwise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..lower.lowering import Lowering
     from ..match.groups import Group
 
-__all__ = ["lower_group"]
+__all__ = ["ELTWISE", "REDUCTIONS", "lower_group"]
 
-_MODULES = (convolution, indexing, matmul, movement, norm, parts, quantization, reduce, scan, windows)
+ELTWISE = frozenset(INSTRUCTIONS)
+"""Kinds that become instructions of an elementwise program."""
 
-RULES: dict[str, Callable[[Lowering, Group], None]] = {
-    kind: rule for module in _MODULES for kind, rule in module.RULES.items()
-}
+REDUCTIONS = frozenset(kind for kind in ANCHORS if kind.startswith("Reduce"))
 
 
 def lower_group(lowering: Lowering, group: Group) -> None:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from ...._kernels.move.index import top_k
 from ...._kernels.norm.reduce import arg_extreme, running
 from ....typing import DataType
+from ..support import rule
 
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..match.groups import Group
 
-__all__ = ["RULES"]
-
 _NARROW = frozenset({DataType.F32, DataType.BF16, DataType.F16, DataType.S8, DataType.U8, DataType.S16, DataType.U16})
 """Types whose values are values of f32."""
 
 
+@rule("ArgMax", "ArgMin")
 def lower_arg_extreme(lowering: Lowering, group: Group) -> None:
     """The kernel of f32 where it is exact, else the selection of one element."""
     op = group.ops[0]
@@ -38,6 +38,7 @@ def lower_arg_extreme(lowering: Lowering, group: Group) -> None:
     lowering.finish(op.outputs[0].id, place)
 
 
+@rule("CumProd", "CumSum")
 def lower_running(lowering: Lowering, group: Group) -> None:
     """In f32 (collected in f64), f64 or s64, whose sums are those of every integer type modulo its range."""
     op = group.ops[0]
@@ -54,6 +55,7 @@ def lower_running(lowering: Lowering, group: Group) -> None:
     lowering.finish(result, place)
 
 
+@rule("TopK")
 def lower_top_k(lowering: Lowering, group: Group) -> None:
     """One kernel finds values and indices."""
     op = group.ops[0]
@@ -66,10 +68,3 @@ def lower_top_k(lowering: Lowering, group: Group) -> None:
     lowering.emit(call, [source, indices, values])
     for tensor, place in zip(op.outputs, (values, indices), strict=True):
         lowering.finish(tensor.id, place)
-
-
-RULES = {
-    **dict.fromkeys(("ArgMax", "ArgMin"), lower_arg_extreme),
-    **dict.fromkeys(("CumProd", "CumSum"), lower_running),
-    "TopK": lower_top_k,
-}

@@ -10,15 +10,15 @@ from ....graph.shapes import channel_axis, per_axis, resolve_pads
 from ..lower.epilogue import make_epilogue
 from ..lower.images import find_image
 from ..lower.integers import integers_of
+from ..support import has_no_axes_input, has_small_windows, rule
 
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import Group
 
-__all__ = ["RULES"]
 
-
+@rule("AvgPool", "MaxPool", is_anchor=True, where=has_small_windows)
 def lower_pool(lowering: Lowering, group: Group) -> None:
     """Maximum or mean of each window, post-ops behind it."""
     op = group.anchor
@@ -43,6 +43,7 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
     lowering.finish(group.result, epilogue.place)
 
 
+@rule("Interpolate", is_anchor=True, where=has_no_axes_input)
 def lower_interpolate(lowering: Lowering, group: Group) -> None:
     """Resampling, post-ops behind it."""
     op = group.anchor
@@ -83,9 +84,3 @@ def _as_result(lowering: Lowering, group: Group) -> Value:
     if order[-1] == channel_axis(len(order), op.attrs["data_format"]):
         return lowering.arranged(op.inputs[0].id, order)
     return lowering.typed(lowering.value(op.inputs[0].id))
-
-
-RULES = {
-    **dict.fromkeys(["AvgPool", "MaxPool"], lower_pool),
-    "Interpolate": lower_interpolate,
-}

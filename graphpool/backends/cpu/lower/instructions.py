@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...._kernels.norm.fold import fold_batch_norm
 from ....graph.shapes import channel_axis
 from ....typing import DataType
-from ..support import INTEGERS
+from ..support import INSTRUCTIONS, INTEGERS, instruction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,64 +19,71 @@ if TYPE_CHECKING:
 
 __all__ = ["apply", "emit_norm"]
 
-_PLAIN_UNARY = {
-    "Abs": "abs", "Exp": "exp", "HardSwish": "hard_swish", "Log": "log", "Mish": "mish", "Reciprocal": "reciprocal",
-    "ReLU": "relu", "Round": "round", "Sigmoid": "sigmoid", "Sqrt": "sqrt", "Square": "square", "Tanh": "tanh",
-    "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
-    "BitwiseNot": "bit_not", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Floor": "floor",
-    "IsNaN": "is_nan", "Neg": "neg", "Not": "not", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Tan": "tan",
-}  # fmt: skip
-_UNARY_ATTRS = {
-    "Clamp": ("clamp", "min", "max"), "Elu": ("elu", "alpha", None), "LeakyReLU": ("leaky_relu", "alpha", None),
-    "HardSigmoid": ("hard_sigmoid", "alpha", "beta"), "SoftPlus": ("softplus", None, "beta"),
-    "Pow": ("pow", None, "beta"), "IsInf": ("is_inf", "detect_positive", "detect_negative"),
-}  # fmt: skip
-_BINARY = {
-    "Add": "add", "Subtract": "sub", "Multiply": "mul", "Divide": "div", "Maximum": "max", "Minimum": "min",
-    "SquaredDifference": "squared_difference", "GreaterEqual": "ge", "And": "and", "BitwiseAnd": "bit_and",
-    "BitwiseOr": "bit_or", "BitwiseXor": "bit_xor", "Equal": "eq", "Greater": "gt", "Less": "lt", "LessEqual": "le",
-    "Or": "or", "Xor": "xor",
-}  # fmt: skip
+
+def _unary(name: str, alpha: str = "", beta: str = "") -> Callable[[Region, Op], Any]:
+    """An instruction of one operand, whose numbers are attributes."""
+    return lambda region, op: region.unary(
+        name, region.operand(op), *(op.attrs[attr] if attr else 0.0 for attr in (alpha, beta))
+    )
 
 
-def _plain_unary(region: Region, op: Op) -> Any:
-    return region.unary(_PLAIN_UNARY[op.kind], region.operand(op))
+def _binary(name: str) -> Callable[[Region, Op], Any]:
+    return lambda region, op: region.binary(name, region.operand(op), region.operand(op, 1))
 
 
-def _unary_with_attrs(region: Region, op: Op) -> Any:
-    name, *names = _UNARY_ATTRS[op.kind]
-    alpha, beta = (0.0 if attr is None else op.attrs[attr] for attr in names)
-    return region.unary(name, region.operand(op), alpha, beta)
+INSTRUCTIONS.update(
+    {kind: _unary(name) for kind, name in {
+        "Abs": "abs", "Exp": "exp", "HardSwish": "hard_swish", "Log": "log", "Mish": "mish", "Reciprocal": "reciprocal",
+        "ReLU": "relu", "Round": "round", "Sigmoid": "sigmoid", "Sqrt": "sqrt", "Square": "square", "Tanh": "tanh",
+        "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
+        "BitwiseNot": "bit_not", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Floor": "floor",
+        "IsNaN": "is_nan", "Neg": "neg", "Not": "not", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Tan": "tan",
+    }.items()}
+    | {kind: _binary(name) for kind, name in {
+        "Add": "add", "Subtract": "sub", "Multiply": "mul", "Divide": "div", "Maximum": "max", "Minimum": "min",
+        "SquaredDifference": "squared_difference", "GreaterEqual": "ge", "And": "and", "BitwiseAnd": "bit_and",
+        "BitwiseOr": "bit_or", "BitwiseXor": "bit_xor", "Equal": "eq", "Greater": "gt", "Less": "lt", "LessEqual": "le",
+        "Or": "or", "Xor": "xor",
+    }.items()}
+    | {
+        "Clamp": _unary("clamp", "min", "max"), "Elu": _unary("elu", "alpha"),
+        "LeakyReLU": _unary("leaky_relu", "alpha"), "HardSigmoid": _unary("hard_sigmoid", "alpha", "beta"),
+        "SoftPlus": _unary("softplus", beta="beta"), "Pow": _unary("pow", beta="beta"),
+        "IsInf": _unary("is_inf", "detect_positive", "detect_negative"),
+    }
+)  # fmt: skip
 
 
+@instruction("GELU")
 def _gelu(region: Region, op: Op) -> Any:
     return region.unary(op.attrs["mode"], region.operand(op))
 
 
-def _binary(region: Region, op: Op) -> Any:
-    return region.binary(_BINARY[op.kind], region.operand(op), region.operand(op, 1))
-
-
+@instruction("BitShift")
 def _bit_shift(region: Region, op: Op) -> Any:
     name = "shift_left" if op.attrs["direction"] == "LEFT" else "shift_right"
     return region.binary(name, region.operand(op), region.operand(op, 1))
 
 
+@instruction("Mod")
 def _mod(region: Region, op: Op) -> Any:
     return region.binary("fmod" if op.attrs["fmod"] else "mod", region.operand(op), region.operand(op, 1))
 
 
+@instruction("Power")
 def _power(region: Region, op: Op) -> Any:
     result = region.binary("pow", region.operand(op), region.operand(op, 1))
     is_cut_off = op.outputs[0].dtype in INTEGERS and region.builder.register == "f64"
     return region.unary("trunc", result) if is_cut_off else result
 
 
+@instruction("Select")
 def _select(region: Region, op: Op) -> Any:
     condition, a, b = (region.operand(op, port) for port in range(3))
     return region.builder.ternary("select", condition, a, b)
 
 
+@instruction("BiasAdd")
 def _bias_add(region: Region, op: Op) -> Any:
     bias = region.lowering.value(op.inputs[1].id)
     return region.binary(
@@ -86,6 +93,7 @@ def _bias_add(region: Region, op: Op) -> Any:
     )
 
 
+@instruction("PReLU")
 def _prelu(region: Region, op: Op) -> Any:
     slope = op.inputs[1].id
     along_channels = len(region.lowering.shapes[slope]) == 1 and op.attrs["per_channel_broadcast"]
@@ -99,6 +107,7 @@ F8_LIMITS = {DataType.F8_E4M3: 448.0, DataType.F8_E5M2: 57344.0}
 """Largest finite values. Source: OCP 8-bit floating point specification (OFP8) revision 1.0."""
 
 
+@instruction("TypeCast")
 def _type_cast(region: Region, op: Op) -> Any:
     """As the schema says, but for what the store of the type does."""
     dtype, x = op.outputs[0].dtype, region.operand(op)
@@ -111,6 +120,7 @@ def _type_cast(region: Region, op: Op) -> Any:
     return x
 
 
+@instruction("Quantize")
 def _quantize(region: Region, op: Op) -> Any:
     """round(x / scale + zp) or round(x / scale) + zp, saturated: what stores do, but the rest of the region sees it."""
     axis = op.attrs["axis"] % len(region.shape) if region.shape else 0
@@ -123,6 +133,7 @@ def _quantize(region: Region, op: Op) -> Any:
     return _round_to(region, op.outputs[0].dtype, x, scale, zero_point)
 
 
+@instruction("DynamicQuantize")
 def _dynamic_quantize(region: Region, op: Op) -> Any:
     scale, zero_point = _dynamic_scales(region, op)
     return _round_to(region, op.outputs[0].dtype, region.operand(op), scale, zero_point)
@@ -144,6 +155,7 @@ def _limits(dtype: DataType) -> tuple[float, float]:
     return (0.0, 255.0) if dtype is DataType.U8 else (-128.0, 127.0)
 
 
+@instruction("Dequantize")
 def _dequantize(region: Region, op: Op) -> Any:
     axis = op.attrs["axis"] % len(region.shape) if region.shape else 0
     x, zero_points = region.operand(op), op.attrs.get("zps") or []
@@ -152,6 +164,7 @@ def _dequantize(region: Region, op: Op) -> Any:
     return region.binary("mul", x, region.literal(op.attrs["scales"], axis))
 
 
+@instruction("DynamicDequantize")
 def _dynamic_dequantize(region: Region, op: Op) -> Any:
     scale, zero_point = _dynamic_scales(region, op)
     x = region.operand(op)
@@ -167,6 +180,7 @@ def _dynamic_scales(region: Region, op: Op) -> tuple[Any, Any]:
     return loaded[0], loaded[1] if len(loaded) > 1 else None
 
 
+@instruction("BatchNormInference")
 def _batch_norm(region: Region, op: Op) -> Any:
     """x * scale + shift, with scale and shift computed once a channel by a step of their own."""
     scale, shift = (region.lowering.temporary(region.lowering.value(op.inputs[1].id).shape) for _ in range(2))
@@ -194,26 +208,6 @@ def emit_norm(
     call = fold_batch_norm(count, norm.attrs["epsilon"], weights=shape, axis=axis, bias=own is not None)
     lowering.emit(call, [*numbers, *([] if weights is None else [weights]), *bias, scaled, shift])
 
-
-INSTRUCTIONS: dict[str, Callable[[Region, Op], Any]] = {
-    **dict.fromkeys(_PLAIN_UNARY, _plain_unary),
-    **dict.fromkeys(_UNARY_ATTRS, _unary_with_attrs),
-    **dict.fromkeys(_BINARY, _binary),
-    "GELU": _gelu,
-    "Select": _select,
-    "BiasAdd": _bias_add,
-    "PReLU": _prelu,
-    "TypeCast": _type_cast,
-    "BitShift": _bit_shift,
-    "Mod": _mod,
-    "Power": _power,
-    "Quantize": _quantize,
-    "Dequantize": _dequantize,
-    "DynamicQuantize": _dynamic_quantize,
-    "DynamicDequantize": _dynamic_dequantize,
-    "BatchNormInference": _batch_norm,
-}
-"""Kind -> what computes it in a region; returns the register of its result."""
 
 OVERFLOWING = frozenset({
     "Abs", "Add", "BitShift", "BitwiseNot", "Divide", "Multiply", "Neg", "Power", "Subtract",

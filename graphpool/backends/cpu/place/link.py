@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_lanes, count_scratch
 from ....runtime.constant_part import ConstantPart
-from ....schedule import ListedCall, stream_lists
+from ....schedule.lists import ListedCall, stream_lists
 from ..lower.values import Buffer
 from .placement import ALIGNMENT, plan_temporaries, uses_of
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ....memory import BufferInfo, plan, plan_conflicts
+from ....memory import BufferInfo, plan
+from ....memory.conflict_plan import plan_conflicts
 from ....runtime._program import ARENA, FIRST_EXTERNAL
-from ....schedule import BufferUses, conflicts, happens_before
+from ....schedule.ordering import happens_before
+from ....schedule.sharing import conflicts
 from ....typing import PropertyType
 
 if TYPE_CHECKING:
@@ -51,13 +53,13 @@ def plan_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) ->
 
 def _plan(sizes: Sequence[int], numbers_of: Sequence[Sequence[int]]) -> tuple[Sequence[int], int]:
     """Offsets when steps run one after another."""
-    first, last = list(map(min, numbers_of)), list(map(max, numbers_of))
-    if max(first) <= min(last):
-        # one step needs all of them, as when constants are packed: nothing can share
+    pairs = enumerate(zip(numbers_of, sizes, strict=True))
+    buffers = [BufferInfo.used_at(k, numbers, size) for k, (numbers, size) in pairs]
+    if max(buffer.lower for buffer in buffers) < min(buffer.upper for buffer in buffers):
+        # all live at one time, as when constants are packed: nothing can share
         starts = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], initial=0))[:-1]
         return starts, starts[-1] + sizes[-1]
-    lives = zip(first, last, sizes, strict=True)
-    placed = plan([BufferInfo(k, begin, end + 1, size) for k, (begin, end, size) in enumerate(lives)], ALIGNMENT)
+    placed = plan(buffers, ALIGNMENT)
     return [placed.offsets[k] for k in range(len(sizes))], placed.nbytes
 
 
@@ -65,9 +67,8 @@ def _plan_apart(
     sizes: Sequence[int], numbers_of: Sequence[Sequence[int]], schedule: Schedule
 ) -> tuple[Sequence[int], int]:
     """Offsets when steps run as a schedule says."""
-    uses = [sorted(set(numbers)) for numbers in numbers_of]
-    buffers = [BufferUses(size, n[0], tuple(n[1:])) for size, n in zip(sizes, uses, strict=True)]
-    return plan_conflicts(sizes, conflicts(schedule, buffers).masks, ALIGNMENT)
+    uses = [numbers if size else () for size, numbers in zip(sizes, numbers_of, strict=True)]
+    return plan_conflicts(sizes, conflicts(schedule, uses), ALIGNMENT)
 
 
 def _precedes(schedule: Schedule | None) -> Callable[[int, int], bool]:

@@ -15,16 +15,25 @@ from zlib import crc32
 
 from ....graph.shapes import conv_weight_axes
 from ....runtime._program import ARENA, FIRST_EXTERNAL
-from ....runtime.costs import MEMORY_BANDWIDTH, cost_key, stage_key, stage_latencies, step_costs
+from ....runtime.costs import cost_key, stage_key, stage_latencies, step_costs
+from ....runtime.machine import (
+    CACHED_NBYTES,
+    LANE_BANDWIDTH,
+    LANE_FLOPS,
+    MEMORY_BANDWIDTH,
+    SHARED_STEP_S,
+    STEP_S,
+)
 from ....runtime.scheduling import make_schedule
-from ....schedule import DependencyGraph, Run, Schedule, roofline_cost
+from ....schedule import DependencyGraph, Run, Schedule
+from ....schedule.simulation import roofline_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ....graph.op import Op
     from ....runtime.scheduling import ScheduleOptions
-    from ....schedule import Instruction
+    from ....schedule.instructions import Instruction
     from ....typing import DataType
     from ..lower.lowering import Lowering, Step
     from ..lower.values import Buffer
@@ -40,12 +49,6 @@ __all__ = [
     "step_signature",
 ]
 
-# A lane of a server processor of 2020 or later, as far as a guess goes; `profile_ops` measures what matters.
-PEAK_FLOPS = {"generic": 10e9, "avx2": 60e9, "avx512": 100e9, "avx512_bf16": 100e9, "neon": 25e9}
-BANDWIDTH = 8e9  # unit: bytes a second
-CACHED_NBYTES = 8 << 20  # what a step touches is taken to lie in a cache up to this size
-STEP_S = 0.2e-6  # an empty step
-SHARED_STEP_S = 1e-6  # what sharing a step among lanes adds
 ELTWISE_FLOPS = 20  # of an element: between an addition and a transcendental function
 
 
@@ -252,8 +255,8 @@ def step_cost(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]], lanes: 
     if measured is not None:
         return measured
     sharing = min(lanes, max(step.call.ntasks, 1))
-    nbytes, peak = _touched_nbytes(step), PEAK_FLOPS[step.call.kernel.isa]
-    bandwidth = min(sharing * BANDWIDTH, MEMORY_BANDWIDTH) if nbytes > CACHED_NBYTES else sharing * BANDWIDTH
+    nbytes, peak = _touched_nbytes(step), LANE_FLOPS[step.call.kernel.isa]
+    bandwidth = min(sharing * LANE_BANDWIDTH, MEMORY_BANDWIDTH) if nbytes > CACHED_NBYTES else sharing * LANE_BANDWIDTH
     work = roofline_cost(_flops(step, op, shapes), nbytes, sharing * peak, bandwidth)
     return STEP_S + work + (SHARED_STEP_S if sharing > 1 else 0.0)
 

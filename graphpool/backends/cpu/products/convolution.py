@@ -13,6 +13,7 @@ from ..lower.epilogue import make_epilogue
 from ..lower.images import find_image
 from ..lower.integers import operands
 from ..match.integers import exact_depth
+from ..support import has_small_windows, rule
 from .conv_weights import arrange_source, emit_convolution, find_operand, find_unpacked
 from .int8_conv import emit_int8_convolution, find_int8_weights
 from .transposed import emit_phases, find_phases
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import Group
 
-__all__ = ["RULES", "emit_plain"]
+__all__ = ["emit_plain"]
 
 
+@rule("Convolution", is_anchor=True, where=has_small_windows)
 def lower_convolution(lowering: Lowering, group: Group) -> None:
     """A convolution, with bias and post-ops behind it."""
     int8_weights = find_int8_weights(lowering, group)
@@ -59,6 +61,7 @@ def emit_unpacked(lowering: Lowering, group: Group) -> Value:
     return place
 
 
+@rule("ConvTranspose", is_anchor=True, where=has_small_windows)
 def lower_transposed(lowering: Lowering, group: Group) -> None:
     """A transposed convolution, with bias and post-ops behind it."""
     phases = find_phases(lowering, group)
@@ -116,6 +119,3 @@ def _forced_convolution(kind: str) -> str:
     """The forced implementation as the kernels name it."""
     impl = forced(kind)
     return "blas_im2col" if impl == "blas" else impl
-
-
-RULES = {"Convolution": lower_convolution, "ConvTranspose": lower_transposed}

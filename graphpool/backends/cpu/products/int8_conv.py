@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...._kernels.conv.depthwise_int8 import MOST_TAPS, Int8DepthwiseFormat
+from ...._kernels.conv.depthwise import MOST_TAPS, Int8DepthwiseFormat
 from ...._kernels.conv.int8 import Int8ConvFormat
 from ...._kernels.conv.problem import ConvShape
 from ...._kernels.gemm.post_ops import PostOps

@@ -9,6 +9,7 @@ from ..choices import forced
 from ..lower.epilogue import make_epilogue
 from ..lower.integers import operands
 from ..match.integers import exact_depth
+from ..support import rule
 from .compressed import lower_compressed
 from .int8_matmul import emit_int8_matmul, find_int8_weights
 from .weights import Product, as_matrix, emit_packed, find_packed, given_panels
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from ..lower.values import Value
     from ..match.groups import Group
 
-__all__ = ["RULES"]
 
-
+@rule("MatMul", is_anchor=True)
 def lower_matmul(lowering: Lowering, group: Group) -> None:
     """One product with the bias and the post-ops behind it."""
     op = group.anchor
@@ -115,6 +115,3 @@ def _broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     ndim = max(len(a), len(b))
     padded = ([1] * (ndim - len(dims)) + list(dims) for dims in (a, b))
     return tuple(y if x == 1 else x for x, y in zip(*padded, strict=True))
-
-
-RULES = {"MatMul": lower_matmul}

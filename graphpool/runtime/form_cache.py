@@ -1,0 +1,130 @@
+"""The compiled forms of a model: the least recently used one is given up first, and closed after its last run."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphpool.errors import StateError, explain
+from graphpool.fork import reset_in_child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from .executable import Executable
+
+__all__ = ["FormCache", "FormUse"]
+
+
+@dataclass
+class FormUse:
+    """A form, the runs that use it now, and whether it is to be closed after the last of them."""
+
+    executable: Executable
+    users: int = 0
+    is_retired: bool = False
+
+
+class FormCache:
+    """Forms by key; one is made at a time.
+
+    Parameters
+    ----------
+    name : str
+        Of the model, for messages.
+    capacity : int
+        Forms to keep.
+
+    Attributes
+    ----------
+    runs, hits, misses, evictions : int
+        As in `ModelStats`.
+    is_closed : bool
+
+    Notes
+    -----
+    Ownership: owns the forms. Threads: safe, also in a forked child.
+    """
+
+    def __init__(self, name: str, capacity: int) -> None:
+        self._name, self._capacity = name, capacity
+        self._entries: OrderedDict[Hashable, FormUse] = OrderedDict()
+        self.runs = self.hits = self.misses = self.evictions = 0
+        self.is_closed = False
+        self._reset_in_child()
+        reset_in_child(self)
+
+    def _reset_in_child(self) -> None:
+        """Fresh locks: in a forked child nobody is left who would release the old ones."""
+        self._lock = threading.Lock()
+        self._compiling = threading.Lock()
+
+    def check_open(self) -> None:
+        """Raise `StateError` after `close`."""
+        if self.is_closed:
+            raise StateError(explain(f"{self._name} is closed", hint="load the model again"))
+
+    def enter(self, key: Hashable, make: Callable[[], Executable]) -> FormUse:
+        """The form of this key, made if need be; it stays open until `leave`."""
+        use = self._look_up(key)
+        if use is None:
+            with self._compiling:
+                use = self._look_up(key) or self._add(key, make())
+        return use
+
+    def _look_up(self, key: Hashable) -> FormUse | None:
+        with self._lock:
+            self.check_open()
+            use = self._entries.get(key)
+            if use is not None:
+                self._entries.move_to_end(key)
+                self.hits += 1
+                use.users += 1
+            return use
+
+    def _add(self, key: Hashable, executable: Executable) -> FormUse:
+        use = FormUse(executable, users=1)
+        retired = []
+        with self._lock:
+            self.misses += 1
+            use.is_retired = self.is_closed
+            if not self.is_closed:
+                self._entries[key] = use
+                while len(self._entries) > self._capacity:
+                    retired.append(self._entries.popitem(last=False)[1])
+                    self.evictions += 1
+        self._retire(retired)
+        return use
+
+    def leave(self, use: FormUse, runs: int = 0) -> None:
+        """End a use, which so many runs were."""
+        with self._lock:
+            self.runs += runs
+            use.users -= 1
+            is_last = use.is_retired and use.users == 0
+        if is_last:
+            use.executable.close()
+
+    def _retire(self, uses: Sequence[FormUse]) -> None:
+        """Close forms now, or after the last run that uses them."""
+        for use in uses:
+            with self._lock:
+                use.is_retired = True
+                is_idle = use.users == 0
+            if is_idle:
+                use.executable.close()
+
+    def forms(self) -> list[Executable]:
+        """Those that are kept, the one used last at the end."""
+        with self._lock:
+            return [use.executable for use in self._entries.values()]
+
+    def clear(self, *, closes: bool = False) -> None:
+        """Give up all forms; with `closes`, refuse further ones."""
+        with self._lock:
+            self.is_closed |= closes
+            retired = list(self._entries.values())
+            self._entries.clear()
+        self._retire(retired)

@@ -1,0 +1,175 @@
+"""The constants of one form of a model: bound as they are, or kept packed alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ._tensor import Tensor
+from .constant_part import held_nbytes
+from .packed_weight import PackedWeight, replacing_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+
+    from graphpool.cache import ConstantBuffer
+    from graphpool.graph.logical_tensor import LogicalTensor
+
+    from ._compiled import CompiledPartition
+    from ._stream import Stream
+    from .constant_part import ConstantPart
+    from .engine import Engine
+    from .model_form import ModelForm
+    from .model_step import ModelStep
+
+    Packed = tuple["_Use", tuple[Hashable, Hashable], ConstantBuffer]
+
+__all__ = ["FormConstants"]
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A step that reads a constant in a packed form: the number of that part of it."""
+
+    step: ModelStep
+    compiled: CompiledPartition
+    number: int
+
+    @property
+    def part(self) -> ConstantPart:
+        """What makes the form."""
+        assert self.compiled.primitive is not None  # it has parts
+        return self.compiled.primitive.constant_parts[self.number]
+
+
+class FormConstants:
+    """Values of constants by tensor id, and the tensors that steps read.
+
+    Parameters
+    ----------
+    form : ModelForm
+    described : mapping of int to LogicalTensor
+        The form's tensors with their shapes.
+    steps : sequence of ModelStep
+    stream : Stream
+    bound : mutable mapping of int to Tensor
+        Tensors by the identity of their content, from other forms and for others.
+
+    Attributes
+    ----------
+    values : dict of int to array or PackedWeight
+    tensors : dict of int to Tensor
+
+    Notes
+    -----
+    Ownership: keeps the values; packed weights are closed by who gets them from `pack`. Threads: changed by one thread,
+    before the first run.
+    """
+
+    def __init__(
+        self,
+        form: ModelForm,
+        described: Mapping[int, LogicalTensor],
+        steps: Sequence[ModelStep],
+        stream: Stream,
+        bound: MutableMapping[int, Tensor],
+    ) -> None:
+        self.values = dict(form.constants)
+        self.tensors: dict[int, Tensor] = {}
+        self._form, self._described, self._steps = form, described, steps
+        self._stream = stream
+        self._engine: Engine = stream.engine
+        for tensor_id in form.constants:
+            if tensor_id in described:
+                self.tensors[tensor_id] = self._bind(tensor_id, bound)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the values but for those that lie in mapped files or are kept packed. Unit: bytes."""
+        return sum({id(value): held_nbytes(value) for value in self.values.values()}.values())
+
+    def inputs_of(self, step: ModelStep) -> tuple[Tensor, ...]:
+        """Tensors for the step's inputs; those that are no constants have no data."""
+        return tuple([self.tensors.get(i) or Tensor.at(self._described[i], self._engine) for i in step.inputs])
+
+    def prepare(self) -> None:
+        """Bring the forms that kernels want into the cache."""
+        for step in self._steps:
+            if step.compiled is not None:
+                step.compiled.prepare(self.inputs_of(step), stream=self._stream)
+
+    def _bind(self, tensor_id: int, bound: MutableMapping[int, Tensor]) -> Tensor:
+        """The tensor of a constant: the one that other forms use, if it is the same.
+
+        A packed weight is unpacked if this form wants it in another way.
+        """
+        value = self.values[tensor_id]
+        if isinstance(value, PackedWeight):
+            uses = self._uses(tensor_id)
+            if uses and all(use.part.key == value.part.key for use in uses):
+                return self._stand_in(tensor_id, value, [(use, value.key, value.buffer) for use in uses])
+            value = self.values[tensor_id] = np.asarray(value)
+        tensor = bound.get(id(value))
+        if tensor is None or tensor.lt != self._described[tensor_id]:
+            tensor = bound[id(value)] = Tensor(self._described[tensor_id], self._engine, value)
+        return tensor
+
+    def _uses(self, tensor_id: int) -> list[_Use]:
+        """What can read the constant packed; none if something reads it as it is."""
+        if tensor_id in self._form.outputs.values():
+            return []
+        found: list[_Use] = []
+        for step in self._steps:
+            if tensor_id in step.inputs:
+                compiled = step.compiled
+                parts = [] if compiled is None else replacing_parts(compiled, step.inputs.index(tensor_id))
+                if compiled is None or not parts:
+                    return []
+                found += [_Use(step, compiled, k) for k in parts]
+        return found
+
+    def pack(self, packed: list[PackedWeight]) -> None:
+        """Let packed forms, added to `packed`, stand for weights that they can give back.
+
+        One after another, the largest first, as each frees memory.
+        """
+        for tensor_id in sorted(self.tensors, key=lambda i: -self._described[i].nbytes):
+            value = self.values[tensor_id]
+            uses = self._uses(tensor_id) if held_nbytes(value) else []
+            weight = self._pack(tensor_id, uses) if uses else None
+            if weight is not None:
+                if all(other is not value for other in self.values.values()):
+                    self._engine.constants.release([value])
+                packed.append(weight)
+                if self._form.forget is not None:
+                    self._form.forget(value, weight)
+
+    def _pack(self, tensor_id: int, uses: Sequence[_Use]) -> PackedWeight | None:
+        """Let a constant be packed alone; None, and all is as it was, if the cache declines packed weights of it."""
+        forms: list[Packed] = []
+        for use in uses:
+            key, buffer = use.compiled.own_constant(use.number, self.inputs_of(use.step), self._stream)
+            if key is None or buffer is None:
+                return None
+            forms.append((use, key, buffer))
+        first, key, buffer = forms[0]
+        weight = PackedWeight(self._described[tensor_id], first.part, key, buffer, self._engine)
+        self._engine.constants.hold([weight], holder="packed weights")
+        try:
+            self.tensors[tensor_id] = self._stand_in(tensor_id, weight, forms)
+        except BaseException:
+            self._engine.constants.release([weight])
+            raise
+        self.values[tensor_id] = weight
+        return weight
+
+    def _stand_in(self, tensor_id: int, weight: PackedWeight, forms: Sequence[Packed]) -> Tensor:
+        """A tensor for which executions take these forms; no kernel reads it. It lies in the packed weight."""
+        tensor = Tensor.at(self._described[tensor_id], self._engine, weight.buffer.address, weight)
+        for use, key, buffer in forms:
+            bound = zip(use.step.inputs, self.inputs_of(use.step), strict=True)
+            inputs = [tensor if i == tensor_id else other for i, other in bound]
+            use.compiled.replace_constant(use.number, key, buffer, inputs)
+        return tensor

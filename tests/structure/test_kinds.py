@@ -1,0 +1,38 @@
+"""Every op kind has the parts that it needs, and no part is of a kind that is not there."""
+
+import pytest
+
+from graphpool.backends import reference
+from graphpool.backends.cpu.support import INSTRUCTIONS, RULES
+from graphpool.graph.schema import SCHEMAS
+from graphpool.onnx.ops import direct
+from tests import oracle
+from tests.helpers.schema_cases import CASES
+
+PARTS = {
+    "reference": reference.KINDS,
+    "oracle": oracle.KINDS,
+    "minimal op": CASES,
+    "instruction": INSTRUCTIONS,
+    "rule": RULES,
+    "op of ONNX": direct.KINDS.values(),
+    "exact": oracle.EXACT,
+    "discontinuous": oracle.DISCONTINUOUS,
+}
+WITHOUT = {"reference": {"End", "Wildcard"}, "oracle": {"Wildcard"}, "minimal op": set()}
+
+
+@pytest.mark.parametrize("part", WITHOUT)
+def test_every_kind_has_the_part(part: str) -> None:
+    assert set(SCHEMAS) - set(PARTS[part]) == WITHOUT[part]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_part_is_of_an_unknown_kind(part: str) -> None:
+    assert set(PARTS[part]) - set(SCHEMAS) == set()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SCHEMAS if "Backward" in kind])
+def test_a_gradient_is_that_of_a_kind(kind: str) -> None:
+    stem = kind.partition("Backward")[0]
+    assert stem in {name.replace("Forward", "") for name in SCHEMAS}
