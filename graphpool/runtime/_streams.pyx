@@ -295,7 +295,7 @@ cdef class StreamLists:
             for i in range(self.ncalls):
                 rehearsal.calls[i].duration_ns = durations_ns[i]
             rehearsal.spin, rehearsal.failing = spin, failing
-            lanes = team.enter(team.nlanes)
+            lanes = team.enter(team.nthreads)
             if lanes == 0:
                 raise StateError(explain("the team is busy, closed or has one lane", hint="use a team of your own"))
             with nogil:

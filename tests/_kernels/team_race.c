@@ -7,17 +7,17 @@
 
 #include "core/gp_team.h"
 
-enum { LANES = 4, MAX_TASKS = 64, REGIONS = 20000, TASK_BITS = 40 };
+enum { THREADS = 4, MAX_TASKS = 64, REGIONS = 20000, TASK_BITS = 40 };
 
 typedef struct {
     gp_team *team;
     int64_t place, done, ntasks, nsteps;
-    int64_t *counts;    /* tasks add to plain memory: what two lanes touch without order is a race */
+    int64_t *counts;    /* tasks add to plain memory: what two threads touch without order is a race */
 } region;
 
-static void run_lane(void *context, int64_t lane) {
+static void run_thread(void *context, int64_t thread) {
     region *r = context;
-    (void)lane;
+    (void)thread;
     for (;;) {
         int64_t place = gp_team_load(&r->place), step = place >> TASK_BITS;
         int64_t begin = place & (((int64_t)1 << TASK_BITS) - 1), n = r->ntasks - begin;
@@ -47,7 +47,7 @@ static void *use(void *argument) {
             continue;
         }
         memset(counts, 0, sizeof counts);
-        gp_team_run(team, gp_team_start(team, 2 + i % (LANES - 1)), run_lane, &r);
+        gp_team_run(team, gp_team_start(team, 2 + i % (THREADS - 1)), run_thread, &r);
         for (int64_t k = 0; k < r.ntasks; k++)
             if (counts[k] != r.nsteps) abort();
         if (i % 1000 == 0) gp_team_stop(team);
@@ -59,8 +59,8 @@ static void *use(void *argument) {
 
 int main(void) {
     pthread_t threads[3];
-    gp_team *team = aligned_alloc(GP_TEAM_ALIGNMENT, gp_team_nbytes(LANES));
-    gp_team_init(team, LANES, 3000);
+    gp_team *team = aligned_alloc(GP_TEAM_ALIGNMENT, gp_team_nbytes(THREADS));
+    gp_team_init(team, THREADS, 3000);
     for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, use, team);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
     gp_team_own(team);

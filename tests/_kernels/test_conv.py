@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphpool._kernels.conv.direct import choose_convolution, convolution
 from graphpool._kernels.core import _dispatch
-from graphpool._kernels.image.window import WINDOW_LAYOUT
+from graphpool._kernels.core.records import record
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.cases.inputs import normal
 from tests.helpers.convolutions import arrays, convolve, expected_conv, expected_transpose, relu_plus_one, store_weights
@@ -81,9 +81,7 @@ def test_results_of_a_single_channel_are_rows_of_pixels_in_every_layout():
     for layout in LAYOUTS:
         call = check(normal((1, 1, 30, 40)), normal((1, 1, 1, 3, 3), 1), layout=layout)
         assert call.kernel.name == "f32_conv_depthwise"
-        assert not int.from_bytes(
-            call.params[WINDOW_LAYOUT.nbytes - 8 : WINDOW_LAYOUT.nbytes], "little"
-        )  # channels last
+        assert not int.from_bytes(call.params[: record("gp_window").nbytes][-8:], "little")  # channels last
 
 
 CASES = {

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool._kernels.conv.depthwise_int8 import Int8DepthwiseFormat
+from graphpool._kernels.conv.depthwise import Int8DepthwiseFormat
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
 from graphpool._kernels.gemm.requant import Dynamic, Requant, Residual, Rounding
@@ -21,13 +21,15 @@ REQUANT = Requant(
 
 def check(
     channels, spatial, kernel, *, dtype=np.uint8, zero=113, isa=None, bias=False, requant=None, epilogue=False,
-    dynamic=None, strides=None, begin=None, end=None, dilations=None, batch=2,
+    dynamic=None, strides=None, begin=None, end=None, dilations=None, batch=2, extreme=False,
 ):  # fmt: skip
     """Compare, bit for bit, with the definition."""
     rng, ndim = np.random.default_rng(0), len(kernel)
     limits = np.iinfo(dtype)
     x = rng.integers(limits.min, limits.max + 1, (batch, channels, *spatial)).astype(dtype)
     w = rng.integers(-255, 256, (channels, 1, 1, *kernel))
+    if extreme:
+        x[:], w[:] = rng.choice([limits.min, limits.max], x.shape[:2] + (1,) * ndim), rng.choice([-255, 255])
     ones, zeros = (1,) * ndim, (0,) * ndim
     geometry = (strides or ones, begin or zeros, end or zeros, dilations or ones)
     sums = expected_conv(x.astype(np.int64) - zero, w, channels, *geometry)
@@ -71,6 +73,8 @@ CASES = {
     "strided": ((40, (12, 13), (3, 5)), {"strides": (2, 2), "begin": (1, 2), "end": (1, 2)}),
     "dilated": ((17, (12, 13), (3, 3)), {"dilations": (2, 3), "begin": (2, 3), "end": (2, 3)}),
     "1d": ((5, (30,), (7,)), {"begin": (3,), "end": (3,)}),
+    "wide": ((33, (3, 40), (3, 4)), {"begin": (1, 1), "end": (1, 2)}),
+    "wide_strided": ((40, (4, 37), (3, 5)), {"strides": (1, 2), "begin": (1, 2), "end": (1, 2)}),
     "3d": ((6, (4, 5, 6), (2, 3, 2)), {"begin": (0, 1, 1), "end": (1, 1, 0)}),
     "16x16": ((20, (17, 18), (16, 16)), {}),
     "all_padding": ((3, (2, 2), (2, 2)), {"begin": (3, 3), "end": (3, 3)}),
@@ -84,6 +88,12 @@ CASES = {
 def test_equals_the_definition(isa, case, dtype, zero):
     sizes, geometry = CASES[case]
     check(*sizes, isa=isa, dtype=dtype, zero=zero, **geometry)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 0), (np.uint8, 255), (np.int8, -128), (np.int8, 127)])
+def test_the_largest_sums_are_exact(isa, dtype, zero):
+    check(5, (17, 18), (16, 16), isa=isa, dtype=dtype, zero=zero, begin=(2, 1), end=(2, 1), extreme=True)
 
 
 @pytest.mark.parametrize("isa", ISAS)

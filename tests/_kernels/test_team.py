@@ -13,13 +13,13 @@ import pytest
 
 import graphpool as gp
 from graphpool._kernels.core import _team
-from graphpool._kernels.core._team import MAX_LANES, Team
+from graphpool._kernels.core._team import MAX_THREADS, Team
 from tests.helpers.memory import run_in_child, run_threads
 
 TIMEOUT_S = 60
 
 
-def lanes_of_process():
+def threads_of_process():
     """Names of the team's threads in this process, sorted."""
     names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     return sorted(name for name in names if name.startswith("graphpool/"))
@@ -43,20 +43,20 @@ def run_script(script):
     return result.stdout.split()
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3, 5, 16])
-def test_every_lane_answers(lanes):
-    team = Team(lanes)
-    assert [team.roll_call(lanes) for _ in range(200)] == [lanes] * 200
+@pytest.mark.parametrize("nthreads", [1, 2, 3, 5, 16])
+def test_every_thread_answers(nthreads):
+    team = Team(nthreads)
+    assert [team.roll_call(nthreads) for _ in range(200)] == [nthreads] * 200
     team.close()
 
 
 def test_threads_start_when_they_are_needed():
     team = Team(5)
-    assert team.nthreads == 0
+    assert team.nstarted == 0
     assert team.roll_call(3) == 3
-    assert team.nthreads == 2
+    assert team.nstarted == 2
     assert team.roll_call(99) == 5
-    assert team.nthreads == 4
+    assert team.nstarted == 4
     assert team.roll_call(1) == team.roll_call(0) == 1
     team.close()
 
@@ -66,16 +66,16 @@ def test_threads_start_when_they_are_needed():
 def test_threads_have_names_and_take_no_signals():
     team = Team(3)
     team.roll_call(3)
-    assert lanes_of_process() == ["graphpool/1", "graphpool/2"]
+    assert threads_of_process() == ["graphpool/1", "graphpool/2"]
     for path in Path("/proc/self/task").glob("*/status"):
         fields = dict(line.split(":", 1) for line in path.read_text().splitlines())
         if fields["Name"].strip().startswith("graphpool/"):
             assert int(fields["SigBlk"], 16) & 0x7FFF == 0x7FFF & ~(1 << 8 | 1 << 18)  # all but SIGKILL
     team.close()
-    assert lanes_of_process() == []
+    assert threads_of_process() == []
 
 
-def test_sleeping_lanes_wake_up():
+def test_sleeping_threads_wake_up():
     team = Team(4)
     for pause_s in (0, 1e-4, 1e-3, 1e-2) * 5:
         time.sleep(pause_s)
@@ -88,7 +88,7 @@ def test_a_closed_team_has_no_threads_and_starts_none():
     team.roll_call(3)
     team.close()
     team.close()
-    assert (team.nthreads, team.is_closed) == (0, True)
+    assert (team.nstarted, team.is_closed) == (0, True)
     with pytest.raises(gp.StateError, match="closed"):
         team.roll_call(3)
     assert "closed" in repr(team)
@@ -100,19 +100,19 @@ def test_a_collected_team_ends_its_threads():
     team.roll_call(4)
     del team
     gc.collect()
-    assert lanes_of_process() == []
+    assert threads_of_process() == []
 
 
-@pytest.mark.parametrize("lanes", [0, -1, MAX_LANES + 1, 2.0, "2", None])
-def test_bad_numbers_of_lanes_are_refused(lanes):
-    with pytest.raises(gp.InvalidArgumentError, match="lanes"):
-        Team(lanes)
+@pytest.mark.parametrize("nthreads", [0, -1, MAX_THREADS + 1, 2.0, "2", None])
+def test_bad_numbers_of_threads_are_refused(nthreads):
+    with pytest.raises(gp.InvalidArgumentError, match="threads"):
+        Team(nthreads)
 
 
 def test_who_finds_the_team_taken_is_alone():
     team = Team(3)
     answers = run_threads(6, lambda i: [team.roll_call(3) for _ in range(300)])
-    assert {lanes for mine in answers for lanes in mine} <= {1, 3}
+    assert {nthreads for mine in answers for nthreads in mine} <= {1, 3}
     assert team.roll_call(3) == 3
     team.close()
 
@@ -133,7 +133,7 @@ def test_closing_waits_for_the_region_that_runs():
                 return
 
         run_threads(3, work)
-        assert team.nthreads == 0
+        assert team.nstarted == 0
 
 
 def test_the_limit_holds_for_every_team(limit):
@@ -153,8 +153,8 @@ def test_a_child_starts_threads_of_its_own():
     team.roll_call(3)
 
     def child():
-        assert lanes_of_process() == []
-        assert team.nthreads == 0
+        assert threads_of_process() == []
+        assert team.nstarted == 0
         assert [team.roll_call(3) for _ in range(50)] == [3] * 50
         team.close()
 

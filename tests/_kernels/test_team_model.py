@@ -91,15 +91,15 @@ def test_a_changer_must_change_before_it_looks_for_sleepers():
 
 
 def order(number):
-    return f"order of lane {number}"
+    return f"order of thread {number}"
 
 
 def ran(number):
-    return f"last region of lane {number}"
+    return f"last region of thread {number}"
 
 
-def owner(lanes, regions, waits=True, takes_back=True):
-    """`gp_team_run`, `regions` times, then the end: offer, do lane 0's part, call off or wait."""
+def owner(nthreads, regions, waits=True, takes_back=True):
+    """`gp_team_run`, `regions` times, then the end: offer, do thread 0's part, call off or wait."""
 
     def start(s, me):
         me["i"], me["ended"] = 1, 0
@@ -109,7 +109,7 @@ def owner(lanes, regions, waits=True, takes_back=True):
     def offer(s, me):
         s[order(me["i"])] = "offered"
         me["i"] += 1
-        return "offer" if me["i"] <= lanes else "work"
+        return "offer" if me["i"] <= nthreads else "work"
 
     def work(s, me):
         me["i"] = 1
@@ -125,7 +125,7 @@ def owner(lanes, regions, waits=True, takes_back=True):
 
     def following(s, me):
         me["i"] += 1
-        if me["i"] <= lanes:
+        if me["i"] <= nthreads:
             return "call_off"
         me["i"], me["ended"] = 1, me["ended"] + 1
         s["region"] = 0 if me["ended"] == regions else me["ended"] + 1
@@ -134,14 +134,14 @@ def owner(lanes, regions, waits=True, takes_back=True):
     def stop(s, me):
         s[order(me["i"])] = "stopped"
         me["i"] += 1
-        return "stop" if me["i"] <= lanes else DONE
+        return "stop" if me["i"] <= nthreads else DONE
 
     return {"start": start, "offer": offer, "work": work, "call_off": call_off, "wait": wait, "next": following,
             "stop": stop}  # fmt: skip
 
 
 def helper(number, claims=True):
-    """`gp_lane_main`: wait for an order, claim it, read the region, run, be idle."""
+    """`gp_thread_main`: wait for an order, claim it, read the region, run, be idle."""
 
     def start(s, me):
         me.clear()
@@ -160,8 +160,8 @@ def helper(number, claims=True):
         return "run"
 
     def run(s, me):
-        assert me["region"] == s["region"] != 0, "a lane ran in a region that had ended"
-        assert s[ran(number)] < me["region"], "a lane ran twice in one region"
+        assert me["region"] == s["region"] != 0, "a thread ran in a region that had ended"
+        assert s[ran(number)] < me["region"], "a thread ran twice in one region"
         s[ran(number)] = me["region"]
         return "leave"
 
@@ -172,18 +172,19 @@ def helper(number, claims=True):
     return {"start": start, "claim": claim, "enter": enter, "run": run, "leave": leave}
 
 
-def check(lanes, owner, **how):
-    state = {"region": 0} | {order(i): "idle" for i in range(1, lanes + 1)} | {ran(i): 0 for i in range(1, lanes + 1)}
-    return explore(state, [owner, *[helper(i, **how) for i in range(1, lanes + 1)]])
+def check(nthreads, owner, **how):
+    helpers = range(1, nthreads + 1)
+    state = {"region": 0} | {order(i): "idle" for i in helpers} | {ran(i): 0 for i in helpers}
+    return explore(state, [owner, *[helper(i, **how) for i in helpers]])
 
 
-@pytest.mark.parametrize(("lanes", "regions"), [(1, 1), (1, 3), (2, 2)])
-def test_regions_end_with_nobody_inside(lanes, regions):
-    assert check(lanes, owner(lanes, regions)) == set()
+@pytest.mark.parametrize(("nthreads", "regions"), [(1, 1), (1, 3), (2, 2)])
+def test_regions_end_with_nobody_inside(nthreads, regions):
+    assert check(nthreads, owner(nthreads, regions)) == set()
 
 
 def test_a_region_that_waits_for_nobody_goes_wrong():
-    assert "a lane ran in a region that had ended" in check(1, owner(1, 2, waits=False))
+    assert "a thread ran in a region that had ended" in check(1, owner(1, 2, waits=False))
 
 
 def test_an_order_that_is_not_claimed_atomically_goes_wrong():

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphpool._kernels.core.records import record
 from graphpool._kernels.gemm.post_ops import NO_POST_OPS, PostOps
-from graphpool._kernels.image.window import WINDOW_LAYOUT, Window, merged_stride, plan_rows
+from graphpool._kernels.image.window import Window, merged_stride, plan_rows
 from graphpool.errors import InvalidShapeError, UnsupportedError
 
 
@@ -22,9 +23,9 @@ def test_missing_axes_are_filled_in_front():
     assert window.pixels == 24
 
 
-def test_record_holds_the_geometry():
-    numbers = np.frombuffer(make(kernel=(2, 3), pads_begin=(1, 0)).record(), np.int64).tolist()
-    assert len(numbers) * 8 == WINDOW_LAYOUT.nbytes
+def test_fields_hold_the_geometry():
+    fields = make(kernel=(2, 3), pads_begin=(1, 0)).fields()
+    numbers = np.frombuffer(record("gp_window").pack(fields), np.int64).tolist()
     assert numbers[6:9] == [1, 2, 3]  # kernel
     assert numbers[-4:] == [0, 6, 1, 0]  # strides of dst, channels_last
 
@@ -77,9 +78,9 @@ def test_merged_stride_walks_the_axes(shape, step, gap):
 
 def test_rows_are_divided_by_channels_too():
     window = make(dst=(4, 6), dst_strides=(24 * 500, 1, 3000, 500))
-    record, ntasks, scratch = plan_rows(window, 3, 500, NO_POST_OPS)
+    fields, ntasks, scratch = plan_rows(window, 3, 500, NO_POST_OPS)
     assert (ntasks, scratch) == (3 * 2 * 4, 0)
-    assert np.frombuffer(record, np.int64)[WINDOW_LAYOUT.nbytes // 8 + 1] == 256  # channel_block
+    assert (fields["channels"], fields["channel_block"]) == (500, 256)
     _, _, scratch = plan_rows(window, 3, 500, PostOps(epilogue=b"program."))
     assert scratch == 256 * 6 * 4
     with pytest.raises(InvalidShapeError):

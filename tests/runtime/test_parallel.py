@@ -135,16 +135,16 @@ def test_a_program_of_single_tasks_starts_no_thread():
     with compile_whole(BY_NAME["ReLU_f32"].build, 4) as job, gp.Stream(job.engine) as stream:
         assert job.compiled.program.nlanes == 1
         job.run(stream)
-        assert stream.team.nthreads == 0
+        assert stream.team.nstarted == 0
 
 
 def test_a_shared_run_starts_the_stream_s_threads_and_close_ends_them():
     with compile_whole(_layers, 3) as job:
         stream = gp.Stream(job.engine)
         job.run(stream)
-        assert stream.team.nthreads == 2
+        assert stream.team.nstarted == 2
         stream.close()
-        assert (stream.team.nthreads, stream.team.is_closed) == (0, True)
+        assert (stream.team.nstarted, stream.team.is_closed) == (0, True)
         with pytest.raises(gp.StateError, match="closed"):
             job.run(stream)
 

@@ -1,4 +1,4 @@
-"""Every kernel exists for every instruction set, and tests that run on all of them name it."""
+"""Every kernel exists for every instruction set, is named by one grammar, and tests that run on all sets name it."""
 
 import re
 
@@ -8,7 +8,31 @@ from graphpool._kernels.core._dispatch import isas, names
 from tests.helpers.tree import ROOT
 
 TESTS = {path.name: path.read_text() for path in (ROOT / "tests" / "_kernels").glob("test_*.py")}
-TYPE = re.compile(r"^(?:[fus]\d+|bf16|int)_")
+TYPES = "f32", "f64", "bf16", "s8", "s32", "s64", "u32", "u64", "x8", "any"
+"""x8: bytes of either sign; any: elements that are only moved or compared, whatever they are."""
+
+OPS = (
+    "arg_extreme", "attention", "avg_pool", "batch_moments", "batch_norm", "concat", "conv", "copy", "dropout",
+    "eltwise", "gather", "gen_index", "group_norm", "layer_norm", "lookup", "matmul", "max_pool", "philox", "quantize",
+    "range", "reduce", "resample", "running", "scatter", "softmax", "top_k",
+)  # fmt: skip
+VARIANTS = (
+    "blas", "compressed", "depthwise", "dynamic", "fold", "im2col", "linear", "nearest", "pack", "packed", "plain",
+    "simd", "unpack", "winograd",
+)  # fmt: skip
+NAME = re.compile(rf"({'|'.join(TYPES)})_({'|'.join(OPS)})((?:_(?:{'|'.join(VARIANTS)}))*)((?:_\d+x\d+)?)")
+
+
+@pytest.mark.parametrize("kernel", names("generic"))
+def test_a_name_is_type_op_variants_and_tile(kernel: str) -> None:
+    assert NAME.fullmatch(kernel)
+
+
+def test_no_word_of_the_grammar_is_left_over() -> None:
+    found = [NAME.fullmatch(kernel) for kernel in names("generic")]
+    types, ops, variants = (set().union(*[m[k].strip("_").split("_") if k == 3 else {m[k]} for m in found if m])
+                            for k in (1, 2, 3))  # fmt: skip
+    assert (types, ops, variants - {""}) == (set(TYPES), set(OPS), set(VARIANTS))
 
 
 @pytest.mark.parametrize("isa", isas())
@@ -19,5 +43,5 @@ def test_every_instruction_set_has_every_kernel(isa: str) -> None:
 @pytest.mark.parametrize("kernel", names("generic"))
 def test_a_test_file_exercises_the_kernel(kernel: str) -> None:
     """One file holds every word of the name but the type, which tests put together from cases."""
-    words = TYPE.sub("", kernel).split("_")
+    words = kernel.split("_")[1:]
     assert [name for name, text in TESTS.items() if "isas()" in text and all(word in text for word in words)]

@@ -3,7 +3,7 @@
 import pytest
 
 from graphpool.backends import reference
-from graphpool.backends.cpu.support import INSTRUCTIONS, RULES
+from graphpool.backends.cpu.support import ANCHORS, INSTRUCTIONS, RULES
 from graphpool.graph.schema import SCHEMAS
 from graphpool.onnx.ops import direct
 from tests import oracle
@@ -14,7 +14,7 @@ PARTS = {
     "oracle": oracle.KINDS,
     "minimal op": CASES,
     "instruction": INSTRUCTIONS,
-    "rule": RULES,
+    "rule": {*RULES, *ANCHORS},
     "op of ONNX": direct.KINDS.values(),
     "exact": oracle.EXACT,
     "discontinuous": oracle.DISCONTINUOUS,

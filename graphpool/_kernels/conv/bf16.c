@@ -10,11 +10,11 @@
 #include "conv/gp_conv_weights.h"
 #include "core/gp_convert.h"
 
-typedef struct {
+GP_RECORD(gp_conv_bf16, {
     gp_conv_blocks blocks;
     int64_t src_dtype, residual_arg, tile_in_scratch; /* residual_arg: 0 if there is none */
     float lo, hi;
-} gp_conv_bf16;
+});
 
 /* ---- the source ---- */
 
@@ -52,7 +52,7 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
     gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = b->residual_pixel, .is_first = 1, .is_last = 1};
     sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[b->dst_arg] + columns->dst;
     sink.ldc = p->tile_in_scratch ? columns->cols : b->dst_pixel;
-    sink.partial = (float *)scratch; /* not used: sums are never split */
+    sink.partial = (float *)scratch; /* not used: k is never split */
     if (b->bias_arg)
         sink.bias = (const float *)args[b->bias_arg] + columns->c;
     if (p->residual_arg)
@@ -62,10 +62,7 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
         gp_finish_block(b, (const gp_eltwise *)(p + 1), args, pixels, columns, sink.c, sink.ldc);
 }
 
-static void GP_KERNEL(bf16_conv_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
-{
-    gp_run_blocks(params, args, begin, end, scratch, 0, move_pixels, task);
-}
+GP_DEFINE_KERNEL(bf16_conv_packed) { gp_run_blocks(params, args, begin, end, scratch, 0, move_pixels, task); }
 
 /* ---- weights ---- */
 
@@ -85,9 +82,8 @@ static void pack_panel(const gp_conv_pack *p, const float *from, int64_t width, 
 }
 
 /* A task is one panel of one group. args: weights, packed. */
-static void GP_KERNEL(pack_conv_bf16)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(bf16_conv_pack)
 {
-    (void)scratch;
     const gp_conv_pack *p = params;
     const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, words = p->runs * p->words;
     for (int64_t number = begin; number < end; number++) {
@@ -98,7 +94,8 @@ static void GP_KERNEL(pack_conv_bf16)(const void *params, void *const *args, int
 }
 
 const gp_kernel_entry GP_KERNEL(conv_bf16_table)[] = {
-    {"bf16_conv_packed", GP_KERNEL(bf16_conv_packed), sizeof(gp_conv_bf16)},
-    {"pack_conv_bf16", GP_KERNEL(pack_conv_bf16), sizeof(gp_conv_pack)},
-    {NULL, NULL, 0},
+    GP_ENTRY(bf16_conv_packed, gp_conv_bf16),
+    GP_ENTRY(bf16_conv_pack, gp_conv_pack),
+    GP_INNER(gp_conv_blocks),
+    GP_TABLE_END,
 };

@@ -1,6 +1,6 @@
 """Convolution of images in bf16 or float32 with constant weights in bf16: packed once, products of bf16 summed in f32.
 
-Kernels: ``bf16_conv_packed`` and ``pack_conv_bf16``; ``conv/bf16.c`` says how they work.
+Kernels: ``bf16_conv_packed`` and ``bf16_conv_pack``; ``conv/bf16.c`` says how they work.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidDataTypeError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall
-from ..core.records import Record
 from ..gemm.packed import TILE_ROWS
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from .blocks import CONV_BLOCKS_LAYOUT, ConvBlocks, reads_pixels_in_place
-from .problem import ConvFormat, ConvProblem
-from .weights import ConvWeights
+from .blocks import ConvBlocks, reads_pixels_in_place
+from .problem import ConvProblem
+from .weights import ConvWeights, PanelFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,17 +37,9 @@ _STAGED_NBYTES = 256 * 1024
 _LEAST_TASKS = 16
 """Tasks into which columns are divided where there are few rectangles, so that threads can share a layer."""
 
-_LAYOUT = Record(
-    [
-        ("blocks", CONV_BLOCKS_LAYOUT),
-        *[(name, "i8") for name in ("src_dtype", "residual_arg", "tile_in_scratch")],
-        *[(name, "f4") for name in ("lo", "hi")],
-    ]
-)
-
 
 @dataclass(frozen=True)
-class Bf16ConvFormat(ConvFormat):
+class Bf16ConvFormat(PanelFormat):
     """A `ConvFormat`: panels of bf16, packed from float32, rounded to nearest even.
 
     Attributes
@@ -56,18 +47,11 @@ class Bf16ConvFormat(ConvFormat):
     shape : ConvShape
     """
 
-    @property
-    def _weights(self) -> ConvWeights:
-        return ConvWeights.make(self.shape, "bf16", self.isa)
-
-    @property
-    def nbytes(self) -> int:
-        """Of the packed weights. Unit: bytes."""
-        return self._weights.nbytes
+    packed_dtype = "bf16"
 
     def pack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`: one task for each panel; no scratch."""
-        return self._weights.pack_call("pack_conv_bf16", self._weights.pack_fields(strides, "f32"), self.isa)
+        return self._move("bf16_conv_pack", strides)
 
     def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """See `ConvFormat`: of an image in bf16, or in f32, which is rounded to bf16.
@@ -90,7 +74,7 @@ class Bf16ConvFormat(ConvFormat):
         )  # fmt: skip
         own = {name: post[name] for name in ("lo", "hi", "residual_arg", "tile_in_scratch")}
         return blocks.call(
-            "bf16_conv_packed", _LAYOUT, post, own | {"src_dtype": DTYPE_CODES[dtype]},
+            "bf16_conv_packed", post, own | {"src_dtype": DTYPE_CODES[dtype]},
             element_nbytes=2 if dtype == "bf16" else 4, epilogue=post_ops.epilogue, isa=self.isa,
         )  # fmt: skip
 

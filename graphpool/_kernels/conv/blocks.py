@@ -8,27 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 from ..gemm.matmul import aligned
-from ..image.window import WINDOW_LAYOUT, Window
+from ..image.window import Window
 
 if TYPE_CHECKING:
     from .weights import ConvWeights
 
-__all__ = ["CONV_BLOCKS_LAYOUT", "ConvBlocks", "reads_pixels_in_place"]
-
-CONV_BLOCKS_LAYOUT = Record(
-    [
-        ("window", WINDOW_LAYOUT),
-        *[(name, "i8") for name in ("groups", "ic", "oc", "merged", "words", "runs")],
-        *[(name, "i8") for name in ("element_nbytes", "pixel_nbytes", "w_group")],
-        *[(name, "i8") for name in ("block_rows", "block_cols", "col_block")],
-        *[(name, "i8") for name in ("dst_n", "dst_pixel", "residual_n", "residual_pixel")],
-        *[(name, "i8") for name in ("bias_arg", "dst_arg", "is_direct", "has_epilogue")],
-        *[(name, "i8") for name in ("rows_offset", "runs_offset", "sums_offset", "room_offset")],
-    ]
-)
-"""struct gp_conv_blocks."""
+__all__ = ["ConvBlocks", "reads_pixels_in_place"]
 
 
 def reads_pixels_in_place(window: Window, weights: ConvWeights) -> bool:
@@ -77,7 +63,6 @@ class ConvBlocks(NamedTuple):
     def call(
         self,
         name: str,
-        layout: Record,
         post: dict[str, Any],
         own: dict[str, Any],
         *,
@@ -85,39 +70,35 @@ class ConvBlocks(NamedTuple):
         epilogue: bytes,
         isa: str | None,
     ) -> KernelCall:
-        """The kernel `name`, whose struct `layout` begins with ``blocks``.
+        """The kernel `name`, whose struct begins with ``blocks``.
 
         `post` holds the fields of the post-ops, `own` those of the kernel that struct gp_conv_blocks has not.
         """
         weights, window = self.weights, self.window
-        rows_offset, runs_offset, sums_offset, room_offset, end = self._scratch()
-        blocks = CONV_BLOCKS_LAYOUT.pack({
-            "window": window.record(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
+        offsets, scratch_nbytes = self._scratch()
+        blocks = {
+            "window": window.fields(), "groups": weights.groups, "ic": weights.ic, "oc": weights.oc,
             "merged": weights.merged, "words": weights.words, "runs": weights.runs, "element_nbytes": element_nbytes,
             "pixel_nbytes": weights.pixel_nbytes, "w_group": weights.group_nbytes, "block_rows": self.rows,
             "block_cols": self.cols, "col_block": self.col_block, "dst_n": self.dst[0], "dst_pixel": self.dst[1],
             "residual_n": self.residual[0], "residual_pixel": self.residual[1], "is_direct": self.is_direct,
-            "rows_offset": rows_offset, "runs_offset": runs_offset, "sums_offset": sums_offset,
-            "room_offset": room_offset, **{name: post[name] for name in ("bias_arg", "dst_arg", "has_epilogue")},
-        })  # fmt: skip
+            **offsets, **{name: post[name] for name in ("bias_arg", "dst_arg", "has_epilogue")},
+        }  # fmt: skip
         parts = self.batch * window.rectangles(self.rows, self.cols) * weights.groups
-        ntasks = parts * -(-weights.oc // self.col_block)
-        return pack(name, layout, own | {"blocks": blocks}, ntasks=ntasks, scratch_nbytes=end, tail=epilogue, isa=isa)
+        return pack(
+            name, own | {"blocks": blocks}, ntasks=parts * -(-weights.oc // self.col_block),
+            scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa,
+        )  # fmt: skip
 
-    def _scratch(self) -> tuple[int, int, int, int, int]:
-        """Where rows, runs, sums and the staged source lie in scratch, and where that ends. Unit: bytes."""
+    def _scratch(self) -> tuple[dict[str, int], int]:
+        """Where rows, runs, sums and the staged source lie in scratch, and its size. Unit: bytes."""
         pixels, weights = self.rows * self.cols, self.weights
         rows = aligned(pixels * self.col_block * 4) if self.has_tile else 0
         runs = rows + pixels * 8
         sums = runs + weights.runs * 8
         room = aligned(sums + pixels * 4)
+        offsets = {"rows_offset": rows, "runs_offset": runs, "sums_offset": sums, "room_offset": room}
         if self.is_direct:
-            return rows, runs, sums, room, room
+            return offsets, room
         beyond = weights.words * 4 - weights.merged * weights.pixel_nbytes  # what the last word reads
-        return (
-            rows,
-            runs,
-            sums,
-            room,
-            room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond,
-        )
+        return offsets, room + self.window.pixels_read(self.rows, self.cols) * weights.pixel_nbytes + beyond

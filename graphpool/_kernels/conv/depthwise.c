@@ -1,91 +1,168 @@
-/* Depthwise convolution of channels-last images: every channel by itself, vectors run along channels.
+/* Depthwise convolution of channels-last images of f32 or bytes: every channel by itself, vectors run along channels.
  *
  * A task is one row of results of one image for a block of channels. A tile of pixels adds up its taps in registers, one
  * vector of channels at a time. Neighbouring pixels meet the same pixel of the source with neighbouring taps: with a few
- * taps in registers a source pixel is loaded once for all of them, so that arithmetic is the bound and not loads. Pixels
- * outside the source are passed over. Weights lie by (tap, channel).
- * args: src, weights, then at the places that the parameters name: bias, residual, dst and what the epilogue reads beyond
- * dst. The iteration space of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue,
- * and the runs of taps of a row. */
-#include "gemm/gp_packed.h"
+ * taps in registers a source pixel is loaded once for all of them, so that arithmetic is the bound and not loads. Weights
+ * lie by (tap, channel).
+ * Bytes become f32 where they are loaded, and their weights are f32 that hold integers: sums of up to 256 products of 8-bit
+ * integers are exact in f32, where multiplying and adding is one instruction. Sums begin with what the zero point takes
+ * away.
+ * Pixels outside the source are passed over. Those of bytes are the zero point, so that all pixels of a row begin alike.
+ * args: src, weights, scales of bytes, then at the places that the parameters name: scale and zero point of bytes, bias,
+ * residual, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over
+ * (n, spatial..., c). Scratch: the tile of the epilogue, the runs of taps of a row, and what sums of bytes begin with. */
+#include "gemm/gp_requant.h"
 #include "image/gp_window.h"
 
 #define GP_TILE_PIXELS 8 /* with as many accumulators the latency of none is waited for; with the taps 12 of 16 registers */
 #define GP_TILE_TAPS 4
 
-typedef struct {
+GP_RECORD(gp_depthwise_packed, {
     gp_window window; /* its dst strides are those of images, rows and pixels */
     int64_t channels, channel_block;
     int64_t residual_n, residual[3];
     int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
-    int64_t runs_offset; /* bytes into scratch; the tile lies at 0 */
+    int64_t runs_offset, first_offset; /* bytes into scratch; the tile lies at 0 */
     float lo, hi;
-} gp_depthwise_packed;
+});
 
-/* Where the results of a row of pixels go. */
-typedef struct {
-    float *dst;
-    int64_t dst_pixel, residual_pixel;
-    const float *bias, *residual; /* NULL: none */
-    float lo, hi;
-} row_sink;
+GP_RECORD(gp_depthwise_s8, {
+    gp_depthwise_packed depthwise; /* residual_arg, lo and hi are those of the requantisation */
+    int64_t src_dtype, zero; /* zero: the zero point of the source, as unsigned bytes have it */
+    gp_requant requant;
+    gp_dynamic dynamic; /* instead of zero */
+});
 
 /* Neighbouring taps of a row of the kernel, GP_TILE_TAPS at most. */
 typedef struct {
-    const float *src; /* what the first tap meets at the first pixel of the row of results */
+    const char *src; /* what the first tap meets at the first pixel of the row of results */
     const float *weights;
     int64_t taps, column; /* column: of src, which may lie outside */
 } tap_run;
 
-/* A row of results at channel 0 of the block. Taps of a run meet source pixels `step` elements, `columns` columns apart. */
+/* A row of results at channel 0 of the block. Taps of a run meet source pixels `step` bytes, `columns` columns apart, and
+ * have weights `tap` floats apart; those of the next result meet what lies `next` bytes further. */
 typedef struct {
     tap_run *runs;
-    int64_t nruns, step, columns;
-    row_sink sink;
+    int64_t nruns, step, next, columns, channels, tap;
+    const float *first; /* what sums begin with; NULL: zeros */
+    float zero, lo, hi;
+    char *dst;
+    const char *residual; /* NULL: none */
+    int64_t dst_pixel, residual_pixel;
 } result_row;
+
+/* ---- tiles of results ---- */
+
+typedef gp_vf pixel_sums[GP_TILE_PIXELS][GP_TILE_PANELS * GP_PANEL_VECTORS]; /* of each pixel the first vector counts */
+
+GP_INLINE int64_t nbytes_of(const enum gp_dtype type)
+{
+    return type == GP_F32 ? 4 : 1;
+}
+
+/* Bytes with the sign that they have. */
+GP_INLINE gp_vi widen_bytes(const enum gp_dtype type, const char *src, int64_t left)
+{
+    const gp_vub bytes = gp_load_some_bytes(src, left);
+#if defined(__AVX512F__)
+    if (type == GP_S8)
+        return (gp_vi)_mm512_cvtepi8_epi32((__m128i)bytes);
+#elif defined(__AVX2__)
+    if (type == GP_S8)
+        return (gp_vi)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)bytes));
+#elif defined(__SSE4_1__)
+    if (type == GP_S8)
+        return (gp_vi)_mm_cvtepi8_epi32(_mm_cvtsi32_si128((int)bytes));
+#endif
+    const gp_vi widened = gp_widen_bytes(bytes);
+    return type == GP_S8 ? widened - ((widened & 128) << 1) : widened;
+}
+
+GP_INLINE gp_vf load_pixel(const enum gp_dtype type, const char *src, int64_t left)
+{
+    if (type == GP_F32)
+        return gp_load_some((const float *)src, left);
+    return __builtin_convertvector(widen_bytes(type, src, left), gp_vf);
+}
 
 /* Add the taps of a run: pixel i meets pixel i * stride + k of the source with tap k. Those from `first` to `last` exist,
  * all of them if is_inner. */
-GP_INLINE void add_taps(const int taps, const int stride, const int is_whole, const int is_inner,
-                        const float *src, int64_t step, int64_t first, int64_t last, const float *weights,
-                        int64_t channels, int64_t left, gp_vf *acc)
+GP_INLINE void add_taps(const enum gp_dtype type, const int taps, const int stride, const int is_inner, const char *src,
+                        int64_t step, int64_t first, int64_t last, const float *weights, int64_t channels, int64_t left,
+                        float zero, pixel_sums acc)
 {
     gp_vf w[GP_TILE_TAPS];
 #pragma GCC unroll 4
     for (int k = 0; k < taps; k++)
-        w[k] = is_whole ? gp_load(weights + k * channels) : gp_load_some(weights + k * channels, left);
+        w[k] = gp_load_some(weights + k * channels, left);
 #pragma GCC unroll 32
     for (int s = 0; s < (GP_TILE_PIXELS - 1) * stride + taps; s++) {
-        if (!is_inner && (s < first || s >= last))
+        const int is_outside = !is_inner && (s < first || s >= last);
+        if (type == GP_F32 && is_outside)
             continue;
-        const gp_vf x = is_whole ? gp_load(src + s * step) : gp_load_some(src + s * step, left);
+        const gp_vf x = is_outside ? gp_splat(zero) : load_pixel(type, src + s * step, left);
 #pragma GCC unroll 4
         for (int k = 0; k < taps; k++)
             if (s >= k && (s - k) % stride == 0 && (s - k) / stride < GP_TILE_PIXELS)
-                acc[(s - k) / stride] = gp_vfma(x, w[k], acc[(s - k) / stride]);
+                acc[(s - k) / stride][0] = gp_vfma(x, w[k], acc[(s - k) / stride][0]);
     }
 }
 
-/* One vector of channels of a tile of pixels; `left` channels and `pixels` pixels of them exist. */
-GP_INLINE void tile_vector(const gp_depthwise_packed *p, const int stride, const int is_whole, const int is_inner,
-                           const result_row *row, int64_t ow, int64_t pixels, int64_t c, int64_t left)
+/* Limits, residual and store of a tile of f32. */
+GP_INLINE void store_floats(const result_row *row, int64_t ow, int64_t pixels, int64_t c, int64_t left, pixel_sums acc)
+{
+    const gp_vf lo = gp_splat(row->lo), hi = gp_splat(row->hi);
+    const float *residual = (const float *)row->residual;
+#pragma GCC unroll 8
+    for (int i = 0; i < GP_TILE_PIXELS; i++) {
+        if (i >= pixels)
+            break;
+        if (residual)
+            acc[i][0] += gp_load_some(residual + (ow + i) * row->residual_pixel + c, left);
+        gp_store_part((float *)row->dst + (ow + i) * row->dst_pixel + c, gp_vclamp(acc[i][0], lo, hi), left);
+    }
+}
+
+/* The same of bytes. */
+GP_INLINE void store_bytes(gp_packed_sink sink, const int is_whole, int64_t ow, int64_t pixels, int64_t c, int64_t left,
+                           pixel_sums acc)
+{
+    sink.scale += c;
+    sink.bias += sink.bias ? c : 0;
+    sink.row = ow;
+    sink.col = c;
+    sink.cols = left;
+    gp_requantize(GP_TILE_PIXELS, 1, is_whole, pixels, acc, &sink);
+}
+
+/* One vector of channels of a tile of pixels; `left` channels and `pixels` pixels of them exist. sink: of bytes. */
+GP_INLINE void tile_vector(const enum gp_dtype type, const gp_depthwise_packed *p, const int stride, const int is_whole,
+                           const int is_inner, const result_row *row, const gp_packed_sink *sink, int64_t ow,
+                           int64_t pixels, int64_t c, int64_t left)
 {
     const gp_window *w = &p->window;
-    const row_sink *sink = &row->sink;
-    gp_vf acc[GP_TILE_PIXELS];
+    pixel_sums acc;
 #pragma GCC unroll 8
     for (int i = 0; i < GP_TILE_PIXELS; i++)
-        acc[i] = sink->bias ? gp_load_some(sink->bias + c, left) : (gp_vf){0};
+        acc[i][0] = row->first ? gp_load_some(row->first + c, left) : (gp_vf){0};
     for (const tap_run *run = row->runs; run < row->runs + row->nruns; run++) {
-        const float *src = run->src + ow * w->stride[2] * w->src[2] + c, *tap = run->weights + c;
+        const char *src = run->src + ow * row->next + c * nbytes_of(type);
+        const float *tap = run->weights + c;
         int64_t first = 0, last = 0;
         if (!is_inner) {
             const int64_t column = run->column + ow * w->stride[2];
-            first = column < 0 ? (row->columns - 1 - column) / row->columns : 0;
-            last = gp_floor_div(w->in[2] - 1 - column, row->columns) + 1;
+            first = -column;
+            last = w->in[2] - column;
+            if (row->columns > 1) {
+                first = gp_floor_div(row->columns - 1 - column, row->columns);
+                last = gp_floor_div(w->in[2] - 1 - column, row->columns) + 1;
+            }
         }
-#define GP_ADD(n) add_taps(n, stride, is_whole, is_inner, src, row->step, first, last, tap, p->channels, left, acc)
+#define GP_ADD(n) \
+    add_taps(type, n, stride, is_inner, src, row->step, first, last, tap, row->tap, is_whole ? GP_VL : left,\
+             row->zero, acc)
         switch (run->taps) {
         case 1: GP_ADD(1); break;
         case 2: GP_ADD(2); break;
@@ -94,19 +171,15 @@ GP_INLINE void tile_vector(const gp_depthwise_packed *p, const int stride, const
         }
 #undef GP_ADD
     }
-    const gp_vf lo = gp_splat(sink->lo), hi = gp_splat(sink->hi);
-#pragma GCC unroll 8
-    for (int i = 0; i < GP_TILE_PIXELS; i++) {
-        if (i >= pixels)
-            break;
-        if (sink->residual)
-            acc[i] += gp_load_some(sink->residual + (ow + i) * sink->residual_pixel + c, left);
-        gp_store_part(sink->dst + (ow + i) * sink->dst_pixel + c, gp_vclamp(acc[i], lo, hi), left);
-    }
+    if (type == GP_F32)
+        store_floats(row, ow, pixels, c, left, acc);
+    else
+        store_bytes(*sink, is_whole, ow, pixels, c, left, acc);
 }
 
 /* All pixels of a row. What the last tile adds up beyond its end is thrown away. */
-GP_INLINE void tiles(const gp_depthwise_packed *p, const int stride, const result_row *row, int64_t channels)
+GP_INLINE void tiles(const enum gp_dtype type, const gp_depthwise_packed *p, const int stride, const result_row *row,
+                     const gp_packed_sink *sink)
 {
     const gp_window *w = &p->window;
     const int64_t reach = (GP_TILE_PIXELS - 1) * w->stride[2] + (w->kernel[2] - 1) * w->dilation[2];
@@ -114,18 +187,59 @@ GP_INLINE void tiles(const gp_depthwise_packed *p, const int stride, const resul
         const int64_t begin = ow * w->stride[2] - w->pad[2], pixels = gp_min(w->out[2] - ow, GP_TILE_PIXELS);
         const int is_inner = begin >= 0 && begin + reach < w->in[2];
         int64_t c = 0;
-        for (; is_inner && c + GP_VL <= channels; c += GP_VL)
-            tile_vector(p, stride, 1, 1, row, ow, pixels, c, GP_VL);
-        for (; c + GP_VL <= channels; c += GP_VL)
-            tile_vector(p, stride, 1, 0, row, ow, pixels, c, GP_VL);
-        if (c < channels)
-            tile_vector(p, stride, 0, 0, row, ow, pixels, c, channels - c);
+        for (; is_inner && c + GP_VL <= row->channels; c += GP_VL)
+            tile_vector(type, p, stride, 1, 1, row, sink, ow, pixels, c, GP_VL);
+        for (; c + GP_VL <= row->channels; c += GP_VL)
+            tile_vector(type, p, stride, 1, 0, row, sink, ow, pixels, c, GP_VL);
+        if (c < row->channels)
+            tile_vector(type, p, stride, 0, 0, row, sink, ow, pixels, c, row->channels - c);
     }
 }
 
+GP_INLINE void sum_row(const enum gp_dtype type, const gp_depthwise_packed *p, const result_row *row, const gp_packed_sink *sink)
+{
+    const result_row copy = *row; /* that the stores cannot change */
+    if (row->columns == 1 && p->window.stride[2] == 2)
+        tiles(type, p, 2, &copy, sink);
+    else
+        tiles(type, p, 1, &copy, sink);
+}
+
+static void sum_row_of_floats(const gp_depthwise_packed *p, const result_row *row)
+{
+    sum_row(GP_F32, p, row, NULL);
+}
+
+/* c: of the first channel of the block. */
+static void sum_row_of_bytes(const gp_depthwise_s8 *p, const result_row *row, void *const *args, int64_t c)
+{
+    const gp_requant numbers = p->requant; /* a copy that the stores cannot change */
+    const gp_requant_sink requant = {
+        .p = &numbers,
+        .late_bias = numbers.late_bias_arg ? (const float *)args[numbers.late_bias_arg] + c : NULL,
+        .residual = row->residual,
+        .dst = row->dst,
+        .residual_row = row->residual_pixel,
+        .dst_row = row->dst_pixel,
+    };
+    const int64_t bias_arg = p->depthwise.bias_arg;
+    const gp_packed_sink sink = {
+        .scale = (const float *)args[2] + c,
+        .a_scale = gp_dynamic_scale(&p->dynamic, args),
+        .bias = bias_arg ? (const float *)args[bias_arg] + c : NULL,
+        .requant = &requant,
+    };
+    if (p->src_dtype == GP_S8)
+        sum_row(GP_S8, &p->depthwise, row, &sink);
+    else
+        sum_row(GP_U8, &p->depthwise, row, &sink);
+}
+
+/* ---- tasks ---- */
+
 /* The runs of taps that a row of results meets: all rows of the kernel that lie inside the source, `most` taps each. */
-static int64_t find_runs(const gp_depthwise_packed *p, const float *src, const float *weights, int64_t od, int64_t oh,
-                         int64_t most, tap_run *runs)
+static int64_t find_runs(const gp_depthwise_packed *p, int64_t nbytes, const char *src, const float *weights, int64_t od,
+                         int64_t oh, int64_t most, tap_run *runs)
 {
     const gp_window *w = &p->window;
     int64_t n = 0;
@@ -134,61 +248,97 @@ static int64_t find_runs(const gp_depthwise_packed *p, const float *src, const f
             const int64_t id = gp_source_of(w, 0, od, kd, 0), ih = gp_source_of(w, 1, oh, kh, 0);
             for (int64_t k = 0; id >= 0 && ih >= 0 && k < w->kernel[2]; k += most, n++) {
                 const int64_t column = k * w->dilation[2] - w->pad[2];
-                runs[n] = (tap_run){src + id * w->src[0] + ih * w->src[1] + column * w->src[2], weights + k * p->channels,
-                                    gp_min(w->kernel[2] - k, most), column};
+                const int64_t at = id * w->src[0] + ih * w->src[1] + column * w->src[2];
+                runs[n] = (tap_run){src + at * nbytes, weights + k * p->channels, gp_min(w->kernel[2] - k, most), column};
             }
         }
     return n;
 }
 
-static void compute_row(const gp_depthwise_packed *p, const float *src, const float *weights, int64_t od, int64_t oh,
-                        int64_t channels, row_sink sink, tap_run *runs)
+/* What the zero point takes away from all results of a row: it times the weights that the row meets. */
+static void begin_sums(const gp_depthwise_packed *p, const result_row *row, float *first)
+{
+    for (int64_t c = 0; c < row->channels; c += GP_VL) {
+        gp_vf sum = {0};
+        for (const tap_run *run = row->runs; run < row->runs + row->nruns; run++)
+            for (int64_t k = 0; k < run->taps; k++)
+                sum += gp_load_some(run->weights + k * p->channels + c, row->channels - c);
+        gp_store(first + c, sum * -row->zero);
+    }
+}
+
+/* bytes: NULL for f32. */
+static void task(const gp_depthwise_packed *p, const gp_depthwise_s8 *bytes, const gp_eltwise *epilogue, void *const *args,
+                 int64_t n, int64_t od, int64_t oh, int64_t c, char *scratch)
 {
     const gp_window *w = &p->window;
     const int is_shared = w->dilation[2] == 1 && w->stride[2] <= 2; /* neighbouring pixels meet the same source pixels */
-    result_row row = {.runs = runs, .columns = is_shared ? 1 : w->stride[2], .sink = sink};
-    row.nruns = find_runs(p, src, weights, od, oh, is_shared ? GP_TILE_TAPS : 1, runs);
-    row.step = row.columns * w->src[2];
-    if (is_shared && w->stride[2] == 2)
-        tiles(p, 2, &row, channels);
-    else
-        tiles(p, 1, &row, channels);
-}
-
-static void task(const gp_depthwise_packed *p, void *const *args, int64_t n, int64_t od, int64_t oh, int64_t c,
-                 char *scratch)
-{
-    const gp_window *w = &p->window;
-    const int64_t channels = gp_min(p->channels - c, p->channel_block);
-    row_sink sink = {.lo = p->lo, .hi = p->hi, .residual_pixel = p->residual[2]};
-    sink.dst = p->tile_in_scratch ? (float *)scratch
-                                  : (float *)args[p->dst_arg] + n * w->dst_n + od * w->dst[0] + oh * w->dst[1] + c;
-    sink.dst_pixel = p->tile_in_scratch ? channels : w->dst[2];
-    if (p->bias_arg)
-        sink.bias = (const float *)args[p->bias_arg] + c;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + n * p->residual_n + od * p->residual[0] +
-                        oh * p->residual[1] + c;
-    compute_row(p, (const float *)args[0] + n * w->src_n + c, (const float *)args[1] + c, od, oh, channels, sink,
-                (tap_run *)(scratch + p->runs_offset));
+    const int64_t residual_arg = bytes ? bytes->requant.residual_arg : p->residual_arg, nbytes = bytes ? 1 : 4;
+    const int64_t dst = n * w->dst_n + od * w->dst[0] + oh * w->dst[1] + c;
+    const int64_t residual = n * p->residual_n + od * p->residual[0] + oh * p->residual[1] + c;
+    result_row row = {
+        .runs = (tap_run *)(scratch + p->runs_offset),
+        .columns = is_shared ? 1 : w->stride[2],
+        .channels = gp_min(p->channels - c, p->channel_block),
+        .tap = p->channels,
+        .lo = p->lo,
+        .hi = p->hi,
+        .dst = scratch,
+        .residual_pixel = p->residual[2],
+    };
+    row.dst_pixel = row.channels;
+    if (!p->tile_in_scratch) {
+        row.dst = (char *)args[p->dst_arg] + dst * (bytes ? gp_element_nbytes(bytes->requant.dst_dtype) : 4);
+        row.dst_pixel = w->dst[2];
+    }
+    if (residual_arg)
+        row.residual = (const char *)args[residual_arg] +
+                       residual * (bytes ? gp_element_nbytes(bytes->requant.residual_dtype) : 4);
+    row.step = row.columns * w->src[2] * nbytes;
+    row.next = w->stride[2] * w->src[2] * nbytes;
+    row.nruns = find_runs(p, nbytes, (const char *)args[0] + (n * w->src_n + c) * nbytes, (const float *)args[1] + c, od, oh,
+                          is_shared ? GP_TILE_TAPS : 1, row.runs);
+    if (bytes) {
+        float *first = (float *)(scratch + p->first_offset);
+        const int zero = gp_dynamic_zero(&bytes->dynamic, args, bytes->src_dtype, bytes->zero);
+        row.zero = (float)(bytes->src_dtype == GP_S8 ? zero - 128 : zero);
+        row.first = first;
+        begin_sums(p, &row, first);
+        sum_row_of_bytes(bytes, &row, args, c);
+    } else {
+        row.first = p->bias_arg ? (const float *)args[p->bias_arg] + c : NULL;
+        sum_row_of_floats(p, &row);
+    }
     if (p->has_epilogue)
-        gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, sink.dst, sink.dst_pixel, w->out[2], channels,
+        gp_run_epilogue(epilogue, args + p->dst_arg, (const float *)row.dst, row.dst_pixel, w->out[2], row.channels,
                         (((n * w->out[0] + od) * w->out[1] + oh) * w->out[2]) * p->channels + c, p->channels);
 }
 
-static void GP_KERNEL(f32_conv_depthwise_packed)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                                 void *scratch)
+static void run_tasks(const gp_depthwise_packed *p, const gp_depthwise_s8 *bytes, const void *epilogue, void *const *args,
+                      int64_t begin, int64_t end, char *scratch)
 {
-    const gp_depthwise_packed *p = params;
     const int64_t blocks = (p->channels + p->channel_block - 1) / p->channel_block;
     for (int64_t t = begin; t < end; t++) {
         const int64_t line = t / blocks, plane = line / p->window.out[1];
-        task(p, args, plane / p->window.out[0], plane % p->window.out[0], line % p->window.out[1],
+        task(p, bytes, epilogue, args, plane / p->window.out[0], plane % p->window.out[0], line % p->window.out[1],
              t % blocks * p->channel_block, scratch);
     }
 }
 
+GP_DEFINE_KERNEL(f32_conv_depthwise_packed)
+{
+    const gp_depthwise_packed *p = params;
+    run_tasks(p, NULL, p + 1, args, begin, end, scratch);
+}
+
+GP_DEFINE_KERNEL(s8_conv_depthwise)
+{
+    const gp_depthwise_s8 *p = params;
+    run_tasks(&p->depthwise, p, p + 1, args, begin, end, scratch);
+}
+
 const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[] = {
-    {"f32_conv_depthwise_packed", GP_KERNEL(f32_conv_depthwise_packed), sizeof(gp_depthwise_packed)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_conv_depthwise_packed, gp_depthwise_packed),
+    GP_ENTRY(s8_conv_depthwise, gp_depthwise_s8),
+    GP_TABLE_END,
 };

@@ -1,21 +1,20 @@
 """Depthwise convolution of channels-last images, with constant weights that lie by (tap, channel).
 
-Kernel: ``f32_conv_depthwise_packed``. Each channel has a kernel of its own, and vectors run along channels.
+Kernels: ``f32_conv_depthwise_packed``, and ``s8_conv_depthwise`` of bytes; ``conv/depthwise.c`` says how they work.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
-from ..core.call import KernelCall, pack
-from ..core.records import Record
+from ..core.call import DTYPE_CODES, KernelCall, pack
 from ..gemm.matmul import aligned
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..image.window import WINDOW_LAYOUT
+from ..gemm.requant import unsigned_zero_point
 from ..move.move import copy
 from .problem import ConvFormat, ConvProblem
 
@@ -23,23 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["DepthwiseFormat"]
+__all__ = ["MOST_TAPS", "DepthwiseFormat", "Int8DepthwiseFormat"]
+
+MOST_TAPS = 256
+"""Products of 8-bit integers whose sum f32 holds exactly."""
 
 _CHANNEL_BLOCK = 512
 """Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further."""
 
 _RUN_NBYTES = 32
-
-_LAYOUT = Record(
-    [
-        ("window", WINDOW_LAYOUT),
-        *[(name, "i8") for name in ("channels", "channel_block", "residual_n")],
-        ("residual", "i8", 3),
-        *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "tile_in_scratch", "has_epilogue")],
-        ("runs_offset", "i8"),
-        *[(name, "f4") for name in ("lo", "hi")],
-    ]
-)
+"""sizeof(tap_run)"""
 
 
 @dataclass(frozen=True)
@@ -98,22 +90,52 @@ class DepthwiseFormat(ConvFormat):
         One task for each row of results and block of channels. Cost: a multiply-add of a vector for each tap; with
         strides of 1 or 2 and no dilation about half as many loads.
         """
-        post, channels, window = post_ops.float_fields(), self.shape.out_channels, problem.window
-        given = {"src_strides": problem.src_strides, "dst_strides": problem.dst_strides}
-        for name, strides in given.items():
-            problem.image_strides(name, strides, channels)
-        residual = [0] * 4
-        if post_ops.residual_strides is not None:
-            residual = list(problem.image_strides("residual_strides", post_ops.residual_strides, channels))
+        fields, ntasks, scratch_nbytes = self._plan(problem, post_ops, post_ops.float_fields())
+        return pack(
+            "f32_conv_depthwise_packed", fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes,
+            tail=post_ops.epilogue, isa=self.isa,
+        )  # fmt: skip
+
+    def _plan(self, problem: ConvProblem, post_ops: PostOps, post: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
+        """Fields of ``gp_depthwise_packed``, with those of the post-ops; the number of tasks; bytes of scratch."""
+        channels, window, taps = self.shape.out_channels, problem.window, math.prod(self.shape.kernel)
+        sides = {
+            "src_strides": problem.src_strides, "dst_strides": problem.dst_strides,
+            "residual_strides": problem.residual_strides(post_ops),
+        }  # fmt: skip
+        residual = [problem.image_strides(name, side, channels) for name, side in sides.items()][-1]
         block = min(max(channels, 1), _CHANNEL_BLOCK)
         runs_offset = aligned(window.dst[2] * block * 4) if post["tile_in_scratch"] else 0
-        values = post | {
-            "window": window.record(), "channels": channels, "channel_block": block,
-            "residual_n": residual[0], "residual": residual[1:], "runs_offset": runs_offset,
+        first_offset = aligned(runs_offset + taps * _RUN_NBYTES)
+        fields = {field: post[field] for field in post if field not in ("requant", "dynamic")} | {
+            "window": window.fields(), "channels": channels, "channel_block": block, "residual_n": residual[0],
+            "residual": residual[1:], "runs_offset": runs_offset, "first_offset": first_offset,
         }  # fmt: skip
         lines = problem.batch * window.dst[0] * window.dst[1] if window.dst[2] else 0
+        return fields, lines * -(-channels // block), first_offset
+
+
+@dataclass(frozen=True)
+class Int8DepthwiseFormat(DepthwiseFormat):
+    """A `ConvFormat`: integers of at most 255, less their zero point, in float32 by (tap, channel)."""
+
+    def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+        """A kernel for ``dst = post_ops(convolution(src - zero_point, weights) * scales)``, every channel by itself.
+
+        See `DepthwiseFormat.convolution`, whose tasks and cost it has, with a conversion beside each load; behind the
+        packed weights comes one argument more, scales of shape (channels,) in f32. The source is u8 or s8; there are at
+        most 256 taps, and weights have no zero points that the run decides.
+        """
+        zero, taps = unsigned_zero_point(problem.src_dtype, problem.zero_point), math.prod(self.shape.kernel)
+        if taps > MOST_TAPS:
+            raise UnsupportedError(explain("taps of an exact sum", accepted=f"at most {MOST_TAPS}", got=taps))
+        post = post_ops.int8_fields()
+        fields, ntasks, scratch_nbytes = self._plan(problem, post_ops, post)
+        values = {
+            "depthwise": fields, "src_dtype": DTYPE_CODES[problem.src_dtype], "zero": zero,
+            "requant": post["requant"], "dynamic": post["dynamic"],
+        }  # fmt: skip
         return pack(
-            "f32_conv_depthwise_packed", _LAYOUT, values, ntasks=lines * -(-channels // block),
-            scratch_nbytes=runs_offset + math.prod(self.shape.kernel) * _RUN_NBYTES, tail=post_ops.epilogue,
-            isa=self.isa,
+            "s8_conv_depthwise", values, ntasks=ntasks,
+            scratch_nbytes=scratch_nbytes + aligned(fields["channel_block"] * 4), tail=post_ops.epilogue, isa=self.isa,
         )  # fmt: skip

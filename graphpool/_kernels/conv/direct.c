@@ -10,7 +10,7 @@
 
 #define GP_PACK_CHANNELS 8
 
-typedef struct {
+GP_RECORD(gp_conv, {
     gp_window window;
     int64_t batch, groups, ic, oc;                    /* channels of one group */
     int64_t w_group, w_oc, w_ic, w[3];                /* strides of the weights */
@@ -22,7 +22,7 @@ typedef struct {
     int64_t patch_offset, weights_offset, panel_offset; /* bytes into scratch; the tile lies at 0 */
     int64_t exact_depth, sums_offset;                   /* terms at a time, their sums added in f64; 0: all at once */
     uint64_t blas;
-} gp_conv;
+});
 
 /* Pixels [begin, end) of one image and group, gathered to strides (pixel, tap, channel). */
 typedef struct {
@@ -223,15 +223,12 @@ static void run(const gp_conv *p, void *const *args, int64_t begin, int64_t end,
     }
 }
 
-static void GP_KERNEL(f32_conv_gemm)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
-{
-    run(params, args, begin, end, scratch);
-}
+GP_DEFINE_KERNEL(f32_conv_gemm) { run(params, args, begin, end, scratch); }
 
-typedef struct {
+GP_RECORD(gp_depthwise, {
     gp_row_plan rows;
     int64_t w_c, w[3]; /* strides of the weights: channel, taps */
-} gp_depthwise;
+});
 
 /* tile(pixel, channel) += weight(channel) * src for the pixels of one tap, vectorised over channels or over pixels. */
 static void add_tap(const gp_window *w, const gp_row *row, const float *src, gp_tap tap, const float *weights,
@@ -256,8 +253,7 @@ static void add_tap(const gp_window *w, const gp_row *row, const float *src, gp_
     }
 }
 
-static void GP_KERNEL(f32_conv_depthwise)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                          void *scratch)
+GP_DEFINE_KERNEL(f32_conv_depthwise)
 {
     const gp_depthwise *p = params;
     const gp_window *w = &p->rows.window;
@@ -277,8 +273,9 @@ static void GP_KERNEL(f32_conv_depthwise)(const void *params, void *const *args,
 }
 
 const gp_kernel_entry GP_KERNEL(conv_table)[] = {
-    {"f32_conv_blas_im2col", GP_KERNEL(f32_conv_gemm), sizeof(gp_conv)},
-    {"f32_conv_simd_im2col", GP_KERNEL(f32_conv_gemm), sizeof(gp_conv)},
-    {"f32_conv_depthwise", GP_KERNEL(f32_conv_depthwise), sizeof(gp_depthwise)},
-    {NULL, NULL, 0},
+    {"f32_conv_blas_im2col", GP_KERNEL(f32_conv_gemm), &gp_conv_record},
+    {"f32_conv_simd_im2col", GP_KERNEL(f32_conv_gemm), &gp_conv_record},
+    GP_ENTRY(f32_conv_depthwise, gp_depthwise),
+    GP_INNER(gp_window),
+    GP_TABLE_END,
 };

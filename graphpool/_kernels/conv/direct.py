@@ -19,10 +19,9 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 
 from ..core._dispatch import blas_slot, isas
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 from ..gemm.matmul import BLAS_INT_MAX, PANEL_NBYTES, aligned, needs_pack
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..image.window import ROW_PLAN_LAYOUT, WINDOW_LAYOUT, Window, merged_stride, plan_rows
+from ..image.window import Window, merged_stride, plan_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,19 +37,6 @@ _PIXEL_BLOCK = (32, 1024)
 
 _LEAST_TASKS = 4
 """Tasks into which even one small image divides, so that threads can share it."""
-
-_LAYOUT = Record(
-    [
-        ("window", WINDOW_LAYOUT),
-        *[(name, "i8") for name in ("batch", "groups", "ic", "oc", "w_group", "w_oc", "w_ic")],
-        ("w", "i8", 3),
-        *[(name, "i8") for name in ("taps_outer", "w_row", "pack_weights", "gather", "transposed", "src_pixel")],
-        *[(name, "i8") for name in ("dst_pixel", "pixel_block", "tile_in_scratch", "has_epilogue")],
-        *[(name, "i8") for name in ("patch_offset", "weights_offset", "panel_offset", "exact_depth", "sums_offset")],
-        ("blas", "u8"),
-    ]
-)
-_DEPTHWISE_LAYOUT = Record([("rows", ROW_PLAN_LAYOUT), ("w_c", "i8"), ("w", "i8", 3)])
 
 
 @dataclass(frozen=True)
@@ -220,7 +206,7 @@ def _build(problem: _Convolution, impl: str, post_ops: PostOps, isa: str | None)
     values, scratch_nbytes = _plan(problem, impl, post_ops)
     blocks = -(-problem.window.pixels // values["pixel_block"]) if problem.oc else 0
     return pack(
-        f"f32_conv_{impl}", _LAYOUT, values, ntasks=problem.batch * problem.groups * blocks,
+        f"f32_conv_{impl}", values, ntasks=problem.batch * problem.groups * blocks,
         scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa,
     )  # fmt: skip
 
@@ -249,7 +235,7 @@ def _plan(problem: _Convolution, impl: str, post_ops: PostOps) -> tuple[dict[str
     offsets = [sum(map(aligned, sizes[:i])) for i in range(6)]
     w_group, w_oc, w_ic, *w = p.weights
     return {
-        "window": p.window.record(), "batch": p.batch, "groups": p.groups, "ic": p.ic, "oc": p.oc,
+        "window": p.window.fields(), "batch": p.batch, "groups": p.groups, "ic": p.ic, "oc": p.oc,
         "w_group": w_group, "w_oc": w_oc, "w_ic": w_ic, "w": w, "taps_outer": p.taps_outer, "w_row": row or 0,
         "pack_weights": row is None, "gather": src_pixel is None, "transposed": p.transposed,
         "src_pixel": src_pixel or 0, "dst_pixel": dst_pixel or 0, "pixel_block": pixels,
@@ -264,6 +250,6 @@ def _build_depthwise(problem: _Convolution, post_ops: PostOps, isa: str | None) 
     rows, ntasks, scratch_nbytes = plan_rows(problem.window, problem.batch, problem.groups, post_ops)
     values = {"rows": rows, "w_c": problem.weights[0], "w": problem.weights[3:]}
     return pack(
-        "f32_conv_depthwise", _DEPTHWISE_LAYOUT, values,
+        "f32_conv_depthwise", values,
         ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa,
     )  # fmt: skip

@@ -20,7 +20,7 @@
 #include "gemm/gp_tile_table.h"
 
 /* What the parameters of all types begin with. */
-typedef struct {
+GP_RECORD(gp_conv_blocks, {
     gp_window window;            /* its dst strides are not used */
     int64_t groups, ic, oc;      /* channels of one group */
     int64_t merged, words, runs; /* taps of a run, its words, runs of a pixel */
@@ -32,7 +32,7 @@ typedef struct {
     int64_t bias_arg, dst_arg;                            /* bias_arg: 0 if there is none */
     int64_t is_direct, has_epilogue;
     int64_t rows_offset, runs_offset, sums_offset, room_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
-} gp_conv_blocks;
+});
 
 /* The pixels of a task, and where they are read. */
 typedef struct {

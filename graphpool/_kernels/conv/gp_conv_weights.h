@@ -4,14 +4,14 @@
 
 #include "gemm/gp_packed.h"
 
-typedef struct {
+GP_RECORD(gp_conv_pack, {
     int64_t groups, ic, oc;            /* channels of one group */
     int64_t kernel[3];
     int64_t merged, words, runs;       /* taps side by side that are one product, its words, products of a pixel */
     int64_t w_group, w_oc, w_ic, w[3]; /* strides of the weights, in elements */
     int64_t w_dtype;
     int64_t group_pitch, tap_pitch; /* of the panels: words; tap_pitch: if each product has panels of its own (f32) */
-} gp_conv_pack;
+});
 
 /* The first weight of a tap, from that of its column. */
 GP_INLINE int64_t gp_tap_offset(const gp_conv_pack *p, int64_t tap)

@@ -1,4 +1,4 @@
-/* Convolution of 8-bit images with 8-bit weights in panels: implicit matrix products (gp_conv_blocks.h), summed in s32.
+/* Int8 convolution with weights in panels: implicit GEMM (gp_conv_blocks.h) with s32 accumulators.
  *
  * The source is staged as unsigned bytes, the zero point where the padding is. That is cheap, for every byte is then
  * multiplied by all columns. The sums of the columns of a group stand behind its panels; words end in zeros where the run
@@ -10,12 +10,12 @@
 #include "conv/gp_conv_blocks.h"
 #include "conv/gp_conv_weights.h"
 
-typedef struct {
+GP_RECORD(gp_conv_s8, {
     gp_conv_blocks blocks;
     int64_t src_dtype, zero; /* zero: the zero point of the source, as unsigned bytes have it */
     gp_requant requant;
     gp_dynamic dynamic;
-} gp_conv_s8;
+});
 
 /* ---- the source ---- */
 
@@ -88,7 +88,7 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
         sum_pixels(b, pixels);
     gp_multiply(b, pixels, columns,
                 (gp_packed_sink){
-                    .partial = (float *)scratch, /* not used: sums are never split */
+                    .partial = (float *)scratch, /* not used: k is never split */
                     .is_first = 1,
                     .is_last = 1,
                     .scale = (const float *)args[2] + columns->c,
@@ -104,7 +104,7 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
         gp_finish_block(b, (const gp_eltwise *)(p + 1), args, pixels, columns, (const float *)scratch, columns->cols);
 }
 
-static void GP_KERNEL(s8_conv_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(s8_conv_packed)
 {
     const gp_conv_s8 *p = params;
     const int zero = gp_dynamic_zero(&p->dynamic, args, p->src_dtype, p->zero);
@@ -148,7 +148,7 @@ static int32_t pack_column(const gp_conv_pack *p, const uint8_t *from, uint32_t 
 }
 
 /* A task is one panel of one group; scratch: the bytes of a run. args: weights, packed. */
-static void GP_KERNEL(pack_conv_s8)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(s8_conv_pack)
 {
     const gp_conv_pack *p = params;
     const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, words = p->runs * p->words;
@@ -167,7 +167,7 @@ static void GP_KERNEL(pack_conv_s8)(const void *params, void *const *args, int64
 }
 
 const gp_kernel_entry GP_KERNEL(conv_s8_table)[] = {
-    {"s8_conv_packed", GP_KERNEL(s8_conv_packed), sizeof(gp_conv_s8)},
-    {"pack_conv_s8", GP_KERNEL(pack_conv_s8), sizeof(gp_conv_pack)},
-    {NULL, NULL, 0},
+    GP_ENTRY(s8_conv_packed, gp_conv_s8),
+    GP_ENTRY(s8_conv_pack, gp_conv_pack),
+    GP_TABLE_END,
 };

@@ -1,6 +1,6 @@
 """Convolution of 8-bit images with constant 8-bit weights: packed once, then used on any number of images.
 
-Kernels: ``s8_conv_packed`` and ``pack_conv_s8``; ``conv/int8.c`` says how they work.
+Kernels: ``s8_conv_packed`` and ``s8_conv_pack``; ``conv/int8.c`` says how they work.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidDataTypeError, UnsupportedError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall
-from ..core.records import Record
 from ..gemm.packed import row_block
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..gemm.requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT, unsigned_zero_point
+from ..gemm.requant import unsigned_zero_point
 from ..image.window import Window, merged_stride
-from .blocks import CONV_BLOCKS_LAYOUT, ConvBlocks, reads_pixels_in_place
-from .problem import ConvFormat, ConvProblem
-from .weights import ConvWeights
+from .blocks import ConvBlocks, reads_pixels_in_place
+from .problem import ConvProblem
+from .weights import PanelFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,18 +35,9 @@ _LEAST_WORK = 2**22
 _MAX_TERMS = 2**15
 """Terms up to which the sum of (a - zero) * b fits s32 whatever the operands."""
 
-_LAYOUT = Record(
-    [
-        ("blocks", CONV_BLOCKS_LAYOUT),
-        *[(name, "i8") for name in ("src_dtype", "zero")],
-        ("requant", REQUANT_LAYOUT),
-        ("dynamic", DYNAMIC_LAYOUT),
-    ]
-)
-
 
 @dataclass(frozen=True)
-class Int8ConvFormat(ConvFormat):
+class Int8ConvFormat(PanelFormat):
     """A `ConvFormat`: panels of s8, and the sums of their columns.
 
     Attributes
@@ -62,26 +52,16 @@ class Int8ConvFormat(ConvFormat):
         Another type.
     """
 
+    packed_dtype = "s8"
     dtype: str = "s8"
 
     def __post_init__(self) -> None:
         if self.dtype not in ("u8", "s8"):
             raise InvalidDataTypeError(explain("type of weights", accepted="u8, s8", got=self.dtype), dtype=self.dtype)
 
-    @property
-    def _weights(self) -> ConvWeights:
-        return ConvWeights.make(self.shape, "s8", self.isa)
-
-    @property
-    def nbytes(self) -> int:
-        """Of the packed weights. Unit: bytes."""
-        return self._weights.nbytes
-
     def pack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`: one task for each panel; scratch for a run."""
-        weights = self._weights
-        fields = weights.pack_fields(strides, self.dtype)
-        return weights.pack_call("pack_conv_s8", fields, self.isa, scratch_nbytes=weights.words * 4)
+        return self._move("s8_conv_pack", strides, self.dtype)
 
     def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """A kernel for ``dst = post_ops(convolution(src - zero_point, weights) * scales)``, summed exactly in s32.
@@ -102,7 +82,7 @@ class Int8ConvFormat(ConvFormat):
         weights, window, batch = self._weights, problem.window, problem.batch
         zero = unsigned_zero_point(problem.src_dtype, problem.zero_point)
         if math.prod(weights.kernel) * weights.ic > _MAX_TERMS:
-            what = "terms of an 8-bit sum"
+            what = "terms of an s32 accumulator"
             raise UnsupportedError(explain(what, accepted=f"at most {_MAX_TERMS}", got=weights.words * 4))
         post = post_ops.int8_fields()
         dst = problem.pixel_strides("dst_strides", problem.dst_strides)
@@ -117,9 +97,7 @@ class Int8ConvFormat(ConvFormat):
         )
         own = {"src_dtype": DTYPE_CODES[problem.src_dtype], "zero": zero}
         own |= {name: post[name] for name in ("requant", "dynamic")}
-        return blocks.call(
-            "s8_conv_packed", _LAYOUT, post, own, element_nbytes=1, epilogue=post_ops.epilogue, isa=self.isa
-        )
+        return blocks.call("s8_conv_packed", post, own, element_nbytes=1, epilogue=post_ops.epilogue, isa=self.isa)
 
 
 def _as_one_row(

@@ -21,7 +21,7 @@
 #include "conv/gp_stage.h"
 #include "gemm/gp_tile_table.h"
 
-typedef struct {
+GP_RECORD(gp_conv_packed, {
     gp_window window;                      /* its dst strides are not used */
     int64_t groups, ic, oc;                /* channels of one group */
     int64_t runs, run_pixels;              /* results lie in runs of pixels */
@@ -36,7 +36,7 @@ typedef struct {
     int64_t partial_offset, table_offset, room_offset, panels_offset; /* bytes into scratch; the tile lies at 0 */
     gp_conv_pack plain;                        /* the weights, where they are not in panels */
     float lo, hi;
-} gp_conv_packed;
+});
 
 typedef void (*gp_taps_fn)(int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding,
                            const float *b, int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink);
@@ -244,7 +244,7 @@ static void task(const gp_conv_packed *p, void *const *args, int64_t g, int64_t 
                         first * channels + c, channels);
 }
 
-static void GP_KERNEL(f32_conv_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_conv_packed)
 {
     const gp_conv_packed *p = params;
     const int64_t blocks = (p->run_pixels + p->pixel_block - 1) / p->pixel_block;
@@ -260,7 +260,7 @@ static void GP_KERNEL(f32_conv_packed)(const void *params, void *const *args, in
 }
 
 const gp_kernel_entry GP_KERNEL(conv_packed_table)[] = {
-    {"f32_conv_packed", GP_KERNEL(f32_conv_packed), sizeof(gp_conv_packed)},
-    {"f32_conv_plain", GP_KERNEL(f32_conv_packed), sizeof(gp_conv_packed)}, /* is_plain */
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_conv_packed, gp_conv_packed),
+    {"f32_conv_plain", GP_KERNEL(f32_conv_packed), &gp_conv_packed_record}, /* is_plain */
+    GP_TABLE_END,
 };

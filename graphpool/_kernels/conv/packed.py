@@ -1,7 +1,7 @@
 """Convolution of channels-last images in float32 with constant weights: packed once, or by every task.
 
-Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, ``pack_conv_weights`` and
-``unpack_conv_weights``; their sources, and ``gemm/gp_packed.h`` for the panels, say how they work. Channels last was
+Kernels: ``f32_conv_packed``, ``f32_conv_plain``, whose tasks pack weights that nobody keeps, ``f32_conv_pack`` and
+``f32_conv_unpack``; their sources, and ``gemm/gp_packed.h`` for the panels, say how they work. Channels last was
 chosen over blocks of channels: rows of pixels feed the tile of the packed products as they are, channel counts need no
 filling up, and every layout is a set of strides, so that borders are plain copies.
 """
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 from graphpool.errors import UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 from ..gemm.matmul import aligned
 from ..gemm.packed import MOST_ROWS, TILE_PANELS, TILE_ROWS, l2_nbytes, row_block, streams
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from ..image.window import WINDOW_LAYOUT, Window
-from .problem import ConvFormat, ConvProblem
-from .weights import CONV_PACK_LAYOUT, ConvWeights
+from ..image.window import Window
+from .problem import ConvProblem
+from .weights import ConvWeights, PanelFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,21 +39,6 @@ _LEAST_WORK = 2**18
 _PLAIN_PIXELS = 768
 """Pixels of a task that packs its weights: beside so many, packing costs a few percent."""
 
-_LAYOUT = Record(
-    [
-        ("window", WINDOW_LAYOUT),
-        *[(name, "i8") for name in ("groups", "ic", "oc", "runs", "run_pixels", "line_pixels", "words", "taps")],
-        *[(name, "i8") for name in ("taps_wide", "w_group", "w_tap", "dst_pixel", "dst_line", "dst_run")],
-        *[(name, "i8") for name in ("residual_pixel", "residual_line", "residual_run")],
-        *[(name, "i8") for name in ("scale_arg", "bias_arg", "residual_arg", "dst_arg")],
-        *[(name, "i8") for name in ("pixel_block", "col_block", "tap_block", "most_panels")],
-        *[(name, "i8") for name in ("stage", "tile_in_scratch", "has_epilogue", "is_plain")],
-        *[(name, "i8") for name in ("partial_offset", "table_offset", "room_offset", "panels_offset")],
-        ("plain", CONV_PACK_LAYOUT),
-        *[(name, "f4") for name in ("lo", "hi")],
-    ]
-)
-
 
 def is_staged(in_channels: int, kernel: Sequence[int], groups: int = 1) -> bool:
     """Whether tasks stage their source, which may then lie by any strides; else its channels must be contiguous."""
@@ -62,7 +46,7 @@ def is_staged(in_channels: int, kernel: Sequence[int], groups: int = 1) -> bool:
 
 
 @dataclass(frozen=True)
-class F32ConvFormat(ConvFormat):
+class F32ConvFormat(PanelFormat):
     """A `ConvFormat`: for each group and product of a pixel, a matrix of (merged taps, channels) x channels in panels.
 
     Attributes
@@ -70,6 +54,7 @@ class F32ConvFormat(ConvFormat):
     shape : ConvShape
     """
 
+    packed_dtype = "f32"
     is_exact = True
 
     @property
@@ -81,18 +66,13 @@ class F32ConvFormat(ConvFormat):
     def _weights(self) -> ConvWeights:
         return ConvWeights.make(self.shape, "f32", self.isa, merges=self.is_staged)
 
-    @property
-    def nbytes(self) -> int:
-        """Of the packed weights. Unit: bytes."""
-        return self._weights.nbytes
-
     def pack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`: one task for each panel; no scratch."""
-        return self._weights.pack_call("pack_conv_weights", self._weights.pack_fields(strides, "f32"), self.isa)
+        return self._move("f32_conv_pack", strides)
 
     def unpack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`."""
-        return self._weights.pack_call("unpack_conv_weights", self._weights.pack_fields(strides, "f32"), self.isa)
+        return self._move("f32_conv_unpack", strides)
 
     def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """See `ConvFormat`: channels of dst are contiguous, and `has_lines` holds; those of src unless `is_staged`.
@@ -212,8 +192,8 @@ def _build(
     room_offset = table_offset + aligned(taps * pixels * 8)
     panels_offset = room_offset + aligned(_pixels_staged(window, pixels) * ic * 4 if stage else ic * 4)
     fields = values | {
-        "is_plain": plain is not None, "plain": CONV_PACK_LAYOUT.pack(plain or {}), "most_panels": most_panels,
-        "groups": groups, "ic": ic, "oc": oc, "window": window.record(), "runs": runs.count,
+        "is_plain": plain is not None, "plain": plain or {}, "most_panels": most_panels,
+        "groups": groups, "ic": ic, "oc": oc, "window": window.fields(), "runs": runs.count,
         "run_pixels": runs.pixels, "line_pixels": runs.line, "words": weights.words, "taps": taps,
         "taps_wide": window.kernel[2] // weights.merged, "w_tap": weights.words * weights.cols * 4,
         "w_group": 4 * plain["w_group"] if plain else weights.group_nbytes, "dst_run": runs.dst[0],
@@ -224,7 +204,7 @@ def _build(
     }  # fmt: skip
     blocks = -(-runs.pixels // pixels) * -(-oc // cols) if ic or oc else 0
     return pack(
-        "f32_conv_plain" if plain else "f32_conv_packed", _LAYOUT, fields, ntasks=runs.count * groups * blocks,
+        "f32_conv_plain" if plain else "f32_conv_packed", fields, ntasks=runs.count * groups * blocks,
         scratch_nbytes=panels_offset + (taps * weights.words * cols * 4 if plain else 0), tail=epilogue, isa=isa,
     )  # fmt: skip
 

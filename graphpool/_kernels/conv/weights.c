@@ -139,39 +139,23 @@ static void unpack_panel(const panel *t, int64_t taps)
     }
 }
 
-/* Panel `number` of all groups, of which `panels` are in each. */
-GP_INLINE panel find_panel(const gp_conv_pack *p, float *weights, float *packed, int64_t number, int64_t panels)
+/* Panels `begin` to `end` of all groups, each moved by `move`. */
+GP_INLINE void move_panels(const gp_conv_pack *p, float *weights, float *packed, int64_t begin, int64_t end,
+                           void (*move)(const panel *t, int64_t taps))
 {
-    const int64_t g = number / panels, j = number % panels * GP_PANEL;
-    return make_panel(p, weights + g * p->w_group, j, packed + g * p->group_pitch + j * p->merged * p->ic);
-}
-
-static void GP_KERNEL(pack_conv_weights)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                         void *scratch)
-{
-    (void)scratch;
-    const gp_conv_pack *p = params;
-    const int64_t taps = p->kernel[0] * p->kernel[1] * p->kernel[2], panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
+    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
     for (int64_t number = begin; number < end; number++) {
-        const panel t = find_panel(p, args[0], args[1], number, panels);
-        pack_panel(&t, taps);
+        const int64_t g = number / panels, j = number % panels * GP_PANEL;
+        const panel t = make_panel(p, weights + g * p->w_group, j, packed + g * p->group_pitch + j * p->merged * p->ic);
+        move(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]);
     }
 }
 
-static void GP_KERNEL(unpack_conv_weights)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                           void *scratch)
-{
-    (void)scratch;
-    const gp_conv_pack *p = params;
-    const int64_t taps = p->kernel[0] * p->kernel[1] * p->kernel[2], panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
-    for (int64_t number = begin; number < end; number++) {
-        const panel t = find_panel(p, args[1], args[0], number, panels);
-        unpack_panel(&t, taps);
-    }
-}
+GP_DEFINE_KERNEL(f32_conv_pack) { move_panels(params, args[0], args[1], begin, end, pack_panel); }
+GP_DEFINE_KERNEL(f32_conv_unpack) { move_panels(params, args[1], args[0], begin, end, unpack_panel); }
 
 const gp_kernel_entry GP_KERNEL(conv_weights_table)[] = {
-    {"pack_conv_weights", GP_KERNEL(pack_conv_weights), sizeof(gp_conv_pack)},
-    {"unpack_conv_weights", GP_KERNEL(unpack_conv_weights), sizeof(gp_conv_pack)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_conv_pack, gp_conv_pack),
+    GP_ENTRY(f32_conv_unpack, gp_conv_pack),
+    GP_TABLE_END,
 };

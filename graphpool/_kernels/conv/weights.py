@@ -7,32 +7,22 @@ a task brings the pixels that they read side by side, else single taps.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from graphpool.errors import InvalidShapeError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import Record
 from ..gemm.matmul import aligned
 from ..gemm.packed import DEPTH, lanes_of, streams
+from .problem import ConvFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .problem import ConvShape
 
-__all__ = ["CONV_PACK_LAYOUT", "ConvWeights"]
-
-CONV_PACK_LAYOUT = Record(
-    [
-        *[(name, "i8") for name in ("groups", "ic", "oc")],
-        ("kernel", "i8", 3),
-        *[(name, "i8") for name in ("merged", "words", "runs", "w_group", "w_oc", "w_ic")],
-        ("w", "i8", 3),
-        *[(name, "i8") for name in ("w_dtype", "group_pitch", "tap_pitch")],
-    ]
-)
-"""struct gp_conv_pack."""
+__all__ = ["ConvWeights", "PanelFormat"]
 
 
 class ConvWeights(NamedTuple):
@@ -145,7 +135,26 @@ class ConvWeights(NamedTuple):
             "group_pitch": self.group_nbytes // 4, "tap_pitch": self.words * self.cols,
         }  # fmt: skip
 
-    def pack_call(self, name: str, fields: dict[str, Any], isa: str | None, *, scratch_nbytes: int = 0) -> KernelCall:
-        """The kernel `name` between weights and their panels, a panel a task."""
-        ntasks = self.groups * -(-self.oc // self.panel)
-        return pack(name, CONV_PACK_LAYOUT, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, isa=isa)
+
+@dataclass(frozen=True)
+class PanelFormat(ConvFormat):
+    """A `ConvFormat`: for each group and product of a pixel, a matrix of words by output channels in panels."""
+
+    packed_dtype: ClassVar[str]
+
+    @property
+    def _weights(self) -> ConvWeights:
+        return ConvWeights.make(self.shape, self.packed_dtype, self.isa)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights. Unit: bytes."""
+        return self._weights.nbytes
+
+    def _move(self, name: str, strides: Sequence[int], dtype: str = "f32") -> KernelCall:
+        """The kernel `name` between weights of that type and their panels, a panel a task."""
+        weights = self._weights
+        return pack(
+            name, weights.pack_fields(strides, dtype), ntasks=weights.groups * -(-weights.oc // weights.panel),
+            scratch_nbytes=weights.words * 4 if weights.has_sums else 0, isa=self.isa,
+        )  # fmt: skip

@@ -10,7 +10,7 @@
  *
  * A task is a block of tiles by a block of output channels. args: src, packed weights (36 matrices in panels), then at
  * the places that the parameters name: bias, residual, dst and what the epilogue reads beyond dst. The iteration space of
- * the epilogue is row-major over (n, height, width, c). Scratch: transformed sources, sums, a row of zeros, and the tile
+ * the epilogue is row-major over (n, height, width, c). Scratch: transformed sources, accumulators, a row of zeros, and the tile
  * of the epilogue. */
 #include "gemm/gp_packed.h"
 #include "eltwise/gp_tile.h"
@@ -18,12 +18,12 @@
 #define GP_MOST_TILE 4 /* results of a tile along an axis */
 #define GP_MOST_PATCH 6
 #define GP_MOST_PRODUCTS 36
-#define GP_STEP (2 * GP_PANEL) /* output channels whose sums are in scratch at a time */
+#define GP_STEP (2 * GP_PANEL) /* output channels whose accumulators are in scratch at a time */
 
 #define GP_P 0.70710678118654752440f
 #define GP_Q 1.41421356237309504880f
 
-typedef struct {
+GP_RECORD(gp_winograd, {
     int64_t batch, ic, oc;
     int64_t in[2], out[2], pad[2];             /* height, width */
     int64_t src[3], dst[3], residual[3];       /* strides: image, row, pixel */
@@ -31,9 +31,9 @@ typedef struct {
     int64_t bias_arg, residual_arg, dst_arg;   /* 0: there is none */
     int64_t tile_block, col_block;
     int64_t tile_in_scratch, has_epilogue;
-    int64_t sums_offset, zeros_offset, tile_offset; /* bytes into scratch; the transformed sources lie at 0 */
+    int64_t acc_offset, zeros_offset, tile_offset; /* bytes into scratch; the transformed sources lie at 0 */
     float lo, hi;
-} gp_winograd;
+});
 
 /* A tile of results: its image, and its first pixel. */
 typedef struct {
@@ -110,7 +110,7 @@ GP_INLINE void transform_source(const gp_winograd *p, const int tile, const floa
     }
 }
 
-/* Results of one tile for `cols` output channels, from their sums at from[product * pitch + channel]. */
+/* Results of one tile for `cols` output channels, from their accumulators at from[product * pitch + channel]. */
 typedef struct {
     float *dst;
     int64_t dst_row, dst_pixel, residual_row, residual_pixel;
@@ -142,7 +142,7 @@ GP_INLINE void store_tile(const gp_winograd *p, const int tile, const float *fro
     }
 }
 
-/* The columns j .. j + cols - 1 of a tile whose sums lie at `from`. */
+/* The columns j .. j + cols - 1 of a tile whose accumulators lie at `from`. */
 GP_INLINE void finish_tile(const gp_winograd *p, const int tile, void *const *args, place at, int64_t j, int64_t cols,
                            const float *from, int64_t pitch, char *scratch)
 {
@@ -173,14 +173,14 @@ GP_INLINE void task(const gp_winograd *p, const int tile, void *const *args, int
 {
     const int products = (tile + 2) * (tile + 2);
     const float *sources = (const float *)scratch, *weights = args[1];
-    float *sums = (float *)(scratch + p->sums_offset);
+    float *acc = (float *)(scratch + p->acc_offset);
     for (int64_t end = j + cols; j < end; j += GP_STEP) {
         const int64_t step = gp_min(end - j, GP_STEP);
         for (int64_t i = 0; i < products; i++)
             GP_KERNEL(f32_panels)(count, j, step, p->oc, p->ic, sources + i * count * p->ic, p->ic,
-                                  weights + i * p->pitch, sums + i * count * step, step);
+                                  weights + i * p->pitch, acc + i * count * step, step);
         for (int64_t t = 0; t < count; t++)
-            finish_tile(p, tile, args, find_tile(p, tile, first + t), j, step, sums + t * step, count * step, scratch);
+            finish_tile(p, tile, args, find_tile(p, tile, first + t), j, step, acc + t * step, count * step, scratch);
     }
 }
 
@@ -201,24 +201,15 @@ GP_INLINE void run(const gp_winograd *p, const int tile, void *const *args, int6
     }
 }
 
-static void GP_KERNEL(f32_conv_winograd_4x4)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                             void *scratch)
-{
-    run(params, 4, args, begin, end, scratch);
-}
-
-static void GP_KERNEL(f32_conv_winograd_2x2)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                             void *scratch)
-{
-    run(params, 2, args, begin, end, scratch);
-}
+GP_DEFINE_KERNEL(f32_conv_winograd_4x4) { run(params, 4, args, begin, end, scratch); }
+GP_DEFINE_KERNEL(f32_conv_winograd_2x2) { run(params, 2, args, begin, end, scratch); }
 
 /* ---- weights ---- */
 
-typedef struct {
+GP_RECORD(gp_winograd_weights, {
     int64_t ic, oc, pitch;
     int64_t w_oc, w_ic, w[2]; /* strides of the weights, in elements */
-} gp_winograd_weights;
+});
 
 typedef double gp_vd __attribute__((vector_size(8 * GP_VL)));
 
@@ -276,24 +267,13 @@ GP_INLINE void pack_panels(const gp_winograd_weights *p, const int tile, void *c
     }
 }
 
-static void GP_KERNEL(pack_winograd_weights_4x4)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                                 void *scratch)
-{
-    (void)scratch;
-    pack_panels(params, 4, args, begin, end);
-}
-
-static void GP_KERNEL(pack_winograd_weights_2x2)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                                 void *scratch)
-{
-    (void)scratch;
-    pack_panels(params, 2, args, begin, end);
-}
+GP_DEFINE_KERNEL(f32_conv_pack_winograd_4x4) { pack_panels(params, 4, args, begin, end); }
+GP_DEFINE_KERNEL(f32_conv_pack_winograd_2x2) { pack_panels(params, 2, args, begin, end); }
 
 const gp_kernel_entry GP_KERNEL(winograd_table)[] = {
-    {"f32_conv_winograd_4x4", GP_KERNEL(f32_conv_winograd_4x4), sizeof(gp_winograd)},
-    {"f32_conv_winograd_2x2", GP_KERNEL(f32_conv_winograd_2x2), sizeof(gp_winograd)},
-    {"pack_winograd_weights_4x4", GP_KERNEL(pack_winograd_weights_4x4), sizeof(gp_winograd_weights)},
-    {"pack_winograd_weights_2x2", GP_KERNEL(pack_winograd_weights_2x2), sizeof(gp_winograd_weights)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_conv_winograd_4x4, gp_winograd),
+    GP_ENTRY(f32_conv_winograd_2x2, gp_winograd),
+    GP_ENTRY(f32_conv_pack_winograd_4x4, gp_winograd_weights),
+    GP_ENTRY(f32_conv_pack_winograd_2x2, gp_winograd_weights),
+    GP_TABLE_END,
 };

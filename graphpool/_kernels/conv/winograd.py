@@ -1,6 +1,6 @@
 """3x3 convolution of channels-last images with stride 1 by Winograd's algorithm, tiles of 4x4 or 2x2.
 
-Kernels: ``f32_conv_winograd_4x4``, ``pack_winograd_weights_4x4`` and the same for ``2x2``. A quarter of the
+Kernels: ``f32_conv_winograd_4x4``, ``f32_conv_pack_winograd_4x4`` and the same for ``2x2``. A quarter of the
 multiplications of the direct way, at best, for weights that take four times the memory, or four ninths for 16 ninths;
 the source says how it works.
 """
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 from ..gemm.matmul import aligned
 from ..gemm.packed import PackedFormat, l2_nbytes
 from ..gemm.post_ops import NO_POST_OPS, PostOps
@@ -30,7 +29,7 @@ TILES = (2, 4)
 """Results of a tile along an axis."""
 
 _COLS = 64
-"""Output channels of a task: enough that transforming its source again, where another lane had it, costs 9 %."""
+"""Output channels of a task: enough that transforming its source again, where another thread had it, costs 9 %."""
 
 _NS_PER_FLOP, _NS_PER_VALUE = 0.0085, 0.05
 """Measured on one core of an AMD EPYC (family 25): products; transforming a value, of 36 a tile, on either side."""
@@ -41,18 +40,6 @@ pixels tiles of 2 gain four times as much, and tiles of 4 nothing beyond, as rea
 tiles of 2 gain two thirds of this."""
 
 _LEAST_CHANNELS = 32
-
-_WEIGHTS_LAYOUT = Record([*[(name, "i8") for name in ("ic", "oc", "pitch", "w_oc", "w_ic")], ("w", "i8", 2)])
-_LAYOUT = Record(
-    [
-        *[(name, "i8") for name in ("batch", "ic", "oc")],
-        *[(name, "i8", 2) for name in ("in", "out", "pad")],
-        *[(name, "i8", 3) for name in ("src", "dst", "residual")],
-        *[(name, "i8") for name in ("pitch", "bias_arg", "residual_arg", "dst_arg", "tile_block", "col_block")],
-        *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "sums_offset", "zeros_offset", "tile_offset")],
-        *[(name, "f4") for name in ("lo", "hi")],
-    ]
-)
 
 
 def choose_tile(batch: int, in_channels: int, out_channels: int, dst_spatial: Sequence[int]) -> int:
@@ -134,9 +121,7 @@ class WinogradFormat(ConvFormat):
             "w_oc": strides[1], "w_ic": strides[2], "w": strides[3:],
         }  # fmt: skip
         tasks = -(-self.shape.out_channels // matrices.panel)
-        return pack(
-            f"pack_winograd_weights_{self.tile}x{self.tile}", _WEIGHTS_LAYOUT, values, ntasks=tasks, isa=self.isa
-        )
+        return pack(f"f32_conv_pack_winograd_{self.tile}x{self.tile}", values, ntasks=tasks, isa=self.isa)
 
     def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """See `ConvFormat`: stride 1, float32, channels are contiguous on all sides.
@@ -175,21 +160,21 @@ def _build(
     products = _products(tile)
     ic, oc, step = matrices.k, matrices.n, 2 * matrices.panel
     block, cols = _tile_block(tiles, products, ic, step), max(_COLS // step, 1) * step
-    sums_offset = aligned(products * block * ic * 4)
-    zeros_offset = sums_offset + products * block * step * 4
+    acc_offset = aligned(products * block * ic * 4)
+    zeros_offset = acc_offset + products * block * step * 4
     tile_offset = zeros_offset + aligned(ic * 4)
     fields = values | {
         "tile_block": block, "col_block": cols,
-        "sums_offset": sums_offset, "zeros_offset": zeros_offset, "tile_offset": tile_offset,
+        "acc_offset": acc_offset, "zeros_offset": zeros_offset, "tile_offset": tile_offset,
     }  # fmt: skip
     return pack(
-        f"f32_conv_winograd_{tile}x{tile}", _LAYOUT, fields, ntasks=-(-tiles // block) * -(-oc // cols),
+        f"f32_conv_winograd_{tile}x{tile}", fields, ntasks=-(-tiles // block) * -(-oc // cols),
         scratch_nbytes=tile_offset + tile * tile * step * 4, tail=epilogue, isa=isa,
     )  # fmt: skip
 
 
 def _tile_block(tiles: int, products: int, ic: int, step: int) -> int:
-    """Tiles of a task: even parts whose transformed sources fill half of L2 and whose sums a bit less."""
+    """Tiles of a task: even parts whose transformed sources fill half of L2 and whose accumulators a bit less."""
     tile_nbytes = products * 4
     most = max(min(l2_nbytes() // 2 // (tile_nbytes * max(ic, 1)), l2_nbytes() * 3 // 8 // (tile_nbytes * step)), 6)
     return max(-(-tiles // max(-(-tiles // most), 1)), 1)

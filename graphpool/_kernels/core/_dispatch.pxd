@@ -12,4 +12,5 @@ cdef class Kernel:
     cdef gp_kernel_fn fn
     cdef readonly str name
     cdef readonly str isa
+    cdef readonly str params
     cdef readonly int64_t params_nbytes

@@ -17,10 +17,15 @@ cdef extern from "<stdlib.h>" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
 
 cdef extern from "core/gp_tables.h" nogil:
+    ctypedef struct gp_record:
+        const char *name
+        const char *fields
+        int64_t nbytes
+
     ctypedef struct gp_kernel_entry:
         const char *name
         gp_kernel_fn fn
-        int64_t params_nbytes
+        const gp_record *params
 
     ctypedef struct gp_isa:
         const char *isa
@@ -39,8 +44,10 @@ cdef class Kernel:
         Without instruction set, for instance ``"f32_softmax"``.
     isa : str
         Instruction set it was compiled for.
+    params : str
+        Name of the C struct that is the fixed part of its parameter block, as `describe` knows it.
     params_nbytes : int
-        Size in bytes of the fixed part of its parameter block.
+        Size of that struct. Unit: bytes.
     """
 
     def __repr__(self):
@@ -50,14 +57,18 @@ cdef class Kernel:
         return lookup, (self.name,)
 
 
-cdef dict _load():
-    """Read the C tables: {isa: {name: Kernel}} for the instruction sets that the processor has, weakest first."""
+cdef tuple _load():
+    """Read the C tables: {isa: {name: Kernel}} for the instruction sets that the processor has, weakest first, and
+    {name: (fields, nbytes)} of the structs that kernels read, which are the same in all of them.
+    """
     cdef gp_isa isas[8]
     cdef int n = gp_list_isas(isas)
     cdef int i, t, k
     cdef const gp_kernel_entry *entry
+    cdef const gp_record *params
     cdef Kernel kernel
-    found = {}
+    cdef tuple record
+    found, records = {}, {}
     for i in range(n):
         if not isas[i].supported:
             continue
@@ -68,18 +79,25 @@ cdef dict _load():
             k = 0
             entry = isas[i].tables[t]
             while entry[k].name != NULL:
-                kernel = Kernel.__new__(Kernel)
-                kernel.fn = entry[k].fn
-                kernel.name = entry[k].name.decode()
-                kernel.isa = isa
-                kernel.params_nbytes = entry[k].params_nbytes
-                table[kernel.name] = kernel
+                params = entry[k].params
+                record = params.fields.decode(), params.nbytes
+                name = params.name.decode()
+                if records.setdefault(name, record) != record:
+                    raise ImportError(f"kernels know two structs {name}")
+                if entry[k].fn != NULL:
+                    kernel = Kernel.__new__(Kernel)
+                    kernel.fn = entry[k].fn
+                    kernel.name = entry[k].name.decode()
+                    kernel.isa = isa
+                    kernel.params = name
+                    kernel.params_nbytes = params.nbytes
+                    table[kernel.name] = kernel
                 k += 1
             t += 1
-    return found
+    return found, records
 
 
-_TABLES = _load()
+_TABLES, _RECORDS = _load()
 
 
 def isas():
@@ -111,6 +129,17 @@ def lookup(str name, isa=None):
     if kernel is None:
         raise UnsupportedError(explain(f"no kernel {name}", accepted=", ".join(sorted(table))), kernel=name)
     return kernel
+
+
+def describe(str name):
+    """The fields of a C struct that kernels read, as C spells them between braces, and its size in bytes.
+
+    Raises
+    ------
+    KeyError
+        No kernel reads such a struct.
+    """
+    return _RECORDS[name]
 
 
 cdef uintptr_t _blas[2]

@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t
 
 
-# What the lanes of a region use; the rest of the header is used through Team.
+# What the threads of a region use; the rest of the header is used through Team.
 cdef extern from "core/gp_team.h" nogil:
-    ctypedef void (*gp_lane_fn)(void *context, int64_t lane) noexcept nogil
+    ctypedef void (*gp_region_fn)(void *context, int64_t thread) noexcept nogil
     ctypedef struct gp_team:
         int64_t nstarted
     int64_t gp_clock_ns()
@@ -19,11 +19,11 @@ cdef extern from "core/gp_team.h" nogil:
 cdef class Team:
     cdef gp_team *team
     cdef int64_t closed
-    cdef readonly int64_t nlanes
+    cdef readonly int64_t nthreads
     cdef object __weakref__
-    # Become the owner: the number of lanes that a region of up to `lanes` lanes has, at least 2; or 0, and no owner,
-    # when another thread owns the team, or there is but one lane. Never blocks.
-    cdef int64_t enter(self, int64_t lanes) noexcept nogil
+    # Become the owner: the number of threads that a region of up to `nthreads` has, at least 2; or 0, and no owner,
+    # when another thread owns the team, or there is but one thread. Never blocks.
+    cdef int64_t enter(self, int64_t nthreads) noexcept nogil
     # Run a region; to be called by the owner with what `enter` returned, any number of times.
-    cdef void run(self, int64_t lanes, gp_lane_fn fn, void *context) noexcept nogil
+    cdef void run(self, int64_t nthreads, gp_region_fn fn, void *context) noexcept nogil
     cdef void leave(self) noexcept nogil

@@ -1,4 +1,4 @@
-"""The thread team: lanes that spin briefly and then sleep, and share regions of work with the thread that calls.
+"""The thread team: threads that spin briefly and then sleep, and share regions of work with the one that calls.
 
 ``core/gp_team.h`` holds the protocol; here are ownership, the limit that threadpoolctl sets, and fork.
 """
@@ -20,15 +20,15 @@ cdef extern from "core/gp_team.h" nogil:
     bint gp_team_try_own(gp_team *team)
     void gp_team_own(gp_team *team)
     void gp_team_disown(gp_team *team)
-    size_t gp_team_nbytes(int64_t nlanes)
-    void gp_team_init(gp_team *team, int64_t nlanes, int64_t spin_ns)
+    size_t gp_team_nbytes(int64_t nthreads)
+    void gp_team_init(gp_team *team, int64_t nthreads, int64_t spin_ns)
     void gp_team_reset(gp_team *team)
     void gp_team_destroy(gp_team *team)
-    int64_t gp_team_start(gp_team *team, int64_t lanes)
+    int64_t gp_team_start(gp_team *team, int64_t nthreads)
     void gp_team_stop(gp_team *team)
-    void gp_team_run(gp_team *team, int64_t lanes, gp_lane_fn fn, void *context)
+    void gp_team_run(gp_team *team, int64_t nthreads, gp_region_fn fn, void *context)
 
-# The limit on the lanes of every region of the process, and the two functions through which threadpoolctl knows this
+# The limit on the threads of every region of the process, and the two functions by which threadpoolctl knows this
 # extension: its controllers look for exported symbols.
 cdef extern from *:
     """
@@ -43,10 +43,10 @@ cdef extern from *:
     """
     int64_t graphpool_get_thread_limit() nogil
 
-MAX_LANES = 1024
+MAX_THREADS = 1024
 
 # About what waking a sleeper takes here (28 us), so that no wait costs much more than twice the best one (Karlin et
-# al., 1991). Lanes that outnumber the processors look 16 times and sleep: who spins there keeps away whom it waits for.
+# al., 1991). Threads beyond the processors look 16 times and sleep: one that spins keeps away whom it waits for.
 cdef int64_t SPIN_NS = 20_000
 
 
@@ -55,39 +55,39 @@ cdef class Team:
 
     Parameters
     ----------
-    lanes : int
+    nthreads : int
         Threads that work on a region, the caller's among them. Threads are started when a region first needs them.
 
     Attributes
     ----------
-    nlanes : int
+    nthreads : int
         As given.
 
     Raises
     ------
     InvalidArgumentError
-        `lanes` is not between 1 and 1024.
+        `nthreads` is not between 1 and 1024.
 
     Notes
     -----
     Ownership: owns its threads, and ends them at `close` or when it is collected; they never run Python, take no signal
     and do not keep the process alive. Threads: safe. Fork: a child has a team without threads, which starts its own. A
-    region runs on fewer lanes than asked when the system refuses threads or the limit of threadpoolctl says so.
-    Cost until all of two lanes are at work, on a virtual machine with two AMD EPYC cores: 0.4 us while they spin, 28 us
-    when they sleep (`docs/benchmarks.md`, "Thread team").
+    region runs on fewer threads than asked when the system refuses threads or the limit of threadpoolctl says so.
+    Cost until both of two threads are at work, on a virtual machine with two AMD EPYC cores: 0.4 us while they spin,
+    28 us when they sleep (`docs/benchmarks.md`, "Thread team").
     Source: the event-count construction for sleeping, known from D. Vyukov's writings; work handed out on demand, so
-    that no lane waits for one that has not woken up, is our own.
+    that no thread waits for one that has not woken up, is our own.
     """
 
-    def __cinit__(self, lanes):
-        if not isinstance(lanes, int) or not 1 <= lanes <= MAX_LANES:
-            raise InvalidArgumentError(explain("lanes of a team", accepted=f"1 .. {MAX_LANES}", got=repr(lanes)))
-        cdef size_t nbytes = gp_team_nbytes(lanes)
+    def __cinit__(self, nthreads):
+        if not isinstance(nthreads, int) or not 1 <= nthreads <= MAX_THREADS:
+            raise InvalidArgumentError(explain("threads of a team", accepted=f"1 .. {MAX_THREADS}", got=repr(nthreads)))
+        cdef size_t nbytes = gp_team_nbytes(nthreads)
         self.team = <gp_team *>aligned_alloc(GP_TEAM_ALIGNMENT, nbytes)
         if self.team == NULL:
             raise MemoryError()
-        self.nlanes = lanes
-        gp_team_init(self.team, lanes, SPIN_NS if lanes <= _processors() else 0)
+        self.nthreads = nthreads
+        gp_team_init(self.team, nthreads, SPIN_NS if nthreads <= _processors() else 0)
         reset_in_child(self)
 
     def __dealloc__(self):
@@ -96,27 +96,27 @@ cdef class Team:
             gp_team_destroy(self.team)
             free(self.team)
 
-    cdef int64_t enter(self, int64_t lanes) noexcept nogil:
+    cdef int64_t enter(self, int64_t nthreads) noexcept nogil:
         cdef int64_t limit = graphpool_get_thread_limit()
-        if lanes > limit:
-            lanes = limit
-        if lanes < 2 or self.nlanes < 2 or not gp_team_try_own(self.team):
+        if nthreads > limit:
+            nthreads = limit
+        if nthreads < 2 or self.nthreads < 2 or not gp_team_try_own(self.team):
             return 0
         if not self.closed:
-            lanes = gp_team_start(self.team, lanes)
-            if lanes >= 2:
-                return lanes
+            nthreads = gp_team_start(self.team, nthreads)
+            if nthreads >= 2:
+                return nthreads
         gp_team_disown(self.team)
         return 0
 
-    cdef void run(self, int64_t lanes, gp_lane_fn fn, void *context) noexcept nogil:
-        gp_team_run(self.team, lanes, fn, context)
+    cdef void run(self, int64_t nthreads, gp_region_fn fn, void *context) noexcept nogil:
+        gp_team_run(self.team, nthreads, fn, context)
 
     cdef void leave(self) noexcept nogil:
         gp_team_disown(self.team)
 
     @property
-    def nthreads(self):
+    def nstarted(self):
         """Threads that are running now, the caller's not among them."""
         return self.team.nstarted - 1
 
@@ -125,13 +125,13 @@ cdef class Team:
         """Whether `close` was called."""
         return bool(gp_team_load(&self.closed))
 
-    def roll_call(self, int64_t lanes):
-        """Run a region in which every lane waits for all others: what waking everybody costs.
+    def roll_call(self, int64_t nthreads):
+        """Run a region in which every thread waits for all others: what waking everybody costs.
 
         Returns
         -------
-        lanes : int
-            Lanes that answered; 1 when the caller was alone.
+        nthreads : int
+            Threads that answered; 1 when the caller was alone.
 
         Raises
         ------
@@ -142,13 +142,13 @@ cdef class Team:
         if gp_team_load(&self.closed):
             raise StateError(explain("the team is closed", hint="make another one"))
         call.team = self.team
-        lanes = call.absent = self.enter(lanes)
-        if lanes == 0:
+        nthreads = call.absent = self.enter(nthreads)
+        if nthreads == 0:
             return 1
         with nogil:
-            self.run(lanes, answer, &call)
+            self.run(nthreads, answer, &call)
             self.leave()
-        return lanes
+        return nthreads
 
     def close(self):
         """Wait for the region that runs, end the threads and start no others. Idempotent."""
@@ -162,7 +162,7 @@ cdef class Team:
         gp_team_reset(self.team)
 
     def __repr__(self):
-        return f"Team({self.nlanes} lanes, {'closed' if self.is_closed else f'{self.nthreads} threads'})"
+        return f"Team({self.nthreads} threads, {'closed' if self.is_closed else f'{self.nstarted} started'})"
 
 
 cdef struct RollCall:
@@ -170,7 +170,7 @@ cdef struct RollCall:
     int64_t absent
 
 
-cdef void answer(void *context, int64_t lane) noexcept nogil:
+cdef void answer(void *context, int64_t thread) noexcept nogil:
     cdef RollCall *call = <RollCall *>context
     cdef int64_t absent = gp_team_add(&call.absent, -1)
     if absent == 0:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._dispatch import Kernel, call, lookup
+from .records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from .records import Record
 
 __all__ = ["DTYPE_CODES", "KernelCall", "pack"]
 
@@ -35,7 +34,7 @@ class KernelCall:
     ntasks : int
         Tasks 0 .. ntasks - 1 may run on different threads.
     scratch_nbytes : int
-        Private scratch that each lane needs. Unit: bytes.
+        Private scratch that each thread needs. Unit: bytes.
     keep : tuple
         Objects whose memory the parameter block points to.
 
@@ -57,7 +56,6 @@ class KernelCall:
 
 def pack(
     name: str,
-    layout: Record,
     values: dict[str, Any],
     *,
     ntasks: int,
@@ -72,10 +70,8 @@ def pack(
     ----------
     name : str
         Kernel name without instruction set.
-    layout : Record
-        The C struct of the kernel. Its size must equal the kernel's.
     values : dict
-        Field -> value; fields that are missing are zero.
+        Field of the kernel's C struct -> value, as `Record.pack` takes them; fields that are missing are zero.
     ntasks, scratch_nbytes, keep
         See `KernelCall`.
     tail : bytes
@@ -84,7 +80,5 @@ def pack(
         Instruction set; the best one by default.
     """
     kernel = lookup(name, isa)
-    if layout.nbytes != kernel.params_nbytes:
-        raise AssertionError(f"{name}: struct of {kernel.params_nbytes} bytes, described as {layout.nbytes}")
-    block = np.frombuffer(layout.pack(values) + tail, np.uint8)
+    block = np.frombuffer(record(kernel.params).pack(values) + tail, np.uint8)
     return KernelCall(kernel, block, ntasks, scratch_nbytes, tuple(keep))

@@ -2,10 +2,10 @@
  *
  * A kernel computes the tasks [begin, end) of the ntasks into which its work is divided; tasks may run on different
  * threads at the same time, so each writes its own part of the outputs. A kernel allocates nothing, holds no state,
- * never fails: everything was checked when its parameter block was made. `scratch` is private to the calling lane, of
+ * never fails: everything was checked when its parameter block was made. `scratch` is private to the calling thread, of
  * the size that was asked for, aligned to 64 bytes, and holds garbage.
  *
- * A source of src/ is compiled once per instruction set; GP_KERNEL(f32_relu) names the function gp_f32_relu__avx2 in
+ * A source is compiled once per instruction set; GP_KERNEL(f32_relu) names the function gp_f32_relu__avx2 in
  * one build and gp_f32_relu__generic in another. Everything else in a source is static.
  */
 #ifndef GP_KERNEL_H
@@ -16,15 +16,36 @@
 
 typedef void (*gp_kernel_fn)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch);
 
+/* A struct that Python fills in. `fields` is its own text, without comments and with sizes for their macros, so that
+ * Python's description cannot differ (graphpool._kernels.core.records). */
 typedef struct {
-    const char *name;       /* without prefix and instruction set: "f32_relu" */
-    gp_kernel_fn fn;
-    int64_t params_nbytes;  /* size of the fixed part of its parameter block */
+    const char *name, *fields;
+    int64_t nbytes;
+} gp_record;
+
+#define GP_TEXT(...) #__VA_ARGS__
+#define GP_RECORD(type, ...)                                                                                           \
+    typedef struct __VA_ARGS__ type;                                                                                   \
+    static const gp_record type##_record __attribute__((unused)) = {#type, GP_TEXT(__VA_ARGS__), sizeof(type)}
+
+typedef struct {
+    const char *name;         /* without prefix and instruction set: "f32_relu" */
+    gp_kernel_fn fn;          /* NULL: the entry tells of a struct within others */
+    const gp_record *params;  /* the fixed part of its parameter block */
 } gp_kernel_entry;
 
 #define GP_PASTE_(a, b) gp_##a##__##b
 #define GP_PASTE(a, b) GP_PASTE_(a, b)
 #define GP_KERNEL(name) GP_PASTE(name, GP_ISA)
+
+/* The head of a kernel that its table has as GP_ENTRY. */
+#define GP_DEFINE_KERNEL(name)                                                                                         \
+    static void GP_KERNEL(name)(const void *params, void *const *args, int64_t begin, int64_t end,                     \
+                                void *scratch __attribute__((unused)))
+
+#define GP_ENTRY(name, params) {#name, GP_KERNEL(name), &params##_record}
+#define GP_INNER(type) {#type, NULL, &type##_record}
+#define GP_TABLE_END {NULL, NULL, NULL}
 
 /* Element types as kernels see them; the numbers are those of graphpool._kernels.core.call.DTYPE_CODES. */
 enum gp_dtype {

@@ -1,11 +1,11 @@
-/* A team of lanes: threads that share regions of work with the thread that owns the team at the moment, which is lane 0.
+/* A team of threads, which share regions of work with the thread that owns the team at the moment: that is thread 0.
  *
- * A region is one call of a function on several lanes at once. Its work must be handed out on demand, so that lane 0
- * could do all of it: a lane that has not woken up when lane 0 is done is called off, and nobody waits for it.
+ * A region is one call of a function on several threads at once. Its work must be handed out on demand, so that thread 0
+ * could do all of it: a thread that has not woken up when thread 0 is done is called off, and nobody waits for it.
  *
- *     order of a lane:   IDLE --(owner)--> OFFERED --(lane)--> RUNNING --(lane)--> IDLE
- *                                          OFFERED --(owner, called off)---------> IDLE
- *                        IDLE --(owner, at the end of the team)--> STOPPED
+ *     order of a thread:   IDLE --(owner)--> OFFERED --(thread)--> RUNNING --(thread)--> IDLE
+ *                                            OFFERED --(owner, called off)-------------> IDLE
+ *                          IDLE --(owner, at the end of the team)--> STOPPED
  *
  * Everybody waits in one way: until a word has changed. No wake-up is lost. A sleeper counts itself before it looks at
  * the word for the last time, with the mutex held; a changer looks at the count after it has changed the word, both
@@ -28,7 +28,7 @@ enum { GP_IDLE = 0, GP_OFFERED = 1, GP_RUNNING = 2, GP_STOPPED = 3 };
 
 #define GP_TEAM_ALIGNMENT 128   /* two cache lines: neighbours are fetched in pairs */
 
-typedef void (*gp_lane_fn)(void *context, int64_t lane);
+typedef void (*gp_region_fn)(void *context, int64_t thread);
 
 typedef struct {
     pthread_mutex_t mutex;
@@ -43,20 +43,20 @@ typedef struct {
     int64_t number;
     gp_team *team;
     gp_gate gate;
-    pthread_t thread;
-} __attribute__((aligned(GP_TEAM_ALIGNMENT))) gp_lane;
+    pthread_t handle;
+} __attribute__((aligned(GP_TEAM_ALIGNMENT))) gp_team_thread;
 
 struct gp_team {
     pthread_mutex_t owner;      /* held by the thread whose region runs */
-    int64_t nlanes;             /* lane 0 included */
-    int64_t nstarted;           /* lanes that exist: 1 while there are no threads */
-    int64_t spin_ns;            /* how long a lane looks before it sleeps */
-    gp_lane_fn fn;              /* of the region that runs, like the next two */
+    int64_t nthreads;           /* thread 0 included */
+    int64_t nstarted;           /* of them that exist: 1 while only thread 0 does */
+    int64_t spin_ns;            /* how long a thread looks before it sleeps */
+    gp_region_fn fn;            /* of the region that runs, like the next two */
     void *context;
     int64_t nactive;
     int64_t next_wake __attribute__((aligned(GP_TEAM_ALIGNMENT)));
-    gp_gate turn __attribute__((aligned(GP_TEAM_ALIGNMENT)));  /* where lanes of a region wait for one another */
-    gp_lane lanes[];            /* lanes[0] is not used */
+    gp_gate turn __attribute__((aligned(GP_TEAM_ALIGNMENT)));  /* where threads of a region wait for one another */
+    gp_team_thread threads[];   /* threads[0] is not used */
 };
 
 static inline int64_t gp_team_load(int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
@@ -125,15 +125,15 @@ static inline void gp_wait_while(gp_gate *gate, int64_t *word, int64_t value, in
     gp_team_add(&gate->sleepers, -1);
 }
 
-/* ---- lanes */
+/* ---- threads */
 
-/* Wake the lanes of the region that sleep; every lane that arrives helps, so many are woken in logarithmic time. */
+/* Wake the threads of the region that sleep; every thread that arrives helps, so many are woken in logarithmic time. */
 static inline void gp_team_wake(gp_team *team) {
     int64_t i;
-    while ((i = gp_team_add(&team->next_wake, 1)) < team->nactive) gp_gate_notify(&team->lanes[i].gate);
+    while ((i = gp_team_add(&team->next_wake, 1)) < team->nactive) gp_gate_notify(&team->threads[i].gate);
 }
 
-static inline void gp_lane_name(int64_t number) {
+static inline void gp_thread_name(int64_t number) {
 #if defined(__linux__) && defined(_GNU_SOURCE)
     char name[16];
     snprintf(name, sizeof name, "graphpool/%d", (int)(number % 10000));
@@ -143,10 +143,10 @@ static inline void gp_lane_name(int64_t number) {
 #endif
 }
 
-static inline void *gp_lane_main(void *argument) {
-    gp_lane *me = argument;
+static inline void *gp_thread_main(void *argument) {
+    gp_team_thread *me = argument;
     gp_team *team = me->team;
-    gp_lane_name(me->number);
+    gp_thread_name(me->number);
     for (;;) {
         gp_wait_while(&me->gate, &me->order, GP_IDLE, team->spin_ns);
         if (gp_team_load(&me->order) == GP_STOPPED) return NULL;
@@ -158,21 +158,21 @@ static inline void *gp_lane_main(void *argument) {
     }
 }
 
-/* Start threads until `lanes` lanes exist; returns how many do, fewer when the system refuses threads. The threads
+/* Start threads until `nthreads` threads exist; returns how many do, fewer when the system refuses threads. The threads
  * take no signals: those are for the interpreter's. */
-static inline int64_t gp_team_start(gp_team *team, int64_t lanes) {
+static inline int64_t gp_team_start(gp_team *team, int64_t nthreads) {
     sigset_t all, before;
-    if (lanes > team->nlanes) lanes = team->nlanes;
-    if (team->nstarted >= lanes) return lanes;
+    if (nthreads > team->nthreads) nthreads = team->nthreads;
+    if (team->nstarted >= nthreads) return nthreads;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (team->nstarted < lanes) {
-        gp_lane *lane = &team->lanes[team->nstarted];
-        if (pthread_create(&lane->thread, NULL, gp_lane_main, lane) != 0) break;
+    while (team->nstarted < nthreads) {
+        gp_team_thread *thread = &team->threads[team->nstarted];
+        if (pthread_create(&thread->handle, NULL, gp_thread_main, thread) != 0) break;
         team->nstarted++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return lanes < team->nstarted ? lanes : team->nstarted;
+    return nthreads < team->nstarted ? nthreads : team->nstarted;
 }
 
 /* ---- teams; gp_team_start, _stop and _run are for the owner */
@@ -181,23 +181,23 @@ static inline int gp_team_try_own(gp_team *team) { return pthread_mutex_trylock(
 static inline void gp_team_own(gp_team *team) { pthread_mutex_lock(&team->owner); }
 static inline void gp_team_disown(gp_team *team) { pthread_mutex_unlock(&team->owner); }
 
-static inline size_t gp_team_nbytes(int64_t nlanes) { return sizeof(gp_team) + (size_t)nlanes * sizeof(gp_lane); }
+static inline size_t gp_team_nbytes(int64_t nthreads) { return sizeof(gp_team) + (size_t)nthreads * sizeof(gp_team_thread); }
 
 /* A team without threads: at birth, and in a forked child, where the threads are gone, whatever they were doing. */
 static inline void gp_team_reset(gp_team *team) {
     pthread_mutex_init(&team->owner, NULL);
     gp_gate_init(&team->turn);
     team->nstarted = 1;
-    for (int64_t i = 0; i < team->nlanes; i++) {
-        team->lanes[i].order = GP_IDLE;
-        team->lanes[i].number = i;
-        team->lanes[i].team = team;
-        gp_gate_init(&team->lanes[i].gate);
+    for (int64_t i = 0; i < team->nthreads; i++) {
+        team->threads[i].order = GP_IDLE;
+        team->threads[i].number = i;
+        team->threads[i].team = team;
+        gp_gate_init(&team->threads[i].gate);
     }
 }
 
-static inline void gp_team_init(gp_team *team, int64_t nlanes, int64_t spin_ns) {
-    team->nlanes = nlanes;
+static inline void gp_team_init(gp_team *team, int64_t nthreads, int64_t spin_ns) {
+    team->nthreads = nthreads;
     team->spin_ns = spin_ns;
     gp_team_reset(team);
 }
@@ -205,37 +205,37 @@ static inline void gp_team_init(gp_team *team, int64_t nlanes, int64_t spin_ns) 
 /* End the threads; the team can be started again. */
 static inline void gp_team_stop(gp_team *team) {
     for (int64_t i = 1; i < team->nstarted; i++) {
-        gp_team_store(&team->lanes[i].order, GP_STOPPED);
-        gp_gate_notify(&team->lanes[i].gate);
+        gp_team_store(&team->threads[i].order, GP_STOPPED);
+        gp_gate_notify(&team->threads[i].gate);
     }
     for (int64_t i = 1; i < team->nstarted; i++) {
-        pthread_join(team->lanes[i].thread, NULL);
-        team->lanes[i].order = GP_IDLE;
+        pthread_join(team->threads[i].handle, NULL);
+        team->threads[i].order = GP_IDLE;
     }
     team->nstarted = 1;
 }
 
 static inline void gp_team_destroy(gp_team *team) {
-    for (int64_t i = 0; i < team->nlanes; i++) gp_gate_destroy(&team->lanes[i].gate);
+    for (int64_t i = 0; i < team->nthreads; i++) gp_gate_destroy(&team->threads[i].gate);
     gp_gate_destroy(&team->turn);
     pthread_mutex_destroy(&team->owner);
 }
 
-/* Run a region on the lanes 0 .. lanes - 1, which gp_team_start has started. */
-static inline void gp_team_run(gp_team *team, int64_t lanes, gp_lane_fn fn, void *context) {
+/* Run a region on the threads 0 .. nthreads - 1, which gp_team_start has started. */
+static inline void gp_team_run(gp_team *team, int64_t nthreads, gp_region_fn fn, void *context) {
     team->fn = fn;
     team->context = context;
-    team->nactive = lanes;
+    team->nactive = nthreads;
     team->next_wake = 0;
-    for (int64_t i = 1; i < lanes; i++) gp_team_store(&team->lanes[i].order, GP_OFFERED);
+    for (int64_t i = 1; i < nthreads; i++) gp_team_store(&team->threads[i].order, GP_OFFERED);
     gp_team_wake(team);
     fn(context, 0);
-    for (int64_t i = 1; i < lanes; i++)
-        if (!gp_team_cas(&team->lanes[i].order, GP_OFFERED, GP_IDLE))
-            gp_wait_while(&team->turn, &team->lanes[i].order, GP_RUNNING, team->spin_ns);
+    for (int64_t i = 1; i < nthreads; i++)
+        if (!gp_team_cas(&team->threads[i].order, GP_OFFERED, GP_IDLE))
+            gp_wait_while(&team->turn, &team->threads[i].order, GP_RUNNING, team->spin_ns);
 }
 
-/* Wait within a region until `word`, which a lane changes and then calls gp_team_announce, is not `value`. */
+/* Wait within a region until `word`, which a thread changes and then calls gp_team_announce, is not `value`. */
 static inline void gp_team_await(gp_team *team, int64_t *word, int64_t value) {
     gp_wait_while(&team->turn, word, value, team->spin_ns);
 }

@@ -1,20 +1,27 @@
-"""C structs as Python writes them: the parameter blocks of kernels."""
+"""C structs as Python writes them: the parameter blocks of kernels, described by the text of the C sources."""
 
 from __future__ import annotations
 
 import math
+import re
 import struct
+from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from ._dispatch import describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Record"]
+__all__ = ["Record", "record"]
 
-_CODES = {"i4": ("i", 4), "u4": ("I", 4), "i8": ("q", 8), "u8": ("Q", 8), "f4": ("f", 4), "f8": ("d", 8)}
+_NUMBERS = {
+    "int32_t": ("i", 4), "uint32_t": ("I", 4), "int64_t": ("q", 8), "uint64_t": ("Q", 8), "float": ("f", 4),
+    "double": ("d", 8),
+}  # fmt: skip
 """Type of a number -> its letter for `struct`, and its size, which is its alignment too."""
 
-_MOST_F4 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+_MOST_F32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 class Record:
@@ -22,9 +29,8 @@ class Record:
 
     Parameters
     ----------
-    fields : sequence of (name, type) or (name, type, size or sizes)
-        In order. A type is ``"i4"``, ``"u4"``, ``"i8"``, ``"u8"``, ``"f4"``, ``"f8"`` or another record; arrays of
-        numbers have one axis or two.
+    fields : str
+        As C declares them: numbers, arrays of numbers with one axis or two, and structs that `record` knows.
 
     Attributes
     ----------
@@ -38,20 +44,21 @@ class Record:
     Examples
     --------
     >>> from graphpool._kernels.core.records import Record
-    >>> Record([("n", "i4"), ("sizes", "i4", 3)]).pack({"n": 1, "sizes": [2]}).hex()
+    >>> Record("int32_t n, sizes[3];").pack({"n": 1, "sizes": [2]}).hex()
     '01000000020000000000000000000000'
     """
 
-    def __init__(self, fields: Sequence[tuple[Any, ...]]) -> None:
-        self._slots: dict[str, tuple[int, tuple[int, ...]]] = {}
+    def __init__(self, fields: str) -> None:
+        self._slots: dict[str, tuple[int, tuple[int, ...], Record | None]] = {}
         self._zeros: list[Any] = []
         letters, self.nbytes, self._alignment = "<", 0, 1
-        for name, kind, *sizes in fields:
-            shape = (sizes[0],) if sizes and isinstance(sizes[0], int) else tuple(*sizes)
-            letter, nbytes, alignment = _describe(kind)
+        for kind, name, shape in _declared(fields):
+            inner = None if kind in _NUMBERS else record(kind)
+            letter, nbytes = (f"{inner.nbytes}s", inner.nbytes) if inner else _NUMBERS[kind]
+            alignment = inner._alignment if inner else nbytes
             count, gap = math.prod(shape), -self.nbytes % alignment
-            self._slots[name] = len(self._zeros), shape
-            self._zeros += [bytes(nbytes) if isinstance(kind, Record) else 0] * count
+            self._slots[name] = len(self._zeros), shape, inner
+            self._zeros += [bytes(nbytes) if inner else 0] * count
             letters += f"{gap}x" + letter * count
             self.nbytes += gap + nbytes * count
             self._alignment = max(self._alignment, alignment)
@@ -64,8 +71,8 @@ class Record:
 
         Parameters
         ----------
-        values : mapping of str to number, bytes, sequence of numbers or sequence of sequences
-            By field: bytes for a record, sequences for arrays. Floats beyond the range of f32 become infinite.
+        values : mapping of str to number, mapping, sequence of numbers or sequence of sequences
+            By field: mappings for structs, sequences for arrays. Floats beyond the range of f32 become infinite.
 
         Raises
         ------
@@ -74,9 +81,9 @@ class Record:
         """
         flat = self._zeros.copy()
         for name, value in values.items():
-            start, shape = self._slots[name]
+            start, shape, inner = self._slots[name]
             if not shape:
-                flat[start] = value
+                flat[start] = inner.pack(value) if inner else value
                 continue
             rows, pitch = ([value], shape[0]) if len(shape) == 1 else (value, shape[1])
             for k, row in enumerate(rows):
@@ -90,18 +97,37 @@ class Record:
         try:
             return b"".join([self._struct.pack(*row) for row in rows])
         except OverflowError:
-            return b"".join([self._struct.pack(*map(_as_f4, row)) for row in rows])
+            return b"".join([self._struct.pack(*map(_as_f32, row)) for row in rows])
 
 
-def _describe(kind: str | Record) -> tuple[str, int, int]:
-    """Letters for `struct`, size and alignment of a field."""
-    if isinstance(kind, Record):
-        return f"{kind.nbytes}s", kind.nbytes, kind._alignment
-    letter, nbytes = _CODES[kind]
-    return letter, nbytes, nbytes
+@cache
+def record(name: str) -> Record:
+    """The C struct of that name, which a kernel reads.
+
+    Raises
+    ------
+    KeyError
+        No kernel reads such a struct.
+    """
+    fields, nbytes = describe(name)
+    found = Record(fields)
+    if found.nbytes != nbytes:
+        raise AssertionError(f"{name}: struct of {nbytes} bytes, read as {found.nbytes} from {fields}")
+    return found
 
 
-def _as_f4(value: Any) -> Any:
+def _declared(fields: str) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Type, name and sizes of each field of a C struct."""
+    found = []
+    for declaration in fields.strip("{} ").split(";")[:-1]:
+        kind, declarators = declaration.split(maxsplit=1)
+        for declarator in declarators.split(","):
+            name, *sizes = re.findall(r"\w+", declarator)
+            found.append((kind, name, tuple(map(int, sizes))))
+    return found
+
+
+def _as_f32(value: Any) -> Any:
     """A float as f32 has it, infinite where it has none."""
-    is_beyond = isinstance(value, float) and abs(value) > _MOST_F4
+    is_beyond = isinstance(value, float) and abs(value) > _MOST_F32
     return math.copysign(math.inf, value) if is_beyond else value

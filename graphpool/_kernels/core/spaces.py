@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidShapeError, explain
 from graphpool.typing import MAX_NDIM, dense_strides
-
-from .records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "SPACE",
-    "SPACE_OPERANDS",
     "check_strides",
     "collapse",
     "normalise_axis",
@@ -23,12 +19,6 @@ __all__ = [
     "split_axes",
     "take_contiguous",
 ]
-
-SPACE_OPERANDS = 4
-"""``GP_SPACE_OPERANDS``."""
-
-SPACE = Record([("ndim", "i8"), ("dim", "i8", (MAX_NDIM,)), ("stride", "i8", (SPACE_OPERANDS, MAX_NDIM))])
-"""``gp_space``."""
 
 
 def collapse(shape: Sequence[int], *layouts: Sequence[int]) -> list[tuple[int, ...]]:
@@ -88,10 +78,10 @@ def split_axes(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int],
     return columns[0], columns[1:]
 
 
-def space(dims: Sequence[int], *strides: Sequence[int]) -> tuple[bytes, int]:
-    """The ``gp_space`` of axes and up to `SPACE_OPERANDS` operands, collapsed, and its number of indices."""
+def space(dims: Sequence[int], *strides: Sequence[int]) -> tuple[dict[str, Any], int]:
+    """The struct gp_space of axes and their strides in each operand, collapsed, and its number of indices."""
     merged, columns = split_axes(dims, *strides)
-    return SPACE.pack({"ndim": len(merged), "dim": merged, "stride": columns}), prod(dims)
+    return {"ndim": len(merged), "dim": merged, "stride": columns}, prod(dims)
 
 
 def take_contiguous(dims: list[int], strides: list[list[int]]) -> tuple[int, list[int]]:

@@ -152,8 +152,8 @@ static void store_run(int dtype, void *values, void *memory, int64_t offset, int
 /* Load n elements. A row that repeats (a bias along the last axis) is read once and then copied within L1. */
 static void load_view(const gp_view *view, void *const *args, float *values, int64_t first, int64_t n)
 {
-    const int repeats = view->ndim == 2 && view->axes[1].stride == 0 && view->axes[0].dim < n;
-    int64_t done = repeats ? view->axes[0].dim : n;
+    const int repeats = view->ndim == 2 && view->stride[1] == 0 && view->dim[0] < n;
+    int64_t done = repeats ? view->dim[0] : n;
     gp_move_view(view, args, (char *)values, sizeof(float), first, done, load_run);
     while (done < n) {
         const int64_t more = n - done < done ? n - done : done;
@@ -166,11 +166,11 @@ static void load_view(const gp_view *view, void *const *args, float *values, int
 /* Where n elements lie in f32 one behind the other, or NULL. */
 static float *find_run(const gp_view *view, void *const *args, int64_t first, int64_t n)
 {
-    if (view->dtype != GP_F32 || view->axes[0].stride != 1)
+    if (view->dtype != GP_F32 || view->stride[0] != 1)
         return NULL;
     gp_position p;
     gp_locate(view, first, &p);
-    return view->axes[0].dim - p.at[0] < n ? NULL : (float *)args[view->arg] + p.offset;
+    return view->dim[0] - p.at[0] < n ? NULL : (float *)args[view->arg] + p.offset;
 }
 
 /* Registers are read and written where the program says that nothing notices (gp_instr.direct), if whole lanes lie
@@ -221,15 +221,16 @@ void GP_KERNEL(eltwise_run)(const gp_eltwise *program, void *const *args, const 
     }
 }
 
-static void eltwise(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_eltwise)
 {
-    (void)scratch;
     const gp_eltwise *program = params;
     const int64_t last = end * GP_ELTWISE_TASK;
     GP_KERNEL(eltwise_run)(program, args, NULL, begin * GP_ELTWISE_TASK, last < program->size ? last : program->size);
 }
 
 const gp_kernel_entry GP_KERNEL(eltwise_table)[] = {
-    {"eltwise", eltwise, sizeof(gp_eltwise)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_eltwise, gp_eltwise),
+    GP_INNER(gp_view),
+    GP_INNER(gp_instr),
+    GP_TABLE_END,
 };

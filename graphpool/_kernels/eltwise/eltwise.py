@@ -20,7 +20,7 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import Record
+from ..core.records import record
 from ..core.spaces import collapse
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ OPS: dict[str, frozenset[str]] = {
 }
 """Type of the registers -> operations of a program."""
 
-_HEADER = Record([("size", "i8"), ("nviews", "i8"), ("ninstrs", "i8"), ("nregisters", "i8"), ("nbytes", "i8")])
-_VIEW = Record([("arg", "i4"), ("dtype", "i4"), ("offset", "i8"), ("ndim", "i8"), ("axes", "i8", (12, 2))])
-_INSTR = Record([(name, "i4") for name in ("op", "dst", "a", "b", "c", "direct")] + [("alpha", "f4"), ("beta", "f4")])
+_HEADER, _VIEW, _INSTR = map(record, ("gp_eltwise", "gp_view", "gp_instr"))
 _LOAD, _STORE, _ACC, _CONST = (_MEMORY_OPS[name] for name in _MEMORY)
 
 
@@ -237,8 +235,8 @@ class EltwiseBuilder:
         if _ACC in [step.op for step in self._steps]:
             raise InvalidArgumentError(explain("acc() in a kernel of its own", accepted="acc() in an epilogue"))
         header, tail = self._assemble()
-        name = "eltwise" if self.register == "f32" else f"{self.register}_eltwise"
-        return pack(name, _HEADER, header, tail=tail, ntasks=-(-header["size"] // TASK_SIZE), isa=isa)
+        ntasks = -(-header["size"] // TASK_SIZE)
+        return pack(f"{self.register}_eltwise", header, tail=tail, ntasks=ntasks, isa=isa)
 
     def epilogue(self) -> bytes:
         """The program as a ``gp_eltwise`` block, to be kept 8-byte aligned behind the parameters of another kernel.
@@ -306,8 +304,11 @@ def _assemble(
     """
     instrs, nregisters = _allocate(steps)
     tail = b"".join([
-        _VIEW.pack({"arg": arg, "dtype": DTYPE_CODES[dtype], "offset": offset, "ndim": len(axes), "axes": axes})
-        for arg, dtype, offset, axes in views
+        _VIEW.pack({
+            "arg": view.arg, "dtype": DTYPE_CODES[view.dtype], "offset": view.offset, "ndim": len(view.axes),
+            "dim": [dim for dim, _ in view.axes], "stride": [stride for _, stride in view.axes],
+        })
+        for view in views
     ]) + _INSTR.pack_rows(instrs)  # fmt: skip
     return {
         "size": math.prod(shape), "nviews": len(views), "ninstrs": len(instrs),

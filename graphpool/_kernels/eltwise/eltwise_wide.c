@@ -190,8 +190,8 @@ static inline float to_odd(double x)
 #include "eltwise/gp_wide.h"
 
 const gp_kernel_entry GP_KERNEL(eltwise_wide_table)[] = {
-    {"s64_eltwise", s64_run, sizeof(gp_eltwise)},
-    {"u64_eltwise", u64_run, sizeof(gp_eltwise)},
-    {"f64_eltwise", f64_run, sizeof(gp_eltwise)},
-    {NULL, NULL, 0},
+    GP_ENTRY(s64_eltwise, gp_eltwise),
+    GP_ENTRY(u64_eltwise, gp_eltwise),
+    GP_ENTRY(f64_eltwise, gp_eltwise),
+    GP_TABLE_END,
 };

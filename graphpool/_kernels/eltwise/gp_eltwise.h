@@ -1,6 +1,6 @@
 /* Elementwise programs: chains of instructions on registers that hold a block of floats in L1.
  *
- * A program runs alone (kernel "eltwise": one read and one write of memory whatever its length) or as the epilogue of
+ * A program runs alone (kernel "f32_eltwise": one read and one write of memory whatever its length) or as the epilogue of
  * another kernel, which keeps the block behind its own parameters and calls gp_eltwise_run on every run of results.
  *
  * The iteration space is the row-major index space of one shape, numbered linearly 0 .. size - 1. Every access to
@@ -24,7 +24,7 @@
 /* Most elements of a register: the fewer registers a program needs, the longer are they, down to 256. */
 #define GP_BLOCK 1024
 
-/* Elements of a task of the kernel "eltwise"; even, so that no two tasks write into one byte of a 4-bit tensor. */
+/* Elements of a task of the kernel "f32_eltwise"; even, so that no two tasks write into one byte of a 4-bit tensor. */
 #define GP_ELTWISE_TASK 16384
 
 /* The order is that of graphpool._kernels.eltwise.eltwise; a test compares them. */
@@ -78,28 +78,26 @@ enum gp_eltwise_op {
 /* a, b, c and dst are registers, but for LOAD (a is a view) and STORE (dst is a view, a the register). `direct` is a
  * promise: the values of a LOAD or ACC are last read before memory changes, by a STORE; those of an operation are read
  * by the next instruction only, a STORE. */
-typedef struct {
+GP_RECORD(gp_instr, {
     int32_t op, dst, a, b, c;
     int32_t direct;
     float alpha, beta;
-} gp_instr;
+});
 
 /* How the iteration space lies in an argument: element (linear index) -> offset + sum(coordinate * stride). */
-typedef struct {
+GP_RECORD(gp_view, {
     int32_t arg, dtype;
     int64_t offset;  /* elements */
     int64_t ndim;    /* axes in use, at least 1 */
-    struct {
-        int64_t dim, stride;  /* elements; stride 0 broadcasts */
-    } axes[GP_MAX_NDIM];      /* innermost first */
-} gp_view;
+    int64_t dim[GP_MAX_NDIM], stride[GP_MAX_NDIM];  /* innermost first; elements; stride 0 broadcasts */
+});
 
-typedef struct {
+GP_RECORD(gp_eltwise, {
     int64_t size;  /* elements of the iteration space */
     int64_t nviews, ninstrs;
     int64_t nregisters;  /* that it uses */
     int64_t nbytes;      /* of the whole block */
-} gp_eltwise;
+});
 
 static inline const gp_view *gp_eltwise_views(const gp_eltwise *program)
 {
@@ -122,9 +120,9 @@ static inline void gp_locate(const gp_view *view, int64_t linear, gp_position *p
     p->offset = view->offset;
     for (int64_t k = 0; k < view->ndim; k++) {
         const int is_last = k + 1 == view->ndim; /* saves the only division of a contiguous view */
-        p->at[k] = is_last ? linear : linear % view->axes[k].dim;
-        linear = is_last ? 0 : linear / view->axes[k].dim;
-        p->offset += p->at[k] * view->axes[k].stride;
+        p->at[k] = is_last ? linear : linear % view->dim[k];
+        linear = is_last ? 0 : linear / view->dim[k];
+        p->offset += p->at[k] * view->stride[k];
     }
 }
 
@@ -132,11 +130,11 @@ static inline void gp_locate(const gp_view *view, int64_t linear, gp_position *p
 static inline void gp_advance(const gp_view *view, int64_t n, gp_position *p)
 {
     p->at[0] += n;
-    p->offset += n * view->axes[0].stride;
-    for (int64_t k = 0; k + 1 < view->ndim && p->at[k] == view->axes[k].dim; k++) {
+    p->offset += n * view->stride[0];
+    for (int64_t k = 0; k + 1 < view->ndim && p->at[k] == view->dim[k]; k++) {
         p->at[k] = 0;
         p->at[k + 1]++;
-        p->offset += view->axes[k + 1].stride - view->axes[k].dim * view->axes[k].stride;
+        p->offset += view->stride[k + 1] - view->dim[k] * view->stride[k];
     }
 }
 
@@ -150,8 +148,8 @@ static inline void gp_move_view(const gp_view *view, void *const *args, char *va
     gp_position p;
     gp_locate(view, first, &p);
     for (int64_t i = 0; i < n;) {
-        const int64_t left = view->axes[0].dim - p.at[0], run = left < n - i ? left : n - i;
-        move(view->dtype, values + i * value_nbytes, args[view->arg], p.offset, view->axes[0].stride, run);
+        const int64_t left = view->dim[0] - p.at[0], run = left < n - i ? left : n - i;
+        move(view->dtype, values + i * value_nbytes, args[view->arg], p.offset, view->stride[0], run);
         gp_advance(view, run, &p);
         i += run;
     }

@@ -12,11 +12,11 @@
 /* A space of indices, outermost axis first, numbered in row-major order, and how each operand lies in it.
  * Described in graphpool._kernels.core.spaces.
  */
-typedef struct {
+GP_RECORD(gp_space, {
     int64_t ndim;
     int64_t dim[GP_MAX_NDIM];
     int64_t stride[GP_SPACE_OPERANDS][GP_MAX_NDIM];  /* elements */
-} gp_space;
+});
 
 /* Offsets of all operands at a linear index. */
 static inline __attribute__((unused)) void gp_offsets(const gp_space *space, int64_t linear, int64_t *offsets)

@@ -87,9 +87,8 @@ static void GP_WIDE(run_block)(const gp_eltwise *program, void *const *args, int
     }
 }
 
-static void GP_WIDE(run)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(GP_WIDE(eltwise))
 {
-    (void)scratch;
     const gp_eltwise *program = params;
     const int64_t limit = end * GP_ELTWISE_TASK, last = limit < program->size ? limit : program->size;
     for (int64_t at = begin * GP_ELTWISE_TASK; at < last; at += GP_WIDE_BLOCK)

@@ -2,13 +2,12 @@
 #include "core/gp_vec.h"
 #include "core/gp_kernel.h"
 
-typedef struct {
+GP_RECORD(gp_lookup, {
     int64_t n, block;
-} gp_lookup;
+});
 
-static void GP_KERNEL(bytes_lookup)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(x8_lookup)
 {
-    (void)scratch;
     const gp_lookup *p = params;
     const int64_t first = begin * p->block, last = gp_min(end * p->block, p->n);
     const uint8_t *restrict src = args[0];
@@ -20,6 +19,6 @@ static void GP_KERNEL(bytes_lookup)(const void *params, void *const *args, int64
 }
 
 const gp_kernel_entry GP_KERNEL(lookup_table)[] = {
-    {"bytes_lookup", GP_KERNEL(bytes_lookup), sizeof(gp_lookup)},
-    {NULL, NULL, 0},
+    GP_ENTRY(x8_lookup, gp_lookup),
+    GP_TABLE_END,
 };

@@ -5,14 +5,11 @@ from __future__ import annotations
 from graphpool.errors import InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 
 __all__ = ["byte_lookup"]
 
 _BLOCK = 1 << 14
 """Bytes of a task: about 5 microseconds."""
-
-_LAYOUT = Record([("n", "i8"), ("block", "i8")])
 
 
 def byte_lookup(n: int, isa: str | None = None) -> KernelCall:
@@ -44,4 +41,4 @@ def byte_lookup(n: int, isa: str | None = None) -> KernelCall:
     """
     if n < 0:
         raise InvalidShapeError(explain("number of bytes", accepted=">= 0", got=n))
-    return pack("bytes_lookup", _LAYOUT, {"n": n, "block": _BLOCK}, ntasks=-(-n // _BLOCK), isa=isa)
+    return pack("x8_lookup", {"n": n, "block": _BLOCK}, ntasks=-(-n // _BLOCK), isa=isa)

@@ -9,9 +9,9 @@
 #define TASK 4096  /* elements of a task */
 #define LANES 64   /* blocks of four words that are made together: enough that loops are vectorised, not unrolled */
 
-typedef struct {
+GP_RECORD(dropout_params, {
     int64_t size, has_mask;
-} dropout_params;
+});
 
 typedef struct {
     uint32_t word[4][LANES];
@@ -60,9 +60,8 @@ static int64_t get_threshold(float probability)
     return scaled < 0 ? -1 : (int64_t)scaled;
 }
 
-static void dropout(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_dropout)
 {
-    (void)scratch;
     const dropout_params *p = params;
     const float *src = args[0], probability = *(const float *)args[3], kept = 1 - probability;
     const uint64_t seed = (uint64_t)*(const int64_t *)args[1], offset = (uint64_t)*(const int64_t *)args[2];
@@ -80,14 +79,13 @@ static void dropout(const void *params, void *const *args, int64_t begin, int64_
     }
 }
 
-typedef struct {
+GP_RECORD(philox_params, {
     uint32_t key[2];
-} philox_params;
+});
 
 /* The bare generator: args counters u32[n][4], words u32[n][4]; a task is a counter. */
-static void philox_words(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(u32_philox)
 {
-    (void)scratch;
     const philox_params *p = params;
     const uint32_t *counter = args[0];
     blocks b;
@@ -102,7 +100,7 @@ static void philox_words(const void *params, void *const *args, int64_t begin, i
 }
 
 const gp_kernel_entry GP_KERNEL(random_table)[] = {
-    {"f32_dropout", dropout, sizeof(dropout_params)},
-    {"u32_philox", philox_words, sizeof(philox_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_dropout, dropout_params),
+    GP_ENTRY(u32_philox, philox_params),
+    GP_TABLE_END,
 };

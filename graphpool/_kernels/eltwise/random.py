@@ -5,13 +5,10 @@ from __future__ import annotations
 from graphpool.errors import InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 
 __all__ = ["dropout", "philox"]
 
 _TASK = 4096
-_DROPOUT_PARAMS = Record([("size", "i8"), ("has_mask", "i8")])
-_PHILOX_PARAMS = Record([("key", "u4", (2,))])
 
 
 def dropout(size: int, *, mask: bool = False, isa: str | None = None) -> KernelCall:
@@ -45,7 +42,7 @@ def dropout(size: int, *, mask: bool = False, isa: str | None = None) -> KernelC
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
     """
     _check_count("size", size)
-    return pack("f32_dropout", _DROPOUT_PARAMS, {"size": size, "has_mask": mask}, ntasks=-(-size // _TASK), isa=isa)
+    return pack("f32_dropout", {"size": size, "has_mask": mask}, ntasks=-(-size // _TASK), isa=isa)
 
 
 def philox(seed: int, count: int, *, isa: str | None = None) -> KernelCall:
@@ -63,7 +60,7 @@ def philox(seed: int, count: int, *, isa: str | None = None) -> KernelCall:
     """
     _check_count("count", count)
     key = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
-    return pack("u32_philox", _PHILOX_PARAMS, {"key": key}, ntasks=count, isa=isa)
+    return pack("u32_philox", {"key": key}, ntasks=count, isa=isa)
 
 
 def _check_count(name: str, value: int) -> None:

@@ -22,7 +22,7 @@
 
 enum { BATCH, HEAD, ROW, ELEMENT };
 
-typedef struct {
+GP_RECORD(attention_params, {
     int64_t batch, heads, heads_per_kv, queries, keys, depth, value_depth;
     int64_t q[4], k[4], v[4], dst[4], additive[4], boolean[4];      /* strides of batch, head, row, element */
     int64_t by_row, block;                                      /* block: queries of a task */
@@ -30,7 +30,7 @@ typedef struct {
     int64_t is_divisor, has_cap, inf_as_zero, has_program;
     int64_t scale_arg, cap_arg, additive_arg, boolean_arg, dst_arg;  /* their arguments; -1 for none */
     float scale, cap, fill;                                     /* fill: score where the boolean mask is false */
-} attention_params;
+});
 
 /* One task. Pointers are at its first query; the masks' may be NULL. */
 typedef struct {
@@ -282,7 +282,7 @@ static void attend_row(const attention_params *p, const block *b, int64_t i, con
     gp_emit(sink, row, p->value_depth, b->dst + i * p->dst[ROW], p->dst[ELEMENT]);
 }
 
-static void attention(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_attention)
 {
     const attention_params *p = params;
     const gp_sink sink = gp_make_sink(p + 1, p->has_program, args + p->dst_arg);
@@ -296,6 +296,6 @@ static void attention(const void *params, void *const *args, int64_t begin, int6
 }
 
 const gp_kernel_entry GP_KERNEL(attention_table)[] = {
-    {"f32_attention", attention, sizeof(attention_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_attention, attention_params),
+    GP_TABLE_END,
 };

@@ -9,7 +9,6 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 from ..core.spaces import check_strides
 
 if TYPE_CHECKING:
@@ -22,17 +21,7 @@ _TILE = 64
 _MAX_ROWS = 2
 """Up to this many queries go one by one; from three on, lanes of vectors pay though most stay empty."""
 
-_STRIDES = ("q", "k", "v", "dst", "additive", "boolean")
 _ARGUMENTS = ("scale_arg", "cap_arg", "additive_arg", "boolean_arg", "dst_arg")
-_PARAMS = Record(
-    [
-        *((name, "i8") for name in ("batch", "heads", "heads_per_kv", "queries", "keys", "depth", "value_depth")),
-        *((name, "i8", (4,)) for name in _STRIDES),
-        *((name, "i8") for name in ("by_row", "block", "is_causal", "causal_offset", "is_divisor", "has_cap")),
-        *((name, "i8") for name in ("inf_as_zero", "has_program", *_ARGUMENTS)),
-        ("scale", "f4"), ("cap", "f4"), ("fill", "f4"),
-    ]
-)  # fmt: skip
 
 
 def attention(
@@ -136,7 +125,7 @@ def attention(
     }  # fmt: skip
     ntasks = batch * heads * -(-queries // block) if value_depth else 0
     floats = depth + value_depth if by_row else _LANES * (depth + _TILE + value_depth) + value_depth
-    return pack("f32_attention", _PARAMS, values, ntasks=ntasks, scratch_nbytes=4 * floats, tail=epilogue, isa=isa)
+    return pack("f32_attention", values, ntasks=ntasks, scratch_nbytes=4 * floats, tail=epilogue, isa=isa)
 
 
 def _check_shapes(q_shape: Sequence[int], k_shape: Sequence[int], value_depth: int) -> None:

@@ -8,7 +8,7 @@
  *
  * args: a, packed weights, then at the places that the parameters name: bias, residual, dst and what the epilogue reads
  * beyond dst. The iteration space of the epilogue is row-major over (m, n). Scratch: the tile of the epilogue, partial
- * sums, panels, digits; each part only where it is needed. */
+ * accumulators, panels, digits; each part only where it is needed. */
 #include "gemm/gp_compressed.h"
 #include "gemm/gp_digits.h"
 #include "gemm/gp_packed_tile.h"
@@ -17,7 +17,7 @@
 
 #define GP_FEW_ROWS 4
 
-typedef struct {
+GP_RECORD(gp_compressed_matmul, {
     int64_t m, n, k;
     int64_t row_block, col_block, k_block;   /* k_block: rows of the weights that are panels at a time; 0: none are */
     int64_t group, ngroups, bits;            /* group: rows of a scale */
@@ -30,7 +30,7 @@ typedef struct {
     int64_t digit_block, nblocks;            /* rows of the weights with one exponent, at most; 0: no digits */
     int64_t digits_offset, digits_nbytes;
     float lo, hi;
-} gp_compressed_matmul;
+});
 
 /* The weights of a panel and those behind it. */
 typedef struct {
@@ -104,13 +104,13 @@ GP_INLINE void float_rows(const int bits, const int rows, const int panels, cons
                           const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors, depth = 32 / bits;
-    gp_sums total;
-    gp_sums_begin(GP_PACKED_F32, rows, nv, total, sink);
+    gp_acc total;
+    gp_acc_begin(GP_PACKED_F32, rows, nv, total, sink);
     for (int64_t i = 0; i < p->k;) {
         const int64_t end = gp_min(i + p->group, p->k);
-        gp_sums sum;
+        gp_acc sum;
         gp_zeros zero;
-        gp_sums_begin(GP_PACKED_F32, rows, nv, sum, sink);
+        gp_acc_begin(GP_PACKED_F32, rows, nv, sum, sink);
         load_zeros(p, nv, vectors, w, zero);
         for (; i + depth <= end; i += depth)
             add_floats(bits, rows, panels, vectors, p, x.a, w, zero, i, depth, sum);
@@ -124,14 +124,14 @@ GP_INLINE void float_rows(const int bits, const int rows, const int panels, cons
                 total[r][j] = gp_vfma(sum[r][j], gp_load(w.scales + group_at(vectors, w, j)), total[r][j]);
         w = skip_groups(p, vectors, w, 1);
     }
-    gp_sums_end(GP_PACKED_F32, rows, panels, vectors, total, sink);
+    gp_acc_end(GP_PACKED_F32, rows, panels, vectors, total, sink);
 }
 
 /* ---- rows as digits ---- */
 
 #if defined(__AVX512VNNI__)
 
-typedef gp_vi gp_digit_sums[GP_DIGITS][GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
+typedef gp_vi gp_digit_acc[GP_DIGITS][GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
 
 /* Words of all rows' digits for four rows of the weights. */
 #define GP_DIGIT_WORDS (GP_FEW_ROWS * GP_DIGITS)
@@ -151,13 +151,13 @@ GP_INLINE void add_digits(const int rows, const int nv, const int32_t *digits, c
         }
 }
 
-/* The sums of a block of rows of the weights, first to end, to `total`. */
+/* The accumulators of a block of rows of the weights, first to end, to `total`. */
 GP_INLINE void digit_block(const int bits, const int rows, const int panels, const int vectors,
                            matrix x, int64_t block, weights w, const gp_vi *zero,
                            int64_t first, int64_t end, gp_vf (*total)[GP_TILE_PANELS * GP_PANEL_VECTORS])
 {
     const int nv = panels * vectors, depth = 32 / bits;
-    gp_digit_sums sum;
+    gp_digit_acc sum;
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -199,8 +199,8 @@ GP_INLINE void digit_rows(const int bits, const int rows, const int panels, cons
                           const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors;
-    gp_sums total;
-    gp_sums_begin(GP_PACKED_F32, rows, nv, total, sink);
+    gp_acc total;
+    gp_acc_begin(GP_PACKED_F32, rows, nv, total, sink);
     for (int64_t i = 0, block = 0; i < p->k; w = skip_groups(p, vectors, w, 1)) {
         const int64_t end = gp_min(i + p->group, p->k);
         gp_zeros zero;
@@ -208,7 +208,7 @@ GP_INLINE void digit_rows(const int bits, const int rows, const int panels, cons
         for (; i < end; i = gp_min(i + p->digit_block, end), block++)
             digit_block(bits, rows, panels, vectors, x, block, w, zero, i, gp_min(i + p->digit_block, end), total);
     }
-    gp_sums_end(GP_PACKED_F32, rows, panels, vectors, total, sink);
+    gp_acc_end(GP_PACKED_F32, rows, panels, vectors, total, sink);
 }
 
 /* The digits of row r, block after block as digit_rows reads them; returns whether it has any. */
@@ -249,7 +249,7 @@ static int make_row(const gp_compressed_matmul *p, const float *a, int64_t r, in
         float_rows(bits, rows, panels, vectors, p, x, w, sink);                                                        \
     }
 
-/* Up to 8 vectors of sums: with their addends they fit sixteen registers, as digits 32. */
+/* Up to 8 vectors of accumulators: with their addends they fit sixteen registers, as digits 32. */
 #define GP_DEFINE_TILES(bits)                                                                                          \
     GP_DEFINE_TILE(bits, 1, 1, 1)                                                                                      \
     GP_DEFINE_TILE(bits, 1, 1, 2)                                                                                      \
@@ -416,8 +416,7 @@ static void task(const gp_compressed_matmul *p, void *const *args, int64_t i, in
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, tile, sink.ldc, rows, cols, i * p->n + j, p->n);
 }
 
-static void GP_KERNEL(f32_matmul_compressed)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                             void *scratch)
+GP_DEFINE_KERNEL(f32_matmul_compressed)
 {
     const gp_compressed_matmul *p = params;
     const int64_t col_blocks = (p->n + p->col_block - 1) / p->col_block;
@@ -426,6 +425,6 @@ static void GP_KERNEL(f32_matmul_compressed)(const void *params, void *const *ar
 }
 
 const gp_kernel_entry GP_KERNEL(compressed_table)[] = {
-    {"f32_matmul_compressed", GP_KERNEL(f32_matmul_compressed), sizeof(gp_compressed_matmul)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_matmul_compressed, gp_compressed_matmul),
+    GP_TABLE_END,
 };

@@ -5,7 +5,7 @@
     weights.matmul(MatmulProblem((), 1, 4096, 4096, (4096, 1), (4096,)))(a, packed, dst)
 
 A weight is (q - zero) * scale, with a scale and perhaps a zero point for each column, and within it for each `group` of
-rows. ``gemm/gp_compressed.h`` describes the form. Kernels: ``f32_matmul_compressed`` and ``pack_compressed``.
+rows, as ``gemm/gp_compressed.h`` describes. Kernels: ``f32_matmul_compressed``, ``f32_matmul_pack_compressed``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Invalid
 
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import Record
 from .matmul import aligned
 from .packed import TILE_PANELS, l2_nbytes, lanes_of, row_block, streams
 from .post_ops import NO_POST_OPS, PostOps
@@ -52,25 +51,6 @@ _LEAST_WORK = 2**18
 _WIDE, _LEAST_TASKS = 256, 4
 """Columns from which on making the digits of a row costs under a tenth of a task; tasks that are worth more than that
 one tenth."""
-
-_COMPRESS_LAYOUT = Record(
-    [
-        *[(name, "i8") for name in ("k", "n", "row", "col", "dtype", "ngroups")],
-        *[(name, "i8") for name in ("scale_group", "scale_col", "scale_dtype", "zero_group", "zero_col", "zero_dtype")],
-        *[(name, "i8") for name in ("has_zeros", "scales_offset", "zeros_offset")],
-    ]
-)
-_LAYOUT = Record(
-    [
-        *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "k_block", "group", "ngroups", "bits")],
-        *[(name, "i8") for name in ("has_zeros", "zero")],
-        *[(name, "i8") for name in ("scales_offset", "zeros_offset", "a_row", "a_col", "dst_row", "residual_row")],
-        *[(name, "i8") for name in ("bias_arg", "residual_arg", "dst_arg", "tile_in_scratch", "has_epilogue")],
-        *[(name, "i8") for name in ("partial_offset", "panels_offset", "digit_block", "nblocks")],
-        *[(name, "i8") for name in ("digits_offset", "digits_nbytes")],
-        *[(name, "f4") for name in ("lo", "hi")],
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -198,7 +178,7 @@ class CompressedFormat:
             "has_zeros": zeros is not None,
             "scales_offset": self.scales_offset, "zeros_offset": self.zeros_offset,
         }  # fmt: skip
-        return pack("pack_compressed", _COMPRESS_LAYOUT, values, ntasks=-(-self.n // self.panel), isa=self.isa)
+        return pack("f32_matmul_pack_compressed", values, ntasks=-(-self.n // self.panel), isa=self.isa)
 
     def matmul(self, problem: MatmulProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """A kernel for products with these weights; arguments: a, packed, those of the post-ops.
@@ -257,7 +237,7 @@ class CompressedFormat:
         numbers_nbytes = _FEW_ROWS * (1 + _DIGITS) * 4 * nblocks
         row_nbytes = k * 4 if has_digits and problem.a_strides[1] != 1 else 0
         return pack(
-            "f32_matmul_compressed", _LAYOUT, fields, ntasks=-(-m // rows) * -(-n // cols),
+            "f32_matmul_compressed", fields, ntasks=-(-m // rows) * -(-n // cols),
             scratch_nbytes=digits_offset + digits_nbytes + numbers_nbytes + row_nbytes, tail=post_ops.epilogue,
             isa=isa,
         )  # fmt: skip

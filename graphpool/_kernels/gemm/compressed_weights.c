@@ -1,17 +1,17 @@
-/* Bring weights of 8 or 4 bits, with their scales and zero points, into the form of gp_compressed.h.
+/* Bring weights of 8 or 4 bits, with their scales and zero points, into the layout of gp_compressed.h.
  *
  * A task is one panel. args: q, scales, the zero points if there are any, packed. */
 #include "gemm/gp_compressed.h"
 #include "core/gp_convert.h"
 
-typedef struct {
+GP_RECORD(gp_compress_params, {
     int64_t k, n;
     int64_t row, col, dtype;          /* of q; strides in elements */
     int64_t ngroups;
     int64_t scale_group, scale_col, scale_dtype;
     int64_t zero_group, zero_col, zero_dtype, has_zeros;
     int64_t scales_offset, zeros_offset; /* bytes */
-} gp_compress_params;
+});
 
 GP_INLINE int bits_of(int64_t dtype)
 {
@@ -73,9 +73,8 @@ static void pack_zeros(const gp_compress_params *p, const void *zeros, int64_t j
     }
 }
 
-static void GP_KERNEL(pack_compressed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_matmul_pack_compressed)
 {
-    (void)scratch;
     const gp_compress_params *p = params;
     char *packed = args[2 + p->has_zeros];
     const int64_t words = gp_word_count(bits_of(p->dtype), p->k);
@@ -89,6 +88,6 @@ static void GP_KERNEL(pack_compressed)(const void *params, void *const *args, in
 }
 
 const gp_kernel_entry GP_KERNEL(compressed_weights_table)[] = {
-    {"pack_compressed", GP_KERNEL(pack_compressed), sizeof(gp_compress_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_matmul_pack_compressed, gp_compress_params),
+    GP_TABLE_END,
 };

@@ -97,26 +97,20 @@ static inline char gp_blas_trans(gp_matrix a, int64_t rows, int64_t cols, gp_bla
     return by_rows ? 'N' : 'T';
 }
 
-/* c = a * b by BLAS, in row-major terms: column-major BLAS computes C^T = B^T A^T. `sgemm` says where its address is
+/* c = a * b by BLAS, in row-major terms: column-major BLAS computes C^T = B^T A^T. `gemm` says where its address is
  * kept: BLAS is loaded when a program first runs a step that calls it, long after parameter blocks are made. */
-static inline void gp_blas_f32(uintptr_t sgemm, int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, float *c,
-                               int64_t ldc)
-{
-    gp_blas_int bm = (gp_blas_int)m, bn = (gp_blas_int)n, bk = (gp_blas_int)k, lda, ldb, bldc = (gp_blas_int)ldc;
-    char trans_a = gp_blas_trans(a, m, k, &lda), trans_b = gp_blas_trans(b, k, n, &ldb);
-    float one = 1, zero = 0;
-    (*(gp_sgemm_fn *)sgemm)(&trans_b, &trans_a, &bn, &bm, &bk, &one, (float *)b.data, &ldb, (float *)a.data, &lda, &zero,
-                         c, &bldc);
-}
+#define GP_DEFINE_BLAS(name, real, gemm_fn)                                                                            \
+    static inline void name(uintptr_t gemm, int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, real *c,        \
+                            int64_t ldc)                                                                               \
+    {                                                                                                                  \
+        gp_blas_int bm = (gp_blas_int)m, bn = (gp_blas_int)n, bk = (gp_blas_int)k, lda, ldb, bldc = (gp_blas_int)ldc;  \
+        char trans_a = gp_blas_trans(a, m, k, &lda), trans_b = gp_blas_trans(b, k, n, &ldb);                           \
+        real one = 1, zero = 0;                                                                                        \
+        (*(gemm_fn *)gemm)(&trans_b, &trans_a, &bn, &bm, &bk, &one, (real *)b.data, &ldb, (real *)a.data, &lda, &zero, \
+                           c, &bldc);                                                                                  \
+    }
 
-static inline void gp_blas_f64(uintptr_t dgemm, int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, double *c,
-                               int64_t ldc)
-{
-    gp_blas_int bm = (gp_blas_int)m, bn = (gp_blas_int)n, bk = (gp_blas_int)k, lda, ldb, bldc = (gp_blas_int)ldc;
-    char trans_a = gp_blas_trans(a, m, k, &lda), trans_b = gp_blas_trans(b, k, n, &ldb);
-    double one = 1, zero = 0;
-    (*(gp_dgemm_fn *)dgemm)(&trans_b, &trans_a, &bn, &bm, &bk, &one, (double *)b.data, &ldb, (double *)a.data, &lda, &zero,
-                         c, &bldc);
-}
+GP_DEFINE_BLAS(gp_blas_f32, float, gp_sgemm_fn)
+GP_DEFINE_BLAS(gp_blas_f64, double, gp_dgemm_fn)
 
 #endif

@@ -59,7 +59,7 @@ typedef struct {
     const float *residual;    /* NULL: none */
     int64_t residual_row;
     float lo, hi;             /* -inf and inf where nothing is clamped; NaN passes */
-    /* s8 only: result = (sum - a_zero * col_sum[column] - row_sum[row] * col_zero[column]) * scale[column] * a_scale */
+    /* s8 only: result = (acc - a_zero * col_sum[column] - row_sum[row] * col_zero[column]) * scale[column] * a_scale */
     const float *scale;
     float a_scale;
     const int32_t *col_sum;

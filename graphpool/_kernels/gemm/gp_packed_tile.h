@@ -1,4 +1,4 @@
-/* The tile of packed products: arithmetic of each type, the loop along k, and what happens to finished sums. */
+/* The tile of packed products: arithmetic of each type, the loop along k, and what happens to finished accumulators. */
 #ifndef GP_PACKED_TILE_H
 #define GP_PACKED_TILE_H
 
@@ -37,7 +37,7 @@ GP_INLINE gp_vf gp_dot(const enum gp_packed_type type, gp_vi y, gp_vf x, gp_vf a
     return type == GP_PACKED_BF16 ? gp_dot_halves(y, (gp_vi)x, acc) : gp_vfma((gp_vf)y, x, acc);
 }
 
-/* Where the integer sums of a vector of columns begin: what the zero point of a takes away. */
+/* Where the s32 accumulators of a vector of columns begin: what the zero point of a takes away. */
 GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
 {
     gp_vi col_sum;
@@ -45,13 +45,33 @@ GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
     return (gp_vf)(col_sum * -sink->a_zero);
 }
 
-/* Post-operations on finished sums, and their store. One pass over the registers for each operation, so that what is
+/* s32 accumulators, less what the zero points of the weights take away, as floats. */
+GP_INLINE void gp_convert_sums(const int rows, const int nv, const int is_whole,
+                               gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+{
+    if (sink->col_zero)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++) {
+            const gp_vu zero = gp_load_integers(sink->col_zero + j * GP_VL, gp_columns_left(is_whole, sink->cols, j));
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++)
+                acc[i][j] = (gp_vf)((gp_vu)acc[i][j] - zero * (uint32_t)sink->row_sum[i]);
+        }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = __builtin_convertvector((gp_vi)acc[i][j], gp_vf);
+}
+
+/* Post-ops on finished accumulators, and their store. One pass over the registers for each operation, so that what is
  * asked for is asked once; is_whole: all lanes of all vectors count. */
 GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const int nv, const int is_whole,
                          gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
 {
     if (type == GP_PACKED_S8) {
-        gp_requantize(rows, nv, is_whole, acc, sink);
+        gp_convert_sums(rows, nv, is_whole, acc, sink);
+        gp_requantize(rows, nv, is_whole, rows, acc, sink);
         return;
     }
     const gp_packed_sink s = *sink; /* a copy that the stores cannot change */
@@ -79,10 +99,10 @@ GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const i
                           is_whole ? GP_VL : s.cols - j * GP_VL);
 }
 
-typedef gp_vf gp_sums[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
+typedef gp_vf gp_acc[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
 
-/* What sums begin with, or those that an earlier part of k left. */
-GP_INLINE void gp_sums_begin(const enum gp_packed_type type, const int rows, const int nv,
+/* What accumulators begin with, or those that an earlier part of k left. */
+GP_INLINE void gp_acc_begin(const enum gp_packed_type type, const int rows, const int nv,
                              gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
 {
 #pragma GCC unroll 8
@@ -94,8 +114,8 @@ GP_INLINE void gp_sums_begin(const enum gp_packed_type type, const int rows, con
     }
 }
 
-/* Finishes the sums, or leaves them for the next part of k. Several panels are always whole. */
-GP_INLINE void gp_sums_end(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+/* Finishes the accumulators, or leaves them for the next part of k. Several panels are always whole. */
+GP_INLINE void gp_acc_end(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
                            gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
 {
     const int nv = panels * vectors;
@@ -119,9 +139,9 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
                               int64_t panel_step, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
-    gp_sums acc;
+    gp_acc acc;
     const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
-    gp_sums_begin(type, rows, nv, acc, sink);
+    gp_acc_begin(type, rows, nv, acc, sink);
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
         gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
 #pragma GCC unroll 8
@@ -135,7 +155,7 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
                 acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
         }
     }
-    gp_sums_end(type, rows, panels, vectors, acc, sink);
+    gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
 
 /* The same for a convolution: every tap is a product of its own, whose rows lie wherever rows[tap * pitch + i] points
@@ -146,8 +166,8 @@ GP_INLINE void gp_taps_tile(const int rows, const int panels, const int vectors,
                             int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
-    gp_sums acc;
-    gp_sums_begin(GP_PACKED_F32, rows, nv, acc, sink);
+    gp_acc acc;
+    gp_acc_begin(GP_PACKED_F32, rows, nv, acc, sink);
     for (; taps; taps--, row += pitch, b += tap_step) {
         const char *a[GP_TILE_ROWS];
         int is_padding = 1;
@@ -170,7 +190,7 @@ GP_INLINE void gp_taps_tile(const int rows, const int panels, const int vectors,
             }
         }
     }
-    gp_sums_end(GP_PACKED_F32, rows, panels, vectors, acc, sink);
+    gp_acc_end(GP_PACKED_F32, rows, panels, vectors, acc, sink);
 }
 
 typedef void (*gp_runs_fn)(int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
@@ -183,8 +203,8 @@ GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, cons
                             int64_t panel_step, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
-    gp_sums acc;
-    gp_sums_begin(type, rows, nv, acc, sink);
+    gp_acc acc;
+    gp_acc_begin(type, rows, nv, acc, sink);
     for (int64_t r = 0; r < runs; r++) {
         const char *a[GP_TILE_ROWS];
 #pragma GCC unroll 8
@@ -204,7 +224,7 @@ GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, cons
             }
         }
     }
-    gp_sums_end(type, rows, panels, vectors, acc, sink);
+    gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
 
 /* Panels to read at once: as many as the registers of `rows` rows hold and `cols` columns fill. */

@@ -1,6 +1,6 @@
-/* What 8-bit products do to their sums while they are in registers: roundings to 8 bits and what lies between them.
+/* What int8 GEMM does to its accumulators while they are in registers: roundings to 8 bits and what lies between them.
  *
- *   x = sum * scale + bias             what the product is
+ *   x = accumulator * scale + bias             what the product is
  *   x = inner rounding and back        if there is one
  *   x += late bias, x += residual      the residual is f32, or 8 bits with a scale and a zero point
  *   dst = outer rounding of x          8 bits, or the f32 that they stand for; or x itself, clamped
@@ -14,28 +14,28 @@
 #include "gemm/gp_packed.h"
 
 /* To 8 bits: integer = round(clamp(x * inverse) + zero point), and back: (integer - zero point) * scale. */
-typedef struct {
+GP_RECORD(gp_rounding, {
     float inverse, lo, hi;
     float shift;    /* 1.5 * 2^23, plus the zero point where it is rounded with the number */
     float scale;
     int32_t after;  /* what is added to the integer */
-} gp_rounding;
+});
 
-typedef struct {
+GP_RECORD(gp_requant, {
     gp_rounding inner, outer;
     int64_t has_inner, has_outer, dst_dtype, residual_dtype;
     int64_t late_bias_arg, residual_arg; /* 0: there is none */
     float residual_scale;
     int32_t residual_zero;
     float lo, hi; /* of f32 results */
-} gp_requant;
+});
 
 /* Numbers of the operands that are arguments: which ones, 0 for what the parameters say (1, a zero point, no zero points
  * of weights). */
-typedef struct {
+GP_RECORD(gp_dynamic, {
     int64_t scale_arg, zero_arg; /* of the activations: one f32; one element of their type */
     int64_t columns_arg;         /* zero points of the weights: one s32 a column */
-} gp_dynamic;
+});
 
 /* What scales are multiplied by. */
 GP_INLINE float gp_dynamic_scale(const gp_dynamic *p, void *const *args)
@@ -74,6 +74,8 @@ GP_INLINE gp_vi gp_widen_bytes(gp_vub bytes)
     return (gp_vi)_mm512_cvtepu8_epi32((__m128i)bytes);
 #elif defined(__AVX2__)
     return (gp_vi)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes));
+#elif defined(__SSE4_1__)
+    return (gp_vi)_mm_cvtepu8_epi32(_mm_cvtsi32_si128((int)bytes));
 #else
     return __builtin_convertvector(bytes, gp_vi);
 #endif
@@ -85,23 +87,36 @@ GP_INLINE gp_vub gp_narrow_bytes(gp_vi v)
 #if defined(__AVX512F__)
     return (gp_vub)_mm512_cvtepi32_epi8((__m512i)v);
 #elif defined(__AVX2__)
-    const __m256i low = (__m256i)(v & 255);
-    const __m128i pairs = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
-    return (gp_vub)_mm_cvtsi128_si64(_mm_packus_epi16(pairs, pairs));
+    const __m256i low = _mm256_setr_epi32(0x0c080400, 0, 0, 0, 0x0c080400, 0, 0, 0);
+    const __m256i words = _mm256_shuffle_epi8((__m256i)v, low); /* one word of each half */
+    return (gp_vub)_mm_cvtsi128_si64(
+        _mm_unpacklo_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+#elif defined(__SSE4_1__)
+    return (gp_vub)_mm_cvtsi128_si32(_mm_shuffle_epi8((__m128i)v, _mm_set1_epi32(0x0c080400)));
 #else
     return __builtin_convertvector(v, gp_vub);
 #endif
 }
 
-/* The bytes of a vector as numbers, signed ones plus 128; `left` of them exist. */
-GP_INLINE gp_vi gp_load_bytes(uint8_t flip, const char *from, int64_t left)
+/* A vector of bytes; zeros behind the `left` that exist. */
+GP_INLINE gp_vub gp_load_some_bytes(const char *from, int64_t left)
 {
     gp_vub bytes = {0};
     if (left >= GP_VL)
         memcpy(&bytes, from, sizeof bytes);
     else
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+        bytes = (gp_vub)_mm_maskz_loadu_epi8((__mmask16)((1u << (left > 0 ? left : 0)) - 1), from);
+#else
         memcpy(&bytes, from, left > 0 ? (size_t)left : 0);
-    return gp_widen_bytes(bytes ^ flip);
+#endif
+    return bytes;
+}
+
+/* The bytes of a vector as numbers, signed ones plus 128; `left` of them exist. */
+GP_INLINE gp_vi gp_load_bytes(uint8_t flip, const char *from, int64_t left)
+{
+    return gp_widen_bytes(gp_load_some_bytes(from, left) ^ flip);
 }
 
 /* A vector of integers, zeros behind the first `left`. */
@@ -136,33 +151,23 @@ GP_INLINE int64_t gp_columns_left(const int is_whole, int64_t cols, int j)
     return is_whole ? GP_VL : cols > j * GP_VL ? cols - j * GP_VL : 0;
 }
 
-/* From integer sums to what is stored. Units change with the roundings, so that no division nor scaling of its own is
- * left: what is read on the way is multiplied by the unit of the rounding to come. */
-GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole,
+/* From accumulators to what is stored: of `rows` rows the first `count` exist. Units change with the roundings, so that no
+ * division nor scaling of its own is left: what is read on the way is multiplied by the unit of the rounding to come. */
+GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, int64_t count,
                              gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
 {
     const gp_requant_sink s = *sink->requant;
     const gp_requant p = *s.p; /* copies that the stores cannot change */
     const int64_t nbytes = gp_element_nbytes(p.dst_dtype), from_nbytes = gp_element_nbytes(p.residual_dtype);
     const float last = p.has_outer ? p.outer.inverse : 1, first = p.has_inner ? p.inner.inverse : last;
-    if (sink->col_zero)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++) {
-            const int64_t left = gp_columns_left(is_whole, sink->cols, j);
-            const gp_vu zero = gp_load_integers(sink->col_zero + j * GP_VL, left);
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++)
-                acc[i][j] = (gp_vf)((gp_vu)acc[i][j] - zero * (uint32_t)sink->row_sum[i]);
-        }
 #pragma GCC unroll 8
     for (int j = 0; j < nv; j++) {
         const int64_t left = gp_columns_left(is_whole, sink->cols, j);
         const gp_vf scale = gp_load_some(sink->scale + j * GP_VL, left) * sink->a_scale * first;
         const gp_vf bias = sink->bias ? gp_load_some(sink->bias + j * GP_VL, left) * first : gp_splat(0);
 #pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            acc[i][j] = gp_vfma(__builtin_convertvector((gp_vi)acc[i][j], gp_vf), scale, bias);
-        }
+        for (int i = 0; i < rows; i++)
+            acc[i][j] = gp_vfma(acc[i][j], scale, bias);
     }
     if (p.has_inner)
 #pragma GCC unroll 8
@@ -187,6 +192,8 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole,
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
             for (int j = 0; j < nv; j++) {
+                if (i >= count)
+                    continue;
                 const int64_t left = gp_columns_left(is_whole, sink->cols, j);
                 const gp_vi x = gp_load_bytes(flip, from + i * s.residual_row + j * GP_VL, left);
                 acc[i][j] += gp_vfma(__builtin_convertvector(x, gp_vf), scale, shift);
@@ -196,15 +203,18 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole,
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
             for (int j = 0; j < nv; j++)
-                acc[i][j] += gp_load_some((const float *)from + i * s.residual_row + j * GP_VL,
-                                          gp_columns_left(is_whole, sink->cols, j)) * last;
+                if (i < count)
+                    acc[i][j] += gp_load_some((const float *)from + i * s.residual_row + j * GP_VL,
+                                              gp_columns_left(is_whole, sink->cols, j)) * last;
     char *dst = s.dst + (sink->row * s.dst_row + sink->col) * nbytes;
 #pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++, dst += s.dst_row * nbytes)
 #pragma GCC unroll 8
         for (int j = 0; j < nv; j++) {
+            if (i >= count)
+                return;
             const int64_t left = gp_columns_left(is_whole, sink->cols, j);
-            char *to = dst + (i * s.dst_row + j * GP_VL) * nbytes;
+            char *to = dst + j * GP_VL * nbytes;
             gp_vf x = acc[i][j];
             if (nbytes == 1) {
                 gp_store_bytes(to, (gp_vi)gp_round_shifted(&p.outer, x) + p.outer.after, left);

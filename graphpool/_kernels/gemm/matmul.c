@@ -9,7 +9,7 @@
 
 #define GP_MAX_BATCH 10
 
-typedef struct {
+GP_RECORD(gp_matmul, {
     int64_t m, n, k;
     int64_t row_block, col_block;
     int64_t nbatch;
@@ -20,7 +20,7 @@ typedef struct {
     int64_t pack_a_offset, pack_b_offset; /* bytes into scratch: the tile lies at 0, the panel at pack_b_offset */
     int64_t exact_depth, sums_offset;     /* terms at a time, their sums added in f64; 0: all terms at once */
     uint64_t blas;
-} gp_matmul;
+});
 
 /* Offsets, in elements, of one matrix of the batch. */
 typedef struct {
@@ -104,30 +104,15 @@ static inline __attribute__((always_inline)) void run(const gp_matmul *p, void *
     }
 }
 
-static void GP_KERNEL(f32_matmul_blas)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
-{
-    run(params, args, begin, end, scratch, 4, 1);
-}
-
-static void GP_KERNEL(f32_matmul_simd)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
-{
-    run(params, args, begin, end, scratch, 4, 0);
-}
-
-static void GP_KERNEL(f64_matmul_blas)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
-{
-    run(params, args, begin, end, scratch, 8, 1);
-}
-
-static void GP_KERNEL(f64_matmul_simd)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
-{
-    run(params, args, begin, end, scratch, 8, 0);
-}
+GP_DEFINE_KERNEL(f32_matmul_blas) { run(params, args, begin, end, scratch, 4, 1); }
+GP_DEFINE_KERNEL(f32_matmul_simd) { run(params, args, begin, end, scratch, 4, 0); }
+GP_DEFINE_KERNEL(f64_matmul_blas) { run(params, args, begin, end, scratch, 8, 1); }
+GP_DEFINE_KERNEL(f64_matmul_simd) { run(params, args, begin, end, scratch, 8, 0); }
 
 const gp_kernel_entry GP_KERNEL(matmul_table)[] = {
-    {"f32_matmul_blas", GP_KERNEL(f32_matmul_blas), sizeof(gp_matmul)},
-    {"f32_matmul_simd", GP_KERNEL(f32_matmul_simd), sizeof(gp_matmul)},
-    {"f64_matmul_blas", GP_KERNEL(f64_matmul_blas), sizeof(gp_matmul)},
-    {"f64_matmul_simd", GP_KERNEL(f64_matmul_simd), sizeof(gp_matmul)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_matmul_blas, gp_matmul),
+    GP_ENTRY(f32_matmul_simd, gp_matmul),
+    GP_ENTRY(f64_matmul_blas, gp_matmul),
+    GP_ENTRY(f64_matmul_simd, gp_matmul),
+    GP_TABLE_END,
 };

@@ -15,9 +15,8 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Unsuppo
 
 from ..core._dispatch import blas_slot, isas
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 from .post_ops import NO_POST_OPS, PostOps
-from .problem import MOST_BATCH_AXES, MatmulProblem, fold_batch
+from .problem import MatmulProblem, merge_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,17 +34,6 @@ _BLOCKS = {"blas": (256, 512), "simd": (64, 512)}
 
 _SMALL = 64**3
 """Multiply-adds of a product (about 5 microseconds) from which on columns are split, so that threads can share it."""
-
-_LAYOUT = Record(
-    [
-        *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "nbatch")],
-        *[(name, "i8", MOST_BATCH_AXES) for name in ("batch_shape", "a_batch", "b_batch", "dst_batch")],
-        *[(name, "i8") for name in ("a_row", "a_col", "b_row", "b_col", "dst_row", "pack_a", "pack_b")],
-        *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "pack_a_offset", "pack_b_offset")],
-        *[(name, "i8") for name in ("exact_depth", "sums_offset")],
-        ("blas", "u8"),
-    ]
-)
 
 
 def aligned(nbytes: int) -> int:
@@ -76,16 +64,16 @@ class _Problem:
 
     @classmethod
     def of(cls, problem: MatmulProblem, b: Sequence[int]) -> _Problem:
-        """Check what `MatmulProblem` has not, and fold."""
+        """Check what `MatmulProblem` has not, and merge batch axes."""
         ndim, a, c = len(problem.batch_shape), problem.a_strides, problem.c_strides
         problem.check_strides("b_strides", b, 2)
         dst_row = max(problem.n, 1) if problem.m <= 1 else c[-1]
         batch = tuple(zip(problem.batch_shape, a[:ndim], b[:ndim], c[:ndim], strict=True))
-        return cls(batch, problem.m, problem.n, problem.k, a[-2], a[-1], b[-2], b[-1], dst_row)._fold()
+        return cls(batch, problem.m, problem.n, problem.k, a[-2], a[-1], b[-2], b[-1], dst_row)._merged()
 
-    def _fold(self) -> _Problem:
+    def _merged(self) -> _Problem:
         """Rows of consecutive matrices that share B become rows of one matrix; axes of size one vanish."""
-        batch, m, (a_row, dst_row) = fold_batch(self.batch, self.m, (self.a_row, self.dst_row))
+        batch, m, (a_row, dst_row) = merge_batch(self.batch, self.m, (self.a_row, self.dst_row))
         return _Problem(batch, m, self.n, self.k, a_row, self.a_col, self.b_row, self.b_col, dst_row)
 
     def fits_blas(self) -> bool:
@@ -248,6 +236,6 @@ def _build(
     }  # fmt: skip
     ntasks = int(np.prod(sizes, dtype=np.int64)) * -(-p.m // rows) * -(-p.n // cols)
     return pack(
-        f"{dtype}_matmul_{impl}", _LAYOUT, values,
+        f"{dtype}_matmul_{impl}", values,
         ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa,
     )  # fmt: skip

@@ -15,7 +15,7 @@
 
 #define GP_MAX_BATCH 10
 
-typedef struct {
+GP_RECORD(gp_packed_matmul, {
     int64_t m, n, k;
     int64_t row_block, col_block, word_block; /* word_block: steps along k at a time */
     int64_t parts, part_words, dst_part;      /* parts of k that are tasks of their own; elements from one's dst on */
@@ -30,7 +30,7 @@ typedef struct {
     float lo, hi;
     gp_requant requant; /* s8: instead of residual, lo and hi */
     gp_dynamic dynamic; /* s8 */
-} gp_packed_matmul;
+});
 
 /* Offsets of one matrix of the batch: elements, for b bytes. */
 typedef struct {
@@ -135,7 +135,7 @@ GP_INLINE int is_words(const enum gp_packed_type type, const gp_packed_matmul *p
     return p->a_dtype == GP_U8 && p->a_col == 1 && p->k % 4 == 0 && !p->dynamic.columns_arg;
 }
 
-/* k elements of rows of A, from element `first` on, in the form that the tiles read; behind the words of s8, one s32 a
+/* k elements of rows of A, from element `first` on, as the tiles read them; behind the words of s8, one s32 a
  * row. */
 GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_matmul *p, const char *a, int64_t first,
                               int64_t rows, int64_t k, int64_t words, int32_t a_zero, char *scratch)
@@ -308,26 +308,16 @@ GP_INLINE void run(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4
     }
 }
 
-static void GP_KERNEL(f32_matmul_packed)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                         void *scratch)
-{
-    run(GP_PACKED_F32, tiles_GP_PACKED_F32, params, args, begin, end, scratch);
-}
-
-static void GP_KERNEL(bf16_matmul_packed)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                          void *scratch)
-{
-    run(GP_PACKED_BF16, tiles_GP_PACKED_BF16, params, args, begin, end, scratch);
-}
-
-static void GP_KERNEL(s8_matmul_packed)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
-{
-    run(GP_PACKED_S8, tiles_GP_PACKED_S8, params, args, begin, end, scratch);
-}
+GP_DEFINE_KERNEL(f32_matmul_packed) { run(GP_PACKED_F32, tiles_GP_PACKED_F32, params, args, begin, end, scratch); }
+GP_DEFINE_KERNEL(bf16_matmul_packed) { run(GP_PACKED_BF16, tiles_GP_PACKED_BF16, params, args, begin, end, scratch); }
+GP_DEFINE_KERNEL(s8_matmul_packed) { run(GP_PACKED_S8, tiles_GP_PACKED_S8, params, args, begin, end, scratch); }
 
 const gp_kernel_entry GP_KERNEL(packed_table)[] = {
-    {"f32_matmul_packed", GP_KERNEL(f32_matmul_packed), sizeof(gp_packed_matmul)},
-    {"bf16_matmul_packed", GP_KERNEL(bf16_matmul_packed), sizeof(gp_packed_matmul)},
-    {"s8_matmul_packed", GP_KERNEL(s8_matmul_packed), sizeof(gp_packed_matmul)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_matmul_packed, gp_packed_matmul),
+    GP_ENTRY(bf16_matmul_packed, gp_packed_matmul),
+    GP_ENTRY(s8_matmul_packed, gp_packed_matmul),
+    GP_INNER(gp_rounding),
+    GP_INNER(gp_requant),
+    GP_INNER(gp_dynamic),
+    GP_TABLE_END,
 };

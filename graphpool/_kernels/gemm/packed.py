@@ -6,7 +6,7 @@
     weights.matmul(problem, PostOps(bias=True, clamp=(0, inf)))(a, packed, bias, dst)
 
 The layout and the method are described in ``gemm/gp_packed.h``. Kernels: ``f32_matmul_packed``,
-``bf16_matmul_packed``, ``s8_matmul_packed``, ``pack_weights``, ``unpack_weights``.
+``bf16_matmul_packed``, ``s8_matmul_packed``, ``any_matmul_pack``, ``any_matmul_unpack``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, Invalid
 
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import Record
 from .matmul import aligned
 from .post_ops import NO_POST_OPS, PostOps
-from .problem import MOST_BATCH_AXES, MatmulProblem, fold_batch
-from .requant import DYNAMIC_LAYOUT, REQUANT_LAYOUT
+from .problem import MatmulProblem, merge_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,23 +58,6 @@ up the parts costs under 3 %."""
 _WIDE = 256
 """Columns from which on converting A and starting an epilogue's rows cost under 3 % of a task."""
 
-_PACK_LAYOUT = Record([(name, "i8") for name in ("k", "n", "row", "col", "batch", "pitch", "dtype", "b_dtype")])
-_LAYOUT = Record(
-    [
-        *[(name, "i8") for name in ("m", "n", "k", "row_block", "col_block", "word_block")],
-        *[(name, "i8") for name in ("parts", "part_words", "dst_part", "nbatch")],
-        *[(name, "i8", MOST_BATCH_AXES) for name in ("batch_shape", "a_batch", "b_batch", "dst_batch")],
-        ("residual_batch", "i8", MOST_BATCH_AXES),
-        *[(name, "i8") for name in ("a_row", "a_col", "dst_row", "residual_row")],
-        *[(name, "i8") for name in ("bias_arg", "residual_arg", "scale_arg", "dst_arg")],
-        *[(name, "i8") for name in ("tile_in_scratch", "has_epilogue", "partial_offset", "words_offset", "row_offset")],
-        *[(name, "i8") for name in ("a_dtype", "a_zero")],
-        *[(name, "f4") for name in ("lo", "hi")],
-        ("requant", REQUANT_LAYOUT),
-        ("dynamic", DYNAMIC_LAYOUT),
-    ]
-)
-
 
 def lanes_of(isa: str | None) -> int:
     """Columns of a vector of an instruction set, by default the best one.
@@ -107,16 +88,16 @@ class _Problem:
 
     @classmethod
     def of(cls, problem: MatmulProblem, post_ops: PostOps, weight_strides: Sequence[int] | None) -> _Problem:
-        """Check what `MatmulProblem` has not, and fold."""
+        """Check what `MatmulProblem` has not, and merge batch axes."""
         ndim, a, c = len(problem.batch_shape), problem.a_strides, problem.c_strides
         residual = problem.residual_strides(post_ops)
         b = [0] * ndim if weight_strides is None else problem.check_strides("weight_strides", weight_strides, 0)
         batch = tuple(zip(problem.batch_shape, a[:ndim], b, c[:ndim], residual[:ndim], strict=True))
-        return cls(batch, problem.m, problem.n, problem.k, a[-2], a[-1], c[-1], residual[-1])._fold()
+        return cls(batch, problem.m, problem.n, problem.k, a[-2], a[-1], c[-1], residual[-1])._merged()
 
-    def _fold(self) -> _Problem:
+    def _merged(self) -> _Problem:
         """Rows of consecutive matrices that share weights become rows of one; axes of size one vanish."""
-        batch, m, rows = fold_batch(self.batch, self.m, (self.a_row, self.dst_row, self.residual_row))
+        batch, m, rows = merge_batch(self.batch, self.m, (self.a_row, self.dst_row, self.residual_row))
         return _Problem(batch, m, self.n, self.k, rows[0], self.a_col, rows[1], rows[2])
 
 
@@ -213,11 +194,11 @@ class PackedFormat:
         if b_dtype != self.dtype and (self.dtype, b_dtype) not in (("bf16", "f32"), ("s8", "u8")):
             what = f"weights to pack as {self.dtype}"
             raise InvalidDataTypeError(explain(what, accepted=self.dtype, got=b_dtype), dtype=b_dtype)
-        return self._move("pack_weights", strides, batch_stride, b_dtype)
+        return self._move("any_matmul_pack", strides, batch_stride, b_dtype)
 
     def unpack(self, strides: Sequence[int], *, batch_stride: int = 0) -> KernelCall:
         """The inverse of `pack`, bit for bit, with the same parameters; arguments: packed, b."""
-        return self._move("unpack_weights", strides, batch_stride, self.dtype)
+        return self._move("any_matmul_unpack", strides, batch_stride, self.dtype)
 
     def _move(self, name: str, strides: Sequence[int], batch_stride: int, b_dtype: str) -> KernelCall:
         """The kernel `name` between a matrix and its panels."""
@@ -228,7 +209,7 @@ class PackedFormat:
             "dtype": DTYPE_CODES[self.dtype], "b_dtype": DTYPE_CODES[b_dtype],
         }  # fmt: skip
         ntasks = self.batch * -(-self.n // (_PACK_PANELS * self.panel))
-        return pack(name, _PACK_LAYOUT, values, ntasks=ntasks, isa=self.isa)
+        return pack(name, values, ntasks=ntasks, isa=self.isa)
 
     def matmul(
         self,
@@ -297,7 +278,7 @@ def _check_types(weights: PackedFormat, problem: MatmulProblem) -> None:
         what = f"activations of {dtype} weights"
         raise InvalidDataTypeError(explain(what, accepted=", ".join(accepted), got=a_dtype), dtype=a_dtype)
     if dtype == "s8" and problem.k > _MAX_S8_K:
-        what = "terms of an 8-bit sum"
+        what = "terms of an s32 accumulator"
         raise UnsupportedError(explain(what, accepted=f"at most {_MAX_S8_K}", got=problem.k), k=problem.k)
     if dtype != "s8" and problem.zero_point:
         raise InvalidArgumentError(explain(f"zero point beside {dtype} weights", accepted="0", got=problem.zero_point))
@@ -323,7 +304,7 @@ def _build(p: _Problem, weights: PackedFormat, values: dict[str, Any], epilogue:
         "partial_offset": partial_offset, "words_offset": words_offset, "row_offset": row_offset,
     }  # fmt: skip
     return pack(
-        f"{dtype}_matmul_packed", _LAYOUT, fields, ntasks=matrices * -(-p.m // rows) * -(-p.n // cols) * parts,
+        f"{dtype}_matmul_packed", fields, ntasks=matrices * -(-p.m // rows) * -(-p.n // cols) * parts,
         scratch_nbytes=row_offset + (p.k * 4 if dtype == "bf16" else 0), tail=epilogue, isa=weights.isa,
     )  # fmt: skip
 

@@ -9,12 +9,12 @@
 #define GP_PACK_PANELS 4
 #define GP_PACK_ROWS 128
 
-typedef struct {
+GP_RECORD(gp_pack_params, {
     int64_t k, n;
     int64_t row, col, batch; /* strides of b, in elements */
     int64_t pitch;           /* bytes from one packed matrix to the next */
     int64_t dtype, b_dtype;  /* of the panels and of b; they differ where f32 becomes bf16, and u8 less 128 becomes s8 */
-} gp_pack_params;
+});
 
 /* Which part of which matrix a task has. */
 typedef struct {
@@ -191,18 +191,16 @@ static gp_pack_task make_task(const gp_pack_params *p, char *b, char *packed, in
     return (gp_pack_task){p, b, packed + matrix * p->pitch, j, gp_min(p->n - j, step)};
 }
 
-static void GP_KERNEL(pack_weights)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(any_matmul_pack)
 {
-    (void)scratch;
     for (int64_t number = begin; number < end; number++) {
         const gp_pack_task t = make_task(params, args[0], args[1], number);
         pack_task(&t);
     }
 }
 
-static void GP_KERNEL(unpack_weights)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(any_matmul_unpack)
 {
-    (void)scratch;
     for (int64_t number = begin; number < end; number++) {
         const gp_pack_task t = make_task(params, args[1], args[0], number);
         unpack_task(&t);
@@ -210,7 +208,7 @@ static void GP_KERNEL(unpack_weights)(const void *params, void *const *args, int
 }
 
 const gp_kernel_entry GP_KERNEL(packed_weights_table)[] = {
-    {"pack_weights", GP_KERNEL(pack_weights), sizeof(gp_pack_params)},
-    {"unpack_weights", GP_KERNEL(unpack_weights), sizeof(gp_pack_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(any_matmul_pack, gp_pack_params),
+    GP_ENTRY(any_matmul_unpack, gp_pack_params),
+    GP_TABLE_END,
 };

@@ -82,15 +82,15 @@ class PostOps:
         Raises
         ------
         InvalidArgumentError, InvalidDataTypeError
-            The clamp is no range; an epilogue or a clamp beside `requant`; as `Requant.record`.
+            The clamp is no range; an epilogue or a clamp beside `requant`; as `Requant.fields`.
         """
         if self.requant is not None and (self.epilogue or self.clamp):
             raise InvalidArgumentError(explain("requant", accepted="no clamp and no epilogue beside it", got="both"))
-        dynamic, number = (self.dynamic or Dynamic()).record(first_arg)
+        dynamic, number = (self.dynamic or Dynamic()).fields(first_arg)
         fields = self._fields(number)
         residual = None if self.residual_strides is None else Residual("f32")
         requant = self.requant or Requant(residual=residual, clamp=self.clamp or NO_LIMITS)
-        record, dst_arg = requant.record(number + self.bias)
+        record, dst_arg = requant.fields(number + self.bias)
         return fields | {"dynamic": dynamic, "requant": record, "residual_arg": 0, "dst_arg": dst_arg}
 
     def _fields(self, first_arg: int) -> dict[str, Any]:

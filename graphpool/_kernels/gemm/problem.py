@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from .post_ops import PostOps
 
-__all__ = ["MOST_BATCH_AXES", "MatmulProblem", "fold_batch"]
+__all__ = ["MOST_BATCH_AXES", "MatmulProblem", "merge_batch"]
 
 MOST_BATCH_AXES = 10
 
@@ -78,7 +78,7 @@ class MatmulProblem:
         return [0] * (len(self.batch_shape) + 1) if given is None else self.check_strides("residual_strides", given, 1)
 
 
-def fold_batch(
+def merge_batch(
     batch: Sequence[tuple[int, ...]], m: int, rows: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], ...], int, tuple[int, ...]]:
     """Batch axes (size, stride of a, of b, of others...) that are left, rows, and row strides of a and of the others.

@@ -6,9 +6,9 @@
  * ONNX's DynamicQuantizeLinear. A task is a part. */
 #include "gemm/gp_requant.h"
 
-typedef struct {
+GP_RECORD(gp_quantize, {
     int64_t n, part, nparts; /* elements; those of a part */
-} gp_quantize;
+});
 
 typedef struct {
     float least, greatest;
@@ -44,9 +44,8 @@ static range range_of(const float *x, int64_t n)
 }
 
 /* args: src, ranges of shape (nparts, 2) */
-static void GP_KERNEL(f32_range)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_range)
 {
-    (void)scratch;
     const gp_quantize *p = params;
     range *to = args[1];
     for (int64_t t = begin; t < end; t++)
@@ -76,10 +75,8 @@ static void quantize_part(const float *x, char *to, int64_t n, float scale, int3
 }
 
 /* args: src, ranges, dst, scale, zero point */
-static void GP_KERNEL(f32_quantize_dynamic)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                            void *scratch)
+GP_DEFINE_KERNEL(f32_quantize_dynamic)
 {
-    (void)scratch;
     const gp_quantize *p = params;
     range all = {0, 0};
     for (int64_t t = 0; t < p->nparts; t++)
@@ -96,7 +93,7 @@ static void GP_KERNEL(f32_quantize_dynamic)(const void *params, void *const *arg
 }
 
 const gp_kernel_entry GP_KERNEL(quantize_table)[] = {
-    {"f32_range", GP_KERNEL(f32_range), sizeof(gp_quantize)},
-    {"f32_quantize_dynamic", GP_KERNEL(f32_quantize_dynamic), sizeof(gp_quantize)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_range, gp_quantize),
+    GP_ENTRY(f32_quantize_dynamic, gp_quantize),
+    GP_TABLE_END,
 };

@@ -11,14 +11,11 @@ from __future__ import annotations
 from graphpool.errors import InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 
 __all__ = ["nparts_of", "quantize_dynamic", "range_of_parts"]
 
 _LEAST_PART, _MOST_PARTS = 1 << 13, 256
 """Elements of a part: a microsecond or two; and so few parts that every task may read all of their ranges."""
-
-_LAYOUT = Record([(name, "i8") for name in ("n", "part", "nparts")])
 
 
 def nparts_of(n: int) -> int:
@@ -102,4 +99,4 @@ def quantize_dynamic(n: int, isa: str | None = None) -> KernelCall:
 
 def _pack(name: str, n: int, isa: str | None) -> KernelCall:
     nparts = nparts_of(n)
-    return pack(name, _LAYOUT, {"n": n, "part": _part_of(n), "nparts": nparts}, ntasks=nparts, isa=isa)
+    return pack(name, {"n": n, "part": _part_of(n), "nparts": nparts}, ntasks=nparts, isa=isa)

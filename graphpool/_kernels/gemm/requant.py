@@ -11,12 +11,9 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, explain
 
 from ..core.call import DTYPE_CODES
-from ..core.records import Record
 
 __all__ = [
-    "DYNAMIC_LAYOUT",
     "NO_LIMITS",
-    "REQUANT_LAYOUT",
     "Dynamic",
     "Requant",
     "Residual",
@@ -30,20 +27,6 @@ NO_LIMITS = (-math.inf, math.inf)
 _LIMITS = {"u8": (0, 255), "s8": (-128, 127)}
 _SHIFT = 1.5 * 2**23
 """Added to a small number, leaves f32 no room for its fraction."""
-
-_ROUNDING_LAYOUT = Record([*[(name, "f4") for name in ("inverse", "lo", "hi", "shift", "scale")], ("after", "i4")])
-REQUANT_LAYOUT = Record(
-    [
-        ("inner", _ROUNDING_LAYOUT),
-        ("outer", _ROUNDING_LAYOUT),
-        *[(name, "i8") for name in ("has_inner", "has_outer", "dst_dtype", "residual_dtype")],
-        *[(name, "i8") for name in ("late_bias_arg", "residual_arg")],
-        *[("residual_scale", "f4"), ("residual_zero", "i4"), ("lo", "f4"), ("hi", "f4")],
-    ]
-)
-"""struct gp_requant."""
-DYNAMIC_LAYOUT = Record([(name, "i8") for name in ("scale_arg", "zero_arg", "columns_arg")])
-"""struct gp_dynamic."""
 
 
 def unsigned_zero_point(dtype: str, zero_point: int) -> int:
@@ -83,8 +66,8 @@ class Rounding:
     rounds_first: bool = False
     clamp: tuple[float, float] = NO_LIMITS
 
-    def record(self) -> bytes:
-        """The struct gp_rounding.
+    def fields(self) -> dict[str, float]:
+        """The fields of a struct gp_rounding.
 
         Raises
         ------
@@ -104,10 +87,10 @@ class Rounding:
             min(max(limit / self.scale, low - self.zero_point), high - self.zero_point) for limit in self.clamp
         )
         added, after = (0, self.zero_point) if self.rounds_first else (self.zero_point, 0)
-        return _ROUNDING_LAYOUT.pack({
+        return {
             "inverse": 1 / self.scale, "lo": least, "hi": most, "shift": _SHIFT + added, "scale": self.scale,
             "after": after,
-        })  # fmt: skip
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,14 +111,14 @@ class Dynamic:
     zero_point: bool = False
     columns: bool = False
 
-    def record(self, first_arg: int) -> tuple[bytes, int]:
-        """The struct gp_dynamic whose operands are the arguments from `first_arg` on, and the argument that follows."""
+    def fields(self, first_arg: int) -> tuple[dict[str, Any], int]:
+        """Fields of gp_dynamic, whose operands are the arguments from `first_arg` on, and the argument that follows."""
         fields, number = {}, first_arg
         names = (("scale_arg", self.scale), ("zero_arg", self.zero_point), ("columns_arg", self.columns))
         for name, is_present in names:
             fields[name] = number if is_present else 0
             number += is_present
-        return DYNAMIC_LAYOUT.pack(fields), number
+        return fields, number
 
 
 @dataclass(frozen=True)
@@ -179,29 +162,29 @@ class Requant:
         """Type of the result."""
         return "f32" if self.outer is None or self.is_real else self.outer.dtype
 
-    def record(self, first_arg: int) -> tuple[bytes, int]:
-        """The struct gp_requant whose operands are the arguments from `first_arg` on, and the argument that follows.
+    def fields(self, first_arg: int) -> tuple[dict[str, Any], int]:
+        """Fields of gp_requant, whose operands are the arguments from `first_arg` on, and the argument that follows.
 
         Raises
         ------
         InvalidDataTypeError, InvalidArgumentError
-            As in `Rounding.record`; a residual of another type; a clamp that is no range.
+            As in `Rounding.fields`; a residual of another type; a clamp that is no range.
         """
         if not self.clamp[0] <= self.clamp[1]:
             raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=self.clamp))
-        record: dict[str, Any] = {"dst_dtype": DTYPE_CODES[self.dtype]}
-        record["lo"], record["hi"] = self.clamp
+        fields: dict[str, Any] = {"dst_dtype": DTYPE_CODES[self.dtype]}
+        fields["lo"], fields["hi"] = self.clamp
         for name, rounding in (("inner", self.inner), ("outer", self.outer)):
             if rounding is not None:
-                record[name] = rounding.record()
-        record["has_inner"], record["has_outer"] = self.inner is not None, self.outer is not None
+                fields[name] = rounding.fields()
+        fields["has_inner"], fields["has_outer"] = self.inner is not None, self.outer is not None
         if self.residual is not None:
             if self.residual.dtype not in ("f32", *_LIMITS):
                 raise InvalidDataTypeError(explain("residual", accepted="f32, u8, s8", got=self.residual.dtype))
-            record["residual_dtype"] = DTYPE_CODES[self.residual.dtype]
-            record["residual_scale"], record["residual_zero"] = self.residual.scale, self.residual.zero_point
+            fields["residual_dtype"] = DTYPE_CODES[self.residual.dtype]
+            fields["residual_scale"], fields["residual_zero"] = self.residual.scale, self.residual.zero_point
         number = first_arg
         for name, is_present in (("late_bias_arg", self.late_bias), ("residual_arg", self.residual is not None)):
-            record[name] = number if is_present else 0
+            fields[name] = number if is_present else 0
             number += is_present
-        return REQUANT_LAYOUT.pack(record), number
+        return fields, number

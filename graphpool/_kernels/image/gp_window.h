@@ -10,13 +10,13 @@
 #include "eltwise/gp_tile.h"
 #include "core/gp_vec.h"
 
-typedef struct {
+GP_RECORD(gp_window, {
     int64_t in[3], out[3];
     int64_t kernel[3], stride[3], dilation[3], pad[3]; /* pad: in front */
     int64_t src_n, src_c, src[3];
     int64_t dst_n, dst_c, dst[3];
     int64_t channels_last;
-} gp_window;
+});
 
 /* The results of one row that one tap of the kernel reaches: results first, first + step, ... (count of them) read
  * source elements src, src + src_step, ... */
@@ -78,12 +78,12 @@ static inline gp_tap gp_find_tap(const gp_window *w, int transposed, int64_t od,
 }
 
 /* What kernels have in common whose task is one row of results (n, block of channels, od, oh). */
-typedef struct {
+GP_RECORD(gp_row_plan, {
     gp_window window;
     int64_t channels, channel_block;
     int64_t tile_in_scratch, has_epilogue;
     int64_t room_offset; /* bytes into scratch, behind the tile: for the kernel's own needs */
-} gp_row_plan;
+});
 
 /* A task: its place, and its tile of rows x cols results, which are (pixels x channels) or (channels x pixels). */
 typedef struct {

@@ -11,13 +11,13 @@
 #include "gemm/gp_requant.h"
 #include "image/gp_window.h"
 
-typedef struct {
+GP_RECORD(gp_pool, {
     gp_row_plan rows;
     int64_t counted[3]; /* average: coordinates below this count in the divisor */
     int64_t exclude_pad;
     int64_t src_dtype, zero; /* of bytes; zero: of unsigned ones, 128 more for signed ones */
     int64_t is_sparse;       /* whether lines hold no padding: windows reach far beyond the source */
-} gp_pool;
+});
 
 /* How many taps of result `o` lie before coordinate `end` of an axis, and not before `least`. */
 static int64_t count_taps(const gp_window *w, int axis, int64_t o, int64_t least, int64_t end)
@@ -317,20 +317,21 @@ GP_INLINE void pool(const gp_pool *p, void *const *args, int64_t begin, int64_t 
 }
 
 #define GP_DEFINE_POOL(name, nbytes, is_max)                                                                           \
-    static void GP_KERNEL(name)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)      \
+    GP_DEFINE_KERNEL(name)                                                                                             \
     {                                                                                                                  \
         pool(params, args, begin, end, scratch, nbytes, is_max);                                                       \
     }
 
 GP_DEFINE_POOL(f32_max_pool, 4, 1)
 GP_DEFINE_POOL(f32_avg_pool, 4, 0)
-GP_DEFINE_POOL(bytes_max_pool, 1, 1)
-GP_DEFINE_POOL(bytes_avg_pool, 1, 0)
+GP_DEFINE_POOL(x8_max_pool, 1, 1)
+GP_DEFINE_POOL(x8_avg_pool, 1, 0)
 
 const gp_kernel_entry GP_KERNEL(pool_table)[] = {
-    {"bytes_max_pool", GP_KERNEL(bytes_max_pool), sizeof(gp_pool)},
-    {"bytes_avg_pool", GP_KERNEL(bytes_avg_pool), sizeof(gp_pool)},
-    {"f32_max_pool", GP_KERNEL(f32_max_pool), sizeof(gp_pool)},
-    {"f32_avg_pool", GP_KERNEL(f32_avg_pool), sizeof(gp_pool)},
-    {NULL, NULL, 0},
+    GP_ENTRY(x8_max_pool, gp_pool),
+    GP_ENTRY(x8_avg_pool, gp_pool),
+    GP_ENTRY(f32_max_pool, gp_pool),
+    GP_ENTRY(f32_avg_pool, gp_pool),
+    GP_INNER(gp_row_plan),
+    GP_TABLE_END,
 };

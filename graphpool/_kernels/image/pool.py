@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import Record
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from .window import ROW_PLAN_LAYOUT, Window, plan_rows
+from .window import Window, plan_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["pooling"]
 
-_LAYOUT = Record(
-    [
-        ("rows", ROW_PLAN_LAYOUT), ("counted", "i8", 3), ("exclude_pad", "i8"), ("src_dtype", "i8"), ("zero", "i8"),
-        ("is_sparse", "i8"),
-    ]
-)  # fmt: skip
 
 _LINES = 8
 """Channels whose lines are filled together (``GP_POOL_LINES``)."""
@@ -115,9 +108,9 @@ def pooling(
         "rows": rows, "counted": counted, "exclude_pad": exclude_pad, "src_dtype": DTYPE_CODES[src_dtype],
         "zero": zero_point + (128 if src_dtype == "s8" else 0), "is_sparse": _is_sparse(window),
     }  # fmt: skip
-    name = f"{'f32' if src_dtype == 'f32' else 'bytes'}_{mode}_pool"
+    name = f"{'f32' if src_dtype == 'f32' else 'x8'}_{mode}_pool"
     scratch_nbytes = room_offset + 4 * (window.dst[2] + _line_elements(window))
-    return pack(name, _LAYOUT, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa)
+    return pack(name, fields, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa)
 
 
 def _reach(window: Window) -> int:

@@ -10,11 +10,11 @@
 #include "core/gp_vec.h"
 #include "image/gp_window.h"
 
-typedef struct {
+GP_RECORD(gp_resample, {
     gp_row_plan rows;
     int64_t low_offset[3], high_offset[3], weight_offset[3]; /* bytes from the start of this block */
     int64_t epilogue_offset;
-} gp_resample;
+});
 
 /* Tables of one axis: (1 - weight) * src[low] + weight * src[high]. */
 typedef struct {
@@ -200,20 +200,11 @@ GP_INLINE void resample(const gp_resample *p, void *const *args, int64_t begin, 
     }
 }
 
-static void GP_KERNEL(f32_resample_nearest)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                            void *scratch)
-{
-    resample(params, args, begin, end, scratch, 0);
-}
-
-static void GP_KERNEL(f32_resample_linear)(const void *params, void *const *args, int64_t begin, int64_t end,
-                                           void *scratch)
-{
-    resample(params, args, begin, end, scratch, 1);
-}
+GP_DEFINE_KERNEL(f32_resample_nearest) { resample(params, args, begin, end, scratch, 0); }
+GP_DEFINE_KERNEL(f32_resample_linear) { resample(params, args, begin, end, scratch, 1); }
 
 const gp_kernel_entry GP_KERNEL(resample_table)[] = {
-    {"f32_resample_nearest", GP_KERNEL(f32_resample_nearest), sizeof(gp_resample)},
-    {"f32_resample_linear", GP_KERNEL(f32_resample_linear), sizeof(gp_resample)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_resample_nearest, gp_resample),
+    GP_ENTRY(f32_resample_linear, gp_resample),
+    GP_TABLE_END,
 };

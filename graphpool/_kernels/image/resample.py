@@ -19,9 +19,9 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
+from ..core.records import record
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from .window import ROW_PLAN_LAYOUT, Window, channel_block, plan_rows
+from .window import Window, channel_block, plan_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["resample"]
 
-_LAYOUT = Record(
-    [
-        ("rows", ROW_PLAN_LAYOUT),
-        *[(f"{table}_offset", "i8", 3) for table in ("low", "high", "weight")],
-        ("epilogue_offset", "i8"),
-    ]
-)
 _VECTOR = 16
 """Elements of the widest vector, which may be read at any element of a table or a line."""
 
@@ -68,12 +61,13 @@ def _tables(n: int, m: int, mode: str, transformation: str, scale: float | None)
 
 def _tail(axes: Sequence[Sequence[NDArray[Any]]]) -> tuple[bytes, dict[str, Any]]:
     """The tables of all axes as bytes behind the fixed block, each on 8 bytes, and the fields that say where."""
+    begin = record("gp_resample").nbytes
     tail, fields = b"", dict[str, Any](low_offset=[], high_offset=[], weight_offset=[])
     for tables in axes:
         for places, table in zip(fields.values(), tables, strict=True):
-            places.append(_LAYOUT.nbytes + len(tail))
+            places.append(begin + len(tail))
             tail += table.tobytes() + bytes(4 * (_VECTOR + table.size % 2))
-    return tail, fields | {"epilogue_offset": _LAYOUT.nbytes + len(tail)}
+    return tail, fields | {"epilogue_offset": begin + len(tail)}
 
 
 def _checked_scales(scales: Sequence[float] | None, ndim: int) -> list[float | None]:
@@ -159,6 +153,6 @@ def resample(
     rows, ntasks, scratch = plan_rows(window, batch, channels, post_ops)
     scratch += 4 * channel_block(window, channels) * (window.src[2] + _VECTOR)
     return pack(
-        f"f32_resample_{_MODES[mode]}", _LAYOUT, {"rows": rows, **fields},
+        f"f32_resample_{_MODES[mode]}", {"rows": rows, **fields},
         ntasks=ntasks, scratch_nbytes=scratch, tail=tail + post_ops.epilogue, isa=isa,
     )  # fmt: skip

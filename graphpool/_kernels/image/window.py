@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
-from ..core.records import Record
 from ..gemm.matmul import aligned
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from ..gemm.post_ops import PostOps
 
 __all__ = [
-    "ROW_PLAN_LAYOUT",
-    "WINDOW_LAYOUT",
     "Window",
     "channel_block",
     "convolution_window",
@@ -33,31 +30,12 @@ __all__ = [
     "plan_rows",
 ]
 
-_AXES = ("in", "out", "kernel", "stride", "dilation", "pad")
 _TILE_ELEMENTS = {True: 16384, False: 1024}
 """Results of a row task, by whether channels are innermost: a tile of 64 KiB stays in L2, and its channels give enough
 tasks to split. Planes are walked row by row, so those of few channels, whose rows stay in L1 until the next task."""
 
 _MOST_GAPS, _FEW_PIXELS = 16, 1 << 16
 """Pixels that windows may span for each that they read, and beyond that in any case: copies of them stay small."""
-
-WINDOW_LAYOUT = Record(
-    [
-        *[(name, "i8", 3) for name in _AXES],
-        *[("src_n", "i8"), ("src_c", "i8"), ("src", "i8", 3)],
-        *[("dst_n", "i8"), ("dst_c", "i8"), ("dst", "i8", 3)],
-        ("channels_last", "i8"),
-    ]
-)  # fmt: skip
-"""struct gp_window."""
-
-ROW_PLAN_LAYOUT = Record(
-    [
-        ("window", WINDOW_LAYOUT),
-        *[(name, "i8") for name in ("channels", "channel_block", "tile_in_scratch", "has_epilogue", "room_offset")],
-    ]
-)
-"""struct gp_row_plan."""
 
 
 @dataclass(frozen=True)
@@ -141,15 +119,15 @@ class Window:
         width = (cols - 1) * self.strides[2] + (self.kernel[2] - 1) * self.dilations[2] + 1
         return self.kernel[0] * height * width
 
-    def record(self) -> bytes:
-        """The geometry as a struct gp_window."""
+    def fields(self) -> dict[str, Any]:
+        """The fields of a struct gp_window."""
         src, dst = self.src_strides, self.dst_strides
-        return WINDOW_LAYOUT.pack({
+        return {
             "in": self.src, "out": self.dst, "kernel": self.kernel, "stride": self.strides,
             "dilation": self.dilations, "pad": self.pads_begin,
             "src_n": src[0], "src_c": src[1], "src": src[2:], "dst_n": dst[0], "dst_c": dst[1], "dst": dst[2:],
             "channels_last": self.channels_last,
-        })  # fmt: skip
+        }  # fmt: skip
 
 
 def fill_geometry(ndim: int, *given: Sequence[int] | None) -> list[Sequence[int]]:
@@ -239,8 +217,8 @@ def channel_block(window: Window, channels: int) -> int:
     return min(max(rows // 16 * 16, 16), 256, max(channels, 1))
 
 
-def plan_rows(window: Window, batch: int, channels: int, post_ops: PostOps) -> tuple[bytes, int, int]:
-    """Divide results into rows of one image: (struct gp_row_plan, number of tasks, scratch bytes of the tile)."""
+def plan_rows(window: Window, batch: int, channels: int, post_ops: PostOps) -> tuple[dict[str, Any], int, int]:
+    """Divide results into rows of one image: (fields of gp_row_plan, number of tasks, scratch bytes of the tile)."""
     if min(batch, channels) < 0:
         raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
     width, inner = window.dst[2], window.dst_strides[1 if window.channels_last else 4]
@@ -248,8 +226,8 @@ def plan_rows(window: Window, batch: int, channels: int, post_ops: PostOps) -> t
     has_epilogue = bool(post_ops.epilogue)
     in_scratch = (has_epilogue and post_ops.dst_needs_scratch) or (inner != 1 and extent > 1)
     tile_nbytes = aligned(block * width * 4) if in_scratch else 0
-    record = ROW_PLAN_LAYOUT.pack({
-        "window": window.record(), "channels": channels, "channel_block": block,
+    rows = {
+        "window": window.fields(), "channels": channels, "channel_block": block,
         "tile_in_scratch": in_scratch, "has_epilogue": has_epilogue, "room_offset": tile_nbytes,
-    })  # fmt: skip
-    return record, batch * -(-channels // block) * window.dst[0] * window.dst[1], tile_nbytes
+    }  # fmt: skip
+    return rows, batch * -(-channels // block) * window.dst[0] * window.dst[1], tile_nbytes

@@ -6,13 +6,13 @@
 /* Positions are numbered row-major over dims. At each lie a tuple of indices (at index_strides) and a row of
  * `row_nbytes`, dense in the order of positions. The tuple, and the position itself (base_strides), say where in the
  * tensor that is read or written its row is. */
-typedef struct {
+GP_RECORD(index_params, {
     int64_t ndim, dims[GP_MAX_NDIM], index_strides[GP_MAX_NDIM], base_strides[GP_MAX_NDIM]; /* base: bytes */
     int64_t tuple_size, tuple_dims[GP_MAX_NDIM], tuple_strides[GP_MAX_NDIM];                /* strides: bytes */
     int64_t index_dtype; /* GP_S32 or GP_S64 */
     int64_t npositions, row_nbytes, rows_per_task;
     int64_t dtype, reduction; /* of scatter: -1 puts, see reduce_row */
-} index_params;
+});
 
 /* Negative indices count from the end; whatever they are, the result is an element of the axis. */
 static int64_t index_at(const index_params *p, const void *indices, int64_t at, int64_t dim)
@@ -77,9 +77,8 @@ static void fetch_row(const char *row, int64_t nbytes)
 }
 
 /* args: src, indices, dst */
-static void gather(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(any_gather)
 {
-    (void)scratch;
     const index_params *p = params;
     const int64_t limit = end * p->rows_per_task, last = limit < p->npositions ? limit : p->npositions;
     const int64_t inner = p->ndim ? p->dims[p->ndim - 1] : 1; /* positions that differ along the last axis alone */
@@ -144,9 +143,9 @@ static void reduce_row(int64_t dtype, int64_t reduction, void *dst, const void *
 }
 
 /* args: updates, indices, dst; one task, since positions may name one row twice: the last one stays */
-static void scatter(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(any_scatter)
 {
-    (void)begin, (void)end, (void)scratch;
+    (void)begin, (void)end;
     const index_params *p = params;
     for (int64_t row = 0; row < p->npositions; row++) {
         const char *from = (const char *)args[0] + row * p->row_nbytes;
@@ -159,7 +158,7 @@ static void scatter(const void *params, void *const *args, int64_t begin, int64_
 }
 
 const gp_kernel_entry GP_KERNEL(index_table)[] = {
-    {"gather", gather, sizeof(index_params)},
-    {"scatter", scatter, sizeof(index_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(any_gather, index_params),
+    GP_ENTRY(any_scatter, index_params),
+    GP_TABLE_END,
 };

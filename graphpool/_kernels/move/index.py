@@ -6,11 +6,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
-from graphpool.typing import MAX_NDIM, dense_strides
+from graphpool.typing import dense_strides
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import Record
-from ..core.spaces import SPACE, check_strides, collapse, normalise_axis, space
+from ..core.spaces import check_strides, collapse, normalise_axis, space
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,16 +20,6 @@ REDUCTIONS = {"none": -1, "add": 0, "mul": 1, "max": 2, "min": 3}
 """Name -> number in ``reduce_row``."""
 
 _TASK_NBYTES = 1 << 16
-_AXES = ("i8", (MAX_NDIM,))
-_INDEX = Record(
-    [("ndim", "i8"), ("dims", *_AXES), ("index_strides", *_AXES), ("base_strides", *_AXES), ("tuple_size", "i8")]
-    + [("tuple_dims", *_AXES), ("tuple_strides", *_AXES)]
-    + [(n, "i8") for n in ("index_dtype", "npositions", "row_nbytes", "rows_per_task", "dtype", "reduction")]
-)
-_TOP_K = Record(
-    [("outer", SPACE), ("axis", "i8"), ("axis_stride", "i8", (2,))]
-    + [(n, "i8") for n in ("k", "dtype", "is_largest", "is_last", "has_values", "is_nan_first")]
-)
 
 
 def gather(
@@ -68,7 +57,7 @@ def gather(
     """
     values = _index(shape, index_strides, base_strides, tuple_axes, row_nbytes, index_dtype)
     ntasks = -(-values["npositions"] // values["rows_per_task"])
-    return pack("gather", _INDEX, values, ntasks=ntasks, isa=isa)
+    return pack("any_gather", values, ntasks=ntasks, isa=isa)
 
 
 def scatter(
@@ -98,7 +87,7 @@ def scatter(
         raise InvalidArgumentError(explain("unknown reduction", accepted=", ".join(REDUCTIONS), got=reduction))
     values = _index(shape, index_strides, base_strides, tuple_axes, row_nbytes, index_dtype)
     values |= {"dtype": DTYPE_CODES[dtype], "reduction": REDUCTIONS[reduction]}
-    return pack("scatter", _INDEX, values, ntasks=int(values["npositions"] * row_nbytes > 0), isa=isa)
+    return pack("any_scatter", values, ntasks=int(values["npositions"] * row_nbytes > 0), isa=isa)
 
 
 def _index(
@@ -184,4 +173,4 @@ def top_k(
         "dtype": DTYPE_CODES[dtype], "is_largest": is_largest, "is_last": select_last_index, "has_values": has_values,
         "is_nan_first": is_nan_first,
     }  # fmt: skip
-    return pack("top_k", _TOP_K, values, ntasks=nlines if k else 0, scratch_nbytes=16 * k, isa=isa)
+    return pack("any_top_k", values, ntasks=nlines if k else 0, scratch_nbytes=16 * k, isa=isa)

@@ -13,12 +13,12 @@ static inline int64_t least(int64_t a, int64_t b)
 
 /* Axis 0 is the one with the least dst stride, axis 1 the one whose tiles go with it: where the src stride is least, or
  * the next one of dst. Work is numbered in tiles of tile[1] x tile[0] elements at every coordinate of the other axes. */
-typedef struct {
+GP_RECORD(copy_params, {
     int64_t item_nbytes, ndim; /* ndim >= 2 */
     int64_t tile[2], tiles_per_task;
     int64_t ntiles;
     int64_t dims[GP_MAX_NDIM], src_strides[GP_MAX_NDIM], dst_strides[GP_MAX_NDIM]; /* strides in bytes */
-} copy_params;
+});
 
 typedef struct {
     const char *src;
@@ -101,9 +101,8 @@ static copy_tile locate_tile(const copy_params *p, void *const *args, int64_t ti
     return t;
 }
 
-static void copy(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(any_copy)
 {
-    (void)scratch;
     const copy_params *p = params;
     const int64_t last = least(end * p->tiles_per_task, p->ntiles);
     for (int64_t tile = begin * p->tiles_per_task; tile < last; tile++) {
@@ -122,16 +121,15 @@ static void copy(const void *params, void *const *args, int64_t begin, int64_t e
 #define GP_MAX_CONCAT 64
 
 /* Every input is `nrows` rows of bytes, which lie side by side in a row of dst. */
-typedef struct {
+GP_RECORD(concat_params, {
     int64_t ninputs, nrows, row_nbytes, dst_pitch; /* row_nbytes: of all inputs together */
     int64_t task_nbytes;
     int64_t ends[GP_MAX_CONCAT];    /* where an input ends in a row of dst */
     int64_t pitches[GP_MAX_CONCAT]; /* bytes from one row of an input to the next */
-} concat_params;
+});
 
-static void concat(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(any_concat)
 {
-    (void)scratch;
     const concat_params *p = params;
     char *dst = args[p->ninputs];
     const int64_t last = least(end * p->task_nbytes, p->nrows * p->row_nbytes);
@@ -148,13 +146,12 @@ static void concat(const void *params, void *const *args, int64_t begin, int64_t
 
 /* ---- gen_index: args dst (s32, dense) ---- */
 
-typedef struct {
+GP_RECORD(gen_index_params, {
     int64_t size, dim, inner, task_size; /* elements; inner: of the axes behind the numbered one */
-} gen_index_params;
+});
 
-static void gen_index(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(s32_gen_index)
 {
-    (void)scratch;
     const gen_index_params *p = params;
     int32_t *dst = args[0];
     const int64_t last = least(end * p->task_size, p->size);
@@ -167,8 +164,8 @@ static void gen_index(const void *params, void *const *args, int64_t begin, int6
 }
 
 const gp_kernel_entry GP_KERNEL(move_table)[] = {
-    {"copy", copy, sizeof(copy_params)},
-    {"concat", concat, sizeof(concat_params)},
-    {"gen_index", gen_index, sizeof(gen_index_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(any_copy, copy_params),
+    GP_ENTRY(any_concat, concat_params),
+    GP_ENTRY(s32_gen_index, gen_index_params),
+    GP_TABLE_END,
 };

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 from ..core.spaces import collapse
 
 if TYPE_CHECKING:
@@ -24,16 +23,6 @@ _TASK_NBYTES = 1 << 16
 _TURN = 32
 """Side of a square tile in which axes change places (``GP_TURN``)."""
 _ITEM_NBYTES = (1, 2, 4, 8)
-
-_COPY = Record(
-    [("item_nbytes", "i8"), ("ndim", "i8"), ("tile", "i8", 2), ("tiles_per_task", "i8"), ("ntiles", "i8")]
-    + [(name, "i8", 12) for name in ("dims", "src_strides", "dst_strides")]
-)
-_CONCAT = Record(
-    [(name, "i8") for name in ("ninputs", "nrows", "row_nbytes", "dst_pitch", "task_nbytes")]
-    + [("ends", "i8", MAX_CONCAT), ("pitches", "i8", MAX_CONCAT)]
-)
-_GEN_INDEX = Record([(name, "i8") for name in ("size", "dim", "inner", "task_size")])
 
 
 def copy(
@@ -80,7 +69,7 @@ def copy(
         "ntiles": math.prod(counts), "dims": [axis[0] for axis in axes],
         "src_strides": [axis[1] * itemsize for axis in axes], "dst_strides": [axis[2] * itemsize for axis in axes],
     }  # fmt: skip
-    return pack("copy", _COPY, values, ntasks=-(-math.prod(counts) // tiles_per_task), isa=isa)
+    return pack("any_copy", values, ntasks=-(-math.prod(counts) // tiles_per_task), isa=isa)
 
 
 def _paired_axes(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -144,7 +133,7 @@ def concat(
         "dst_pitch": row_nbytes if dst_pitch is None else dst_pitch * itemsize,
         "ends": list(accumulate(widths)), "pitches": pitches,
     }  # fmt: skip
-    return pack("concat", _CONCAT, values, ntasks=-(-nrows * row_nbytes // _TASK_NBYTES), isa=isa)
+    return pack("any_concat", values, ntasks=-(-nrows * row_nbytes // _TASK_NBYTES), isa=isa)
 
 
 def _check_concat(shapes: Sequence[Sequence[int]], axis: int) -> int:
@@ -170,7 +159,7 @@ def gen_index(shape: Sequence[int], axis: int, *, isa: str | None = None) -> Ker
     axis = _check_axis(shape, axis)
     size, task_size = math.prod(shape), _TASK_NBYTES // 4
     values = {"size": size, "dim": shape[axis], "inner": math.prod(shape[axis + 1 :]), "task_size": task_size}
-    return pack("gen_index", _GEN_INDEX, values, ntasks=-(-size // task_size), isa=isa)
+    return pack("s32_gen_index", values, ntasks=-(-size // task_size), isa=isa)
 
 
 def _check_itemsize(itemsize: int) -> None:

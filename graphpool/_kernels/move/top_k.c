@@ -3,11 +3,11 @@
 #include "core/gp_convert.h"
 #include "eltwise/gp_sink.h"
 
-typedef struct {
+GP_RECORD(top_k_params, {
     gp_space outer;                     /* lines: src, dst */
     int64_t axis, axis_stride[2];       /* src, dst; elements */
     int64_t k, dtype, is_largest, is_last, has_values, is_nan_first;
-} top_k_params;
+});
 
 typedef struct {
     uint64_t key;
@@ -121,7 +121,7 @@ static int64_t nbytes_of(int64_t dtype)
 }
 
 /* args: src, indices (s64), [values]; scratch: k entries. A task is a line. */
-static void top_k(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(any_top_k)
 {
     const top_k_params *p = params;
     entry *heap = scratch;
@@ -139,6 +139,6 @@ static void top_k(const void *params, void *const *args, int64_t begin, int64_t 
 }
 
 const gp_kernel_entry GP_KERNEL(top_k_table)[] = {
-    {"top_k", top_k, sizeof(top_k_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(any_top_k, top_k_params),
+    GP_TABLE_END,
 };

@@ -10,7 +10,7 @@
 #define TILE 64       /* channels that are walked together */
 #define TILE_ROWS 32  /* points of a block: 8 KiB of channels */
 
-typedef struct {
+GP_RECORD(channel_params, {
     gp_space outer;                        /* samples: src, dst, mean, variance */
     gp_space points;                       /* what a channel averages over, but for the run: src, dst */
     int64_t npoints;
@@ -21,15 +21,15 @@ typedef struct {
     int64_t stat_stride[2];                /* from group to group: mean, variance */
     int64_t by_channel;                    /* whether loops run over channels */
     int64_t gamma, beta, mean, variance, dst;  /* their arguments; -1 for none */
-    int64_t offset, scale;                     /* those of normal forms, which only batch_moments writes */
+    int64_t offset, scale;                     /* those of normalisers, which only batch_moments writes */
     int64_t has_program;
     double epsilon;
-} channel_params;
+});
 
 /* Scratch of a task. */
 typedef struct {
     gp_moments *moments;                                 /* one per channel */
-    float *offset, *scale, *shift;                       /* of a normal form, one per channel */
+    float *offset, *scale, *shift;                       /* of a normaliser, one per channel */
     float *row;
 } workspace;
 
@@ -116,7 +116,7 @@ static void get_moments(const channel_params *p, const float *src, int64_t n, co
             ws->moments[c] = get_channel_moments(p, src + c * p->channel_stride[0], ws->row);
 }
 
-/* The form of `n` channels of one group, which begins at channel `first`; writes its statistics. */
+/* The normaliser of `n` channels of one group, which begins at channel `first`; writes its statistics. */
 static void finish_group(const channel_params *p, void *const *args, const int64_t *at, int64_t first, int64_t c,
                          const workspace *ws)
 {
@@ -127,12 +127,12 @@ static void finish_group(const channel_params *p, void *const *args, const int64
     const int64_t index = (first + c) / p->group;
     gp_put(args, p->mean, at[2] + index * p->stat_stride[0], m.mean);
     gp_put(args, p->variance, at[3] + index * p->stat_stride[1], gp_variance(&m));
-    const gp_normaliser form = gp_make_normaliser(m.mean, gp_variance(&m), p->epsilon);
+    const gp_normaliser normaliser = gp_make_normaliser(m.mean, gp_variance(&m), p->epsilon);
     for (int64_t k = c; k < c + p->group; k++) {
         const float g = gamma ? gamma[first + k] : 1;
-        ws->offset[k] = form.offset;
-        ws->scale[k] = form.scale * g;
-        ws->shift[k] = form.shift * g + (beta ? beta[first + k] : 0);
+        ws->offset[k] = normaliser.offset;
+        ws->scale[k] = normaliser.scale * g;
+        ws->shift[k] = normaliser.shift * g + (beta ? beta[first + k] : 0);
     }
 }
 
@@ -168,7 +168,7 @@ static void normalise_rows(const channel_params *p, const gp_sink *sink, const f
     }
 }
 
-static void group_norm(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_group_norm)
 {
     const channel_params *p = params;
     const gp_sink sink = gp_make_sink(p + 1, p->has_program, args + p->dst);
@@ -187,7 +187,7 @@ static void group_norm(const void *params, void *const *args, int64_t begin, int
     }
 }
 
-static void batch_moments(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_batch_moments)
 {
     const channel_params *p = params;
     const workspace ws = get_workspace(p, scratch);
@@ -196,17 +196,17 @@ static void batch_moments(const void *params, void *const *args, int64_t begin, 
         get_moments(p, (const float *)args[0] + first * p->channel_stride[0], n, &ws);
         for (int64_t c = 0; c < n; c++) {
             const double mean = ws.moments[c].mean, variance = gp_variance(ws.moments + c);
-            const gp_normaliser form = gp_make_normaliser(mean, variance, p->epsilon);
+            const gp_normaliser normaliser = gp_make_normaliser(mean, variance, p->epsilon);
             gp_put(args, p->mean, (first + c) * p->stat_stride[0], mean);
             gp_put(args, p->variance, (first + c) * p->stat_stride[1], variance);
-            ((float *)args[p->offset])[first + c] = form.offset;
-            ((float *)args[p->scale])[first + c] = form.scale;
+            ((float *)args[p->offset])[first + c] = normaliser.offset;
+            ((float *)args[p->scale])[first + c] = normaliser.scale;
         }
     }
 }
 
 const gp_kernel_entry GP_KERNEL(channel_norm_table)[] = {
-    {"f32_group_norm", group_norm, sizeof(channel_params)},
-    {"f32_batch_moments", batch_moments, sizeof(channel_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_group_norm, channel_params),
+    GP_ENTRY(f32_batch_moments, channel_params),
+    GP_TABLE_END,
 };

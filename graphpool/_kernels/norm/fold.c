@@ -11,11 +11,11 @@
 
 #define GP_FOLD_BLOCK 16
 
-typedef struct {
+GP_RECORD(gp_fold, {
     int64_t channels, before, after;
     int64_t has_weights, has_bias;
     float epsilon;
-} gp_fold;
+});
 
 /* The rows [first, last) of `scaled`, each times its scale. */
 static void scale_rows(const gp_fold *p, const float *restrict weights, const float *scale, float *restrict scaled,
@@ -29,9 +29,8 @@ static void scale_rows(const gp_fold *p, const float *restrict weights, const fl
         }
 }
 
-static void GP_KERNEL(fold_batch_norm)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_batch_norm_fold)
 {
-    (void)scratch;
     const gp_fold *p = params;
     const float *gamma = args[0], *beta = args[1], *mean = args[2], *variance = args[3];
     const float *weights = p->has_weights ? args[4] : NULL;
@@ -57,6 +56,6 @@ static void GP_KERNEL(fold_batch_norm)(const void *params, void *const *args, in
 }
 
 const gp_kernel_entry GP_KERNEL(fold_table)[] = {
-    {"fold_batch_norm", GP_KERNEL(fold_batch_norm), sizeof(gp_fold)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_batch_norm_fold, gp_fold),
+    GP_TABLE_END,
 };

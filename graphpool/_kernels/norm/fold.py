@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +16,6 @@ __all__ = ["fold_batch_norm"]
 
 _BLOCK = 16
 """Channels of a task (``GP_FOLD_BLOCK``)."""
-
-_LAYOUT = Record(
-    [*[(name, "i8") for name in ("channels", "before", "after", "has_weights", "has_bias")], ("epsilon", "f4")]
-)
 
 
 def fold_batch_norm(
@@ -73,4 +68,4 @@ def fold_batch_norm(
         "channels": channels, "before": prod(shape[:axis]), "after": prod(shape[axis + 1 :]),
         "has_weights": weights is not None, "has_bias": bias, "epsilon": epsilon,
     }  # fmt: skip
-    return pack("fold_batch_norm", _LAYOUT, values, ntasks=-(-channels // _BLOCK), isa=isa)
+    return pack("f32_batch_norm_fold", values, ntasks=-(-channels // _BLOCK), isa=isa)

@@ -1,4 +1,4 @@
-/* Moments of rows and the normal form that follows from them.
+/* Moments of rows and the normaliser that follows from them.
  *
  * Moments are found block by block: the mean of a block, then the squared deviations from it while the block is in
  * cache, then the merge with what came before (Chan, Golub and LeVeque, "Algorithms for computing the sample
@@ -80,7 +80,7 @@ GP_INLINE double gp_variance(const gp_moments *m)
     return m->m2 < 0 ? 0 : m->m2 / m->count;  /* rounding may leave it just below 0 */
 }
 
-/* What turns x into its normal form: (x / 4 + offset) * scale + shift, where shift makes good the rounding of the mean.
+/* What normalises x: (x / 4 + offset) * scale + shift, where shift makes good the rounding of the mean.
  * The quarter keeps differences from the mean within the range of f32, and costs nothing where there is FMA. */
 typedef struct {
     float offset, scale, shift;

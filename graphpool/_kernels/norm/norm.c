@@ -2,13 +2,13 @@
 #include "norm/gp_moments.h"
 #include "eltwise/gp_sink.h"
 
-typedef struct {
+GP_RECORD(layer_norm_params, {
     gp_space outer;           /* src, dst, mean, variance */
     int64_t size, stride[2];  /* the row in src, dst */
     int64_t gamma, beta, mean, variance, dst;  /* their arguments; -1 for none */
     int64_t is_rms, has_program;
     double epsilon;
-} layer_norm_params;
+});
 
 /* y = (deviation * scale + shift) * gamma + beta */
 static void normalise_row(gp_normaliser m, const float *x, int64_t n, const float *gamma, const float *beta, float *y)
@@ -24,7 +24,7 @@ static void normalise_row(gp_normaliser m, const float *x, int64_t n, const floa
             y[i] = GP_DEVIATION(x[i], m.offset) * m.scale + m.shift;
 }
 
-static void layer_norm(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_layer_norm)
 {
     const layer_norm_params *p = params;
     const gp_sink sink = gp_make_sink(p + 1, p->has_program, args + p->dst);
@@ -48,6 +48,6 @@ static void layer_norm(const void *params, void *const *args, int64_t begin, int
 }
 
 const gp_kernel_entry GP_KERNEL(norm_table)[] = {
-    {"f32_layer_norm", layer_norm, sizeof(layer_norm_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_layer_norm, layer_norm_params),
+    GP_TABLE_END,
 };

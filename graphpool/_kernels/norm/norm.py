@@ -9,8 +9,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from graphpool.typing import dense_strides
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
-from ..core.spaces import SPACE, check_strides, normalise_axis, space, split_axes
+from ..core.spaces import check_strides, normalise_axis, space, split_axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,21 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["batch_moments", "group_norm", "layer_norm"]
 
 _TILE = 64
-_OPTIONAL = [("gamma", "i8"), ("beta", "i8"), ("mean", "i8"), ("variance", "i8"), ("dst", "i8")]
-_LAYER_PARAMS = Record(
-    [
-        ("outer", SPACE), ("size", "i8"), ("stride", "i8", (2,)), *_OPTIONAL, ("is_rms", "i8"), ("has_program", "i8"),
-        ("epsilon", "f8"),
-    ]
-)  # fmt: skip
-_CHANNEL_PARAMS = Record(
-    [
-        ("outer", SPACE), ("points", SPACE), ("npoints", "i8"), ("run", "i8"), ("run_stride", "i8", (2,)),
-        ("channels", "i8"), ("channel_stride", "i8", (2,)), ("width", "i8"), ("group", "i8"),
-        ("stat_stride", "i8", (2,)), ("by_channel", "i8"), *_OPTIONAL, ("offset", "i8"), ("scale", "i8"),
-        ("has_program", "i8"), ("epsilon", "f8"),
-    ]
-)  # fmt: skip
 
 
 def layer_norm(
@@ -98,7 +82,7 @@ def layer_norm(
         "outer": outer, "size": size, "stride": _single_stride(shape[begin:], src[begin:], dst[begin:]), **arguments,
         "is_rms": is_rms, "has_program": bool(epilogue), "epsilon": epsilon,
     }  # fmt: skip
-    return pack("f32_layer_norm", _LAYER_PARAMS, values, ntasks=count, scratch_nbytes=4 * size, tail=epilogue, isa=isa)
+    return pack("f32_layer_norm", values, ntasks=count, scratch_nbytes=4 * size, tail=epilogue, isa=isa)
 
 
 def group_norm(
@@ -162,9 +146,7 @@ def group_norm(
     }  # fmt: skip
     ntasks = samples * -(-shape[axis] // width)
     scratch_nbytes = _channel_scratch(values)
-    return pack(
-        "f32_group_norm", _CHANNEL_PARAMS, values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa
-    )
+    return pack("f32_group_norm", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)
 
 
 def batch_moments(
@@ -211,7 +193,7 @@ def batch_moments(
     }  # fmt: skip
     ntasks = -(-shape[axis] // width)
     scratch_nbytes = _channel_scratch(values)
-    return pack("f32_batch_moments", _CHANNEL_PARAMS, values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, isa=isa)
+    return pack("f32_batch_moments", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, isa=isa)
 
 
 def _number(**present: bool) -> dict[str, int]:

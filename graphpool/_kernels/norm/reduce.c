@@ -14,7 +14,7 @@
 enum term { VALUE = GP_TERM_VALUE, ABS = GP_TERM_ABS, SQUARE = GP_TERM_SQUARE, BEST, PRODUCT, EXP };
 enum finish { PLAIN, MEAN, ROOT, LOG };
 
-typedef struct {
+GP_RECORD(reduce_params, {
     gp_space outer;                         /* results, but for those of a task's axis: src, dst */
     gp_space points;                        /* reduced axes, but for the run: src */
     int64_t npoints, run, run_stride;       /* run: innermost reduced axis; 1 where columns are walked */
@@ -22,7 +22,7 @@ typedef struct {
     int64_t by_column, term, finish;
     int64_t has_program;
     double sign;                            /* of x in BEST: -1 makes the maximum a minimum */
-} reduce_params;
+});
 
 /* Accumulators of a task. */
 typedef struct {
@@ -200,9 +200,8 @@ static float get_result(const reduce_params *p, const state *s, int64_t j)
     return (float)s->sum[j];
 }
 
-static void reduce(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_reduce)
 {
-    (void)scratch;
     const reduce_params *p = params;
     const gp_sink sink = gp_make_sink(p + 1, p->has_program, args + 1);
     void (*scan)(const reduce_params *, enum term, const float *, int64_t, state *) =
@@ -228,6 +227,7 @@ static void reduce(const void *params, void *const *args, int64_t begin, int64_t
 }
 
 const gp_kernel_entry GP_KERNEL(reduce_table)[] = {
-    {"f32_reduce", reduce, sizeof(reduce_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_reduce, reduce_params),
+    GP_INNER(gp_space),
+    GP_TABLE_END,
 };

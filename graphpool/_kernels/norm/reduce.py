@@ -9,8 +9,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from graphpool.typing import dense_strides
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
-from ..core.spaces import SPACE, check_strides, normalise_axis, space, split_axes, take_contiguous
+from ..core.spaces import check_strides, normalise_axis, space, split_axes, take_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,20 +27,6 @@ REDUCTIONS = {
     "prod": (_PRODUCT, _PLAIN, 1), "log_sum": (_VALUE, _LOG, 1), "log_sum_exp": (_EXP, _LOG, 1),
 }  # fmt: skip
 """Name -> what is accumulated, what is done at the end, sign of x."""
-
-_REDUCE_PARAMS = Record(
-    [
-        ("outer", SPACE), ("points", SPACE), ("npoints", "i8"), ("run", "i8"), ("run_stride", "i8"), ("width", "i8"),
-        ("width_stride", "i8", (2,)), ("tile", "i8"), ("by_column", "i8"), ("term", "i8"), ("finish", "i8"),
-        ("has_program", "i8"), ("sign", "f8"),
-    ]
-)  # fmt: skip
-_SCAN_PARAMS = Record(
-    [
-        ("outer", SPACE), ("axis", "i8"), ("axis_stride", "i8", (2,)), ("width", "i8"), ("width_stride", "i8", (2,)),
-        ("is_last", "i8"), ("is_min", "i8"), ("is_exclusive", "i8"), ("is_reverse", "i8"), ("is_product", "i8"),
-    ]
-)  # fmt: skip
 
 
 def reduce(
@@ -100,7 +85,7 @@ def reduce(
     values = _divide(shape, src, dst, kept, sorted(reduced))
     values |= {"term": term, "finish": finish, "sign": sign, "has_program": bool(epilogue)}
     ntasks = values.pop("outer_size") * -(-values["width"] // values["tile"])
-    return pack("f32_reduce", _REDUCE_PARAMS, values, ntasks=ntasks, tail=epilogue, isa=isa)
+    return pack("f32_reduce", values, ntasks=ntasks, tail=epilogue, isa=isa)
 
 
 def arg_extreme(
@@ -241,4 +226,4 @@ def _scan(
         "width_stride": width_strides, **flags,
     }  # fmt: skip
     ntasks = count * -(-width // _TILE) if shape[axis] else 0
-    return pack(name, _SCAN_PARAMS, values, ntasks=ntasks, isa=isa)
+    return pack(name, values, ntasks=ntasks, isa=isa)

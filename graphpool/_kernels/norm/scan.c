@@ -4,14 +4,14 @@
 
 #define TILE 64
 
-typedef struct {
+GP_RECORD(scan_params, {
     gp_space outer;                    /* lines, but for those of the width: src, dst */
     int64_t axis, axis_stride[2];      /* src, dst */
     int64_t width, width_stride[2];
     int64_t is_last, is_min;           /* arg: the last of equals; the minimum */
     int64_t is_exclusive, is_reverse;  /* running: without the element itself; from the end */
     int64_t is_product;                /* running: else a sum */
-} scan_params;
+});
 
 /* One task: w lines at src and dst. */
 typedef struct {
@@ -56,9 +56,8 @@ static void update_last(const float *x, int64_t w, int32_t i, float *best, int32
     }
 }
 
-static void arg_extreme(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_arg_extreme)
 {
-    (void)scratch;
     const scan_params *p = params;
     for (int64_t task = begin; task < end; task++) {
         const lines t = get_lines(p, task);
@@ -78,9 +77,8 @@ static void arg_extreme(const void *params, void *const *args, int64_t begin, in
 
 /* Running sums and products: `wide` adds up elements of `type`. */
 #define GP_RUNNING(NAME, type, wide)                                                                                   \
-    static void running_##NAME(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)       \
+    GP_DEFINE_KERNEL(NAME##_running)                                                                                   \
     {                                                                                                                  \
-        (void)scratch;                                                                                                 \
         const scan_params *p = params;                                                                                 \
         for (int64_t task = begin; task < end; task++) {                                                               \
             const lines t = get_lines(p, task);                                                                        \
@@ -105,9 +103,9 @@ GP_RUNNING(f64, double, double)
 GP_RUNNING(s64, int64_t, uint64_t)
 
 const gp_kernel_entry GP_KERNEL(scan_table)[] = {
-    {"f32_arg_extreme", arg_extreme, sizeof(scan_params)},
-    {"f32_running", running_f32, sizeof(scan_params)},
-    {"f64_running", running_f64, sizeof(scan_params)},
-    {"s64_running", running_s64, sizeof(scan_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_arg_extreme, scan_params),
+    GP_ENTRY(f32_running, scan_params),
+    GP_ENTRY(f64_running, scan_params),
+    GP_ENTRY(s64_running, scan_params),
+    GP_TABLE_END,
 };

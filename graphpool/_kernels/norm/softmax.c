@@ -9,12 +9,12 @@
 #define TILE 64      /* columns: four cache lines */
 #define F32_ROWS 32  /* rows that are added up in f32 before they go to f64 */
 
-typedef struct {
+GP_RECORD(softmax_params, {
     gp_space outer;  /* src, dst, stats */
     int64_t axis, axis_stride[2];    /* src, dst */
     int64_t inner, inner_stride[3];  /* src, dst, stats; inner is 1 where rows are walked one by one */
     int64_t is_log, inf_as_zero, has_stats, has_program;
-} softmax_params;
+});
 
 /* Arguments: src, [stats], dst, then those of the program. */
 typedef struct {
@@ -118,7 +118,7 @@ static void softmax_tile(const softmax_params *p, const operands *o, const int64
         o->stats[at[2] + j * p->inner_stride[2]] = (float)(shift[j] + log(sum[j]));
 }
 
-static void softmax(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch)
+GP_DEFINE_KERNEL(f32_softmax)
 {
     const softmax_params *p = params;
     const operands o = get_operands(p, args);
@@ -137,6 +137,6 @@ static void softmax(const void *params, void *const *args, int64_t begin, int64_
 }
 
 const gp_kernel_entry GP_KERNEL(softmax_table)[] = {
-    {"f32_softmax", softmax, sizeof(softmax_params)},
-    {NULL, NULL, 0},
+    GP_ENTRY(f32_softmax, softmax_params),
+    GP_TABLE_END,
 };

@@ -6,8 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..core.call import KernelCall, pack
-from ..core.records import Record
-from ..core.spaces import SPACE, check_strides, normalise_axis, space, split_axes, take_contiguous
+from ..core.spaces import check_strides, normalise_axis, space, split_axes, take_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,12 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["softmax"]
 
 _TILE = 64
-_PARAMS = Record(
-    [
-        ("outer", SPACE), ("axis", "i8"), ("axis_stride", "i8", (2,)), ("inner", "i8"), ("inner_stride", "i8", (3,)),
-        ("is_log", "i8"), ("inf_as_zero", "i8"), ("has_stats", "i8"), ("has_program", "i8"),
-    ]
-)  # fmt: skip
 
 
 def softmax(
@@ -88,4 +81,4 @@ def softmax(
     }  # fmt: skip
     ntasks = count * -(-width // _TILE) if prod(shape) else 0
     scratch_nbytes = 4 * shape[axis] * min(width, _TILE)
-    return pack("f32_softmax", _PARAMS, values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)
+    return pack("f32_softmax", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)

@@ -28,7 +28,7 @@ from .place.merging import Relowering, place_steps
 from .place.placement import find_inplace_ports
 from .place.streams import step_signature
 from .products.horizontal_fusion import emit_horizontal_fusion, find_horizontal_fusions
-from .products.weights import panels_wanted
+from .products.matmul_packed import panels_wanted
 from .rewrites import REWRITES
 from .support import supports
 

@@ -158,7 +158,7 @@ PATTERNS: tuple[Pattern | Spelling, ...] = (
     Pattern("concat", 8.2, "concat", OpNode("Concat", inputs={ANY_PORT: OPERAND}), (CAST, LAST)),
     Pattern("shuffle", 8.2, "shuffle", OpNode("StaticReshape"),
             (OpNode("StaticTranspose"), OpNode("StaticReshape"))),
-    Pattern("quantized_move", 8.1, "quantized_move", OpNode(BYTE_MOVES - MOVES, inputs={0: OPERAND}), (LAST,)),
+    Pattern("move_post_ops", 8.1, "move_post_ops", OpNode(BYTE_MOVES - MOVES, inputs={0: OPERAND}), (LAST,)),
     Pattern("reorder_post_ops", 8.1, "reorder_post_ops", OpNode(MOVES, inputs={0: OPERAND}),
             (MOVE, MOVE, POST_OPS, LAST)),
     Pattern("eltwise_post_ops", 8.0, "eltwise_post_ops", OpNode(ELTWISE, inputs={ANY_PORT: OPERAND}),

@@ -6,14 +6,13 @@ kind runs in every type that its schema accepts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...typing import DataType
 from .choices import forced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ...graph.op import Op
 
@@ -43,10 +42,12 @@ INSTRUCTIONS: dict[str, Callable[..., Any]] = {}
 """Elementwise kind -> ``(Region, Op)``, which computes it in a region and gives the register of its result."""
 
 RULES: dict[str, Callable[..., None]] = {}
-"""Kind -> ``(Lowering, Group)``, which emits its kernel calls."""
+"""Kind -> ``(Lowering, Op)``, which emits the kernel calls of one op."""
 
-ANCHORS: set[str] = set()
-"""Kinds whose kernels run an elementwise program on their results, if these are floats."""
+ANCHORS: dict[str, Callable[..., None]] = {}
+"""Kind -> ``(Lowering, AnchorGroup)``, which emits the kernel calls of an op with the elementwise ops behind it.
+
+Its kernel runs an elementwise program on its results, if these are floats."""
 
 _CONDITIONS: dict[str, Callable[[Op], bool]] = {}
 
@@ -67,8 +68,7 @@ def rule(
     """Decorator: the function emits ops of these kinds, all of them or those for which `where` holds."""
 
     def register(function: Function) -> Function:
-        RULES.update(dict.fromkeys(kinds, function))
-        ANCHORS.update(kinds if is_anchor else ())
+        (ANCHORS if is_anchor else RULES).update(dict.fromkeys(kinds, function))
         _CONDITIONS.update(dict.fromkeys(kinds, where) if where else {})
         return function
 
@@ -92,7 +92,7 @@ _BETWEEN = frozenset({"TypeCast", "Quantize", "Dequantize", "DynamicQuantize", "
 def supports(op: Op) -> bool:
     """Whether the backend runs this op, which satisfies its schema and is not forced to the reference backend."""
     where = _CONDITIONS.get(op.kind)
-    is_known = op.kind in INSTRUCTIONS or op.kind in RULES
+    is_known = op.kind in INSTRUCTIONS or op.kind in RULES or op.kind in ANCHORS
     return is_known and forced(op.kind) != "ref" and (where is None or where(op))
 
 

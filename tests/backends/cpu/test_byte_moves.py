@@ -148,7 +148,7 @@ def test_a_partition_moves_bytes(kind):
     values = {lt.id: random_input(rng, lt) for lt in g.inputs}
     with gp.Engine(threads=1) as engine:
         with partition.compile(partition.input_ports, [y], engine) as compiled:
-            assert not any(name.startswith("eltwise") for name in compiled.implementations)
+            assert not any("eltwise" in name for name in compiled.implementations)
         got = run_partitions([partition], values, engine)
     np.testing.assert_array_equal(got[y.id], run_reference(g.graph.ops, values)[y.id])
 

@@ -65,7 +65,7 @@ def test_a_function_of_bytes_is_looked_up(engine, function, source, result):
         quantize(g, FUNCTIONS[function](g, dequantize(g, g.input(SHAPE, source))), result)
 
     names = check(build, engine, tolerance=1)
-    assert sum(name.startswith("bytes_lookup") for name in names) == 1
+    assert sum(name.startswith("x8_lookup") for name in names) == 1
     assert len(names) == 2
 
 
@@ -99,7 +99,7 @@ def test_reshapes_between_products_do_not_keep_bytes_from_them(engine):
     names = check(build, engine, tolerance=1)
     kept = [name for name in names if "lookup" in name or name.startswith("s8_")]
     product = ["s8_matmul_packed"] * 2  # on weights that are kept, and on those that a run packs
-    assert [name.partition(":")[0] for name in kept] == [*product, "bytes_lookup", *product]
+    assert [name.partition(":")[0] for name in kept] == [*product, "x8_lookup", *product]
 
 
 def kinds_after_sinking(build):

@@ -62,7 +62,7 @@ def test_post_ops_behind_sums_split_along_k(engine, tail, bias):
     ports = ([shapes[lt.id] for lt in side] for side in (partition.input_ports, partition.output_ports))
     with partition.compile(*ports, engine) as compiled:
         names = [name.partition(":")[0] for name in compiled.implementations]
-    assert names[:2] == ["f32_matmul_packed", "eltwise"]  # which adds up the parts
+    assert names[:2] == ["f32_matmul_packed", "f32_eltwise"]  # which adds up the parts
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])

@@ -254,7 +254,7 @@ def test_a_network_of_bytes_multiplies_bytes():
         names = " ".join(name for names in model.specialise({"image": image}).implementations for name in names)
         result = model.run({"image": image})["y"]
     assert names.count("s8_conv") >= 3
-    assert "bytes_max_pool" in names
+    assert "x8_max_pool" in names
     assert "f32_conv" not in names
     np.testing.assert_allclose(result, expected_of(image.astype(np.float64), constants), atol=0.041)
 

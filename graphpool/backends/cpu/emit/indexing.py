@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
 
 
 def _along_axis(value: Value, indices: Value, axis: int) -> dict[str, Any]:
@@ -68,9 +67,8 @@ def _is_indexable(indices: Value, op: Op) -> bool:
 
 
 @rule("Gather", "GatherElements", "GatherND")
-def lower_gather(lowering: Lowering, group: Group) -> None:
+def lower_gather(lowering: Lowering, op: Op) -> None:
     """One kernel picks the rows."""
-    op = group.ops[0]
     source, indices = (lowering.value(tensor.id) for tensor in op.inputs)
     source = source if op.kind == "GatherElements" else lowering.dense(source, source.dtype)
     indices = indices if _is_indexable(indices, op) else lowering.dense(indices, indices.dtype)
@@ -80,9 +78,8 @@ def lower_gather(lowering: Lowering, group: Group) -> None:
 
 
 @rule("ScatterElements", "ScatterND")
-def lower_scatter(lowering: Lowering, group: Group) -> None:
+def lower_scatter(lowering: Lowering, op: Op) -> None:
     """A copy, into which one kernel puts the rows; sums and products of 16-bit floats are f32, rounded once."""
-    op = group.ops[0]
     source, indices, updates = (lowering.value(tensor.id) for tensor in op.inputs)
     indices = indices if _is_indexable(indices, op) else lowering.dense(indices, indices.dtype)
     is_wide = op.attrs["reduction"] in ("add", "mul") and source.dtype in (DataType.BF16, DataType.F16)
@@ -99,9 +96,8 @@ def lower_scatter(lowering: Lowering, group: Group) -> None:
 
 
 @rule("OneHot", where=lambda op: op.attrs["depth"] < MOST_STEPS)
-def lower_one_hot(lowering: Lowering, group: Group) -> None:
+def lower_one_hot(lowering: Lowering, op: Op) -> None:
     """Where the position along the new axis is the index: a comparison, then a selection."""
-    op = group.ops[0]
     indices, values = (lowering.value(tensor.id) for tensor in op.inputs)
     place = lowering.target(op.outputs[0].id, any_strides=True)
     axis, depth = op.attrs["axis"] % len(place.shape), op.attrs["depth"]
@@ -133,9 +129,8 @@ def _compare_positions(lowering: Lowering, indices: Value, is_hot: Value, axis: 
 
 
 @rule("RotaryEmbedding")
-def lower_rotary(lowering: Lowering, group: Group) -> None:
+def lower_rotary(lowering: Lowering, op: Op) -> None:
     """Each half of the pairs is one program over (batch, heads, length, pairs); what is not rotated is copied."""
-    op = group.ops[0]
     source, cos, sin, *ids = (lowering.value(tensor.id) for tensor in op.inputs)
     if ids:
         cos, sin = (_pick_positions(lowering, cache, ids[0]) for cache in (cos, sin))

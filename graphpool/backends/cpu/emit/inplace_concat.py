@@ -135,4 +135,4 @@ def _parts(lowering: Lowering, op: Op, place: Value) -> Iterator[tuple[int, Valu
 
 
 def _is_concat(group: Group) -> bool:
-    return group.anchor is None and group.ops[0].kind == "Concat"
+    return group.first.kind == "Concat"

@@ -8,29 +8,27 @@ from typing import TYPE_CHECKING
 from ...._kernels.eltwise.random import dropout
 from ...._kernels.move.move import concat, gen_index
 from ....typing import DataType
-from ..products.weights import move_panels
+from ..products.matmul_packed import move_panels
 from ..support import rule
 from .inplace_concat import emit_concat
 
 if TYPE_CHECKING:
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
 
 
 @rule("StaticReshape")
-def lower_reshape(lowering: Lowering, group: Group) -> None:
+def lower_reshape(lowering: Lowering, op: Op) -> None:
     """The same memory under another shape; a copy only where the source has gaps or the result leaves the partition."""
-    op = group.ops[0]
     source = lowering.value(op.inputs[0].id)
     result = lowering.dense(source, source.dtype).reshaped(lowering.shapes[op.outputs[0].id])
     lowering.finish(op.outputs[0].id, result)
 
 
 @rule("StaticTranspose")
-def lower_transpose(lowering: Lowering, group: Group) -> None:
+def lower_transpose(lowering: Lowering, op: Op) -> None:
     """The same memory with its axes in another order; copied only where the result leaves the partition."""
-    op = group.ops[0]
     source = lowering.value(op.inputs[0].id)
     ndim = len(source.shape)
     order = [axis % ndim for axis in op.attrs["order"]] or list(reversed(range(ndim)))
@@ -38,9 +36,8 @@ def lower_transpose(lowering: Lowering, group: Group) -> None:
 
 
 @rule("Reorder")
-def lower_reorder(lowering: Lowering, group: Group) -> None:
+def lower_reorder(lowering: Lowering, op: Op) -> None:
     """The same elements in the layout of the result."""
-    op = group.ops[0]
     result, source = op.outputs[0].id, lowering.any_value(op.inputs[0].id)
     place = lowering.place(result) or lowering.temporary(source.shape, source.dtype)
     if source.panels is None and place.panels is None:
@@ -51,9 +48,8 @@ def lower_reorder(lowering: Lowering, group: Group) -> None:
 
 
 @rule("Concat")
-def lower_concat(lowering: Lowering, group: Group) -> None:
+def lower_concat(lowering: Lowering, op: Op) -> None:
     """Nothing for inputs that were written into the joined tensor; one kernel for all, or a move for each, else."""
-    op = group.ops[0]
     result = op.outputs[0].id
     dtype, order = lowering.dtypes[result], lowering.order_of(result)
     sources = [lowering.value(tensor.id) for tensor in op.inputs]
@@ -69,9 +65,8 @@ def lower_concat(lowering: Lowering, group: Group) -> None:
 
 
 @rule("GenIndex")
-def lower_gen_index(lowering: Lowering, group: Group) -> None:
+def lower_gen_index(lowering: Lowering, op: Op) -> None:
     """Positions along an axis."""
-    op = group.ops[0]
     result = op.outputs[0].id
     place = lowering.target(result)
     lowering.emit(gen_index(lowering.shapes[result], op.attrs["axis"]), [place])
@@ -79,9 +74,8 @@ def lower_gen_index(lowering: Lowering, group: Group) -> None:
 
 
 @rule("Dropout")
-def lower_dropout(lowering: Lowering, group: Group) -> None:
+def lower_dropout(lowering: Lowering, op: Op) -> None:
     """Philox mask and scaled survivors."""
-    op = group.ops[0]
     source = lowering.dense(lowering.value(op.inputs[0].id))
     seed, offset, probability = (lowering.value(tensor.id) for tensor in op.inputs[1:])
     places: list[Value] = [lowering.target(op.outputs[0].id, dtype=DataType.F32)]

@@ -9,52 +9,35 @@ from ...._kernels.norm.norm import batch_moments, group_norm, layer_norm
 from ...._kernels.norm.softmax import softmax
 from ....graph.shapes import channel_axis
 from ....typing import DataType
-from ..lower.epilogue import make_epilogue
-from ..lower.region import Region
+from ..lower.epilogue import emit_anchor, make_epilogue
+from ..lower.region import Region, fill
 from ..support import rule
 
 if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 
 @rule("LayerNorm", "RMSNorm", "GroupNorm", is_anchor=True)
-def lower_norm(lowering: Lowering, group: Group) -> None:
+def lower_norm(lowering: Lowering, group: AnchorGroup) -> None:
     """Normalisation with gamma, beta and statistics, post-ops behind it."""
     op = group.anchor
-    assert op is not None
     source = lowering.dense(lowering.value(op.inputs[0].id))
     affine = _affine(lowering, op)
     statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
     epilogue = make_epilogue(lowering, group)
-    gamma, beta, keep_stats = len(affine) > 0, len(affine) > 1, bool(statistics)
-    epsilon = op.attrs["epsilon"]
+    own = {
+        "gamma": len(affine) > 0, "beta": len(affine) > 1, "keep_stats": bool(statistics),
+        "epsilon": op.attrs["epsilon"], "epilogue": epilogue.block,
+    }  # fmt: skip
     if op.kind == "GroupNorm":
-        call = group_norm(
-            source.shape,
-            op.attrs["groups"],
-            channel_axis(len(source.shape), op.attrs["data_format"]),
-            gamma=gamma,
-            beta=beta,
-            keep_stats=keep_stats,
-            epsilon=epsilon,
-            epilogue=epilogue.block,
-        )
+        axis = channel_axis(len(source.shape), op.attrs["data_format"])
+        call = group_norm(source.shape, op.attrs["groups"], axis, **own)
     else:
-        call = layer_norm(
-            source.shape,
-            op.attrs["begin_norm_axis"],
-            is_rms=op.kind == "RMSNorm",
-            gamma=gamma,
-            beta=beta,
-            keep_stats=keep_stats,
-            epsilon=epsilon,
-            epilogue=epilogue.block,
-        )
-    lowering.emit(call, [source, *affine, *statistics, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+        call = layer_norm(source.shape, op.attrs["begin_norm_axis"], is_rms=op.kind == "RMSNorm", **own)
+    emit_anchor(lowering, group, call, [source, *affine, *statistics], epilogue)
     _finish_all(lowering, op, statistics, math.nan if 0 in source.shape else None)
 
 
@@ -69,10 +52,9 @@ def _affine(lowering: Lowering, op: Op) -> list[Value]:
 
 
 @rule("SoftMax", "LogSoftmax", is_anchor=True)
-def lower_softmax(lowering: Lowering, group: Group) -> None:
+def lower_softmax(lowering: Lowering, group: AnchorGroup) -> None:
     """SoftMax or LogSoftmax, statistics, post-ops."""
     op = group.anchor
-    assert op is not None
     source = lowering.typed(lowering.value(op.inputs[0].id))
     statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
     epilogue = make_epilogue(lowering, group)
@@ -85,30 +67,21 @@ def lower_softmax(lowering: Lowering, group: Group) -> None:
         src_strides=source.strides,
         epilogue=epilogue.block,
     )
-    lowering.emit(call, [source, *statistics, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    emit_anchor(lowering, group, call, [source, *statistics], epilogue)
     _finish_all(lowering, op, statistics, -math.inf if 0 in source.shape else None)
-
-
-def _fill(lowering: Lowering, place: Value, number: float) -> None:
-    """Write one number everywhere."""
-    region = Region(lowering, place.shape)
-    region.builder.store(0, place.dtype.value, place.strides, region.builder.const(number))
-    lowering.emit(region.builder.build(), [place], "eltwise(fill)")
 
 
 def _finish_all(lowering: Lowering, op: Op, results: list[Value], empty: float | None) -> None:
     """Say where the statistics are; `empty` is what they are over no elements, which kernels do not write."""
     for tensor, result in zip(op.outputs[1:], results, strict=True):
         if empty is not None:
-            _fill(lowering, result, empty)
+            fill(lowering, result, empty)
         lowering.finish(tensor.id, result)
 
 
 @rule("BatchNormForwardTraining")
-def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
+def lower_batch_norm_training(lowering: Lowering, op: Op) -> None:
     """Moments of the batch, the normalised result, and the running moments moved towards the batch's."""
-    op = group.ops[0]
     source = lowering.typed(lowering.value(op.inputs[0].id))
     mean, variance, *affine = (lowering.value(tensor.id) for tensor in op.inputs[1:])
     axis = channel_axis(len(source.shape), op.attrs["data_format"])
@@ -116,7 +89,7 @@ def lower_batch_norm_training(lowering: Lowering, group: Group) -> None:
     moments, form = ([lowering.temporary(channels) for _ in range(2)] for _ in range(2))
     if 0 in source.shape:
         for moment in (*moments, *form):
-            _fill(lowering, moment, math.nan)
+            fill(lowering, moment, math.nan)
     else:
         call = batch_moments(source.shape, axis, epsilon=op.attrs["epsilon"], src_strides=source.strides)
         lowering.emit(call, [source, *moments, *form])

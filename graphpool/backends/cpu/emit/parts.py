@@ -9,13 +9,13 @@ import numpy as np
 
 from ...._kernels.move.move import copy
 from ....typing import MAX_NDIM, DataType
-from ..lower.region import Region
+from ..lower.region import Region, fill
 from ..support import register_of_type, rule
 
 if TYPE_CHECKING:
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
 
 
 def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
@@ -30,9 +30,8 @@ def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
 
 
 @rule("Slice")
-def lower_slice(lowering: Lowering, group: Group) -> None:
+def lower_slice(lowering: Lowering, op: Op) -> None:
     """The same memory, of which some elements are left out."""
-    op = group.ops[0]
     view = lowering.value(op.inputs[0].id)
     starts, ends = op.attrs["starts"], op.attrs["ends"]
     axes, steps = op.attrs["axes"] or range(len(starts)), op.attrs["steps"] or [1] * len(starts)
@@ -43,9 +42,8 @@ def lower_slice(lowering: Lowering, group: Group) -> None:
 
 
 @rule("Split")
-def lower_split(lowering: Lowering, group: Group) -> None:
+def lower_split(lowering: Lowering, op: Op) -> None:
     """Each part is the same memory."""
-    op = group.ops[0]
     source, at = lowering.value(op.inputs[0].id), 0
     for tensor in op.outputs:
         count = lowering.shapes[tensor.id][op.attrs["axis"]]
@@ -54,17 +52,15 @@ def lower_split(lowering: Lowering, group: Group) -> None:
 
 
 @rule("Expand")
-def lower_expand(lowering: Lowering, group: Group) -> None:
+def lower_expand(lowering: Lowering, op: Op) -> None:
     """The same memory, read again and again along the new dimensions."""
-    op = group.ops[0]
     result = op.outputs[0].id
     _finish_view(lowering, result, lowering.value(op.inputs[0].id).broadcast(lowering.shapes[result]))
 
 
 @rule("Tile")
-def lower_tile(lowering: Lowering, group: Group) -> None:
+def lower_tile(lowering: Lowering, op: Op) -> None:
     """One copy, in which each repeated axis is two; where kernels have too few axes for that, one copy an axis."""
-    op = group.ops[0]
     result, repeats = op.outputs[0].id, op.attrs["repeats"]
     source = lowering.value(op.inputs[0].id)
     repeated = [axis for axis, count in enumerate(repeats) if count != 1]
@@ -99,9 +95,8 @@ def _repeat_axis(lowering: Lowering, source: Value, axis: int, count: int) -> Va
 
 
 @rule("Pad")
-def lower_pad(lowering: Lowering, group: Group) -> None:
+def lower_pad(lowering: Lowering, op: Op) -> None:
     """The inside is one copy; a border is a constant, or copies of the inside."""
-    op = group.ops[0]
     source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id)
     before, after = op.attrs["pads_begin"], op.attrs["pads_end"]
     inside = place
@@ -116,13 +111,6 @@ def lower_pad(lowering: Lowering, group: Group) -> None:
         for axis in range(len(source.shape)):
             inside = _extend(lowering, inside, axis, before[axis], after[axis], op.attrs["mode"])
     lowering.finish(op.outputs[0].id, place)
-
-
-def fill(lowering: Lowering, place: Value, number: float) -> None:
-    """Write one number everywhere."""
-    region = Region(lowering, place.shape, register=register_of_type(place.dtype))
-    region.write(place, region.builder.const(number))
-    lowering.emit(region.builder.build(), [place], "eltwise(fill)")
 
 
 def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: int, mode: str) -> Value:
@@ -159,9 +147,8 @@ def _extend(lowering: Lowering, inside: Value, axis: int, before: int, after: in
 
 
 @rule("Trilu")
-def lower_trilu(lowering: Lowering, group: Group) -> None:
+def lower_trilu(lowering: Lowering, op: Op) -> None:
     """A selection by the positions along the last two axes."""
-    op = group.ops[0]
     source, place = lowering.value(op.inputs[0].id), lowering.target(op.outputs[0].id, any_strides=True)
     ndim = len(source.shape)
     height, width = source.shape[-2:]

@@ -12,15 +12,14 @@ from ..support import rule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
 
 
 @rule("DynamicQuantizeLinear")
-def lower_dynamic_quantize(lowering: Lowering, group: Group) -> None:
+def lower_dynamic_quantize(lowering: Lowering, op: Op) -> None:
     """The ranges of parts of the tensor, then the bytes of each part."""
-    op = group.ops[0]
     order = lowering.order_of(op.outputs[0].id)
     source = lowering.dense(lowering.value(op.inputs[0].id), order=order)
     places = [lowering.target(op.outputs[0].id, order=order), *(lowering.target(port.id) for port in op.outputs[1:])]
@@ -33,9 +32,8 @@ def lower_dynamic_quantize(lowering: Lowering, group: Group) -> None:
 
 
 @rule("DynamicDequantize")
-def lower_grouped_dequantize(lowering: Lowering, group: Group) -> None:
+def lower_grouped_dequantize(lowering: Lowering, op: Op) -> None:
     """(x - zp) * scale over an index space in which every axis is split into groups and elements of a group."""
-    op = group.ops[0]
     source, scales, *zero_points = (lowering.value(tensor.id) for tensor in op.inputs)
     counts = [min(dim, count) for dim, count in zip(source.shape, scales.shape, strict=True)]
     x = split_axes(source, counts)

@@ -10,13 +10,14 @@ import numpy as np
 from ...._kernels.move.index import top_k
 from ...._kernels.norm.reduce import reduce, running
 from ....typing import DataType
-from ..lower.epilogue import make_epilogue
+from ..lower.epilogue import emit_anchor, make_epilogue
 from ..support import has_no_axes_input, rule
 
 if TYPE_CHECKING:
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 NAMES = {
     "ReduceL1": "l1", "ReduceL2": "l2", "ReduceMax": "max", "ReduceMean": "mean", "ReduceMin": "min",
@@ -25,22 +26,19 @@ NAMES = {
 
 
 @rule(*NAMES, is_anchor=True, where=has_no_axes_input)
-def lower_reduce(lowering: Lowering, group: Group) -> None:
+def lower_reduce(lowering: Lowering, group: AnchorGroup) -> None:
     """One reduction with its post-ops; kept axes of size one cost nothing, so keep_dims changes only the shape."""
     op = group.anchor
-    if op is None:
-        return lower_wide_reduce(lowering, group)
     source = lowering.typed(lowering.value(op.inputs[0].id))
     epilogue = make_epilogue(lowering, group)
     axes = [axis % len(source.shape) for axis in op.attrs["axes"]]
     call = reduce(NAMES[op.kind], source.shape, axes, src_strides=source.strides, epilogue=epilogue.block)
-    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    emit_anchor(lowering, group, call, [source], epilogue)
 
 
-def lower_wide_reduce(lowering: Lowering, group: Group) -> None:
+@rule(*NAMES, where=has_no_axes_input)
+def lower_wide_reduce(lowering: Lowering, op: Op) -> None:
     """Integers and f64, exactly: lines to be reduced side by side, then a running sum or the selection of the best."""
-    op = group.ops[0]
     result = op.outputs[0].id
     source = lowering.value(op.inputs[0].id)
     reduced = sorted(axis % len(source.shape) for axis in op.attrs["axes"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..match.groups import AnchorGroup
 from ..products import convolution, matmul  # noqa: F401  (imported for their rules)
 from ..products.attention import lower_attention
 from ..support import ANCHORS, INSTRUCTIONS, RULES, is_elementwise
@@ -27,11 +28,12 @@ def lower_group(lowering: Lowering, group: Group) -> None:
     if all(0 in lowering.shapes[tensor.id] for tensor in group.outputs):
         for tensor in group.outputs:
             lowering.finish(tensor.id, lowering.target(tensor.id))
+    elif not isinstance(group, AnchorGroup):
+        if is_elementwise(group.first):
+            lower_elementwise(lowering, group.ops)
+        else:
+            RULES[group.first.kind](lowering, group.first)
     elif group.attention is not None:
         lower_attention(lowering, group)
-    elif group.anchor is not None:
-        RULES[group.anchor.kind](lowering, group)
-    elif is_elementwise(group.ops[0]):
-        lower_elementwise(lowering, group.ops)
     else:
-        RULES[group.ops[0].kind](lowering, group)
+        ANCHORS[group.anchor.kind](lowering, group)

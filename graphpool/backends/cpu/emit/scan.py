@@ -10,17 +10,16 @@ from ....typing import DataType
 from ..support import rule
 
 if TYPE_CHECKING:
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
-    from ..match.groups import Group
 
 _NARROW = frozenset({DataType.F32, DataType.BF16, DataType.F16, DataType.S8, DataType.U8, DataType.S16, DataType.U16})
 """Types whose values are values of f32."""
 
 
 @rule("ArgMax", "ArgMin")
-def lower_arg_extreme(lowering: Lowering, group: Group) -> None:
+def lower_arg_extreme(lowering: Lowering, op: Op) -> None:
     """The kernel of f32 where it is exact, else the selection of one element."""
-    op = group.ops[0]
     source, axis = lowering.value(op.inputs[0].id), op.attrs["axis"]
     is_min, is_last = op.kind == "ArgMin", op.attrs["select_last_index"]
     place = lowering.target(op.outputs[0].id)
@@ -39,9 +38,8 @@ def lower_arg_extreme(lowering: Lowering, group: Group) -> None:
 
 
 @rule("CumProd", "CumSum")
-def lower_running(lowering: Lowering, group: Group) -> None:
+def lower_running(lowering: Lowering, op: Op) -> None:
     """In f32 (collected in f64), f64 or s64, whose sums are those of every integer type modulo its range."""
-    op = group.ops[0]
     result = op.outputs[0].id
     dtype = lowering.dtypes[result]
     wide = dtype if dtype is DataType.F64 else DataType.S64 if dtype.value[0] in "su" else DataType.F32
@@ -56,9 +54,8 @@ def lower_running(lowering: Lowering, group: Group) -> None:
 
 
 @rule("TopK")
-def lower_top_k(lowering: Lowering, group: Group) -> None:
+def lower_top_k(lowering: Lowering, op: Op) -> None:
     """One kernel finds values and indices."""
-    op = group.ops[0]
     source = lowering.value(op.inputs[0].id)
     values, indices = (lowering.target(tensor.id) for tensor in op.outputs)
     call = top_k(

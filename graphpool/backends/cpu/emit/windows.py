@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING, Any
 from ...._kernels.image.pool import pooling
 from ...._kernels.image.resample import resample
 from ....graph.shapes import channel_axis, per_axis, resolve_pads
-from ..lower.epilogue import make_epilogue
-from ..lower.images import find_image
+from ..lower.epilogue import emit_anchor, find_image, make_epilogue
 from ..lower.integers import integers_of
 from ..support import has_no_axes_input, has_small_windows, rule
 
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 
 @rule("AvgPool", "MaxPool", is_anchor=True, where=has_small_windows)
-def lower_pool(lowering: Lowering, group: Group) -> None:
+def lower_pool(lowering: Lowering, group: AnchorGroup) -> None:
     """Maximum or mean of each window, post-ops behind it."""
     op = group.anchor
-    assert op is not None
     source, own = _pooled(lowering, group)
     epilogue = make_epilogue(lowering, group, gaps=True)
     image = find_image(lowering, group, source, epilogue)
@@ -39,15 +37,13 @@ def lower_pool(lowering: Lowering, group: Group) -> None:
         exclude_pad=op.attrs.get("exclude_pad", True),
         **own,
     )
-    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    emit_anchor(lowering, group, call, [source], epilogue)
 
 
 @rule("Interpolate", is_anchor=True, where=has_no_axes_input)
-def lower_interpolate(lowering: Lowering, group: Group) -> None:
+def lower_interpolate(lowering: Lowering, group: AnchorGroup) -> None:
     """Resampling, post-ops behind it."""
     op = group.anchor
-    assert op is not None
     source = _as_result(lowering, group)
     epilogue = make_epilogue(lowering, group, gaps=True)
     call = resample(
@@ -55,16 +51,14 @@ def lower_interpolate(lowering: Lowering, group: Group) -> None:
         **find_image(lowering, group, source, epilogue),
         coordinate_transformation_mode=op.attrs["coordinate_transformation_mode"],
     )
-    lowering.emit(call, [source, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    emit_anchor(lowering, group, call, [source], epilogue)
 
 
-def _pooled(lowering: Lowering, group: Group) -> tuple[Value, dict[str, Any]]:
+def _pooled(lowering: Lowering, group: AnchorGroup) -> tuple[Value, dict[str, Any]]:
     """What a pool reads, and what its kernel must know of it: f32, of quantised operands x - zp; or bytes.
 
     Bytes are read where channels lie side by side, as that kernel wants them.
     """
-    assert group.anchor is not None
     if not group.dequantized:
         return _as_result(lowering, group), {}
     op = group.dequantized[0]
@@ -76,10 +70,9 @@ def _pooled(lowering: Lowering, group: Group) -> tuple[Value, dict[str, Any]]:
     return source, {"src_dtype": source.dtype.value, "zero_point": int((op.attrs.get("zps") or [0])[0])}
 
 
-def _as_result(lowering: Lowering, group: Group) -> Value:
+def _as_result(lowering: Lowering, group: AnchorGroup) -> Value:
     """The source of a window in f32, channels innermost where the result's are: its vectors run along them."""
     op = group.anchor
-    assert op is not None
     order = lowering.order_of(group.result)
     if order[-1] == channel_axis(len(order), op.attrs["data_format"]):
         return lowering.arranged(op.inputs[0].id, order)

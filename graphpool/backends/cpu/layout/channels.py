@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...._kernels.conv.packed import is_staged
 from ....graph.shapes import conv_weight_axes
+from ..match.groups import AnchorGroup
 from ..support import is_elementwise
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _find_regions(groups: Sequence[Group], shapes: Mapping[int, tuple[int, ...]]
             continue
         region = _join(list(found.values()), home)
         region.members.append(group)
-        region.gain_ns += 0.0 if own is None else _gain_ns(own, shapes, is_bytes=bool(group.dequantized))
+        region.gain_ns += 0.0 if own is None else _gain_ns(own, shapes)
         home[group.result] = region
     return list({id(region): region for region in home.values()}.values())
 
@@ -109,17 +110,16 @@ def _join(found: list[_Region], home: dict[int, _Region]) -> _Region:
     return region
 
 
-def _window_of(group: Group) -> Op | None:
-    """The group's window, if its images lie channels first by themselves."""
-    op = group.anchor
-    if op is None or op.kind not in WINDOWS or op.attrs["data_format"] != "NCX":
+def _window_of(group: Group) -> AnchorGroup | None:
+    """The group, if it is a window whose images lie channels first by themselves."""
+    if not isinstance(group, AnchorGroup) or group.anchor.kind not in WINDOWS:
         return None
-    return op
+    return group if group.anchor.attrs["data_format"] == "NCX" else None
 
 
 def _may_follow(group: Group, shapes: Mapping[int, tuple[int, ...]]) -> bool:
     """Whether the group computes images of whatever layout its operands have."""
-    if group.anchor is not None or not 3 <= len(shapes[group.result]) <= 5:
+    if isinstance(group, AnchorGroup) or not 3 <= len(shapes[group.result]) <= 5:
         return False
     op = group.ops[0]
     if is_elementwise(op) or op.kind == "DynamicQuantizeLinear":
@@ -131,12 +131,13 @@ def _images(group: Group, shapes: Mapping[int, tuple[int, ...]]) -> list[int]:
     """Tensors that the group wants in the layout of its own result, or row-major where it has no choice."""
     made = {tensor.id for op in _ops(group) for tensor in op.outputs}
     found = [t.id for op in _ops(group) for t in op.inputs if _is_image(t.id, op, shapes)]
-    quantized = {op.outputs[0].id: op.inputs[0].id for op in group.dequantized.values()}
+    dequantized = group.dequantized.values() if isinstance(group, AnchorGroup) else ()
+    quantized = {op.outputs[0].id: op.inputs[0].id for op in dequantized}
     return [quantized.get(tensor_id, tensor_id) for tensor_id in dict.fromkeys(found) if tensor_id not in made]
 
 
 def _ops(group: Group) -> tuple[Op, ...]:
-    return group.ops if group.anchor is None else (group.anchor, *group.ops)
+    return (group.anchor, *group.ops) if isinstance(group, AnchorGroup) else group.ops
 
 
 def _is_image(tensor_id: int, op: Op, shapes: Mapping[int, tuple[int, ...]]) -> bool:
@@ -157,8 +158,9 @@ def _reads_any_strides(op: Op, shapes: Mapping[int, tuple[int, ...]]) -> bool:
     return is_staged(shapes[op.inputs[0].id][1], kernel, op.attrs["groups"])
 
 
-def _gain_ns(op: Op, shapes: Mapping[int, tuple[int, ...]], *, is_bytes: bool) -> float:
-    """What the window gains in time. Unit: nanoseconds."""
+def _gain_ns(group: AnchorGroup, shapes: Mapping[int, tuple[int, ...]]) -> float:
+    """What a window gains in time. Unit: nanoseconds."""
+    op, is_bytes = group.anchor, bool(group.dequantized)
     result = prod(shapes[op.outputs[0].id])
     if op.kind.endswith("Pool") and is_bytes:
         return _TAP_NS * float(result * prod(op.attrs["kernel"]))

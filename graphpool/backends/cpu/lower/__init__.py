@@ -4,8 +4,6 @@ values.py          where tensors lie
 lowering.py        Lowering: values, temporaries and steps of one partition
 region.py          elementwise ops as one program of the elementwise engine; instructions.py: each kind
 epilogue.py        the region behind an anchor, run on its tile
-fused_post_ops.py  post-ops that kernels do on accumulators in registers
-requantize.py      post-ops of int8 kernels, down to the 8 bits of the result
+post_ops.py        post-ops that kernels do on accumulators in registers
 integers.py        operands and sums of quantised products
-images.py          images and epilogues as kernels over windows take them
 """

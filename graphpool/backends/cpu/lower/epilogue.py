@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from ...._kernels.gemm.post_ops import PostOps
 from ....typing import DataType, dense_strides
+from ..layout.images import axes_of, pick
 from .instructions import apply
 from .integers import scaled
+from .post_ops import Tail
 from .region import Region, region_name
+from .values import strides_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...._kernels.core.call import KernelCall
+    from ...._kernels.gemm.requant import Dynamic
     from ....graph.op import Op
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
     from .lowering import Lowering
     from .values import Value
 
-__all__ = ["Epilogue", "emit_sum_of_parts", "make_epilogue"]
+__all__ = ["Epilogue", "emit_anchor", "emit_sum_of_parts", "find_image", "make_epilogue"]
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,10 @@ class Epilogue:
             return self.row_strides
         return dense_strides(shape) if self.is_dense_f32 else None
 
-    def post_ops(self, shape: Sequence[int]) -> PostOps:
-        """What a kernel that sees the result in this shape is asked; its accumulators lie in the place if they can."""
-        return PostOps(epilogue=self.block, dst_needs_scratch=self.strides_in(shape) is None)
+    def tail(self, *, needs_scratch: bool, bias: Value | None = None, dynamic: Dynamic | None = None) -> Tail:
+        """What a kernel does behind its sums, a bias first of all; its accumulators lie in scratch or in the place."""
+        post_ops = PostOps(dynamic=dynamic, bias=bias is not None, epilogue=self.block, dst_needs_scratch=needs_scratch)
+        return Tail(post_ops, [*([] if bias is None else [bias]), self.place, *self.operands], self.name)
 
     @property
     def is_dense_f32(self) -> bool:
@@ -69,7 +75,7 @@ class Epilogue:
 
 def make_epilogue(
     lowering: Lowering,
-    group: Group,
+    group: AnchorGroup,
     bias: Value | None = None,
     bias_axis: int | None = None,
     *,
@@ -93,9 +99,8 @@ def make_epilogue(
     gaps : bool, default=False
         Whether the kernel can leave gaps between rows of its result.
     """
-    assert group.anchor is not None
     ops = group.ops[skipped:]
-    first = (group.ops[skipped - 1] if skipped else group.anchor).outputs[0].id
+    first = group.reached(skipped)
     order = lowering.order_of(group.result)
     region = Region(lowering, lowering.shapes[group.result], accumulator=first, order=order)
     sums = region.get(first)
@@ -111,8 +116,32 @@ def make_epilogue(
     return Epilogue(region.builder.epilogue(), place, region.operands, name, order)
 
 
+def find_image(lowering: Lowering, group: AnchorGroup, source: Value, epilogue: Epilogue) -> dict[str, Any]:
+    """The geometry that all kernels over windows take, and the epilogue."""
+    op = group.anchor
+    result = lowering.shapes[op.outputs[0].id]
+    axes = axes_of(op, len(source.shape))
+    return {
+        "batch": source.shape[0],
+        "channels": source.shape[axes[1]],
+        "src_spatial": pick(source.shape, axes[2:]),
+        "dst_spatial": pick(result, axes[2:]),
+        "src_strides": pick(source.strides, axes),
+        "dst_strides": pick(epilogue.row_strides or strides_in(result, epilogue.order), axes),
+        "post_ops": epilogue.tail(needs_scratch=epilogue.row_strides is None).post_ops,
+    }
+
+
+def emit_anchor(
+    lowering: Lowering, group: AnchorGroup, call: KernelCall, args: Sequence[Value], epilogue: Epilogue
+) -> None:
+    """Emit an anchor's kernel with its epilogue; `args` are those in front of the place of the result."""
+    lowering.emit(call, [*args, epilogue.place, *epilogue.operands], epilogue.name)
+    lowering.finish(group.result, epilogue.place)
+
+
 def emit_sum_of_parts(
-    lowering: Lowering, group: Group, parts: Value, bias: Value | None, place: Value, name: str | None
+    lowering: Lowering, group: AnchorGroup, parts: Value, bias: Value | None, place: Value, name: str | None
 ) -> None:
     """Add up the sums of an anchor's kernel that split them in parts, with the bias and the post-ops of the group.
 
@@ -129,20 +158,19 @@ def emit_sum_of_parts(
     name : str, optional
         For reports.
     """
-    assert group.anchor is not None
     shape = lowering.shapes[group.result]
     region = Region(lowering, shape)
     first, *others = (region.load(parts.cut(0, part, 1).reshaped(shape)) for part in range(parts.shape[0]))
     for other in others:
         first = region.binary("add", first, other)
-    result = group.anchor.outputs[0].id
+    result = group.reached()
     region.put(result, first)
     _apply(region, group, result, None if bias is None else region.load(bias), group.ops)
     region.store(group.result, place)
     lowering.emit(region.builder.build(), [place, *region.operands], name or "eltwise(sum of parts)")
 
 
-def _apply(region: Region, group: Group, first: int, bias: Any, ops: Sequence[Op]) -> None:
+def _apply(region: Region, group: AnchorGroup, first: int, bias: Any, ops: Sequence[Op]) -> None:
     """The scales, the bias and the ops behind the tensor `first`, which the region knows as sums."""
     region.put(first, scaled(region, group, region.get(first)))
     if bias is not None:

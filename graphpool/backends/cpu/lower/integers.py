@@ -16,16 +16,15 @@ from .region import Region
 
 if TYPE_CHECKING:
     from ....graph.op import Op
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
     from .lowering import Lowering
     from .values import Value
 
 __all__ = ["integers_of", "operands", "scaled"]
 
 
-def operands(lowering: Lowering, group: Group) -> tuple[Value, Value]:
+def operands(lowering: Lowering, group: AnchorGroup) -> tuple[Value, Value]:
     """Both operands of the group's product as f32: the integers x - zp where they are quantised."""
-    assert group.anchor is not None
     if not group.dequantized:
         a, b = (lowering.typed(lowering.value(tensor.id)) for tensor in group.anchor.inputs[:2])
     else:
@@ -48,7 +47,7 @@ def integers_of(lowering: Lowering, op: Op) -> Value:
     return place
 
 
-def scaled(region: Region, group: Group, sums: Any) -> Any:
+def scaled(region: Region, group: AnchorGroup, sums: Any) -> Any:
     """Sums of integer products times the scales of both operands; other sums as they are."""
     scales, given = (
         scales_of(group.dequantized),
@@ -56,7 +55,6 @@ def scaled(region: Region, group: Group, sums: Any) -> Any:
     )
     if (scales == 1.0).all() and not given:
         return sums
-    assert group.anchor is not None
     ndim = len(region.shape)
     is_matmul = group.anchor.kind == "MatMul"
     axis = ndim - 1 if is_matmul else channel_axis(ndim, group.anchor.attrs["data_format"])

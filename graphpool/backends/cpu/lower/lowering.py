@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
 from ...._kernels.move.move import copy
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ....graph.logical_tensor import LogicalTensor
 
 __all__ = ["Lowering", "PackedConstant", "Step"]
+
+T = TypeVar("T")
 
 
 class Step(NamedTuple):
@@ -298,20 +300,21 @@ class Lowering:
         yield
         self._guard = guard
 
-    def read_packed(self, packed: Value, emit: Callable[[], None]) -> None:
+    def read_packed(self, packed: Value, emit: Callable[[], T]) -> T:
         """Let a call emit steps that read a packed constant: as it is kept, else in a temporary that each run fills.
 
         For those that take no more memory than other ways to the result do.
         """
         begin = len(self.steps)
         with self.when_kept(packed, True):
-            emit()
+            result = emit()
         kept = self.steps[begin:]
         made, guard = Buffer(ARENA, packed.buffer.nbytes), (packed.buffer.base, False)
         [own] = (one for one in self.packed if one.result is packed)
         for step in (*own.steps, *kept):
             args = [arg._replace(buffer=made) if arg.buffer is packed.buffer else arg for arg in step.args]
             self.steps.append(step._replace(args=tuple(args), guard=guard))
+        return result
 
     # ---- steps
 

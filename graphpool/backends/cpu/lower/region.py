@@ -10,6 +10,7 @@ import numpy as np
 from ...._kernels.core.call import DTYPE_CODES
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
 from ....graph.shapes import scale_group_axis
+from ..support import register_of_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from .lowering import Lowering
     from .values import Value
 
-__all__ = ["Region", "region_name"]
+__all__ = ["Region", "fill", "region_name"]
 
 
 class Region:
@@ -143,6 +144,13 @@ class Region:
         strides = [place.strides[axis] for axis in self.order]
         self.builder.store(len(self.operands) if self._has_place else 0, place.dtype.value, strides, register)
         self._has_place = True
+
+
+def fill(lowering: Lowering, place: Value, number: float) -> None:
+    """Write one number everywhere."""
+    region = Region(lowering, place.shape, register=register_of_type(place.dtype))
+    region.write(place, region.builder.const(number))
+    lowering.emit(region.builder.build(), [place], "eltwise(fill)")
 
 
 def region_name(ops: Sequence[Op]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ....typing import DataType, dense_strides
@@ -77,6 +78,11 @@ class Value(NamedTuple):
     def is_dense(self) -> bool:
         """Whether the elements lie row-major without gaps."""
         return self.lies_in(range(len(self.shape)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the elements are all that the buffer holds."""
+        return self.buffer.nbytes == self.dtype.nbytes(prod(self.shape))
 
     @property
     def order(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...._kernels.gemm.attention import attention
-from ..lower.epilogue import make_epilogue
+from ..lower.epilogue import emit_anchor, make_epilogue
 from ..match.attention import BATCH_AXES, Attention
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 __all__ = ["lower_attention"]
 
 
-def lower_attention(lowering: Lowering, group: Group) -> None:
+def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
     """The kernel, with the post-ops of the group behind it."""
     found = group.attention
     assert found is not None
@@ -50,8 +50,7 @@ def lower_attention(lowering: Lowering, group: Group) -> None:
         v_strides=_fold(v),
         epilogue=epilogue.block,
     )
-    lowering.emit(call, [q, k, v, *numbers, *masks, epilogue.place, *epilogue.operands], epilogue.name)
-    lowering.finish(group.result, epilogue.place)
+    emit_anchor(lowering, group, call, [q, k, v, *numbers, *masks], epilogue)
 
 
 def _operands(lowering: Lowering, found: Attention) -> list[Value]:

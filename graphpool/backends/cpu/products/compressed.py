@@ -12,28 +12,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...._kernels.gemm.compressed import CompressedFormat
-from ...._kernels.gemm.post_ops import PostOps
 from ...._kernels.gemm.problem import MatmulProblem
 from ...._kernels.image.window import merged_stride
 from ..match.compressed import Scheme
-from .weights import as_matrix, matmul_post_ops
+from .choice import Choice
+from .matmul_problem import MatmulSite, as_matrix
 
 if TYPE_CHECKING:
     from ....graph.op import Op
-    from ..lower.epilogue import Epilogue
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
 
-__all__ = ["lower_compressed"]
+__all__ = ["find_compressed"]
 
 
-def lower_compressed(lowering: Lowering, group: Group, bias: Value | None, epilogue: Epilogue) -> None:
-    """The product of the group with the weights as they are, with its bias and post-ops."""
-    op, front = group.anchor, group.compressed
-    assert op is not None
-    assert front is not None
-    scheme = Scheme.find(front, lowering.shapes, is_transposed=op.attrs["transpose_b"])
+def find_compressed(site: MatmulSite) -> Choice | None:
+    """The product with the weights as they are, where `match.compressed` found that kernels take them."""
+    lowering, op, front = site.lowering, site.op, site.group.compressed
+    if front is None:
+        return None
+    scheme, place = Scheme.find(front, lowering.shapes, is_transposed=op.attrs["transpose_b"]), site.epilogue.place
     assert scheme is not None
     weights = lowering.value(front.inputs[0].id)
     (k, n), strides = as_matrix(weights, transpose=op.attrs["transpose_b"], is_left=False)
@@ -44,7 +42,7 @@ def lower_compressed(lowering: Lowering, group: Group, bias: Value | None, epilo
         lowering.emit(compressed.pack(strides, **kinds), [weights, *values, packed])
 
     packed = lowering.packed_constant([lowering.value(port.id) for port in front.inputs], compressed.nbytes, fill)
-    lowering.read_packed(packed, lambda: _emit(lowering, group, compressed, packed, bias, epilogue))
+    return Choice(lambda _: _emit(site, compressed, packed), place, packed, is_filled=True)
 
 
 def _numbers(lowering: Lowering, op: Op, scheme: Scheme) -> tuple[dict[str, Any], list[Value]]:
@@ -60,27 +58,23 @@ def _numbers(lowering: Lowering, op: Op, scheme: Scheme) -> tuple[dict[str, Any]
     return kinds, found
 
 
-def _emit(
-    lowering: Lowering, group: Group, weights: CompressedFormat, packed: Value, bias: Value | None, epilogue: Epilogue
-) -> None:
+def _emit(site: MatmulSite, weights: CompressedFormat, packed: Value) -> Value:
     """The product with packed weights."""
-    a, m, strides = _rows(lowering, group)
-    rows, place = (weights.n,), epilogue.place
-    fused = matmul_post_ops(lowering, group, weights.n, bias, place) if place.is_dense else None
+    a, m, strides = _rows(site)
+    rows, epilogue = (weights.n,), site.epilogue
+    fused = site.find_post_ops(weights.n, epilogue.place) if epilogue.place.is_dense else None
     if fused is None:
-        post_ops = PostOps(epilogue=epilogue.block, dst_needs_scratch=not epilogue.is_dense_f32)
-        values = [place, *epilogue.operands]
+        tail = epilogue.tail(needs_scratch=not epilogue.is_dense_f32)
     else:
-        post_ops = fused.post_ops(rows if fused.residual is not None else None)
-        values = [*fused.operands, place]
-    call = weights.matmul(MatmulProblem((), m, weights.n, weights.k, strides, rows), post_ops)
-    lowering.emit(call, [a, packed, *values], epilogue.name)
+        tail = fused.tail(epilogue.place, site.group.ops, rows)
+    call = weights.matmul(MatmulProblem((), m, weights.n, weights.k, strides, rows), tail.post_ops)
+    site.lowering.emit(call, [a, packed, *tail.args], tail.name)
+    return epilogue.place
 
 
-def _rows(lowering: Lowering, group: Group) -> tuple[Value, int, tuple[int, int]]:
+def _rows(site: MatmulSite) -> tuple[Value, int, tuple[int, int]]:
     """The activations in f32 as rows of one matrix: where they lie, how many there are, and their strides."""
-    op = group.anchor
-    assert op is not None
+    lowering, op = site.lowering, site.op
     a = lowering.typed(lowering.value(op.inputs[0].id))
     shape, strides = as_matrix(a, transpose=op.attrs["transpose_a"], is_left=True)
     rows = merged_stride(list(zip(shape[:-1], strides[:-1], strict=True)))

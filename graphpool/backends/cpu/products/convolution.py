@@ -1,4 +1,4 @@
-"""Convolution and ConvTranspose: which of their kernels compute them."""
+"""Convolution and ConvTranspose: their implementations in order of preference."""
 
 from __future__ import annotations
 
@@ -9,78 +9,45 @@ from ...._kernels.conv.problem import ConvProblem, ConvShape
 from ....graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
 from ..choices import forced
 from ..layout.images import pick
-from ..lower.epilogue import make_epilogue
-from ..lower.images import find_image
+from ..lower.epilogue import find_image, make_epilogue
 from ..lower.integers import operands
 from ..match.integers import exact_depth
 from ..support import has_small_windows, rule
-from .conv_weights import arrange_source, emit_convolution, find_operand, find_unpacked
-from .int8_conv import emit_int8_convolution, find_int8_weights
-from .transposed import emit_phases, find_phases
+from .choice import Choice, lower_first
+from .conv_packed import find_packed, find_unpacked
+from .conv_problem import ConvSite
+from .int8_conv import find_int8
+from .transposed import find_phases
 
 if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
+    from ..match.groups import AnchorGroup
 
 __all__ = ["emit_plain"]
 
 
 @rule("Convolution", is_anchor=True, where=has_small_windows)
-def lower_convolution(lowering: Lowering, group: Group) -> None:
+def lower_convolution(lowering: Lowering, group: AnchorGroup) -> None:
     """A convolution, with bias and post-ops behind it."""
-    int8_weights = find_int8_weights(lowering, group)
-    if int8_weights is not None:
-        place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
-        lowering.read_packed(int8_weights.packed, lambda: emit_int8_convolution(lowering, group, int8_weights, place))
-        lowering.finish(group.result, place)
-        return
-    operand = find_operand(lowering, group)
-    if operand is not None:
-        arrange_source(lowering, group, operand)
-    if operand is None:
-        place = emit_unpacked(lowering, group)
-    elif operand.weights.is_depthwise:
-        place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
-        lowering.read_packed(operand.packed.panels, lambda: emit_convolution(lowering, group, operand, place))
-    else:
-        with lowering.when_kept(operand.packed.panels, False):
-            place = emit_unpacked(lowering, group)
-        with lowering.when_kept(operand.packed.panels, True):
-            emit_convolution(lowering, group, operand, place)
-    lowering.finish(group.result, place)
-
-
-def emit_unpacked(lowering: Lowering, group: Group) -> Value:
-    """The convolution with weights as they lie, on pixels whose channels are contiguous or any; where the result is."""
-    plain = find_unpacked(lowering, group)
-    if plain is None:
-        return emit_plain(lowering, group)
-    place = lowering.target(group.result, order=lowering.order_of(group.result), any_strides=True)
-    emit_convolution(lowering, group, plain, place)
-    return place
+    lower_first(ConvSite(lowering, group), CONVOLUTION)
 
 
 @rule("ConvTranspose", is_anchor=True, where=has_small_windows)
-def lower_transposed(lowering: Lowering, group: Group) -> None:
+def lower_transposed(lowering: Lowering, group: AnchorGroup) -> None:
     """A transposed convolution, with bias and post-ops behind it."""
-    phases = find_phases(lowering, group)
-    if phases is None:
-        place = emit_plain(lowering, group)
-    else:
-        with lowering.when_kept(phases.packed.panels, False):
-            place = emit_plain(lowering, group)
-        with lowering.when_kept(phases.packed.panels, True):
-            emit_phases(lowering, group, phases, place)
-    lowering.finish(group.result, place)
+    lower_first(ConvSite(lowering, group), TRANSPOSED)
 
 
-def emit_plain(lowering: Lowering, group: Group, place: Value | None = None) -> Value:
+def find_plain(site: ConvSite) -> Choice:
+    """The convolution with weights as they lie."""
+    return Choice(lambda place: emit_plain(site, place))
+
+
+def emit_plain(site: ConvSite, place: Value | None = None) -> Value:
     """The convolution with weights as they lie, to `place` if it is given; where the result is."""
-    op = group.anchor
-    assert op is not None
+    lowering, group, op = site.lowering, site.group, site.op
     source, weights = operands(lowering, group)
-    bias = lowering.value(op.inputs[2].id) if len(op.inputs) > 2 else None
     transposed = op.kind == "ConvTranspose"
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
     kernel = pick(weights.shape, kernel_axes)
@@ -88,7 +55,7 @@ def emit_plain(lowering: Lowering, group: Group, place: Value | None = None) -> 
     split = inner if transposed else outer
     group_stride = weights.shape[split] // groups * weights.strides[split]
     result_axis = channel_axis(len(source.shape), op.attrs["data_format"])
-    epilogue = make_epilogue(lowering, group, bias, result_axis, place=place, gaps=True)
+    epilogue = make_epilogue(lowering, group, site.bias, result_axis, place=place, gaps=True)
     image = find_image(lowering, group, source, epilogue)
     begin, end = resolve_pads(op.attrs, image["src_spatial"], kernel, transposed=transposed)
     channels = image["channels"], lowering.shapes[op.outputs[0].id][result_axis]
@@ -119,3 +86,7 @@ def _forced_convolution(kind: str) -> str:
     """The forced implementation as the kernels name it."""
     impl = forced(kind)
     return "blas_im2col" if impl == "blas" else impl
+
+
+CONVOLUTION = (find_int8, find_packed, find_unpacked, find_plain)
+TRANSPOSED = (find_phases, find_plain)

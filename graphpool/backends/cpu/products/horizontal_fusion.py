@@ -12,21 +12,54 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....typing import DataType
-from ..layout.images import axes_of
-from ..lower.fused_post_ops import find_post_ops
-from .conv_weights import emit_joint
+from ..lower.post_ops import find_post_ops
+from ..match.groups import AnchorGroup
+from .conv_packed import ConvWeights, emit_joint, find_weights
+from .conv_problem import ConvSite
 from .convolution import emit_plain
-from .joint_weights import find_part, join_weights
+from .weights import FLOATS, PackedWeights, bias_of, find_norm, fold_norm
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from ...._kernels.conv.problem import ConvFormat
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import Group
-    from .joint_weights import Part
+
 
 __all__ = ["FusionMember", "HorizontalFusion", "emit_horizontal_fusion", "find_horizontal_fusions"]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one convolution brings into packed weights that several share.
+
+    Attributes
+    ----------
+    site : ConvSite
+    source : Value
+        The plain weights.
+    weights : ConvWeights
+    bias : Value or None
+        The convolution's own.
+    norm : Op or None
+        The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants.
+    """
+
+    site: ConvSite
+    source: Value
+    weights: ConvWeights
+    bias: Value | None
+    norm: Op | None
+
+    def sources(self, lowering: Lowering) -> list[Value]:
+        """The constants that are packed, the bias where a BatchNorm takes it in."""
+        if self.norm is None:
+            return [self.source]
+        folded = [lowering.value(tensor.id) for tensor in self.norm.inputs[1:]]
+        return [self.source, *folded, *([] if self.bias is None else [self.bias])]
 
 
 @dataclass(frozen=True)
@@ -36,7 +69,7 @@ class FusionMember:
     Attributes
     ----------
     group : Group
-    part : Part
+    part : _Part
         Its weights.
     bias : Value or None
         A constant that is added first; None too where the BatchNorm of `part` brings it.
@@ -44,15 +77,15 @@ class FusionMember:
         What the kernel does last.
     """
 
-    group: Group
-    part: Part
+    group: AnchorGroup
+    part: _Part
     bias: Value | None
     clamp: tuple[float, float] | None
 
     @property
     def key(self) -> Hashable:
         """What must be equal for one call to compute both."""
-        op, weights = self.part.op, self.part.weights
+        op, weights = self.part.site.op, self.part.weights
         attrs = tuple(sorted((name, repr(value)) for name, value in op.attrs.items()))
         has_bias = self.bias is not None or self.part.norm is not None
         geometry = weights.with_out_channels(0), self.part.source.dtype, attrs
@@ -67,7 +100,7 @@ class HorizontalFusion(tuple[FusionMember, ...]):
     @property
     def op_ids(self) -> tuple[int, ...]:
         """Ids of the convolutions."""
-        return tuple(member.part.op.id for member in self)
+        return tuple(member.part.site.op.id for member in self)
 
 
 def find_horizontal_fusions(lowering: Lowering, groups: Sequence[Group]) -> list[HorizontalFusion]:
@@ -81,28 +114,26 @@ def find_horizontal_fusions(lowering: Lowering, groups: Sequence[Group]) -> list
         In an order in which they can be computed.
     """
     found: dict[Hashable, list[FusionMember]] = {}
-    convolutions = [group for group in groups if group.anchor is not None and group.anchor.kind == "Convolution"]
-    readers = Counter(group.anchor.inputs[0].id for group in convolutions if group.anchor is not None)
+    convolutions = [g for g in groups if isinstance(g, AnchorGroup) and g.anchor.kind == "Convolution"]
+    readers = Counter(group.anchor.inputs[0].id for group in convolutions)
     for group in convolutions:
-        is_alone = group.anchor is None or readers[group.anchor.inputs[0].id] == 1
+        is_alone = readers[group.anchor.inputs[0].id] == 1
         member = None if is_alone else _find_member(lowering, group)
         if member is not None:
             found.setdefault(member.key, []).append(member)
     return [HorizontalFusion(alike) for alike in found.values() if len(alike) > 1]
 
 
-def _find_member(lowering: Lowering, group: Group) -> FusionMember | None:
+def _find_member(lowering: Lowering, group: AnchorGroup) -> FusionMember | None:
     """The group as a member, if all that comes behind its convolution is a constant bias and a clamp."""
-    part = find_part(lowering, group)
-    if part is None or part.op.attrs["groups"] > 1 or part.weights.is_depthwise:
+    site = ConvSite(lowering, group)
+    part = _find_part(site)
+    if part is None or site.op.attrs["groups"] > 1 or part.weights.is_depthwise:
         return None
     folded = int(part.norm is not None)
     bias = None if folded else part.bias
-    order, last = lowering.order_of(group.result), group.ops[folded - 1] if folded else part.op
-    place = lowering.temporary(lowering.shapes[group.result], lowering.dtypes[group.result], order)
-    fused = find_post_ops(
-        lowering, group.ops[folded:], last.outputs[0].id, place, bias, axes_of(part.op, len(order))[1]
-    )
+    place = lowering.temporary(site.result, lowering.dtypes[group.result], site.order)
+    fused = find_post_ops(lowering, group.ops[folded:], group.reached(folded), place, bias, site.axes[1])
     if fused is None or fused.residual is not None or (folded and fused.bias is not None):
         return None
     is_known = fused.bias is None or (lowering.is_constant(fused.bias) and fused.bias.dtype is DataType.F32)
@@ -111,20 +142,69 @@ def _find_member(lowering: Lowering, group: Group) -> FusionMember | None:
     return FusionMember(group, part, fused.bias, fused.clamp)
 
 
+def _find_part(site: ConvSite) -> _Part | None:
+    """What a group's convolution brings into joint weights; None where it is not packed, or not known yet."""
+    lowering, op = site.lowering, site.op
+    if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
+        return None
+    weights, source = find_weights(site), lowering.value(op.inputs[1].id)
+    if weights is None or source.dtype not in FLOATS:
+        return None
+    return _Part(site, source, weights, site.bias, find_norm(site))
+
+
 def emit_horizontal_fusion(lowering: Lowering, fusion: HorizontalFusion) -> None:
     """One call for all where their packed weights are kept, and each by itself where it is not."""
-    first = fusion[0]
-    shape = list(lowering.shapes[first.group.result])
-    axis = axes_of(first.part.op, len(shape))[1]
+    site = fusion[0].part.site
+    shape, axis = list(site.result), site.axes[1]
     counts = [member.part.weights.out_channels for member in fusion]
     shape[axis] = sum(counts)
-    joint = lowering.temporary(shape, order=lowering.order_of(first.group.result))
+    joint = lowering.temporary(shape, order=site.order)
     places = [joint.cut(axis, sum(counts[:k]), count) for k, count in enumerate(counts)]
-    operand = join_weights(lowering, [s.part for s in fusion], [s.bias for s in fusion])
-    with lowering.when_kept(operand.packed.panels, False):
+    weights = _join_weights(lowering, [s.part for s in fusion], [s.bias for s in fusion])
+    with lowering.when_kept(weights.panels, False):
         for member, place in zip(fusion, places, strict=True):
-            emit_plain(lowering, member.group, place)
-    with lowering.when_kept(operand.packed.panels, True):
-        emit_joint(lowering, first.part.op, operand, first.clamp, joint, f"{len(fusion)} convolutions")
+            emit_plain(member.part.site, place)
+    with lowering.when_kept(weights.panels, True):
+        emit_joint(site, weights, fusion[0].clamp, joint, f"{len(fusion)} convolutions")
     for member, place in zip(fusion, places, strict=True):
         lowering.finish(member.group.result, place)
+
+
+def _join_weights(
+    lowering: Lowering, parts: Sequence[_Part], biases: Sequence[Value | None]
+) -> PackedWeights[ConvFormat]:
+    """The weights of several convolutions, packed side by side by output channels, and their biases.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    parts : sequence of _Part
+        Alike in all but the number of output channels.
+    biases : sequence of Value or None
+        What is added to each, constants: None where there is none, or where a BatchNorm is folded in.
+    """
+    channels = [part.weights.out_channels for part in parts]
+    total = sum(channels)
+    weights = parts[0].weights.with_out_channels(total)
+    starts = [sum(channels[:k]) for k in range(len(parts))]
+    offset = weights.format.nbytes
+    has_bias = any(part.norm is not None for part in parts) or any(bias is not None for bias in biases)
+    sources = [source for part in parts for source in part.sources(lowering)]
+    sources += [bias for bias in biases if bias is not None]
+
+    def fill(panels: Value) -> None:
+        dims = list(parts[0].source.shape)
+        dims[weights.outer] = total
+        joint = lowering.temporary(dims)
+        for part, bias, start, count in zip(parts, biases, starts, channels, strict=True):
+            source, place = lowering.typed(part.source), bias_of(panels, offset, start, count)
+            if part.norm is not None:
+                source = fold_norm(lowering, source, part.norm, part.bias, weights.outer, place)
+            lowering.move(source, joint.cut(weights.outer, start, count))
+            if bias is not None:
+                lowering.move(bias, place)
+        lowering.emit(weights.format.pack(weights.strides(joint)), [joint, panels])
+
+    panels = lowering.packed_constant(sources, offset + (4 * total if has_bias else 0), fill)
+    return PackedWeights(panels, weights.format, bias_of(panels, offset, 0, total) if has_bias else None)

@@ -1,70 +1,41 @@
 """Products of 8-bit activations and constant 8-bit weights: weights in panels, sums in s32, results back in 8 bits.
 
-Taken where s32 holds every sum; else `integers.py` multiplies in f32. Where the constant tensor cache keeps no panels
-each run fills them, which reads and writes a quarter of what weights in f32 would take.
+Taken where s32 holds every sum; else the integers are multiplied in f32. Where the constant tensor cache keeps no
+panels each run fills them, which reads and writes a quarter of what weights in f32 would take.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...._kernels.gemm.packed import PackedFormat
-from ...._kernels.gemm.post_ops import PostOps
 from ...._kernels.gemm.requant import Dynamic
 from ....typing import DataType, dense_strides
 from ..choices import forced
 from ..lower.epilogue import make_epilogue
-from ..lower.region import region_name
-from ..lower.requantize import find_requantized
 from ..match.integers import byte_range, dynamic_numbers, scales_of
+from .choice import Choice, Site
+from .matmul_problem import MatmulSite, Product
+from .weights import PackedWeights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ....graph.op import Op
-    from ..lower.lowering import Lowering
-    from ..lower.requantize import Requantized
+    from ..lower.post_ops import FusedPostOps, Tail
     from ..lower.values import Value
-    from ..match.groups import Group
-    from .weights import Product
+    from ..match.groups import AnchorGroup
 
-__all__ = [
-    "DEPTH",
-    "Int8Weights",
-    "emit_int8_matmul",
-    "find_dynamic",
-    "find_int8_weights",
-    "scale_vector",
-    "zero_points_of",
-]
+__all__ = ["DEPTH", "find_int8", "int8_tail", "zero_points_of"]
+
 
 DEPTH = 2**15
 """Terms up to which s32 holds the sum of (a - zero)(b - zero) whatever the operands."""
 
 
-@dataclass(frozen=True)
-class Int8Weights:
-    """Weights of 8 bits in panels.
-
-    Attributes
-    ----------
-    packed : Value
-        What the cache keeps.
-    zero_point : int
-        Of the activations; 0 where the run gives it.
-    columns : tuple of int
-        Zero points of the weights as the panels hold them; none where all are 0.
-    """
-
-    packed: Value
-    zero_point: int
-    columns: tuple[int, ...]
-
-
-def zero_points_of(group: Group, size: int) -> tuple[int, tuple[int, ...]] | None:
+def zero_points_of(group: AnchorGroup, size: int) -> tuple[int, tuple[int, ...]] | None:
     """Zero points of the activations and, unless all are 0, of `size` columns of weights as s8.
 
     None where they are not within their types, or the run gives those of the weights; one of the activations that it
@@ -84,62 +55,86 @@ def zero_points_of(group: Group, size: int) -> tuple[int, tuple[int, ...]] | Non
     return points[0][0], columns if any(columns) else ()
 
 
-def scale_vector(lowering: Lowering, group: Group, size: int) -> Value:
-    """The product of both operands' scales for each column."""
-    return lowering.literal(np.broadcast_to(scales_of(group.dequantized).astype(np.float32), (size,)))
+def int8_tail(
+    site: Site,
+    weights: PackedWeights[Any],
+    count: int,
+    place: Value,
+    fused: FusedPostOps | None,
+    *,
+    bias_axis: int | None = None,
+    residual_strides: Sequence[int] | None = None,
+    needs_scratch: bool = True,
+) -> Tail:
+    """What an int8 kernel does with its sums: what it takes of both operands' numbers, and the post-ops.
 
-
-def find_dynamic(
-    lowering: Lowering, group: Group, columns: Sequence[int], *, scale: bool
-) -> tuple[Dynamic, list[Value]]:
-    """What kernels take as arguments of the numbers of both operands, and where it lies.
-
-    That is what the run gives of the activations', the scale if it is wanted, and the zero points of columns.
+    Parameters
+    ----------
+    site : Site
+    weights : PackedWeights
+    count : int
+        Columns or channels of the result.
+    place : Value
+        Where the result goes.
+    fused : FusedPostOps or None
+        None: an epilogue scales the sums, adds the bias along `bias_axis` and does the rest.
+    bias_axis : int, optional
+    residual_strides : sequence of int, optional
+        Of the residual, where there is one. Unit: elements.
+    needs_scratch : bool, default=True
+        Whether an epilogue may not find its sums in the place itself.
     """
+    lowering, group = site.lowering, site.group
     numbers = [lowering.value(tensor_id) for tensor_id in dynamic_numbers(group.dequantized[0])]
-    given = Dynamic(scale and bool(numbers), len(numbers) > 1, bool(columns))
-    zeros = [lowering.literal(np.array(columns, np.int32))] if columns else []
-    return given, [*(numbers if scale else numbers[1:]), *zeros]
+    zeros = [lowering.literal(np.array(weights.columns, np.int32))] if weights.columns else []
+    dynamic = Dynamic(fused is not None and bool(numbers), len(numbers) > 1, bool(zeros))
+    if fused is None:
+        epilogue = make_epilogue(lowering, group, site.bias, bias_axis, place=place)
+        tail = epilogue.tail(needs_scratch=needs_scratch, dynamic=dynamic)
+        scales, numbers = np.ones(count, np.float32), numbers[1:]
+    else:
+        tail = fused.tail(place, group.ops, residual_strides, dynamic)
+        scales = np.broadcast_to(scales_of(group.dequantized).astype(np.float32), (count,))
+    return replace(tail, args=[lowering.literal(scales), *numbers, *zeros, *tail.args])
 
 
-def find_int8_weights(lowering: Lowering, group: Group, product: Product) -> Int8Weights | None:
-    """The weights of a product of quantised operands in panels.
+def find_int8(site: MatmulSite) -> Choice | None:
+    """The product of quantised operands as one of bytes.
 
-    None where they are no constants or not one matrix, or where BLAS is forced.
+    None where the weights are no constants or not one matrix, or where BLAS is forced.
     """
-    b, strides, zero_points = product.b, product.b_strides, zero_points_of(group, product.n)
+    lowering, group = site.lowering, site.group
+    if not group.dequantized:
+        return None
+    product = Product.of(site.op, *(lowering.value(group.dequantized[port].inputs[0].id) for port in (0, 1)))
+    b, zero_points = product.b, zero_points_of(group, product.n)
     if forced("MatMul") == "blas" or zero_points is None or not lowering.is_constant(b) or product.k > DEPTH:
         return None
-    if any(strides[:-2]) or 0 in (*product.batch, product.m, product.n, product.k):
+    if not product.has_one_b:
         return None
-
-    weights = PackedFormat(product.k, product.n, "s8")
+    weights_format = PackedFormat(product.k, product.n, "s8")
 
     def fill(panels: Value) -> None:
-        lowering.emit(weights.pack(strides[-2:], b_dtype=b.dtype.value), [b, panels])
+        lowering.emit(weights_format.pack(product.b_strides[-2:], b_dtype=b.dtype.value), [b, panels])
 
-    return Int8Weights(lowering.packed_constant([b], weights.nbytes, fill), *zero_points)
+    panels, (zero_point, columns) = lowering.packed_constant([b], weights_format.nbytes, fill), zero_points
+    weights, place = PackedWeights(panels, weights_format, zero_point=zero_point, columns=columns), site.target()
+    return Choice(lambda _: _emit(site, product, weights, place), place, panels, is_filled=True)
 
 
-def emit_int8_matmul(
-    lowering: Lowering, group: Group, product: Product, panels: Int8Weights, bias: Value | None, place: Value
-) -> None:
+def _emit(site: MatmulSite, product: Product, weights: PackedWeights[PackedFormat], place: Value) -> Value:
     """The product with weights in panels, with the bias and the post-ops of the group, to `place`."""
-    weights, rows = PackedFormat(product.k, product.n, "s8"), _row_strides(place, product.shape)
-    found = None if rows is None else _find_requantized(lowering, group, product, bias, place)
-    dynamic, given = find_dynamic(lowering, group, panels.columns, scale=found is not None)
-    if found is None:
-        epilogue = make_epilogue(lowering, group, bias, place=place)
-        rows = epilogue.strides_in(product.shape)
-        scales = lowering.literal(np.ones(product.n, np.float32))
-        post_ops = PostOps(dynamic=dynamic, epilogue=epilogue.block, dst_needs_scratch=rows is None)
-        values, name = [place, *epilogue.operands], epilogue.name
-    else:
-        scales = scale_vector(lowering, group, product.n)
-        post_ops = found.post_ops(dynamic, None if found.residual is None else dense_strides(product.shape)[:-1])
-        values, name = [*found.operands, place], region_name(group.ops) if group.ops else None
-    call = weights.matmul(product.problem(rows, panels.zero_point), post_ops)
-    lowering.emit(call, [product.a, panels.packed, scales, *given, *values], name)
+    rows = _row_strides(place, product.shape)
+    fused = None if rows is None else site.find_post_ops(product.n, place)
+    if fused is None and place.dtype is not DataType.F32:
+        rows = None  # the epilogue converts sums, which do not lie in the place
+    residual_strides = dense_strides(product.shape)[:-1]
+    tail = int8_tail(
+        site, weights, product.n, place, fused, residual_strides=residual_strides, needs_scratch=rows is None
+    )
+    call = weights.format.matmul(product.problem(rows, weights.zero_point), tail.post_ops)
+    site.lowering.emit(call, [product.a, weights.panels, *tail.args], tail.name)
+    return place
 
 
 def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -147,13 +142,3 @@ def _row_strides(place: Value, shape: tuple[int, ...]) -> tuple[int, ...] | None
     if place.shape == shape:
         return place.row_strides(range(len(shape)))
     return dense_strides(shape) if place.is_dense else None
-
-
-def _find_requantized(
-    lowering: Lowering, group: Group, product: Product, bias: Value | None, place: Value
-) -> Requantized | None:
-    """The post-ops on registers, for which columns must be the last axis of the result."""
-    anchor: Op | None = group.anchor
-    if anchor is None or place.shape[-1:] != (product.n,):
-        return None
-    return find_requantized(lowering, group.ops, anchor.outputs[0].id, place, bias, len(place.shape) - 1)

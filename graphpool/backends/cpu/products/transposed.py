@@ -8,7 +8,7 @@ memory. Source: Shi et al., "Is the deconvolution layer the same as a convolutio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, prod
 from typing import TYPE_CHECKING
@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING
 from ...._kernels.conv.packed import has_lines
 from ...._kernels.conv.problem import ConvProblem, ConvShape
 from ...._kernels.gemm.matmul import aligned
-from ....graph.shapes import channel_axis, conv_weight_axes, per_axis, resolve_pads
+from ....graph.shapes import conv_weight_axes, per_axis, resolve_pads
 from ....typing import DataType
 from ..choices import forced
 from ..layout.images import axes_of, pick, spans_too_much
-from ..lower.fused_post_ops import FusedPostOps, find_post_ops
 from ..lower.instructions import apply
+from ..lower.post_ops import FusedPostOps, is_plain_bias
 from ..lower.region import Region, region_name
-from .conv_weights import choose_format, is_plain_bias, pack_weights_of
+from .choice import Choice
+from .conv_packed import choose_format
+from .weights import pack_floats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,10 +34,10 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from ..match.groups import Group
-    from .conv_weights import PackedWeights
+    from .conv_problem import ConvSite
+    from .weights import PackedWeights
 
-__all__ = ["Phases", "emit_phases", "find_phases"]
+__all__ = ["find_phases"]
 
 _MOST_PHASES = 64
 """Each is a step of its own: of more, the steps would cost more than they compute."""
@@ -83,34 +85,29 @@ Phase = tuple[_Axis, ...]
 
 
 @dataclass(frozen=True)
-class Phases:
-    """The weights of a transposed convolution, by phase.
+class _Phases:
+    """The format of the weights of a transposed convolution, phase by phase.
 
     Attributes
     ----------
-    packed : PackedWeights
     phases : tuple of (Phase, ConvFormat, int)
         And where in the packed weights its own begin. Unit: bytes.
     """
 
-    packed: PackedWeights
     phases: tuple[tuple[Phase, ConvFormat, int], ...]
 
 
-def find_phases(lowering: Lowering, group: Group) -> Phases | None:
-    """The weights of each phase, kept by the constant tensor cache.
+def find_phases(site: ConvSite) -> Choice | None:
+    """The transposed convolution phase by phase, with weights kept by the constant tensor cache.
 
     None where they are no constants, BLAS is forced, the result's channels do not lie innermost, or a phase is no
     convolution.
     """
-    op = group.anchor
-    assert op is not None
-    if group.dequantized or forced("ConvTranspose") == "blas":
+    lowering, op = site.lowering, site.op
+    if site.group.dequantized or forced("ConvTranspose") == "blas":
         return None
-    weights, result = lowering.value(op.inputs[1].id), lowering.shapes[group.result]
-    order = lowering.order_of(group.result)
-    is_last = order[-1] == channel_axis(len(result), op.attrs["data_format"])
-    if not is_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *result):
+    weights = lowering.value(op.inputs[1].id)
+    if not site.is_channels_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *site.result):
         return None
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
     groups = op.attrs["groups"]
@@ -135,8 +132,8 @@ def find_phases(lowering: Lowering, group: Group) -> Phases | None:
             call = weights_format.pack([*strides, *steps])
             lowering.emit(call, [source._replace(offset=offset), panels._replace(offset=start)])
 
-    packed = pack_weights_of(lowering, group, (None if groups > 1 else outer, oc), nbytes, fill)
-    return None if packed is None else Phases(packed, tuple(phases))
+    packed = pack_floats(site, _Phases(tuple(phases)), nbytes, (None if groups > 1 else outer, oc), fill)
+    return None if packed is None else Choice(lambda place: _emit(site, packed, place), packed=packed.panels)
 
 
 def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phase] | None:
@@ -157,73 +154,58 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
     return found if len(found) == prod(map(len, by_axis)) else None  # type: ignore[return-value]
 
 
-def emit_phases(lowering: Lowering, group: Group, phases: Phases, place: Value) -> None:
+def _emit(site: ConvSite, weights: PackedWeights[_Phases], place: Value | None) -> Value:
     """The transposed convolution with its bias and post-ops, to `place`."""
-    op = group.anchor
-    assert op is not None
-    order, axes = lowering.order_of(group.result), axes_of(op, len(place.shape))
-    fused = _find_post_ops(lowering, group, phases, place, axes[1])
+    assert place is not None  # that of what stands in
+    lowering, group, axis, bias = site.lowering, site.group, site.axes[1], weights.bias
+    fused = site.find_post_ops(place, weights, lambda image: _fits(site, weights.format, image))
     if fused is not None:
-        _emit(lowering, op, phases, fused, place)
-        return
-    is_early = is_plain_bias(phases.packed.bias)
-    sums = lowering.temporary(place.shape, DataType.F32, order)
-    _emit(lowering, op, phases, FusedPostOps(phases.packed.bias if is_early else None), sums)
-    ops = group.ops[phases.packed.folded :]
-    region = Region(lowering, place.shape, order=order)
+        _emit_calls(site, weights, fused, place)
+        return place
+    is_early = is_plain_bias(bias)
+    sums = lowering.temporary(place.shape, DataType.F32, site.order)
+    _emit_calls(site, weights, FusedPostOps(bias if is_early else None), sums)
+    ops = group.ops[weights.folded :]
+    region = Region(lowering, place.shape, order=site.order)
     value = region.load(sums)
-    if not is_early and phases.packed.bias is not None:
-        value = region.binary("add", value, region.load_along(phases.packed.bias, axes[1]))
-    region.put(_sums_id(group, phases), value)
+    if not is_early and bias is not None:
+        value = region.binary("add", value, region.load_along(bias, axis))
+    region.put(group.reached(weights.folded), value)
     for later in ops:
         apply(region, later)
     region.store(group.result, place)
     name = region_name(ops) if ops else None
     lowering.emit(region.builder.build(), [place, *region.operands], name, is_elementwise=True)
+    return place
 
 
-def _sums_id(group: Group, phases: Phases) -> int:
-    """Id of the tensor that the kernels compute."""
-    assert group.anchor is not None
-    folded = phases.packed.folded
-    return (group.ops[folded - 1] if folded else group.anchor).outputs[0].id
+def _fits(site: ConvSite, weights_format: _Phases, image: Value) -> bool:
+    """Whether a kernel can write the results of each phase in an image that lies so."""
+    strides = image.row_strides(site.order)
+    if strides is None:
+        return False
+    views = [_cut(site, image._replace(strides=strides), phase) for phase, *_ in weights_format.phases]
+    axes = site.axes
+    return all(has_lines(v.shape[0], pick(v.shape, axes[2:]), pick(v.strides, axes)) for v in views)
 
 
-def _find_post_ops(lowering: Lowering, group: Group, phases: Phases, place: Value, axis: int) -> FusedPostOps | None:
-    """The post-ops that are not folded into the weights, if the kernel, which writes to `place`, can fuse them."""
-    assert group.anchor is not None
-    op, bias, ops = group.anchor, phases.packed.bias, group.ops[phases.packed.folded :]
-
-    def fits(value: Value) -> bool:
-        strides = value.row_strides(lowering.order_of(group.result))
-        if strides is None:
-            return False
-        views = [_cut(op, value._replace(strides=strides), phase) for phase, *_ in phases.phases]
-        axes = axes_of(op, len(value.shape))
-        return all(has_lines(v.shape[0], pick(v.shape, axes[2:]), pick(v.strides, axes)) for v in views)
-
-    if not fits(place) or not is_plain_bias(bias):
-        return None
-    return find_post_ops(lowering, ops, _sums_id(group, phases), place, bias, axis, is_residual=fits)
-
-
-def _cut(op: Op, image: Value, phase: Phase) -> Value:
+def _cut(site: ConvSite, image: Value, phase: Phase) -> Value:
     """The results of a phase in an image that lies as they do."""
-    axes = axes_of(op, len(image.shape))[2:]
-    for axis, part, stride in zip(axes, phase, per_axis(op.attrs, "strides", len(axes)), strict=True):
+    axes = site.axes[2:]
+    for axis, part, stride in zip(axes, phase, per_axis(site.op.attrs, "strides", len(axes)), strict=True):
         image = image.cut(axis, part.start, part.count, stride)
     return image
 
 
-def _emit(lowering: Lowering, op: Op, phases: Phases, fused: FusedPostOps, place: Value) -> None:
+def _emit_calls(site: ConvSite, weights: PackedWeights[_Phases], fused: FusedPostOps, place: Value) -> None:
     """One call for each phase."""
-    axes = axes_of(op, len(place.shape))
+    lowering, axes = site.lowering, site.axes
     order = (0, *axes[2:], axes[1])
-    source = lowering.arranged(op.inputs[0].id, order)
+    source = lowering.arranged(site.op.inputs[0].id, order)
     place, residual = _by_rows(place, order), None if fused.residual is None else _by_rows(fused.residual, order)
-    for phase, weights_format, start in phases.phases:
-        read, written = source, _cut(op, place, phase)
-        added = None if residual is None else _cut(op, residual, phase)
+    for phase, weights_format, start in weights.format.phases:
+        read, written = source, _cut(site, place, phase)
+        added = None if residual is None else _cut(site, residual, phase)
         for axis, part in zip(axes[2:], phase, strict=True):
             count = read.shape[axis] + min(part.begin, 0) + min(part.end, 0)
             read = read.cut(axis, max(-part.begin, 0), count)
@@ -236,10 +218,9 @@ def _emit(lowering: Lowering, op: Op, phases: Phases, fused: FusedPostOps, place
             pads_begin=[max(part.begin, 0) for part in phase],
             pads_end=[max(part.end, 0) for part in phase],
         )
-        residual_strides = None if added is None else pick(added.strides, axes)
-        call = weights_format.convolution(problem, fused.post_ops(residual_strides))
-        addends = [value for value in (fused.bias, added) if value is not None]
-        lowering.emit(call, [read, phases.packed.panels._replace(offset=start), *addends, written])
+        tail = replace(fused, residual=added).tail(written, (), None if added is None else pick(added.strides, axes))
+        call = weights_format.convolution(problem, tail.post_ops)
+        lowering.emit(call, [read, weights.panels._replace(offset=start), *tail.args])
 
 
 def _by_rows(image: Value, order: Sequence[int]) -> Value:

@@ -1,219 +1,139 @@
-"""Constant weights of matrix products in panels, and the products that read them."""
+"""Constant weights as kernels read them, kept by the constant tensor cache.
+
+A BatchNorm of constants behind a convolution is folded into its weights: its scale into them, its shift into a bias
+that lies behind them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ...._kernels.gemm.packed import PackedFormat, k_parts
-from ...._kernels.gemm.problem import MatmulProblem
-from ...._kernels.move.move import copy
-from ....errors import UnsupportedError, explain
-from ....typing import DataType, PropertyType, dense_strides
-from ..choices import allows_bf16, forced
-from ..layout.opaque import Panels
-from ..lower.epilogue import emit_sum_of_parts
-from ..lower.fused_post_ops import find_post_ops, is_vector
+from ....typing import DataType
+from ..lower.instructions import emit_norm
+from ..lower.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
-    from ....graph.logical_tensor import LogicalTensor
     from ....graph.op import Op
-    from ..lower.epilogue import Epilogue
-    from ..lower.fused_post_ops import FusedPostOps
     from ..lower.lowering import Lowering
-    from ..lower.values import Value
-    from ..match.groups import Group
+    from .choice import Site
 
-__all__ = [
-    "PackedMatrix",
-    "Product",
-    "as_matrix",
-    "emit_packed",
-    "find_packed",
-    "given_panels",
-    "matmul_post_ops",
-    "move_panels",
-    "panels_wanted",
-]
+__all__ = ["FLOATS", "PackedWeights", "bias_of", "find_norm", "fold_norm", "pack_floats"]
 
-_FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
+FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
+
+
+F = TypeVar("F")
 
 
 @dataclass(frozen=True)
-class Product:
-    """A batch of products of two matrices, each with the strides of its batch axes, then of rows and columns.
-
-    Attributes
-    ----------
-    batch : tuple of int
-        After broadcasting.
-    m, n, k : int
-    a, b : Value
-    a_strides, b_strides : tuple of int
-        Unit: elements.
-    """
-
-    batch: tuple[int, ...]
-    m: int
-    n: int
-    k: int
-    a: Value
-    b: Value
-    a_strides: tuple[int, ...]
-    b_strides: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the result: (batch..., m, n)."""
-        return *self.batch, self.m, self.n
-
-    def problem(self, strides: Sequence[int] | None = None, zero_point: int = 0) -> MatmulProblem:
-        """What the product asks of its kernel; `strides` are those of the result, dense by default. Unit: elements."""
-        c_strides = (strides or dense_strides(self.shape))[:-1]
-        dtype = self.a.dtype.value
-        return MatmulProblem(self.batch, self.m, self.n, self.k, self.a_strides, c_strides, dtype, zero_point)
-
-
-def as_matrix(value: Value, *, transpose: bool, is_left: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of an operand with at least two axes: (..., m, k) on the left, (..., k, n) on the right."""
-    shape, strides = value.shape, value.strides
-    if len(shape) == 1:
-        return ((1, *shape), (0, *strides)) if is_left else ((*shape, 1), (*strides, 0))
-    if transpose:
-        return (*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2])
-    return shape, strides
-
-
-@dataclass(frozen=True)
-class PackedMatrix:
-    """Weights in panels.
+class PackedWeights(Generic[F]):
+    """Weights in a format, and what was made of what surrounds them.
 
     Attributes
     ----------
     panels : Value
-        Where they lie.
-    dtype : {"f32", "bf16"}
-        Of the panels.
+        Where they lie: what the cache keeps, or the weights themselves for kernels that pack them.
+    format : ConvFormat, PackedFormat or another
+    bias : Value or None
+        What is added first: packed with the weights where a BatchNorm was folded, else the anchor's own.
+    folded : int
+        Ops behind the anchor that were folded into the weights.
+    scale : Value or None
+        Numbers by which kernels that pack the weights multiply them, one for each output channel.
+    zero_point : int
+        Of quantised activations; 0 where the run gives it.
+    columns : tuple of int
+        Zero points of quantised weights as the panels hold them; none where all are 0.
     """
 
     panels: Value
-    dtype: str
+    format: F
+    bias: Value | None = None
+    folded: int = 0
+    scale: Value | None = None
+    zero_point: int = 0
+    columns: tuple[int, ...] = ()
 
-    def takes(self, dtype: DataType) -> bool:
-        """Whether activations of this type are multiplied as they are."""
-        return dtype is DataType.F32 if self.dtype == "f32" else dtype in _FLOATS
 
+def pack_floats(
+    site: Site,
+    weights_format: F,
+    nbytes: int,
+    channels: tuple[int | None, int],
+    pack: Callable[[Value, Value], None],
+    unpack: Callable[[Value, Value], None] | None = None,
+) -> PackedWeights[F] | None:
+    """The constant weights of an anchor, packed; None where they are no floats.
 
-def find_packed(lowering: Lowering, product: Product) -> PackedMatrix | None:
-    """The weights in panels, kept by the constant tensor cache.
-
-    None where they are no constants or not one matrix, or where BLAS is forced, which does not read panels.
+    Parameters
+    ----------
+    site : Site
+    weights_format : object
+    nbytes : int
+        Of the packed weights, a multiple of 4. Unit: bytes.
+    channels : (int or None, int)
+        Axis of the weights that holds the output channels, and how many there are; None: nothing can be folded.
+    pack : callable
+        Takes the weights in f32 and the packed ones, and emits the steps that fill these.
+    unpack : callable, optional
+        Takes the packed weights and the plain ones, and emits the inverse, bit for bit.
     """
-    b, strides = product.b, product.b_strides
-    if not lowering.is_constant(b) or b.dtype not in _FLOATS or forced("MatMul") == "blas":
+    lowering, own = site.lowering, site.bias
+    weights = lowering.value(site.op.inputs[1].id)
+    if weights.dtype not in FLOATS:
         return None
-    if any(strides[:-2]) or 0 in (*product.batch, product.m, product.n, product.k):
-        return None
-    types = {product.a.dtype, b.dtype}
-    dtype = "bf16" if types == {DataType.BF16} or allows_bf16(lowering.fpmath, types) else "f32"
-    weights = PackedFormat(product.k, product.n, dtype)
+    outer, count = channels
+    norm = None if outer is None else find_norm(site)
+    folded = [] if norm is None else [lowering.value(tensor.id) for tensor in norm.inputs[1:]]
+    sources = [weights, *folded, *([own] if own is not None and folded else [])]
 
     def fill(panels: Value) -> None:
-        is_read = b.dtype is DataType.F32 or b.dtype.value == dtype
-        source, rows = (b, strides[-2:]) if is_read else (lowering.dense(b), _dense_order(b, strides))
-        lowering.emit(weights.pack(rows, b_dtype=source.dtype.value), [source, panels])
+        source = lowering.typed(weights)
+        if norm is not None and outer is not None:
+            source = fold_norm(lowering, source, norm, own, outer, bias_of(panels, nbytes, 0, count))
+        pack(source, panels)
 
     def restore(panels: Value) -> None:
-        lowering.emit(weights.unpack(strides[-2:]), [panels, b])
+        assert unpack is not None  # else nobody asks
+        unpack(panels, weights)
 
-    is_whole = b.dtype.value == dtype and b.buffer.nbytes == b.dtype.nbytes(product.k * product.n)
-    return PackedMatrix(lowering.packed_constant([b], weights.nbytes, fill, restore if is_whole else None), dtype)
+    # a folded BatchNorm rounds; what was converted is not what the source was
+    is_exact = unpack is not None and not folded and weights.dtype is DataType.F32 and weights.is_whole
+    panels = lowering.packed_constant(
+        sources, nbytes + (4 * count if folded else 0), fill, restore if is_exact else None
+    )
+    if not folded:
+        return PackedWeights(panels, weights_format, own)
+    return PackedWeights(panels, weights_format, bias_of(panels, nbytes, 0, count), 1)
 
 
-def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
-    """The panels in which the ops want an input: one that is the weights of one product, and nothing else."""
-    users = [(op, port) for op in ops for port, source in enumerate(op.inputs) if source.id == tensor.id]
-    if len(users) != 1 or users[0][0].kind != "MatMul" or users[0][1] != 1 or forced("MatMul") == "blas":
+def fold_norm(lowering: Lowering, weights: Value, norm: Op, own: Value | None, outer: int, bias: Value) -> Value:
+    """The weights with the scale of a BatchNorm; its shift, with the convolution's own bias, goes to `bias`."""
+    weights = lowering.dense(weights)
+    scaled = lowering.temporary(weights.shape)
+    emit_norm(lowering, norm, scaled, bias, weights=weights, axis=outer, own=own)
+    return scaled
+
+
+def find_norm(site: Site) -> Op | None:
+    """The BatchNorm that alone reads the convolution's result, if all its parameters and the bias are constants."""
+    lowering, group, own = site.lowering, site.group, site.bias
+    op = group.ops[0] if group.ops else None
+    if op is None or op.kind != "BatchNormInference":
         return None
-    is_constant = tensor.property is PropertyType.CONSTANT
-    if not is_constant or tensor.dtype is not DataType.F32 or tensor.ndim != 2 or 0 in (tensor.shape or ()):
+    if any(tensor.id == op.inputs[0].id for other in group.ops[1:] for tensor in other.inputs):
         return None
-    return Panels(bool(users[0][0].attrs["transpose_b"]))
-
-
-def given_panels(weights: Value, op: Op) -> PackedMatrix:
-    """Weights that the user has brought into panels.
-
-    Raises
-    ------
-    UnsupportedError
-        They were made for a product that sums over the other axis.
-    """
-    assert weights.panels is not None
-    if weights.panels.is_transposed != op.attrs["transpose_b"]:
-        raise UnsupportedError(explain(f"{op.label}: panels", accepted="those of this op's transpose_b"), op_id=op.id)
-    return PackedMatrix(weights, "f32")
-
-
-def move_panels(lowering: Lowering, source: Value, place: Value) -> None:
-    """Bring f32 weights into panels, out of them, or copy panels as they are.
-
-    Raises
-    ------
-    UnsupportedError
-        Both sides are panels, of another order.
-    """
-    panels = source.panels or place.panels
-    if panels is None or (source.panels and place.panels and source.panels != place.panels):
-        raise UnsupportedError(explain("panels of one order to panels of another", hint="reorder to strided between"))
-    if source.panels == place.panels:
-        lowering.emit(copy((source.buffer.nbytes,), (1,), (1,), 1), [source, place])
-        return
-    plain = source if source.panels is None else place
-    (rows, cols), strides = plain.shape, plain.strides
-    k, n, strides = (cols, rows, strides[::-1]) if panels.is_transposed else (rows, cols, strides)
-    weights = PackedFormat(k, n)
-    lowering.emit((weights.pack if source.panels is None else weights.unpack)(strides), [source, place])
-
-
-def _dense_order(b: Value, strides: Sequence[int]) -> tuple[int, int]:
-    """Row and column stride, in a dense copy of `b`, of the matrix that had `strides` in it."""
-    seen = dict(zip(b.strides, dense_strides(b.shape), strict=True))
-    return seen.get(strides[-2], 0), seen.get(strides[-1], 0)
-
-
-def emit_packed(
-    lowering: Lowering, group: Group, product: Product, packed: PackedMatrix, bias: Value | None, epilogue: Epilogue
-) -> None:
-    """The product of any activations with weights in panels, with the bias and the post-ops of the group."""
-    shape = product.shape
-    weights = PackedFormat(product.k, product.n, packed.dtype)
-    parts = k_parts(prod(shape[:-1]), product.n, product.k, packed.dtype)
-    if parts > 1:
-        sums = lowering.temporary((parts, *epilogue.place.shape))
-        lowering.emit(weights.matmul(product.problem(), parts=parts), [product.a, packed.panels, sums])
-        emit_sum_of_parts(lowering, group, sums, bias, epilogue.place, epilogue.name)
-        return
-    own = epilogue.strides_in(shape)
-    fused = None if own is None else matmul_post_ops(lowering, group, product.n, bias, epilogue.place)
-    if fused is None:
-        post_ops, values = epilogue.post_ops(shape), [epilogue.place, *epilogue.operands]
-    else:
-        residual_strides = dense_strides(shape)[:-1] if fused.residual is not None else None
-        post_ops, values = fused.post_ops(residual_strides), [*fused.operands, epilogue.place]
-    call = weights.matmul(product.problem(own), post_ops)
-    lowering.emit(call, [product.a, packed.panels, *values], epilogue.name)
-
-
-def matmul_post_ops(
-    lowering: Lowering, group: Group, cols: int, bias: Value | None, place: Value
-) -> FusedPostOps | None:
-    """The post-ops that the product's kernel can fuse, whose columns must be the last axis of the result."""
-    shape, axis = place.shape, len(place.shape) - 1
-    if shape[-1:] != (cols,) or (bias is not None and not is_vector(bias, axis, shape)):
+    if not all(map(lowering.has_value, [tensor.id for tensor in op.inputs[1:]])):
         return None
-    assert group.anchor is not None
-    return find_post_ops(lowering, group.ops, group.anchor.outputs[0].id, place, bias, axis)
+    values = [lowering.value(tensor.id) for tensor in op.inputs[1:]] + ([] if own is None else [own])
+    is_known = {value.dtype for value in values} == {DataType.F32} and all(map(lowering.is_constant, values))
+    is_alike = op.attrs["data_format"] == site.op.attrs["data_format"]
+    return op if is_known and is_alike and op.inputs[0].dtype is DataType.F32 else None
+
+
+def bias_of(packed: Value, offset: int, start: int, count: int) -> Value:
+    """The bias of `count` channels from `start` on, behind packed weights."""
+    return Value(DataType.F32, (count,), (1,), packed.buffer, offset // 4 + start)

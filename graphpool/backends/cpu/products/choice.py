@@ -1,0 +1,97 @@
+"""Which implementation computes an anchor: the first of a table, in order of preference, that can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ....graph.op import Op
+    from ..lower.lowering import Lowering
+    from ..lower.values import Value
+    from ..match.groups import AnchorGroup
+
+    S = TypeVar("S", bound="Site")
+
+__all__ = ["Choice", "Site", "lower_first"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """An anchor with the ops behind it, while it is lowered."""
+
+    lowering: Lowering
+    group: AnchorGroup
+
+    @property
+    def op(self) -> Op:
+        """The anchor."""
+        return self.group.anchor
+
+    @property
+    def bias(self) -> Value | None:
+        """The anchor's own."""
+        return self.lowering.value(self.op.inputs[2].id) if len(self.op.inputs) > 2 else None
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Axes of the result in the order in which they lie."""
+        return self.lowering.order_of(self.group.result)
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return self.lowering.shapes[self.group.result]
+
+    def target(self) -> Value:
+        """Where kernels that can write any strides may put the result."""
+        return self.lowering.target(self.group.result, order=self.order, any_strides=True)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An implementation that can compute an anchor.
+
+    Attributes
+    ----------
+    emit : callable
+        Emits the steps, and returns where the result is: at the place that it is given, or one of its own for None.
+    place : Value or None
+        Where it writes; None: where the implementation does that stands in for it.
+    packed : Value or None
+        The packed constant that it reads.
+    is_filled : bool
+        Whether a run for which the constant is not kept fills a temporary with it. Else the next implementation of the
+        table stands in.
+    """
+
+    emit: Callable[[Value | None], Value]
+    place: Value | None = None
+    packed: Value | None = None
+    is_filled: bool = False
+
+
+def lower_first(site: S, table: Sequence[Callable[[S], Choice | None]]) -> None:
+    """Lower an anchor by the first implementation of a table that can compute it; the last one always can."""
+    site.lowering.finish(site.group.result, _emit_first(site, table, None))
+
+
+def _emit_first(site: S, table: Sequence[Callable[[S], Choice | None]], place: Value | None) -> Value:
+    number, choice = next((k, found) for k, find in enumerate(table) if (found := find(site)) is not None)
+    place, packed, lowering = choice.place or place, choice.packed, site.lowering
+    if packed is None:
+        return choice.emit(place)
+    if choice.is_filled:
+        return lowering.read_packed(packed, lambda: choice.emit(place))
+    is_decided = place is not None
+    if is_decided:
+        with lowering.when_kept(packed, True):
+            choice.emit(place)
+    with lowering.when_kept(packed, False):
+        place = _emit_first(site, table[number + 1 :], place)
+    if not is_decided:
+        with lowering.when_kept(packed, True):
+            choice.emit(place)
+    return place

@@ -1,0 +1,272 @@
+"""Convolutions with weights in panels, which the constant tensor cache keeps, or which kernels pack as they run.
+
+Weights are transformed where Winograd's algorithm gains enough for the memory that it takes, and lie by (tap, channel)
+where the convolution is depthwise. Convolutions that read the same image alike may share packed weights
+(`horizontal_fusion.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from ...._kernels.conv.bf16 import Bf16ConvFormat
+from ...._kernels.conv.depthwise import DepthwiseFormat
+from ...._kernels.conv.packed import F32ConvFormat, is_staged
+from ...._kernels.conv.problem import ConvFormat, ConvProblem, ConvShape
+from ...._kernels.conv.winograd import WinogradFormat, choose_tile
+from ....graph.shapes import conv_weight_axes, per_axis
+from ....typing import DataType
+from ..choices import allows_bf16, forced
+from ..layout.images import axes_of, pick, spans_too_much
+from ..lower.epilogue import make_epilogue
+from ..lower.instructions import emit_norm
+from ..lower.post_ops import FusedPostOps, Tail, is_plain_bias
+from ..lower.values import Value, strides_in
+from .choice import Choice
+from .weights import FLOATS, PackedWeights, find_norm, pack_floats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...._kernels.core.call import KernelCall
+    from ...._kernels.gemm.post_ops import PostOps
+    from ....graph.op import Op
+    from .conv_problem import ConvSite
+
+__all__ = ["ConvWeights", "choose_format", "emit_joint", "find_packed", "find_unpacked", "find_weights"]
+
+_LEAST_PIXELS = 16
+"""Pixels of a result for which packing the weights at each execution pays."""
+
+_BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
+"""Tile and pixels of a result from which on Winograd's algorithm in f32 is faster than products of bf16."""
+
+
+@dataclass(frozen=True)
+class ConvWeights:
+    """Weights of a convolution: their format, and where the axes of the plain weights are.
+
+    Attributes
+    ----------
+    format : ConvFormat
+    inner, outer : int
+        Axis of the input channels of a group, and of the output channels.
+    kernel_axes : tuple of int
+    """
+
+    format: ConvFormat
+    inner: int
+    outer: int
+    kernel_axes: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, op: Op, dims: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False
+    ) -> ConvWeights:
+        """Those of a convolution by the shapes of its weights and of its result."""
+        inner, outer, kernel_axes = conv_weight_axes(len(dims), op.attrs["weights_format"])
+        groups, kernel = op.attrs["groups"], tuple(dims[axis] for axis in kernel_axes)
+        dilations = per_axis(op.attrs, "dilations", len(kernel))
+        shape = ConvShape(dims[inner] * groups, dims[outer], kernel, groups, dilations)
+        spatial = pick(result, axes_of(op, len(result))[2:])
+        is_plain = kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *dilations} == {1}
+        tile = 0
+        if prefer == "latency" and is_plain:
+            tile = choose_tile(result[0], shape.in_channels, shape.out_channels, spatial)
+        if allows_bf16 and (tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
+            tile = 0
+        return cls(choose_format(shape, tile, allows_bf16=allows_bf16), inner, outer, kernel_axes)
+
+    @property
+    def out_channels(self) -> int:
+        """Of all groups."""
+        return self.format.shape.out_channels
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether there are groups, and each has one channel on both sides."""
+        return isinstance(self.format, DepthwiseFormat)
+
+    def with_out_channels(self, count: int) -> ConvWeights:
+        """The same weights of another number of output channels."""
+        shape = replace(self.format.shape, out_channels=count)
+        return replace(self, format=replace(self.format, shape=shape))
+
+    def strides(self, weights: Value) -> list[int]:
+        """Strides of the weights: (group, out channel in the group, in channel in the group, spatial...)."""
+        group = self.out_channels // self.format.shape.groups * weights.strides[self.outer]
+        return [group, *pick(weights.strides, (self.outer, self.inner, *self.kernel_axes))]
+
+
+def choose_format(shape: ConvShape, tile: int = 0, *, allows_bf16: bool = False) -> ConvFormat:
+    """The format of weights; `tile` is that of Winograd, or 0."""
+    if 1 < shape.groups == shape.in_channels == shape.out_channels:
+        return DepthwiseFormat(shape)
+    if tile:
+        return WinogradFormat(shape, tile)
+    return Bf16ConvFormat(shape) if allows_bf16 else F32ConvFormat(shape)
+
+
+@dataclass(frozen=True)
+class _PlainFormat:
+    """Weights as they lie, for kernels that pack them and perhaps multiply them by a scale."""
+
+    shape: ConvShape
+    strides: Sequence[int]
+    has_scale: bool
+
+    def convolution(self, problem: ConvProblem, post_ops: PostOps) -> KernelCall:
+        """As `ConvFormat.convolution`; a scale is the argument behind the weights."""
+        plain = F32ConvFormat(self.shape)
+        return plain.unpacked_convolution(problem, self.strides, post_ops, scale=self.has_scale)
+
+
+def find_packed(site: ConvSite) -> Choice | None:
+    """The convolution with packed weights, kept by the constant tensor cache.
+
+    None where they are no constants, where BLAS is forced, or where `_suits_panels` does not hold.
+    """
+    lowering, weights = site.lowering, find_weights(site)
+    if weights is None:
+        return None
+
+    def fill(source: Value, panels: Value) -> None:
+        lowering.emit(weights.format.pack(weights.strides(source)), [source, panels])
+
+    def unpack(panels: Value, place: Value) -> None:
+        lowering.emit(weights.format.unpack(weights.strides(place)), [panels, place])
+
+    inverse = unpack if weights.format.is_exact else None
+    channels = weights.outer, weights.out_channels
+    packed = pack_floats(site, weights.format, weights.format.nbytes, channels, fill, inverse)
+    if packed is None:
+        return None
+    if not _has_few_pixels(weights, site.result) and not _is_staged(weights.format):
+        _find_source(site, weights.format)  # outside of what depends on whether the weights are kept
+    place = site.target() if weights.is_depthwise else None
+    return Choice(lambda place: _emit(site, packed, place), place, packed.panels, is_filled=weights.is_depthwise)
+
+
+def find_weights(site: ConvSite) -> ConvWeights | None:
+    """The weights of a convolution that may be packed; None where `find_packed` gives None."""
+    lowering, op = site.lowering, site.op
+    if site.group.dequantized or forced("Convolution") == "blas":
+        return None
+    weights = lowering.value(op.inputs[1].id)
+    if not lowering.is_constant(weights) or not _has_pixels(site, weights):
+        return None
+    types = {lowering.dtypes[op.inputs[0].id], weights.dtype}
+    is_bf16 = allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
+    found = ConvWeights.of(op, weights.shape, site.result, lowering.prefer, allows_bf16=is_bf16)
+    return found if _suits_panels(site, found) else None
+
+
+def find_unpacked(site: ConvSite) -> Choice | None:
+    """The convolution with kernels that pack the weights as they run; None where the result has few pixels.
+
+    Weights of depthwise convolutions are so few that they become a temporary.
+    """
+    lowering, op = site.lowering, site.op
+    if site.group.dequantized or forced("Convolution") == "blas":
+        return None
+    weights = lowering.value(op.inputs[1].id)
+    if weights.dtype not in FLOATS or not _has_pixels(site, weights):
+        return None
+    found = ConvWeights.of(op, weights.shape, site.result, "memory")
+    if _has_few_pixels(found, site.result) or not _suits_panels(site, found):
+        return None
+    source = lowering.typed(weights)
+    packed: PackedWeights[ConvFormat] | PackedWeights[_PlainFormat]
+    if found.is_depthwise:
+        packed = PackedWeights(lowering.temporary((found.format.nbytes,), DataType.U8), found.format, site.bias)
+        lowering.emit(found.format.pack(found.strides(source)), [source, packed.panels])
+    else:
+        packed = _as_they_lie(site, source, found)
+    return Choice(lambda place: _emit(site, packed, place), site.target())
+
+
+def _as_they_lie(site: ConvSite, source: Value, weights: ConvWeights) -> PackedWeights[_PlainFormat]:
+    """Weights for kernels that pack them, times the scale of a BatchNorm of constants behind the convolution."""
+    lowering, norm, own = site.lowering, find_norm(site), site.bias
+    plain = _PlainFormat(weights.format.shape, weights.strides(source), norm is not None)
+    if norm is None:
+        return PackedWeights(source, plain, own)
+    scale, shift = (lowering.temporary((weights.out_channels,)) for _ in range(2))
+    emit_norm(lowering, norm, scale, shift, own=own)
+    return PackedWeights(source, plain, shift, 1, scale)
+
+
+def _has_few_pixels(weights: ConvWeights, result: Sequence[int]) -> bool:
+    return prod(result) // weights.out_channels < _LEAST_PIXELS
+
+
+def _is_staged(weights_format: ConvFormat | _PlainFormat) -> bool:
+    """Whether the kernel copies what it reads, however it lies."""
+    shape = weights_format.shape
+    return not isinstance(weights_format, DepthwiseFormat) and is_staged(shape.in_channels, shape.kernel, shape.groups)
+
+
+def _has_pixels(site: ConvSite, weights: Value) -> bool:
+    """Whether the result is an image whose pixels have their channels side by side, and nothing is empty."""
+    return site.is_channels_last and 0 not in (*weights.shape, *site.result)
+
+
+def _suits_panels(site: ConvSite, weights: ConvWeights) -> bool:
+    """Whether there is more than one channel to fill vectors, and what windows span may be copied."""
+    op, shape = site.op, weights.format.shape
+    src, dst = (site.lowering.shapes[tensor.id] for tensor in (op.inputs[0], op.outputs[0]))
+    is_single = shape.in_channels == shape.out_channels == 1
+    return not is_single and not spans_too_much(op, src, dst, shape.kernel)
+
+
+def _emit(
+    site: ConvSite, weights: PackedWeights[ConvFormat] | PackedWeights[_PlainFormat], place: Value | None
+) -> Value:
+    """The convolution with its bias and the post-ops that remain, to `place`."""
+    assert place is not None  # that of what stands in
+    strides, bias, axis = site.pixel_strides(place), weights.bias, site.axes[1]
+    own_strides = strides if place.dtype is DataType.F32 else None
+    fused = site.find_post_ops(place, weights, lambda image: site.pixel_strides(image) is not None)
+    if fused is None:
+        early, late = (bias, None) if is_plain_bias(bias) else (None, bias)
+        epilogue = make_epilogue(site.lowering, site.group, late, axis, skipped=weights.folded, place=place)
+        tail = epilogue.tail(needs_scratch=own_strides is None, bias=early)
+    else:
+        residual = None if fused.residual is None else pick(site.pixel_strides(fused.residual) or (), site.axes)
+        tail = fused.tail(place, site.group.ops, residual)
+    _emit_call(site, weights, own_strides or strides_in(place.shape, site.order), tail)
+    return place
+
+
+def emit_joint(
+    site: ConvSite, weights: PackedWeights[ConvFormat], clamp: tuple[float, float] | None, place: Value, name: str
+) -> None:
+    """The convolutions of joint weights, the site that of one of them, to a `place` of all their channels."""
+    tail = FusedPostOps(weights.bias, clamp=clamp).tail(place, ())
+    _emit_call(site, weights, place.strides, replace(tail, name=name))
+
+
+def _emit_call(
+    site: ConvSite,
+    weights: PackedWeights[ConvFormat] | PackedWeights[_PlainFormat],
+    dst_strides: Sequence[int],
+    tail: Tail,
+) -> None:
+    """The kernel on its source, with what it does behind its sums."""
+    source = _find_source(site, weights.format)
+    problem = site.problem(weights.format.shape, source, dst_strides)
+    scale = [] if weights.scale is None else [weights.scale]
+    call = weights.format.convolution(problem, tail.post_ops)
+    site.lowering.emit(call, [source, weights.panels, *scale, *tail.args], tail.name)
+
+
+def _find_source(site: ConvSite, weights_format: ConvFormat | _PlainFormat) -> Value:
+    """The source in f32, or bf16 if that is multiplied, channels last unless the kernel copies what it reads anyway."""
+    lowering, tensor_id, axes = site.lowering, site.op.inputs[0].id, site.axes
+    source = lowering.value(tensor_id)
+    dtype = source.dtype if isinstance(weights_format, Bf16ConvFormat) else DataType.F32
+    if _is_staged(weights_format):
+        return lowering.typed(source, dtype)
+    return lowering.arranged(tensor_id, (0, *axes[2:], axes[1]), dtype)

@@ -1,0 +1,91 @@
+"""Convolutions as kernels see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...._kernels.conv.problem import ConvProblem, ConvShape
+from ...._kernels.image.window import merged_stride
+from ....graph.shapes import resolve_pads
+from ..layout.images import axes_of, pick
+from ..lower.post_ops import FusedPostOps, find_post_ops
+from .choice import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..lower.values import Value
+    from .weights import PackedWeights
+
+__all__ = ["ConvSite"]
+
+
+@dataclass(frozen=True)
+class ConvSite(Site):
+    """A convolution or a transposed one, with the ops behind it, while it is lowered."""
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Of the images: (n, channel, spatial...)."""
+        return axes_of(self.op, len(self.result))
+
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether the channels of a pixel of the result lie side by side."""
+        return self.order[-1] == self.axes[1]
+
+    def pixel_strides(self, image: Value) -> tuple[int, ...] | None:
+        """Strides of an image whose channels lie side by side, and whose pixels one stride walks; None for others."""
+        strides = image.row_strides(self.order)
+        if strides is None or merged_stride([(image.shape[axis], strides[axis]) for axis in self.order[1:-1]]) is None:
+            return None
+        return strides
+
+    def problem(
+        self, shape: ConvShape, source: Value, dst_strides: Sequence[int], *, zero_point: int = 0
+    ) -> ConvProblem:
+        """What a convolution asks of its kernel; `dst_strides` by axes of the result. Unit: elements."""
+        axes, attrs = self.axes, self.op.attrs
+        spatial = pick(source.shape, axes[2:])
+        begin, end = resolve_pads(attrs, spatial, shape.kernel)
+        return ConvProblem.make(
+            source.shape[0],
+            shape,
+            spatial,
+            src_strides=pick(source.strides, axes),
+            dst_strides=pick(dst_strides, axes),
+            strides=attrs["strides"],
+            pads_begin=begin,
+            pads_end=end,
+            src_dtype=source.dtype.value,
+            zero_point=zero_point,
+        )
+
+    def find_post_ops(
+        self, place: Value, weights: PackedWeights[Any], fits: Callable[[Value], bool]
+    ) -> FusedPostOps | None:
+        """The post-ops that are not folded into the weights, if the kernel can fuse them.
+
+        Parameters
+        ----------
+        place : Value
+            Where the result goes.
+        weights : PackedWeights
+        fits : callable
+            Whether a kernel can write an image that lies so, and read it as a residual of floats.
+        """
+        if not fits(place):
+            return None
+        group, folded, is_quantized = self.group, weights.folded, bool(self.group.dequantized)
+        ops, first = group.ops[folded:], group.reached(folded)
+        return find_post_ops(
+            self.lowering,
+            ops,
+            first,
+            place,
+            weights.bias,
+            self.axes[1],
+            is_residual=None if is_quantized else fits,
+            is_quantized=is_quantized,
+        )
