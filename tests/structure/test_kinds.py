@@ -1,5 +1,9 @@
 """Every op kind has the parts that it needs, and no part is of a kind that is not there."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 
 from graphpool.backends import reference
@@ -8,6 +12,7 @@ from graphpool.graph.schema import SCHEMAS
 from graphpool.onnx.ops import direct
 from tests import oracle
 from tests.helpers.schema_cases import CASES
+from tests.helpers.tree import module_name, sources
 
 PARTS = {
     "reference": reference.KINDS,
@@ -36,3 +41,14 @@ def test_no_part_is_of_an_unknown_kind(part: str) -> None:
 def test_a_gradient_is_that_of_a_kind(kind: str) -> None:
     stem = kind.partition("Backward")[0]
     assert stem in {name.replace("Forward", "") for name in SCHEMAS}
+
+
+def test_the_cpu_backend_reads_every_module_that_registers_kinds() -> None:
+    """Kinds of a module that nobody imports would go to the reference backend, without a word."""
+    registering = {
+        module_name(path) for path in sources(".py") if re.search(r"^@(rule|instruction)\(", path.read_text(), re.M)
+    }
+    code = "import sys, graphpool.backends.cpu; print(*sys.modules)"
+    read = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert registering
+    assert sorted(registering - set(read)) == []

@@ -122,10 +122,10 @@ def softmax(g, x):
 
 
 FUNCTIONS = {
-    "erf_gelu": (erf_gelu, "eltwise eltwise(GELU)"),
-    "tanh_gelu": (tanh_gelu, "eltwise eltwise(GELU)"),
-    "hard_swish": (hard_swish, "eltwise eltwise(HardSwish)"),
-    "mish": (mish, "eltwise eltwise(Mish)"),
+    "erf_gelu": (erf_gelu, "f32_eltwise eltwise(GELU)"),
+    "tanh_gelu": (tanh_gelu, "f32_eltwise eltwise(GELU)"),
+    "hard_swish": (hard_swish, "f32_eltwise eltwise(HardSwish)"),
+    "mish": (mish, "f32_eltwise eltwise(Mish)"),
     "layer_norm": (layer_norm, "f32_layer_norm"),
     "rms_norm": (rms_norm, "f32_layer_norm"),
     "softmax": (softmax, "f32_softmax"),
@@ -172,7 +172,7 @@ def test_post_ops_and_casts_join_a_function(name, engine):
 def test_every_spelling_of_the_exact_gelu(order, form, scaling, engine):
     g = Chain()
     erf_gelu(g, g.input(SHAPE), scaling, order, form)
-    assert check(g, engine) == [["eltwise eltwise(GELU)"]]
+    assert check(g, engine) == [["f32_eltwise eltwise(GELU)"]]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -180,7 +180,7 @@ def test_every_spelling_of_the_exact_gelu(order, form, scaling, engine):
 def test_every_spelling_of_the_tanh_gelu(order, cube, engine):
     g = Chain()
     tanh_gelu(g, g.input(SHAPE), cube, order)
-    assert check(g, engine) == [["eltwise eltwise(GELU)"]]
+    assert check(g, engine) == [["f32_eltwise eltwise(GELU)"]]
 
 
 @pytest.mark.parametrize("square", ["Multiply", "Square"])
@@ -219,7 +219,7 @@ def test_hard_swish_by_hard_sigmoid(engine):
     g = Chain()
     x = g.input(SHAPE)
     g.op("Multiply", g.op("HardSigmoid", x, alpha=1 / 6, beta=0.5), x)
-    assert check(g, engine) == [["eltwise eltwise(HardSwish)"]]
+    assert check(g, engine) == [["f32_eltwise eltwise(HardSwish)"]]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
@@ -227,7 +227,7 @@ def test_narrow_types(dtype, engine):
     g = Chain()
     erf_gelu(g, g.input(SHAPE, dtype), dtype=dtype)
     [partition] = g.finish()
-    assert kernels(partition, engine) == ["eltwise eltwise(GELU)"]
+    assert kernels(partition, engine) == ["f32_eltwise eltwise(GELU)"]
     values = {lt.id: random_array(lt, np.random.default_rng(0)) for lt in g.inputs}
     [port] = partition.output_ports
     wide = values[0].astype(np.float64)
