@@ -21,9 +21,15 @@ def run(*command: str, cwd: Path = ROOT, **environment: str) -> None:
 
 
 def copy_source(target: Path) -> None:
-    """The tracked files, apart from this checkout's own build; objects of an earlier run stay."""
+    """The tracked files, apart from this checkout's build; objects of an earlier run stay, files that are gone go."""
     git = shutil.which("git") or "git"
     names = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    listing = target / ".copied"
+    earlier = listing.read_text().split("\0") if listing.exists() else []
+    for name in set(earlier) - set(names.split("\0")):
+        (target / name).unlink(missing_ok=True)
+    target.mkdir(parents=True, exist_ok=True)
+    listing.write_text(names)
     for name in filter(None, names.split("\0")):
         copy = target / name
         if (ROOT / name).is_file() and (not copy.exists() or copy.read_bytes() != (ROOT / name).read_bytes()):
