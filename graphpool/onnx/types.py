@@ -14,7 +14,7 @@ from graphpool.typing import DataType
 if TYPE_CHECKING:
     from onnx import TypeProto, ValueInfoProto
 
-__all__ = ["data_type", "describe_type", "elem_type", "is_f32_number", "make_port", "make_type", "static_shape"]
+__all__ = ["data_type", "elem_type", "is_f32_number", "make_port", "make_type", "static_shape"]
 
 _PAIRS: dict[int, DataType] = {
     TensorProto.FLOAT: DataType.F32, TensorProto.DOUBLE: DataType.F64, TensorProto.FLOAT16: DataType.F16,
@@ -67,11 +67,6 @@ def static_shape(type_: TypeProto) -> tuple[Any, ...] | None:
         return None
     dims = [_dimension(dim) for dim in type_.tensor_type.shape.dim]
     return tuple(dims) if all(isinstance(dim, int) for dim in dims) else None
-
-
-def describe_type(elem: int) -> str:
-    """The name of an ONNX element type, for messages."""
-    return TensorProto.DataType.Name(elem) if elem in TensorProto.DataType.values() else str(elem)
 
 
 def is_f32_number(number: float) -> bool:

@@ -30,6 +30,6 @@ def replace_spelt(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs
 
 
 REWRITES: tuple[Rewrite, ...] = (replace_spelt, move_bytes, split_dequantized, sink_reshapes, quantize_before_concat)
-"""In this order. Each takes ops in topological order, the shapes of all tensors, to which it adds those of new ones,
+"""In this order. A pass takes ops in topological order, the shapes of all tensors, to which it adds those of new ones,
 and the ids of tensors that leave the partition, which stay what they are. New ops have the id of one that they are for.
 """

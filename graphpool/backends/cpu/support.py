@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANCHORS",
+    "FLOATS",
     "INSTRUCTIONS",
     "INTEGERS",
     "MOST_STEPS",
@@ -75,9 +76,10 @@ def rule(
     return register
 
 
-_FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
+FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
+"""Types that float kernels read and write."""
 _F8 = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
-_ALL_FLOATS = _FLOATS | _F8
+_ALL_FLOATS = FLOATS | _F8
 
 INTEGERS = frozenset(dtype for dtype in DataType if dtype.value[0] in "su")
 _WHOLE = frozenset(dtype for dtype in INTEGERS if dtype.bits >= 8)
@@ -98,7 +100,7 @@ def supports(op: Op) -> bool:
 
 def is_anchor(op: Op) -> bool:
     """Whether the op's kernel runs an elementwise program on its results: reductions of integers and f64 do not."""
-    return op.kind in ANCHORS and op.inputs[0].dtype in _FLOATS
+    return op.kind in ANCHORS and op.inputs[0].dtype in FLOATS
 
 
 def is_elementwise(op: Op) -> bool:

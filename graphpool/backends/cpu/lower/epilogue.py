@@ -63,7 +63,7 @@ class Epilogue:
         return dense_strides(shape) if self.is_dense_f32 else None
 
     def tail(self, *, needs_scratch: bool, bias: Value | None = None, dynamic: Dynamic | None = None) -> Tail:
-        """What a kernel does behind its sums, a bias first of all; its accumulators lie in scratch or in the place."""
+        """What a kernel does to its accumulators, a bias first of all; they lie in scratch or in the place."""
         post_ops = PostOps(dynamic=dynamic, bias=bias is not None, epilogue=self.block, dst_needs_scratch=needs_scratch)
         return Tail(post_ops, [*([] if bias is None else [bias]), self.place, *self.operands], self.name)
 

@@ -30,7 +30,7 @@ __all__ = ["FusedPostOps", "Tail", "find_post_ops", "is_plain_bias"]
 
 @dataclass(frozen=True)
 class Tail:
-    """What a kernel does behind its sums.
+    """What a kernel does to its accumulators.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class FusedPostOps:
         residual_strides: Sequence[int] | None = None,
         dynamic: Dynamic | None = None,
     ) -> Tail:
-        """What a kernel does behind its sums, if these are all ops; arguments as those of `post_ops`."""
+        """What a kernel does to its accumulators, if these are all ops; arguments as those of `post_ops`."""
         name = region_name(ops) if ops else None
         return Tail(self.post_ops(residual_strides, dynamic), [*self.operands, place], name)
 
@@ -114,7 +114,7 @@ def find_post_ops(
     ops : sequence of Op
         In topological order.
     first : int
-        Id of the tensor that the kernel's sums are.
+        Id of the tensor that the kernel's accumulators are.
     place : Value
         Where the result goes.
     bias : Value or None
@@ -125,7 +125,7 @@ def find_post_ops(
         Whether the kernel can read an addend of the result's shape as it lies; by default it must lie as `place` does,
         without gaps.
     is_quantized : bool, default=False
-        Whether the kernel's sums are those of bytes.
+        Whether the kernel's accumulators are those of bytes.
     """
     if place.dtype is not DataType.F32 and not (is_quantized and byte_range(place.dtype)):
         return None

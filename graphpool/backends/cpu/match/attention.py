@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ....typing import DataType
+from ..support import FLOATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ....graph.view import GraphView
 
-__all__ = ["BATCH_AXES", "FLOATS", "Attention", "find_attention"]
-
-
-FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
+__all__ = ["BATCH_AXES", "Attention", "find_attention"]
 
 
 BATCH_AXES = 1

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....graph.op import first_free_id
-from ....typing import DataType, PropertyType
+from ....typing import PropertyType
+from .integers import byte_range
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,20 +25,11 @@ _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 BYTE_MOVES = _LOOKUPS | {"Expand", "Slice", "Split", "StaticReshape", "StaticTranspose", "Tile"}
 """Kinds whose outputs hold elements of their first input, whatever their type."""
 
-_BYTES = frozenset({DataType.U8, DataType.S8})
-
 
 def move_bytes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
     """The ops, in topological order, with Dequantize behind moves, and without what undoes it.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-        In topological order.
-    shapes : dict of int to tuple of int
-        Shape of every tensor; those of new ones are added.
-    outputs : collection of int
-        Ids of tensors that leave the partition, which stay what they are.
+    A pass of `rewrites.REWRITES`, which says what it takes.
 
     Notes
     -----
@@ -91,7 +83,7 @@ def _is_movable(op: Op, source: Op) -> bool:
     """
     read = source.inputs[0]
     is_looked_up = read.property is not PropertyType.CONSTANT or op.kind in _LOOKUPS
-    return is_looked_up and read.dtype in _BYTES and source.attrs["qtype"] == "per_tensor"
+    return is_looked_up and byte_range(read.dtype) is not None and source.attrs["qtype"] == "per_tensor"
 
 
 def _undoes(op: Op, source: Op) -> bool:
@@ -101,7 +93,7 @@ def _undoes(op: Op, source: Op) -> bool:
     unless the product overflows or has no full precision.
     """
     dtype = op.outputs[0].dtype
-    if op.kind != "Quantize" or dtype not in _BYTES or dtype is not source.inputs[0].dtype:
+    if op.kind != "Quantize" or byte_range(dtype) is None or dtype is not source.inputs[0].dtype:
         return False
     numbers = _numbers(op)
     return numbers is not None and numbers == _numbers(source) and 1e-30 < numbers[0] < 1e30

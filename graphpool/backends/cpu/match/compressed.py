@@ -7,8 +7,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...._kernels.gemm.compressed import BITS
-from ....typing import DataType, dense_strides
+from ....typing import dense_strides
 from ..choices import forced
+from ..support import FLOATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,9 +24,6 @@ _LARGEST_ZERO = 255
 """Zero points up to this in magnitude are 9-bit integers, which kernels take."""
 
 
-_ACTIVATIONS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
-
-
 def find_compressed(
     view: GraphView,
     number: int,
@@ -35,7 +33,7 @@ def find_compressed(
 ) -> int | None:
     """Number of the Dequantize in front of the weights of a product, where kernels read them as they are."""
     op = view.ops[number]
-    if op.kind != "MatMul" or op.inputs[0].dtype not in _ACTIVATIONS or forced("MatMul") == "blas":
+    if op.kind != "MatMul" or op.inputs[0].dtype not in FLOATS or forced("MatMul") == "blas":
         return None
     tensor = op.inputs[1]
     source = view.producer.get(tensor.id)

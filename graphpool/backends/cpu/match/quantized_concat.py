@@ -18,14 +18,7 @@ __all__ = ["quantize_before_concat"]
 def quantize_before_concat(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
     """The ops, in topological order, with each Quantize of a whole tensor in front of the Concat that it alone reads.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-        In topological order.
-    shapes : dict of int to tuple of int
-        Shape of every tensor; those of new ones are added.
-    outputs : collection of int
-        Ids of tensors that leave the partition, which stay what they are.
+    A pass of `rewrites.REWRITES`, which says what it takes.
 
     Notes
     -----

@@ -26,14 +26,7 @@ _READERS_OF_BYTES = PRODUCTS | POOLS
 def sink_reshapes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
     """The ops, in topological order, with each StaticReshape behind the elementwise ops of one operand that follow it.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-        In topological order.
-    shapes : dict of int to tuple of int
-        Shape of every tensor; those of new ones are added.
-    outputs : collection of int
-        Ids of tensors that leave the partition, which stay what they are.
+    A pass of `rewrites.REWRITES`, which says what it takes.
 
     Notes
     -----

@@ -24,8 +24,9 @@ from ..lower.epilogue import make_epilogue
 from ..lower.instructions import emit_norm
 from ..lower.post_ops import FusedPostOps, Tail, is_plain_bias
 from ..lower.values import Value, strides_in
+from ..support import FLOATS
 from .choice import Choice
-from .weights import FLOATS, PackedWeights, find_norm, pack_floats
+from .weights import PackedWeights, find_norm, pack_floats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -254,7 +255,7 @@ def _emit_call(
     dst_strides: Sequence[int],
     tail: Tail,
 ) -> None:
-    """The kernel on its source, with what it does behind its sums."""
+    """The kernel on its source, with what it does to its accumulators."""
     source = _find_source(site, weights.format)
     problem = site.problem(weights.format.shape, source, dst_strides)
     scale = [] if weights.scale is None else [weights.scale]

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from ....typing import DataType
 from ..lower.post_ops import find_post_ops
 from ..match.groups import AnchorGroup
+from ..support import FLOATS
 from .conv_packed import ConvWeights, emit_joint, find_weights
 from .conv_problem import ConvSite
 from .convolution import emit_plain
-from .weights import FLOATS, PackedWeights, bias_of, find_norm, fold_norm
+from .weights import PackedWeights, bias_of, find_norm, fold_norm
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -1,4 +1,4 @@
-"""Products of 8-bit activations and constant 8-bit weights: weights in panels, sums in s32, results back in 8 bits.
+"""Int8 GEMM with constant weights: these in panels, accumulators in s32, results back in 8 bits.
 
 Taken where s32 holds every sum; else the integers are multiplied in f32. Where the constant tensor cache keeps no
 panels each run fills them, which reads and writes a quarter of what weights in f32 would take.
@@ -66,7 +66,7 @@ def int8_tail(
     residual_strides: Sequence[int] | None = None,
     needs_scratch: bool = True,
 ) -> Tail:
-    """What an int8 kernel does with its sums: what it takes of both operands' numbers, and the post-ops.
+    """What an int8 kernel does to its accumulators: what it takes of both operands' numbers, and the post-ops.
 
     Parameters
     ----------
@@ -77,12 +77,12 @@ def int8_tail(
     place : Value
         Where the result goes.
     fused : FusedPostOps or None
-        None: an epilogue scales the sums, adds the bias along `bias_axis` and does the rest.
+        None: an epilogue scales the accumulators, adds the bias along `bias_axis` and does the rest.
     bias_axis : int, optional
     residual_strides : sequence of int, optional
         Of the residual, where there is one. Unit: elements.
     needs_scratch : bool, default=True
-        Whether an epilogue may not find its sums in the place itself.
+        Whether an epilogue may not find the accumulators in the place itself.
     """
     lowering, group = site.lowering, site.group
     numbers = [lowering.value(tensor_id) for tensor_id in dynamic_numbers(group.dequantized[0])]
@@ -127,7 +127,7 @@ def _emit(site: MatmulSite, product: Product, weights: PackedWeights[PackedForma
     rows = _row_strides(place, product.shape)
     fused = None if rows is None else site.find_post_ops(product.n, place)
     if fused is None and place.dtype is not DataType.F32:
-        rows = None  # the epilogue converts sums, which do not lie in the place
+        rows = None  # the epilogue converts accumulators, which do not lie in the place
     residual_strides = dense_strides(product.shape)[:-1]
     tail = int8_tail(
         site, weights, product.n, place, fused, residual_strides=residual_strides, needs_scratch=rows is None

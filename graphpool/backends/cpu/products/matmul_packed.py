@@ -12,8 +12,9 @@ from ....typing import DataType, PropertyType, dense_strides
 from ..choices import allows_bf16, forced
 from ..layout.opaque import Panels
 from ..lower.epilogue import emit_sum_of_parts
+from ..support import FLOATS
 from .choice import Choice
-from .weights import FLOATS, PackedWeights
+from .weights import PackedWeights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

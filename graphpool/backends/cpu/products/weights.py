@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ....typing import DataType
 from ..lower.instructions import emit_norm
 from ..lower.values import Value
+from ..support import FLOATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from .choice import Site
 
-__all__ = ["FLOATS", "PackedWeights", "bias_of", "find_norm", "fold_norm", "pack_floats"]
-
-FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
-
+__all__ = ["PackedWeights", "bias_of", "find_norm", "fold_norm", "pack_floats"]
 
 F = TypeVar("F")
 
