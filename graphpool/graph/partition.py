@@ -145,7 +145,7 @@ class Partition:
             returns to it; in arenas that all partitions of the engine share; in memory allocated for each run; or in
             what the caller passes to each `execute`, and charges to the engine's budget, with the primitive, himself.
         weights : {"cached", "scoped"}, default="cached"
-            Whether forms of constants stay in the constant tensor cache when the compiled partition is closed, or
+            Whether packed constants stay in the constant tensor cache when the compiled partition is closed, or
             leave it with the last compiled partition that uses them.
         schedule : str, default="sequential"
             How the steps of the partition are placed on streams: ``sequential``, ``wavefront``, ``asap``, ``nimble``,

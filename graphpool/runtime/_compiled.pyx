@@ -62,7 +62,7 @@ cdef class CompiledPartition:
         returns to it; in arenas that all partitions of the engine share; in memory allocated for each run; or in what
         the caller passes to each `execute`, and has charged to the budget, with the primitive, himself.
     weights : {"cached", "scoped"}, default="cached"
-        Whether forms of constants stay in the constant tensor cache when the partition is closed, or leave it with the
+        Whether packed constants stay in the constant tensor cache when the partition is closed, or leave it with the
         last compiled partition that uses them.
 
     Attributes
@@ -205,7 +205,7 @@ cdef class CompiledPartition:
         Returns
         -------
         nbytes : int
-            Exact for the arenas, and for the forms of constants that the cache has room for, if it has none of them
+            Exact for the arenas, and for the packed constants that the cache has room for, if it has none of them
             yet. Unit: bytes.
         """
         if self.scratch == "shared" and self.program is not None:
@@ -215,7 +215,7 @@ cdef class CompiledPartition:
         return self.all_constants().predict_peak(arenas) if self.nparts else arenas
 
     def cached_constants(self):
-        """The forms of constants that the constant tensor cache keeps for it now, those that others share included.
+        """The packed constants that the constant tensor cache keeps for it now, those that others share included.
 
         Returns
         -------

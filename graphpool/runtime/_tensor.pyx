@@ -236,7 +236,7 @@ cdef class Tensor:
         return <uintptr_t>self.data
 
     def invalidate(self):
-        """Say that the content has changed: cached forms of the old content are not used for this tensor again.
+        """Say that the content has changed: what was packed of the old content is not used for this tensor again.
 
         Nor for any other tensor of the engine with the same explicit id, whether it is there already or made later.
         """

@@ -55,7 +55,7 @@ class ConstantPart:
         The kernels with their parameter blocks: equal keys make equal bytes of equal sources.
     restore : Program or None
         Makes its one source again, bit for bit: external are the form, then the source. None where that is impossible,
-        or where something reads the source even while all its forms are kept.
+        or where something reads the source even while all that is packed of it is kept.
     """
 
     sources: tuple[int, ...]
@@ -161,7 +161,7 @@ def check_files(arrays: Iterable[Any]) -> None:
 
 
 def held_nbytes(weight: Any) -> int:
-    """Memory that a constant takes beside its packed forms: none in a file mapped for reading, or if it is packed."""
+    """Memory of a constant beside what is packed of it: none in a file mapped for reading, or if it is packed."""
     return 0 if _mapping_of(weight) is not None else int(getattr(weight, "nbytes", 0))
 
 

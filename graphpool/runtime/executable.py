@@ -206,7 +206,7 @@ class Executable:
         return 0 if self._is_closed or self._arenas.stats().arenas else self.arena_nbytes
 
     def cached_constants(self) -> dict[Any, int]:
-        """The forms of its constants that the constant tensor cache keeps now: key -> size in bytes."""
+        """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""
         return {key: nbytes for compiled in self.compiled for key, nbytes in compiled.cached_constants().items()}
 
     @property
@@ -216,12 +216,12 @@ class Executable:
 
     @property
     def cached_nbytes(self) -> int:
-        """Size of the forms of its constants that are cached. Unit: bytes."""
+        """Size of the packed constants that are cached. Unit: bytes."""
         return sum(self.cached_constants().values())
 
     @property
     def peak_nbytes(self) -> int:
-        """What one run takes of the budget: arena, constants, their forms that are cached, programs. Unit: bytes."""
+        """What one run takes of the budget: arena, constants, packed ones that are cached, programs. Unit: bytes."""
         return self.arena_nbytes + self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
 
     @property

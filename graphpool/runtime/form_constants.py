@@ -31,7 +31,7 @@ __all__ = ["FormConstants"]
 
 @dataclass(frozen=True)
 class _Use:
-    """A step that reads a constant in a packed form: the number of that part of it."""
+    """A step that reads a packed constant: the number of the part that packs it."""
 
     step: ModelStep
     compiled: CompiledPartition
@@ -39,7 +39,7 @@ class _Use:
 
     @property
     def part(self) -> ConstantPart:
-        """What makes the form."""
+        """What packs it."""
         assert self.compiled.primitive is not None  # it has parts
         return self.compiled.primitive.constant_parts[self.number]
 
@@ -95,7 +95,7 @@ class FormConstants:
         return tuple([self.tensors.get(i) or Tensor.at(self._described[i], self._engine) for i in step.inputs])
 
     def prepare(self) -> None:
-        """Bring the forms that kernels want into the cache."""
+        """Bring the packed constants that kernels want into the cache."""
         for step in self._steps:
             if step.compiled is not None:
                 step.compiled.prepare(self.inputs_of(step), stream=self._stream)
@@ -131,7 +131,7 @@ class FormConstants:
         return found
 
     def pack(self, packed: list[PackedWeight]) -> None:
-        """Let packed forms, added to `packed`, stand for weights that they can give back.
+        """Let packed weights, added to `packed`, stand for weights that they can give back.
 
         One after another, the largest first, as each frees memory.
         """
@@ -148,27 +148,27 @@ class FormConstants:
 
     def _pack(self, tensor_id: int, uses: Sequence[_Use]) -> PackedWeight | None:
         """Let a constant be packed alone; None, and all is as it was, if the cache declines packed weights of it."""
-        forms: list[Packed] = []
+        found: list[Packed] = []
         for use in uses:
             key, buffer = use.compiled.own_constant(use.number, self.inputs_of(use.step), self._stream)
             if key is None or buffer is None:
                 return None
-            forms.append((use, key, buffer))
-        first, key, buffer = forms[0]
+            found.append((use, key, buffer))
+        first, key, buffer = found[0]
         weight = PackedWeight(self._described[tensor_id], first.part, key, buffer, self._engine)
         self._engine.constants.hold([weight], holder="packed weights")
         try:
-            self.tensors[tensor_id] = self._stand_in(tensor_id, weight, forms)
+            self.tensors[tensor_id] = self._stand_in(tensor_id, weight, found)
         except BaseException:
             self._engine.constants.release([weight])
             raise
         self.values[tensor_id] = weight
         return weight
 
-    def _stand_in(self, tensor_id: int, weight: PackedWeight, forms: Sequence[Packed]) -> Tensor:
-        """A tensor for which executions take these forms; no kernel reads it. It lies in the packed weight."""
+    def _stand_in(self, tensor_id: int, weight: PackedWeight, packed: Sequence[Packed]) -> Tensor:
+        """A tensor for which executions take what is packed; no kernel reads it. It lies in the packed weight."""
         tensor = Tensor.at(self._described[tensor_id], self._engine, weight.buffer.address, weight)
-        for use, key, buffer in forms:
+        for use, key, buffer in packed:
             bound = zip(use.step.inputs, self.inputs_of(use.step), strict=True)
             inputs = [tensor if i == tensor_id else other for i, other in bound]
             use.compiled.replace_constant(use.number, key, buffer, inputs)

@@ -48,7 +48,7 @@ class ModelStats:
     forms : int
         Specialised forms kept now.
     arena_nbytes, constants_nbytes, cached_nbytes, programs_nbytes : int
-        Memory of all their arenas now, of their constants but for those in mapped files, of the forms of constants that
+        Memory of all their arenas now, of their constants but for those in mapped files, of the packed constants that
         the constant tensor cache keeps, shared ones counted once, and of their compiled programs. Unit: bytes.
     streams : int
         Most streams that one of them uses.
@@ -94,9 +94,9 @@ class Model:
     streams : int, optional
         Most streams, which divide the threads of the engine among them. Default: 2.
     weights : {"scoped", "cached", "packed"}, default="scoped"
-        Whether forms of constants leave the constant tensor cache with the model, stay there when it is closed, or
-        replace the constants: of a weight in memory that only packed forms read, whose packing can be undone, the model
-        then keeps that form alone, whatever becomes of the cache. `read_weight` unpacks it.
+        Whether packed constants leave the constant tensor cache with the model, stay there when it is closed, or
+        replace the constants: of a weight in memory that kernels read packed alone, whose packing can be undone, the
+        model then keeps the packed weights alone, whatever becomes of the cache. `read_weight` unpacks it.
 
     Attributes
     ----------
@@ -249,9 +249,9 @@ class Model:
     def predict_peak(self, shapes: Mapping[str, Any] | None = None, *, sequential: bool = False) -> int:
         """What one run at a time takes of the engine's budget.
 
-        That is the arena, scratch included, the constants and their forms that are cached, and the compiled programs;
+        That is the arena, scratch included, the constants, packed ones that are cached, and the compiled programs;
         inputs and outputs are the caller's. A ``memory_limit`` of so many bytes will do, and so will one without the
-        cached forms: kernels for plain layouts run then.
+        packed ones: kernels for plain layouts run then.
 
         Parameters
         ----------
