@@ -30,7 +30,7 @@ Stage = tuple[tuple[int, ...], ...]
 
 
 def measure_stages(
-    compiled: CompiledPartition, options: ScheduleOptions, lanes: int, repeats: int, deadline_s: float
+    compiled: CompiledPartition, options: ScheduleOptions, threads: int, repeats: int, deadline_s: float
 ) -> int:
     """Measure horizontally fused convolutions, and the stages that `ios` wants, and keep it in `stage_latencies`.
 
@@ -40,7 +40,7 @@ def measure_stages(
         Of the CPU backend.
     options : ScheduleOptions
         Of the model: stages are of interest where ``ios`` or ``auto`` may use them.
-    lanes : int
+    threads : int
     repeats : int
         Runs of each stage; the fastest counts.
     deadline_s : float
@@ -56,11 +56,11 @@ def measure_stages(
     Source: lazy search for shortest paths (Dellin and Srinivasa, 2016): edges are evaluated where the best path that is
     known runs through them.
     """
-    partition = relowering(compiled.partition, compiled.inputs, compiled.outputs, lanes)
-    with StageTimer(lanes) as timer:
+    partition = relowering(compiled.partition, compiled.inputs, compiled.outputs, threads)
+    with StageTimer(threads) as timer:
         search = _Search(partition, timer, repeats, deadline_s)
         search.measure_horizontal_fusions()
-        if options.policy in ("auto", "ios") and options.may_be_parallel(lanes):
+        if options.policy in ("auto", "ios") and options.may_be_parallel(threads):
             search.follow(replace(options, policy="ios"))
     return search.count
 
@@ -94,9 +94,9 @@ class _Search:
 
     def measure(self, lowering: Lowering, stage: Stage) -> bool:
         """Whether the stage was not known and is now."""
-        due = [tuple(k for k in lane if (guard := lowering.steps[k].guard) is None or guard[1]) for lane in stage]
+        due = [tuple(k for k in row if (guard := lowering.steps[k].guard) is None or guard[1]) for row in stage]
         rows = [row for row in due if row]
-        key = stage_key([[step_signature(lowering.steps[k]) for k in row] for row in rows], self.timer.lanes)
+        key = stage_key([[step_signature(lowering.steps[k]) for k in row] for row in rows], self.timer.threads)
         if not rows or stage_latencies().get(key) is not None or time.monotonic() >= self.deadline_s:
             return False
         nports = sum(self.partition.nports)

@@ -18,7 +18,7 @@ cdef struct Step:
     const ArgRef *args
     int64_t nargs
     int64_t ntasks
-    int64_t scratch         # offset in the arena of what lane 0 uses, and bytes to the next lane's
+    int64_t scratch         # offset in the arena of what thread 0 uses, and bytes to the next thread's
     int64_t scratch_stride
     int64_t guard           # base that decides whether the step is due, or -1
     bint wants_constant     # due if that base pointer is not NULL, else if it is
@@ -26,13 +26,13 @@ cdef struct Step:
     bint uses_arena
 
 
-# One run; lives on the stack of the thread that is lane 0. The words that all lanes change have lines of their own.
+# One run; lives on the stack of thread 0, the caller. The words that all threads change have lines of their own.
 cdef struct Run:
     const Step *steps
     int64_t nsteps
     char **bases
     gp_team *team
-    int64_t nlanes
+    int64_t nthreads
     Recording *recording    # NULL when nobody records
     int64_t program         # the next three are for recordings
     int64_t number
@@ -53,7 +53,7 @@ cdef class Program:
     cdef int64_t nargs
     cdef int64_t nliterals
     cdef readonly int64_t nbases
-    cdef readonly int64_t nlanes
+    cdef readonly int64_t nthreads
     cdef readonly int64_t arena_nbytes
     cdef public int64_t trials
     cdef char *literals

@@ -10,8 +10,8 @@ ARENA: int
 LITERALS: int
 FIRST_EXTERNAL: int
 
-def count_lanes(calls: Sequence[KernelCall], lanes: int, streams: int = 0) -> int: ...
-def count_scratch(nbytes: int, nlanes: int) -> int: ...
+def count_threads(calls: Sequence[KernelCall], threads: int, streams: int = 0) -> int: ...
+def count_scratch(nbytes: int, nthreads: int) -> int: ...
 
 class Program:
     trials: int
@@ -21,7 +21,7 @@ class Program:
         arena_nbytes: int,
         nexternals: int,
         literals: bytes | bytearray | memoryview = b"",
-        lanes: int = 1,
+        threads: int = 1,
         guards: Sequence[tuple[int, bool] | None] = (),
         scratch: Sequence[int] = (),
         streams: Sequence[Sequence[ListedCall]] = (),
@@ -34,7 +34,7 @@ class Program:
     @property
     def nbases(self) -> int: ...
     @property
-    def nlanes(self) -> int: ...
+    def nthreads(self) -> int: ...
     @property
     def arena_nbytes(self) -> int: ...
     @property

@@ -49,7 +49,7 @@ class ProgramDetails:
     schedule : Schedule or None
         How the steps were placed; None when nobody asked.
     speedups : tuple of float
-        By number in that graph, how many times faster a step was taken to be on all lanes.
+        By number in that graph, how many times faster a step was taken to be on all threads.
     traffic : tuple of float
         By number likewise, the bytes that a step is taken to move to and from main memory.
     signature : str

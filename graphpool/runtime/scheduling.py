@@ -139,12 +139,12 @@ def make_schedule(
     Parameters
     ----------
     graph : DependencyGraph
-        Of the steps; costs on one lane, in seconds.
+        Of the steps; costs on one thread, in seconds.
     options : ScheduleOptions
     threads : int
-        Lanes of all streams together: each stream has its equal part of them, and idle lanes help the others.
+        Threads of all streams together: each stream has its equal part of them, and idle threads help the others.
     speedups : sequence of float
-        How many times faster each step is on all lanes than on one.
+        How many times faster each step is on all threads than on one.
     signature : str, default=""
         Of the program, for `program_key`.
     signatures : sequence of str, default=()
@@ -181,7 +181,7 @@ def make_schedule(
     if bound >= (1 - MIN_GAIN) * sum(shared):
         return sequential(graph)
     counts = {streams, *(k for k in range(2, streams) if threads % k == 0)}
-    machine = {"event_cost": EVENT_COST_S, "lanes": threads, "speedups": speedups, **shared_memory(traffic)}
+    machine = {"event_cost": EVENT_COST_S, "threads": threads, "speedups": speedups, **shared_memory(traffic)}
     candidates = [auto(graph, k, min_gain=MIN_GAIN, **machine) for k in sorted(counts)]
     return min(candidates, key=_makespan)
 

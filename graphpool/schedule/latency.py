@@ -61,9 +61,9 @@ class LatencyCache:
             self._latencies = dict(itertools.islice(_load(self.path, machine).items(), capacity))
 
     @staticmethod
-    def key(lanes: Iterable[Sequence[str]]) -> str:
-        """One string for what runs side by side: the order of the lanes does not matter, that inside a lane does."""
-        return json.dumps(sorted(map(list, lanes)))
+    def key(streams: Iterable[Sequence[str]]) -> str:
+        """One string for what runs side by side: the order of the streams does not matter, that in a stream does."""
+        return json.dumps(sorted(map(list, streams)))
 
     def get(self, key: str) -> float | None:
         """The latency under `key`, if there is one."""

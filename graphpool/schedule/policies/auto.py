@@ -35,7 +35,7 @@ def auto(
     min_gain: float = 0.0,
     nbytes: Sequence[float] | None = None,
     bandwidth: float | None = None,
-    lanes: int | None = None,
+    threads: int | None = None,
     speedups: Sequence[float] | None = None,
 ) -> Schedule:
     """The schedule with the smallest simulated makespan, or one stream if none is faster than that.
@@ -46,7 +46,7 @@ def auto(
         What to schedule; its costs decide.
     streams : int, default=2
         Streams there are. Programs for more are folded onto these.
-    event_cost, nbytes, bandwidth, lanes, speedups
+    event_cost, nbytes, bandwidth, threads, speedups
         As in `simulate`: what a wait costs, the memory traffic that streams compete for, the threads that help.
     min_gain : float, default=0
         Share of the sequential makespan that must be gained before more than one stream is used; 0 to 1.
@@ -76,7 +76,7 @@ def auto(
     for schedule in _candidates(graph, streams):
         schedules[schedule.policy] = schedule
         simulation = simulate(
-            schedule, event_cost=event_cost, nbytes=nbytes, bandwidth=bandwidth, lanes=lanes, speedups=speedups
+            schedule, event_cost=event_cost, nbytes=nbytes, bandwidth=bandwidth, threads=threads, speedups=speedups
         )
         makespans[schedule.policy] = simulation.makespan
     choice = min(makespans, key=makespans.__getitem__)  # the first of equals: simpler policies come first

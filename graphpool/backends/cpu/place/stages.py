@@ -30,7 +30,7 @@ class StageTimer:
 
     Parameters
     ----------
-    lanes : int
+    threads : int
         Threads that share the steps.
 
     Notes
@@ -38,9 +38,9 @@ class StageTimer:
     Ownership: owns its threads until it is closed, and the memory of one stage at a time. Threads: one at a time.
     """
 
-    def __init__(self, lanes: int) -> None:
-        self.lanes = lanes
-        self._team = Team(lanes)
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._team = Team(threads)
 
     def __enter__(self) -> StageTimer:
         return self
@@ -61,7 +61,7 @@ class StageTimer:
         repeats : int
             Runs after the first, which brings everything into the caches.
         """
-        program = link_stage(lowering, nports + len(lowering.packed), stage, self.lanes)
+        program = link_stage(lowering, nports + len(lowering.packed), stage, self.threads)
         program.trials = min(program.trials, 0)
         memory = _allocate(lowering, program, stage)
         addresses = [0 if array is None else _address(array) for array in memory]
