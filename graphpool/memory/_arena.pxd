@@ -18,6 +18,7 @@ cdef class ArenaPool(Slots):
     cdef int64_t created
     cdef int64_t waits
     cdef int64_t faults
+    cdef bint gives_reserved    # whether some holder of the budget gives back reserved arenas too: they are reclaimable
 
     # A free arena, or NULL when none is free (or others queue for one): never blocks.
     cdef void *acquire_fast(self) noexcept nogil

@@ -456,9 +456,10 @@ cdef class ArenaPool(Slots):
 
     @property
     def reclaimable(self):
-        """Bytes of idle arenas that are not reserved."""
+        """Bytes of idle arenas that the budget can get back: those that are not reserved, unless others give them."""
         spare = gp_load(&self.arenas) - gp_load(&self.retiring) - gp_load(&self.floor)
-        return min(self.count(1 << FREE, True), max(spare, 0)) * self.nbytes
+        idle = self.count(1 << FREE, True)
+        return (idle if self.gives_reserved else min(idle, max(spare, 0))) * self.nbytes
 
     @property
     def pending(self):
