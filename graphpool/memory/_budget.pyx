@@ -168,14 +168,7 @@ cdef class Budget:
         """Refuse what could not be charged even after holders gave back all they can and all leases ended.
 
         Nothing is charged or asked for: this tells before any work is done whether it can end well. Holders are looked
-        at only where the bytes do not fit beside all that is in use.
-
-        Parameters
-        ----------
-        nbytes : int
-            Unit: bytes.
-        holder : str, default=""
-            Who asks; named in the error.
+        at only where the bytes do not fit beside all that is in use. Parameters as for `charge`.
 
         Raises
         ------

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..runtime import Model
     from ..runtime.model_form import ModelForm
+    from .tracing import Trace
 
 __all__ = ["OpCost", "OpProfile", "profile_ops"]
 
@@ -155,11 +156,7 @@ def _measure(
     with Engine(threads=threads) as engine:
         executable = Executable(form, engine)
         try:
-            _share_from_the_start(executable)
-            executable.run(inputs)
-            with trace(capacity=_capacity(executable, threads, repeats)) as recorded:
-                for _ in range(repeats):
-                    executable.run(inputs)
+            recorded = _record(executable, inputs, threads, repeats)
             for step in recorded.steps:
                 primitive = primitive_of(step.program)
                 if primitive is not None:
@@ -205,11 +202,7 @@ def _time_programs(
     executable: Executable, inputs: Mapping[str, Any], threads: int, repeats: int
 ) -> Iterable[tuple[int, str, float]]:
     """Number, signature and best time of every program that has steps to place."""
-    _share_from_the_start(executable)
-    executable.run(inputs)
-    with trace(capacity=_capacity(executable, threads, repeats)) as recorded:
-        for _ in range(repeats):
-            executable.run(inputs)
+    recorded = _record(executable, inputs, threads, repeats)
     for number, primitive in enumerate(compiled.primitive for compiled in executable.compiled):
         runs = [] if primitive is None else recorded.runs(primitive.program.serial)
         if primitive is not None and runs and len(primitive.program) > 1:
@@ -217,14 +210,16 @@ def _time_programs(
             yield number, primitive.details.signature, min(times) / 1e9
 
 
-def _share_from_the_start(executable: Executable) -> None:
-    """Have every run use all threads: whether that pays is what is asked."""
-    for compiled in executable.compiled:
-        if compiled.program is not None and compiled.program.nthreads > 1:
-            compiled.program.trials = 0
-
-
-def _capacity(executable: Executable, threads: int, repeats: int) -> int:
-    """Pieces of all runs: a thread takes a step in few tens of pieces, each a share of what is left."""
-    calls = [call for c in executable.compiled if c.program is not None for call in c.program.calls]
-    return max(1, repeats * sum(min(call.ntasks, 64 * threads) for call in calls))
+def _record(executable: Executable, inputs: Mapping[str, Any], threads: int, repeats: int) -> Trace:
+    """A trace of warm runs that use all threads: whether that pays is what is asked."""
+    programs = [compiled.program for compiled in executable.compiled if compiled.program is not None]
+    for program in programs:
+        if program.nthreads > 1:
+            program.trials = 0
+    executable.run(inputs)
+    # a thread takes a step in few tens of pieces, each a share of what is left
+    pieces = sum(min(call.ntasks, 64 * threads) for program in programs for call in program.calls)
+    with trace(capacity=max(1, repeats * pieces)) as recorded:
+        for _ in range(repeats):
+            executable.run(inputs)
+    return recorded

@@ -34,27 +34,9 @@ def measure_stages(
 ) -> int:
     """Measure horizontally fused convolutions, and the stages that `ios` wants, and keep it in `stage_latencies`.
 
-    Parameters
-    ----------
-    compiled : CompiledPartition
-        Of the CPU backend.
-    options : ScheduleOptions
-        Of the model: stages are of interest where ``ios`` or ``auto`` may use them.
-    threads : int
-    repeats : int
-        Runs of each stage; the fastest counts.
-    deadline_s : float
-        On the monotonic clock: nothing is begun behind it. Unit: seconds.
-
-    Returns
-    -------
-    count : int
-        Stages that were measured.
-
-    Notes
-    -----
-    Source: lazy search for shortest paths (Dellin and Srinivasa, 2016): edges are evaluated where the best path that is
-    known runs through them.
+    Stages are of interest where ``ios`` or ``auto`` may use them; the fastest run of each counts, and nothing is begun
+    behind the deadline. Returns how many were measured. Source: lazy search for shortest paths (Dellin and Srinivasa,
+    2016): edges are evaluated where the best path that is known runs through them.
     """
     partition = relowering(compiled.partition, compiled.inputs, compiled.outputs, threads)
     with StageTimer(threads) as timer:

@@ -176,24 +176,7 @@ class Trace:
         return draw(timeline, f"run {run}: {timeline.makespan * 1e3:.3g} ms")
 
     def footprint(self, run: int = -1) -> Footprint:
-        """Bytes of temporaries in use over the time of a run.
-
-        Parameters
-        ----------
-        run : int, default=-1
-            Position in `runs`; by default the last.
-
-        Returns
-        -------
-        footprint : Footprint
-
-        Raises
-        ------
-        StateError
-            The trace has not ended yet, or its program is gone.
-        InvalidArgumentError
-            There is no such run.
-        """
+        """Bytes of temporaries in use over the time of a run; raises as `plot`, and once its program is gone."""
         steps = self._run(run)
         primitive = primitive_of(steps[0].program)
         if primitive is None:

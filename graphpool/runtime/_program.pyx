@@ -316,13 +316,6 @@ cdef class Program:
         memcpy(self.literals, <const char *>data, len(data))
         self.calls = tuple([call for call, _ in steps])
         guards = tuple(guards) or (None,) * self.nsteps
-        callers = {guard for call, guard in zip(self.calls, guards, strict=True) if "blas" in call.kernel.name}
-        self.uses_blas = None in callers
-        self.may_call_blas = bool(callers)
-        users = {guard for guard, (call, args) in zip(guards, steps, strict=True)
-                 if call.scratch_nbytes or ARENA in [base for base, _ in args]}
-        self.always_uses_arena = None in users
-        self.may_use_arena = bool(users)
         most_tasks = max([call.ntasks for call in self.calls], default=1)
         if not 1 <= threads or most_tasks >= ONE_STEP:
             raise InvalidArgumentError(
@@ -377,11 +370,16 @@ cdef class Program:
             step.args = &self.args[first]
             step.nargs = len(args)
             step.ntasks = call.ntasks
-            step.is_blas = "blas" in call.kernel.name
-            step.uses_arena = call.scratch_nbytes > 0 or ARENA in [base for base, _ in args]
             step.scratch, step.scratch_stride = scratch[k], round_up(call.scratch_nbytes)
             step.guard, step.wants_constant = guards[k] or (NO_GUARD, False)
-            if step.guard != NO_GUARD:
+            if "blas" in call.kernel.name:
+                step.resources |= BLAS
+            if call.scratch_nbytes > 0 or ARENA in [base for base, _ in args]:
+                step.resources |= ARENA_BYTES
+            self.ever |= step.resources
+            if step.guard == NO_GUARD:
+                self.always |= step.resources
+            else:
                 self._check_base(step.guard)
             for base, offset in args:
                 self._check_base(base)
@@ -420,23 +418,12 @@ cdef class Program:
         else:
             run_alone(run, 0, 0)
 
-    cdef bint calls_blas(self, char **bases) noexcept nogil:
-        """Whether a run with these base pointers calls BLAS."""
+    cdef bint needs(self, int resource, char **bases) noexcept nogil:
         cdef int64_t k
-        if self.uses_blas or not self.may_call_blas:
-            return self.uses_blas
+        if self.always & resource or not self.ever & resource:
+            return self.always & resource != 0
         for k in range(self.nsteps):
-            if self.steps[k].is_blas and is_due(bases, &self.steps[k]):
-                return True
-        return False
-
-    cdef bint uses_arena(self, char **bases) noexcept nogil:
-        """Whether a run with these base pointers touches its arena: what computes on plain weights may alone do so."""
-        cdef int64_t k
-        if self.always_uses_arena or not self.may_use_arena:
-            return self.always_uses_arena
-        for k in range(self.nsteps):
-            if self.steps[k].uses_arena and is_due(bases, &self.steps[k]):
+            if self.steps[k].resources & resource and is_due(bases, &self.steps[k]):
                 return True
         return False
 
@@ -508,6 +495,10 @@ cdef class Program:
             check_run(status)
             times.append(k - start)
         return times
+
+    @property
+    def uses_blas(self):
+        return self.always & BLAS != 0
 
     @property
     def nbytes(self):

@@ -22,27 +22,12 @@ cdef class IdleBytes:
 cdef class PrimitiveShare:
     """The users of a primitive on one engine, and its `MemoryManagerCached` there.
 
-    Parameters
-    ----------
-    primitive : Primitive
-    owner : EnginePrimitives
-        Whose budget is charged for the primitive as long as the share lasts.
+    `owner`, whose budget is charged for the primitive as long as the share lasts, is an `EnginePrimitives`. `arenas` is
+    None until a user has reserved one; `idle_since` the monotonic time at which the last user left.
 
-    Attributes
-    ----------
-    users : int
-        Compiled partitions and models that use it now.
-    manager : MemoryManagerCached
-    arenas : ArenaPool or None
-        None until a user has reserved one.
-    idle_since : float
-        Monotonic time at which the last user left. Unit: seconds.
-
-    Notes
-    -----
     Ownership: the manager. Threads: safe. A user enters by one atomic step unless the share has ended, and it ends only
-    while it has no users, so that whoever entered may use the arenas until it leaves.
-    Source: RFC "primitive memory caching".
+    while it has no users, so that whoever entered may use the arenas until it leaves. Source: RFC "primitive memory
+    caching".
     """
 
     def __init__(self, primitive, owner):

@@ -33,7 +33,7 @@ cdef class Stream:
     -----
     Ownership: keeps the engine alive; owns its threads, which start when they are first needed and end at `close` or
     with the stream or the engine. Threads: safe. Fork: a stream works in a child, where it starts threads of its own.
-    Source: seed "graph programming model", section Stream.
+    Source: oneDNN Graph's programming model, Stream.
     """
 
     def __init__(self, engine):

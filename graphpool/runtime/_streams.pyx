@@ -180,28 +180,14 @@ cdef void work(void *context, int64_t thread) noexcept nogil:
 cdef class StreamLists:
     """The calls of each stream, with what they wait for.
 
-    Parameters
-    ----------
-    lists : sequence of sequence of (int, int, sequence of (int, int), bool)
-        For each stream its calls in order: the number of the call in issue order, its tasks, the pairs (stream, count)
-        that it waits for, and whether another stream waits for it. The numbers are those from 0 on, each once; every
-        call waits for calls of smaller numbers only.
+    `lists` has for each stream its calls in order: the number of the call in issue order, its tasks, the pairs (stream,
+    count) that it waits for, and whether another stream waits for it. The numbers are those from 0 on, each once; every
+    call waits for calls of smaller numbers only: otherwise, or with more than 64 streams, `InvalidArgumentError` is
+    raised.
 
-    Attributes
-    ----------
-    nstreams, ncalls : int
-
-    Raises
-    ------
-    InvalidArgumentError
-        More than 64 streams, numbers that are not 0 .. n - 1, or a wait for a call that is issued later or never.
-
-    Notes
-    -----
     Ownership: owns its arrays. Threads: immutable; a run lives on the stack of its caller, in any number of threads.
     Cost of a run beyond its calls: below a microsecond for a call that others wait for or share, tens of nanoseconds
-    for any other.
-    Source: static lists as in Graphi (2018); taking over streams that are not under way is our own.
+    for any other. Source: static lists as in Graphi (2018); taking over streams that are not under way is our own.
     """
 
     def __cinit__(self, lists):
@@ -260,30 +246,13 @@ cdef class StreamLists:
     def rehearse(self, Team team not None, durations_ns, *, bint spin=False, int64_t failing=-1):
         """Run calls that only take time: what a schedule costs and gains on this machine, whatever its kernels.
 
-        Parameters
-        ----------
-        team : Team
-            Whose threads run.
-        durations_ns : sequence of int
-            How long each call takes, by number; a call of several tasks takes it for each. Unit: nanoseconds.
-        spin : bool, default=False
-            Whether calls keep their thread busy instead of sleeping.
-        failing : int, default=-1
-            Number of a call that fails at once.
+        A call takes its duration for each of its tasks, asleep, or with `spin` keeping its thread busy; that of number
+        `failing` fails at once. Returns when the first task of each call started and its last one ended. Unit:
+        nanoseconds.
 
-        Returns
-        -------
-        times : list of (int, int)
-            For each call, by number: when its first task started and its last one ended. Unit: nanoseconds.
-
-        Raises
-        ------
-        StateError
-            The team is at work for somebody else, or has fewer than two threads.
-        BackendError
-            The failing call was reached; no call has started after all threads knew. Field ``call``.
-        InvalidArgumentError
-            `durations_ns` has another length than there are calls.
+        Raises `StateError` where the team is busy or has fewer than two threads, `BackendError` (field ``call``) where
+        a call failed, after which no call has started once all threads knew, and `InvalidArgumentError` for a wrong
+        number of durations.
         """
         cdef int64_t nthreads, status, i
         cdef Rehearsal rehearsal

@@ -72,30 +72,12 @@ cdef void jitter(Recording *recording) noexcept nogil:
 cdef class Recorder:
     """Records what every thread of every program does while it is on.
 
-    Parameters
-    ----------
-    capacity : int, default=65536
-        Slices to keep; the first ones. Unit: slices of 64 bytes, one for each piece of a step that a thread ran.
-    jitter_ns : int, default=0
-        Let every piece of a step start up to so much later, at random: for tests that want other interleavings. Below
-        a second. Unit: nanoseconds.
+    Keeps the first `capacity` slices, one of 64 bytes for each piece of a step that a thread ran; `dropped` counts the
+    others. With `jitter_ns` every piece starts up to so much later, at random: for tests that want other interleavings.
+    `notes` has what was noted from Python: name, thread, start and end on the monotonic clock, in nanoseconds.
 
-    Attributes
-    ----------
-    notes : list of (str, int, int, int)
-        What was noted from Python: name, thread, start and end on the monotonic clock, in nanoseconds.
-    dropped : int
-        Slices that did not fit.
-
-    Raises
-    ------
-    InvalidArgumentError
-        `capacity` below 1, or `jitter_ns` out of range.
-
-    Notes
-    -----
-    Ownership: its memory is allocated here, once, and nothing while it records. Threads: safe; one recorder is on at
-    a time in a process. Fork: a child has no recorder on.
+    Ownership: its memory is allocated here, once, and nothing while it records. Threads: safe; one recorder is on at a
+    time in a process. Fork: a child has no recorder on.
     """
 
     cdef Recording recording

@@ -22,16 +22,9 @@ __all__ = ["EnginePrimitives"]
 class EnginePrimitives(Locked):
     """One share for each primitive in use or idle on an engine.
 
-    Parameters
-    ----------
-    source : MemoryResource
-        Of arenas, whose pools charge the budget themselves.
-    budget : Budget
-        Charged for a primitive, once, from its first use until it is evicted; under pressure it gets idle ones back.
-
-    Notes
-    -----
-    Ownership: the shares. Threads: safe; memory is asked for and given back outside every lock.
+    The budget is charged for a primitive, once, from its first use until it is evicted; under pressure it gets idle
+    ones back. Arenas come from `source`, and their pools charge themselves. Threads: safe; memory is asked for and
+    given back outside every lock.
     """
 
     def __init__(self, source: MemoryResource, budget: Budget) -> None:

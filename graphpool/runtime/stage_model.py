@@ -18,22 +18,10 @@ __all__ = ["StageModel"]
 class StageModel:
     """Latencies of stages, which are streams of nodes that run side by side.
 
-    Parameters
-    ----------
-    costs : sequence of float
-        Of each node on one thread. Unit: seconds.
-    speedups : sequence of float
-        How many times faster each is on all threads.
-    signatures : sequence of str
-        Of each node, for `stage_key`; none where nothing is to be looked up.
-    threads : int
-    traffic : sequence of float, default=()
-        Bytes that each node moves to and from main memory, which all threads share; none by default.
-
-    Notes
-    -----
-    Threads: safe. Cost of a call: a look-up, and a few operations a node where it finds nothing. Source: measured
-    stages as in Ding et al., "IOS" (MLSys 2021); helping threads as malleable tasks (Turek, Wolf, Yu, 1992).
+    `costs` of the nodes are seconds on one thread, `speedups` how many times faster each is on all, `traffic` bytes to
+    and from main memory, which all threads share. Without `signatures` nothing is looked up. Threads: safe. Cost of a
+    call: a look-up, and a few operations a node where it finds nothing. Source: measured stages as in Ding et al.,
+    "IOS" (MLSys 2021); helping threads as malleable tasks (Turek, Wolf, Yu, 1992).
     """
 
     costs: Sequence[float]

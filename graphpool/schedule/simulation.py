@@ -126,28 +126,10 @@ def simulate(
 
 
 def roofline_cost(flops: float, nbytes: float, peak_flops: float, bandwidth: float) -> float:
-    """Time of an operation that either computes or moves data, whichever takes longer.
+    """Seconds of an operation that either computes or moves data, whichever takes longer, at these speeds a second.
 
-    Parameters
-    ----------
-    flops, nbytes : float
-        Operations and bytes of the node.
-    peak_flops, bandwidth : float
-        Operations and bytes a second of the machine (of one stream of it).
-
-    Returns
-    -------
-    cost_s : float
-        Unit: seconds.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A negative or infinite quantity, or a machine without speed.
-
-    Notes
-    -----
-    Ownership: numbers only. Threads: safe. Cost: O(1). Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
+    Raises `InvalidArgumentError` for a negative or infinite quantity, or a machine without speed. Source: Williams,
+    Waterman, Patterson, "Roofline" (CACM 2009).
     """
     for name, value in (("flops", flops), ("nbytes", nbytes)):
         _check_positive(name, value, zero=True)

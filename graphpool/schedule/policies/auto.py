@@ -9,7 +9,7 @@ from graphpool.schedule.schedule import Schedule
 from graphpool.schedule.simulation import simulate
 
 from .asap import asap
-from .critical_path import check_streams, list_schedule, sequential
+from .critical_path import balance, check_streams, list_schedule, sequential
 from .emit import emit
 from .ios import ios
 from .nimble import nimble
@@ -126,12 +126,8 @@ def fold(schedule: Schedule, streams: int) -> Schedule:
     if len(schedule.stream_ids) <= streams:
         return schedule
     graph = schedule.graph
-    work = [(-sum(graph.costs[v] for v in nodes), nodes) for nodes in schedule.streams]
-    loads, stream_of = [0.0] * streams, {}
-    for cost, nodes in sorted(work):
-        stream = loads.index(min(loads))
-        loads[stream] -= cost
-        stream_of.update(dict.fromkeys(nodes, stream))
+    work = [(-sum(graph.costs[v] for v in nodes), tuple(nodes)) for nodes in schedule.streams]
+    stream_of = {v: stream for stream, nodes in enumerate(balance(work, streams)) for v in nodes}
     order = schedule.order
     program = emit(graph, [(v,) for v in order], [stream_of[v] for v in order])
     return Schedule(graph, program, schedule.policy, schedule.details)

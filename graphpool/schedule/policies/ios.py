@@ -10,7 +10,7 @@ from graphpool.errors import InvalidArgumentError, explain
 from graphpool.schedule.latency import checked_latency
 from graphpool.schedule.schedule import Schedule
 
-from .critical_path import check_streams
+from .critical_path import balance, check_streams
 from .emit import emit
 from .stages import Block, Stage, best_stages, split_blocks
 
@@ -128,16 +128,9 @@ class _StageMaker:
 
     def _pack(self, parts: list[tuple[float, tuple[int, ...]]]) -> Streams:
         """The parts on at most `self.streams` streams: the longest first, each to the one that is shortest so far."""
-        parts.sort()
         if len(parts) <= self.streams:
-            return tuple(nodes for _, nodes in parts)
-        loads = [0.0] * self.streams
-        streams: list[tuple[int, ...]] = [()] * self.streams
-        for cost, nodes in parts:
-            shortest = loads.index(min(loads))
-            loads[shortest] -= cost
-            streams[shortest] += nodes
-        return tuple(nodes for nodes in streams if nodes)  # nodes that cost nothing all go to the first
+            return tuple(nodes for _, nodes in sorted(parts))
+        return tuple(nodes for nodes in balance(parts, self.streams) if nodes)  # those of no cost all go to the first
 
     def _merged(self, block: Block, ending: int, groups: list[int]) -> Stage | None:
         if self.merge is None or len(groups) < 2 or len(groups) != ending.bit_count():

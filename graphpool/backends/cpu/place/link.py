@@ -28,13 +28,8 @@ __all__ = ["link", "link_constants", "link_stage"]
 class LinkedProgram:
     """A program, and where its steps and temporaries come from.
 
-    Attributes
-    ----------
-    program : Program
-    order : tuple of int
-        Position, in the lowering, of each step.
-    buffers : tuple of (int, int, tuple of int)
-        Of each temporary the offset, the size and the steps that touch it, ascending. Unit: bytes.
+    `order` has the position of each step in the lowering; `buffers` the offset, the size and the steps, ascending, of
+    each temporary.
     """
 
     program: Program

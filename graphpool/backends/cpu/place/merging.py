@@ -33,14 +33,7 @@ Merges = tuple[tuple[int, ...], ...]
 class Relowering:
     """A partition that can be lowered with other merges.
 
-    Attributes
-    ----------
-    lower : callable
-        Takes sets of convolutions, by the ids of their ops, and gives a `Lowering`.
-    ops : sequence of Op
-    nports : (int, int)
-        Inputs and outputs.
-    threads : int
+    `lower` takes sets of convolutions, by the ids of their ops; `nports` are the inputs and outputs.
     """
 
     lower: Callable[[Merges], Lowering]

@@ -54,18 +54,10 @@ ELTWISE_FLOPS = 20  # of an element: between an addition and a transcendental fu
 
 @dataclass(frozen=True)
 class StepPlan:
-    """How steps are placed on streams.
+    """How steps are placed on streams: `schedule` is None where nobody asked, `signature` of the steps and their edges.
 
-    Attributes
-    ----------
-    schedule : Schedule or None
-        Of the steps by their position; None when nobody asked.
-    speedups : tuple of float
-        How many times faster each step is taken to be on all threads than on one.
-    traffic : tuple of float
-        Bytes that each step is taken to move to and from main memory.
-    signature : str
-        Of the steps and their edges: what the time of the whole depends on.
+    Of each step, `speedups` says how many times faster it is taken to be on all threads, `traffic` the bytes that it
+    moves to and from main memory.
     """
 
     schedule: Schedule | None = None
@@ -81,21 +73,11 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class StepGraph:
-    """The steps of a lowering, what orders them, and what they are taken to cost.
+    """The steps of a lowering, the edges that order them, and what they are taken to cost.
 
-    Attributes
-    ----------
-    edges : list of (int, int)
-        As from `step_edges`.
-    units : dict of int to tuple of int
-        Steps that are placed together, ascending, by the one of them that runs where all packed constants are kept; in
-        an order that respects the edges.
-    alone, shared : tuple of float
-        Cost of each step on one thread and on all. Unit: seconds.
-    traffic : tuple of float
-        Bytes that each step moves to and from main memory: those of steps that touch more than caches hold.
-    names, signatures : tuple of str
-        Of each step.
+    `units` has the steps that are placed together, ascending, by the one of them that runs where all packed constants
+    are kept, in an order that respects the edges. `alone` and `shared` are seconds on one thread and on all, `traffic`
+    the bytes to and from main memory, of steps that touch more than caches hold.
     """
 
     edges: list[tuple[int, int]]
