@@ -7,12 +7,15 @@ from math import isfinite, nan, prod
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .._sizes import as_size, is_variable
 from ..errors import InvalidArgumentError, InvalidShapeError, brief, explain
 from ..typing import MAX_NDIM, UNKNOWN_DIM, DataType, LayoutType, PropertyType, dense_strides
 from .backend import opaque_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .._size_program import SizeValues
 
 __all__ = ["MAX_ID", "LogicalTensor"]
 
@@ -158,6 +161,15 @@ class LogicalTensor:
         fields.update(changes)
         return LogicalTensor(**fields)
 
+    def with_sizes(self, values: SizeValues) -> LogicalTensor:
+        """The tensor with its sizes as they are for other values; itself where none varies."""
+        numbers = (*(self.shape or ()), *(self.strides or ()))
+        if not any(map(is_variable, numbers)):
+            return self
+        shape, strides = (None if side is None else values.shape(side) for side in (self.shape, self.strides))
+        kept = {"layout": self.layout, "layout_id": self.layout_id, "property": self.property}
+        return LogicalTensor(self.id, self.dtype, shape, strides=strides, **kept)  # type: ignore[arg-type]
+
     @accessor
     def ndim(self) -> int | None:
         """Rank, or None when it is not known."""
@@ -290,19 +302,18 @@ def _member(table: dict[str, Any], value: object, what: str, tensor_id: int) -> 
 
 def _check_shape(shape: Sequence[int], tensor_id: int) -> tuple[int, ...]:
     try:
-        dims = tuple(map(index, shape))
+        dims = tuple(map(as_size, shape))
     except TypeError:
         message = explain(f"tensor {tensor_id}: shape", accepted="a sequence of ints, or None", got=brief(shape))
         raise InvalidShapeError(message, tensor_id=tensor_id) from None
     if len(dims) > MAX_NDIM:
         message = explain(f"tensor {tensor_id}: rank", accepted=f"at most {MAX_NDIM}", got=len(dims))
         raise InvalidShapeError(message, tensor_id=tensor_id)
-    if dims and min(dims) < 0:
-        for axis, dim in enumerate(dims):
-            if dim < 0 and dim != UNKNOWN_DIM:
-                what = f"tensor {tensor_id}: dimension {axis}"
-                message = explain(what, accepted="at least 0, or graphpool.UNKNOWN_DIM", got=brief(dim))
-                raise InvalidShapeError(message, tensor_id=tensor_id, dim=axis)
+    for axis, dim in enumerate(dims):
+        if dim < 0 and dim != UNKNOWN_DIM:
+            what = f"tensor {tensor_id}: dimension {axis}"
+            message = explain(what, accepted="at least 0, or graphpool.UNKNOWN_DIM", got=brief(dim))
+            raise InvalidShapeError(message, tensor_id=tensor_id, dim=axis)
     if UNKNOWN_DIM not in dims and prod(filter(None, dims)) >= _LIMIT:  # an array of (0, 2**60) cannot be had either
         message = explain(f"tensor {tensor_id}: number of elements", accepted="below 2**60", got=brief(dims))
         raise InvalidShapeError(message, tensor_id=tensor_id)
@@ -329,10 +340,10 @@ def _complete_strides(
     tensor_id: int, shape: tuple[int, ...] | None, layout: LayoutType, strides: Sequence[int] | None
 ) -> tuple[int, ...] | None:
     if strides is None:
-        is_settled = layout is LayoutType.STRIDED and shape is not None and (not shape or min(shape) >= 0)
+        is_settled = layout is LayoutType.STRIDED and shape is not None and all(dim >= 0 for dim in shape)
         return dense_strides(shape) if is_settled and shape is not None else None
     try:
-        steps: tuple[int, ...] | None = tuple(map(index, strides))
+        steps: tuple[int, ...] | None = tuple(map(as_size, strides))
     except TypeError:
         steps = None
     is_settled = layout is LayoutType.STRIDED and shape is not None and steps is not None and len(steps) == len(shape)

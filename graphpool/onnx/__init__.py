@@ -12,6 +12,7 @@ integers.py    products of integers and the scales behind them, as products of d
 affine.py      arithmetic per channel, BatchNormalization first, into the weights of convolutions
 specialise.py  Specialiser: what is the same for all input shapes, and which inputs' contents decide shapes
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
+shape_values.py  arrays of sizes that may vary, and the nodes that compute with them
 inline.py      nodes in place of one: ONNX's functions and the graphs of control flow, as scopes of the walk
 control.py     If, Loop and Scan whose course is known
 build.py       the graph under construction: values, constants, ops with inferred shapes

@@ -14,6 +14,7 @@ from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper, shape_
 from graphpool.limits import Limits
 from graphpool.runtime.host_budget import HostBudget
 
+from .shape_values import ShapeArray
 from .types import make_type
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ def deep_nbytes(content: Any) -> int:
 
 
 def _most_elements(values: Iterable[Value]) -> int:
-    sizes = [value.content.size if isinstance(value.content, np.ndarray) else _SCALARS + 1 for value in values]
+    sizes = [
+        value.content.size if isinstance(value.content, (np.ndarray, ShapeArray)) else _SCALARS + 1 for value in values
+    ]
     return max(sizes, default=0)
 
 

@@ -14,6 +14,8 @@ from graphpool.graph.schema import get_schema
 from graphpool.runtime.packed_weight import PackedWeight
 from graphpool.typing import DataType, PropertyType
 
+from .shape_values import ShapeArray
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
@@ -67,12 +69,14 @@ class Value:
         """Whether it is an array of a type that we have, and of known shape."""
         if self.tensor is not None:
             return self.tensor.dtype is not DataType.UNDEF
-        return isinstance(self.content, (np.ndarray, PackedWeight)) and self.content.dtype.kind not in "OUSc"
+        return (
+            isinstance(self.content, (np.ndarray, PackedWeight, ShapeArray)) and self.content.dtype.kind not in "OUSc"
+        )
 
     @property
     def plain_content(self) -> Any:
-        """The content, unpacked if it is kept packed."""
-        return np.asarray(self.content) if isinstance(self.content, PackedWeight) else self.content
+        """The content as a NumPy array: unpacked if it is kept packed, sizes as they are now."""
+        return np.asarray(self.content) if isinstance(self.content, (PackedWeight, ShapeArray)) else self.content
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -289,6 +293,9 @@ class NodeView:
     def ints(self, name: str, index: int) -> list[int] | None:
         """Integers that older opsets give as attribute `name` and newer ones as input `index`; None when absent."""
         if self.has(index):
+            content = self[index].content
+            if isinstance(content, ShapeArray):
+                return list(content.items.reshape(-1))
             return [int(item) for item in self.known(index).reshape(-1)]
         given = self.attr(name)
         return None if given is None else list(given)

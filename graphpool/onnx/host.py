@@ -114,7 +114,7 @@ class _Expression:
         made: dict[int, tuple[int, ...] | None] = {value.tensor.id: None for value in named if value.tensor is not None}
         found = run_ops(builder.ops, list(builder.constants), made, list(builder.constants.values()))
         arrays = dict(zip(made, found, strict=True))
-        return [value.content if value.tensor is None else arrays[value.tensor.id] for value in named]
+        return [value.plain_content if value.tensor is None else arrays[value.tensor.id] for value in named]
 
 
 class _Evaluator:

@@ -121,6 +121,9 @@ class Specialiser:
     Threads: one at a time; `Model` sees to that. Cost: about 50 microseconds a node.
     """
 
+    takes_sizes = True
+    """Whether shapes may hold sizes that vary."""
+
     def __init__(self, source: OnnxModel, fallback: bool, prefer: str, fpmath: str) -> None:
         self.fallback = fallback
         self.prefer = prefer

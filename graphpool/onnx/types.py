@@ -39,7 +39,7 @@ def elem_type(dtype: DataType) -> int:
 
 def make_type(dtype: DataType, shape: tuple[int, ...] | None) -> TypeProto:
     """The type of a tensor as ONNX writes it."""
-    return helper.make_tensor_type_proto(_BACK[dtype], shape)
+    return helper.make_tensor_type_proto(_BACK[dtype], None if shape is None else [int(dim) for dim in shape])
 
 
 def make_port(info: ValueInfoProto) -> ModelPort:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from onnx import shape_inference
 
 from graphpool.errors import (
@@ -25,6 +25,7 @@ from .fold import compute, find_host_function, is_kept
 from .inline import Scope, enter_nodes, function_nodes
 from .node import names_read
 from .ops import convert
+from .shape_values import ShapeArray, compute_shapes, shape_array
 from .types import data_type, make_type, static_shape
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Walk:
             return Value(content=content.copy(), from_inputs=True)
         tensor = self._inputs[name] = self.builder.new_tensor(dtype, shape)
         plain = dtype is not None and shape is not None
-        return Value(make_type(dtype, shape) if plain else self._source.input_types[name], tensor)
+        return Value(None if plain else self._source.input_types[name], tensor)
 
     def form(self) -> ModelForm:
         """The result of the pass over the model's own nodes."""
@@ -165,6 +166,8 @@ class Walk:
         self._refusal, self._limit_error = "", None
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         results = self._recall(path, read) or self._follow(path, node, inputs)
+        if results is None and any(isinstance(value.content, ShapeArray) for value in read):
+            results = self._compute_shapes(node, inputs)
         if results is None and all(value.is_known for value in read) and not is_kept(node) and self._may_fold(node):
             results = self._fold(path, node, inputs, captured, read)
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
@@ -174,6 +177,14 @@ class Walk:
         if results is None:
             results = self._leave_to_host(node, inputs, captured)
         values.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
+
+    def _compute_shapes(self, node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
+        """What a node computes of sizes that may vary, if such arrays can hold it."""
+        contents = [None if value is None else value.content for value in inputs]
+        if any(value is not None and not value.is_known for value in inputs):
+            return None
+        found = compute_shapes(node, contents, self.opset(node.domain))
+        return None if found is None else [Value(content=content) for content in found]
 
     def _may_fold(self, node: Node) -> bool:
         """Whether the limits let a node be computed now."""
@@ -319,5 +330,5 @@ def _static(contents: Sequence[Any]) -> list[Value]:
 def _measure(node: Node, shape: tuple[int, ...]) -> Any:
     """What `Shape` or `Size` gives."""
     if node.op_type == "Size":
-        return np.array(int(np.prod(shape, dtype=np.int64)))
-    return np.array(shape[node.attrs.get("start", 0) : node.attrs.get("end")], np.int64)
+        return shape_array(prod(shape))
+    return shape_array(shape[node.attrs.get("start", 0) : node.attrs.get("end")])

@@ -7,6 +7,7 @@
     _tensor.pyx     Tensor: a logical tensor bound to data
     _stream.pyx     Stream, Event: an ordered queue of an engine, with a team of threads
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
+    _variable.pyx   VariableProgram: what of a program changes with sizes that vary, and the programs for other sizes
     _streams.pyx    StreamLists: the same steps on several streams, which wait for one another
     scheduling.py   which schedule a program gets: options, the choice
     machine.py      the machine that they reckon with until something is measured
@@ -29,6 +30,7 @@
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   one of those: compiled partitions and host functions over one arena
+    variable_form.py   a form for all shapes for which its decisions hold; variable_partition.py: a partition of it
     model_step.py   a partition of it, and where the tensors between partitions lie
     form_constants.py   its constants: bound as they are, or kept packed alone
     runner.py       a run on one arena: binds arrays, calls the steps, collects results

@@ -42,6 +42,7 @@ cdef class CompiledPartition:
     cdef int64_t ninputs
     cdef int64_t noutputs
     cdef bint closed
+    cdef bint borrows               # constants of another one
     cdef bint has_unknown_outputs
     cdef object __weakref__
     cdef Constants all_constants(self)

@@ -83,7 +83,6 @@ cdef class CompiledPartition:
 
     def __init__(self, partition, inputs, outputs, engine, *, primitive=None, host_function=None, implementations=(),
                  str scratch="primitive", str weights="cached"):
-        cdef int64_t i
         if engine.is_closed:
             raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
         check_choice("scratch", scratch, SCRATCH_MODES)
@@ -106,11 +105,7 @@ cdef class CompiledPartition:
                 explain("ports of a partition and forms of its constants", got=self.ninputs + self.noutputs + nparts,
                         accepted=f"at most {MAX_PORTS - FIRST_EXTERNAL}")
             )
-        self.table = PortTable(self.ninputs + self.noutputs)
-        self.ports = self.table.ports
-        for i, lt in enumerate(self.inputs + self.outputs):
-            self.ports[i].id = lt.id
-            self.ports[i].signature = signature_of(lt)
+        self._describe_ports()
         if primitive is None:
             self.implementations = tuple(implementations)
             self.step_ops = tuple([op.id for op in partition.ops])
@@ -149,6 +144,25 @@ cdef class CompiledPartition:
         other.share, other.arenas = self.share, self.arenas
         return other
 
+    def resized(self, Program program not None, tuple inputs, tuple outputs):
+        """Another one like it for other sizes, open; its constants are this one's, which must stay open."""
+        cdef CompiledPartition other = self.copy(self.engine)
+        other.program, other.inputs, other.outputs = program, inputs, outputs
+        other.scratch_nbytes = program.arena_nbytes
+        other.constants = self.all_constants() if self.nparts else None
+        other.borrows = True
+        other._describe_ports()
+        return other
+
+    def _describe_ports(self):
+        """Fill in the table of ports."""
+        cdef int64_t i
+        self.table = PortTable(self.ninputs + self.noutputs)
+        self.ports = self.table.ports
+        for i, lt in enumerate(self.inputs + self.outputs):
+            self.ports[i].id = lt.id
+            self.ports[i].signature = signature_of(lt)
+
     cdef Constants all_constants(self):
         """The constants of the primitive's parts, made now if nobody has asked for them before."""
         cdef Constants made
@@ -177,7 +191,9 @@ cdef class CompiledPartition:
     @property
     def sequential_nbytes(self):
         """What `scratchpad_nbytes` would be if every step followed the one before. Unit: bytes."""
-        return 0 if self.primitive is None else self.primitive.details.sequential_nbytes
+        if self.primitive is None or self.borrows:
+            return self.scratch_nbytes
+        return self.primitive.details.sequential_nbytes
 
     @property
     def is_closed(self):
@@ -415,7 +431,7 @@ cdef class CompiledPartition:
             raise InvalidArgumentError(explain("scratchpad", got=None, hint="it was compiled with scratch='caller'",
                                                accepted=f"{self.scratch_nbytes} bytes, aligned to {ALIGNMENT}"))
         if self.scratch == "shared":
-            with self._shared_lease() as lease:
+            with self.engine.shared_arenas.lease() as lease:
                 address = lease.address
                 bases[0] = <char *>address
                 with nogil:
@@ -429,17 +445,6 @@ cdef class CompiledPartition:
             return check_run(status)
         finally:
             self.engine.resource.deallocate(address, self.scratch_nbytes, ALIGNMENT)
-
-    def _shared_lease(self):
-        """An arena of the engine; its pool may be outgrown, and so closed, at any moment."""
-        shared = self.engine.shared_arenas
-        while True:
-            pool = shared.current()
-            try:
-                return pool.lease()
-            except StateError:
-                if shared.current() is pool:
-                    raise
 
     cdef tuple _bind(self, object given, int64_t first, int64_t count, char **pointers, int64_t *nbytes):
         """Fill in the addresses of `count` tensors for the ports from `first` on; the tensors."""
@@ -569,7 +574,7 @@ cdef class CompiledPartition:
         """
         if not self.closed:
             self.closed = True
-            if self.constants is not None:
+            if self.constants is not None and not self.borrows:
                 self.constants.close(release=self.weights == "scoped")
             if self.share is not None:
                 self.share.leave(self.arenas is not None)

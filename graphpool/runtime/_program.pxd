@@ -62,6 +62,9 @@ cdef class Program:
     cdef readonly int64_t arena_nbytes
     cdef public int64_t trials
     cdef char *literals
+    cdef Program origin                     # whose literals and other parameter blocks it uses; None for its own
+    cdef char *blocks                       # parameter blocks that differ from the origin's
+    cdef int64_t nblocks
     cdef readonly StreamLists streams       # None: the steps run one after another
     cdef readonly tuple calls
     cdef int always         # what every run needs, bits
@@ -74,6 +77,9 @@ cdef class Program:
     cdef int run(self, char **bases, Team team) noexcept nogil
     cdef void _run(self, Run *run, Team team) noexcept nogil
     cdef void _share(self, Run *run, Team team) noexcept nogil
+
+
+cdef int64_t gp_next_serial() noexcept
 
 
 # To hand on what `Program.run` has returned, once what the run held is given back.

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from graphpool._kernels.core._team import Team
 from graphpool._kernels.core.call import KernelCall
@@ -27,6 +27,7 @@ class Program:
         scratch: Sequence[int] = (),
         streams: Sequence[Sequence[ListedCall]] = (),
     ) -> None: ...
+    def describe(self) -> list[tuple[Any, ...]]: ...
     def time_runs(self, addresses: Sequence[int], team: Team, repeats: int) -> list[int]: ...
     streams: Final[StreamLists | None]
     serial: Final[int]

@@ -30,6 +30,8 @@ from graphpool.errors import InvalidArgumentError, explain
 cdef extern from "<stdlib.h>" nogil:
     void *aligned_alloc(size_t alignment, size_t size)
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
 cdef extern from "Python.h" nogil:
     ctypedef int PyGILState_STATE
     PyGILState_STATE PyGILState_Ensure()
@@ -210,12 +212,22 @@ def count_threads(calls, threads, streams=0):
     """Threads that a run of these calls can use: at most `threads`; on one stream, at most the tasks of the largest."""
     if streams > 1:
         return threads
-    return max(1, min(threads, max([call.ntasks for call in calls], default=1)))
+    most = 1
+    for call in calls:
+        if call.ntasks >= threads:
+            return threads
+        most = max(most, int(call.ntasks))
+    return most
 
 
-def count_scratch(int64_t nbytes, int64_t nthreads):
+def count_scratch(nbytes, int64_t nthreads):
     """Bytes of scratch that `nbytes` for each thread take, every thread on cache lines of its own."""
-    return (nthreads - 1) * round_up(nbytes) + nbytes
+    return (nthreads - 1) * ((nbytes + 63) // 64 * 64) + nbytes
+
+
+cdef int64_t gp_next_serial() noexcept:
+    """A number under which recordings know a program."""
+    return gp_add(&_last_serial, 1)
 
 
 cdef int64_t round_up(int64_t nbytes) noexcept:
@@ -298,10 +310,10 @@ cdef class Program:
     Source: guided self-scheduling (Polychronopoulos and Kuck, 1987) for the size of what a thread takes.
     """
 
-    def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t threads=1, guards=(),
-                  scratch=(), streams=()):
+    def __init__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t threads=1, guards=(),
+                 scratch=(), streams=()):
         self.nargs = sum([len(args) for _, args in steps])
-        self.serial = gp_add(&_last_serial, 1)
+        self.serial = gp_next_serial()
         self.nsteps = len(steps)
         self.nbases = FIRST_EXTERNAL + nexternals
         self.steps = <Step *>calloc(max(self.nsteps, 1), sizeof(Step))
@@ -393,8 +405,10 @@ cdef class Program:
 
     def __dealloc__(self):
         free(self.steps)
-        free(self.literals)
         free(self.args)
+        free(self.blocks)
+        if self.origin is None:
+            free(self.literals)
 
     cdef int run(self, char **bases, Team team) noexcept nogil:
         cdef Run run
@@ -457,6 +471,27 @@ cdef class Program:
             team.run(run.nthreads, run_thread, run)
         team.leave()
 
+    def describe(self):
+        """What runs, step by step.
+
+        Returns
+        -------
+        steps : list of tuple
+            Kernel and instruction set, number of tasks, parameter block as bytes, (base, offset in bytes) of the
+            arguments, offset of the scratch and bytes from one thread's to the next's, guard.
+        """
+        cdef int64_t k, j
+        cdef Step *step
+        found = []
+        for k in range(self.nsteps):
+            step, call = &self.steps[k], self.calls[k]
+            block = PyBytes_FromStringAndSize(<const char *>step.params, call.params.nbytes)
+            args = tuple([(step.args[j].base, step.args[j].offset) for j in range(step.nargs)])
+            scratch = (step.scratch, step.scratch_stride) if step.scratch_stride else None
+            guard = None if step.guard == NO_GUARD else (step.guard, step.wants_constant)
+            found.append((f"{call.kernel.name}:{call.kernel.isa}", step.ntasks, block, args, scratch, guard))
+        return found
+
     def time_runs(self, addresses, Team team not None, int64_t repeats):
         """How long runs take on memory that the caller owns.
 
@@ -503,8 +538,10 @@ cdef class Program:
     @property
     def nbytes(self):
         """Memory of steps, arguments, literals and parameter blocks. Unit: bytes."""
-        blocks = sum([call.params.nbytes for call in self.calls])
-        return self.nsteps * sizeof(Step) + self.nargs * sizeof(ArgRef) + self.nliterals + blocks
+        own = self.nsteps * sizeof(Step) + self.nargs * sizeof(ArgRef) + self.nblocks
+        if self.origin is not None:
+            return own
+        return own + self.nliterals + sum([call.params.nbytes for call in self.calls])
 
     def __len__(self):
         return self.nsteps

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import threading
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import UnsupportedError, explain
-from graphpool.memory._arena import ArenaPool
 
 from ._stream import Stream
 from .form_constants import FormConstants
 from .model_port import check_output
-from .model_step import ALIGNMENT, ModelStep, is_plain, plan_arena, settled_tensors
+from .model_step import ModelStep, is_plain, plan_arena, settled_tensors
 from .partition_runs import gather, merge_neighbours
 from .result_arrays import ResultArrays
 from .runner import Runner
 from .scheduling import SEQUENTIAL
+from .shared_arenas import SharedArenas
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Mapping, MutableMapping, Sequence
 
+    from graphpool._size_program import SizeValues
+    from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
 
+    from ._compiled import CompiledPartition
     from ._share import PrimitiveShare
     from ._tensor import Tensor
     from .engine import Engine
     from .model_form import ModelForm
     from .packed_weight import PackedWeight
     from .scheduling import ScheduleOptions
+    from .variable_form import VariableForm
 
 __all__ = ["Executable"]
 
@@ -62,34 +68,33 @@ class Executable:
         weights: str = "scoped",
         packed: list[PackedWeight] | None = None,
         results: ResultArrays | None = None,
+        variable: VariableForm | None = None,
     ) -> None:
         self.precomputed = form.precomputed
-        self._engine = engine
+        self._engine, self._variable, self._name = engine, variable, name
+        self._first: Executable | None = None
+        self._users, self._lock = 1, threading.Lock()
         stream = Stream(engine)
-        self._tensors = settled_tensors(form.graph)
+        self._tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
         self.partitions = tuple(gather(partitions) if options.may_be_parallel(engine.threads) else partitions)
         merged = merge_neighbours(form.graph, self.partitions)
         kept = "cached" if weights == "cached" else "scoped"
-        self._steps = [self._compile(form, partition, kept, options) for partition in merged]
+        if variable is None:
+            self._steps = [self._compile(form, partition, kept, options) for partition in merged]
+        else:
+            self._steps = self._compile_variable(form, merged, kept, options, variable)
         self.compiled = tuple(step.compiled for step in self._steps if step.compiled is not None)
         self._constants = FormConstants(form, self._tensors, self._steps, stream, {} if bound is None else bound)
         self.form = replace(form, constants=self._constants.values)
-        made = {i for step in self._steps for i in step.outputs}
-        targets = [i for i in form.outputs.values() if i in made]
-        sizes = {i: self._tensors[i].nbytes for i in made.difference(targets) if is_plain(self._tensors[i])}
-        offsets, self.arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.scratchpad_nbytes)
-        _, self.sequential_arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.sequential_nbytes)
+        self._plan()
         self._results = ResultArrays() if results is None else results
-        # what is bounded, or given back after a while, does not keep memory that nobody counts
-        fresh = self._results if engine.memory_limit is None and engine.idle_decay_s is None else None
-        self._runner = Runner(self.form, self._tensors, self._steps, offsets, targets, self._constants, stream, fresh)
+        self._runner = self._make_runner(stream)
         self._shares: list[PrimitiveShare] = []
         self._is_closed = False
         self._charge(name)
-        self._arenas = ArenaPool(
-            engine.source, self.arena_nbytes, alignment=ALIGNMENT, budget=engine.budget, name=f"arena of {name}"
-        )
+        self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}")
+        self._arenas.require(self.arena_nbytes)
         engine.budget.keep_room_for(self)
         try:
             if weights == "packed":
@@ -99,24 +104,104 @@ class Executable:
             self.close()
             raise
 
+    def _plan(self) -> None:
+        """Places of the tensors between steps, and of the scratch memory of steps."""
+        made = {i for step in self._steps for i in step.outputs}
+        self._targets = [i for i in self.form.outputs.values() if i in made]
+        between = made.difference(self._targets)
+        sizes = {i: self._tensors[i].nbytes for i in between if is_plain(self._tensors[i])}
+        self._offsets, self.arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.scratchpad_nbytes)
+        _, self.sequential_arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.sequential_nbytes)
+
+    def _make_runner(self, stream: Stream) -> Runner:
+        engine = self._engine
+        # what is bounded, or given back after a while, does not keep memory that nobody counts
+        fresh = self._results if engine.memory_limit is None and engine.idle_decay_s is None else None
+        return Runner(
+            self.form, self._tensors, self._steps, self._offsets, self._targets, self._constants, stream, fresh
+        )
+
+    def _compile_variable(
+        self,
+        form: ModelForm,
+        partitions: Sequence[Partition],
+        weights: str,
+        options: ScheduleOptions,
+        variable: VariableForm,
+    ) -> list[ModelStep]:
+        """Compile for sizes that may vary; the steps for those that there are now."""
+        found = [variable.add(p, *self._ports(p), weights, options) if p.is_supported else None for p in partitions]
+        values = variable.finish(self._tensors)
+        self._tensors = variable.tensors(values)
+        firsts = [None if made is None else made.first(values) for made in found]
+        return [self._step(form, p, compiled) for p, compiled in zip(partitions, firsts, strict=True)]
+
+    def resized(self, shapes: Mapping[str, Any]) -> Executable | None:
+        """The form for other shapes of the inputs, without compilation; None if a decision would come out otherwise.
+
+        It shares all but the programs with this one, which is closed after the last of them.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The engine's budget has no room for its programs and arena.
+        """
+        variable = self._variable
+        values = None if variable is None else variable.values(shapes)
+        if variable is None or values is None or not self._enter():
+            return None
+        try:
+            return self._resized(variable, values)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _enter(self) -> bool:
+        """Count a form for other shapes; False once nothing is left that it could share."""
+        with self._lock:
+            self._users += not self._is_closed
+            return not self._is_closed
+
+    def _resized(self, variable: VariableForm, values: SizeValues) -> Executable:
+        """The form for these sizes, which is counted already."""
+        other = copy(self)
+        other._first, other._variable, other._shares, other._is_closed = self, None, [], False
+        other._tensors = variable.tensors(values)
+        compiled = iter(variable.instances(self.compiled, values, self._engine.memory_limit is None))
+        other._steps = [
+            step if step.compiled is None else replace(step, compiled=next(compiled)) for step in self._steps
+        ]
+        other.compiled = tuple(step.compiled for step in other._steps if step.compiled is not None)
+        other._plan()
+        other.programs_nbytes = sum(c.program.nbytes for c in other.compiled if c.program is not None)
+        self._engine.budget.check(other.programs_nbytes + other.arena_nbytes, holder=self._name)
+        other._runner = other._make_runner(Stream(self._engine))
+        self._engine.budget.charge(other.programs_nbytes, holder=f"programs of {self._name}")
+        self._arenas.require(other.arena_nbytes)
+        self._engine.budget.keep_room_for(other)
+        return other
+
+    def _ports(self, partition: Partition) -> tuple[list[LogicalTensor], list[LogicalTensor]]:
+        inputs, outputs = partition.input_ports, partition.output_ports
+        return [self._tensors[port.id] for port in inputs], [self._tensors[port.id] for port in outputs]
+
     def _compile(self, form: ModelForm, partition: Partition, weights: str, options: ScheduleOptions) -> ModelStep:
-        inputs = [self._tensors[port.id] for port in partition.input_ports]
-        outputs = [self._tensors[port.id] for port in partition.output_ports]
-        compiled = function = None
-        if partition.is_supported:
-            policy, streams = options.policy, options.streams
-            compiled = partition.compile(
-                inputs, outputs, self._engine, scratch="caller", weights=weights, schedule=policy, streams=streams
-            )
-        else:
-            function = form.host_functions.get(partition.ops[0].id)
-            if function is None:
-                raise UnsupportedError(
-                    explain(f"{partition.ops[0].label} has neither a backend nor a host function"),
-                    op_id=partition.ops[0].id,
-                )
-        ids = tuple(t.id for t in inputs), tuple(t.id for t in outputs)
-        return ModelStep(compiled, function, partition.ops[0].name, *ids)
+        if not partition.is_supported:
+            return self._step(form, partition, None)
+        policy, streams = options.policy, options.streams
+        compiled = partition.compile(
+            *self._ports(partition), self._engine, scratch="caller", weights=weights, schedule=policy, streams=streams
+        )
+        return self._step(form, partition, compiled)
+
+    def _step(self, form: ModelForm, partition: Partition, compiled: CompiledPartition | None) -> ModelStep:
+        """What runs a partition: the compiled one, else its host function."""
+        op = partition.ops[0]
+        function = None if compiled is not None else form.host_functions.get(op.id)
+        if compiled is None and function is None:
+            raise UnsupportedError(explain(f"{op.label} has neither a backend nor a host function"), op_id=op.id)
+        ids = [tuple(port.id for port in side) for side in (partition.input_ports, partition.output_ports)]
+        return ModelStep(compiled, function, op.name, ids[0], ids[1])
 
     def _charge(self, name: str) -> None:
         """Charge the budget for programs and constants, once it is known that the arena will fit beside them."""
@@ -157,9 +242,14 @@ class Executable:
     # ---- memory
 
     @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    @property
     def demand(self) -> int:
         """Memory for the arena that the next run needs and that is not there, which constants leave free."""
-        return 0 if self._is_closed or self._arenas.stats().arenas else self.arena_nbytes
+        return 0 if self._is_closed or self._arenas.current().stats().arenas else self.arena_nbytes
 
     def cached_constants(self) -> dict[Any, int]:
         """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""
@@ -208,20 +298,35 @@ class Executable:
 
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""
-        return self._arenas.stats()
+        return self._arenas.current().stats()
 
     def trim(self) -> int:
         """Give the memory of idle arenas back; returns its bytes."""
         self._runner.clear()
         self._results.clear()
-        return self._arenas.trim()
+        return self._arenas.current().trim()
 
     def close(self) -> None:
         """Give all memory back. No run may be going on. Idempotent."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
         self._runner.clear()
+        if self._first is None:
+            self._leave()
+            return
+        for compiled in self.compiled:
+            compiled.close()
+        self._engine.budget.uncharge(self.programs_nbytes)
+        self._first._leave()
+
+    def _leave(self) -> None:
+        """One user less of what forms for other shapes share."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
         self._arenas.close()
         self._uncharge()
         for compiled in self.compiled:

@@ -11,7 +11,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool._sizes import Trace
+from graphpool.errors import GraphpoolError, InvalidArgumentError, StateError, explain
 
 from .collection import collection_paused
 from .constant_part import check_files, held_nbytes
@@ -20,6 +21,7 @@ from .form_cache import FormCache, FormUse
 from .model_port import as_input, check_names, check_outputs, describe_port, stand_in
 from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
+from .variable_form import Symbols, VariableForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -144,6 +146,9 @@ class Model:
         self._specialise = specialise
         self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
         self._capacity = capacity
+        is_fixed = all(port.is_static for port in self.inputs)
+        self._varies = getattr(specialise, "takes_sizes", False) and not is_fixed
+        self._variable: dict[tuple[bytes, ...], list[Executable]] = {}
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._forms = FormCache(name, capacity)
@@ -211,9 +216,23 @@ class Model:
     @collection_paused()
     def _make(self, arrays: Mapping[str, Any], shapes: tuple[Any, ...]) -> Executable:
         deciding = {name: arrays[name] for name in self._deciding}
-        form = self._specialise(dict(zip(arrays, shapes, strict=True)), deciding)
+        contents = tuple(array.tobytes() for array in deciding.values())
+        given = dict(zip(arrays, shapes, strict=True))
+        for form in self._variable.get(contents, ()):
+            found = form.resized(given)
+            if found is not None:
+                return found
         shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
-        return Executable(form, self.engine, *shared)
+        if self._varies:
+            trace = Trace()
+            symbols = Symbols({port.name: port.shape for port in self.inputs}, given, trace)
+            variable = VariableForm(trace, symbols, self.engine)
+            with suppress(GraphpoolError):  # if something is wrong, it is said below of plain shapes
+                made = Executable(self._specialise(symbols.shapes, deciding), self.engine, *shared, variable)
+                forms = self._variable.setdefault(contents, [])
+                forms[:] = [made, *(form for form in forms if not form.is_closed)]
+                return made
+        return Executable(self._specialise(given, deciding), self.engine, *shared)
 
     # ---- what is known of it
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..errors import StateError
 from ..fork import Locked
 from ..memory._arena import ArenaPool
 
 if TYPE_CHECKING:
     from ..memory import Budget
+    from ..memory._lease import Lease
     from ..typing import MemoryResource
 
 __all__ = ["SharedArenas"]
@@ -20,15 +22,16 @@ class SharedArenas(Locked):
     Ownership: the arenas; leased ones of a size that was outgrown are freed when they are released. Threads: safe.
     """
 
-    def __init__(self, resource: MemoryResource, budget: Budget) -> None:
+    def __init__(self, resource: MemoryResource, budget: Budget, name: str = "arenas shared by partitions") -> None:
         super().__init__()
+        self._name = name
         self._resource = resource
         self._budget = budget
         self._pool = self._make(0)
         self._is_closed = False
 
     def _make(self, nbytes: int) -> ArenaPool:
-        return ArenaPool(self._resource, nbytes, budget=self._budget, name="arenas shared by partitions")
+        return ArenaPool(self._resource, nbytes, alignment=64, budget=self._budget, name=self._name)
 
     def require(self, nbytes: int) -> None:
         """Make arenas of at least `nbytes` from now on."""
@@ -41,6 +44,16 @@ class SharedArenas(Locked):
         """The arenas of the present size."""
         with self._lock:
             return self._pool
+
+    def lease(self) -> Lease:
+        """An arena, until it is released; its pool may be outgrown, and so closed, at any moment."""
+        while True:
+            pool = self._pool
+            try:
+                return pool.lease()
+            except StateError:
+                if self._pool is pool:
+                    raise
 
     def close(self) -> None:
         """Free the arenas, leased ones when they are released. Idempotent."""

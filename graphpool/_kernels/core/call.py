@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._sizes import hint_of
+
 from ._dispatch import Kernel, call, lookup
-from .records import record
+from .records import Block, join_blocks, record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from graphpool._sizes import Size
 
 __all__ = ["DTYPE_CODES", "KernelCall", "pack"]
 
@@ -37,6 +41,8 @@ class KernelCall:
         Private scratch that each thread needs. Unit: bytes.
     keep : tuple
         Objects whose memory the parameter block points to.
+    patches : tuple of (int, int, Size)
+        Numbers of the parameter block that vary: offset, size in bytes, and what each is.
 
     Notes
     -----
@@ -48,6 +54,20 @@ class KernelCall:
     ntasks: int
     scratch_nbytes: int = 0
     keep: tuple[Any, ...] = ()
+    patches: tuple[tuple[int, int, Size], ...] = ()
+
+    def with_hints(self) -> KernelCall:
+        """The call for the sizes that there are now."""
+        ntasks, scratch_nbytes = hint_of(self.ntasks), hint_of(self.scratch_nbytes)
+        if ntasks is self.ntasks and scratch_nbytes is self.scratch_nbytes and not self.patches:
+            return self
+        return KernelCall(self.kernel, self.params, ntasks, scratch_nbytes, self.keep)
+
+    def pinned(self) -> KernelCall:
+        """The call for the sizes that there are now, which then hold for the whole compilation."""
+        for number in (self.ntasks, self.scratch_nbytes, *(size for _, _, size in self.patches)):
+            int(number)
+        return self.with_hints()
 
     def __call__(self, *args: Any) -> None:
         """Run all tasks on contiguous arrays, in the kernel's argument order: for tests and benchmarks."""
@@ -60,7 +80,7 @@ def pack(
     *,
     ntasks: int,
     scratch_nbytes: int = 0,
-    tail: bytes = b"",
+    tail: Any = b"",
     keep: Sequence[Any] = (),
     isa: str | None = None,
 ) -> KernelCall:
@@ -80,5 +100,7 @@ def pack(
         Instruction set; the best one by default.
     """
     kernel = lookup(name, isa)
-    block = np.frombuffer(record(kernel.params).pack(values) + tail, np.uint8)
-    return KernelCall(kernel, block, ntasks, scratch_nbytes, tuple(keep))
+    block = join_blocks([record(kernel.params).pack(values), tail])
+    patches = block.patches if isinstance(block, Block) else ()
+    data = np.frombuffer(block.data if isinstance(block, Block) else block, np.uint8)
+    return KernelCall(kernel, data, ntasks, scratch_nbytes, tuple(keep), patches)

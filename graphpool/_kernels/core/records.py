@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import re
 import struct
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from graphpool._sizes import Size, hint_of, is_variable
 
 from ._dispatch import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Record", "record"]
+__all__ = ["Block", "Record", "join_blocks", "record"]
 
 _NUMBERS = {
     "int32_t": ("i", 4), "uint32_t": ("I", 4), "int64_t": ("q", 8), "uint64_t": ("Q", 8), "float": ("f", 4),
@@ -22,6 +25,46 @@ _NUMBERS = {
 """Type of a number -> its letter for `struct`, and its size, which is its alignment too."""
 
 _MOST_F32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The bytes of a struct of which some numbers vary.
+
+    Attributes
+    ----------
+    data : bytes
+        With the values that the numbers have now.
+    patches : tuple of (int, int, Size)
+        Of each number that varies its offset and size in bytes, and what it is.
+    """
+
+    data: bytes
+    patches: tuple[tuple[int, int, Size], ...]
+
+    def __add__(self, other: bytes | Block) -> Any:
+        return join_blocks([self, other])
+
+    def __radd__(self, other: bytes) -> Any:
+        return join_blocks([other, self])
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+def join_blocks(blocks: Iterable[bytes | Block]) -> Any:
+    """Blocks one behind the other: bytes where nothing varies, else a `Block`."""
+    parts: list[bytes] = []
+    patches: list[tuple[int, int, Size]] = []
+    end = 0
+    for block in blocks:
+        if isinstance(block, Block):
+            patches += [(end + offset, nbytes, size) for offset, nbytes, size in block.patches]
+            block = block.data
+        parts.append(block)
+        end += len(block)
+    data = b"".join(parts)
+    return Block(data, tuple(patches)) if patches else data
 
 
 class Record:
@@ -51,6 +94,8 @@ class Record:
     def __init__(self, fields: str) -> None:
         self._slots: dict[str, tuple[int, tuple[int, ...], Record | None]] = {}
         self._zeros: list[Any] = []
+        self._places: list[int] = []
+        self._letters: dict[int, str] = {}
         letters, self.nbytes, self._alignment = "<", 0, 1
         for kind, name, shape in _declared(fields):
             inner = None if kind in _NUMBERS else record(kind)
@@ -60,14 +105,16 @@ class Record:
             self._slots[name] = len(self._zeros), shape, inner
             self._zeros += [bytes(nbytes) if inner else 0] * count
             letters += f"{gap}x" + letter * count
+            self._letters |= {self.nbytes + gap + k * nbytes: letter[-1] for k in range(count)}
+            self._places += [self.nbytes + gap + k * nbytes for k in range(count)]
             self.nbytes += gap + nbytes * count
             self._alignment = max(self._alignment, alignment)
         end = -self.nbytes % self._alignment
         self.nbytes += end
         self._struct = struct.Struct(f"{letters}{end}x")
 
-    def pack(self, values: Mapping[str, Any]) -> bytes:
-        """The struct with these values; what is missing is zero, also at the end of an array.
+    def pack(self, values: Mapping[str, Any]) -> Any:
+        """The struct with these values as bytes, a `Block` where some vary; what is missing is zero, also in arrays.
 
         Parameters
         ----------
@@ -92,12 +139,32 @@ class Record:
                 flat[start + k * pitch : start + k * pitch + len(row)] = row
         return self.pack_rows([flat])
 
-    def pack_rows(self, rows: Sequence[Sequence[Any]]) -> bytes:
+    def pack_rows(self, rows: Sequence[Sequence[Any]]) -> Any:
         """Structs one behind the other, each from all its numbers in order; floats as in `pack`."""
+        return join_blocks([self._pack_row(row) for row in rows])
+
+    def _pack_row(self, row: Sequence[Any]) -> bytes | Block:
+        patches: list[tuple[int, int, Size]] = []
+        if any(type(number) in (Size, Block) for number in row):
+            row = [self._plain(place, number, patches) for place, number in zip(self._places, row, strict=True)]
         try:
-            return b"".join([self._struct.pack(*row) for row in rows])
+            data = self._struct.pack(*row)
         except OverflowError:
-            return b"".join([self._struct.pack(*map(_as_f32, row)) for row in rows])
+            data = self._struct.pack(*map(_as_f32, row))
+        return Block(data, tuple(patches)) if patches else data
+
+    def _plain(self, place: int, number: Any, patches: list[tuple[int, int, Size]]) -> Any:
+        """A number as it is now; `patches` is extended if it varies."""
+        if isinstance(number, Block):
+            patches += [(place + offset, nbytes, size) for offset, nbytes, size in number.patches]
+            return number.data
+        if not is_variable(number):
+            return number
+        letter = self._letters[place]
+        if letter in "fd":
+            return float(number)
+        patches.append((place, 8 if letter in "qQ" else 4, number))
+        return hint_of(number)
 
 
 @cache

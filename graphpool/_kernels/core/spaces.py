@@ -54,7 +54,7 @@ def collapse(shape: Sequence[int], *layouts: Sequence[int]) -> list[tuple[int, .
 
 
 def _check(shape: Sequence[int], layouts: Sequence[Sequence[int]]) -> None:
-    if len(shape) > MAX_NDIM or min(shape, default=0) < 0:
+    if len(shape) > MAX_NDIM or any(dim < 0 for dim in shape):
         accepted = f"up to {MAX_NDIM} dimensions, each at least 0"
         raise InvalidShapeError(explain("shape of a kernel", accepted=accepted, got=tuple(shape)), shape=tuple(shape))
     for strides in layouts:

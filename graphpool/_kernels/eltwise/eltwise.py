@@ -16,11 +16,12 @@ from array import array
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphpool._sizes import is_variable, key_of
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import record
+from ..core.records import join_blocks, record
 from ..core.spaces import collapse
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class EltwiseBuilder:
     def __init__(self, shape: Sequence[int], *, register: str = "f32") -> None:
         self.shape = tuple(shape)
         self.register = register
-        self._views: dict[_View, int] = {}
+        self._views: dict[Any, tuple[int, _View]] = {}
         self._steps: list[_Step] = []
         collapse(self.shape)
 
@@ -238,7 +239,7 @@ class EltwiseBuilder:
         ntasks = -(-header["size"] // TASK_SIZE)
         return pack(f"{self.register}_eltwise", header, tail=tail, ntasks=ntasks, isa=isa)
 
-    def epilogue(self) -> bytes:
+    def epilogue(self) -> Any:
         """The program as a ``gp_eltwise`` block, to be kept 8-byte aligned behind the parameters of another kernel.
 
         Raises
@@ -246,12 +247,12 @@ class EltwiseBuilder:
         UnsupportedError
             As in `build`; registers other than f32; a 4-bit store, of which two tasks might write one byte.
         """
-        views = list(self._views)
+        views = [view for _, view in self._views.values()]
         stored = [views[step.view].dtype for step in self._steps if step.op == _STORE]
         if self.register != "f32" or "s4" in stored or "u4" in stored:
             raise UnsupportedError(explain("epilogue", accepted="a program in f32 without 4-bit stores"))
         header, tail = self._assemble()
-        return _HEADER.pack(header) + tail
+        return join_blocks([_HEADER.pack(header), tail])
 
     def _view(self, arg: int, dtype: str, strides: Sequence[int] | None, offset: int) -> int:
         """Number of the view with these facts, made if it is new."""
@@ -263,7 +264,8 @@ class EltwiseBuilder:
         if not 0 <= arg < MAX_ARGS:
             raise InvalidArgumentError(explain("argument number", accepted=f"0 .. {MAX_ARGS - 1}", got=arg), arg=arg)
         axes = collapse(self.shape, dense_strides(self.shape) if strides is None else strides)
-        return self._views.setdefault(_View(arg, dtype, offset, tuple(axes)), len(self._views))
+        view = _View(arg, dtype, offset, tuple(axes))
+        return self._views.setdefault(key_of(view), (len(self._views), view))[0]
 
     def _is_dense(self, strides: Sequence[int] | None) -> bool:
         """Whether the elements lie one behind the other."""
@@ -288,28 +290,32 @@ class EltwiseBuilder:
         self._steps.append(step)
         return Value(self, len(self._steps) - 1)
 
-    def _assemble(self) -> tuple[dict[str, int], bytes]:
+    def _assemble(self) -> tuple[dict[str, int], Any]:
         """The header's fields, and views and instructions as bytes."""
         numbers = array("d", [number for step in self._steps for number in (step.alpha, step.beta)])
-        return _assemble(self.shape, tuple(self._views), tuple(self._steps), numbers.tobytes())
+        views = tuple([view for _, view in self._views.values()])
+        axes = (self.shape, *[(view.offset,) for view in views], *[axis for view in views for axis in view.axes])
+        is_fixed = not any(is_variable(number) for axis in axes for number in axis)
+        assemble = _assemble if is_fixed else _assemble.__wrapped__
+        return assemble(self.shape, views, tuple(self._steps), numbers.tobytes())
 
 
 @lru_cache(_MOST_PROGRAMS)
 def _assemble(
     shape: tuple[int, ...], views: tuple[_View, ...], steps: tuple[_Step, ...], numbers: bytes
-) -> tuple[dict[str, int], bytes]:
+) -> tuple[dict[str, int], Any]:
     """What `EltwiseBuilder._assemble` gives, not to be changed.
 
     `numbers`, those of all steps bit for bit, tell 0.0 from -0.0, which are equal.
     """
     instrs, nregisters = _allocate(steps)
-    tail = b"".join([
+    tail = join_blocks([
         _VIEW.pack({
             "arg": view.arg, "dtype": DTYPE_CODES[view.dtype], "offset": view.offset, "ndim": len(view.axes),
             "dim": [dim for dim, _ in view.axes], "stride": [stride for _, stride in view.axes],
         })
         for view in views
-    ]) + _INSTR.pack_rows(instrs)  # fmt: skip
+    ] + [_INSTR.pack_rows(instrs)])  # fmt: skip
     return {
         "size": math.prod(shape), "nviews": len(views), "ninstrs": len(instrs),
         "nregisters": nregisters, "nbytes": _HEADER.nbytes + len(tail),

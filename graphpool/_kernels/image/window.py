@@ -10,6 +10,7 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from graphpool._sizes import as_size
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from ..gemm.matmul import aligned
@@ -79,8 +80,8 @@ class Window:
         extra = 3 - ndim
 
         def fill(name: str, values: Sequence[int] | None, default: int, least: int) -> tuple[int, ...]:
-            given = (default,) * ndim if values is None else tuple(map(int, values))
-            if len(given) != ndim or min(given) < least:
+            given = (default,) * ndim if values is None else tuple(map(as_size, values))
+            if len(given) != ndim or any(value < least for value in given):
                 raise InvalidShapeError(explain(name, accepted=f"{ndim} values >= {least}", got=given))
             return (default,) * extra + given
 

@@ -7,12 +7,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..._sizes import hint_of
 from ...cache import compiled_partition_cache, primitive_cache
 from ...graph.completion import complete_shapes
 from ...runtime._compiled import CompiledPartition
 from ...runtime._template import Template
 from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
+from ...runtime.variable_partition import VariablePartition
 from ...typing import LayoutType, PropertyType
 from .choices import check_forced
 from .emit.inplace_concat import place_concat_inputs
@@ -23,7 +25,7 @@ from .layout.opaque import choose_layout, choose_panels, opaque_nbytes, panels_o
 from .lower.lowering import Lowering
 from .match.groups import make_groups
 from .patterns import PATTERNS
-from .place.link import link, link_constants
+from .place.link import link, link_constants, link_variable
 from .place.merging import Relowering, place_steps
 from .place.placement import find_inplace_ports
 from .place.streams import step_signature
@@ -40,7 +42,10 @@ if TYPE_CHECKING:
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
     from ...graph.spelling import Spelling
+    from ...runtime.constant_part import ConstantPart
     from ...runtime.scheduling import ScheduleOptions
+    from .place.link import LinkedProgram, VariableLink
+    from .place.streams import StepPlan
 
 __all__ = ["CpuBackend"]
 
@@ -86,9 +91,7 @@ class CpuBackend:
         streams: int = 1,
     ) -> CompiledPartition:
         """The cached form for this structure, settled and compiled if need be; see `Partition.compile`."""
-        options = parse_options(schedule, streams)
-        if engine.threads == 1:
-            options = SEQUENTIAL
+        options = _options_on(engine, schedule, streams)
         key = structural_key(partition, inputs, outputs, engine), options.key
         cache = compiled_partition_cache()
         form: _Form = cache.get_or_create(key, lambda: _make_form(partition, inputs, outputs, engine, options))
@@ -104,6 +107,31 @@ class CpuBackend:
             compiled.template = Template(compiled, form_node, primitive_node)
             form.templates.append(compiled.template)
         return compiled
+
+    def compile_variable(
+        self,
+        partition: Partition,
+        inputs: Sequence[LogicalTensor],
+        outputs: Sequence[LogicalTensor],
+        engine: Any,
+        *,
+        weights: str = "cached",
+        schedule: str = "sequential",
+        streams: int = 1,
+    ) -> VariablePartition:
+        """Compile for sizes that may vary; no cache is asked, since the result belongs to one compilation."""
+        options = _options_on(engine, schedule, streams)
+        inputs = [_settle(tensor, partition.ops) for tensor in inputs]
+        outputs = [_settle(tensor) for tensor in partition.complete(inputs, outputs)]
+        _check_tables(partition.ops, inputs, outputs, engine)
+        made = make_variable(partition, inputs, outputs, engine.threads, options)
+        return VariablePartition(partition, tuple(inputs), tuple(outputs), engine, weights, *made)
+
+
+def _options_on(engine: Any, schedule: str, streams: int) -> ScheduleOptions:
+    """How steps are placed on an engine."""
+    options = parse_options(schedule, streams)
+    return SEQUENTIAL if engine.threads == 1 else options
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +205,7 @@ def _check_tables(
             if all(0 in (shapes[t.id] or ()) for t in op.outputs):
                 continue  # such ops run nothing
             dims = [sum(shapes[t.id] or ()) for t in (*op.inputs, *op.outputs)]
-            engine.budget.check(nbytes_of[op.kind] * max(dims), holder=f"tables of {op.label}")
+            engine.budget.check(nbytes_of[op.kind] * max(map(hint_of, dims)), holder=f"tables of {op.label}")
 
 
 def make_primitive(
@@ -189,15 +217,31 @@ def make_primitive(
     options: ScheduleOptions = SEQUENTIAL,
 ) -> Primitive:
     """Lower, schedule, plan and link."""
-    ops = partition.ops
     lowering, plan = place_steps(relowering(partition, inputs, outputs, threads), options)
     schedule = plan.schedule if plan.is_parallel else None
     linked = link(lowering, len(inputs) + len(outputs), threads, schedule)
     sequential = linked if schedule is None else link(lowering, len(inputs) + len(outputs), threads)
-    position = {op.id: k for k, op in enumerate(ops)}
-    in_port = {tensor.id: k for k, tensor in enumerate(inputs)}
-    out_port = {tensor.id: k for k, tensor in enumerate(outputs)}
     pairs = find_inplace_ports(lowering.steps, inputs, outputs, schedule)
+    parts = link_constants(lowering, threads)
+    nbytes = sequential.program.arena_nbytes
+    return _assemble(key, partition, (inputs, outputs), lowering, linked, plan, options, pairs, parts, nbytes)
+
+
+def _assemble(
+    key: Hashable,
+    partition: Partition,
+    ports: tuple[Sequence[LogicalTensor], Sequence[LogicalTensor]],
+    lowering: Lowering,
+    linked: LinkedProgram,
+    plan: StepPlan,
+    options: ScheduleOptions,
+    inplace: Sequence[tuple[int, int]],
+    parts: Sequence[ConstantPart],
+    sequential_nbytes: int,
+) -> Primitive:
+    """The primitive of a linked program."""
+    position = {op.id: k for k, op in enumerate(partition.ops)}
+    in_port, out_port = ({tensor.id: k for k, tensor in enumerate(side)} for side in ports)
     steps = [lowering.steps[k] for k in linked.order]
     step_ops = [position[step.op_id] for step in steps]
     details = ProgramDetails(
@@ -210,11 +254,39 @@ def make_primitive(
         speedups=plan.speedups,
         traffic=plan.traffic,
         signature=plan.signature,
-        sequential_nbytes=sequential.program.arena_nbytes,
+        sequential_nbytes=sequential_nbytes,
     )
-    ports = [(in_port[i], out_port[j]) for i, j in pairs]
+    pairs = [(in_port[i], out_port[j]) for i, j in inplace]
     names = [step.name for step in steps]
-    return Primitive(key, linked.program, names, step_ops, ports, details, link_constants(lowering, threads))
+    return Primitive(key, linked.program, names, step_ops, pairs, details, parts)
+
+
+def make_variable(
+    partition: Partition,
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    threads: int,
+    options: ScheduleOptions,
+) -> tuple[Primitive, VariableLink]:
+    """`make_primitive` for sizes that may vary: schedules go by the sizes that there are now."""
+    ops, prefer, fpmath = partition.ops, partition.prefer, partition.fpmath
+    lowered: dict[int, Lowering] = {}
+
+    @functools.cache
+    def relower(merges: tuple[tuple[int, ...], ...]) -> Lowering:
+        variable = lower(ops, inputs, outputs, prefer, fpmath, merges)
+        now = variable.with_hints()
+        lowered[id(now)] = variable
+        return now
+
+    now, plan = place_steps(Relowering(relower, ops, (len(inputs), len(outputs)), threads), options)
+    lowering, schedule = lowered[id(now)], plan.schedule if plan.is_parallel else None
+    link = link_variable(lowering, len(inputs) + len(outputs), threads, schedule)
+    inplace = find_inplace_ports(lowering.steps, inputs, outputs, schedule)
+    parts, ports = link_constants(lowering, threads), (inputs, outputs)
+    nbytes = link.linked.program.arena_nbytes
+    primitive = _assemble(object(), partition, ports, now, link.linked, plan, options, inplace, parts, nbytes)
+    return primitive, link
 
 
 def _evict(key: Hashable, value: object) -> None:

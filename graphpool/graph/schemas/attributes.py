@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from graphpool._sizes import is_variable
 from graphpool.errors import InvalidOpError, brief, explain
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ def _bool(value: object) -> bool:
     raise TypeError
 
 
-def _s64(value: Any) -> int:
+def _s64(value: Any) -> Any:
+    if is_variable(value):
+        return value
     if type(value) is not int:
         if isinstance(value, (bool, np.bool_)) or (isinstance(value, np.ndarray) and value.dtype == bool):
             raise TypeError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ def _max_with_places(n: NodeView, axes: list[_Axis]) -> list[Value]:
     values = n.emit("GatherElements", windows, best, axis=2)
     first = n.literal(np.arange(len(places)).reshape(1, -1, 1) * places.shape[1], best)
     found = n.emit("Gather", n.literal(places.reshape(-1), best), n.emit("Add", best, first), axis=0)
-    found = n.emit("Add", found, n.literal(np.arange(rows).reshape(-1, 1, 1) * size, best))
+    found = n.emit("Add", found, n.literal(np.arange(int(rows)).reshape(-1, 1, 1) * int(size), best))
     return [n.reshape(value, (batch, channels, *counts)) for value in (values, found)]
 
 
@@ -61,6 +61,7 @@ def _window_places(axes: list[_Axis], storage_order: int) -> np.ndarray[Any, Any
     In place of elements of the pads stands the first one that exists, so that no number of a pad is the largest.
     """
     number, is_inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+    axes = [_Axis(*map(int, astuple(axis))) for axis in axes]  # the places are data
     sizes = [axis.size for axis in axes]
     strides = [prod(sizes[:k]) if storage_order else prod(sizes[k + 1 :]) for k in range(len(axes))]
     for axis, stride in zip(axes, strides, strict=True):

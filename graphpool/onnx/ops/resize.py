@@ -6,7 +6,7 @@ product with a matrix that is known (Keys, 1981, for the cubic weights).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -45,6 +45,10 @@ class _Axis:
         """Whether anything changes along the axis."""
         return self.target != self.size or self.scale != 1 or (self.start, self.stop) != (0.0, 1.0)
 
+    def plain(self) -> _Axis:
+        """The axis for tables: its sizes then have their values in the whole compilation."""
+        return replace(self, size=int(self.size), target=int(self.target), scale=float(self.scale))
+
 
 @dataclass(frozen=True)
 class _Options:
@@ -60,6 +64,7 @@ class _Options:
 
     def places(self, axis: _Axis) -> _Array:
         """Where in the input each element of the output lies (ONNX specification, coordinate_transformation_mode)."""
+        axis = axis.plain()
         x, length = np.arange(axis.target, dtype=np.float64), axis.scale * axis.size
         if self.coordinates == "asymmetric":
             return x / axis.scale
@@ -85,6 +90,7 @@ class _Options:
 
     def matrix(self, axis: _Axis) -> _Array:
         """Weights of the input's elements (columns) in the output's (rows); rows of extrapolated ones are 0."""
+        axis = axis.plain()
         squeeze, reach = self._reach(axis)
         x = self.places(axis)
         taps = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)

@@ -163,15 +163,16 @@ def _gain_ns(group: AnchorGroup, shapes: Mapping[int, tuple[int, ...]]) -> float
     op, is_bytes = group.anchor, bool(group.dequantized)
     result = prod(shapes[op.outputs[0].id])
     if op.kind.endswith("Pool") and is_bytes:
-        return _TAP_NS * float(result * prod(op.attrs["kernel"]))
+        gain: float = _TAP_NS * (result * prod(op.attrs["kernel"]))
+        return gain
     if op.kind == "Interpolate" or op.kind.endswith("Pool"):
         return 0.0
     weights = shapes[op.inputs[1].id]
     inner, _, spatial = conv_weight_axes(len(weights), op.attrs["weights_format"])
-    taps = prod(weights[axis] for axis in spatial)
+    taps: int = prod(weights[axis] for axis in spatial)
     if weights[inner] == 1 and op.attrs["groups"] > 1:
         return _TAP_NS * result * taps
     if is_bytes:
-        return _BYTES_NS_PER_FLOP * float(2 * result * taps * weights[inner])
+        return _BYTES_NS_PER_FLOP * (2 * result * taps * weights[inner])
     per_flop = _WINDOW_NS_PER_FLOP if taps > 1 else _POINT_NS_PER_FLOP
-    return per_flop * float(2 * result * taps * weights[inner])
+    return per_flop * (2 * result * taps * weights[inner])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
-from ...._kernels.move.move import copy
+from ...._kernels.move.move import copy as copy_elements
+from ...._sizes import hint_of
 from ....errors import UnsupportedError, explain
 from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS
 from ....typing import DataType, LayoutType, PropertyType, dense_strides
@@ -18,8 +23,6 @@ from .values import Buffer, Value, strides_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    import numpy as np
 
     from ...._kernels.core.call import KernelCall
     from ....graph.logical_tensor import LogicalTensor
@@ -138,6 +141,16 @@ class Lowering:
         for number, tensor in enumerate(outputs, FIRST_EXTERNAL + len(inputs)):
             self._targets[tensor.id] = _external(tensor, number)
 
+    def with_hints(self) -> Lowering:
+        """The same steps for the sizes that there are now, as plain numbers: what costs are estimated by."""
+        found = copy.copy(self)
+        found.steps = [
+            step._replace(call=step.call.with_hints(), args=tuple([value.with_hints() for value in step.args]))
+            for step in self.steps
+        ]
+        found.shapes = {tensor_id: tuple(map(hint_of, shape)) for tensor_id, shape in self.shapes.items()}
+        return found
+
     # ---- values
 
     def value(self, tensor_id: int) -> Value:
@@ -185,7 +198,9 @@ class Lowering:
         return Value(dtype, dims, strides, Buffer(ARENA, dtype.nbytes(prod(dims))))
 
     def literal(self, array: np.ndarray[Any, Any]) -> Value:
-        """Numbers that are known now, as a value."""
+        """Numbers that are known now, as a value; sizes among them then have their values in the whole compilation."""
+        if array.dtype == object:
+            array = array.astype(np.int64)
         offset = len(self.literals)
         self.literals += array.tobytes() + bytes(-array.nbytes % 64)
         buffer = Buffer(LITERALS, array.nbytes, offset)
@@ -277,6 +292,7 @@ class Lowering:
             To be read under ``when_kept(result, True)`` only; other steps must compute the same without it, under
             ``when_kept(result, False)``. `read_packed` takes care of both.
         """
+        nbytes = index(nbytes)  # what is packed once serves all sizes, or is that of one
         base = self._first_packed + len(self.packed)
         result = Value(DataType.U8, (nbytes,), (1,), Buffer(base, nbytes))
         bases = tuple(dict.fromkeys(source.buffer.base for source in sources))
@@ -329,7 +345,7 @@ class Lowering:
     def move(self, source: Value, place: Value) -> None:
         """Copy or convert one value into another of the same shape."""
         if source.dtype is place.dtype and source.dtype.bits >= 8:
-            call = copy(source.shape, source.strides, place.strides, source.dtype.bits // 8)
+            call = copy_elements(source.shape, source.strides, place.strides, source.dtype.bits // 8)
             self.emit(call, [source, place])
             return
         order = place.order

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...._sizes import hint_of
 from ....typing import DataType, dense_strides
 
 if TYPE_CHECKING:
@@ -140,6 +141,11 @@ class Value(NamedTuple):
         """The same memory with its axes in another order."""
         shape, strides = ([axes[k] for k in order] for axes in (self.shape, self.strides))
         return Value(self.dtype, tuple(shape), tuple(strides), self.buffer, self.offset)
+
+    def with_hints(self) -> Value:
+        """The same memory with the sizes that there are now as plain numbers."""
+        shape, strides = tuple(map(hint_of, self.shape)), tuple(map(hint_of, self.strides))
+        return self._replace(shape=shape, strides=strides, offset=hint_of(self.offset))
 
     def unsqueezed(self, axis: int) -> Value:
         """The same memory with a new axis of size 1."""

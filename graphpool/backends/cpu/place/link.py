@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from graphpool._sizes import hint_of
 
 from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_scratch, count_threads
+from ....runtime._variable import VariableProgram
 from ....runtime.constant_part import ConstantPart
 from ....schedule.lists import ListedCall, stream_lists
 from ..lower.values import Buffer
-from .placement import ALIGNMENT, plan_temporaries, uses_of
+from .placement import ALIGNMENT, plan_places, plan_temporaries, share_places, uses_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
 
-__all__ = ["link", "link_constants", "link_stage"]
+__all__ = ["VariableLink", "link", "link_constants", "link_stage", "link_variable"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,69 @@ def link(lowering: Lowering, nports: int, threads: int, schedule: Schedule | Non
     program = Program(linked, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
     buffers = [(offsets[b], b.nbytes, tuple(sorted(set(numbers)))) for b, numbers in uses_of(steps).items()]
     return LinkedProgram(program, order, tuple(buffers))
+
+
+@dataclass(frozen=True)
+class VariableLink:
+    """A linked program of which sizes vary.
+
+    Attributes
+    ----------
+    linked : LinkedProgram
+        For the sizes that there are now.
+    variable : VariableProgram
+        Made of its program.
+    sizes : tuple of int or Size
+        Of the temporaries, those that share their bytes as one. Unit: bytes.
+    numbers : tuple of tuple of int
+        The steps that use each.
+    schedule : Schedule or None
+    """
+
+    linked: LinkedProgram
+    variable: VariableProgram
+    sizes: tuple[Any, ...]
+    numbers: tuple[tuple[int, ...], ...]
+    schedule: Schedule | None
+
+    def plan(self, sizes: Sequence[int]) -> tuple[Sequence[int], int]:
+        """Offsets of the temporaries for other sizes, and the size of the arena. Unit: bytes."""
+        return plan_places(sizes, self.numbers, self.schedule) if sizes else ((), 0)
+
+
+def link_variable(lowering: Lowering, nports: int, threads: int, schedule: Schedule | None = None) -> VariableLink:
+    """`link` for a lowering of which sizes vary."""
+    order = tuple(range(len(lowering.steps))) if schedule is None else schedule.order
+    lists = () if schedule is None else _renumber(stream_lists(schedule), order)
+    nthreads = count_threads([step.call for step in lowering.steps], threads, len(lists))
+    lowered = _with_scratch(lowering.steps, nthreads)
+    homes, used = share_places(lowered, schedule)
+    sizes, numbers = tuple([home.nbytes for home in used]), tuple(map(tuple, used.values()))
+    places, arena_nbytes = plan_places(list(map(hint_of, sizes)), numbers, schedule) if sizes else ((), 0)
+    number_of = {home: number for number, home in enumerate(used)}
+    steps = [lowered[k] for k in order]
+    guards = [step.guard for step in steps]
+
+    def home_of(buffer: Buffer | None) -> int | None:
+        return None if buffer is None else number_of[homes[buffer]]
+
+    args = [
+        (home_of(value.buffer.whole), offset) if value.buffer.base == ARENA else (None, offset + value.buffer.offset)
+        for step in steps
+        for value in step.args
+        for offset in [value.dtype.nbytes(value.offset)]
+    ]
+    entries = [(step.call.ntasks, step.call.scratch_nbytes, home_of(step.scratch), step.call.patches) for step in steps]
+    offsets = {buffer: places[number_of[home]] for buffer, home in homes.items()}
+    placed = [(call, [(base, hint_of(offset)) for base, offset in args]) for call, args in _place(steps, offsets)]
+    calls = [(call.with_hints(), args) for call, args in placed]
+    nexternals = nports + len(lowering.packed)
+    scratch = _place_scratch(steps, offsets)
+    program = Program(calls, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
+    buffers = [(offsets[b], hint_of(b.nbytes), tuple(sorted(set(users)))) for b, users in uses_of(steps).items()]
+    rows = [[(step, call.waits, call.is_event) for call in calls for step in call.nodes] for calls in lists]
+    variable = VariableProgram(program, entries, args, rows)
+    return VariableLink(LinkedProgram(program, order, tuple(buffers)), variable, sizes, numbers, schedule)
 
 
 def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int]], threads: int) -> Program:
@@ -120,6 +186,7 @@ def _link_steps(
 ) -> tuple[Program, Hashable]:
     """The program of steps on these external bases, in this order, and all that its effect depends on."""
     bases = {base: number for number, base in enumerate(externals, FIRST_EXTERNAL)}
+    steps = [step._replace(call=step.call.pinned()) for step in steps]
     lowered = _with_scratch(steps, count_threads([step.call for step in steps], threads))
     offsets, arena_nbytes = plan_temporaries(lowered)
     placed, scratch = _place(lowered, offsets, bases), _place_scratch(lowered, offsets)

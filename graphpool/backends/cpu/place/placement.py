@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..lower.lowering import Step
     from ..lower.values import Buffer
 
-__all__ = ["ALIGNMENT", "find_inplace_ports", "plan_temporaries", "uses_of"]
+__all__ = ["ALIGNMENT", "find_inplace_ports", "plan_places", "plan_temporaries", "share_places", "uses_of"]
 
 ALIGNMENT = 64
 
@@ -36,19 +36,32 @@ def plan_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) ->
     scratch of a step is a temporary of that step. On several streams two buffers share bytes only if every use of one
     happens before every use of the other.
     """
-    uses = uses_of(steps)
-    if not uses:
+    homes, used = share_places(steps, schedule)
+    if not used:
         return {}, 0
+    numbers_of = list(used.values())
+    places, nbytes = plan_places([home.nbytes for home in used], numbers_of, schedule)
+    offsets = dict(zip(used, places, strict=True))
+    return {buffer: offsets[home] for buffer, home in homes.items()}, nbytes
+
+
+def share_places(
+    steps: Sequence[Step], schedule: Schedule | None = None
+) -> tuple[dict[Buffer, Buffer], dict[Buffer, list[int]]]:
+    """Temporary -> the temporary whose bytes it takes over, or itself; and who uses each that is left, ascending."""
+    uses = uses_of(steps)
     homes = _share(steps, uses, _precedes(schedule))
     used: dict[Buffer, list[int]] = {}
     for buffer, numbers in uses.items():
         used.setdefault(homes[buffer], []).extend(numbers)
-    order = list(used)
-    sizes = [home.nbytes for home in order]
-    numbers_of = list(used.values())
-    places, nbytes = _plan(sizes, numbers_of) if schedule is None else _plan_apart(sizes, numbers_of, schedule)
-    offsets = dict(zip(order, places, strict=True))
-    return {buffer: offsets[home] for buffer, home in homes.items()}, nbytes
+    return homes, used
+
+
+def plan_places(
+    sizes: Sequence[int], numbers_of: Sequence[Sequence[int]], schedule: Schedule | None
+) -> tuple[Sequence[int], int]:
+    """Offsets of temporaries of these sizes, used by these steps, and the size of the arena."""
+    return _plan(sizes, numbers_of) if schedule is None else _plan_apart(sizes, numbers_of, schedule)
 
 
 def _plan(sizes: Sequence[int], numbers_of: Sequence[Sequence[int]]) -> tuple[Sequence[int], int]:

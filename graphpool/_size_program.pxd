@@ -1,0 +1,16 @@
+from libc.stdint cimport int64_t
+
+from graphpool._sizes cimport Term
+
+
+cdef class SizeProgram:
+    cdef Term *terms
+    cdef Term *checks
+    cdef int64_t nterms, nchecks
+    cdef readonly int64_t nsymbols
+    cdef int64_t evaluate(self, const int64_t *values, int64_t *results) noexcept nogil
+
+
+cdef class SizeValues:
+    cdef int64_t *values
+    cdef int64_t nterms

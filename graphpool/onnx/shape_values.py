@@ -1,0 +1,226 @@
+"""Small integer arrays that follow from shapes that may vary, and the nodes that compute with them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool._sizes import is_variable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .node import Node
+
+__all__ = ["ShapeArray", "compute_shapes", "shape_array"]
+
+
+class ShapeArray:
+    """An integer array of which some elements are sizes that may vary.
+
+    Parameters
+    ----------
+    items : ndarray of object
+        Sizes and ints.
+    dtype : dtype
+        ``int64`` or ``int32``.
+
+    Notes
+    -----
+    NumPy takes it for the plain array of the values that the sizes have now, which the compilation is then for.
+    """
+
+    def __init__(self, items: np.ndarray[Any, Any], dtype: Any) -> None:
+        self.items, self.dtype = items, np.dtype(dtype)
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("compare the plain array")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def ndim(self) -> int:
+        """Rank."""
+        return int(self.items.ndim)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array."""
+        return tuple(self.items.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self.items.size)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the plain array. Unit: bytes."""
+        return int(self.size * self.dtype.itemsize)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        plain = np.array([int(item) for item in self.items.reshape(-1)], self.dtype).reshape(self.shape)
+        return plain if dtype is None else plain.astype(dtype)
+
+
+def shape_array(items: Any, dtype: Any = np.int64) -> Any:
+    """The array of sizes and ints: a plain one where nothing varies."""
+    array = np.asarray(items, object)
+    if any(map(is_variable, array.reshape(-1))):
+        return ShapeArray(array, dtype)
+    return array.astype(dtype)
+
+
+def compute_shapes(node: Node, contents: Sequence[Any], opset: int) -> list[Any] | None:
+    """What a node gives of such arrays; None where it takes plain numbers."""
+    rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if rule is None or not all(_is_small(content) for content in contents):
+        return None
+    dtype = next(content.dtype for content in contents if isinstance(content, ShapeArray))
+    try:
+        found = rule(node, *[_items(content) for content in contents])
+    except (_Unknown, ValueError, IndexError, TypeError):
+        return None
+    if not isinstance(found, list):
+        found = [found]
+    return [item if isinstance(item, np.ndarray) and item.dtype == bool else shape_array(item, dtype) for item in found]
+
+
+_MOST = 4096
+"""Elements of such an array; larger ones are data."""
+
+
+class _Unknown(Exception):  # noqa: N818 - a signal inside the module
+    """The node takes plain numbers."""
+
+
+def _is_small(content: Any) -> bool:
+    if content is None or isinstance(content, ShapeArray):
+        return True
+    return isinstance(content, np.ndarray) and content.dtype.kind in "iub" and content.size <= _MOST
+
+
+def _items(content: Any) -> Any:
+    if content is None:
+        return None
+    if isinstance(content, ShapeArray):
+        return content.items
+    return content if content.dtype == bool else content.astype(object)
+
+
+def _ints(items: Any) -> list[int]:
+    """Numbers that must be plain."""
+    return [int(item) for item in np.asarray(items, object).reshape(-1)]
+
+
+def _gather(node: Node, data: Any, indices: Any) -> Any:
+    return np.take(data, np.array(_ints(indices), np.int64).reshape(np.shape(indices)), node.attrs.get("axis", 0))
+
+
+def _concat(node: Node, *parts: Any) -> Any:
+    return np.concatenate(parts, node.attrs["axis"])
+
+
+def _axes_of(node: Node, axes: Any) -> list[int] | None:
+    if axes is not None:
+        return _ints(axes)
+    return node.attrs.get("axes")
+
+
+def _unsqueeze(node: Node, data: Any, axes: Any = None) -> Any:
+    return np.expand_dims(data, tuple(_axes_of(node, axes) or ()))
+
+
+def _squeeze(node: Node, data: Any, axes: Any = None) -> Any:
+    found = _axes_of(node, axes)
+    return np.squeeze(data) if found is None else np.squeeze(data, tuple(found))
+
+
+def _reshape(node: Node, data: Any, shape: Any) -> Any:
+    wanted = [data.shape[k] if dim == 0 else dim for k, dim in enumerate(_ints(shape))]
+    return data.reshape(wanted)
+
+
+def _slice(node: Node, data: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
+    if starts is None:
+        raise _Unknown
+    firsts, lasts = _ints(starts), _ints(ends)
+    which = _ints(axes) if axes is not None else list(range(len(firsts)))
+    by = _ints(steps) if steps is not None else [1] * len(firsts)
+    if min(by, default=1) < 1:
+        raise _Unknown
+    for axis, first, last, step in zip(which, firsts, lasts, by, strict=True):
+        data = data[(slice(None),) * (axis % data.ndim) + (slice(first, last, step),)]
+    return data
+
+
+def _cast(node: Node, data: Any) -> Any:
+    if node.attrs["to"] not in (6, 7):  # int32, int64
+        raise _Unknown
+    return data
+
+
+def _elementwise(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(node: Node, *operands: Any) -> Any:
+        return np.asarray(np.frompyfunc(compute, len(operands), 1)(*operands), object)
+
+    return rule
+
+
+def _relation(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(node: Node, *operands: Any) -> Any:
+        return np.asarray(np.frompyfunc(compute, len(operands), 1)(*operands)).astype(bool)
+
+    return rule
+
+
+def _divide(a: Any, b: Any) -> Any:
+    """Towards zero, as ONNX does."""
+    if b == 0:
+        raise _Unknown
+    negative = (a < 0) != (b < 0)
+    return -(abs(a) // abs(b)) if negative else abs(a) // abs(b)
+
+
+def _modulo(a: Any, b: Any) -> Any:
+    if b == 0:
+        raise _Unknown
+    return a % b
+
+
+def _where(node: Node, condition: Any, a: Any, b: Any) -> Any:
+    return np.where(condition.astype(bool), a, b)
+
+
+def _reduce(compute: Callable[[Any], Any]) -> Callable[..., Any]:
+    def rule(node: Node, data: Any, axes: Any = None) -> Any:
+        found = _axes_of(node, axes)
+        if data.ndim != 1 or (found is not None and [axis % 1 for axis in found] != [0]):
+            raise _Unknown
+        result = compute(data.tolist())
+        return np.asarray([result] if node.attrs.get("keepdims", 1) else result, object)
+
+    return rule
+
+
+def _split(node: Node, data: Any, sizes: Any = None) -> Any:
+    if sizes is None:
+        raise _Unknown
+    places = np.cumsum(_ints(sizes))[:-1]
+    return list(np.split(data, places, node.attrs.get("axis", 0)))
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "Gather": _gather, "Concat": _concat, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape,
+    "Slice": _slice, "Cast": _cast, "Identity": lambda node, data: data, "Split": _split, "Where": _where,
+    "Add": _elementwise(lambda a, b: a + b), "Sub": _elementwise(lambda a, b: a - b),
+    "Mul": _elementwise(lambda a, b: a * b), "Div": _elementwise(_divide), "Mod": _elementwise(_modulo),
+    "Neg": _elementwise(lambda a: -a), "Abs": _elementwise(abs),
+    "Min": _elementwise(min), "Max": _elementwise(max),
+    "Equal": _relation(lambda a, b: a == b), "Less": _relation(lambda a, b: a < b),
+    "Greater": _relation(lambda a, b: a > b), "LessOrEqual": _relation(lambda a, b: a <= b),
+    "GreaterOrEqual": _relation(lambda a, b: a >= b), "ReduceProd": _reduce(prod), "ReduceSum": _reduce(sum),
+    "ReduceMax": _reduce(max), "ReduceMin": _reduce(min),
+}  # fmt: skip

@@ -1,0 +1,18 @@
+from collections.abc import Sequence
+from typing import Any
+
+from graphpool._size_program import SizeValues
+
+from ._program import Program
+
+class VariableProgram:
+    def __init__(
+        self,
+        program: Program,
+        steps: Sequence[tuple[int, int, int | None, Sequence[tuple[int, int, Any]]]],
+        args: Sequence[tuple[int | None, int]],
+        lists: Sequence[Sequence[tuple[int, Any, bool]]] = (),
+    ) -> None: ...
+    def instance(self, values: SizeValues, offsets: Sequence[int], arena_nbytes: int) -> Program: ...
+    @property
+    def program(self) -> Program: ...

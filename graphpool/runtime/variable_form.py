@@ -1,0 +1,172 @@
+"""A form of which sizes may vary: compiled once, for all sizes for which every decision comes out the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from graphpool._size_program import SizeProgram
+from graphpool._sizes import hint_of
+from graphpool.errors import UnsupportedError, explain
+
+from .variable_partition import VariablePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphpool._size_program import SizeValues
+    from graphpool._sizes import Size, Trace
+    from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.graph.partition import Partition
+
+    from ._compiled import CompiledPartition
+    from .engine import Engine
+    from .scheduling import ScheduleOptions
+
+__all__ = ["Symbols", "VariableForm"]
+
+
+class Symbols:
+    """The sizes of a model's inputs that may vary: those of one name and value are one.
+
+    Parameters
+    ----------
+    dims : mapping of str to sequence or None
+        Of each input the dimensions: an int is fixed, equal names stand for one size, None for one of its own.
+    shapes : mapping of str to tuple of int or None
+        What they are now.
+    trace : Trace
+
+    Attributes
+    ----------
+    shapes : dict of str to tuple
+        With sizes where they may vary.
+    """
+
+    def __init__(self, dims: Mapping[str, Any], shapes: Mapping[str, Any], trace: Trace) -> None:
+        self._places: list[list[tuple[str, int]]] = []
+        self._fixed: list[tuple[str, int, int]] = []
+        self.shapes: dict[str, Any] = {}
+        found: dict[tuple[str, int], tuple[Size, list[tuple[str, int]]]] = {}
+        for name, shape in shapes.items():
+            wanted = dims[name]
+            if shape is None:
+                self.shapes[name] = None
+                continue
+            sizes: list[Any] = []
+            for axis, size in enumerate(shape):
+                dim = wanted[axis] if wanted is not None else None
+                if isinstance(dim, int):
+                    sizes.append(size)
+                    continue
+                key = (name, axis) if dim is None else (dim, ~size)
+                if key not in found:
+                    found[key] = trace.symbol(size), []
+                    self._places.append(found[key][1])
+                found[key][1].append((name, axis))
+                sizes.append(found[key][0])
+            self.shapes[name] = tuple(sizes)
+        self._ranks = {name: None if shape is None else len(shape) for name, shape in shapes.items()}
+
+    def values(self, shapes: Mapping[str, Any]) -> list[int] | None:
+        """The values of the symbols for other shapes; None where one would have two, or a rank is another."""
+        if any((None if shape is None else len(shape)) != self._ranks[name] for name, shape in shapes.items()):
+            return None
+        found = []
+        for places in self._places:
+            numbers = {shapes[name][axis] for name, axis in places}
+            if len(numbers) != 1:
+                return None
+            found.append(numbers.pop())
+        return found
+
+
+class SizedTensors(Mapping[int, "LogicalTensor"]):
+    """Tensors for one set of sizes, made when they are asked for."""
+
+    def __init__(self, tensors: Mapping[int, LogicalTensor], values: SizeValues) -> None:
+        self._tensors, self._values = tensors, values
+        self._made: dict[int, LogicalTensor] = {}
+
+    def __getitem__(self, tensor_id: int) -> LogicalTensor:
+        found = self._made.get(tensor_id)
+        if found is None:
+            found = self._made[tensor_id] = self._tensors[tensor_id].with_sizes(self._values)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, tensor_id: object) -> bool:
+        return tensor_id in self._tensors
+
+
+class VariableForm:
+    """What of a form varies, and how it is compiled.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of the sizes in the form's graph.
+    symbols : Symbols
+    engine : Engine
+
+    Notes
+    -----
+    Threads: one at a time.
+    """
+
+    def __init__(self, trace: Trace, symbols: Symbols, engine: Engine) -> None:
+        self._trace, self._symbols, self._engine = trace, symbols, engine
+        self._partitions: list[VariablePartition] = []
+        self._tensors: Mapping[int, LogicalTensor] = {}
+
+    def add(
+        self, partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], weights: str,
+        options: ScheduleOptions,
+    ) -> VariablePartition:  # fmt: skip
+        """Compile one more partition.
+
+        Raises
+        ------
+        UnsupportedError
+            Its backend compiles for fixed sizes only.
+        """
+        compile_variable = getattr(partition.backend, "compile_variable", None)
+        if compile_variable is None:
+            raise UnsupportedError(explain(f"{partition!r} with sizes that vary", accepted="the CPU backend"))
+        found: VariablePartition = compile_variable(
+            partition, inputs, outputs, self._engine, weights=weights, schedule=options.policy, streams=options.streams
+        )
+        self._partitions.append(found)
+        return found
+
+    def finish(self, tensors: Mapping[int, LogicalTensor]) -> SizeValues:
+        """End the compilation; the values of its sizes as they are now."""
+        self._tensors = tensors
+        self._trace.close()
+        self._program = SizeProgram(self._trace)
+        now = self._program.compute([hint_of(size) for size in self._trace.symbols()])
+        assert now is not None  # all checks hold for the values that they were made with
+        return now
+
+    def values(self, shapes: Mapping[str, Any]) -> SizeValues | None:
+        """What all sizes are for other shapes of the inputs; None if a decision would come out otherwise."""
+        symbols = self._symbols.values(shapes)
+        return None if symbols is None else self._program.compute(symbols)
+
+    def tensors(self, values: SizeValues) -> Mapping[int, LogicalTensor]:
+        """The tensors of the form for other sizes."""
+        return SizedTensors(self._tensors, values)
+
+    def instances(self, first: Sequence[CompiledPartition], values: SizeValues, slack: bool) -> list[CompiledPartition]:
+        """The compiled partitions for other sizes, each made from the one of the compilation."""
+        return [p.instance(own, values, slack) for p, own in zip(self._partitions, first, strict=True)]
+
+    @property
+    def conditions(self) -> list[str]:
+        """What must hold of the sizes."""
+        return self._trace.conditions()

@@ -1,0 +1,120 @@
+"""A partition compiled for sizes that may vary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ._compiled import CompiledPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphpool._size_program import SizeValues
+    from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.graph.partition import Partition
+
+    from ._variable import VariableProgram
+    from .primitive import Primitive
+
+__all__ = ["VariablePartition", "with_sizes"]
+
+
+class _Link(Protocol):
+    """Where the temporaries of a program lie for given sizes."""
+
+    @property
+    def variable(self) -> VariableProgram:
+        """The program, and what of it varies."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[Any, ...]:
+        """Of the temporaries. Unit: bytes."""
+        ...
+
+    def plan(self, sizes: Sequence[int]) -> tuple[Sequence[int], int]:
+        """Offsets of the temporaries, and the size of the arena."""
+        ...
+
+
+class VariablePartition:
+    """A program for one set of sizes, and what makes programs for others of it.
+
+    Parameters
+    ----------
+    partition : Partition
+    inputs, outputs : tuple of LogicalTensor
+        The ports in order, layouts settled; their sizes may vary.
+    engine : Engine
+    weights : {"cached", "scoped"}
+    primitive : Primitive
+        For the sizes of the compilation; no cache knows it.
+    link : object
+        Has the program that varies, and plans its temporaries.
+
+    Notes
+    -----
+    Ownership: owns the primitive. Threads: one at a time.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        inputs: tuple[LogicalTensor, ...],
+        outputs: tuple[LogicalTensor, ...],
+        engine: Any,
+        weights: str,
+        primitive: Primitive,
+        link: _Link,
+    ) -> None:
+        self.partition, self.inputs, self.outputs, self.engine = partition, inputs, outputs, engine
+        self.primitive, self._link = primitive, link
+        self._weights = weights
+        self._plan: _Plan | None = None
+
+    def first(self, values: SizeValues) -> CompiledPartition:
+        """The compiled partition for the sizes of the compilation."""
+        ports = with_sizes(self.inputs, values), with_sizes(self.outputs, values)
+        return CompiledPartition(
+            self.partition, *ports, self.engine, primitive=self.primitive, scratch="caller", weights=self._weights
+        )
+
+    def instance(self, first: CompiledPartition, values: SizeValues, slack: bool) -> CompiledPartition:
+        """The compiled partition for other sizes, which shares all constants with the first.
+
+        Parameters
+        ----------
+        first : CompiledPartition
+        values : SizeValues
+        slack : bool
+            Whether a new plan of the arena may be an eighth larger than needed, to serve somewhat larger sizes too.
+        """
+        plan = self._plan_for(values, slack)
+        program = self._link.variable.instance(values, plan.offsets, plan.nbytes)
+        return first.resized(program, with_sizes(self.inputs, values), with_sizes(self.outputs, values))
+
+    def _plan_for(self, values: SizeValues, slack: bool) -> _Plan:
+        """The plan that is there, if all temporaries fit; else another one."""
+        sizes = [values.of(size) for size in self._link.sizes]
+        plan = self._plan
+        if plan is None or any(size > planned for size, planned in zip(sizes, plan.sizes, strict=True)):
+            if slack and plan is not None:
+                sizes = [size + size // 8 for size in sizes]
+            offsets, nbytes = self._link.plan(sizes)
+            plan = self._plan = _Plan(tuple(sizes), tuple(offsets), nbytes)
+        return plan
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Sizes and offsets of temporaries, and the size of their arena. Unit: bytes."""
+
+    sizes: tuple[int, ...]
+    offsets: tuple[int, ...]
+    nbytes: int
+
+
+def with_sizes(tensors: Sequence[LogicalTensor], values: SizeValues) -> tuple[LogicalTensor, ...]:
+    """The tensors with other sizes."""
+    return tuple([tensor.with_sizes(values) for tensor in tensors])
