@@ -161,14 +161,24 @@ class LogicalTensor:
         fields.update(changes)
         return LogicalTensor(**fields)
 
+    @accessor
+    def varies(self) -> bool:
+        """Whether one of its sizes may vary."""
+        return any(map(is_variable, (*(self.shape or ()), *(self.strides or ()))))
+
     def with_sizes(self, values: SizeValues) -> LogicalTensor:
-        """The tensor with its sizes as they are for other values; itself where none varies."""
-        numbers = (*(self.shape or ()), *(self.strides or ()))
-        if not any(map(is_variable, numbers)):
+        """The tensor with its sizes as they are for other values, which the checks of a compilation allow."""
+        if not self.varies:
             return self
+        put, other = object.__setattr__, object.__new__(LogicalTensor)
         shape, strides = (None if side is None else values.shape(side) for side in (self.shape, self.strides))
-        kept = {"layout": self.layout, "layout_id": self.layout_id, "property": self.property}
-        return LogicalTensor(self.id, self.dtype, shape, strides=strides, **kept)  # type: ignore[arg-type]
+        for name in ("id", "dtype", "layout", "property", "layout_id"):
+            put(other, name, getattr(self, name))
+        put(other, "shape", shape)
+        put(other, "strides", strides)
+        put(other, "value", None)
+        put(other, "_signature", (self.dtype, shape, self.layout, strides, self.layout_id, self.property, None))
+        return other
 
     @accessor
     def ndim(self) -> int | None:

@@ -3,6 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.object cimport PyObject
 
@@ -144,14 +145,24 @@ cdef class CompiledPartition:
         other.share, other.arenas = self.share, self.arenas
         return other
 
-    def resized(self, Program program not None, tuple inputs, tuple outputs):
-        """Another one like it for other sizes, open; its constants are this one's, which must stay open."""
+    def resized(self, Program program not None, dict ports):
+        """Another one like it for other sizes, open; its constants are this one's, which must stay open.
+
+        `ports` are the logical tensors that differ, by position, inputs first.
+        """
         cdef CompiledPartition other = self.copy(self.engine)
-        other.program, other.inputs, other.outputs = program, inputs, outputs
-        other.scratch_nbytes = program.arena_nbytes
+        cdef int64_t k
+        found = list(self.inputs + self.outputs)
+        other.table = PortTable(self.ninputs + self.noutputs)
+        other.ports = other.table.ports
+        memcpy(other.ports, self.ports, (self.ninputs + self.noutputs) * sizeof(Port))
+        for k, lt in ports.items():
+            found[k] = lt
+            other.ports[k].signature = signature_of(lt)
+        other.program, other.scratch_nbytes = program, program.arena_nbytes
+        other.inputs, other.outputs = tuple(found[:self.ninputs]), tuple(found[self.ninputs:])
         other.constants = self.all_constants() if self.nparts else None
         other.borrows = True
-        other._describe_ports()
         return other
 
     def _describe_ports(self):

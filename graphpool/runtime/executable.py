@@ -166,12 +166,12 @@ class Executable:
         """The form for these sizes, which is counted already."""
         other = copy(self)
         other._first, other._variable, other._shares, other._is_closed = self, None, [], False
-        other._tensors = variable.tensors(values)
-        compiled = iter(variable.instances(self.compiled, values, self._engine.memory_limit is None))
+        other._tensors = tensors = variable.tensors(values)
+        other.compiled = tuple(variable.instances(self.compiled, values, tensors, self._engine.memory_limit is None))
+        compiled = iter(other.compiled)
         other._steps = [
             step if step.compiled is None else replace(step, compiled=next(compiled)) for step in self._steps
         ]
-        other.compiled = tuple(step.compiled for step in other._steps if step.compiled is not None)
         other._plan()
         other.programs_nbytes = sum(c.program.nbytes for c in other.compiled if c.program is not None)
         self._engine.budget.check(other.programs_nbytes + other.arena_nbytes, holder=self._name)

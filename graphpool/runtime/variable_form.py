@@ -94,6 +94,10 @@ class SizedTensors(Mapping[int, "LogicalTensor"]):
             found = self._made[tensor_id] = self._tensors[tensor_id].with_sizes(self._values)
         return found
 
+    def sized(self, tensor: LogicalTensor) -> LogicalTensor:
+        """A tensor for these sizes: one of the form's once for all."""
+        return self[tensor.id] if self._tensors[tensor.id] is tensor else tensor.with_sizes(self._values)
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._tensors)
 
@@ -158,13 +162,16 @@ class VariableForm:
         symbols = self._symbols.values(shapes)
         return None if symbols is None else self._program.compute(symbols)
 
-    def tensors(self, values: SizeValues) -> Mapping[int, LogicalTensor]:
+    def tensors(self, values: SizeValues) -> SizedTensors:
         """The tensors of the form for other sizes."""
         return SizedTensors(self._tensors, values)
 
-    def instances(self, first: Sequence[CompiledPartition], values: SizeValues, slack: bool) -> list[CompiledPartition]:
+    def instances(
+        self, first: Sequence[CompiledPartition], values: SizeValues, tensors: SizedTensors, slack: bool
+    ) -> list[CompiledPartition]:
         """The compiled partitions for other sizes, each made from the one of the compilation."""
-        return [p.instance(own, values, slack) for p, own in zip(self._partitions, first, strict=True)]
+        pairs = zip(self._partitions, first, strict=True)
+        return [variable.instance(own, values, tensors.sized, slack) for variable, own in pairs]
 
     @property
     def conditions(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ._compiled import CompiledPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from graphpool._size_program import SizeValues
     from graphpool.graph.logical_tensor import LogicalTensor
@@ -72,6 +72,8 @@ class VariablePartition:
         self.primitive, self._link = primitive, link
         self._weights = weights
         self._plan: _Plan | None = None
+        self._ports = (*inputs, *outputs)
+        self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
 
     def first(self, values: SizeValues) -> CompiledPartition:
         """The compiled partition for the sizes of the compilation."""
@@ -80,19 +82,27 @@ class VariablePartition:
             self.partition, *ports, self.engine, primitive=self.primitive, scratch="caller", weights=self._weights
         )
 
-    def instance(self, first: CompiledPartition, values: SizeValues, slack: bool) -> CompiledPartition:
+    def instance(
+        self,
+        first: CompiledPartition,
+        values: SizeValues,
+        sized: Callable[[LogicalTensor], LogicalTensor],
+        slack: bool,
+    ) -> CompiledPartition:
         """The compiled partition for other sizes, which shares all constants with the first.
 
         Parameters
         ----------
         first : CompiledPartition
         values : SizeValues
+        sized : callable
+            Gives a port for these values.
         slack : bool
             Whether a new plan of the arena may be an eighth larger than needed, to serve somewhat larger sizes too.
         """
         plan = self._plan_for(values, slack)
         program = self._link.variable.instance(values, plan.offsets, plan.nbytes)
-        return first.resized(program, with_sizes(self.inputs, values), with_sizes(self.outputs, values))
+        return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
 
     def _plan_for(self, values: SizeValues, slack: bool) -> _Plan:
         """The plan that is there, if all temporaries fit; else another one."""
