@@ -8,6 +8,7 @@
     plan_check.py    check_plan(): the independent judge       plan_csv.py  files
     _arena.pyx       ArenaPool and Lease: arenas of one size, lock-free when warm
     _budget.pyx      Budget: one bound in bytes over pools and caches, and the order of relief
+    _arrays.pyx      ArrayAllocator: NumPy arrays that a budget counts until they are gone
     adaptors.py      resources that limit, count, track, log, retry, or call back to the user
     snapshot.py      SnapshotResource: what was allocated when, for PyTorch's memory viewer
     _host.pyx        HostResource: the bottom of every stack

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import UnsupportedError, explain
+from graphpool.errors import OutOfMemoryError, UnsupportedError, explain
 from graphpool.memory._arena import ArenaPool
 
 from ._stream import Stream
@@ -18,18 +19,23 @@ from .runner import Runner
 from .scheduling import SEQUENTIAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Iterable, Mapping, MutableMapping
 
     from graphpool.graph.partition import Partition
+    from graphpool.memory._arena import Lease
 
     from ._share import PrimitiveShare
     from ._tensor import Tensor
     from .engine import Engine
     from .model_form import ModelForm
     from .packed_weight import PackedWeight
+    from .runner import Frame
     from .scheduling import ScheduleOptions
 
 __all__ = ["Executable"]
+
+_SMALL_NBYTES = 2**10
+"""For what a host function makes of numbers and shapes."""
 
 
 class Executable:
@@ -63,6 +69,11 @@ class Executable:
         With the constants as they are bound.
     arena_nbytes, programs_nbytes : int
         Memory of one run at a time, and of the compiled programs. Unit: bytes.
+    results_nbytes : int
+        Memory of the outputs of one run but for those whose shape follows from contents. Unit: bytes.
+    host_nbytes : int
+        Memory that a run reserves for arrays that NumPy makes in host functions: for what the one that takes most gives
+        and is given copies of, as far as shapes are known, and for small ones. Unit: bytes.
     sequential_arena_nbytes : int
         What the arena would take if every step followed the one before. Unit: bytes.
     partitions : tuple of Partition
@@ -114,10 +125,14 @@ class Executable:
         sizes = {i: self._tensors[i].nbytes for i in made.difference(targets) if is_plain(self._tensors[i])}
         offsets, self.arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.scratchpad_nbytes)
         _, self.sequential_arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.sequential_nbytes)
-        self._results = ResultArrays() if results is None else results
-        # what is bounded, or given back after a while, does not keep memory that nobody counts
-        fresh = self._results if engine.memory_limit is None and engine.idle_decay_s is None else None
-        self._runner = Runner(self.form, self._tensors, self._steps, offsets, targets, self._constants, stream, fresh)
+        self._results = ResultArrays(engine.budget, f"results of {name}") if results is None else results
+        results_nbytes = {output: self._nbytes_of([i]) for output, i in form.outputs.items()}
+        self.results_nbytes = sum(results_nbytes.values())
+        self.host_nbytes = max((self._host_nbytes(step) for step in self._steps), default=0)
+        self._runner = Runner(
+            self.form, self._tensors, self._steps, offsets, targets, results_nbytes, self.host_nbytes,
+            self._constants, stream, self._results,
+        )  # fmt: skip
         self._shares: list[PrimitiveShare] = []
         self._is_closed = False
         self._charge(name)
@@ -159,7 +174,8 @@ class Executable:
         budget, users = self._engine.budget, self._engine.primitives
         self.programs_nbytes = sum(primitive.nbytes for primitive in used)
         missing = sum(map(users.missing_nbytes, used)) + self._engine.constants.missing_nbytes(weights)
-        budget.check(missing + self.arena_nbytes, holder=name)
+        run_nbytes = self.arena_nbytes + self.host_nbytes
+        budget.check(missing + run_nbytes, holder=name, later_nbytes=self.results_nbytes)
         self._engine.constants.hold(weights, holder=f"weights of {name}")
         try:
             for primitive in used:
@@ -195,15 +211,65 @@ class Executable:
         given = {} if outputs is None else outputs
         for name, array in given.items():
             check_output(name, array, self._tensors.get(self.form.outputs[name]))
-        with self._arenas.lease() as lease:
-            return self._runner.run(lease.address, inputs, given)
+        fresh: dict[int, Any] = {}
+        lease, frame = self._take_room(given, fresh)
+        with lease:
+            return self._runner.run(frame, inputs, given, fresh)
+
+    def _take_room(self, given: Mapping[str, Any], fresh: dict[int, Any]) -> tuple[Lease, Frame]:
+        """All memory of a run: an arena, results in `fresh`, room for host arrays. Who waits for it holds none."""
+        while True:
+            lease = self._lease(given)
+            try:
+                return lease, self._runner.take_room(lease.address, given, fresh)
+            except OutOfMemoryError:
+                fresh.clear()
+                lease.release()
+                nbytes = self.check_room(self._missing(given))
+                if not self._engine.budget.pending:
+                    raise
+            except BaseException:
+                lease.release()
+                raise
+            self._engine.budget.wait_for_room(nbytes, timeout_s=0.1)  # in vain if what others held is held on
+
+    def _lease(self, given: Mapping[str, Any]) -> Lease:
+        try:
+            return self._arenas.lease()
+        except OutOfMemoryError:
+            self.check_room(self._missing(given))  # which counts the results too
+            raise
+
+    def _missing(self, given: Mapping[str, Any]) -> list[str]:
+        return [name for name in self.form.outputs if name not in given]
+
+    def check_room(self, outputs: Iterable[str]) -> int:
+        """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""
+        made = self._nbytes_of(self.form.outputs[name] for name in outputs)
+        nbytes = self.arena_nbytes + self.host_nbytes + made
+        self._engine.budget.check(nbytes, holder=self._results.holder)
+        return nbytes
+
+    def _nbytes_of(self, tensor_ids: Iterable[int]) -> int:
+        """Memory of arrays for these tensors, as far as shapes are known. Unit: bytes."""
+        found = [self._tensors.get(i) for i in tensor_ids]
+        return sum(prod(t.shape or ()) * t.dtype.numpy.itemsize for t in found if t is not None and is_plain(t))
+
+    def _host_nbytes(self, step: ModelStep) -> int:
+        if step.compiled is not None:
+            return 0
+        are_plain = all(is_plain(self._tensors[i]) for i in step.outputs)
+        return _SMALL_NBYTES + self._nbytes_of(step.outputs if are_plain else (*step.inputs, *step.outputs))
 
     # ---- memory
 
     @property
     def demand(self) -> int:
-        """Memory for the arena that the next run needs and that is not there, which constants leave free."""
-        return 0 if self._is_closed or self._arenas.stats().arenas else self.arena_nbytes
+        """Memory for arena and results that the next run needs and that is not there, which constants leave free."""
+        if self._is_closed:
+            return 0
+        arena_nbytes = 0 if self._arenas.stats().arenas else self.arena_nbytes
+        return arena_nbytes + self.host_nbytes + max(self.results_nbytes - self._results.held, 0)
 
     def cached_constants(self) -> dict[Any, int]:
         """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""
@@ -221,8 +287,9 @@ class Executable:
 
     @property
     def peak_nbytes(self) -> int:
-        """What one run takes of the budget: arena, constants, packed ones that are cached, programs. Unit: bytes."""
-        return self.arena_nbytes + self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
+        """What one run takes of the budget, see `Model.predict_peak`. Unit: bytes."""
+        kept = self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
+        return self.arena_nbytes + kept + self.results_nbytes + self.host_nbytes
 
     @property
     def sequential_peak_nbytes(self) -> int:
@@ -255,10 +322,9 @@ class Executable:
         return self._arenas.stats()
 
     def trim(self) -> int:
-        """Give the memory of idle arenas back; returns its bytes."""
+        """Give the memory of idle arenas, and of results that nobody holds, back; returns its bytes."""
         self._runner.clear()
-        self._results.clear()
-        return self._arenas.trim()
+        return self._results.clear() + self._arenas.trim()
 
     def close(self) -> None:
         """Give all memory back. No run may be going on. Idempotent."""
