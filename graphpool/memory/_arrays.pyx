@@ -156,8 +156,8 @@ cdef class ArrayAllocator:
 
     Notes
     -----
-    Ownership: arrays belong to whoever holds them, and keep the budget alive. Threads: safe; any may let go of an array.
-    Cost: 0.3 microseconds a call, and an atomic addition an array.
+    Ownership: arrays belong to whoever holds them, and keep the budget alive. Threads: safe; any may let go of an
+    array. Cost: 0.3 microseconds a call, and an atomic addition an array.
     """
 
     cdef object handler
@@ -216,9 +216,11 @@ cdef class ArrayAllocator:
             return function(*args)
         except Exception as error:
             reason = _memory_error(error)
+            if reason is not None and _refused.error is not None:
+                raise _refused.error from error
             if reason is None or isinstance(reason, OutOfMemoryError):
                 raise
-            raise (_refused.error or _system_error(reason, self.holder)) from error
+            raise _system_error(reason, self.holder) from error
         finally:
             _set_handler(outer)
             _refused.error = None

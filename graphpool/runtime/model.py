@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.memory._arrays import ArrayAllocator
 
 from .collection import collection_paused
 from .constant_part import check_files, held_nbytes
@@ -212,7 +213,9 @@ class Model:
     @collection_paused()
     def _make(self, arrays: Mapping[str, Any], shapes: tuple[Any, ...]) -> Executable:
         deciding = {name: arrays[name] for name in self._deciding}
-        form = self._specialise(dict(zip(arrays, shapes, strict=True)), deciding)
+        loading = ArrayAllocator(self.engine.budget, f"loading of {self.name}")
+        form = loading.call(self._specialise, dict(zip(arrays, shapes, strict=True)), deciding)
+        loading.hand_over()  # constants are charged as such
         shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
         return Executable(form, self.engine, *shared)
 
@@ -313,7 +316,7 @@ class Model:
             if name in form.weights:
                 weight = form.constants[form.weights[name]]
                 check_files([weight])
-                return np.asarray(weight)
+                return ArrayAllocator(self.engine.budget, f"weight {name}").call(np.asarray, weight)
         names = sorted({known for form in forms for known in form.weights})
         raise InvalidArgumentError(explain(f"no weight {name!r}", accepted=", ".join(names) or "none yet"), weight=name)
 

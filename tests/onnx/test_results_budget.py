@@ -108,3 +108,36 @@ def test_a_copy_of_an_input_is_charged():
         with pytest.raises(gp.OutOfMemoryError):
             model.run({"x": X})
         np.testing.assert_array_equal(y, X)
+
+
+def test_what_loading_computes_is_charged_meanwhile():
+    """A weight of 1 MiB that is widened to 4 MiB ahead of time, by way of 8 MiB, and read as 4 MiB."""
+    small = helper.make_tensor("w", TensorProto.UINT8, [1024, 1024], bytes(2**20), raw=True)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1024])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1024])
+    nodes = [
+        helper.make_node("Cast", ["w"], ["wide"], to=TensorProto.DOUBLE),
+        helper.make_node("Cast", ["wide"], ["v"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "v"], ["y0"]),
+        helper.make_node("ReduceSum", ["y0"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "tiny", [x], [y], [small])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with gp.onnx.load(proto) as model:
+        assert model.engine.budget.peak >= 12 * 2**20
+        assert model.predict_peak() == model.engine.budget.in_use + model.specialise().demand
+    with pytest.raises(gp.OutOfMemoryError, match="asked by loading"):
+        gp.onnx.load(proto, memory_limit="6MiB")
+
+
+def test_a_weight_that_is_unpacked_is_charged_until_it_is_gone():
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [256, 512], np.ones((256, 512), np.float32).tobytes(), raw=True)
+    proto = single("MatMul", ["x", "w"], constants=[weight])
+    with gp.onnx.load(proto.SerializeToString(), weights="packed") as model:
+        model.run({"x": X[:4, :256]})
+        before = model.engine.budget.in_use
+        assert model.stats().constants_nbytes == 0
+        plain = model.read_weight("w")
+        assert model.engine.budget.in_use == before + plain.nbytes
+        del plain
+        assert model.engine.budget.in_use == before
