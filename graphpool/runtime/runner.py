@@ -115,7 +115,7 @@ class Runner:
             for i, shape in self._targets.items():
                 if i not in places and shape is not None:
                     wanted[i] = (self._names[i], *shape)
-        if nbytes:
+        if nbytes or wanted:
             try:
                 self._results.take(wanted, frame.arrays, fresh, 2 * len(self._frames), nbytes)
             except BaseException:
