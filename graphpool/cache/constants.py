@@ -353,7 +353,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     def retire(self, resource: MemoryResource) -> None:
         """Evict the entries whose memory is from `resource`, whose engine ends, but for those that others use.
 
-        Such an entry, which a handle of another resource is bound to, goes when that one is retired too, or as any other.
+        Such an entry, which a handle of another resource is bound to, goes when that one is retired too, or as others.
         """
         with self._evicting() as left:
             self._retired.add(resource)
