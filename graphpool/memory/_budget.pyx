@@ -173,16 +173,9 @@ cdef class Budget:
     def check(self, nbytes, *, holder="", later_nbytes=0):
         """Refuse what could not be charged even after holders gave back all they can and all leases ended.
 
-        Nothing is charged or asked for: this tells before any work is done whether it can end well.
-
-        Parameters
-        ----------
-        nbytes : int
-            Unit: bytes.
-        holder : str, default=""
-            Who asks; named in the error.
-        later_nbytes : int, default=0
-            What may be asked for beside it later on, and is not checked now. Unit: bytes.
+        Nothing is charged or asked for: this tells before any work is done whether it can end well. Holders are looked
+        at only where the bytes do not fit beside all that is in use. Parameters as for `charge`; `later_nbytes` may be
+        asked for beside them later on, and are not checked now.
 
         Raises
         ------
@@ -190,7 +183,7 @@ cdef class Budget:
             Its `smallest_limit` is the least limit for both beside what is in use for good.
         """
         check_request(nbytes, 1)
-        if self._kept() + nbytes > self.limit:
+        if self.in_use + nbytes > self.limit and self._kept() + nbytes > self.limit:
             raise self._refuse(nbytes, holder, self._kept() + later_nbytes)
 
     def _kept(self):

@@ -48,29 +48,9 @@ class Frame:
 
 
 class Runner:
-    """Keeps a frame for each arena.
+    """Keeps a frame for each arena. `offsets` has the places there, see `plan_arena`; `targets` are written directly.
 
-    Parameters
-    ----------
-    form : ModelForm
-    described : mapping of int to LogicalTensor
-        The form's tensors with their shapes.
-    steps : sequence of ModelStep
-    offsets : mapping
-        Places in the arena, as from `plan_arena`.
-    targets : collection of int
-        Outputs that steps write directly.
-    sizes : mapping of str to int
-        Memory of outputs whose shape is known. Unit: bytes.
-    host_nbytes : int
-        What a run reserves for host functions. Unit: bytes.
-    constants : FormConstants
-    stream : Stream
-    results : ResultArrays
-        Where fresh results come from.
-
-    Notes
-    -----
+    `sizes` has the memory of outputs whose shape is known, `host_nbytes` is what a run reserves for host functions.
     Ownership: keeps frames, which refer to arenas by address alone. Threads: `run` may be going on in any number of
     threads, on an arena each.
     """
