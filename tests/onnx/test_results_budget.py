@@ -1,6 +1,7 @@
 """What runs of models make is charged to the engine: results until they are gone, arrays of host functions."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -141,3 +142,13 @@ def test_a_weight_that_is_unpacked_is_charged_until_it_is_gone():
         assert model.engine.budget.in_use == before + plain.nbytes
         del plain
         assert model.engine.budget.in_use == before
+
+
+def test_what_is_kept_for_results_decays():
+    with gp.Engine(idle_decay_s=1000.0) as engine, gp.onnx.load(single("Relu", ["x"]), engine=engine) as model:
+        model.run({"x": X})
+        kept = engine.budget.in_use
+        now = time.monotonic()
+        assert engine.decay(now + 900) == 0
+        assert engine.decay(now + 1100) >= X.nbytes
+        assert engine.budget.in_use <= kept - X.nbytes
