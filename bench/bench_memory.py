@@ -120,8 +120,9 @@ def print_counts(name, zoo, runs=20):
 def warm_calls(executable, inputs):
     """The executions of a model's partitions that kernels run, on an arena and outputs that stay bound."""
     lease = executable._arenas.lease()
-    frame = executable._runner.make_frame(lease.address)
-    executable._runner.bind(frame, inputs, {})
+    fresh = {}
+    frame = executable._runner.take_room(lease.address, {}, fresh)
+    executable._runner.bind(frame, inputs, {}, fresh)
     warm_calls.kept = lease, frame
     executions = [call for call in frame.calls if getattr(call.func, "__name__", "") == "execute"]
     return [call for call in executions if call.func.__self__.primitive is not None]

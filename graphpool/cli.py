@@ -187,6 +187,8 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
             "constants_nbytes": form.constants_nbytes,
             "cached_nbytes": form.cached_nbytes,
             "programs_nbytes": form.programs_nbytes,
+            "results_nbytes": form.results_nbytes,
+            "host_nbytes": form.host_nbytes,
             "peak_nbytes": form.peak_nbytes,
             "streams": form.streams,
             "sequential_peak_nbytes": form.sequential_peak_nbytes,

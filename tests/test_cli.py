@@ -63,7 +63,7 @@ def test_inspect_predict_run_and_bench(capsys, tmp_path):
     shape = ["--shape", "image=3x1x8x8"]
     assert len(report(capsys, "inspect", CNN, *shape)["partitions"]) > 5
     predicted = report(capsys, "predict", CNN, *shape)
-    parts = [predicted[f"{part}_nbytes"] for part in ("arena", "constants", "cached", "programs")]
+    parts = [predicted[f"{part}_nbytes"] for part in ("arena", "constants", "cached", "programs", "results", "host")]
     assert predicted["peak_nbytes"] == sum(parts)
     saved = tmp_path / "out.npz"
     ran = report(capsys, "run", CNN, *shape, "--save", str(saved))

@@ -27,6 +27,7 @@ cdef class ConstantHandle:
     cdef int64_t hits
     cdef ConstantBuffer buffer
     cdef readonly object key
+    cdef readonly object resource
     cdef object __weakref__
     cdef void *acquire(self) noexcept nogil
     cdef void release(self) noexcept nogil

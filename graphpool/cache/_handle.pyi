@@ -24,8 +24,9 @@ class ConstantHandle:
     """A user's view of one entry of a constant tensor cache: its address while it is cached, without a look-up."""
 
     key: Hashable
+    resource: MemoryResource | None
 
-    def __init__(self, key: Hashable) -> None: ...
+    def __init__(self, key: Hashable, resource: MemoryResource | None = None) -> None: ...
     @property
     def is_valid(self) -> bool: ...
     @property

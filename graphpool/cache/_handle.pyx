@@ -140,10 +140,12 @@ cdef class ConstantHandle:
     ----------
     key : hashable
         (backend id, backend key) of the entry; a handle never changes to another one.
+    resource : MemoryResource, optional
+        Of the engine that uses the constant: see `ConstantTensorCache.retire`.
 
     Attributes
     ----------
-    key
+    key, resource
         As given.
     is_valid : bool
         Whether `acquire` would give an address now.
@@ -161,11 +163,12 @@ cdef class ConstantHandle:
     known construction, also called a gate or rundown reference.
     """
 
-    def __cinit__(self, key):
+    def __cinit__(self, key, resource=None):
         self.key = key
+        self.resource = resource
         self.word = EVICTED
 
-    def __init__(self, key):
+    def __init__(self, key, resource=None):
         reset_in_child(self)
 
     cdef void *acquire(self) noexcept nogil:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from ..errors import InvalidArgumentError, StateError, explain
 from ..fork import guard_fork
@@ -81,6 +82,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         BoundedCache.__init__(self, name, capacity_nbytes)
         self._guard = PolicyGuard(make_policy(policy), self._entries)
         self._changes = 0
+        self._retired: WeakSet[Any] = WeakSet()
         guard_fork(self)
 
     @property
@@ -316,10 +318,17 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             self._guard.policy = chosen or self.policy
             self._changes += 1
 
-    def clear(self) -> None:
-        """Evict everything. Productions under way go on, and their constants are not kept."""
+    def clear(self) -> dict[FullKey, int]:
+        """Evict everything, whoever uses it. Productions under way go on, and their constants are not kept.
+
+        Returns
+        -------
+        left : dict of key to int
+            The (backend id, backend key) of what has left, those being produced included, and its size. Unit: bytes.
+        """
         with self._evicting() as left:
             left += self._pop_until(-1, list(self._entries.values()))
+        return {entry.full: entry.item.nbytes for entry in left}
 
     def remove_if_exist(self, backend_id: Hashable, key: Hashable) -> bool:
         """Evict one entry, or let go of its production; returns whether there was one."""
@@ -336,10 +345,20 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
                 left += self._pop_all([entry])
         return bool(left)
 
-    def remove_all_of(self, resource: MemoryResource) -> None:
-        """Evict every entry whose memory is from `resource`."""
+    def retire(self, resource: MemoryResource) -> None:
+        """Evict the entries whose memory is from `resource`, whose engine ends, but for those that others use.
+
+        Such an entry, which a handle of another resource is bound to, goes when that one is retired too, or as others.
+        """
         with self._evicting() as left:
-            left += self._pop_all(entry for entry in list(self._entries.values()) if _is_of(entry, resource))
+            self._retired.add(resource)
+            left += self._pop_all(entry for entry in list(self._entries.values()) if self._is_over(entry, resource))
+
+    def _is_over(self, entry: Entry, resource: MemoryResource) -> bool:
+        """Whether the memory is from a retired resource, and nobody but `resource` has a use for it. Under the lock."""
+        if entry.buffer is None or entry.buffer.resource not in self._retired:
+            return False
+        return not any(handle.resource not in (None, resource) for handle in entry.live_handles())
 
     def reclaim(self, nbytes: int, *, resource: MemoryResource | None = None) -> int:
         """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes.

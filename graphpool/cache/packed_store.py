@@ -54,15 +54,16 @@ class PackedStore:
         A folder, made if need be, which only trusted users can write to: checksums find damage, not malice.
     capacity_nbytes : int, str or None, default="4GiB"
         Most bytes of all files, those being written included; None sets no bound. Unit: bytes.
-    mapping : {"map", "copy"}, default="map"
+    mapping : {"map", "copy"}, optional
         Whether a file is mapped, and shared by all processes that do so, or read into memory of the engine: for folders
-        in which others may cut files short, which takes the pages of a mapped one away (SIGBUS).
+        in which others may cut files short, which takes the pages of a mapped one away (SIGBUS). By default files are
+        mapped in a folder that this user owns and no other may write to, and read in any other.
 
     Attributes
     ----------
     path : Path
     mapping : str
-        As given.
+        As given, or as the folder was found.
 
     Raises
     ------
@@ -82,12 +83,15 @@ class PackedStore:
     Source: the mapped weights of inference servers; atomic replacement as databases do it.
     """
 
-    def __init__(self, path: str | Path, *, capacity_nbytes: int | str | None = "4GiB", mapping: str = "map") -> None:
+    def __init__(
+        self, path: str | Path, *, capacity_nbytes: int | str | None = "4GiB", mapping: str | None = None
+    ) -> None:
         self.path = Path(path)
-        self.mapping = check_mapping(mapping)
+        chosen = None if mapping is None else check_mapping(mapping)
         self._capacity_nbytes = check_limit(capacity_nbytes)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self.mapping = chosen or ("map" if _is_ours_alone(self.path) else "copy")
         except OSError as error:
             raise InvalidArgumentError(explain(f"store at {path}", accepted="a folder", got=error)) from error
         self._lock = threading.RLock()
@@ -235,8 +239,7 @@ class PackedStore:
     @contextmanager
     def _folder_lock(self) -> Iterator[None]:
         """Exclude other writers' reservations, in this process and in others; the system frees it if we are killed."""
-        # for reading: so the lock of another user will do
-        descriptor = open_regular(self.path / ".lock", os.O_CREAT | os.O_NOFOLLOW)
+        descriptor = _open_lock(self.path / ".lock")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -310,6 +313,27 @@ class PackedStore:
 
     def _reset_in_child(self) -> None:
         self._lock = threading.RLock()
+
+
+def _is_ours_alone(folder: Path) -> bool:
+    """Whether no other user may write to a folder, and so cut its files short."""
+    about = folder.stat()
+    return about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _open_lock(path: Path) -> int:
+    """A descriptor of the lock, for reading, so that another user's will do; made if need be, for all to read.
+
+    An existing one is opened without O_CREAT, which systems refuse for files of others in folders as /tmp is.
+    """
+    while True:
+        try:
+            return open_regular(path, os.O_NOFOLLOW)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                descriptor = open_regular(path, os.O_CREAT | os.O_EXCL)
+                os.fchmod(descriptor, 0o644)
+                return descriptor
 
 
 def _remove_if_orphaned(path: Path) -> None:

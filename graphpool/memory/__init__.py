@@ -9,6 +9,7 @@
     _arena.pyx       ArenaPool: arenas of one size, lock-free when warm; a resource too
     _slots.pyx       their states    _lease.pyx the right to one    _wait_queue.pyx who waits for one
     _budget.pyx      Budget: one bound in bytes over pools and caches, and the order of relief
+    _arrays.pyx      ArrayAllocator: NumPy arrays that a budget counts until they are gone
     adaptors.py      resources that limit, count, track, log, retry, or call back to the user
     snapshot.py      SnapshotResource: what was allocated when, for PyTorch's memory viewer
     _host.pyx        HostResource: the bottom of every stack

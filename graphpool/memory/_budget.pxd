@@ -16,3 +16,4 @@ cdef class Budget:
     cdef int64_t _refusals
     cdef int64_t _demand(self) except -1
     cdef bint _try_charge(self, int64_t nbytes) noexcept nogil
+    cdef bint _try_uncharge(self, int64_t nbytes) noexcept nogil

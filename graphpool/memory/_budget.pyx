@@ -112,6 +112,12 @@ cdef class Budget:
         gp_raise_to(&self._peak, gp_load(&self._in_use))
         return True
 
+    cdef bint _try_uncharge(self, int64_t nbytes) noexcept nogil:
+        if not gp_sub_within(&self._in_use, nbytes):
+            return False
+        self.gate.notify()
+        return True
+
     def keep_room_for(self, expectant):
         """Let `try_charge_spare` leave ``expectant.demand`` bytes free: what it will need and does not hold now.
 
@@ -164,20 +170,21 @@ cdef class Budget:
         finally:
             self.gate.leave()
 
-    def check(self, nbytes, *, holder=""):
+    def check(self, nbytes, *, holder="", later_nbytes=0):
         """Refuse what could not be charged even after holders gave back all they can and all leases ended.
 
         Nothing is charged or asked for: this tells before any work is done whether it can end well. Holders are looked
-        at only where the bytes do not fit beside all that is in use. Parameters as for `charge`.
+        at only where the bytes do not fit beside all that is in use. Parameters as for `charge`; `later_nbytes` may be
+        asked for beside them later on, and are not checked now.
 
         Raises
         ------
         OutOfMemoryError
-            Its `smallest_limit` is the least limit beside what is in use for good.
+            Its `smallest_limit` is the least limit for both beside what is in use for good.
         """
         check_request(nbytes, 1)
         if self.in_use + nbytes > self.limit and self._kept() + nbytes > self.limit:
-            raise self._refuse(nbytes, holder, self._kept())
+            raise self._refuse(nbytes, holder, self._kept() + later_nbytes)
 
     def _kept(self):
         """Bytes in use that neither pressure nor the end of all leases would give back."""
@@ -204,6 +211,19 @@ cdef class Budget:
             smallest_limit=kept + nbytes, holdings=self.holdings(),
         )
 
+    def wait_for_room(self, nbytes, *, timeout_s):
+        """Wait until so many bytes would fit if holders gave back what they can, or until the time is over.
+
+        Charges nothing, so that nobody is refused because others wait.
+        """
+        cdef int64_t deadline = clock_ns() + <int64_t>(timeout_s * 1e9)
+        cdef int64_t epoch = self.gate.enter()
+        try:
+            while self.in_use - self.reclaimable + nbytes > self.limit and self.gate.wait(epoch, deadline):
+                epoch = self.gate.now()
+        finally:
+            self.gate.leave()
+
     def uncharge(self, nbytes):
         """Take `nbytes` bytes off the count, after their memory was given back; wakes whoever waits.
 
@@ -213,9 +233,8 @@ cdef class Budget:
             Less than that is counted; nothing is changed.
         """
         check_request(nbytes, 1)
-        if not gp_sub_within(&self._in_use, nbytes):
+        if not self._try_uncharge(nbytes):
             raise StateError(explain("uncharge", accepted=f"at most {self.in_use} bytes", got=nbytes))
-        self.gate.notify()
 
     def resize(self, limit):
         """Set another limit, and ask holders for memory while more than that is in use.

@@ -10,10 +10,10 @@ from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.limits import Limits
 from graphpool.mapped_file import check_mapping
+from graphpool.memory._arrays import ArrayAllocator
 from graphpool.runtime import Engine, Model
 from graphpool.runtime.collection import collection_paused
 from graphpool.runtime.model import check_weights_mode
-from graphpool.typing import parse_nbytes
 
 if TYPE_CHECKING:
     import os
@@ -94,8 +94,11 @@ def load(
 
     Notes
     -----
-    Ownership: the source is not kept, and not changed; close the model, or use it as a context manager.
-    Threads: safe. Cost: reading the file, one copy of the initialisers inside it, and compilation. Python's garbage
+    Ownership: the source is not changed. Weights of 1 KiB and more in a file or in ``bytes`` (or a read-only
+    memoryview) are read where they lie, so the model keeps the file mapped, or the bytes alive; those of a
+    ``bytearray`` or a ModelProto are copied once. Close the model, or use it as a context manager.
+    Threads: safe. Cost: reading the weights, and compilation; beside the source a load takes the packed weights, the
+    copies, and of a file the largest weight. Python's garbage
     collector pauses meanwhile, for the whole process: see `graphpool.runtime.collection`.
 
     Examples
@@ -118,12 +121,17 @@ def load(
         limits = Limits.strict() if untrusted else Limits()
     if host_deadline_s is not None:
         limits = replace(limits, host_deadline_s=host_deadline_s)
-    nbytes = None if memory_limit is None else parse_nbytes(memory_limit)
-    bound = nbytes if engine is None else engine.memory_limit
-    model_read = read_model(source, mapping, limits, bound)
-    specialiser = specialiser_of(model_read, fallback and not untrusted, prefer, fpmath)
     owned = engine is None
     engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
+    loading = ArrayAllocator(engine.budget, "loading")
+    try:
+        model_read = loading.call(read_model, source, mapping, limits, engine.memory_limit)
+        specialiser = loading.call(specialiser_of, model_read, fallback and not untrusted, prefer, fpmath)
+    except BaseException:
+        if owned:
+            engine.close()
+        raise
+    loading.hand_over()  # constants are charged as such
     info = specialiser.source
     model = Model(
         info.inputs,

@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 import sys
+from copy import deepcopy
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -48,8 +49,8 @@ class OnnxModel:
         Inputs that have an initialiser are constants and not listed.
     input_types : dict of str to TypeProto
     constants : dict of str to ndarray
-        Initialisers, read-only. Large ones of a file, and those in external files, are mapped; they may lie at any
-        address.
+        Initialisers, read-only. Large ones of a file, and those in external files, are mapped, those of bytes are views
+        of these; they may lie at any address.
     nodes : list of Node
         In topological order; calls of model-local functions are inlined.
     opsets : dict of str to int
@@ -117,11 +118,11 @@ def read_model(
     with Boundary("read", "the model"):
         parsed = _parse(source, mapping)
     with Boundary("read", f"model {parsed.name!r}"):
-        return _read(parsed, limits, memory_limit, is_given=parsed.proto is source)
+        return _read(parsed, limits, memory_limit)
 
 
-def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, *, is_given: bool) -> OnnxModel:
-    """The model; of a proto that is not the caller's the content of weights is dropped as soon as it is read."""
+def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxModel:
+    """The model, which refers to nothing inside the proto: one message that is held keeps all of them."""
     proto, folder, name = parsed.proto, parsed.folder, parsed.name
     check_model(proto, limits)
     constants: dict[str, Any] = {}
@@ -129,11 +130,9 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, *, is_given
     for number, tensor in enumerate(proto.graph.initializer):
         with Boundary("read", f"tensor {tensor.name!r}"):
             if number in parsed.places:
-                constants[tensor.name] = _raw(tensor, parsed.pages, *parsed.places[number])
+                constants[tensor.name] = _raw(tensor, parsed.data, *parsed.places[number])
             else:
                 constants[tensor.name] = _constant(tensor, folder)
-        if not is_given:
-            tensor.ClearField("raw_data")  # else every weight would be in memory twice until the end
     bounds = Bounds(limits, memory_limit, _file_nbytes(parsed, constants))
     for sparse in proto.graph.sparse_initializer:
         with Boundary("read", f"tensor {sparse.values.name!r}"):
@@ -147,7 +146,7 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None, *, is_given
         name,
         tuple(make_port(info) for info in inputs),
         tuple(make_port(info) for info in proto.graph.output),
-        {info.name: info.type for info in inputs},
+        {info.name: deepcopy(info.type) for info in inputs},
         constants,
         [Node(node) for node in skeleton.graph.node],
         _opsets(skeleton),
@@ -185,16 +184,16 @@ class _Parsed:
         Of its external data.
     name : str
         What messages call it.
-    pages : mmap or None
-        The file itself, where weights that `proto` lacks lie.
+    data : mmap, memoryview or None
+        The file or the buffer, where weights that `proto` lacks lie.
     places : dict of int to (int, int)
-        Number of the initialiser -> offset and size in the file. Unit: bytes.
+        Number of the initialiser -> offset and size in it. Unit: bytes.
     """
 
     proto: ModelProto
     folder: _Folder | None
     name: str
-    pages: mmap.mmap | None = None
+    data: mmap.mmap | memoryview | None = None
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -220,7 +219,7 @@ def _parse(source: Any, mapping: str) -> _Parsed:
     if isinstance(source, onnx.ModelProto):
         return _Parsed(source, None, source.graph.name or "model")
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _Parsed(_decode(bytes(source), "the given bytes"), None, "model")
+        return _parse_bytes(source, "the given bytes", None, "model")
     try:
         path = Path(source)
     except TypeError:
@@ -232,13 +231,21 @@ def _parse(source: Any, mapping: str) -> _Parsed:
     if not stat.S_ISREG(about.st_mode) or not about.st_size:
         raise _malformed(what, "0 bytes" if stat.S_ISREG(about.st_mode) else "no regular file")
     if mapping == "copy":
-        return _Parsed(_decode(path.read_bytes(), what), folder, path.stem)
+        return _parse_bytes(path.read_bytes(), what, folder, path.stem)
     # the pages of a mapped file are the system's: large weights stay there and are not in memory twice
     pages = MappedFile(path)
     with memoryview(pages) as view:
         found = outline(view)
     pages.madvise(mmap.MADV_DONTNEED)  # a look at a header brings many pages of weights into memory
     return _Parsed(_decode(found.model, what), folder, path.stem, pages, found.places)
+
+
+def _parse_bytes(source: bytes | bytearray | memoryview, what: str, folder: _Folder | None, name: str) -> _Parsed:
+    """A model in memory, whose large weights stay where they are, unless somebody may write there."""
+    view = memoryview(source)
+    data = view.cast("B") if view.readonly and view.c_contiguous else memoryview(bytes(view))
+    found = outline(data)
+    return _Parsed(_decode(found.model, what), folder, name, data, found.places)
 
 
 def _decode(data: bytes, what: str) -> ModelProto:
@@ -252,7 +259,7 @@ def _decode(data: bytes, what: str) -> ModelProto:
     return proto
 
 
-def _raw(tensor: TensorProto, data: mmap.mmap | bytes | None, offset: int, nbytes: int) -> Any:
+def _raw(tensor: TensorProto, data: mmap.mmap | memoryview | bytes | None, offset: int, nbytes: int) -> Any:
     """The content of a tensor that lies in `data`, at whatever address; read-only."""
     raw_type, shape = _check_tensor(tensor)
     count = prod(shape)
@@ -299,12 +306,12 @@ def _check(skeleton: ModelProto, name: str) -> None:
 def _file_nbytes(parsed: _Parsed, constants: Mapping[str, Any]) -> int:
     """Size of the constants; of a file at most its own and that of files beside it, however often they are named."""
     own = sum(int(value.nbytes) for value in constants.values())
-    if parsed.pages is None:
+    if parsed.folder is None:
         return own
     tensors = [tensor for tensor in parsed.proto.graph.initializer if tensor.external_data]
     places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
-    assert parsed.folder is not None  # files have one
-    return min(own, len(parsed.pages) + sum(int((parsed.folder.path / place).stat().st_size) for place in places))
+    assert parsed.data is not None  # a file
+    return min(own, len(parsed.data) + sum(int((parsed.folder.path / place).stat().st_size) for place in places))
 
 
 def _dense(sparse: SparseTensorProto, bounds: Bounds) -> Any:

@@ -1,7 +1,7 @@
-"""Finds the weights inside a serialised ONNX model, so that they can stay in the file.
+"""Finds the weights inside a serialised ONNX model, so that they can stay in the file or the buffer.
 
 A protobuf parser copies every weight to the heap. This one walks the wire format of the three messages around them and
-copies all but the large weights, which a mapped file then provides.
+copies all but the large weights, which a mapped file or the caller's buffer then provides.
 Source: "Encoding", the protocol buffers documentation; field numbers from onnx.proto.
 """
 
@@ -21,11 +21,17 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _GRAPH, _INITIALIZER, _DATA_TYPE, _RAW_DATA = 7 << 3 | _BYTES, 5 << 3 | _BYTES, 2 << 3 | _VARINT, 9 << 3 | _BYTES
 """Tags of the fields of ModelProto, GraphProto, TensorProto, TensorProto; a field of another wire type is none."""
 
+_TYPED = {4 << 3 | _BYTES: 1, 10 << 3 | _BYTES: 11}
+"""Tags of packed float_data and double_data, which hold what raw_data would, and the data types that have them."""
+
+_OTHER_TYPED = frozenset({5, 6, 7, 11})
+"""Numbers of the fields for integers and strings."""
+
 WHOLE_BYTES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20})
 """Data types whose elements are one or more bytes each."""
 
 _LARGE = 2**10
-"""Weights from this size on stay in the file. Unit: bytes."""
+"""Weights from this size on stay where they are. Unit: bytes."""
 
 
 @dataclass
@@ -35,9 +41,9 @@ class Outline:
     Attributes
     ----------
     model : bytes
-        The ModelProto, serialised, without the raw data of those initialisers.
+        The ModelProto, serialised, without the content of those initialisers.
     places : dict of int to (int, int)
-        Number of the initialiser -> offset and size of its raw data in the file. Unit: bytes.
+        Number of the initialiser -> offset and size of its content. Unit: bytes.
     """
 
     model: bytes
@@ -99,16 +105,22 @@ def _graph(data: memoryview, begin: int, end: int, found: Outline) -> bytes:
 
 
 def _large_raw_data(data: memoryview, begin: int, end: int) -> tuple[int, int, int] | None:
-    """Start of the field, begin and end of the raw data of a tensor, if it is large and of whole bytes."""
-    raw, data_type = None, 0
+    """Start of the field, begin and end of the content of a tensor, if it is large, of whole bytes, and one field."""
+    found, data_type = [], 0
     if end - begin < _LARGE:
         return None
     for tag, start, inner, stop in _fields(data, begin, end):
-        if tag == _RAW_DATA:
-            raw = start, inner, stop
+        if tag == _RAW_DATA or tag in _TYPED:
+            found.append((tag, start, inner, stop))
         elif tag == _DATA_TYPE:
             data_type, _ = _varint(data, inner)
-    return raw if raw is not None and raw[2] - raw[1] >= _LARGE and data_type in WHOLE_BYTES else None
+        elif tag >> 3 in _OTHER_TYPED:
+            return None
+    if len(found) != 1:
+        return None
+    [(tag, start, inner, stop)] = found
+    is_raw = data_type in WHOLE_BYTES if tag == _RAW_DATA else data_type == _TYPED[tag]
+    return (start, inner, stop) if is_raw and stop - inner >= _LARGE else None
 
 
 def _fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

@@ -289,7 +289,7 @@ cdef class Constants:
         identity = tuple([identity_of(tensors[position], position, key) for position in part.sources])
         full = BACKEND_ID, (self.engine.context, part.key, identity)
         with self.lock:
-            binding = self.bindings.pop((k, full), None) or Binding(ConstantHandle(full))
+            binding = self.bindings.pop((k, full), None) or Binding(self._handle(full))
             self.bindings[k, full] = binding        # the newest is last
             if len(self.bindings) > MAX_BINDINGS + self.nparts:
                 self._forget(*next(iter(self.bindings)))
@@ -300,6 +300,9 @@ cdef class Constants:
             self._make_current(k, binding, name)
             self._replace(k, tensors[part.sources[0]], full)
         return binding
+
+    def _handle(self, full):
+        return ConstantHandle(full, self.engine.constants.resource)
 
     def _replace(self, int64_t k, tensor, full):
         """Note what the tensor holds now; what it held before leaves the cache unless another user has it."""
@@ -393,7 +396,7 @@ cdef class Constants:
 
     def stand_in(self, int64_t k, tuple full, ConstantBuffer buffer, tuple tensors):
         """Use this buffer for these tensors from now on, through a handle of which the cache knows nothing."""
-        cdef Binding binding = Binding(ConstantHandle(full))
+        cdef Binding binding = Binding(self._handle(full))
         cdef tuple name = self._name(k, tensors, None)
         binding.handle.bind(buffer)
         with self.lock:

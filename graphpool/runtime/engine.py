@@ -167,8 +167,9 @@ class Engine(Locked):
     def close(self) -> None:
         """Close everything that was compiled for the engine, give its memory and its constants back. Idempotent.
 
-        Tensors that the engine allocated keep their memory until they die, arenas until executions that use them have
-        ended, or the thread that is giving them back is done.
+        Tensors that the engine allocated keep their memory until they die, and so do results of models; arenas until
+        executions that use them have ended, or the thread that is giving them back is done; constants that other
+        engines use until those are done with them.
         """
         self.is_closed = True
         idle_decay.unwatch(self)

@@ -119,5 +119,8 @@ class EngineConstants(Locked):
     # ---- life
 
     def close(self) -> None:
-        """Evict the cached constants whose memory comes from the engine; those in use live until their users end."""
-        self._cache.remove_all_of(self.resource)
+        """Evict the cached constants whose memory comes from the engine, but for those that other engines use.
+
+        Those, and what an execution is using, stay charged to the engine's budget until their users end.
+        """
+        self._cache.retire(self.resource)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from copy import copy
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import UnsupportedError, explain
+from graphpool.errors import OutOfMemoryError, UnsupportedError, explain
 
 from ._stream import Stream
 from .form_constants import FormConstants
@@ -20,11 +21,12 @@ from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from graphpool._size_program import SizeValues
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
+    from graphpool.memory._lease import Lease
 
     from ._compiled import CompiledPartition
     from ._share import PrimitiveShare
@@ -32,10 +34,14 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .model_form import ModelForm
     from .packed_weight import PackedWeight
+    from .runner import Frame
     from .scheduling import ScheduleOptions
     from .variable_form import VariableForm
 
 __all__ = ["Executable"]
+
+_SMALL_NBYTES = 2**10
+"""For what a host function makes of numbers and shapes."""
 
 
 class Executable:
@@ -48,7 +54,9 @@ class Executable:
     `bound` has tensors of constants by the identity of their content, from other forms and for others, so that a
     content is fingerprinted once. `packed` grows by what stands for constants from now on, to be closed with the model.
     `results` gives fresh results, shared with other forms. `precomputed` as in `ModelForm`; `sequential_arena_nbytes`
-    is what the arena would take if every step followed the one before.
+    is what the arena would take if every step followed the one before. `results_nbytes` are the outputs of one run but
+    for those whose shape follows from contents; `host_nbytes` is reserved by a run for arrays that NumPy makes in host
+    functions: for what the one that takes most gives and is given copies of, as far as shapes are known.
 
     Raises `UnsupportedError` for an op that has neither a backend nor a host function, and `OutOfMemoryError`, whose
     `smallest_limit` would do, where the engine's budget can never hold programs, constants and arena at once; nothing
@@ -87,14 +95,13 @@ class Executable:
         self.compiled = tuple(step.compiled for step in self._steps if step.compiled is not None)
         self._constants = FormConstants(form, self._tensors, self._steps, stream, {} if bound is None else bound)
         self.form = replace(form, constants=self._constants.values)
+        self._results = ResultArrays(engine.budget, f"results of {name}") if results is None else results
         self._plan()
-        self._results = ResultArrays() if results is None else results
         self._runner = self._make_runner(stream)
         self._shares: list[PrimitiveShare] = []
         self._is_closed = False
         self._charge(name)
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}")
-        self._arenas.require(self.arena_nbytes)
         engine.budget.keep_room_for(self)
         try:
             if weights == "packed":
@@ -112,14 +119,15 @@ class Executable:
         sizes = {i: self._tensors[i].nbytes for i in between if is_plain(self._tensors[i])}
         self._offsets, self.arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.scratchpad_nbytes)
         _, self.sequential_arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.sequential_nbytes)
+        self._results_nbytes = {output: self._nbytes_of([i]) for output, i in self.form.outputs.items()}
+        self.results_nbytes = sum(self._results_nbytes.values())
+        self.host_nbytes = max((self._host_nbytes(step) for step in self._steps), default=0)
 
     def _make_runner(self, stream: Stream) -> Runner:
-        engine = self._engine
-        # what is bounded, or given back after a while, does not keep memory that nobody counts
-        fresh = self._results if engine.memory_limit is None and engine.idle_decay_s is None else None
         return Runner(
-            self.form, self._tensors, self._steps, self._offsets, self._targets, self._constants, stream, fresh
-        )
+            self.form, self._tensors, self._steps, self._offsets, self._targets, self._results_nbytes, self.host_nbytes,
+            self._constants, stream, self._results,
+        )  # fmt: skip
 
     def _compile_variable(
         self,
@@ -174,10 +182,11 @@ class Executable:
         ]
         other._plan()
         other.programs_nbytes = sum(c.program.nbytes for c in other.compiled if c.program is not None)
-        self._engine.budget.check(other.programs_nbytes + other.arena_nbytes, holder=self._name)
+        run_nbytes = other.arena_nbytes + other.host_nbytes
+        nbytes, later_nbytes = other.programs_nbytes + run_nbytes, other.results_nbytes
+        self._engine.budget.check(nbytes, holder=self._name, later_nbytes=later_nbytes)
         other._runner = other._make_runner(Stream(self._engine))
         self._engine.budget.charge(other.programs_nbytes, holder=f"programs of {self._name}")
-        self._arenas.require(other.arena_nbytes)
         self._engine.budget.keep_room_for(other)
         return other
 
@@ -210,7 +219,8 @@ class Executable:
         budget, users = self._engine.budget, self._engine.primitives
         self.programs_nbytes = sum(primitive.nbytes for primitive in used)
         missing = sum(map(users.missing_nbytes, used)) + self._engine.constants.missing_nbytes(weights)
-        budget.check(missing + self.arena_nbytes, holder=name)
+        run_nbytes = self.arena_nbytes + self.host_nbytes
+        budget.check(missing + run_nbytes, holder=name, later_nbytes=self.results_nbytes)
         self._engine.constants.hold(weights, holder=f"weights of {name}")
         try:
             for primitive in used:
@@ -236,8 +246,56 @@ class Executable:
         given = {} if outputs is None else outputs
         for name, array in given.items():
             check_output(name, array, self._tensors.get(self.form.outputs[name]))
-        with self._arenas.lease() as lease:
-            return self._runner.run(lease.address, inputs, given)
+        fresh: dict[int, Any] = {}
+        lease, frame = self._take_room(given, fresh)
+        with lease:
+            return self._runner.run(frame, inputs, given, fresh)
+
+    def _take_room(self, given: Mapping[str, Any], fresh: dict[int, Any]) -> tuple[Lease, Frame]:
+        """All memory of a run: an arena, results in `fresh`, room for host arrays. Who waits for it holds none."""
+        while True:
+            lease = self._lease(given)
+            try:
+                return lease, self._runner.take_room(lease.address, given, fresh)
+            except OutOfMemoryError:
+                fresh.clear()
+                lease.release()
+                self._arenas.shrink(self.arena_nbytes)  # larger ones may have been needed for other shapes
+                nbytes = self.check_room(self._missing(given))
+                if not self._engine.budget.pending:
+                    raise
+            except BaseException:
+                lease.release()
+                raise
+            self._engine.budget.wait_for_room(nbytes, timeout_s=0.1)  # in vain if what others held is held on
+
+    def _lease(self, given: Mapping[str, Any]) -> Lease:
+        try:
+            return self._arenas.lease(self.arena_nbytes)
+        except OutOfMemoryError:
+            self.check_room(self._missing(given))  # which counts the results too
+            raise
+
+    def _missing(self, given: Mapping[str, Any]) -> list[str]:
+        return [name for name in self.form.outputs if name not in given]
+
+    def check_room(self, outputs: Iterable[str]) -> int:
+        """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""
+        made = self._nbytes_of(self.form.outputs[name] for name in outputs)
+        nbytes = self.arena_nbytes + self.host_nbytes + made
+        self._engine.budget.check(nbytes, holder=self._results.holder)
+        return nbytes
+
+    def _nbytes_of(self, tensor_ids: Iterable[int]) -> int:
+        """Memory of arrays for these tensors, as far as shapes are known. Unit: bytes."""
+        found = [self._tensors.get(i) for i in tensor_ids]
+        return sum(prod(t.shape or ()) * t.dtype.numpy.itemsize for t in found if t is not None and is_plain(t))
+
+    def _host_nbytes(self, step: ModelStep) -> int:
+        if step.compiled is not None:
+            return 0
+        are_plain = all(is_plain(self._tensors[i]) for i in step.outputs)
+        return _SMALL_NBYTES + self._nbytes_of(step.outputs if are_plain else (*step.inputs, *step.outputs))
 
     # ---- memory
 
@@ -248,8 +306,11 @@ class Executable:
 
     @property
     def demand(self) -> int:
-        """Memory for the arena that the next run needs and that is not there, which constants leave free."""
-        return 0 if self._is_closed or self._arenas.current().stats().arenas else self.arena_nbytes
+        """Memory for arena and results that the next run needs and that is not there, which constants leave free."""
+        if self._is_closed:
+            return 0
+        arena_nbytes = 0 if self._arenas.current().stats().arenas else self.arena_nbytes
+        return arena_nbytes + self.host_nbytes + max(self.results_nbytes - self._results.held, 0)
 
     def cached_constants(self) -> dict[Any, int]:
         """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""
@@ -267,8 +328,9 @@ class Executable:
 
     @property
     def peak_nbytes(self) -> int:
-        """What one run takes of the budget: arena, constants, packed ones that are cached, programs. Unit: bytes."""
-        return self.arena_nbytes + self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
+        """What one run takes of the budget, see `Model.predict_peak`. Unit: bytes."""
+        kept = self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
+        return self.arena_nbytes + kept + self.results_nbytes + self.host_nbytes
 
     @property
     def sequential_peak_nbytes(self) -> int:
@@ -301,10 +363,9 @@ class Executable:
         return self._arenas.current().stats()
 
     def trim(self) -> int:
-        """Give the memory of idle arenas back; returns its bytes."""
+        """Give the memory of idle arenas, and of results that nobody holds, back; returns its bytes."""
         self._runner.clear()
-        self._results.clear()
-        return self._arenas.current().trim()
+        return self._results.clear() + self._arenas.current().trim()
 
     def close(self) -> None:
         """Give all memory back. No run may be going on. Idempotent."""

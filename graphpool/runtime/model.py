@@ -13,6 +13,7 @@ import numpy as np
 
 from graphpool._sizes import Trace
 from graphpool.errors import GraphpoolError, InvalidArgumentError, StateError, explain
+from graphpool.memory._arrays import ArrayAllocator
 
 from .collection import collection_paused
 from .constant_part import check_files, held_nbytes
@@ -142,7 +143,7 @@ class Model:
         self.name = name
         self.weights = weights
         self._packed: list[PackedWeight] = []
-        self._results = ResultArrays()
+        self._results = ResultArrays(engine.budget, f"results of {name}")
         self._specialise = specialise
         self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
         self._capacity = capacity
@@ -175,17 +176,18 @@ class Model:
         Returns
         -------
         outputs : dict of str to ndarray
-            In the order of `outputs`: the arrays given, fresh ones for the others. The memory of a large one that
-            nobody holds any more is taken again by a later run, unless the engine has a `memory_limit` or
-            `idle_decay_s`; `trim` gives it back.
+            In the order of `outputs`: the arrays given, fresh ones for the others, which the engine's budget counts
+            until nobody holds them any more. The memory of a large one is then taken again by a later run; `trim`, idle
+            decay and pressure give it back.
 
         Raises
         ------
         InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
             An input is missing or unknown, or does not fit, or an output; the message names it. Nothing was run.
         OutOfMemoryError
-            The engine's budget cannot hold constants, programs and arena at once; nothing was run. Where that can
-            never be, `smallest_limit` is the least limit that would do.
+            The engine's budget cannot hold constants, programs, arena and results at once; nothing was run. Where that
+            can never be, `smallest_limit` is the least limit that would do. Or a host function asked for more than was
+            left, which cannot be told before.
         StateError
             The model is closed.
         BackendError
@@ -222,17 +224,25 @@ class Model:
             found = form.resized(given)
             if found is not None:
                 return found
-        shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
         if self._varies:
             trace = Trace()
             symbols = Symbols({port.name: port.shape for port in self.inputs}, given, trace)
-            variable = VariableForm(trace, symbols, self.engine)
             with suppress(GraphpoolError):  # if something is wrong, it is said below of plain shapes
-                made = Executable(self._specialise(symbols.shapes, deciding), self.engine, *shared, variable)
+                made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine))
                 forms = self._variable.setdefault(contents, [])
                 forms[:] = [made, *(form for form in forms if not form.is_closed)]
                 return made
-        return Executable(self._specialise(given, deciding), self.engine, *shared)
+        return self._compile(given, deciding, None)
+
+    def _compile(
+        self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], variable: VariableForm | None
+    ) -> Executable:
+        """A form for these shapes, in which sizes may vary."""
+        loading = ArrayAllocator(self.engine.budget, f"loading of {self.name}")
+        form = loading.call(self._specialise, shapes, deciding)
+        loading.hand_over()  # constants are charged as such
+        shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
+        return Executable(form, self.engine, *shared, variable)
 
     # ---- what is known of it
 
@@ -265,12 +275,15 @@ class Model:
         self._forms.leave(use)
         return use.executable
 
-    def predict_peak(self, shapes: Mapping[str, Any] | None = None, *, sequential: bool = False) -> int:
+    def predict_peak(
+        self, shapes: Mapping[str, Any] | None = None, *, sequential: bool = False, outputs: bool = True
+    ) -> int:
         """What one run at a time takes of the engine's budget.
 
-        That is the arena, scratch included, the constants, packed ones that are cached, and the compiled programs;
-        inputs and outputs are the caller's. A ``memory_limit`` of so many bytes will do, and so will one without the
-        packed ones: kernels for plain layouts run then.
+        That is the arena, scratch included, the constants, packed ones that are cached, the compiled programs, and the
+        results; inputs are the caller's. A ``memory_limit`` of so many bytes will do if the results of one run are let
+        go of before the next, and so will one without the packed ones: kernels for plain layouts run then. What follows
+        from contents is not known before: results without a shape, and arrays of host functions.
 
         Parameters
         ----------
@@ -278,6 +291,8 @@ class Model:
             As for `specialise`.
         sequential : bool, default=False
             Whether to tell what one stream would need, whatever the schedule.
+        outputs : bool, default=True
+            Whether the run makes its results; not where `run` is given arrays for all of them.
 
         Returns
         -------
@@ -292,7 +307,9 @@ class Model:
             It is more than the engine's limit.
         """
         executable = self.specialise(shapes)
-        return executable.sequential_peak_nbytes if sequential else executable.peak_nbytes
+        executable.check_room(executable.form.outputs if outputs else ())
+        nbytes = executable.sequential_peak_nbytes if sequential else executable.peak_nbytes
+        return nbytes if outputs else nbytes - executable.results_nbytes
 
     def read_weight(self, name: str) -> np.ndarray[Any, Any]:
         """The content of a constant under the importer's name.
@@ -324,7 +341,7 @@ class Model:
             if name in form.weights:
                 weight = form.constants[form.weights[name]]
                 check_files([weight])
-                return np.asarray(weight)
+                return ArrayAllocator(self.engine.budget, f"weight {name}").call(np.asarray, weight)
         names = sorted({known for form in forms for known in form.weights})
         raise InvalidArgumentError(explain(f"no weight {name!r}", accepted=", ".join(names) or "none yet"), weight=name)
 
@@ -379,7 +396,7 @@ class Model:
         return self._forms.is_closed
 
     def trim(self) -> int:
-        """Give the memory of idle arenas back; returns its bytes."""
+        """Give the memory of idle arenas, and of results that nobody holds, back; returns its bytes."""
         return sum(form.trim() for form in self._forms.forms())
 
     def close(self) -> None:

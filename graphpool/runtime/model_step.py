@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.errors import BackendError, LimitError, explain
+from graphpool.errors import BackendError, LimitError, OutOfMemoryError, explain
 from graphpool.memory import BufferInfo, plan
 from graphpool.typing import DataType
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from graphpool.graph.graph import Graph
     from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.memory._arrays import ArrayAllocator
 
     from ._compiled import CompiledPartition
     from .host_budget import HostBudget
@@ -36,19 +37,16 @@ class ModelStep:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
-    def call_host(self, values: dict[int, Any], are_plain: Sequence[bool], budget: HostBudget | None) -> None:
+    def call_host(
+        self, values: dict[int, Any], are_plain: Sequence[bool], budget: HostBudget | None, arrays: ArrayAllocator
+    ) -> None:
         """Run the host function on the values of a run; `are_plain` says which outputs have a place already."""
-        sources = [values[i] for i in self.inputs]
-        if not all(are_plain):
-            # a result without a known shape may be a view of an input, and arenas are written again
-            sources = [source.copy() if isinstance(source, np.ndarray) else source for source in sources]
         targets = [values[i] if plain else None for i, plain in zip(self.outputs, are_plain, strict=True)]
         if budget is not None:
             budget.spend(1, self.label)
-        assert self.function is not None  # a step is one or the other
         try:
-            results = self.function(sources, targets)
-        except LimitError:
+            results = arrays.call(self._call, [values[i] for i in self.inputs], targets)
+        except (LimitError, OutOfMemoryError):
             raise
         except Exception as error:
             raise BackendError(
@@ -60,6 +58,13 @@ class ModelStep:
                 values[tensor_id] = result
             elif result is not target:
                 self._copy_result(target, result)
+
+    def _call(self, sources: list[Any], targets: list[Any]) -> Sequence[Any]:
+        if any(target is None for target in targets):
+            # a result without a known shape may be a view of an input, and arenas are written again
+            sources = [source.copy() if isinstance(source, np.ndarray) else source for source in sources]
+        assert self.function is not None  # a step is one or the other
+        return self.function(sources, targets)
 
     def _copy_result(self, target: Any, result: Any) -> None:
         array = np.asarray(result)

@@ -48,7 +48,7 @@ class PackedWeight:
         self._buffer: ConstantBuffer | None = buffer
         self._engine = engine
         self._cache = constant_tensor_cache(engine.kind, engine.index)
-        pin = ConstantHandle(key)
+        pin = ConstantHandle(key, engine.constants.resource)
         if self._cache.find(key, part.nbytes, pin) is buffer:
             pin.try_acquire()  # while somebody uses it the entry is not what a full memory gives up first
         self._pin = pin

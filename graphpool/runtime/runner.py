@@ -6,8 +6,6 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.typing import DataType
 
@@ -15,10 +13,11 @@ from . import blas_threads
 from ._tensor import Tensor
 from ._trace import clock_ns, current
 from .model_step import is_plain
-from .result_arrays import empty_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from graphpool.memory._arrays import ArrayAllocator
 
     from ._stream import Stream
     from ._trace import Recorder
@@ -33,11 +32,15 @@ _MAX_FRAMES = 64
 
 
 class Frame:
-    """What one run at a time uses: values by tensor id, tensors bound to one arena, and the calls in order."""
+    """What one run at a time uses: values by tensor id, tensors bound to one arena, and the calls in order.
 
-    __slots__ = ("calls", "inputs", "outputs", "values")
+    The arrays that it makes are charged through `arrays`.
+    """
 
-    def __init__(self, values: Mapping[int, Any]) -> None:
+    __slots__ = ("arrays", "calls", "inputs", "outputs", "values")
+
+    def __init__(self, values: Mapping[int, Any], arrays: ArrayAllocator) -> None:
+        self.arrays = arrays
         self.values: dict[int, Any] = dict(values)
         self.calls: list[Callable[[], object]] = []
         self.inputs: dict[int, Tensor] = {}
@@ -47,6 +50,7 @@ class Frame:
 class Runner:
     """Keeps a frame for each arena. `offsets` has the places there, see `plan_arena`; `targets` are written directly.
 
+    `sizes` has the memory of outputs whose shape is known, `host_nbytes` is what a run reserves for host functions.
     Ownership: keeps frames, which refer to arenas by address alone. Threads: `run` may be going on in any number of
     threads, on an arena each.
     """
@@ -58,12 +62,15 @@ class Runner:
         steps: Sequence[ModelStep],
         offsets: Mapping[Any, int],
         targets: Collection[int],
+        sizes: Mapping[str, int],
+        host_nbytes: int,
         constants: FormConstants,
         stream: Stream,
-        results: ResultArrays | None,
+        results: ResultArrays,
     ) -> None:
         self._form, self._described, self._steps, self._offsets = form, described, steps, offsets
         self._constants, self._stream, self._results = constants, stream, results
+        self._host_nbytes, self._sizes = host_nbytes, sizes
         self._names = {i: name for name, i in form.outputs.items()}
         self._targets = {i: _shape_of(described[i]) for i in targets}
         written = [i for step in steps for i in step.outputs if i not in offsets]
@@ -72,15 +79,43 @@ class Runner:
         self._uses_blas = any(program is not None and program.uses_blas for program in programs)
         self._frames: dict[int, Frame] = {}  # by address: who leases an arena has its frame for himself
 
-    def run(self, address: int, inputs: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """Outputs by name, on the arena at an address, which is the caller's until then; see `Executable.run`."""
+    def take_room(self, address: int, given: Mapping[str, Any], fresh: dict[int, Any]) -> Frame:
+        """Take what a run needs beside the arena at an address: results, put into `fresh` by tensor id, and room.
+
+        Raises
+        ------
+        OutOfMemoryError
+            There is no memory for it; `fresh` may hold some of the results.
+        """
         frame = self._frames.get(address) or self._keep_frame(address)
+        nbytes, wanted = self._host_nbytes, {}
+        if len(given) < len(self._form.outputs):
+            places = {self._form.outputs[name] for name in given}
+            nbytes += sum(size for name, size in self._sizes.items() if name not in given)
+            for i, shape in self._targets.items():
+                if i not in places and shape is not None:
+                    wanted[i] = (self._names[i], *shape)
+        if nbytes or wanted:
+            try:
+                self._results.take(wanted, frame.arrays, fresh, 2 * len(self._frames), nbytes)
+            except BaseException:
+                frame.arrays.unreserve()
+                raise
+        return frame
+
+    def run(
+        self, frame: Frame, inputs: Mapping[str, Any], given: Mapping[str, Any], fresh: Mapping[int, Any]
+    ) -> dict[str, Any]:
+        """Outputs by name, on the arena of a frame, which is the caller's until then; see `Executable.run`.
+
+        `take_room` has filled `fresh`.
+        """
         if self._uses_blas:
             blas_threads.enter()  # once around all partitions: theirs only count then
         if self._form.host_budget is not None:
             self._form.host_budget.start()
         try:
-            self.bind(frame, inputs, given)
+            self.bind(frame, inputs, given, fresh)
             recorder = current()
             if recorder is None:
                 for call in frame.calls:
@@ -92,6 +127,7 @@ class Runner:
             if self._uses_blas:
                 blas_threads.leave()
             self._unbind(frame)
+            frame.arrays.unreserve()
 
     def clear(self) -> None:
         """Forget the frames: their arenas go."""
@@ -105,24 +141,18 @@ class Runner:
             if step.compiled is None:
                 recorder.note(step.label, start, clock_ns())
 
-    def bind(self, frame: Frame, inputs: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        """Put the arrays of a run in place: inputs, and outputs, which are fresh unless they are given."""
-        values, places = frame.values, {self._form.outputs[name]: array for name, array in given.items()}
+    def bind(self, frame: Frame, inputs: Mapping[str, Any], given: Mapping[str, Any], fresh: Mapping[int, Any]) -> None:
+        """Put the arrays of a run in place."""
+        values = frame.values
         for name, tensor_id in self._form.inputs.items():
             values[tensor_id] = inputs[name]
-        for tensor_id, shape in self._targets.items():
-            array = places.get(tensor_id)
-            if array is None and shape is not None:
-                array = self._fresh(tensor_id, *shape)
-            values[tensor_id] = array
+        values.update(dict.fromkeys(self._targets))  # of unknown shape: a host function brings them
+        values.update(fresh)
+        for name, array in given.items():
+            if self._form.outputs[name] in self._targets:
+                values[self._form.outputs[name]] = array
         for tensor_id, tensor in (*frame.inputs.items(), *frame.outputs.items()):
             tensor.rebind(values[tensor_id])
-
-    def _fresh(self, tensor_id: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Memory for a result."""
-        if self._results is None:
-            return empty_array(shape, dtype)
-        return self._results.take(self._names[tensor_id], shape, dtype, 2 * len(self._frames))
 
     def _unbind(self, frame: Frame) -> None:
         """Forget the arrays of a run, which belong to the caller."""
@@ -134,7 +164,7 @@ class Runner:
     def _collect(self, frame: Frame, given: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs; what is not this run's own fresh array, or where it was asked for, is copied."""
         results: dict[str, Any] = {}
-        fresh = self._targets.keys() - {self._form.outputs[name] for name in given}
+        own = self._targets.keys() - {self._form.outputs[name] for name in given}
         for name, tensor_id in self._form.outputs.items():
             value = frame.values[tensor_id]
             if name in given:
@@ -142,8 +172,8 @@ class Runner:
                 if value is not given[name]:
                     given[name][...] = value
             else:
-                results[name] = value if tensor_id in fresh else copy(value)
-                fresh.discard(tensor_id)
+                results[name] = value if tensor_id in own else frame.arrays.call(copy, value)
+                own.discard(tensor_id)
         return results
 
     def _keep_frame(self, address: int) -> Frame:
@@ -155,7 +185,7 @@ class Runner:
 
     def make_frame(self, address: int) -> Frame:
         """A frame for the arena at an address."""
-        frame = Frame(self._constants.values)
+        frame = Frame(self._constants.values, self._results.allocator())
         tensors = dict(self._constants.tensors)
         for ids, bound in ((self._form.inputs.values(), frame.inputs), (self._targets, frame.outputs)):
             for tensor_id in ids:
@@ -176,7 +206,7 @@ class Runner:
     ) -> Callable[[], object]:
         if step.compiled is None:
             are_plain = [is_plain(self._described[i]) for i in step.outputs]
-            return partial(step.call_host, frame.values, are_plain, self._form.host_budget)
+            return partial(step.call_host, frame.values, are_plain, self._form.host_budget, frame.arrays)
         scratch = None
         if ~number in self._offsets:
             described = LogicalTensor(0, DataType.U8, (step.compiled.scratchpad_nbytes,))

@@ -45,10 +45,20 @@ class SharedArenas(Locked):
         with self._lock:
             return self._pool
 
-    def lease(self) -> Lease:
-        """An arena, until it is released; its pool may be outgrown, and so closed, at any moment."""
+    def shrink(self, nbytes: int) -> None:
+        """Make arenas of so many bytes from now on, if they are larger."""
+        with self._lock:
+            if nbytes < self._pool.nbytes and not self._is_closed:
+                outgrown, self._pool = self._pool, self._make(nbytes)
+                outgrown.close()
+
+    def lease(self, nbytes: int = 0) -> Lease:
+        """An arena of at least `nbytes` until it is released; its pool may be outgrown, and so closed, at any moment."""
         while True:
             pool = self._pool
+            if pool.nbytes < nbytes:
+                self.require(nbytes)
+                pool = self._pool
             try:
                 return pool.lease()
             except StateError:

@@ -413,7 +413,7 @@ def test_an_entry_that_somebody_takes_off_in_the_middle_leaves_once(leave):
         "clear": cache.clear,
         "room": lambda: add(cache, "b", 60),
         "remove": lambda: cache.remove_if_unused(BACKEND, "a"),
-        "resource": lambda: cache.remove_all_of(resource),
+        "resource": lambda: cache.retire(resource),
     }
     left[leave]()
     assert evicted == [(BACKEND, "a")]

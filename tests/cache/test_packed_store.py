@@ -13,6 +13,7 @@ from graphpool.cache.identity import Fingerprint, digest_of
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, PerformanceWarning, StateError
 from graphpool.memory import HostResource, LimitingResource, StatisticsResource
 from tests.helpers.caches import together
+from tests.helpers.memory import run_in_child
 
 DATA = np.arange(3000, dtype=np.float32)
 HEADER_NBYTES = 4096
@@ -409,3 +410,89 @@ def test_a_damaged_file_is_not_copied(tmp_path, damage):
     with pytest.warns(PerformanceWarning, match="damaged"):
         assert store.get(make_key()) is None
     assert paths(store) == []
+
+
+@pytest.mark.parametrize(("mode", "mapping"), [(0o755, "map"), (0o700, "map"), (0o775, "copy"), (0o1777, "copy")])
+def test_files_are_mapped_only_where_nobody_else_may_write(tmp_path, mode, mapping):
+    folder = tmp_path / "store"
+    folder.mkdir()
+    folder.chmod(mode)
+    store = PackedStore(folder)
+    assert store.mapping == mapping
+    assert store.put(make_key(), DATA)
+    buffer = store.get(make_key())
+    if mapping == "copy":
+        os.truncate(paths(store)[0], 0)
+    assert np.array_equal(np.frombuffer(buffer, np.float32), DATA)
+    assert PackedStore(folder, mapping="map").mapping == "map"
+
+
+def test_a_store_makes_a_folder_for_this_user_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        assert PackedStore(tmp_path / "store").mapping == "map"
+    finally:
+        os.umask(before)
+
+
+def test_the_lock_can_be_taken_by_all_whatever_the_umask_and_is_not_made_again(tmp_path, monkeypatch):
+    before = os.umask(0o077)
+    try:
+        PackedStore(tmp_path).put(make_key(), DATA)
+    finally:
+        os.umask(before)
+    lock = tmp_path / ".lock"
+    assert lock.stat().st_mode & 0o777 == 0o644
+    flags, real = [], os.open
+
+    def note(path, how, *mode, **options):
+        if str(path) == str(lock):
+            flags.append(how)
+        return real(path, how, *mode, **options)
+
+    monkeypatch.setattr(os, "open", note)
+    assert PackedStore(tmp_path).put(make_key(1), DATA)
+    assert flags
+    assert not any(how & os.O_CREAT for how in flags)  # refused for files of others in folders as /tmp is
+
+
+@pytest.mark.native
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes two users")
+def test_two_users_share_a_folder(tmp_path):
+    folder = tmp_path / "store"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    for part in tmp_path.parents:
+        if part.name.startswith("pytest"):
+            part.chmod(0o755)
+    tmp_path.chmod(0o755)
+    assert PackedStore(folder).put(make_key(), DATA)
+
+    def other():
+        os.setuid(65534)
+        store = PackedStore(folder)
+        assert np.array_equal(np.frombuffer(store.get(make_key()), np.float32), DATA)
+        assert store.put(make_key(1), DATA)
+        assert store.stats().entries == 2
+
+    run_in_child(other)
+    store = PackedStore(folder)
+    assert np.array_equal(np.frombuffer(store.get(make_key(1)), np.float32), DATA)
+    store.clear()
+    assert len(store) == 0
+
+
+@pytest.mark.native
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes two users")
+def test_a_folder_that_may_not_be_listed_is_a_typed_error(tmp_path):
+    folder = tmp_path / "store"
+    store = PackedStore(folder)
+    folder.chmod(0o700)
+
+    def other():
+        os.setuid(65534)
+        for use in (store.stats, lambda: store.nbytes, lambda: len(store), store.clear):
+            with pytest.raises(StateError, match="cannot be used"):
+                use()
+
+    run_in_child(other)

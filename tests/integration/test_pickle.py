@@ -48,7 +48,7 @@ RUN_MODEL = """
 def use(model, given):
     with model:
         result = next(iter(model.run(given).values()))
-    assert model.engine.is_closed and model.engine.budget.in_use == 0
+    assert model.engine.is_closed and model.engine.budget.in_use == result.nbytes
     return result
 """
 

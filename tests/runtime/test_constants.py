@@ -474,3 +474,52 @@ def test_two_models_of_one_file_share_their_constants(cache):
         assert entries > 0
         np.testing.assert_array_equal(second.run(image)["probabilities"], expected)
         assert (len(cache), cache.nbytes) == (entries, nbytes)
+
+
+def test_the_end_of_an_engine_leaves_what_another_one_uses(cache):
+    w = weights()
+    with gp.Engine() as second, Job(second) as job:
+        first = gp.Engine()
+        with Job(first) as made:
+            made.check(made.tensor(w), w)
+            tensor = job.tensor(w)
+            job.check(tensor, w)
+            other = made.tensor(weights(7))
+            made.check(other, weights(7))
+            kept = cache.keys()
+            assert len(kept) == 2
+            first.close()
+            assert cache.keys() == kept[:1]  # what it alone used has left, though its compiled partition is open
+        nbytes, misses = cache.nbytes, cache.stats().misses
+        assert first.budget.in_use >= nbytes
+        job.check(tensor, w)
+        job.check(job.tensor(w), w)
+        assert cache.stats().misses == misses
+        second.close()
+        assert cache.keys() == []
+    assert first.budget.holdings()["constants"] == 0
+    assert first.stats().current_nbytes == 0
+
+
+def test_an_execution_of_another_engine_goes_on_while_the_first_one_ends(cache):
+    w = weights()
+    with gp.Engine() as second, Job(second) as job:
+        with gp.Engine() as first, Job(first) as made:
+            made.check(made.tensor(w), w)
+            tensor = job.tensor(w)
+            job.check(tensor, w)
+        job.check(tensor, w)
+        assert len(cache) == 1
+    assert len(cache) == 0  # the last user has let go of it
+
+
+def test_clear_says_what_has_left(engine, cache):
+    with Job(engine) as job:
+        w = weights()
+        tensor = job.tensor(w)
+        job.check(tensor, w)
+        cached = job.compiled.cached_constants()
+        assert cached
+        assert cache.clear() == cached
+        assert cache.clear() == {}
+        job.check(tensor, w)

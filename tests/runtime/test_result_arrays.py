@@ -1,10 +1,12 @@
 """Memory of results is used again exactly when nobody can see it."""
 
 import sys
+from math import prod
 
 import numpy as np
 import pytest
 
+from graphpool.memory import Budget
 from graphpool.runtime.result_arrays import ResultArrays
 from tests.helpers.memory import run_threads
 
@@ -15,13 +17,25 @@ needs_counts = pytest.mark.skipif(
 )
 
 
+class Arrays(ResultArrays):
+    """Which hands out one array at a time."""
+
+    def __init__(self, budget=None):
+        super().__init__(Budget() if budget is None else budget, "results of m")
+
+    def take(self, key, shape, dtype, most=2):
+        fresh = {}
+        super().take({0: (key, shape, dtype)}, self.allocator(), fresh, most, prod(shape) * dtype.itemsize)
+        return fresh[0]
+
+
 def address(array):
     return array.__array_interface__["data"][0]
 
 
 @needs_counts
 def test_memory_that_was_let_go_of_is_used_again():
-    arrays = ResultArrays()
+    arrays = Arrays()
     first = arrays.take(1, SHAPE, F32)
     place = address(first)
     del first
@@ -31,7 +45,7 @@ def test_memory_that_was_let_go_of_is_used_again():
 
 @needs_counts
 def test_two_results_take_turns_while_the_last_is_held():
-    arrays, places = ResultArrays(), []
+    arrays, places = Arrays(), []
     result = None
     for _ in range(6):
         result = arrays.take(1, SHAPE, F32)
@@ -55,7 +69,7 @@ HOLDERS = {
 
 @pytest.mark.parametrize("name", HOLDERS)
 def test_memory_that_somebody_holds_is_left_alone(name):
-    arrays = ResultArrays()
+    arrays = Arrays()
     first = arrays.take(1, SHAPE, F32)
     place = address(first)
     held = [HOLDERS[name](first)]
@@ -69,7 +83,7 @@ def test_memory_that_somebody_holds_is_left_alone(name):
 
 @needs_counts
 def test_what_became_of_an_array_does_not_show_in_the_next():
-    arrays = ResultArrays()
+    arrays = Arrays()
     first = arrays.take(1, SHAPE, F32)
     first.flags.writeable = False
     del first
@@ -77,18 +91,18 @@ def test_what_became_of_an_array_does_not_show_in_the_next():
 
 
 def test_small_arrays_own_their_memory():
-    assert ResultArrays().take(1, (4,), F32).base is None
+    assert Arrays().take(1, (4,), F32).base is None
 
 
 def test_keys_do_not_share():
-    arrays = ResultArrays()
+    arrays = Arrays()
     one, two = arrays.take(1, SHAPE, F32), arrays.take(2, SHAPE, F32)
     assert not np.may_share_memory(one, two)
 
 
 @needs_counts
 def test_what_grows_step_by_step_takes_the_same_memory_again():
-    arrays, places, result = ResultArrays(), [], None
+    arrays, places, result = Arrays(), [], None
     for rows in range(64, 72):
         result = arrays.take(1, (rows, 1024), F32)
         result[:] = rows
@@ -100,7 +114,7 @@ def test_what_grows_step_by_step_takes_the_same_memory_again():
 
 @needs_counts
 def test_a_small_result_does_not_hold_a_large_one():
-    arrays = ResultArrays()
+    arrays = Arrays()
     place = address(arrays.take(1, (64, 4096), F32))
     small = arrays.take(1, (64, 1024), F32)
     assert address(small) != place
@@ -109,7 +123,7 @@ def test_a_small_result_does_not_hold_a_large_one():
 
 @needs_counts
 def test_as_many_arrays_are_kept_as_were_asked_for():
-    arrays = ResultArrays()
+    arrays = Arrays()
     held = [arrays.take(1, SHAPE, F32, 4) for _ in range(4)]
     places = {address(array) for array in held}
     del held[:]
@@ -118,7 +132,7 @@ def test_as_many_arrays_are_kept_as_were_asked_for():
 
 @needs_counts
 def test_clear_keeps_nothing():
-    arrays = ResultArrays()
+    arrays = Arrays()
     held = arrays.take(1, SHAPE, F32)
     arrays.clear()
     held[:] = 1
@@ -127,7 +141,7 @@ def test_clear_keeps_nothing():
 
 
 def test_threads_never_share_memory():
-    arrays, wrong = ResultArrays(), []
+    arrays, wrong = Arrays(), []
 
     def work(number):
         for step in range(300):

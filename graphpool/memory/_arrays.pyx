@@ -1,0 +1,261 @@
+"""ArrayAllocator: NumPy arrays that a budget counts until they are gone.
+
+NumPy asks a handler for the data of each array that it makes, and each array gives its data back to the handler that it
+came from, whoever lets go of it and whenever that is. The handlers made here charge a budget before they allocate.
+Source: NumPy Enhancement Proposal 49, "Data allocation strategies"; the numbers are those of NumPy's C interface.
+"""
+
+cimport cython
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport strcpy
+
+from graphpool._atomic cimport gp_add, gp_exchange, gp_load, gp_sub_within
+from graphpool.memory._budget cimport Budget
+
+import threading
+from math import prod
+
+import numpy as np
+from numpy._core._multiarray_umath import _ARRAY_API
+
+from graphpool.errors import OutOfMemoryError
+from graphpool.memory._check import MAX_NBYTES, out_of_memory
+
+cdef enum:
+    SET_HANDLER = 304       # its place in NumPy's table of functions
+    HEADER_NBYTES = 64      # before each block: its size; as large as a cache line, so that data stay aligned
+
+ctypedef struct Allocator:
+    void *context
+    void *(*malloc)(void *context, size_t nbytes) noexcept nogil
+    void *(*calloc)(void *context, size_t count, size_t nbytes) noexcept nogil
+    void *(*realloc)(void *context, void *data, size_t nbytes) noexcept nogil
+    void (*free)(void *context, void *data, size_t nbytes) noexcept nogil
+
+ctypedef struct Handler:    # PyDataMem_Handler of NumPy
+    char name[127]
+    uint8_t version
+    Allocator allocator
+
+ctypedef struct Account:    # what arrays keep alive
+    Handler handler
+    int64_t nbytes          # of the arrays; charged
+    int64_t reserved        # charged beside them
+    PyObject *budget
+    PyObject *holder
+
+ctypedef object (*SetHandler)(object handler)
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void **address, size_t alignment, size_t nbytes)
+
+cdef SetHandler _set_handler = <SetHandler>(<void **>PyCapsule_GetPointer(_ARRAY_API, NULL))[SET_HANDLER]
+_refused = threading.local()    # the error behind NumPy's MemoryError
+
+
+cdef bint _charge(Account *account, int64_t nbytes) noexcept nogil:
+    cdef bint is_charged = (
+        gp_sub_within(&account.reserved, nbytes) or (<Budget>account.budget)._try_charge(nbytes)
+        or _charge_slowly(account, nbytes)
+    )
+    if is_charged:
+        gp_add(&account.nbytes, nbytes)
+    return is_charged
+
+
+cdef bint _charge_slowly(Account *account, int64_t nbytes) noexcept with gil:
+    """Let the budget ask its holders for memory."""
+    try:
+        (<Budget>account.budget).charge(nbytes, holder=<object>account.holder)
+    except BaseException as error:
+        _refused.error = error
+        return False
+    return True
+
+
+cdef void _uncharge(Account *account, int64_t nbytes) noexcept nogil:
+    """Unless the account was closed meanwhile."""
+    if gp_sub_within(&account.nbytes, nbytes):
+        (<Budget>account.budget)._try_uncharge(nbytes)
+
+
+cdef void _unreserve(Account *account) noexcept nogil:
+    (<Budget>account.budget)._try_uncharge(gp_exchange(&account.reserved, 0))
+
+
+cdef void *_with_header(char *block, size_t nbytes) noexcept nogil:
+    (<size_t *>block)[0] = nbytes
+    return block + HEADER_NBYTES
+
+
+cdef void *_malloc(void *context, size_t nbytes) noexcept nogil:
+    cdef void *block = NULL
+    if nbytes > <size_t>MAX_DATA or not _charge(<Account *>context, nbytes):
+        return NULL
+    if posix_memalign(&block, HEADER_NBYTES, nbytes + HEADER_NBYTES) != 0:
+        _uncharge(<Account *>context, nbytes)
+        return NULL
+    return _with_header(<char *>block, nbytes)
+
+
+cdef void *_calloc(void *context, size_t count, size_t nbytes) noexcept nogil:
+    cdef char *block
+    if nbytes and count > <size_t>MAX_DATA // nbytes or not _charge(<Account *>context, count * nbytes):
+        return NULL
+    block = <char *>calloc(1, count * nbytes + HEADER_NBYTES)
+    if block == NULL:
+        _uncharge(<Account *>context, count * nbytes)
+        return NULL
+    return _with_header(block, count * nbytes)
+
+
+cdef void *_realloc(void *context, void *data, size_t nbytes) noexcept nogil:
+    cdef char *block = <char *>data - HEADER_NBYTES
+    cdef size_t old
+    if data == NULL:
+        return _malloc(context, nbytes)
+    old = (<size_t *>block)[0]
+    if nbytes > <size_t>MAX_DATA or not _charge(<Account *>context, nbytes):
+        return NULL
+    block = <char *>realloc(block, nbytes + HEADER_NBYTES)
+    _uncharge(<Account *>context, nbytes if block == NULL else old)
+    return NULL if block == NULL else _with_header(block, nbytes)
+
+
+cdef void _free(void *context, void *data, size_t nbytes) noexcept nogil:
+    cdef char *block = <char *>data - HEADER_NBYTES
+    if data != NULL:
+        _uncharge(<Account *>context, (<size_t *>block)[0])
+        free(block)
+
+
+cdef void _end(object capsule) noexcept:
+    """The allocator and its last array are gone."""
+    cdef Account *account = <Account *>PyCapsule_GetPointer(capsule, "mem_handler")
+    Py_DECREF(<object>account.budget)
+    Py_DECREF(<object>account.holder)
+    free(account)
+
+
+cdef int64_t MAX_DATA = MAX_NBYTES
+
+
+@cython.no_gc   # `__dealloc__` needs the account; a capsule and a text are in no cycle
+cdef class ArrayAllocator:
+    """Charges a budget for the arrays that NumPy makes in calls through it, until they are gone.
+
+    Parameters
+    ----------
+    budget : Budget
+    holder : str
+        Who asks; named in errors.
+
+    Notes
+    -----
+    Ownership: arrays belong to whoever holds them, and keep the budget alive. Threads: safe; any may let go of an
+    array. Cost: 0.3 microseconds a call, and an atomic addition an array.
+    """
+
+    cdef object handler
+    cdef object holder
+    cdef Account *account
+    cdef object __weakref__
+
+    def __cinit__(self, Budget budget not None, str holder not None):
+        cdef Account *account = <Account *>calloc(1, sizeof(Account))
+        if account == NULL:
+            raise MemoryError()
+        strcpy(account.handler.name, "graphpool")
+        account.handler.version = 1
+        account.handler.allocator.context = account
+        account.handler.allocator.malloc = _malloc
+        account.handler.allocator.calloc = _calloc
+        account.handler.allocator.realloc = _realloc
+        account.handler.allocator.free = _free
+        Py_INCREF(budget)
+        Py_INCREF(holder)
+        account.budget, account.holder = <PyObject *>budget, <PyObject *>holder
+        self.account, self.holder = account, holder
+        self.handler = PyCapsule_New(account, "mem_handler", _end)
+
+    def __dealloc__(self):
+        if self.account != NULL:
+            _unreserve(self.account)
+
+    @property
+    def reserved(self):
+        """What is reserved and no array was made of. Unit: bytes."""
+        return gp_load(&self.account.reserved)
+
+    @property
+    def nbytes(self):
+        """What the arrays take now. Unit: bytes."""
+        return gp_load(&self.account.nbytes)
+
+    def empty(self, tuple shape, dtype):
+        """An array whose content is undefined; raises as `call` does."""
+        if 0 in shape:
+            return np.empty(shape, dtype)   # for which NumPy allocates an element
+        return self.call(np.empty, shape, dtype)
+
+    def call(self, function, *args):
+        """What a function returns; the data of the arrays that it makes are charged, those of temporaries as well.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The budget or the system has no room for an array.
+        """
+        outer = _set_handler(self.handler)
+        _refused.error = None
+        try:
+            return function(*args)
+        except Exception as error:
+            reason = _memory_error(error)
+            if reason is not None and _refused.error is not None:
+                raise _refused.error from error
+            if reason is None or isinstance(reason, OutOfMemoryError):
+                raise
+            raise _system_error(reason, self.holder) from error
+        finally:
+            _set_handler(outer)
+            _refused.error = None
+
+    def reserve(self, int64_t nbytes):
+        """Charge for arrays to come, in this thread or others.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The budget has no room; nothing is charged.
+        """
+        (<Budget>self.account.budget).charge(nbytes, holder=self.holder)
+        gp_add(&self.account.reserved, nbytes)
+
+    def unreserve(self):
+        """Take back what is reserved and no array was made of."""
+        _unreserve(self.account)
+
+    def hand_over(self):
+        """Let go of the charge for all arrays that are there; others are to charge for what stays."""
+        (<Budget>self.account.budget)._try_uncharge(gp_exchange(&self.account.nbytes, 0))
+
+    def __repr__(self):
+        return f"<ArrayAllocator of {self.holder}: {self.nbytes} bytes>"
+
+
+def _memory_error(error):
+    """The lack of memory behind an error, or None."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _system_error(error, holder):
+    """The error for an array that the system has no memory for; NumPy tells its shape and type."""
+    requested = prod(getattr(error, "shape", (0,))) * np.dtype(getattr(error, "dtype", np.uint8)).itemsize
+    return out_of_memory(requested, in_use=0, limit=MAX_NBYTES, resource=f"the system, for {holder},")

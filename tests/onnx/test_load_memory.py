@@ -1,0 +1,106 @@
+"""What loading takes of the process's memory, from every kind of source; each in a process of its own."""
+
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.helpers.tree import ROOT
+
+SIDE, LAYERS = 1536, 4
+NBYTES = SIDE * SIDE * 4 * LAYERS
+
+CHILD = """
+import gc, os, sys
+import onnx
+import graphpool as gp
+
+kind, folder = sys.argv[1:]
+
+def resident(name="VmRSS:"):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name))
+
+gp.onnx.load(folder + "/tiny.onnx", threads=1).close()    # what is imported at the first load
+path = folder + "/" + ("external" if kind == "external" else "typed" if kind == "typed" else "model") + ".onnx"
+start = resident()
+source = path
+if kind not in ("path", "copy", "external", "typed"):
+    with open(path, "rb") as file:
+        source = file.read()
+    if kind == "bytearray":
+        source = bytearray(source)
+    elif kind == "proto":
+        source = onnx.load_model_from_string(source)
+gc.collect()
+before = resident()
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")    # the high water starts here
+model = gp.onnx.load(source, threads=1, mapping="copy" if kind == "copy" else "map")
+peak = resident("VmHWM:") - before
+packed, in_use = model.stats().cached_nbytes, model.engine.budget.in_use
+held = resident()
+del source
+gc.collect()
+freed = held - resident()
+model.run({"x": __import__("numpy").ones((1, %d), "float32")})
+model.close()
+del model
+gc.collect()
+after = resident() - before
+print(peak, packed, after, in_use, freed)
+"""
+
+
+def build(layers, side, typed):
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for k in range(layers):
+        nodes.append(helper.make_node("MatMul", [f"x{k}" if k else "x", f"w{k}"], [f"x{k + 1}"], name=f"product{k}"))
+        values = rng.standard_normal((side, side), np.float32)
+        if typed:
+            tensor = TensorProto(name=f"w{k}", data_type=TensorProto.FLOAT, dims=values.shape)
+            tensor.float_data.extend(values.ravel())
+        else:
+            tensor = onnx.numpy_helper.from_array(values, f"w{k}")
+        weights.append(tensor)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, side]) for name in ("x", f"x{layers}"))
+    return helper.make_model(
+        helper.make_graph(nodes, "stack", [x], [y], weights), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+
+
+PLAIN = dict.fromkeys(["path", "external", "typed"], NBYTES // LAYERS) | {"bytes": 0}
+PLAIN |= dict.fromkeys(["copy", "bytearray", "proto"], NBYTES)
+"""Plain weights in memory beside the packed ones and beside the source: the one that is packed now, none, or all."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    onnx.save(build(1, 8, False), folder / "tiny.onnx")
+    onnx.save(build(LAYERS, SIDE, True), folder / "typed.onnx")
+    model = build(LAYERS, SIDE, False)
+    onnx.save(model, folder / "model.onnx")
+    onnx.save(model, folder / "external.onnx", save_as_external_data=True, location="weights.bin")
+    return folder
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_load_takes_the_file_and_the_packed_weights_and_gives_both_back(folder, kind):
+    command = [sys.executable, "-W", "error", "-c", CHILD % SIDE, kind, str(folder)]
+    done = subprocess.run(
+        command, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    peak, packed, after, in_use, freed = map(int, done.stdout.split())
+    assert packed >= NBYTES
+    assert peak <= 1.10 * (PLAIN[kind] + packed)
+    assert after <= 5 * 2**20
+    if kind in ("bytearray", "proto"):  # nothing in the model refers to the source
+        assert freed >= 0.9 * NBYTES
+    assert in_use >= PLAIN[kind] // NBYTES * NBYTES + packed
