@@ -227,7 +227,7 @@ def _number_of(array: Any) -> float | None:
     if isinstance(array, PackedWeight) or array.size != 1:
         return None
     number = float(array.reshape(()))
-    return number if isfinite(number) else None
+    return number if isfinite(number) and number == array.item() else None  # large integers are no floats
 
 
 def _buffered(dtype: DataType) -> DataType:
