@@ -3,7 +3,8 @@
 A `Spelling` is data: an op, and an expression whose names are tensors. ``x / y``, powers and ``sqrt`` are products of
 powers; capitalised calls are ops, whose numbers stand behind their inputs (`_NUMBERS`). Expression and graph are
 compared as products of powers and sums, each as a multiset with one number: factors and terms match in any order and
-grouping, which is how frameworks differ. Numbers are constants whose `LogicalTensor.value` is known.
+grouping, which is how frameworks differ. Brackets hold what is a tensor of its own there, because it is read more than
+once: ``[x - m] - Log(Sum(Exp(x - m)))``. Numbers are constants whose `LogicalTensor.value` is known.
 
 Nobody else reads a result of the ops between, nor does one leave the graph. So what takes their place has their wires,
 and closes no cycle.
@@ -205,8 +206,8 @@ class _Matcher:
 
     # ---- matching
 
-    def _match(self, pattern: Pattern, tensor_id: int, captured: _Captured) -> Iterator[_Captured]:
-        """Every way in which the pattern fits what a tensor holds, given what was captured."""
+    def _match(self, pattern: Pattern, tensor_id: int, captured: _Captured, sign: float = 1.0) -> Iterator[_Captured]:
+        """Every way in which the pattern fits what a tensor holds, given what was captured; a sign is a product's."""
         if isinstance(pattern, Name):
             if captured.get(pattern.name, tensor_id) == tensor_id:
                 yield captured | {pattern.name: tensor_id}
@@ -214,21 +215,22 @@ class _Matcher:
             yield from self._match_call(pattern, tensor_id, captured)
         else:
             found = self._factors(tensor_id) if isinstance(pattern, Product) else self._terms(tensor_id)
-            bound = None if found is None else self._bind_number(pattern, found[0], captured)
+            bound = None if found is None else self._bind_number(pattern, found[0] * sign, captured)
             if found is not None and bound is not None and len(found[1]) == len(pattern.parts):
-                yield from self._match_parts(pattern.parts, found[1], bound)
+                yield from self._match_parts(type(pattern), pattern.parts, found[1], bound)
 
     def _match_parts(
-        self, wanted: Sequence[tuple[Pattern, float]], parts: _Parts, captured: _Captured
+        self, whole: type, wanted: Sequence[tuple[Pattern, float]], parts: _Parts, captured: _Captured
     ) -> Iterator[_Captured]:
         if not wanted:
             yield captured
             return
         (pattern, power), rest = wanted[0], wanted[1:]
         for k, (tensor_id, own) in enumerate(parts):
-            if own == power:
-                for found in self._match(pattern, tensor_id, captured):
-                    yield from self._match_parts(rest, parts[:k] + parts[k + 1 :], found)
+            is_negated = whole is Sum and own == -power and isinstance(pattern, Product)
+            if own == power or is_negated:
+                for found in self._match(pattern, tensor_id, captured, -1.0 if is_negated else 1.0):
+                    yield from self._match_parts(whole, rest, parts[:k] + parts[k + 1 :], found)
 
     def _match_call(self, pattern: Call, tensor_id: int, captured: _Captured) -> Iterator[_Captured]:
         op = self._maker(tensor_id)
@@ -298,8 +300,9 @@ class _Matcher:
             elif op is not None and kind in ("Multiply", "Divide"):
                 a, b = (tensor.id for tensor in op.inputs)
                 waiting += [(a, power, False), (b, -power if kind == "Divide" else power, False)]
-            elif op is not None and kind == "Reciprocal":
-                waiting.append((op.inputs[0].id, -power, False))
+            elif op is not None and kind in ("Reciprocal", "Neg"):  # powers of what is taken apart are 1 or -1
+                number = -number if kind == "Neg" else number
+                waiting.append((op.inputs[0].id, -power if kind == "Reciprocal" else power, False))
             else:
                 base, exponent = (item, 1.0) if op is None else self._power(op)
                 powers[base] += power * exponent  # type: ignore[assignment]
@@ -326,6 +329,8 @@ class _Matcher:
             elif op is not None and op.kind in ("Add", "Subtract"):
                 a, b = (tensor.id for tensor in op.inputs)
                 waiting += [(a, sign, False), (b, -sign if op.kind == "Subtract" else sign, False)]
+            elif op is not None and op.kind == "Neg":
+                waiting.append((op.inputs[0].id, -sign, False))
             else:
                 parts.append((item, sign))
         return None
