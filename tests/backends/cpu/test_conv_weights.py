@@ -193,7 +193,8 @@ def test_a_norm_of_constants_becomes_part_of_the_weights(engine):
 @pytest.mark.parametrize(
     ("tail", "nsources"),
     [("Multiply", 2), ("bias Multiply", 3), ("bias Add Subtract", 4), ("bias", 1), ("Multiply Add", 3),
-     ("Add Divide", 3), ("Subtract'", 2), ("Multiply Add Multiply' Subtract", 5), ("Add", 1), ("Add'", 1), ("Subtract BiasAdd", 1)],
+     ("Add Divide", 3), ("Subtract'", 2), ("Multiply Add Multiply' Subtract", 5), ("Add", 1), ("Add'", 1),
+     ("Subtract BiasAdd", 1)],
 )  # fmt: skip
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 def test_arithmetic_of_constants_becomes_part_of_the_weights(tail, nsources, data_format, engine):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from ....graph.shapes import channel_axis
 from ....typing import DataType
 from ..lower.instructions import emit_norm
 from ..lower.region import Region, fill
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from ....graph.op import Op
     from ..lower.lowering import Lowering
-    from .conv_problem import ConvSite
+    from .choice import Site
 
 __all__ = ["PackedWeights", "bias_of", "find_folded", "fold", "folded_sources", "pack_floats"]
 
@@ -63,7 +64,7 @@ class PackedWeights(Generic[F]):
 
 
 def pack_floats(
-    site: ConvSite,
+    site: Site,
     weights_format: F,
     nbytes: int,
     channels: tuple[int | None, int],
@@ -74,7 +75,7 @@ def pack_floats(
 
     Parameters
     ----------
-    site : ConvSite
+    site : Site
     weights_format : object
     nbytes : int
         Of the packed weights, a multiple of 4. Unit: bytes.
@@ -116,7 +117,7 @@ def pack_floats(
     return PackedWeights(panels, weights_format, bias_of(panels, nbytes, 0, count), len(folded))
 
 
-def find_folded(site: ConvSite) -> tuple[Op, ...]:
+def find_folded(site: Site) -> tuple[Op, ...]:
     """The ops that come first behind a convolution and only scale and shift its channels by constants.
 
     None where its own bias is no constant, or all that they are is a bias: kernels add one as it lies.
@@ -134,7 +135,7 @@ def find_folded(site: ConvSite) -> tuple[Op, ...]:
     return tuple(found) if _is_known(site, site.bias) else ()
 
 
-def _is_affine(site: ConvSite, op: Op, value: int) -> bool:
+def _is_affine(site: Site, op: Op, value: int) -> bool:
     """Whether the op scales and shifts each channel of the value by constants."""
     lowering, ids = site.lowering, [tensor.id for tensor in op.inputs]
     if value not in ids or op.outputs[0].dtype not in FLOATS or len(_constants(op, site)) != len(ids) - 1:
@@ -146,7 +147,8 @@ def _is_affine(site: ConvSite, op: Op, value: int) -> bool:
         return False
     number = lowering.value(ids[1 - ids.index(value)])
     shape = (1,) * (len(site.result) - len(number.shape)) + number.shape
-    is_one = all(dim == 1 for k, dim in enumerate(shape) if k != site.axes[1])
+    axis = channel_axis(len(shape), site.op.attrs["data_format"])
+    is_one = all(dim == 1 for k, dim in enumerate(shape) if k != axis)
     return is_one and (op.kind != "Divide" or ids[0] == value)
 
 
@@ -155,17 +157,17 @@ def _scales(lowering: Lowering, op: Op) -> bool:
     return op.kind not in _SHIFTS or (op.kind == "Subtract" and lowering.has_value(op.inputs[0].id))
 
 
-def _constants(op: Op, site: ConvSite) -> list[int]:
+def _constants(op: Op, site: Site) -> list[int]:
     """Ids of the inputs that are constants."""
     lowering = site.lowering
     return [t.id for t in op.inputs if lowering.has_value(t.id) and _is_known(site, lowering.value(t.id))]
 
 
-def _is_known(site: ConvSite, value: Value) -> bool:
+def _is_known(site: Site, value: Value) -> bool:
     return site.lowering.is_constant(value) and value.dtype in FLOATS
 
 
-def folded_sources(site: ConvSite, folded: Sequence[Op]) -> list[Value]:
+def folded_sources(site: Site, folded: Sequence[Op]) -> list[Value]:
     """The constants that are folded into weights beside them, the convolution's own bias among them."""
     numbers = [site.lowering.value(tensor_id) for op in folded for tensor_id in _constants(op, site)]
     return [*numbers, *([site.bias] if site.bias is not None and folded else [])]
