@@ -184,8 +184,7 @@ class _Matcher:
             members.add(number)
             makers = (self._view.producer.get(tensor.id) for tensor in op.inputs if tensor.id not in sources)
             waiting += [maker for maker in makers if maker is not None and maker not in members]
-        inner = (tensor.id for number in members - {last} for tensor in self._view.ops[number].outputs)
-        return members if all(members.issuperset(self._view.users(tensor_id)) for tensor_id in inner) else set()
+        return members if all(self._view.is_read_within(n, members) for n in members - {last}) else set()
 
     def _leaves(self, tensor_id: int) -> bool:
         return tensor_id in self._outputs or not self._view.users(tensor_id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidGraphError, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from .op import Op
 
@@ -77,6 +77,10 @@ class GraphView:
     def predecessors(self, number: int) -> list[int]:
         """Numbers of the ops that write an input of op `number`; the caller does not change it."""
         return self._predecessors[number]
+
+    def is_read_within(self, number: int, readers: Container[int]) -> bool:
+        """Whether nobody but these ops reads an output of op `number`."""
+        return all(user in readers for user in self._successors[number])
 
 
 def _topological_order(ops: Sequence[Op]) -> list[int]:

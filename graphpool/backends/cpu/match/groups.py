@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ....graph.growth import grow_region
+from ....graph.growth import Growth
 from ....graph.partitioner import Quotient
 from ....graph.view import GraphView
 from ....typing import DataType
@@ -219,7 +219,7 @@ class _Grouper:
 
         inside = set(taken)
         while value not in outputs:
-            region = grow_region(view, value, inside, self.free, fits)
+            region = Growth(view, self.free).region(value, inside, fits)
             inner = {view.ops[n].outputs[0].id for n in region[:-1]}
             if is_bytes and _leads_away(view, region):
                 break
