@@ -107,21 +107,11 @@ class Growth:
         return inside, feeding, fed
 
     def region(self, value: int, inside: set[int], fits: Callable[[Op], bool]) -> list[int]:
-        """The smallest set of ops behind a tensor after which one value alone is left open; empty when none is.
+        """The smallest set of ops behind tensor `value` after which one value alone is left open; empty when none is.
 
-        Parameters
-        ----------
-        value : int
-            Id of the tensor at which the region starts.
-        inside : set of int
-            Numbers of ops that are taken already.
-        fits : callable
-            Which ops may take part.
-
-        Notes
-        -----
-        Takes the users of open values in topological order; a value is open while somebody outside the region reads it,
-        or when nobody reads it at all (it leaves the graph). Cost: linear in the ops looked at, at most `MAX_REGION`.
+        Takes the users of open values that are not `inside`, in topological order; a value is open while somebody
+        outside the region reads it, or when nobody reads it at all (it leaves the graph). Cost: linear in the ops
+        looked at, at most `MAX_REGION`.
         """
         view, region = self.view, list[int]()
         open_values = {value: [n for n in view.users(value) if n not in inside]}

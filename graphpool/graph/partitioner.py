@@ -127,15 +127,10 @@ def _apply(
 
 
 class _Match:
-    """What one pattern takes from an anchor on.
+    """What one pattern takes from an anchor on: ops, and how many of them each stage ends with.
 
-    Attributes
-    ----------
-    taken : list of int
-        Numbers of the ops.
-    ends : list of int
-        How many of them each stage ends with: when the whole would close a cycle, the later stages are given up first,
-        but never a required element. Empty when the pattern does not fit.
+    When the whole would close a cycle, later stages are given up first, but never a required element. There is no stage
+    when the pattern does not fit.
     """
 
     def __init__(self, pattern: Pattern, growth: Growth, anchor: int) -> None:
@@ -223,15 +218,8 @@ class _Match:
 
 
 class Quotient:
-    """The graph of groups of ops, kept in topological order while groups merge.
+    """The graph of groups of ops, at first of one each, kept in topological order while groups merge.
 
-    Parameters
-    ----------
-    view : GraphView
-        At first every op is a group of its own, in the view's order.
-
-    Notes
-    -----
     Cost of a merge: the wires of the ops that join, or of the groups between first and last, whichever are fewer. A
     group that grows op by op is therefore not looked through again with each of them.
     """

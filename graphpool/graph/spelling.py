@@ -47,24 +47,18 @@ _TOLERANCES = {DataType.F16: 2**-11, DataType.BF16: 2**-8}
 
 @dataclass(frozen=True)
 class Spelling:
-    """One spelling of an op.
+    """One spelling of the op `kind`.
 
     Attributes
     ----------
-    kind : str
-        Op that takes the place of the expression.
     expression : str
-        A sum or a product.
+        A sum or a product; `tree` is what it says, `calls` are the kinds of its calls.
     inputs : tuple of str
         The tensors that the expression names, as inputs of the op.
     numbers : mapping of str to str
         Attribute -> name of the expression that is a number, to be read off the graph.
     attributes : mapping of str to value
         Other attributes.
-    tree : Product or Sum
-        The expression, parsed.
-    calls : set of str
-        Kinds of its calls.
     """
 
     kind: str
@@ -104,28 +98,12 @@ def respell(
     fits: Callable[[Op], bool],
     outputs: Collection[int] = (),
 ) -> list[Respelt]:
-    """The ops of a view with one op in place of each function that some of them spell out.
+    """The ops of a view, in topological order, with one in place of each function that some of them spell out.
 
-    Parameters
-    ----------
-    view : GraphView
-    spellings : sequence of Spelling
-        The first that fits an op counts. What is part of a function is not looked at again.
-    shapes : mapping of int to shape
-        Of tensors, as far as they are known.
-    fits : callable
-        Which ops may take part, and which may take the place of others.
-    outputs : collection of int
-        Ids of tensors that leave, besides those that nobody reads.
-
-    Returns
-    -------
-    ops : list of Respelt
-        In topological order; together they have each op once.
-
-    Notes
-    -----
-    Cost: linear in the ops; some ten microseconds for each that may be the last of a function.
+    The first spelling that fits an op counts; what is part of a function is not looked at again. `shapes` are those
+    that are known; `fits` says which ops may take part and take the place of others; `outputs` are ids of tensors that
+    leave, besides those that nobody reads. Cost: linear in the ops; some ten microseconds for each that may be the last
+    of a function.
     """
     matcher = _Matcher(view, shapes, fits, outputs)
     found = [

@@ -32,13 +32,6 @@ class Lowering(Emitter):
         Ids of tensors whose temporaries lie with their second axis innermost.
     prefer, fpmath : str
         Of the graph.
-
-    Attributes
-    ----------
-    kinds : dict of int to str
-        Op id -> kind, after all rewrites.
-    horizontal_fusions : tuple of tuple of int
-        Ids of convolutions that one call could compute.
     """
 
     def __init__(
@@ -57,8 +50,8 @@ class Lowering(Emitter):
         self.fpmath = fpmath
         self.shapes = shapes
         self.dtypes = dtypes
-        self.kinds: dict[int, str] = {}
-        self.horizontal_fusions: tuple[tuple[int, ...], ...] = ()
+        self.kinds: dict[int, str] = {}  # by op id, after all rewrites
+        self.horizontal_fusions: tuple[tuple[int, ...], ...] = ()  # ids of convolutions that one call could compute
         self._channels_last = channels_last
         self._arranged: dict[tuple[Any, ...], Value] = {}
         self._constants = {n for n, t in enumerate(inputs, FIRST_EXTERNAL) if t.property is PropertyType.CONSTANT}

@@ -24,13 +24,10 @@ __all__ = ["Region", "fill", "region_name"]
 
 
 class Region:
-    """Elementwise ops over one index space.
+    """Elementwise ops over one index space: the shape of every result in it.
 
     Parameters
     ----------
-    lowering : Lowering
-    shape : tuple of int
-        The index space: the shape of every result in it.
     accumulator : int, optional
         Id of the tensor that the kernel in front hands over in its accumulators.
     register : {"f32", "f64", "s64", "u64"}, default="f32"

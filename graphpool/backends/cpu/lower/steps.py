@@ -27,15 +27,10 @@ T = TypeVar("T")
 
 
 class Step(NamedTuple):
-    """A kernel call on values.
+    """A kernel call on values, in the order of the kernel's arguments; the name is for reports.
 
     Attributes
     ----------
-    call : KernelCall
-    args : tuple of Value
-        In the order of the kernel's arguments.
-    name : str
-        For reports.
     is_elementwise : bool
         Whether the step writes its first argument alone, and may write it over one that it reads in the same order.
     op_id : int
@@ -57,17 +52,10 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedConstant:
-    """Constant inputs packed as kernels want them, and the steps that pack them once.
+    """Constant inputs, by base pointer, packed as kernels want them, and the steps that pack them once.
 
-    Attributes
-    ----------
-    sources : tuple of int
-        Base pointers of the inputs.
-    result : Value
-        Its bytes; the base pointer is NULL in runs for which it is not kept.
-    steps : tuple of Step
-    restore : tuple of Step
-        The inverse: steps that write the one source from it; none where that is impossible.
+    The base pointer of the `result`, which is bytes, is NULL in runs for which it is not kept. `restore` is the
+    inverse: steps that write the one source from it; none where that is impossible.
     """
 
     sources: tuple[int, ...]
@@ -77,20 +65,9 @@ class PackedConstant:
 
 
 class Emitter:
-    """Steps of one partition, and the temporaries and literals that they use.
+    """Steps of one partition, the temporaries and literals that they use, and constants packed from `first_packed` on.
 
-    Parameters
-    ----------
-    first_packed : int
-        Base pointer of the first packed constant.
-
-    Attributes
-    ----------
-    steps : list of Step
-    literals : bytearray
-    packed : list of PackedConstant
-    op_id : int
-        What steps that are emitted belong to.
+    `op_id` is what steps that are emitted belong to; `guard` is that of theirs.
     """
 
     def __init__(self, first_packed: int) -> None:
@@ -159,24 +136,12 @@ class Emitter:
         fill: Callable[[Value], None],
         restore: Callable[[Value], None] | None = None,
     ) -> Value:
-        """Constant inputs packed, which the constant tensor cache may keep.
+        """Constant inputs packed, so many bytes, which the constant tensor cache may keep.
 
-        Parameters
-        ----------
-        sources : sequence of Value
-            For which `is_constant` holds.
-        nbytes : int
-            Of the packed constant. Unit: bytes.
-        fill : callable
-            Takes the packed constant as bytes, and emits the steps that write it from the sources alone.
-        restore : callable, optional
-            Takes the packed constant, and emits the steps that write every bit of the one source again.
-
-        Returns
-        -------
-        result : Value
-            To be read under ``when_kept(result, True)`` only; other steps must compute the same without it, under
-            ``when_kept(result, False)``. `read_packed` takes care of both.
+        `fill` takes the packed constant as bytes, and emits the steps that write it from the sources alone; `restore`
+        emits those that write every bit of the one source again. The result is to be read under ``when_kept(result,
+        True)`` only; other steps must compute the same without it, under ``when_kept(result, False)``. `read_packed`
+        takes care of both.
         """
         base = self._first_packed + len(self.packed)
         result = Value(DataType.U8, (nbytes,), (1,), Buffer(base, nbytes))

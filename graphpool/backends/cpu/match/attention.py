@@ -28,15 +28,9 @@ BATCH_AXES = 1
 class Attention:
     """Two products with a SoftMax between them.
 
-    Attributes
-    ----------
-    scores, softmax, product : Op
-        The product of queries and keys, the SoftMax, the product with the values.
-    members : tuple of int
-        Numbers, in the view, of these ops and of those between them.
-    scale, cap, mask : int or None
-        Tensors: the factor (or divisor) of the scores, their soft cap, what is added to them.
-    is_divisor : bool
+    `members` are the numbers, in the view, of `scores`, the product of queries and keys, `softmax`, `product`, that
+    with the values, and of the ops between them. `scale` (a divisor perhaps), `cap` and `mask` are tensors: the factor
+    of the scores, their soft cap, what is added to them.
     """
 
     scores: Op
@@ -52,17 +46,9 @@ class Attention:
 def find_attention(
     view: GraphView, number: int, shapes: Mapping[int, tuple[int, ...]], outputs: set[int]
 ) -> Attention | None:
-    """The attention around a SoftMax; None where there is none, or one that the kernel does not compute.
+    """The attention around the SoftMax of this number; None where there is none, or none that the kernel computes.
 
-    Parameters
-    ----------
-    view : GraphView
-    number : int
-        Of the SoftMax.
-    shapes : mapping of int to tuple of int
-        Shape of every tensor.
-    outputs : set of int
-        Ids of tensors that are needed elsewhere.
+    Tensors among `outputs` are needed elsewhere.
     """
     softmax = view.ops[number]
     rank = len(shapes[softmax.inputs[0].id])

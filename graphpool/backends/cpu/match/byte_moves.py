@@ -27,12 +27,8 @@ BYTE_MOVES = _LOOKUPS | {"Expand", "Slice", "Split", "StaticReshape", "StaticTra
 
 
 def move_bytes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
-    """The ops, in topological order, with Dequantize behind moves, and without what undoes it.
+    """The ops with Dequantize behind moves, and without what undoes it: a pass of `rewrites.REWRITES`.
 
-    A pass of `rewrites.REWRITES`, which says what it takes.
-
-    Notes
-    -----
     Results are the same, bit by bit. Ops that are moved keep their id. Cost: linear in the ops.
     """
     if not any(op.kind == "Dequantize" for op in ops):

@@ -70,19 +70,11 @@ class Group:
 
 @dataclass(frozen=True)
 class AnchorGroup(Group):
-    """An op that computes accumulators, and the elementwise ops behind it.
+    """An op that computes accumulators, and the elementwise `ops` behind it.
 
-    Attributes
-    ----------
-    ops : tuple of Op
-        Those behind the anchor.
-    anchor : Op
-    attention : Attention or None
-        What the anchor, the product with the values, is the end of.
-    dequantized : mapping of int to Op
-        Input ports of the anchor -> the Dequantize in front, which the anchor takes part in (`integers.py`).
-    compressed : Op or None
-        The Dequantize in front of the anchor's weights, which are read as they are (`compressed.py`).
+    `attention` is what the anchor, the product with the values, is the end of; `dequantized` are, by input port of the
+    anchor, the Dequantize ops in front that it takes part in (`integers.py`); `compressed` is the one in front of
+    weights that are read as they are (`compressed.py`).
     """
 
     anchor: Op
@@ -118,15 +110,8 @@ def make_groups(
 ) -> list[Group]:
     """Groups of a partition's ops, in an order in which they can be computed.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-    shapes : mapping of int to tuple of int
-        Shape of every tensor. Post-ops keep the shape of their anchor.
-    outputs : set of int
-        Ids of tensors that leave the partition: they are stored, so no region runs past them.
-    constants : frozenset of int
-        Ids of constant inputs.
+    Post-ops keep the shape of their anchor. Tensors among `outputs` leave the partition: they are stored, so no region
+    runs past them. `constants` are ids of constant inputs.
     """
     return _Grouper([op for op in ops if op.kind != "End"], shapes, outputs, constants).groups()
 

@@ -16,13 +16,9 @@ __all__ = ["quantize_before_concat"]
 
 
 def quantize_before_concat(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
-    """The ops, in topological order, with each Quantize of a whole tensor in front of the Concat that it alone reads.
+    """The ops with each Quantize of a whole tensor in front of the Concat that it alone reads.
 
-    A pass of `rewrites.REWRITES`, which says what it takes.
-
-    Notes
-    -----
-    Copies of the Quantize have its id. Cost: linear in the ops.
+    A pass of `rewrites.REWRITES`. Copies of the Quantize have its id. Cost: linear in the ops.
     """
     quantized = {op.inputs[0].id for op in ops if _is_whole(op)}
     concats = {op.outputs[0].id: op for op in ops if op.kind == "Concat" and op.outputs[0].id in quantized}

@@ -24,13 +24,9 @@ _READERS_OF_BYTES = PRODUCTS | POOLS
 
 
 def sink_reshapes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
-    """The ops, in topological order, with each StaticReshape behind the elementwise ops of one operand that follow it.
+    """The ops with each StaticReshape behind the elementwise ops of one operand that follow it.
 
-    A pass of `rewrites.REWRITES`, which says what it takes.
-
-    Notes
-    -----
-    Cost: linear in the ops, for a chain of reshapes and elementwise ops linear in both.
+    A pass of `rewrites.REWRITES`. Cost: linear in the ops, for a chain of reshapes and elementwise ops linear in both.
     """
     moved = list(ops)
     place = {op.outputs[0].id: number for number, op in enumerate(moved) if op.kind == "StaticReshape"}

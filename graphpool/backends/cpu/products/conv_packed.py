@@ -48,12 +48,7 @@ _BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
 class ConvWeights:
     """Weights of a convolution: their format, and where the axes of the plain weights are.
 
-    Attributes
-    ----------
-    format : ConvFormat
-    inner, outer : int
-        Axis of the input channels of a group, and of the output channels.
-    kernel_axes : tuple of int
+    `inner` are the input channels of a group, `outer` the output channels.
     """
 
     format: ConvFormat

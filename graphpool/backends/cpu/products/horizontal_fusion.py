@@ -35,19 +35,7 @@ __all__ = ["FusionMember", "HorizontalFusion", "emit_horizontal_fusion", "find_h
 
 @dataclass(frozen=True)
 class _Part:
-    """What one convolution brings into packed weights that several share.
-
-    Attributes
-    ----------
-    site : ConvSite
-    source : Value
-        The plain weights.
-    weights : ConvWeights
-    bias : Value or None
-        The convolution's own.
-    folded : tuple of Op
-        What is folded into the weights.
-    """
+    """What a convolution brings into packed weights that several share: plain weights, its own bias, what is folded."""
 
     site: ConvSite
     source: Value
@@ -64,15 +52,8 @@ class _Part:
 class FusionMember:
     """A group that may share its call.
 
-    Attributes
-    ----------
-    group : Group
-    part : _Part
-        Its weights.
-    bias : Value or None
-        A constant that is added first; None too where what `part` folds brings it.
-    clamp : (float, float) or None
-        What the kernel does last.
+    The bias is a constant that is added first, None too where what `part` folds brings it; a clamp is what the kernel
+    does last.
     """
 
     group: AnchorGroup
@@ -102,14 +83,9 @@ class HorizontalFusion(tuple[FusionMember, ...]):
 
 
 def find_horizontal_fusions(lowering: Lowering, groups: Sequence[Group]) -> list[HorizontalFusion]:
-    """All groups that could share a call with others.
+    """All groups that could share a call with others; groups are in an order in which they can be computed.
 
-    Parameters
-    ----------
-    lowering : Lowering
-        Before any step was emitted.
-    groups : sequence of Group
-        In an order in which they can be computed.
+    Nothing was emitted yet.
     """
     found: dict[Hashable, list[FusionMember]] = {}
     convolutions = [g for g in groups if isinstance(g, AnchorGroup) and g.anchor.kind == "Convolution"]
@@ -174,13 +150,8 @@ def _join_weights(
 ) -> PackedWeights[ConvFormat]:
     """The weights of several convolutions, packed side by side by output channels, and their biases.
 
-    Parameters
-    ----------
-    lowering : Lowering
-    parts : sequence of _Part
-        Alike in all but the number of output channels.
-    biases : sequence of Value or None
-        What is added to each, constants: None where there is none, or where it is folded in.
+    The parts are alike in all but the number of output channels. A bias is a constant, None where there is none or it
+    is folded in.
     """
     channels = [part.weights.out_channels for part in parts]
     total = sum(channels)

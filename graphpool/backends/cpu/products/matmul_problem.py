@@ -26,14 +26,7 @@ __all__ = ["MatmulSite", "Product", "as_matrix"]
 class Product:
     """A batch of products of two matrices, each with the strides of its batch axes, then of rows and columns.
 
-    Attributes
-    ----------
-    batch : tuple of int
-        After broadcasting.
-    m, n, k : int
-    a, b : Value
-    a_strides, b_strides : tuple of int
-        Unit: elements.
+    The batch is that after broadcasting. Unit of the strides: elements.
     """
 
     batch: tuple[int, ...]

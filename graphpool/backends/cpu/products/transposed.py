@@ -47,14 +47,8 @@ _MOST_PHASES = 64
 class _Axis:
     """One phase along one axis.
 
-    Attributes
-    ----------
-    start, count : int
-        First result, and how many there are, a stride apart.
-    first, step, taps : int
-        Its taps of the kernel.
-    begin, end, dilation : int
-        Geometry of its convolution; where begin or end are negative, the source is cut.
+    `count` results from `start` on, a stride apart; `taps` of the kernel from `first` on; the geometry of its
+    convolution, where the source is cut if begin or end are negative.
     """
 
     start: int
@@ -86,13 +80,7 @@ Phase = tuple[_Axis, ...]
 
 @dataclass(frozen=True)
 class _Phases:
-    """The format of the weights of a transposed convolution, phase by phase.
-
-    Attributes
-    ----------
-    phases : tuple of (Phase, ConvFormat, int)
-        And where in the packed weights its own begin. Unit: bytes.
-    """
+    """The format of the weights of a transposed convolution: each phase, its own, and where it begins. Unit: bytes."""
 
     phases: tuple[tuple[Phase, ConvFormat, int], ...]
 

@@ -41,17 +41,15 @@ class PackedWeights(Generic[F]):
     ----------
     panels : Value
         Where they lie: what the cache keeps, or the weights themselves for kernels that pack them.
-    format : ConvFormat, PackedFormat or another
     bias : Value or None
         What is added first: packed with the weights where something was folded, else the anchor's own.
     folded : int
         Ops behind the anchor that were folded into the weights.
     scale : Value or None
         Numbers by which kernels that pack the weights multiply them, one for each output channel.
-    zero_point : int
-        Of quantised activations; 0 where the run gives it.
-    columns : tuple of int
-        Zero points of quantised weights as the panels hold them; none where all are 0.
+    zero_point, columns : int, tuple of int
+        Zero points of quantised activations, 0 where the run gives it, and of weights as the panels hold them; none
+        where all are 0.
     """
 
     panels: Value
@@ -71,20 +69,11 @@ def pack_floats(
     pack: Callable[[Value, Value], None],
     unpack: Callable[[Value, Value], None] | None = None,
 ) -> PackedWeights[F] | None:
-    """The constant weights of an anchor, packed; None where they are no floats.
+    """The constant weights of an anchor, packed in so many bytes, a multiple of 4; None where they are no floats.
 
-    Parameters
-    ----------
-    site : Site
-    weights_format : object
-    nbytes : int
-        Of the packed weights, a multiple of 4. Unit: bytes.
-    channels : (int or None, int)
-        Axis of the weights that holds the output channels, and how many there are; None: nothing can be folded.
-    pack : callable
-        Takes the weights in f32 and the packed ones, and emits the steps that fill these.
-    unpack : callable, optional
-        Takes the packed weights and the plain ones, and emits the inverse, bit for bit.
+    `channels` are the axis of the weights that holds the output channels, None if nothing can be folded, and how many
+    there are. `pack` takes the weights in f32 and the packed ones, and emits the steps that fill these; `unpack` takes
+    the packed weights and the plain ones, and emits the inverse, bit for bit.
     """
     lowering, own = site.lowering, site.bias
     weights = lowering.value(site.op.inputs[1].id)
