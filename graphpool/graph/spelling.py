@@ -191,7 +191,7 @@ class _Matcher:
         elif isinstance(pattern, Call):
             yield from self._match_call(pattern, tensor_id, captured)
         else:
-            found = self._factors(tensor_id) if isinstance(pattern, Product) else self._terms(tensor_id)
+            found = self._parts(tensor_id, type(pattern))
             bound = None if found is None else self._bind_number(pattern, found[0] * sign, captured)
             if found is not None and bound is not None and len(found[1]) == len(pattern.parts):
                 yield from self._match_parts(type(pattern), pattern.parts, found[1], bound)
@@ -213,28 +213,20 @@ class _Matcher:
         op = self._maker(tensor_id)
         if op is None or op.kind != pattern.kind:
             return
-        ways = iter([captured])
-        tensors = [tensor.id for tensor in op.inputs]
-        for wanted, given in zip(pattern.arguments[: len(tensors)], tensors, strict=False):
-            ways = self._match_input(wanted, given, ways)
-        numbers = _NUMBERS.get(op.kind, _no_numbers)(op, self._shape(tensors[0]))
-        if numbers is not None and len(pattern.arguments) == len(tensors) + len(numbers):
-            for wanted, number in zip(pattern.arguments[len(tensors) :], numbers, strict=True):
-                ways = self._match_number(wanted, number, ways)
-            yield from ways
-
-    def _match_input(self, wanted: Pattern | float, tensor_id: int, ways: Iterator[_Captured]) -> Iterator[_Captured]:
-        for captured in ways:
-            if not isinstance(wanted, float):
-                yield from self._match(wanted, tensor_id, captured)
-
-    def _match_number(self, wanted: Pattern | float, number: float, ways: Iterator[_Captured]) -> Iterator[_Captured]:
-        for captured in ways:
+        numbers = _NUMBERS.get(op.kind, _no_numbers)(op, self._shape(op.inputs[0].id))
+        if numbers is None or len(pattern.arguments) != len(op.inputs) + len(numbers):
+            return
+        ways = [captured]
+        for wanted, tensor in zip(pattern.arguments, op.inputs, strict=False):
+            ways = [
+                found for way in ways if not isinstance(wanted, float) for found in self._match(wanted, tensor.id, way)
+            ]
+        for wanted, number in zip(pattern.arguments[len(op.inputs) :], numbers, strict=True):
             if isinstance(wanted, Name):
-                if captured.get(wanted.name, number) == number:
-                    yield captured | {wanted.name: number}
-            elif isinstance(wanted, float) and self._is_close(number, wanted):
-                yield captured
+                ways = [way | {wanted.name: number} for way in ways if way.get(wanted.name, number) == number]
+            elif not isinstance(wanted, float) or not self._is_close(number, wanted):
+                return
+        yield from ways
 
     def _bind_number(self, pattern: Product | Sum, number: float, captured: _Captured) -> _Captured | None:
         """What was captured with the pattern's number variable, or None where the numbers differ."""
@@ -262,27 +254,27 @@ class _Matcher:
         """The op behind a tensor, where it may be taken apart: it is read once."""
         return self._maker(tensor_id) if is_top or len(self._view.consumers[tensor_id]) == 1 else None
 
-    def _factors(self, tensor_id: int) -> tuple[float, _Parts] | None:
-        """A number and powers whose product a tensor is; None where there are too many."""
-        number, powers = 1.0, Counter[int]()
-        waiting = [(tensor_id, 1.0, True)]
+    def _parts(self, tensor_id: int, whole: type) -> tuple[float, _Parts] | None:
+        """A number and powers whose product, or signed terms whose sum, a tensor is; None where there are too many."""
+        is_product, inverses = whole is Product, _INVERSES[whole]
+        number, parts = float(is_product), Counter[int]()
+        waiting = [(tensor_id, 1, True)]
         for _ in range(_MOST_STEPS):
             if not waiting:
-                return number, [(item, power) for item, power in powers.items() if power]
-            item, power, is_top = waiting.pop()
+                return number, [(item, power) for item, power in parts.items() if power]
+            item, power, is_top = waiting.pop()  # the power is 1 or -1
             scalar, op = self._scalar(item), self._inner(item, is_top)
             kind = None if op is None else op.kind
-            if scalar:
-                number *= scalar**power
-            elif op is not None and kind in ("Multiply", "Divide"):
-                a, b = (tensor.id for tensor in op.inputs)
-                waiting += [(a, power, False), (b, -power if kind == "Divide" else power, False)]
-            elif op is not None and kind in ("Reciprocal", "Neg"):  # powers of what is taken apart are 1 or -1
-                number = -number if kind == "Neg" else number
-                waiting.append((op.inputs[0].id, -power if kind == "Reciprocal" else power, False))
+            if scalar is not None and (scalar or not is_product):
+                number = number * scalar**power if is_product else number + power * scalar
+            elif op is not None and kind in inverses:
+                operands = [tensor.id for tensor in op.inputs]
+                waiting += [(operand, power, False) for operand in operands[:-1]]
+                waiting.append((operands[-1], power * inverses[kind], False))
+                number = -number if is_product and kind == "Neg" else number
             else:
-                base, exponent = (item, 1.0) if op is None else self._power(op)
-                powers[base] += power * exponent  # type: ignore[assignment]
+                base, exponent = self._power(op) if op is not None and is_product else (item, 1.0)
+                parts[base] += power * exponent  # type: ignore[assignment]
         return None
 
     def _power(self, op: Op) -> tuple[int, float]:
@@ -292,29 +284,14 @@ class _Matcher:
             exponent = self._scalar(op.inputs[1].id)
         return (op.outputs[0].id, 1.0) if exponent is None else (op.inputs[0].id, exponent)
 
-    def _terms(self, tensor_id: int) -> tuple[float, _Parts] | None:
-        """A number and signed terms whose sum a tensor is; None where there are too many."""
-        number, parts = 0.0, list[tuple[int, float]]()
-        waiting = [(tensor_id, 1.0, True)]
-        for _ in range(_MOST_STEPS):
-            if not waiting:
-                return number, parts
-            item, sign, is_top = waiting.pop()
-            scalar, op = self._scalar(item), self._inner(item, is_top)
-            if scalar is not None:
-                number += sign * scalar
-            elif op is not None and op.kind in ("Add", "Subtract"):
-                a, b = (tensor.id for tensor in op.inputs)
-                waiting += [(a, sign, False), (b, -sign if op.kind == "Subtract" else sign, False)]
-            elif op is not None and op.kind == "Neg":
-                waiting.append((op.inputs[0].id, -sign, False))
-            else:
-                parts.append((item, sign))
-        return None
-
 
 _ROOTS = {"Multiply": Product, "Divide": Product, "Add": Sum, "Subtract": Sum}
 """Kinds of the last op of an expression."""
+
+_INVERSES: Mapping[type, Mapping[str | None, int]] = {
+    Product: {"Multiply": 1, "Divide": -1, "Reciprocal": -1, "Neg": 1}, Sum: {"Add": 1, "Subtract": -1, "Neg": -1},
+}  # fmt: skip
+"""Kinds that are taken apart -> the power or sign of the last operand."""
 
 _EXPONENTS = {"Sqrt": 0.5, "Square": 2.0}
 
