@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ...graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, Residual, TailElement, Upstream, optional
 from ...graph.spelling import Spelling
 from .emit.rules import ELTWISE, REDUCTIONS
-from .match.byte_moves import BYTE_MOVES
+from .match.swaps import BYTE_MOVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
