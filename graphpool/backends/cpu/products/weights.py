@@ -92,9 +92,8 @@ def pack_floats(
         assert unpack is not None  # else nobody asks
         unpack(panels, weights)
 
-    # what was scaled or converted is not what the source was
-    is_same = not any(_scales(lowering, op) for op in folded) and weights.dtype is DataType.F32
-    is_exact = unpack is not None and is_same and weights.is_whole
+    # what is folded has several sources; what was converted is not what the source was
+    is_exact = unpack is not None and not folded and weights.dtype is DataType.F32 and weights.is_whole
     panels = lowering.packed_constant(
         [weights, *folded_sources(site, folded)],
         nbytes + (4 * count if folded else 0),
