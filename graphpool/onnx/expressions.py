@@ -49,10 +49,7 @@ def compile_pattern(pattern: str, limits: Limits) -> Automaton:
 class Automaton:
     """Says whether a text matches as a whole. Threads may share it.
 
-    Attributes
-    ----------
-    nstates : int
-        The cost of a match is at most this times the length of the text.
+    The cost of a match is at most `nstates` times the length of the text.
     """
 
     def __init__(self, tree: Any) -> None:

@@ -60,13 +60,7 @@ class Lowering(Emitter):
         self._homes: dict[int, Value] = {}
 
     def value(self, tensor_id: int) -> Value:
-        """Where the tensor lies.
-
-        Raises
-        ------
-        UnsupportedError
-            It lies in panels, which no strides describe.
-        """
+        """Where the tensor lies. Raises UnsupportedError where it lies in panels, which no strides describe."""
         value = self._values[tensor_id]
         if value.panels is not None:
             raise UnsupportedError(

@@ -94,17 +94,9 @@ def find_post_ops(
 ) -> FusedPostOps | None:
     """The ops behind a kernel that it can fuse, or None where they are others, or the result has another type.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-        In topological order; tensor `first` is the kernel's accumulators, those of bytes if `is_quantized`.
-    place : Value
-        Where the result goes; its columns lie along `axis`.
-    bias : Value or None
-        Added first.
-    is_residual : callable, optional
-        Whether the kernel can read an addend of the result's shape as it lies; by default it must lie as `place` does,
-        without gaps.
+    `ops` are in topological order; tensor `first` is the kernel's accumulators, those of bytes if `is_quantized`; a
+    bias is added first. The result goes to `place`, its columns along `axis`. `is_residual` says whether the kernel can
+    read an addend of the result's shape as it lies; by default it must lie as `place` does, without gaps.
     """
     if place.dtype is not DataType.F32 and not (is_quantized and byte_range(place.dtype)):
         return None

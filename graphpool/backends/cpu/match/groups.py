@@ -37,13 +37,7 @@ ROUNDED_BY_STORES = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
 
 @dataclass(frozen=True)
 class Group:
-    """A region of elementwise ops, or one op that stands alone.
-
-    Attributes
-    ----------
-    ops : tuple of Op
-        In topological order.
-    """
+    """A region of elementwise ops in topological order, or one op that stands alone."""
 
     ops: tuple[Op, ...]
 

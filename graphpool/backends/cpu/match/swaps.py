@@ -30,18 +30,11 @@ BYTE_MOVES = _LOOKUPS | {"Expand", "Slice", "Split", "StaticReshape", "StaticTra
 
 @dataclass(frozen=True)
 class Swap:
-    """Two ops that change places.
+    """Two ops that change places, the first of kind `front`.
 
-    Attributes
-    ----------
-    front : str
-        Kind of the first.
-    where : callable
-        Of the first op, the second that reads its result, and the kind of who reads the second's: whether they do.
-    moves : bool
-        Whether the second op moves elements, else it computes each by itself.
-    is_alone : bool
-        Whether nobody but the second op may read the first's result, which is then not computed.
+    `where` says of the first, of the second that reads its result, and of the kind of who reads the second's, whether
+    they do. `moves`: the second moves elements, else it computes each by itself. `is_alone`: nobody but the second may
+    read the first's result, which is then not computed.
     """
 
     front: str
