@@ -67,6 +67,8 @@ class _Parser:
             return number
         if isinstance(tree, ast.Name):
             return Name(tree.id)
+        if isinstance(tree, ast.List):  # brackets
+            return self.pattern(tree.elts[0])
         if isinstance(tree, ast.BinOp) and isinstance(tree.op, (ast.Add, ast.Sub)):
             total = self._collect(tree, (ast.Add, ast.Sub), 0.0)
             return Sum(*total)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from builtins import property as accessor  # the class has an attribute of that name
 from math import isfinite, nan, prod
 from operator import index
+from sys import float_info
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
 
 from .._sizes import as_size, is_variable
 from ..errors import InvalidArgumentError, InvalidShapeError, brief, explain
@@ -27,6 +30,12 @@ _LIMIT = 2**60
 
 _LAYOUTS = {member.value: member for member in LayoutType}
 _PROPERTIES = {member.value: member for member in PropertyType}
+_LARGEST = {
+    DataType.F64: float_info.max, DataType.F32: (2 - 2**-23) * 2.0**127, DataType.BF16: (2 - 2**-7) * 2.0**127,
+    DataType.F16: 65504.0, DataType.F8_E5M2: 57344.0, DataType.F8_E4M3: 448.0,
+}  # fmt: skip
+"""Largest finite numbers."""
+
 _HOST_SCALAR_TYPES = frozenset({DataType.S32, DataType.F32, DataType.S64})
 
 
@@ -53,8 +62,9 @@ class LogicalTensor:
     property : {"undef", "variable", "constant", "host_scalar"}, default="undef"
         A constant keeps its content between executions; a host scalar has rank 0 and is passed by value.
     value : float, optional
-        What a constant of one element holds, where that is known: the 0.5 of a spelt-out GELU, say. Partitions are then
-        made, and compiled, for this number; executions still get a tensor, which must hold it.
+        What a constant of one element holds, where that is known: the 0.5 of a spelt-out GELU, say; a number within the
+        range of `dtype`, or an array of it in the shape of the tensor. Partitions are then made, and compiled, for this
+        number; executions still get a tensor, which must hold it.
 
     Raises
     ------
@@ -111,7 +121,7 @@ class LogicalTensor:
                 tensor_id=id,
             )
         put(self, "layout_id", layout_id if layout_id is None else check_id(layout_id, f"tensor {id}: layout id"))
-        put(self, "value", value if value is None else _check_value(id, prop, dims, value))
+        put(self, "value", value if value is None else _check_value(self, value))
         put(self, "_signature", (self.dtype, dims, kind, self.strides, layout_id, prop, self.value))
         if prop is PropertyType.HOST_SCALAR and (dims != () or self.dtype not in _HOST_SCALAR_TYPES):
             raise InvalidShapeError(
@@ -140,7 +150,7 @@ class LogicalTensor:
     def replace(self, **changes: Any) -> LogicalTensor:
         """The same tensor with some fields changed: any argument of the constructor.
 
-        Without being given, strides do not outlast a shape, and a value no other shape or property.
+        Without being given, strides do not outlast a shape, and a value no other type, shape or property.
         """
         fields: dict[str, Any] = {
             "id": self.id,
@@ -156,7 +166,7 @@ class LogicalTensor:
             fields["strides"] = None
         if changes.get("layout", "opaque") not in ("opaque", LayoutType.OPAQUE):
             fields["layout_id"] = None
-        if any(changes.get(name, fields[name]) != fields[name] for name in ("shape", "property")):
+        if any(changes.get(name, fields[name]) != fields[name] for name in ("dtype", "shape", "property")):
             fields["value"] = None
         fields.update(changes)
         return LogicalTensor(**fields)
@@ -330,20 +340,34 @@ def _check_shape(shape: Sequence[int], tensor_id: int) -> tuple[int, ...]:
     return dims
 
 
-def _check_value(tensor_id: int, property: PropertyType, shape: tuple[int, ...] | None, value: object) -> float:
+def _check_value(tensor: LogicalTensor, value: object) -> float:
     """The value of a constant of one element as a finite float."""
+    shape, dtype = tensor.shape, tensor.dtype
     try:
-        number = nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+        array = np.asarray(value)
+        number = nan if array.dtype.kind in "USO" or array.size != 1 else float(array.reshape(()))
     except (TypeError, ValueError, OverflowError):
-        number = nan
-    if not isfinite(number) or property is not PropertyType.CONSTANT or shape is None or any(dim != 1 for dim in shape):
+        array, number = np.empty(0), nan
+    is_one = tensor.property is PropertyType.CONSTANT and shape is not None and set(shape) <= {1}
+    if not is_one or array.shape not in ((), shape) or not _holds(dtype, number) or number != array.item():
         message = explain(
-            f"tensor {tensor_id}: value",
-            accepted="a finite number, of a constant of one element",
-            got=f"{brief(value)}, property {property.value}, shape {describe_shape(shape)}",
+            f"tensor {tensor.id}: value",
+            accepted=f"a finite number that {dtype} holds, of a constant of one element",
+            got=f"{brief(value)}, property {tensor.property.value}, shape {describe_shape(shape)}",
         )
-        raise InvalidArgumentError(message, tensor_id=tensor_id)
+        raise InvalidArgumentError(message, tensor_id=tensor.id)
     return number
+
+
+def _holds(dtype: DataType, number: float) -> bool:
+    """Whether a number lies within the range of a type, and is whole where its elements are."""
+    if dtype in _LARGEST:
+        return abs(number) <= _LARGEST[dtype]
+    if dtype.bits == 0:
+        return isfinite(number)
+    nbits = 1 if dtype is DataType.BOOLEAN else dtype.bits
+    low, high = (-(2 ** (nbits - 1)), 2 ** (nbits - 1)) if dtype.value[0] == "s" else (0, 2**nbits)
+    return low <= number < high and number.is_integer()
 
 
 def _complete_strides(

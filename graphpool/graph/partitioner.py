@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .growth import MAX_CHAIN, grow_region, match_cluster, match_inputs
+from .growth import MAX_CHAIN, Growth
 from .pattern import ANY_PORT, OpNode, Pattern, PostOps
-from .residual import match_residual, next_joint
+from .residual import Blocks
 from .spelling import Spelling, possible_spellings, respell
 from .view import GraphView
 
@@ -112,128 +112,114 @@ def _apply(
         if borders < pattern.cluster.feeding[0] + pattern.cluster.fed[0]:
             return
     anchors = sorted(number for kind in pattern.anchor.kinds for number in by_kind.get(kind, ()))
+    growth = Growth(view, free)
     for anchor in anchors:
         if not free[anchor]:
             continue
-        taken, ends = _match(pattern, view, anchor, free)
-        while ends and not quotient.merge(taken[: ends[-1]]):
-            ends.pop()
-        if ends:
-            for number in taken[: ends[-1]]:
+        match = _Match(pattern, growth, anchor)
+        while match.ends and not quotient.merge(match.taken[: match.ends[-1]]):
+            match.ends.pop()
+        if match.ends:
+            taken = match.taken[: match.ends[-1]]
+            for number in taken:
                 free[number] = False
-            kinds[min(taken[: ends[-1]])] = pattern.kind
+            kinds[min(taken)] = pattern.kind
 
 
-def _match(pattern: Pattern, view: GraphView, anchor: int, free: list[bool]) -> tuple[list[int], list[int]]:
-    """The ops of a match, and how many of them each stage of it ends with; no stage when the pattern does not fit.
+class _Match:
+    """What one pattern takes from an anchor on: ops, and how many of them each stage ends with.
 
-    When the whole would close a cycle, the later stages are given up first, but never a required element.
+    When the whole would close a cycle, later stages are given up first, but never a required element. There is no stage
+    when the pattern does not fit.
     """
-    if not pattern.anchor.fits(view.ops[anchor]):
-        return [], []
-    if pattern.residual is not None:
-        return _match_blocks(pattern.residual, pattern.tail, view, anchor, free)
-    if pattern.cluster is None:
-        taken, chains = [anchor, *match_inputs(pattern.anchor, view, anchor, free)], [anchor]
-    else:
-        taken, chains = match_cluster(pattern.cluster, view, anchor, free)
-    ends = [len(taken)] if taken else []
-    for end in chains:
-        if not _match_tail(pattern.tail, view, taken, ends, end, free):
-            return taken, []
-    return taken, ends
 
+    def __init__(self, pattern: Pattern, growth: Growth, anchor: int) -> None:
+        self.taken: list[int] = []
+        self.ends: list[int] = []
+        self._growth = growth
+        self._view = growth.view
+        if not pattern.anchor.fits(growth.view.ops[anchor]):
+            return
+        if pattern.residual is not None:
+            self._take_blocks(pattern.residual, pattern.tail, anchor)
+            return
+        chains = [anchor]
+        if pattern.cluster is None:
+            self._end([anchor, *growth.inputs(pattern.anchor, anchor)])
+        else:
+            taken, chains = growth.cluster(pattern.cluster, anchor)
+            self._end(taken)
+        if not all(self._take_tail(pattern.tail, end) for end in chains):
+            self.ends = []
 
-def _match_blocks(
-    residual: Residual, tail: Sequence[TailElement], view: GraphView, joint: int, free: Sequence[bool]
-) -> tuple[list[int], list[int]]:
-    """Residual blocks with their tails, one after another: as `_match` returns them."""
-    taken: list[int] = []
-    ends: list[int] = []
-    block = match_residual(residual, view, joint, free)
-    while block:
-        taken += [n for n in block if n not in taken]
-        ends.append(len(taken))
-        _match_tail(tail, view, taken, ends, joint, free)
-        value = view.ops[max(taken)].outputs[0].id  # every op of a block leads to its last one
-        block = []
-        if len(taken) >= MAX_CHAIN:
-            break
-        for joint in next_joint(residual, view, value, free):
-            block = match_residual(residual, view, joint, free, value)
-            if block:
+    def _end(self, numbers: list[int]) -> None:
+        """Take a stage."""
+        self.taken += [n for n in numbers if n not in self.taken]
+        if numbers:
+            self.ends.append(len(self.taken))
+
+    def _take_blocks(self, residual: Residual, tail: Sequence[TailElement], joint: int) -> None:
+        """Residual blocks with their tails, one after another."""
+        blocks = Blocks(residual, self._growth)
+        block = blocks.ending_in(joint)
+        while block:
+            self._end(block)
+            self._take_tail(tail, joint)
+            if len(self.taken) >= MAX_CHAIN:
+                return
+            value = self._view.ops[max(self.taken)].outputs[0].id  # every op of a block leads to its last one
+            found = ((joint, blocks.ending_in(joint, value)) for joint in blocks.joints_behind(value))
+            joint, block = next((each for each in found if each[1]), (joint, []))
+
+    def _take_tail(self, tail: Sequence[TailElement], end: int) -> bool:
+        """Take what follows op `end`; False when a required element does not fit."""
+        for element in tail:
+            if isinstance(element, PostOps):
+                end = self._take_post_ops(element, end)
+                continue
+            found = [n for n in self._next(element, end) if n not in self.taken]
+            if found:
+                self._end(found)
+                end = found[0]
+            if not element.is_optional:
+                if not found:
+                    return False
+                del self.ends[:-1]
+        return True
+
+    def _take_post_ops(self, element: PostOps, end: int) -> int:
+        """Take all regions that follow op `end`, with what their further operands absorb; returns the new end."""
+        inside = set(self.taken)
+        sides = None if element.sides is None else OpNode((), inputs={ANY_PORT: element.sides})
+        while len(self.taken) < MAX_CHAIN:
+            region = self._growth.region(self._view.ops[end].outputs[0].id, inside, element.fits)
+            if not region:
                 break
-    return taken, ends
+            inside.update(region)
+            self.taken += region
+            end = region[-1]
+            for number in region:
+                found = [] if sides is None else self._growth.inputs(sides, number)
+                absorbed = [n for n in found if n not in inside]
+                inside.update(absorbed)
+                self.taken += absorbed
+            self.ends.append(len(self.taken))
+        return end
 
-
-def _match_tail(
-    tail: Sequence[TailElement], view: GraphView, taken: list[int], ends: list[int], end: int, free: Sequence[bool]
-) -> bool:
-    """Append what follows op `end` to `taken`, and the length of it after each stage to `ends`.
-
-    False when a required element does not fit.
-    """
-    for element in tail:
-        if isinstance(element, PostOps):
-            end = _match_post_ops(element, view, taken, ends, end, free)
-            continue
-        found = [n for n in _match_node(element, view, end, free) if n not in taken]
-        if found:
-            taken += found
-            ends.append(len(taken))
-            end = found[0]
-        if not element.is_optional:
-            if not found:
-                return False
-            del ends[:-1]
-    return True
-
-
-def _match_post_ops(
-    element: PostOps, view: GraphView, taken: list[int], ends: list[int], end: int, free: Sequence[bool]
-) -> int:
-    """Append all regions that follow op `end`, with what their further operands absorb; returns the new end."""
-    inside = set(taken)
-    sides = None if element.sides is None else OpNode((), inputs={ANY_PORT: element.sides})
-    while len(taken) < MAX_CHAIN:
-        region = grow_region(view, view.ops[end].outputs[0].id, inside, free, element.fits)
-        if not region:
-            break
-        inside.update(region)
-        taken += region
-        end = region[-1]
-        for number in region:
-            found = [] if sides is None else match_inputs(sides, view, number, free)
-            absorbed = [n for n in found if n not in inside]
-            inside.update(absorbed)
-            taken += absorbed
-        ends.append(len(taken))
-    return end
-
-
-def _match_node(element: OpNode, view: GraphView, end: int, free: Sequence[bool]) -> list[int]:
-    """The op that reads the result of op `end`, alone, then the producers that it absorbs; empty if it does not fit."""
-    users = view.consumers.get(view.ops[end].outputs[0].id, [])
-    if len(users) != 1:
-        return []
-    number, port = users[0]
-    if not free[number] or not element.fits(view.ops[number]):
-        return []
-    if element.ports is not None and port not in element.ports:
-        return []
-    return [number, *match_inputs(element, view, number, free)]
+    def _next(self, element: OpNode, end: int) -> list[int]:
+        """The op that reads the result of op `end`, alone, then the producers that it absorbs; empty if none fits."""
+        users = self._view.consumers.get(self._view.ops[end].outputs[0].id, [])
+        if len(users) != 1:
+            return []
+        number, port = users[0]
+        if not self._growth.takes(element, number) or (element.ports is not None and port not in element.ports):
+            return []
+        return [number, *self._growth.inputs(element, number)]
 
 
 class Quotient:
-    """The graph of groups of ops, kept in topological order while groups merge.
+    """The graph of groups of ops, at first of one each, kept in topological order while groups merge.
 
-    Parameters
-    ----------
-    view : GraphView
-        At first every op is a group of its own, in the view's order.
-
-    Notes
-    -----
     Cost of a merge: the wires of the ops that join, or of the groups between first and last, whichever are fewer. A
     group that grows op by op is therefore not looked through again with each of them.
     """

@@ -18,12 +18,12 @@ and that they feed. Attention, forward and backward, and gated MLPs are clusters
 `Residual` is for blocks of products around which a shortcut leads; blocks that follow one another are one match.
 
 Matching is greedy and does not backtrack: an optional element is taken when it fits. Its cost is linear in the ops
-looked at.
+looked at. `Growth` is what all of it shares.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from .op import Op
 
-__all__ = ["ANY_PORT", "Cluster", "OpNode", "Pattern", "PostOps", "Residual", "TailElement", "Upstream",
+__all__ = ["ANY_PORT", "Cluster", "OpNode", "Ops", "Pattern", "PostOps", "Residual", "TailElement", "Upstream",
            "optional"]  # fmt: skip
 
 ANY_PORT = -1
@@ -39,29 +39,26 @@ ANY_PORT = -1
 
 
 @dataclass(frozen=True)
-class Upstream:
+class Ops:
+    """Ops of these kinds."""
+
+    kinds: frozenset[str]
+
+    def fits(self, op: Op) -> bool:
+        """Whether the op is one of them."""
+        return op.kind in self.kinds
+
+
+class Upstream(Ops):
     """Ops that lead to an input: all producers of these kinds, as far back as nobody else reads their results.
 
     They are absorbed only if nothing that they read is computed by another op, so that no op is taken away from what
     comes before it.
-
-    Attributes
-    ----------
-    kinds : frozenset of str
-    where : callable, optional
-        A further condition on each op.
     """
 
-    kinds: frozenset[str]
-    where: Callable[[Op], bool] | None = None
 
-    def fits(self, op: Op) -> bool:
-        """Whether the op may take part."""
-        return op.kind in self.kinds and (self.where is None or self.where(op))
-
-
-@dataclass(frozen=True)
-class OpNode:
+@dataclass(frozen=True, init=False)
+class OpNode(Ops):
     """One op of a pattern.
 
     Attributes
@@ -78,7 +75,6 @@ class OpNode:
         In a tail: skip it when it does not fit.
     """
 
-    kinds: frozenset[str]
     where: Callable[[Op], bool] | None = None
     ports: frozenset[int] | None = None
     inputs: Mapping[int, tuple[OpNode | Upstream, ...]] = field(default_factory=dict)
@@ -111,34 +107,24 @@ class OpNode:
 
 def optional(node: OpNode) -> OpNode:
     """The same node, skipped when it does not fit."""
-    return OpNode(node.kinds, node.where, ports=node.ports, inputs=node.inputs, is_optional=True)
+    return replace(node, is_optional=True)
 
 
 @dataclass(frozen=True)
-class PostOps:
-    """Any number of elementwise ops: regions that start and end in one value.
+class PostOps(Ops):
+    """Any number of elementwise ops of these kinds: regions that start and end in one value.
 
     Attributes
     ----------
-    kinds : frozenset of str
-        Kinds that may take part.
-    where : callable, optional
-        A further condition on each op.
     sides : OpNode, optional
         Producers of further operands to absorb, such as their dequantisation.
     """
 
-    kinds: frozenset[str]
-    where: Callable[[Op], bool] | None = None
     sides: OpNode | None = None
-
-    def fits(self, op: Op) -> bool:
-        """Whether the op may take part."""
-        return op.kind in self.kinds and (self.where is None or self.where(op))
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Ops):
     """The ops around an anchor, in both directions, and the border ops (products) at which they begin and end.
 
     The inside grows from the anchor to all ops of `kinds` that read a value of it, and to their producers that nobody
@@ -153,24 +139,16 @@ class Cluster:
         Least and most border ops whose results the inside reads, and that read results of the inside.
     shared_port : int, optional
         An input port at which all feeding ops must read one tensor.
-    where : callable, optional
-        A further condition on each op inside.
     """
 
-    kinds: frozenset[str]
     border: OpNode
     feeding: tuple[int, int]
     fed: tuple[int, int]
     shared_port: int | None = None
-    where: Callable[[Op], bool] | None = None
-
-    def fits(self, op: Op) -> bool:
-        """Whether the op may lie inside."""
-        return op.kind in self.kinds and (self.where is None or self.where(op))
 
 
 @dataclass(frozen=True)
-class Residual:
+class Residual(Ops):
     """Products one behind another, and a shortcut around them that begins at their input and ends at the anchor.
 
     The shortcut may hold one product. Nobody outside reads what lies between. A block that starts from the result of
@@ -189,14 +167,13 @@ class Residual:
         What may come before the block's input, as long as only the block reads it.
     """
 
-    kinds: frozenset[str]
     product: OpNode
     joints: frozenset[str]
     length: tuple[int, int]
     start: OpNode
 
     def fits(self, op: Op) -> bool:
-        """Whether the op may take part."""
+        """Whether a block may hold the op."""
         return op.kind in self.kinds or self.product.fits(op)
 
 

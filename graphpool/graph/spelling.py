@@ -3,7 +3,8 @@
 A `Spelling` is data: an op, and an expression whose names are tensors. ``x / y``, powers and ``sqrt`` are products of
 powers; capitalised calls are ops, whose numbers stand behind their inputs (`_NUMBERS`). Expression and graph are
 compared as products of powers and sums, each as a multiset with one number: factors and terms match in any order and
-grouping, which is how frameworks differ. Numbers are constants whose `LogicalTensor.value` is known.
+grouping, which is how frameworks differ. Brackets hold what is a tensor of its own there, because it is read more than
+once: ``[x - m] - Log(Sum(Exp(x - m)))``. Numbers are constants whose `LogicalTensor.value` is known.
 
 Nobody else reads a result of the ops between, nor does one leave the graph. So what takes their place has their wires,
 and closes no cycle.
@@ -46,24 +47,18 @@ _TOLERANCES = {DataType.F16: 2**-11, DataType.BF16: 2**-8}
 
 @dataclass(frozen=True)
 class Spelling:
-    """One spelling of an op.
+    """One spelling of the op `kind`.
 
     Attributes
     ----------
-    kind : str
-        Op that takes the place of the expression.
     expression : str
-        A sum or a product.
+        A sum or a product; `tree` is what it says, `calls` are the kinds of its calls.
     inputs : tuple of str
         The tensors that the expression names, as inputs of the op.
     numbers : mapping of str to str
         Attribute -> name of the expression that is a number, to be read off the graph.
     attributes : mapping of str to value
         Other attributes.
-    tree : Product or Sum
-        The expression, parsed.
-    calls : set of str
-        Kinds of its calls.
     """
 
     kind: str
@@ -103,28 +98,12 @@ def respell(
     fits: Callable[[Op], bool],
     outputs: Collection[int] = (),
 ) -> list[Respelt]:
-    """The ops of a view with one op in place of each function that some of them spell out.
+    """The ops of a view, in topological order, with one in place of each function that some of them spell out.
 
-    Parameters
-    ----------
-    view : GraphView
-    spellings : sequence of Spelling
-        The first that fits an op counts. What is part of a function is not looked at again.
-    shapes : mapping of int to shape
-        Of tensors, as far as they are known.
-    fits : callable
-        Which ops may take part, and which may take the place of others.
-    outputs : collection of int
-        Ids of tensors that leave, besides those that nobody reads.
-
-    Returns
-    -------
-    ops : list of Respelt
-        In topological order; together they have each op once.
-
-    Notes
-    -----
-    Cost: linear in the ops; some ten microseconds for each that may be the last of a function.
+    The first spelling that fits an op counts; what is part of a function is not looked at again. `shapes` are those
+    that are known; `fits` says which ops may take part and take the place of others; `outputs` are ids of tensors that
+    leave, besides those that nobody reads. Cost: linear in the ops; some ten microseconds for each that may be the last
+    of a function.
     """
     matcher = _Matcher(view, shapes, fits, outputs)
     found = [
@@ -183,8 +162,7 @@ class _Matcher:
             members.add(number)
             makers = (self._view.producer.get(tensor.id) for tensor in op.inputs if tensor.id not in sources)
             waiting += [maker for maker in makers if maker is not None and maker not in members]
-        inner = (tensor.id for number in members - {last} for tensor in self._view.ops[number].outputs)
-        return members if all(members.issuperset(self._view.users(tensor_id)) for tensor_id in inner) else set()
+        return members if all(self._view.is_read_within(n, members) for n in members - {last}) else set()
 
     def _leaves(self, tensor_id: int) -> bool:
         return tensor_id in self._outputs or not self._view.users(tensor_id)
@@ -205,57 +183,50 @@ class _Matcher:
 
     # ---- matching
 
-    def _match(self, pattern: Pattern, tensor_id: int, captured: _Captured) -> Iterator[_Captured]:
-        """Every way in which the pattern fits what a tensor holds, given what was captured."""
+    def _match(self, pattern: Pattern, tensor_id: int, captured: _Captured, sign: float = 1.0) -> Iterator[_Captured]:
+        """Every way in which the pattern fits what a tensor holds, given what was captured; a sign is a product's."""
         if isinstance(pattern, Name):
             if captured.get(pattern.name, tensor_id) == tensor_id:
                 yield captured | {pattern.name: tensor_id}
         elif isinstance(pattern, Call):
             yield from self._match_call(pattern, tensor_id, captured)
         else:
-            found = self._factors(tensor_id) if isinstance(pattern, Product) else self._terms(tensor_id)
-            bound = None if found is None else self._bind_number(pattern, found[0], captured)
+            found = self._parts(tensor_id, type(pattern))
+            bound = None if found is None else self._bind_number(pattern, found[0] * sign, captured)
             if found is not None and bound is not None and len(found[1]) == len(pattern.parts):
-                yield from self._match_parts(pattern.parts, found[1], bound)
+                yield from self._match_parts(type(pattern), pattern.parts, found[1], bound)
 
     def _match_parts(
-        self, wanted: Sequence[tuple[Pattern, float]], parts: _Parts, captured: _Captured
+        self, whole: type, wanted: Sequence[tuple[Pattern, float]], parts: _Parts, captured: _Captured
     ) -> Iterator[_Captured]:
         if not wanted:
             yield captured
             return
         (pattern, power), rest = wanted[0], wanted[1:]
         for k, (tensor_id, own) in enumerate(parts):
-            if own == power:
-                for found in self._match(pattern, tensor_id, captured):
-                    yield from self._match_parts(rest, parts[:k] + parts[k + 1 :], found)
+            is_negated = whole is Sum and own == -power and isinstance(pattern, Product)
+            if own == power or is_negated:
+                for found in self._match(pattern, tensor_id, captured, -1.0 if is_negated else 1.0):
+                    yield from self._match_parts(whole, rest, parts[:k] + parts[k + 1 :], found)
 
     def _match_call(self, pattern: Call, tensor_id: int, captured: _Captured) -> Iterator[_Captured]:
         op = self._maker(tensor_id)
         if op is None or op.kind != pattern.kind:
             return
-        ways = iter([captured])
-        tensors = [tensor.id for tensor in op.inputs]
-        for wanted, given in zip(pattern.arguments[: len(tensors)], tensors, strict=False):
-            ways = self._match_input(wanted, given, ways)
-        numbers = _NUMBERS.get(op.kind, _no_numbers)(op, self._shape(tensors[0]))
-        if numbers is not None and len(pattern.arguments) == len(tensors) + len(numbers):
-            for wanted, number in zip(pattern.arguments[len(tensors) :], numbers, strict=True):
-                ways = self._match_number(wanted, number, ways)
-            yield from ways
-
-    def _match_input(self, wanted: Pattern | float, tensor_id: int, ways: Iterator[_Captured]) -> Iterator[_Captured]:
-        for captured in ways:
-            if not isinstance(wanted, float):
-                yield from self._match(wanted, tensor_id, captured)
-
-    def _match_number(self, wanted: Pattern | float, number: float, ways: Iterator[_Captured]) -> Iterator[_Captured]:
-        for captured in ways:
+        numbers = _NUMBERS.get(op.kind, _no_numbers)(op, self._shape(op.inputs[0].id))
+        if numbers is None or len(pattern.arguments) != len(op.inputs) + len(numbers):
+            return
+        ways = [captured]
+        for wanted, tensor in zip(pattern.arguments, op.inputs, strict=False):
+            ways = [
+                found for way in ways if not isinstance(wanted, float) for found in self._match(wanted, tensor.id, way)
+            ]
+        for wanted, number in zip(pattern.arguments[len(op.inputs) :], numbers, strict=True):
             if isinstance(wanted, Name):
-                if captured.get(wanted.name, number) == number:
-                    yield captured | {wanted.name: number}
-            elif isinstance(wanted, float) and self._is_close(number, wanted):
-                yield captured
+                ways = [way | {wanted.name: number} for way in ways if way.get(wanted.name, number) == number]
+            elif not isinstance(wanted, float) or not self._is_close(number, wanted):
+                return
+        yield from ways
 
     def _bind_number(self, pattern: Product | Sum, number: float, captured: _Captured) -> _Captured | None:
         """What was captured with the pattern's number variable, or None where the numbers differ."""
@@ -283,26 +254,27 @@ class _Matcher:
         """The op behind a tensor, where it may be taken apart: it is read once."""
         return self._maker(tensor_id) if is_top or len(self._view.consumers[tensor_id]) == 1 else None
 
-    def _factors(self, tensor_id: int) -> tuple[float, _Parts] | None:
-        """A number and powers whose product a tensor is; None where there are too many."""
-        number, powers = 1.0, Counter[int]()
-        waiting = [(tensor_id, 1.0, True)]
+    def _parts(self, tensor_id: int, whole: type) -> tuple[float, _Parts] | None:
+        """A number and powers whose product, or signed terms whose sum, a tensor is; None where there are too many."""
+        is_product, inverses = whole is Product, _INVERSES[whole]
+        number, parts = float(is_product), Counter[int]()
+        waiting = [(tensor_id, 1, True)]
         for _ in range(_MOST_STEPS):
             if not waiting:
-                return number, [(item, power) for item, power in powers.items() if power]
-            item, power, is_top = waiting.pop()
+                return number, [(item, power) for item, power in parts.items() if power]
+            item, power, is_top = waiting.pop()  # the power is 1 or -1
             scalar, op = self._scalar(item), self._inner(item, is_top)
             kind = None if op is None else op.kind
-            if scalar:
-                number *= scalar**power
-            elif op is not None and kind in ("Multiply", "Divide"):
-                a, b = (tensor.id for tensor in op.inputs)
-                waiting += [(a, power, False), (b, -power if kind == "Divide" else power, False)]
-            elif op is not None and kind == "Reciprocal":
-                waiting.append((op.inputs[0].id, -power, False))
+            if scalar is not None and (scalar or not is_product):
+                number = number * scalar**power if is_product else number + power * scalar
+            elif op is not None and kind in inverses:
+                operands = [tensor.id for tensor in op.inputs]
+                waiting += [(operand, power, False) for operand in operands[:-1]]
+                waiting.append((operands[-1], power * inverses[kind], False))
+                number = -number if is_product and kind == "Neg" else number
             else:
-                base, exponent = (item, 1.0) if op is None else self._power(op)
-                powers[base] += power * exponent  # type: ignore[assignment]
+                base, exponent = self._power(op) if op is not None and is_product else (item, 1.0)
+                parts[base] += power * exponent  # type: ignore[assignment]
         return None
 
     def _power(self, op: Op) -> tuple[int, float]:
@@ -312,27 +284,14 @@ class _Matcher:
             exponent = self._scalar(op.inputs[1].id)
         return (op.outputs[0].id, 1.0) if exponent is None else (op.inputs[0].id, exponent)
 
-    def _terms(self, tensor_id: int) -> tuple[float, _Parts] | None:
-        """A number and signed terms whose sum a tensor is; None where there are too many."""
-        number, parts = 0.0, list[tuple[int, float]]()
-        waiting = [(tensor_id, 1.0, True)]
-        for _ in range(_MOST_STEPS):
-            if not waiting:
-                return number, parts
-            item, sign, is_top = waiting.pop()
-            scalar, op = self._scalar(item), self._inner(item, is_top)
-            if scalar is not None:
-                number += sign * scalar
-            elif op is not None and op.kind in ("Add", "Subtract"):
-                a, b = (tensor.id for tensor in op.inputs)
-                waiting += [(a, sign, False), (b, -sign if op.kind == "Subtract" else sign, False)]
-            else:
-                parts.append((item, sign))
-        return None
-
 
 _ROOTS = {"Multiply": Product, "Divide": Product, "Add": Sum, "Subtract": Sum}
 """Kinds of the last op of an expression."""
+
+_INVERSES: Mapping[type, Mapping[str | None, int]] = {
+    Product: {"Multiply": 1, "Divide": -1, "Reciprocal": -1, "Neg": 1}, Sum: {"Add": 1, "Subtract": -1, "Neg": -1},
+}  # fmt: skip
+"""Kinds that are taken apart -> the power or sign of the last operand."""
 
 _EXPONENTS = {"Sqrt": 0.5, "Square": 2.0}
 

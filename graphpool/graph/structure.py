@@ -16,25 +16,8 @@ class Structure:
     """Ops with their attributes, types, wires and known values; tensors numbered in the order in which ops name them.
 
     Equal for the layers of a network that differ in nothing but their weights, and for graphs that were numbered
-    differently. It is compared in full, and hashed once.
-
-    Parameters
-    ----------
-    ops : sequence of Op
-        In topological order.
-    fpmath : str
-        The float mode.
-    prefer : str, default="memory"
-        What compilation weighs more, see `Graph`.
-
-    Attributes
-    ----------
-    numbers : dict of int to int
-        Tensor id -> number.
-
-    Notes
-    -----
-    Threads: immutable, safe. Cost: about a microsecond an op.
+    differently. It is compared in full, and hashed once. `ops` are in topological order; `numbers` is tensor id ->
+    number. Threads: immutable, safe. Cost: about a microsecond an op.
     """
 
     __slots__ = ("_content", "_hash", "numbers")

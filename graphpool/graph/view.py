@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidGraphError, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from .op import Op
 
@@ -15,30 +15,11 @@ __all__ = ["GraphView"]
 
 
 class GraphView:
-    """Ops in a topological order, numbered 0 .. n-1, with their wires.
+    """Ops in a topological order, ties as given, numbered 0 .. n-1, with their wires.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-        In any order; every tensor has at most one producer among them.
-
-    Attributes
-    ----------
-    ops : list of Op
-        In topological order; ties keep the order given.
-    producer : dict of int to int
-        Tensor id -> number of the op that writes it; absent for tensors that come from outside.
-    consumers : dict of int to list of (int, int)
-        Tensor id -> (number of the op, input port), in topological order.
-
-    Raises
-    ------
-    InvalidGraphError
-        The ops form a cycle; the message names the ops of one.
-
-    Notes
-    -----
-    Cost: linear in ops and ports. Threads: immutable after construction.
+    `producer` is tensor id -> number of the op that writes it, absent for tensors that come from outside; `consumers`
+    tensor id -> (number of the op, input port), in topological order. Raises InvalidGraphError for a cycle, which the
+    message names. Cost: linear in ops and ports. Threads: immutable after construction.
     """
 
     __slots__ = ("_numbers", "_predecessors", "_successors", "_users", "consumers", "ops", "producer")
@@ -77,6 +58,10 @@ class GraphView:
     def predecessors(self, number: int) -> list[int]:
         """Numbers of the ops that write an input of op `number`; the caller does not change it."""
         return self._predecessors[number]
+
+    def is_read_within(self, number: int, readers: Container[int]) -> bool:
+        """Whether nobody but these ops reads an output of op `number`."""
+        return all(user in readers for user in self._successors[number])
 
 
 def _topological_order(ops: Sequence[Op]) -> list[int]:

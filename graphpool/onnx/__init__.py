@@ -9,7 +9,6 @@ boundary.py    whatever a step raises becomes an error of graphpool that names t
 rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded
 fold.py        computes nodes ahead, where everything that they read is known
 integers.py    products of integers and the scales behind them, as products of dequantised operands
-affine.py      arithmetic per channel, BatchNormalization first, into the weights of convolutions
 specialise.py  Specialiser: what is the same for all input shapes, and which inputs' contents decide shapes
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
 shape_values.py  arrays of sizes that may vary, and the nodes that compute with them

@@ -47,10 +47,9 @@ class Value:
         The tensor in our graph; constants get theirs when an op first reads them.
     content : array, PackedWeight or other value
         Of a value that is known now; None otherwise. NumPy unpacks a packed weight where its elements are read.
-    is_static : bool
-        Whether the content lasts as long as the specialiser, so that forms may share it.
-    from_inputs : bool
-        Whether the content follows from that of the model's inputs, not from their shapes alone.
+    is_static, from_inputs : bool
+        Whether the content lasts as long as the specialiser, so that forms may share it, and whether it follows from
+        that of the model's inputs, not from their shapes alone.
     """
 
     type: TypeProto | None = None
@@ -92,22 +91,9 @@ class Value:
 
 
 class GraphBuilder:
-    """Ops and constants of one form.
+    """Ops and constants of one form. Threads: one at a time.
 
-    Parameters
-    ----------
-    static_ids : dict
-        Identity of the content -> tensor id, of constants that all forms share; extended here.
-    prefer : {"memory", "latency"}
-        Of the graph.
-    fpmath : str
-        Likewise.
-    bounds : Bounds
-        Of the model.
-
-    Notes
-    -----
-    Threads: one at a time.
+    `static_ids`, which are extended, are identity of the content -> tensor id, of constants that all forms share.
     """
 
     FIRST_ID = 2**32
@@ -170,22 +156,9 @@ class GraphBuilder:
     def emit(
         self, kind: str, *inputs: Value, dtypes: Sequence[DataType] | None = None, name: str = "", **attrs: Any
     ) -> list[Value]:
-        """Add an op with its output shapes inferred.
+        """Add an op with its output shapes inferred, by default with one output of the first input's type.
 
-        Parameters
-        ----------
-        kind : str
-        *inputs : Value
-        dtypes : sequence of DataType, optional
-            Of the outputs; by default one output of the first input's type.
-        name : str
-            For messages.
-        **attrs : object
-
-        Raises
-        ------
-        InvalidArgumentError
-            The op does not satisfy its schema.
+        Raises InvalidArgumentError if it does not satisfy its schema; the name is for messages.
         """
         sources = [self.tensor(value) for value in inputs]
         wanted = dtypes or [sources[0].dtype]
@@ -231,7 +204,7 @@ def _number_of(array: Any) -> float | None:
     if isinstance(array, PackedWeight) or array.size != 1:
         return None
     number = float(array.reshape(()))
-    return number if isfinite(number) else None
+    return number if isfinite(number) and number == array.item() else None  # large integers are no floats
 
 
 def _buffered(dtype: DataType) -> DataType:
@@ -243,15 +216,8 @@ def _buffered(dtype: DataType) -> DataType:
 class NodeView:
     """A node as its converter sees it.
 
-    Attributes
-    ----------
-    node : Node
-    inputs : list of Value or None
-        None for optional inputs that are left out. All are plain.
-    opset : int
-        Version of the node's domain.
-    used_outputs : int
-        Outputs up to the last one that somebody reads.
+    Inputs are plain, None where optional ones are left out; `opset` is the version of the node's domain; `used_outputs`
+    are those up to the last one that somebody reads.
     """
 
     node: Node

@@ -38,12 +38,8 @@ _CLASS = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
 def compile_pattern(pattern: str, limits: Limits) -> Automaton:
     """An automaton for a pattern.
 
-    Raises
-    ------
-    LimitError
-        The pattern is longer than ``pattern_length``.
-    InvalidArgumentError
-        It is no expression in the syntax of RE2, uses what is not implemented, or takes too many states.
+    Raises LimitError for one longer than ``pattern_length``, InvalidArgumentError for what is no expression in the
+    syntax of RE2, uses what is not implemented, or takes too many states.
     """
     limits.check("pattern_length", len(pattern), "a regular expression: its length")
     parser = _Parser(pattern)
@@ -53,10 +49,7 @@ def compile_pattern(pattern: str, limits: Limits) -> Automaton:
 class Automaton:
     """Says whether a text matches as a whole. Threads may share it.
 
-    Attributes
-    ----------
-    nstates : int
-        The cost of a match is at most this times the length of the text.
+    The cost of a match is at most `nstates` times the length of the text.
     """
 
     def __init__(self, tree: Any) -> None:

@@ -45,10 +45,7 @@ def find_host_function(
 ) -> HostFunction:
     """`make_host_function`, with an error that names the node, and why its converter refused it if it did.
 
-    Raises
-    ------
-    UnsupportedError
-        Nothing runs the op.
+    Raises UnsupportedError where nothing runs the op.
     """
     try:
         return make_host_function(source, node, inputs, captured, given, results)
@@ -63,12 +60,7 @@ def find_host_function(
 def compute(source: OnnxModel, node: Node, inputs: Sequence[Value | None], captured: Mapping[str, Value]) -> list[Any]:
     """The contents of a node's outputs, None for those without a name.
 
-    Raises
-    ------
-    InvalidArgumentError
-        The node fails on its inputs.
-    UnsupportedError
-        Nothing runs the op.
+    Raises InvalidArgumentError where the node fails on its inputs, UnsupportedError where nothing runs the op.
     """
     function = find_host_function(source, node, inputs, captured)
     names = [name for name in node.output if name]

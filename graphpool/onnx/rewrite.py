@@ -1,15 +1,13 @@
 """Rewrites the nodes of a model once, whatever its input shapes will be.
 
 Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
-(integers.py), arithmetic per channel goes into the convolutions in front of it (affine.py), and Scatter gets its new
-name. Rules that need no contents are the graph's and the backend's.
+(integers.py), and Scatter gets its new name. Other rules are the graph's and the backend's.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .affine import fold_affine
 from .fold import fold_constants
 from .integers import restore_floats
 from .node import names_read
@@ -20,10 +18,7 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["REWRITES", "rewrite"]
-
-REWRITES = (restore_floats, fold_affine)
-"""In this order. Each takes a model, nodes that are needed, in topological order, and constants, to which it adds."""
+__all__ = ["rewrite"]
 
 
 def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
@@ -31,8 +26,7 @@ def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     outputs = [port.name for port in source.outputs]
     nodes = _needed([_renamed(node) for node in source.nodes], outputs)
     nodes, constants = fold_constants(source, nodes, source.constants)
-    for rewrite_nodes in REWRITES:
-        nodes = _needed(rewrite_nodes(source, nodes, constants), outputs)
+    nodes = _needed(restore_floats(source, nodes, constants), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
 

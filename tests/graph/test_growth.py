@@ -1,6 +1,6 @@
 """How a match grows: what is absorbed in front of an op, and what a cluster takes."""
 
-from graphpool.graph.growth import match_cluster, match_inputs
+from graphpool.graph.growth import Growth
 from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.graph.op import Op
 from graphpool.graph.pattern import ANY_PORT, Cluster, OpNode, Upstream
@@ -21,7 +21,7 @@ def chain(*specs):
 def cluster(view, anchor, wanted=CLUSTER):
     """Op ids of the cluster around op `anchor`, and of the border ops that it feeds."""
     numbers = {op.id: number for number, op in enumerate(view.ops)}
-    taken, fed = match_cluster(wanted, view, numbers[anchor], [True] * len(view.ops))
+    taken, fed = Growth(view, [True] * len(view.ops)).cluster(wanted, numbers[anchor])
     return sorted(view.ops[n].id for n in taken), [view.ops[n].id for n in fed]
 
 
@@ -60,7 +60,7 @@ def test_shared_port_must_read_one_tensor():
 def absorbed(view, node):
     """Op ids in front of the last op."""
     last = len(view.ops) - 1
-    return sorted(view.ops[n].id for n in match_inputs(node, view, last, [True] * len(view.ops)))
+    return sorted(view.ops[n].id for n in Growth(view, [True] * len(view.ops)).inputs(node, last))
 
 
 def test_producers_at_any_port():

@@ -118,9 +118,30 @@ def test_replace_keeps_the_rest():
     half = gp.LogicalTensor(5, "f32", (1,), property="constant", value=np.float32(0.5))
     assert (half.value, half.replace(id=6, shape=(1,)).value) == (0.5, 0.5)
     assert half.replace(shape=(4,)).value is half.replace(property="undef").value is None
+    assert half.replace(dtype="s8").value is None
     opaque = lt.replace(layout="opaque", layout_id=17)
     assert opaque.nbytes == 2 * 64
     assert opaque.replace(layout="strided").layout_id is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("f32", np.array([0.1])), ("s64", -(2**63)), ("u8", 255), ("boolean", True), ("f16", 65504.0), ("undef", 0.5)],
+)
+def test_a_value_that_the_type_holds(dtype, value):
+    lt = gp.LogicalTensor(0, dtype, (1,), property="constant", value=value)
+    assert lt.value == float(np.reshape(value, ()))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("f32", 1e39), ("f32", np.zeros(2)), ("f32", np.zeros((1, 1))), ("f32", np.inf), ("f32", 1j), ("f16", 65520.0),
+     ("s32", 0.5), ("s8", 128), ("u8", -1), ("u4", 16), ("s64", 2**63), ("s64", 2**53 + 1), ("boolean", 2),
+     ("f32", "0.5"), ("f32", [])],
+)  # fmt: skip
+def test_a_value_that_the_type_or_the_shape_does_not_hold(dtype, value):
+    with pytest.raises(gp.InvalidArgumentError, match="tensor 7: value"):
+        gp.LogicalTensor(7, dtype, (1,), property="constant", value=value)
 
 
 def test_equality_is_by_content():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool.graph.growth import grow_region
+from graphpool.graph.growth import Growth
 from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.graph.op import Op
 from graphpool.graph.partitioner import Quotient, cover
@@ -133,7 +133,7 @@ ELTWISE = frozenset({"Add", "Multiply", "Sigmoid", "ReLU", "Exp"})
 
 
 def region(view, value):
-    found = grow_region(view, value, set(), [True] * len(view.ops), lambda op: op.kind in ELTWISE)
+    found = Growth(view, [True] * len(view.ops)).region(value, set(), lambda op: op.kind in ELTWISE)
     return [view.ops[n].id for n in found]
 
 

@@ -1,7 +1,7 @@
 /* A BatchNorm of constants as what stands in front of it wants it: weights times a scale for each channel, and a bias.
  *
  * scale = gamma / sqrt(variance + epsilon), shift = beta - mean * scale, and shift + own * scale where the convolution
- * has a bias of its own. Weights lie as (before, channels, after) without gaps; without any, the scale itself is
+ * has a bias of its own, in f64 and rounded once. Weights lie as (before, channels, after) without gaps; without any, the scale itself is
  * written. A task is a block of channels.
  * args: gamma, beta, mean, variance, [weights], [own bias], scale or scaled weights, shift. */
 #include <math.h>
@@ -14,7 +14,7 @@
 GP_RECORD(gp_fold, {
     int64_t channels, before, after;
     int64_t has_weights, has_bias;
-    float epsilon;
+    double epsilon;
 });
 
 /* The rows [first, last) of `scaled`, each times its scale. */
@@ -41,11 +41,10 @@ GP_DEFINE_KERNEL(f32_batch_norm_fold)
         const int64_t last = wanted < p->channels ? wanted : p->channels;
         float scale[GP_FOLD_BLOCK];
         for (int64_t c = first; c < last; c++) {
-            const float factor = gamma[c] / sqrtf(variance[c] + p->epsilon);
-            const float moved = mean[c] * factor; /* apart from the difference, so that no compiler fuses them */
-            const float rest = beta[c] - moved;
-            scale[c - first] = factor;
-            shift[c] = own == NULL ? rest : GP_FMA(own[c], factor, rest);
+            const double factor = gamma[c] / sqrt(variance[c] + p->epsilon);
+            const double rest = beta[c] - mean[c] * factor;
+            scale[c - first] = (float)factor;
+            shift[c] = (float)(own == NULL ? rest : own[c] * factor + rest);
         }
         if (weights != NULL)
             scale_rows(p, weights, scale, scaled, first, last);

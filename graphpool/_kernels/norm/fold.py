@@ -27,11 +27,11 @@ def fold_batch_norm(
     bias: bool = False,
     isa: str | None = None,
 ) -> KernelCall:
-    """A kernel for ``scale = gamma / sqrt(variance + epsilon)`` and ``shift = beta - mean * scale``.
+    """A kernel for ``scale = gamma / sqrt(variance + epsilon)`` and ``shift = beta - mean * scale``, in f64.
 
-    Arguments of the kernel, all f32: gamma, beta, mean and variance of `channels` numbers each; weights and bias of
-    what is in front of the BatchNorm, if they are asked for; the weights times the scale, or the scale itself; the
-    shift, to which the bias times the scale is added.
+    Both are rounded once. Arguments of the kernel, all f32: gamma, beta, mean and variance of `channels` numbers each;
+    weights and bias of what is in front of the BatchNorm, if they are asked for; the weights times the scale, or the
+    scale itself; the shift, to which the bias times the scale is added.
 
     Parameters
     ----------

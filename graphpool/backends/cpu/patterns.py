@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ...graph.pattern import ANY_PORT, Cluster, OpNode, Pattern, PostOps, Residual, TailElement, Upstream, optional
 from ...graph.spelling import Spelling
 from .emit.rules import ELTWISE, REDUCTIONS
-from .match.byte_moves import BYTE_MOVES
+from .match.swaps import BYTE_MOVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,6 +100,7 @@ def _chain(
 _VARIANCES = ("ReduceMean((x - ReduceMean(x, axis)) ** 2, axis)",
               "ReduceMean(SquaredDifference(x, ReduceMean(x, axis)), axis)")  # fmt: skip
 _NORMS = [f"(x - ReduceMean(x, axis)) / sqrt({variance} + epsilon)" for variance in _VARIANCES]
+_SCALES = [f"[gamma / sqrt({variance} + epsilon)]" for variance in _VARIANCES]
 _RMS = "x / sqrt(ReduceMean(x ** 2, axis) + epsilon)"
 _NUMBERS = {"begin_norm_axis": "axis", "epsilon": "epsilon"}
 _PLAIN = {"keep_stats": False, "use_affine": False}
@@ -118,12 +119,17 @@ SPELLINGS = (
     # Ba, Kiros and Hinton, 2016
     *(Spelling("LayerNorm", f"{norm} * gamma + beta", ("x", "gamma", "beta"), _NUMBERS, {"keep_stats": False})
       for norm in _NORMS),
-    *(Spelling("LayerNorm", norm, numbers=_NUMBERS, attributes=_PLAIN) for norm in _NORMS),
+    *(Spelling("LayerNorm", f"x * {scale} + beta - ReduceMean(x, axis) * {scale}", ("x", "gamma", "beta"), _NUMBERS,
+               {"keep_stats": False}) for scale in _SCALES),
+    *(Spelling("LayerNorm", norm, numbers=_NUMBERS, attributes=_PLAIN) for norm in
+      (*_NORMS, *(f"x * {scale} - ReduceMean(x, axis) * {scale}".replace("gamma", "1") for scale in _SCALES))),
     # Zhang and Sennrich, 2019
     Spelling("RMSNorm", f"{_RMS} * gamma", ("x", "gamma"), _NUMBERS),
     Spelling("RMSNorm", _RMS, numbers=_NUMBERS),
     Spelling("SoftMax", "Exp(x - ReduceMax(x, axis)) / ReduceSum(Exp(x - ReduceMax(x, axis)), axis)",
              numbers={"axis": "axis"}),
+    *(Spelling("LogSoftmax", f"{shifted} - Log(ReduceSum(Exp(x - ReduceMax(x, axis)), axis))", numbers={"axis": "axis"})
+      for shifted in ("x - ReduceMax(x, axis)", "[x - ReduceMax(x, axis)]")),
 )  # fmt: skip
 """Functions that are one op, and their spellings; larger ones come before their parts. SiLU has none: x * Sigmoid(x) is
 how our ops spell it."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...graph.spelling import possible_spellings, respell
 from ...graph.view import GraphView
-from .match.byte_moves import move_bytes
 from .match.integers import split_dequantized
-from .match.quantized_concat import quantize_before_concat
-from .match.reshapes import sink_reshapes
+from .match.swaps import BYTES_MOVED, QUANTIZED_BEFORE_CONCAT, RESHAPES_BEHIND, swap
+from .match.undone import drop_undone
 from .patterns import SPELLINGS
 from .support import supports
 
@@ -29,7 +29,14 @@ def replace_spelt(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs
     return [new.op for new in respell(GraphView(ops), spellings, shapes, supports, outputs)] if spellings else list(ops)
 
 
-REWRITES: tuple[Rewrite, ...] = (replace_spelt, move_bytes, split_dequantized, sink_reshapes, quantize_before_concat)
+REWRITES: tuple[Rewrite, ...] = (
+    replace_spelt,
+    partial(swap, BYTES_MOVED),
+    drop_undone,
+    split_dequantized,
+    partial(swap, RESHAPES_BEHIND),
+    partial(swap, QUANTIZED_BEFORE_CONCAT),
+)
 """In this order. A pass takes ops in topological order, the shapes of all tensors, to which it adds those of new ones,
 and the ids of tensors that leave the partition, which stay what they are. New ops have the id of one that they are for.
 """

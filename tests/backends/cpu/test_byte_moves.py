@@ -5,7 +5,8 @@ import pytest
 from onnx import helper
 
 import graphpool as gp
-from graphpool.backends.cpu.match.byte_moves import move_bytes
+from graphpool.backends.cpu.match.swaps import BYTES_MOVED, swap
+from graphpool.backends.cpu.match.undone import drop_undone
 from graphpool.graph.completion import complete_shapes
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.onnx_models import make_model
@@ -41,7 +42,8 @@ def check(g, outputs):
     g.graph.finalize()
     ops = [op for op in g.graph.ops if op.kind != "End"]
     wanted = [lt.id for lt in outputs]
-    moved = move_bytes(ops, complete_shapes(ops), wanted)
+    shapes = complete_shapes(ops)
+    moved = drop_undone(swap(BYTES_MOVED, ops, shapes, wanted), shapes, wanted)
     rng = np.random.default_rng(0)
     values = {lt.id: random_input(rng, lt) for lt in g.inputs}
     expected, got = run_reference(ops, values), run_reference(moved, values)

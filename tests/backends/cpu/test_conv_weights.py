@@ -41,6 +41,22 @@ def batch_norm(b, x, data_format="NXC", constant=True):
     return b.op("BatchNormInference", x, *params, epsilon=0.1, data_format=data_format)
 
 
+def constant(b, x, data_format="NXC", **options):
+    """A number for each channel of an image."""
+    channels = b.graph_shape(x)[-1 if data_format == "NXC" else 1]
+    shape = (channels,) if data_format == "NXC" else (channels, *[1] * (len(b.graph_shape(x)) - 2))
+    return b.input(**{"shape": shape, "property": "constant"} | options)
+
+
+def arithmetic(b, x, kinds, data_format="NXC", **options):
+    """Ops with constants one behind another; those with a prime have the constant first."""
+    for kind in kinds.split():
+        operands = [x, constant(b, x, data_format, **options)]
+        attrs = {"data_format": data_format} if kind == "BiasAdd" else {}
+        x = b.op(kind.strip("'"), *(operands[::-1] if "'" in kind else operands), **attrs)
+    return x
+
+
 def like(b, x):
     return b.input(b.graph_shape(x), x.dtype)
 
@@ -59,6 +75,16 @@ TAILS = {
     "norm, residual, relu": lambda b, y: b.op("ReLU", b.op("Add", batch_norm(b, y), like(b, y))),
     "norm, sigmoid": lambda b, y: b.op("Sigmoid", batch_norm(b, y)),
     "norm of variables": lambda b, y: batch_norm(b, y, constant=False),
+    "arithmetic": lambda b, y: arithmetic(b, y, "Multiply Add"),
+    "turned arithmetic, relu": lambda b, y: b.op("ReLU", arithmetic(b, y, "Multiply' Subtract'")),
+    "norm, arithmetic": lambda b, y: arithmetic(b, batch_norm(b, y), "Divide Subtract BiasAdd"),
+    "norm, norm, residual": lambda b, y: b.op("Add", batch_norm(b, batch_norm(b, y)), like(b, y)),
+    "shift, scale": lambda b, y: arithmetic(b, y, "Add Multiply"),
+    "arithmetic of variables": lambda b, y: arithmetic(b, y, "Multiply Add", property="variable"),
+    "arithmetic of one number": lambda b, y: arithmetic(b, y, "Multiply Subtract'", shape=()),
+    "arithmetic of columns": lambda b, y: arithmetic(b, y, "Multiply", shape=(b.graph_shape(y)[-2], 1)),
+    "divisor": lambda b, y: arithmetic(b, y, "Divide'"),
+    "scale twice": lambda b, y: b.op("Multiply", y, b.op("Multiply", y, constant(b, y))),
     "relu, norm": lambda b, y: batch_norm(b, b.op("ReLU", y)),
 }
 KINDS = {
@@ -162,6 +188,28 @@ def test_a_norm_of_constants_becomes_part_of_the_weights(engine):
     with merged.compile(merged.input_ports, merged.output_ports, engine) as compiled:
         [name] = [name for name in compiled.implementations if "packed" in name]
         assert name.endswith("eltwise(BatchNormInference+ReLU)")
+
+
+@pytest.mark.parametrize(
+    ("tail", "nsources"),
+    [("Multiply", 2), ("bias Multiply", 3), ("bias Add Subtract", 4), ("bias", 1), ("Multiply Add", 3),
+     ("Add Divide", 3), ("Subtract'", 2), ("Multiply Add Multiply' Subtract", 5), ("Add", 1), ("Add'", 1),
+     ("Subtract BiasAdd", 1)],
+)  # fmt: skip
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+def test_arithmetic_of_constants_becomes_part_of_the_weights(tail, nsources, data_format, engine):
+    builder = GraphBuilder()
+    weights_format = "OIX" if data_format == "NCX" else "XIO"
+    formats = {"data_format": data_format, "weights_format": weights_format}
+    y = convolution(builder, size=(12, 12), bias=tail.startswith("bias"), **formats)
+    tail = tail.removeprefix("bias")
+    if data_format == "NCX" and "BiasAdd" in tail:
+        tail = "Subtract Add"
+    builder.op("ReLU", arithmetic(builder, y, tail, data_format))
+    check_graph(builder, engine, np.random.default_rng(0), scale=64, low=0.25)
+    [partition] = builder.graph.get_partitions()
+    with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:
+        assert [len(part.sources) for part in compiled.primitive.constant_parts] == [nsources]
 
 
 def test_one_weight_of_two_convolutions(engine):

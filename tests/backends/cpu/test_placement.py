@@ -7,7 +7,7 @@ import pytest
 
 import graphpool as gp
 from graphpool._kernels.norm.norm import layer_norm
-from graphpool.backends.cpu.lower.lowering import Step
+from graphpool.backends.cpu.lower.steps import Step
 from graphpool.backends.cpu.lower.values import Buffer, Value
 from graphpool.backends.cpu.place.link import _with_scratch
 from graphpool.backends.cpu.place.placement import plan_temporaries

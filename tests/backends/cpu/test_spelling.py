@@ -107,6 +107,35 @@ def rms_norm(g, x, root="Divide"):
     return g.op("Multiply", g.vector(), g.op(kind, x, scale))
 
 
+def keras_layer_norm(g, x, square="Square", root="Reciprocal", affine=True, negated=None):
+    """x * s + (beta - mean * s), s read twice, as ``tf.nn.batch_normalization`` has it."""
+    mean = g.op("ReduceMean", x, axes=[-1], keep_dims=True)
+    kind, spreading = spread(g, g.op("Subtract", x, mean), square, root)
+    s = spreading if kind == "Multiply" else g.op("Reciprocal", spreading)
+    s = g.op("Multiply", s, g.vector()) if affine else s
+    moved = g.op("Multiply", g.op("Neg", mean) if negated == "factor" else mean, s)
+    beta = [g.vector()] if affine else []
+    if negated == "factor":
+        shift = g.op("Add", *beta, moved) if beta else moved
+    elif negated == "term" or not affine:
+        shift = g.op("Neg", moved)
+        shift = g.op("Add", shift, *beta) if beta else shift
+    else:
+        shift = g.op("Subtract", *beta, moved)
+    return g.op("Add", g.op("Multiply", x, s), shift)
+
+
+def log_softmax(g, x, form="shifted"):
+    highest = g.op("ReduceMax", x, axes=[1], keep_dims=True)
+    shifted = g.op("Subtract", x, highest)
+    log = g.op("Log", g.op("ReduceSum", g.op("Exp", shifted), axes=[1], keep_dims=True))
+    if form == "shifted":
+        return g.op("Subtract", shifted, log)
+    if form == "negated":
+        return g.op("Add", shifted, g.op("Neg", log))
+    return g.op("Subtract", x, g.op("Add", log, highest))
+
+
 def hard_swish(g, x):
     gate = g.op("Clamp", g.op("Add", x, g.number(3.0)), min=0.0, max=6.0)
     return g.op("Multiply", g.op("Multiply", x, gate), g.number(1 / 6))
@@ -129,6 +158,8 @@ FUNCTIONS = {
     "layer_norm": (layer_norm, "f32_layer_norm"),
     "rms_norm": (rms_norm, "f32_layer_norm"),
     "softmax": (softmax, "f32_softmax"),
+    "keras_layer_norm": (keras_layer_norm, "f32_layer_norm"),
+    "log_softmax": (log_softmax, "f32_softmax"),
 }
 
 
@@ -190,6 +221,41 @@ def test_layer_norm(square, root, affine, engine):
     g = Chain()
     layer_norm(g, g.input(SHAPE), square, root, affine=affine)
     assert check(g, engine) == [["f32_layer_norm"]]
+
+
+@pytest.mark.parametrize("root", ["Divide", "Reciprocal", "Pow", "one"])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("negated", [None, "factor", "term"])
+def test_layer_norm_as_keras_has_it(root, affine, negated, engine):
+    g = Chain()
+    keras_layer_norm(g, g.input(SHAPE), root=root, affine=affine, negated=negated)
+    assert check(g, engine) == [["f32_layer_norm"]]
+
+
+def test_a_shift_by_another_mean_is_no_layer_norm(engine):
+    g = Chain()
+    x, other = g.input(SHAPE), g.input((3, 4, 1))
+    _, s = spread(g, centred(g, x), "Square", "Reciprocal")
+    g.op("Subtract", g.op("Multiply", x, s), g.op("Multiply", other, s))
+    assert all(name != "f32_layer_norm" for names in check(g, engine) for name in names)
+
+
+@pytest.mark.parametrize("form", ["shifted", "negated", "together"])
+def test_log_softmax(form, engine):
+    g = Chain()
+    log_softmax(g, g.input(SHAPE), form)
+    assert check(g, engine) == [["f32_softmax"]]
+
+
+@pytest.mark.parametrize(("factors", "inner", "is_gelu"), [(2, 1, True), (1, 1, False), (1, -1, False), (2, -1, False)])
+def test_negated_factors(factors, inner, is_gelu, engine):
+    """(-x) / 2 (-(1 + erf(x / sqrt(2)))) is one; with another sign in one place it is none."""
+    g = Chain()
+    x = g.input(SHAPE)
+    gate = g.op("Add", g.op("Erf", g.op("Divide", x, g.number(inner * 2**0.5))), g.number(1.0))
+    gate = g.op("Neg", gate) if factors > 1 else gate
+    g.op("Multiply", g.op("Neg", x), g.op("Multiply", gate, g.number(0.5)))
+    assert (check(g, engine) == [["f32_eltwise eltwise(GELU)"]]) == is_gelu
 
 
 def test_layer_norm_by_squared_difference(engine):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from graphpool.backends.cpu.match.reshapes import sink_reshapes
+from graphpool.backends.cpu.match.swaps import RESHAPES_BEHIND, swap
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import run_partitions, run_reference
 
@@ -109,7 +109,7 @@ def kinds_after_sinking(build):
     ops = list(g.graph.ops)
     shapes = {tensor.id: tuple(tensor.shape) for tensor in g.inputs}
     shapes |= {tensor.id: tuple(g.graph_shape(tensor)) for op in ops for tensor in op.outputs}
-    moved = sink_reshapes(ops, shapes, {last.id})
+    moved = swap(RESHAPES_BEHIND, ops, shapes, {last.id})
     assert moved[-1].outputs[0].id == last.id
     assert all(shapes[tensor.id] is not None for op in moved for tensor in op.outputs)
     return [op.kind for op in moved]

@@ -58,7 +58,7 @@ def _settle(lowering: Lowering, op: Op, makers: Mapping[int, Group], readers: Re
     order = lowering.order_of(result)
     if lowering.dtypes[result].bits < 8:
         return
-    if not lowering.is_output(result) and lowering.home(result) is None:
+    if lowering.place(result) is None and lowering.home(result) is None:
         view = _find_view(lowering, op)
         if view is not None and (view.lies_in(order) or _all_take_gaps(readers[result])):
             lowering.settle(result, view)
@@ -79,7 +79,7 @@ def _settle(lowering: Lowering, op: Op, makers: Mapping[int, Group], readers: Re
 def _is_free(lowering: Lowering, part: int, result: int, makers: Mapping[int, Group]) -> bool:
     """Whether a group computes the part as it lies in the joined tensor, and it has no other place."""
     group = makers.get(part)
-    if group is None or lowering.is_output(part) or lowering.home(part) is not None:
+    if group is None or lowering.place(part) is not None or lowering.home(part) is not None:
         return False
     is_alike = lowering.order_of(part) == lowering.order_of(result) and lowering.dtypes[part] is lowering.dtypes[result]
     return is_alike and group.first.kind not in _VIEWS

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _finish_view(lowering: Lowering, tensor_id: int, view: Value) -> None:
     """A view as the tensor; copied where kernels could not read it as it lies."""
-    if not lowering.is_output(tensor_id) and any(
+    if lowering.place(tensor_id) is None and any(
         s <= 0 for d, s in zip(view.shape, view.strides, strict=True) if d > 1
     ):
         place = lowering.temporary(view.shape, view.dtype)

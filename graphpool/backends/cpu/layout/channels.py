@@ -49,18 +49,8 @@ class _Region:
 def choose_channels_last(
     groups: Sequence[Group], shapes: Mapping[int, tuple[int, ...]], outputs: set[int]
 ) -> frozenset[int]:
-    """Ids of the results of groups that lie channels last.
+    """Ids of the results of groups that lie channels last; `outputs` leave the partition channels first.
 
-    Parameters
-    ----------
-    groups : sequence of Group
-    shapes : mapping of int to tuple of int
-        Shape of every tensor.
-    outputs : set of int
-        Ids of tensors that leave the partition, channels first.
-
-    Notes
-    -----
     Cost: linear in the ops.
     """
     regions = _find_regions(groups, shapes)

@@ -35,13 +35,7 @@ _PANELS, _TRANSPOSED = 1 << 24, 1 << 23
 
 @dataclass(frozen=True)
 class Panels:
-    """Weights in panels.
-
-    Attributes
-    ----------
-    is_transposed : bool
-        Whether the last axis is the one that is summed.
-    """
+    """Weights in panels; `is_transposed` where the last axis is the one that is summed."""
 
     is_transposed: bool
 
@@ -65,10 +59,7 @@ def choose_panels(tensor: LogicalTensor, panels: Panels) -> LogicalTensor:
 def opaque_nbytes(tensor: LogicalTensor) -> int | None:
     """Size of an opaque tensor of known shape; None where its layout id is another backend's.
 
-    Raises
-    ------
-    InvalidArgumentError
-        The layout id is not one that this backend gave out, for such a tensor and this processor.
+    Raises InvalidArgumentError where it is not one that this backend gave out, for such a tensor and this processor.
     """
     if (tensor.layout_id or 0) & 15 != BACKEND_ID:
         return None
@@ -94,10 +85,7 @@ def _packed(tensor: LogicalTensor, panels: Panels) -> PackedFormat:
 def panels_of(tensor: LogicalTensor) -> Panels | None:
     """What the panels of a tensor hold; None for other layouts.
 
-    Raises
-    ------
-    InvalidArgumentError
-        The panels are those of another instruction set, or cannot hold such a tensor.
+    Raises InvalidArgumentError for panels of another instruction set, or that cannot hold such a tensor.
     """
     number = (tensor.layout_id or 0) >> 4
     if tensor.layout is not LayoutType.OPAQUE or not number & _PANELS:
@@ -112,10 +100,7 @@ def panels_of(tensor: LogicalTensor) -> Panels | None:
 def strides_of(tensor: LogicalTensor) -> tuple[int, ...]:
     """Strides of a tensor in an opaque layout of this backend. Unit: elements.
 
-    Raises
-    ------
-    InvalidArgumentError
-        The layout id is not one that this backend gave out for such a tensor.
+    Raises InvalidArgumentError where the layout id is not one that this backend gave out for such a tensor.
     """
     if tensor.layout_id != PADDED_ROWS or not _fits_padded(tensor):
         raise _unknown(tensor)

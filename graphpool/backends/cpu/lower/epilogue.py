@@ -31,18 +31,9 @@ __all__ = ["Epilogue", "emit_anchor", "emit_sum_of_parts", "find_image", "make_e
 class Epilogue:
     """What runs on an anchor's results.
 
-    Attributes
-    ----------
-    block : bytes
-        The elementwise program; empty when the kernel writes f32 straight to the place.
-    place : Value
-        Where the result goes: the kernel's last own argument.
-    operands : list of Value
-        Further arguments, behind the place.
-    name : str or None
-        For reports.
-    order : tuple of int
-        Axes of the result in the order in which the kernel numbers its elements, outermost first.
+    `block` is the elementwise program, empty when the kernel writes f32 straight to `place`, which is the kernel's last
+    own argument; `operands` follow it. `name` is for reports. `order` are the axes of the result as the kernel numbers
+    its elements, outermost first.
     """
 
     block: bytes
@@ -85,19 +76,9 @@ def make_epilogue(
 ) -> Epilogue:
     """The epilogue of a group with an anchor.
 
-    Parameters
-    ----------
-    lowering : Lowering
-    group : Group
-    bias : Value, optional
-        Added first: along `bias_axis`, or with numpy broadcasting when that is None.
-    bias_axis : int, optional
-    skipped : int, default=0
-        Ops behind the anchor that its kernel has computed already.
-    place : Value, optional
-        Where the result goes: by default where `Lowering.target` says.
-    gaps : bool, default=False
-        Whether the kernel can leave gaps between rows of its result.
+    A bias is added first: along `bias_axis`, or with numpy broadcasting when that is None. The kernel has computed the
+    `skipped` first ops behind the anchor already, and can leave `gaps` between rows of its result. That goes where
+    `Lowering.target` says unless a `place` is given.
     """
     ops = group.ops[skipped:]
     first = group.reached(skipped)
@@ -145,18 +126,7 @@ def emit_sum_of_parts(
 ) -> None:
     """Add up the sums of an anchor's kernel that split them in parts, with the bias and the post-ops of the group.
 
-    Parameters
-    ----------
-    lowering : Lowering
-    group : Group
-    parts : Value
-        Dense, f32: one axis in front of the result's.
-    bias : Value, optional
-        With numpy broadcasting.
-    place : Value
-        Where the result goes.
-    name : str, optional
-        For reports.
+    The parts are dense, f32, along one axis in front of the result's; a bias is broadcast; the name is for reports.
     """
     shape = lowering.shapes[group.result]
     region = Region(lowering, shape)

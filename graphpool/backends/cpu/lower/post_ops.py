@@ -32,13 +32,7 @@ __all__ = ["FusedPostOps", "Tail", "find_post_ops", "is_plain_bias"]
 class Tail:
     """What a kernel does to its accumulators.
 
-    Attributes
-    ----------
-    post_ops : PostOps
-    args : list of Value
-        What follows the kernel's own arguments, the place of the result among it.
-    name : str or None
-        For reports.
+    `args` follow the kernel's own arguments, the place of the result among them; `name` is for reports.
     """
 
     post_ops: PostOps
@@ -50,16 +44,8 @@ class Tail:
 class FusedPostOps:
     """Post-ops of a kernel.
 
-    Attributes
-    ----------
-    bias, late_bias : Value or None
-        One number for each column; before and behind the inner rounding.
-    residual : Value or None
-        Lies as the result does.
-    clamp : (float, float) or None
-        Of floats.
-    requant : Requant or None
-        Of quantised products.
+    A bias before and one behind the inner rounding, one number for each column; a residual that lies as the result
+    does; a clamp of floats; what is done to quantised products.
     """
 
     bias: Value | None = None
@@ -108,24 +94,9 @@ def find_post_ops(
 ) -> FusedPostOps | None:
     """The ops behind a kernel that it can fuse, or None where they are others, or the result has another type.
 
-    Parameters
-    ----------
-    lowering : Lowering
-    ops : sequence of Op
-        In topological order.
-    first : int
-        Id of the tensor that the kernel's accumulators are.
-    place : Value
-        Where the result goes.
-    bias : Value or None
-        Added first.
-    axis : int
-        Of the columns.
-    is_residual : callable, optional
-        Whether the kernel can read an addend of the result's shape as it lies; by default it must lie as `place` does,
-        without gaps.
-    is_quantized : bool, default=False
-        Whether the kernel's accumulators are those of bytes.
+    `ops` are in topological order; tensor `first` is the kernel's accumulators, those of bytes if `is_quantized`; a
+    bias is added first. The result goes to `place`, its columns along `axis`. `is_residual` says whether the kernel can
+    read an addend of the result's shape as it lies; by default it must lie as `place` does, without gaps.
     """
     if place.dtype is not DataType.F32 and not (is_quantized and byte_range(place.dtype)):
         return None

@@ -24,24 +24,12 @@ __all__ = ["Region", "fill", "region_name"]
 
 
 class Region:
-    """Elementwise ops over one index space.
+    """Elementwise ops over one index space: the shape of every result in it.
 
-    Parameters
-    ----------
-    lowering : Lowering
-    shape : tuple of int
-        The index space: the shape of every result in it.
-    accumulator : int, optional
-        Id of the tensor that the kernel in front hands over in its accumulators.
-    register : {"f32", "f64", "s64", "u64"}, default="f32"
-        Type in which the program computes.
-    order : sequence of int, optional
-        The axes in the order in which the index space runs, outermost first: that in which most operands lie.
-
-    Attributes
-    ----------
-    operands : list of Value
-        Arguments 1, 2, ... of the program; argument 0 is where the first result goes.
+    `accumulator` is the tensor that the kernel in front hands over in its accumulators; `register` the type in which
+    the program computes, f32, f64, s64 or u64; `order` the axes in the order in which the index space runs, outermost
+    first: that in which most operands lie. `operands` are arguments 1, 2, ... of the program; argument 0 is where the
+    first result goes.
     """
 
     def __init__(

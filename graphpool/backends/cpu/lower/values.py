@@ -19,18 +19,11 @@ __all__ = ["Buffer", "Value", "strides_in"]
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Memory that values lie in.
+    """Memory that values lie in. Unit: bytes.
 
-    Attributes
-    ----------
-    base : int
-        Base pointer of the program: `ARENA` for temporaries, `LITERALS`, or an external tensor.
-    nbytes : int
-        Unit: bytes.
-    offset : int
-        From the base pointer; that of temporaries is decided by the memory plan. Unit: bytes.
-    within : Buffer or None
-        The buffer of which this is a part that other steps write than the rest: base, size and offset are the whole's.
+    `base` is a base pointer of the program: `ARENA` for temporaries, whose `offset` from it the memory plan decides,
+    `LITERALS`, or an external tensor. A buffer `within` another is a part of it that other steps write than the rest:
+    base, size and offset are the whole's.
     """
 
     base: int
@@ -54,18 +47,9 @@ def strides_in(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 class Value(NamedTuple):
-    """A tensor as kernels see it.
+    """A tensor as kernels see it: strides, and the offset of the first element. Unit: elements.
 
-    Attributes
-    ----------
-    dtype : DataType
-    shape, strides : tuple of int
-        Unit of the strides: elements.
-    buffer : Buffer
-    offset : int
-        Of the first element. Unit: elements.
-    panels : Panels or None
-        How the elements lie where no strides can say it.
+    `panels` say how the elements lie where no strides can.
     """
 
     dtype: DataType

@@ -5,7 +5,6 @@ segments.py          regions too wide for one program
 attention.py         two products with a SoftMax between them
 integers.py          products of quantised operands
 compressed.py        constant weights of 8 or 4 bits, read as they are
-reshapes.py          reshapes moved behind elementwise ops, which then join what comes in front
-byte_moves.py        moves of quantised tensors move bytes
-quantized_concat.py  quantisation moved in front of concatenation
+swaps.py             ops that change places: moves of bytes, reshapes, quantisation in front of concatenation
+undone.py            quantisation that undoes what is in front of it
 """

@@ -53,14 +53,8 @@ def find_compressed(
 class Scheme:
     """How scales lie over weights k x n.
 
-    Attributes
-    ----------
-    group : int or None
-        Rows of a scale; None for all.
-    strides : (int, int)
-        Of scales and zero points, over groups and columns.
-    zero : int or None
-        The zero point of all weights; None where each scale has its own.
+    `group`: rows of a scale, None for all; `strides` of scales and zero points over groups and columns; `zero`: the
+    zero point of all weights, None where each scale has its own.
     """
 
     group: int | None

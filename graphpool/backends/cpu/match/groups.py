@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ....graph.growth import grow_region
+from ....graph.growth import Growth
 from ....graph.partitioner import Quotient
 from ....graph.view import GraphView
 from ....typing import DataType
@@ -37,13 +37,7 @@ ROUNDED_BY_STORES = frozenset({DataType.F8_E4M3, DataType.F8_E5M2})
 
 @dataclass(frozen=True)
 class Group:
-    """A region of elementwise ops, or one op that stands alone.
-
-    Attributes
-    ----------
-    ops : tuple of Op
-        In topological order.
-    """
+    """A region of elementwise ops in topological order, or one op that stands alone."""
 
     ops: tuple[Op, ...]
 
@@ -70,19 +64,11 @@ class Group:
 
 @dataclass(frozen=True)
 class AnchorGroup(Group):
-    """An op that computes accumulators, and the elementwise ops behind it.
+    """An op that computes accumulators, and the elementwise `ops` behind it.
 
-    Attributes
-    ----------
-    ops : tuple of Op
-        Those behind the anchor.
-    anchor : Op
-    attention : Attention or None
-        What the anchor, the product with the values, is the end of.
-    dequantized : mapping of int to Op
-        Input ports of the anchor -> the Dequantize in front, which the anchor takes part in (`integers.py`).
-    compressed : Op or None
-        The Dequantize in front of the anchor's weights, which are read as they are (`compressed.py`).
+    `attention` is what the anchor, the product with the values, is the end of; `dequantized` are, by input port of the
+    anchor, the Dequantize ops in front that it takes part in (`integers.py`); `compressed` is the one in front of
+    weights that are read as they are (`compressed.py`).
     """
 
     anchor: Op
@@ -118,15 +104,8 @@ def make_groups(
 ) -> list[Group]:
     """Groups of a partition's ops, in an order in which they can be computed.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-    shapes : mapping of int to tuple of int
-        Shape of every tensor. Post-ops keep the shape of their anchor.
-    outputs : set of int
-        Ids of tensors that leave the partition: they are stored, so no region runs past them.
-    constants : frozenset of int
-        Ids of constant inputs.
+    Post-ops keep the shape of their anchor. Tensors among `outputs` leave the partition: they are stored, so no region
+    runs past them. `constants` are ids of constant inputs.
     """
     return _Grouper([op for op in ops if op.kind != "End"], shapes, outputs, constants).groups()
 
@@ -219,7 +198,7 @@ class _Grouper:
 
         inside = set(taken)
         while value not in outputs:
-            region = grow_region(view, value, inside, self.free, fits)
+            region = Growth(view, self.free).region(value, inside, fits)
             inner = {view.ops[n].outputs[0].id for n in region[:-1]}
             if is_bytes and _leads_away(view, region):
                 break

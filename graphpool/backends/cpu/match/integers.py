@@ -49,8 +49,7 @@ def split_dequantized(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], out
 
     A Dequantize costs less within a kernel than its result costs in memory, but a kernel takes in only what nobody else
     reads. Other readers share one: they may lie in one region. Ops keep their ids, copies have that of their original.
-
-    A pass of `rewrites.REWRITES`, which says what it takes.
+    A pass of `rewrites.REWRITES`.
     """
     makers = {op.outputs[0].id: op for op in ops if op.kind in DEQUANTIZE and op.outputs[0].id not in outputs}
     if not makers:

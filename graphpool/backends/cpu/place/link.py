@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ...._kernels.core.call import KernelCall
     from ....schedule import Schedule
-    from ..lower.lowering import Lowering, PackedConstant, Step
+    from ..lower.lowering import Lowering
+    from ..lower.steps import PackedConstant, Step
     from ..lower.values import Value
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]

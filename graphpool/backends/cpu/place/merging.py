@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from ....graph.op import Op
     from ....runtime.scheduling import ScheduleOptions
-    from ..lower.lowering import Lowering, Step
+    from ..lower.lowering import Lowering
+    from ..lower.steps import Step
     from .streams import StepPlan
 
 __all__ = ["Relowering", "fused_steps", "place_steps"]

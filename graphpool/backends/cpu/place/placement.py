@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ....graph.logical_tensor import LogicalTensor
     from ....schedule import Schedule
-    from ..lower.lowering import Step
+    from ..lower.steps import Step
     from ..lower.values import Buffer
 
 __all__ = ["ALIGNMENT", "find_inplace_ports", "plan_places", "plan_temporaries", "share_places", "uses_of"]

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from ....runtime.scheduling import ScheduleOptions
     from ....schedule.instructions import Instruction
     from ....typing import DataType
-    from ..lower.lowering import Lowering, Step
+    from ..lower.lowering import Lowering
+    from ..lower.steps import Step
     from ..lower.values import Buffer
 
 __all__ = [

@@ -14,8 +14,6 @@ from ..lower.epilogue import emit_anchor, make_epilogue
 from ..match.attention import BATCH_AXES, Attention
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
@@ -31,9 +29,9 @@ def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
     heads, kv_heads = q.shape[:-2], k.shape[BATCH_AXES:-2]
     numbers = [lowering.typed(lowering.value(t)) for t in (found.scale, found.cap) if t is not None]
     masks = [] if found.mask is None else [lowering.typed(lowering.value(found.mask))]
-    masks = [_broadcast(mask, (*heads, q.shape[-2], k.shape[-2])) for mask in masks]
+    masks = [mask.broadcast((*heads, q.shape[-2], k.shape[-2])) for mask in masks]
     batch = heads[:BATCH_AXES]
-    k, v = (_broadcast(x, (*batch, *x.shape[len(batch) :])) for x in (k, v))
+    k, v = (x.broadcast((*batch, *x.shape[len(batch) :])) for x in (k, v))
     q, k, v, *masks = (_foldable(lowering, x) for x in (q, k, v, *masks))
     epilogue = make_epilogue(lowering, group)
     call = attention(
@@ -64,14 +62,6 @@ def _operands(lowering: Lowering, found: Attention) -> list[Value]:
     order = list(range(len(values[0][0].shape)))
     turned = [*order[:-2], order[-1], order[-2]]
     return [value.transposed(turned) if is_turned else value for value, is_turned in values]
-
-
-def _broadcast(value: Value, shape: Sequence[int]) -> Value:
-    """A view of the value under a larger shape."""
-    missing = len(shape) - len(value.shape)
-    pairs = zip(value.shape, value.strides, strict=True)
-    strides = [0] * missing + [0 if dim == 1 else stride for dim, stride in pairs]
-    return value._replace(shape=tuple(shape), strides=tuple(strides))
 
 
 def _foldable(lowering: Lowering, value: Value) -> Value:

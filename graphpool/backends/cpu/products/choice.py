@@ -54,17 +54,10 @@ class Site:
 class Choice:
     """An implementation that can compute an anchor.
 
-    Attributes
-    ----------
-    emit : callable
-        Emits the steps, and returns where the result is: at the place that it is given, or one of its own for None.
-    place : Value or None
-        Where it writes; None: where the implementation does that stands in for it.
-    packed : Value or None
-        The packed constant that it reads.
-    is_filled : bool
-        Whether a run for which the constant is not kept fills a temporary with it. Else the next implementation of the
-        table stands in.
+    `emit` emits the steps and returns where the result is: at the place that it is given, or one of its own for None.
+    `place` is where it writes, None: where the implementation does that stands in for it. It reads the constant
+    `packed`; a run for which that is not kept fills a temporary with it if `is_filled`, else the next implementation of
+    the table stands in.
     """
 
     emit: Callable[[Value | None], Value]

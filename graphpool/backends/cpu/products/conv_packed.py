@@ -21,12 +21,11 @@ from ....typing import DataType
 from ..choices import allows_bf16, forced
 from ..layout.images import axes_of, pick, spans_too_much
 from ..lower.epilogue import make_epilogue
-from ..lower.instructions import emit_norm
 from ..lower.post_ops import FusedPostOps, Tail, is_plain_bias
 from ..lower.values import Value, strides_in
 from ..support import FLOATS
 from .choice import Choice
-from .weights import PackedWeights, find_norm, pack_floats
+from .weights import PackedWeights, find_folded, fold, pack_floats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,12 +48,7 @@ _BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
 class ConvWeights:
     """Weights of a convolution: their format, and where the axes of the plain weights are.
 
-    Attributes
-    ----------
-    format : ConvFormat
-    inner, outer : int
-        Axis of the input channels of a group, and of the output channels.
-    kernel_axes : tuple of int
+    `inner` are the input channels of a group, `outer` the output channels.
     """
 
     format: ConvFormat
@@ -133,7 +127,7 @@ def find_packed(site: ConvSite) -> Choice | None:
     if weights is None:
         return None
 
-    def fill(source: Value, panels: Value) -> None:
+    def pack(source: Value, panels: Value) -> None:
         lowering.emit(weights.format.pack(weights.strides(source)), [source, panels])
 
     def unpack(panels: Value, place: Value) -> None:
@@ -141,7 +135,7 @@ def find_packed(site: ConvSite) -> Choice | None:
 
     inverse = unpack if weights.format.is_exact else None
     channels = weights.outer, weights.out_channels
-    packed = pack_floats(site, weights.format, weights.format.nbytes, channels, fill, inverse)
+    packed = pack_floats(site, weights.format, weights.format.nbytes, channels, pack, inverse)
     if packed is None:
         return None
     if not _has_few_pixels(weights, site.result) and not _is_staged(weights.format):
@@ -189,14 +183,12 @@ def find_unpacked(site: ConvSite) -> Choice | None:
 
 
 def _as_they_lie(site: ConvSite, source: Value, weights: ConvWeights) -> PackedWeights[_PlainFormat]:
-    """Weights for kernels that pack them, times the scale of a BatchNorm of constants behind the convolution."""
-    lowering, norm, own = site.lowering, find_norm(site), site.bias
-    plain = _PlainFormat(weights.format.shape, weights.strides(source), norm is not None)
-    if norm is None:
-        return PackedWeights(source, plain, own)
-    scale, shift = (lowering.temporary((weights.out_channels,)) for _ in range(2))
-    emit_norm(lowering, norm, scale, shift, own=own)
-    return PackedWeights(source, plain, shift, 1, scale)
+    """Weights for kernels that pack them, times the scale of what is folded."""
+    lowering, folded, own = site.lowering, find_folded(site), site.bias
+    shift = lowering.temporary((weights.out_channels,)) if folded else own
+    scale = fold(lowering, folded, None, own, 0, shift) if folded and shift is not None else None
+    plain = _PlainFormat(weights.format.shape, weights.strides(source), scale is not None)
+    return PackedWeights(source, plain, shift, len(folded), scale)
 
 
 def _has_few_pixels(weights: ConvWeights, result: Sequence[int]) -> bool:

@@ -67,13 +67,7 @@ class ConvSite(Site):
     ) -> FusedPostOps | None:
         """The post-ops that are not folded into the weights, if the kernel can fuse them.
 
-        Parameters
-        ----------
-        place : Value
-            Where the result goes.
-        weights : PackedWeights
-        fits : callable
-            Whether a kernel can write an image that lies so, and read it as a residual of floats.
+        `fits` says whether a kernel can write an image that lies so, and read it as a residual of floats.
         """
         if not fits(place):
             return None

@@ -18,7 +18,7 @@ from ..support import FLOATS
 from .conv_packed import ConvWeights, emit_joint, find_weights
 from .conv_problem import ConvSite
 from .convolution import emit_plain
-from .weights import PackedWeights, bias_of, find_norm, fold_norm
+from .weights import PackedWeights, bias_of, find_folded, fold, folded_sources
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -35,47 +35,25 @@ __all__ = ["FusionMember", "HorizontalFusion", "emit_horizontal_fusion", "find_h
 
 @dataclass(frozen=True)
 class _Part:
-    """What one convolution brings into packed weights that several share.
-
-    Attributes
-    ----------
-    site : ConvSite
-    source : Value
-        The plain weights.
-    weights : ConvWeights
-    bias : Value or None
-        The convolution's own.
-    norm : Op or None
-        The BatchNorm that comes first behind the convolution, if all its parameters and the bias are constants.
-    """
+    """What a convolution brings into packed weights that several share: plain weights, its own bias, what is folded."""
 
     site: ConvSite
     source: Value
     weights: ConvWeights
     bias: Value | None
-    norm: Op | None
+    folded: tuple[Op, ...]
 
-    def sources(self, lowering: Lowering) -> list[Value]:
-        """The constants that are packed, the bias where a BatchNorm takes it in."""
-        if self.norm is None:
-            return [self.source]
-        folded = [lowering.value(tensor.id) for tensor in self.norm.inputs[1:]]
-        return [self.source, *folded, *([] if self.bias is None else [self.bias])]
+    def sources(self) -> list[Value]:
+        """The constants that are packed, the bias where it is folded."""
+        return [self.source, *folded_sources(self.site, self.folded)]
 
 
 @dataclass(frozen=True)
 class FusionMember:
     """A group that may share its call.
 
-    Attributes
-    ----------
-    group : Group
-    part : _Part
-        Its weights.
-    bias : Value or None
-        A constant that is added first; None too where the BatchNorm of `part` brings it.
-    clamp : (float, float) or None
-        What the kernel does last.
+    The bias is a constant that is added first, None too where what `part` folds brings it; a clamp is what the kernel
+    does last.
     """
 
     group: AnchorGroup
@@ -88,7 +66,7 @@ class FusionMember:
         """What must be equal for one call to compute both."""
         op, weights = self.part.site.op, self.part.weights
         attrs = tuple(sorted((name, repr(value)) for name, value in op.attrs.items()))
-        has_bias = self.bias is not None or self.part.norm is not None
+        has_bias = self.bias is not None or bool(self.part.folded)
         geometry = weights.with_out_channels(0), self.part.source.dtype, attrs
         return op.inputs[0].id, geometry, has_bias, self.clamp
 
@@ -105,14 +83,9 @@ class HorizontalFusion(tuple[FusionMember, ...]):
 
 
 def find_horizontal_fusions(lowering: Lowering, groups: Sequence[Group]) -> list[HorizontalFusion]:
-    """All groups that could share a call with others.
+    """All groups that could share a call with others; groups are in an order in which they can be computed.
 
-    Parameters
-    ----------
-    lowering : Lowering
-        Before any step was emitted.
-    groups : sequence of Group
-        In an order in which they can be computed.
+    Nothing was emitted yet.
     """
     found: dict[Hashable, list[FusionMember]] = {}
     convolutions = [g for g in groups if isinstance(g, AnchorGroup) and g.anchor.kind == "Convolution"]
@@ -131,7 +104,7 @@ def _find_member(lowering: Lowering, group: AnchorGroup) -> FusionMember | None:
     part = _find_part(site)
     if part is None or site.op.attrs["groups"] > 1 or part.weights.is_depthwise:
         return None
-    folded = int(part.norm is not None)
+    folded = len(part.folded)
     bias = None if folded else part.bias
     place = lowering.temporary(site.result, lowering.dtypes[group.result], site.order)
     fused = find_post_ops(lowering, group.ops[folded:], group.reached(folded), place, bias, site.axes[1])
@@ -151,7 +124,7 @@ def _find_part(site: ConvSite) -> _Part | None:
     weights, source = find_weights(site), lowering.value(op.inputs[1].id)
     if weights is None or source.dtype not in FLOATS:
         return None
-    return _Part(site, source, weights, site.bias, find_norm(site))
+    return _Part(site, source, weights, site.bias, find_folded(site))
 
 
 def emit_horizontal_fusion(lowering: Lowering, fusion: HorizontalFusion) -> None:
@@ -177,21 +150,16 @@ def _join_weights(
 ) -> PackedWeights[ConvFormat]:
     """The weights of several convolutions, packed side by side by output channels, and their biases.
 
-    Parameters
-    ----------
-    lowering : Lowering
-    parts : sequence of _Part
-        Alike in all but the number of output channels.
-    biases : sequence of Value or None
-        What is added to each, constants: None where there is none, or where a BatchNorm is folded in.
+    The parts are alike in all but the number of output channels. A bias is a constant, None where there is none or it
+    is folded in.
     """
     channels = [part.weights.out_channels for part in parts]
     total = sum(channels)
     weights = parts[0].weights.with_out_channels(total)
     starts = [sum(channels[:k]) for k in range(len(parts))]
     offset = weights.format.nbytes
-    has_bias = any(part.norm is not None for part in parts) or any(bias is not None for bias in biases)
-    sources = [source for part in parts for source in part.sources(lowering)]
+    has_bias = any(part.folded for part in parts) or any(bias is not None for bias in biases)
+    sources = [source for part in parts for source in part.sources()]
     sources += [bias for bias in biases if bias is not None]
 
     def fill(panels: Value) -> None:
@@ -200,8 +168,8 @@ def _join_weights(
         joint = lowering.temporary(dims)
         for part, bias, start, count in zip(parts, biases, starts, channels, strict=True):
             source, place = lowering.typed(part.source), bias_of(panels, offset, start, count)
-            if part.norm is not None:
-                source = fold_norm(lowering, source, part.norm, part.bias, weights.outer, place)
+            if part.folded:
+                source = fold(lowering, part.folded, source, part.bias, weights.outer, place) or source
             lowering.move(source, joint.cut(weights.outer, start, count))
             if bias is not None:
                 lowering.move(bias, place)

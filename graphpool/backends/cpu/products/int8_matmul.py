@@ -68,21 +68,8 @@ def int8_tail(
 ) -> Tail:
     """What an int8 kernel does to its accumulators: what it takes of both operands' numbers, and the post-ops.
 
-    Parameters
-    ----------
-    site : Site
-    weights : PackedWeights
-    count : int
-        Columns or channels of the result.
-    place : Value
-        Where the result goes.
-    fused : FusedPostOps or None
-        None: an epilogue scales the accumulators, adds the bias along `bias_axis` and does the rest.
-    bias_axis : int, optional
-    residual_strides : sequence of int, optional
-        Of the residual, where there is one. Unit: elements.
-    needs_scratch : bool, default=True
-        Whether an epilogue may not find the accumulators in the place itself.
+    `count` are columns or channels of the result. Where nothing is fused, an epilogue scales the accumulators, adds the
+    bias along `bias_axis` and does the rest; with `needs_scratch` it may not find them in the place itself.
     """
     lowering, group = site.lowering, site.group
     numbers = [lowering.value(tensor_id) for tensor_id in dynamic_numbers(group.dequantized[0])]

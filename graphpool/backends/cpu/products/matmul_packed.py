@@ -70,10 +70,7 @@ def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
 def find_given(site: MatmulSite) -> Choice | None:
     """The product with weights that the user has brought into panels.
 
-    Raises
-    ------
-    UnsupportedError
-        They were made for a product that sums over the other axis.
+    Raises UnsupportedError where they were made for a product that sums over the other axis.
     """
     weights = None if site.group.dequantized else site.lowering.any_value(site.op.inputs[1].id)
     if weights is None or weights.panels is None:
@@ -123,10 +120,7 @@ def _dense_order(b: Value, strides: Sequence[int]) -> tuple[int, int]:
 def move_panels(lowering: Lowering, source: Value, place: Value) -> None:
     """Bring f32 weights into panels, out of them, or copy panels as they are.
 
-    Raises
-    ------
-    UnsupportedError
-        Both sides are panels, of another order.
+    Raises UnsupportedError where both sides are panels, of another order.
     """
     panels = source.panels or place.panels
     if panels is None or (source.panels and place.panels and source.panels != place.panels):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from graphpool.fork import cached_property
 
 from ...._kernels.gemm.problem import MatmulProblem
@@ -26,14 +28,7 @@ __all__ = ["MatmulSite", "Product", "as_matrix"]
 class Product:
     """A batch of products of two matrices, each with the strides of its batch axes, then of rows and columns.
 
-    Attributes
-    ----------
-    batch : tuple of int
-        After broadcasting.
-    m, n, k : int
-    a, b : Value
-    a_strides, b_strides : tuple of int
-        Unit: elements.
+    The batch is that after broadcasting. Unit of the strides: elements.
     """
 
     batch: tuple[int, ...]
@@ -52,7 +47,7 @@ class Product:
         b_shape, b_strides = as_matrix(b, transpose=op.attrs["transpose_b"], is_left=False)
         ndim = max(len(a_shape), len(b_shape))
         return cls(
-            _broadcast(a_shape[:-2], b_shape[:-2]),
+            np.broadcast_shapes(a_shape[:-2], b_shape[:-2]),
             a_shape[-2],
             b_shape[-1],
             a_shape[-1],
@@ -119,9 +114,3 @@ def _batch_strides(shape: Sequence[int], strides: Sequence[int], ndim: int) -> l
     """Strides of the batch axes, 0 where the operand is broadcast."""
     own = [0 if dim == 1 else stride for dim, stride in zip(shape[:-2], strides[:-2], strict=True)]
     return [0] * (ndim - len(shape)) + own
-
-
-def _broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    ndim = max(len(a), len(b))
-    padded = ([1] * (ndim - len(dims)) + list(dims) for dims in (a, b))
-    return tuple(y if x == 1 else x for x, y in zip(*padded, strict=True))

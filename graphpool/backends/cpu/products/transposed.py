@@ -47,14 +47,8 @@ _MOST_PHASES = 64
 class _Axis:
     """One phase along one axis.
 
-    Attributes
-    ----------
-    start, count : int
-        First result, and how many there are, a stride apart.
-    first, step, taps : int
-        Its taps of the kernel.
-    begin, end, dilation : int
-        Geometry of its convolution; where begin or end are negative, the source is cut.
+    `count` results from `start` on, a stride apart; `taps` of the kernel from `first` on; the geometry of its
+    convolution, where the source is cut if begin or end are negative.
     """
 
     start: int
@@ -84,17 +78,8 @@ class _Axis:
 Phase = tuple[_Axis, ...]
 
 
-@dataclass(frozen=True)
-class _Phases:
-    """The format of the weights of a transposed convolution, phase by phase.
-
-    Attributes
-    ----------
-    phases : tuple of (Phase, ConvFormat, int)
-        And where in the packed weights its own begin. Unit: bytes.
-    """
-
-    phases: tuple[tuple[Phase, ConvFormat, int], ...]
+Phases = tuple[tuple[Phase, "ConvFormat", int], ...]
+"""The format of the weights of a transposed convolution: each phase, its own, and where it begins. Unit: bytes."""
 
 
 def find_phases(site: ConvSite) -> Choice | None:
@@ -132,7 +117,7 @@ def find_phases(site: ConvSite) -> Choice | None:
             call = weights_format.pack([*strides, *steps])
             lowering.emit(call, [source._replace(offset=offset), panels._replace(offset=start)])
 
-    packed = pack_floats(site, _Phases(tuple(phases)), nbytes, (None if groups > 1 else outer, oc), fill)
+    packed = pack_floats(site, tuple(phases), nbytes, (None if groups > 1 else outer, oc), fill)
     return None if packed is None else Choice(lambda place: _emit(site, packed, place), packed=packed.panels)
 
 
@@ -154,7 +139,7 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
     return found if len(found) == prod(map(len, by_axis)) else None  # type: ignore[return-value]
 
 
-def _emit(site: ConvSite, weights: PackedWeights[_Phases], place: Value | None) -> Value:
+def _emit(site: ConvSite, weights: PackedWeights[Phases], place: Value | None) -> Value:
     """The transposed convolution with its bias and post-ops, to `place`."""
     assert place is not None  # that of what stands in
     lowering, group, axis, bias = site.lowering, site.group, site.axes[1], weights.bias
@@ -179,12 +164,12 @@ def _emit(site: ConvSite, weights: PackedWeights[_Phases], place: Value | None) 
     return place
 
 
-def _fits(site: ConvSite, weights_format: _Phases, image: Value) -> bool:
+def _fits(site: ConvSite, weights_format: Phases, image: Value) -> bool:
     """Whether a kernel can write the results of each phase in an image that lies so."""
     strides = image.row_strides(site.order)
     if strides is None:
         return False
-    views = [_cut(site, image._replace(strides=strides), phase) for phase, *_ in weights_format.phases]
+    views = [_cut(site, image._replace(strides=strides), phase) for phase, *_ in weights_format]
     axes = site.axes
     return all(has_lines(v.shape[0], pick(v.shape, axes[2:]), pick(v.strides, axes)) for v in views)
 
@@ -197,13 +182,13 @@ def _cut(site: ConvSite, image: Value, phase: Phase) -> Value:
     return image
 
 
-def _emit_calls(site: ConvSite, weights: PackedWeights[_Phases], fused: FusedPostOps, place: Value) -> None:
+def _emit_calls(site: ConvSite, weights: PackedWeights[Phases], fused: FusedPostOps, place: Value) -> None:
     """One call for each phase."""
     lowering, axes = site.lowering, site.axes
     order = (0, *axes[2:], axes[1])
     source = lowering.arranged(site.op.inputs[0].id, order)
     place, residual = _by_rows(place, order), None if fused.residual is None else _by_rows(fused.residual, order)
-    for phase, weights_format, start in weights.format.phases:
+    for phase, weights_format, start in weights.format:
         read, written = source, _cut(site, place, phase)
         added = None if residual is None else _cut(site, residual, phase)
         for axis, part in zip(axes[2:], phase, strict=True):

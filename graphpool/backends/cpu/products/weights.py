@@ -1,29 +1,36 @@
 """Constant weights as kernels read them, kept by the constant tensor cache.
 
-A BatchNorm of constants behind a convolution is folded into its weights: its scale into them, its shift into a bias
-that lies behind them.
+What follows a convolution and is a scale and a shift of each channel by constants, a BatchNorm or arithmetic, is folded
+into its weights: the scale into them, the shift into a bias that lies behind them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from ....graph.shapes import channel_axis
 from ....typing import DataType
 from ..lower.instructions import emit_norm
+from ..lower.region import Region, fill
 from ..lower.values import Value
 from ..support import FLOATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ....graph.op import Op
     from ..lower.lowering import Lowering
     from .choice import Site
 
-__all__ = ["PackedWeights", "bias_of", "find_norm", "fold_norm", "pack_floats"]
+__all__ = ["PackedWeights", "bias_of", "find_folded", "fold", "folded_sources", "pack_floats"]
 
 F = TypeVar("F")
+
+_SCALES = {"Multiply": "mul", "Divide": "div"}
+_SHIFTS = {"Add": "add", "BiasAdd": "add", "Subtract": "sub"}
+"""Kinds of arithmetic -> instructions."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +41,15 @@ class PackedWeights(Generic[F]):
     ----------
     panels : Value
         Where they lie: what the cache keeps, or the weights themselves for kernels that pack them.
-    format : ConvFormat, PackedFormat or another
     bias : Value or None
-        What is added first: packed with the weights where a BatchNorm was folded, else the anchor's own.
+        What is added first: packed with the weights where something was folded, else the anchor's own.
     folded : int
         Ops behind the anchor that were folded into the weights.
     scale : Value or None
         Numbers by which kernels that pack the weights multiply them, one for each output channel.
-    zero_point : int
-        Of quantised activations; 0 where the run gives it.
-    columns : tuple of int
-        Zero points of quantised weights as the panels hold them; none where all are 0.
+    zero_point, columns : int, tuple of int
+        Zero points of quantised activations, 0 where the run gives it, and of weights as the panels hold them; none
+        where all are 0.
     """
 
     panels: Value
@@ -64,72 +69,139 @@ def pack_floats(
     pack: Callable[[Value, Value], None],
     unpack: Callable[[Value, Value], None] | None = None,
 ) -> PackedWeights[F] | None:
-    """The constant weights of an anchor, packed; None where they are no floats.
+    """The constant weights of an anchor, packed in so many bytes, a multiple of 4; None where they are no floats.
 
-    Parameters
-    ----------
-    site : Site
-    weights_format : object
-    nbytes : int
-        Of the packed weights, a multiple of 4. Unit: bytes.
-    channels : (int or None, int)
-        Axis of the weights that holds the output channels, and how many there are; None: nothing can be folded.
-    pack : callable
-        Takes the weights in f32 and the packed ones, and emits the steps that fill these.
-    unpack : callable, optional
-        Takes the packed weights and the plain ones, and emits the inverse, bit for bit.
+    `channels` are the axis of the weights that holds the output channels, None if nothing can be folded, and how many
+    there are. `pack` takes the weights in f32 and the packed ones, and emits the steps that fill these; `unpack` takes
+    the packed weights and the plain ones, and emits the inverse, bit for bit.
     """
     lowering, own = site.lowering, site.bias
     weights = lowering.value(site.op.inputs[1].id)
     if weights.dtype not in FLOATS:
         return None
     outer, count = channels
-    norm = None if outer is None else find_norm(site)
-    folded = [] if norm is None else [lowering.value(tensor.id) for tensor in norm.inputs[1:]]
-    sources = [weights, *folded, *([own] if own is not None and folded else [])]
+    folded = () if outer is None else find_folded(site)
 
-    def fill(panels: Value) -> None:
+    def fill_panels(panels: Value) -> None:
         source = lowering.typed(weights)
-        if norm is not None and outer is not None:
-            source = fold_norm(lowering, source, norm, own, outer, bias_of(panels, nbytes, 0, count))
+        if outer is not None and folded:
+            source = fold(lowering, folded, source, own, outer, bias_of(panels, nbytes, 0, count)) or source
         pack(source, panels)
 
     def restore(panels: Value) -> None:
         assert unpack is not None  # else nobody asks
         unpack(panels, weights)
 
-    # a folded BatchNorm rounds; what was converted is not what the source was
+    # what is folded has several sources; what was converted is not what the source was
     is_exact = unpack is not None and not folded and weights.dtype is DataType.F32 and weights.is_whole
     panels = lowering.packed_constant(
-        sources, nbytes + (4 * count if folded else 0), fill, restore if is_exact else None
+        [weights, *folded_sources(site, folded)],
+        nbytes + (4 * count if folded else 0),
+        fill_panels,
+        restore if is_exact else None,
     )
     if not folded:
         return PackedWeights(panels, weights_format, own)
-    return PackedWeights(panels, weights_format, bias_of(panels, nbytes, 0, count), 1)
+    return PackedWeights(panels, weights_format, bias_of(panels, nbytes, 0, count), len(folded))
 
 
-def fold_norm(lowering: Lowering, weights: Value, norm: Op, own: Value | None, outer: int, bias: Value) -> Value:
-    """The weights with the scale of a BatchNorm; its shift, with the convolution's own bias, goes to `bias`."""
-    weights = lowering.dense(weights)
-    scaled = lowering.temporary(weights.shape)
-    emit_norm(lowering, norm, scaled, bias, weights=weights, axis=outer, own=own)
-    return scaled
+def find_folded(site: Site) -> tuple[Op, ...]:
+    """The ops that come first behind a convolution and only scale and shift its channels by constants.
+
+    None where its own bias is no constant, or all that they are is a bias: kernels add one as it lies.
+    """
+    found: list[Op] = []
+    lowering, value, ops = site.lowering, site.op.outputs[0].id, site.group.ops
+    for k, op in enumerate(ops):
+        is_alone = sum(tensor.id == value for other in ops[k:] for tensor in other.inputs) == 1
+        if not is_alone or not _is_affine(site, op, value):
+            break
+        found.append(op)
+        value = op.outputs[0].id
+    if site.bias is None:
+        return tuple(found) if any(_scales(lowering, op) for op in found) else ()
+    return tuple(found) if _is_known(site, site.bias) else ()
 
 
-def find_norm(site: Site) -> Op | None:
-    """The BatchNorm that alone reads the convolution's result, if all its parameters and the bias are constants."""
-    lowering, group, own = site.lowering, site.group, site.bias
-    op = group.ops[0] if group.ops else None
-    if op is None or op.kind != "BatchNormInference":
-        return None
-    if any(tensor.id == op.inputs[0].id for other in group.ops[1:] for tensor in other.inputs):
-        return None
-    if not all(map(lowering.has_value, [tensor.id for tensor in op.inputs[1:]])):
-        return None
-    values = [lowering.value(tensor.id) for tensor in op.inputs[1:]] + ([] if own is None else [own])
-    is_known = {value.dtype for value in values} == {DataType.F32} and all(map(lowering.is_constant, values))
-    is_alike = op.attrs["data_format"] == site.op.attrs["data_format"]
-    return op if is_known and is_alike and op.inputs[0].dtype is DataType.F32 else None
+def _is_affine(site: Site, op: Op, value: int) -> bool:
+    """Whether the op scales and shifts each channel of the value by constants."""
+    lowering, ids = site.lowering, [tensor.id for tensor in op.inputs]
+    if value not in ids or op.outputs[0].dtype not in FLOATS or len(_constants(op, site)) != len(ids) - 1:
+        return False
+    is_along = op.attrs.get("data_format", site.op.attrs["data_format"]) == site.op.attrs["data_format"]
+    if op.kind in ("BatchNormInference", "BiasAdd"):
+        return is_along and ids[0] == value
+    if op.kind not in _SCALES and op.kind not in _SHIFTS:
+        return False
+    number = lowering.value(ids[1 - ids.index(value)])
+    shape = (1,) * (len(site.result) - len(number.shape)) + number.shape
+    axis = channel_axis(len(shape), site.op.attrs["data_format"])
+    is_one = all(dim == 1 for k, dim in enumerate(shape) if k != axis)
+    return is_one and (op.kind != "Divide" or ids[0] == value)
+
+
+def _scales(lowering: Lowering, op: Op) -> bool:
+    """Whether an op that is folded changes weights: a constant less a value does."""
+    return op.kind not in _SHIFTS or (op.kind == "Subtract" and lowering.has_value(op.inputs[0].id))
+
+
+def _constants(op: Op, site: Site) -> list[int]:
+    """Ids of the inputs that are constants."""
+    lowering = site.lowering
+    return [t.id for t in op.inputs if lowering.has_value(t.id) and _is_known(site, lowering.value(t.id))]
+
+
+def _is_known(site: Site, value: Value) -> bool:
+    return site.lowering.is_constant(value) and value.dtype in FLOATS
+
+
+def folded_sources(site: Site, folded: Sequence[Op]) -> list[Value]:
+    """The constants that are folded into weights beside them, the convolution's own bias among them."""
+    numbers = [site.lowering.value(tensor_id) for op in folded for tensor_id in _constants(op, site)]
+    return [*numbers, *([site.bias] if site.bias is not None and folded else [])]
+
+
+def fold(
+    lowering: Lowering, ops: Sequence[Op], weights: Value | None, own: Value | None, outer: int, bias: Value
+) -> Value | None:
+    """Weights, or 1 for None, times the scales of ops, in f32; what becomes of the own bias goes to `bias`."""
+    for op in ops:
+        place = bias if op is ops[-1] else lowering.temporary(bias.shape)
+        if op.kind == "BatchNormInference":
+            before = None if weights is None else lowering.dense(weights)
+            weights = lowering.temporary(bias.shape if before is None else before.shape)
+            emit_norm(lowering, op, weights, place, weights=before, axis=outer, own=own)
+        else:
+            weights = _fold_arithmetic(lowering, op, weights, own, outer, place)
+        own = place
+    return weights
+
+
+def _fold_arithmetic(
+    lowering: Lowering, op: Op, weights: Value | None, own: Value | None, outer: int, bias: Value
+) -> Value | None:
+    """The same of one op of two operands."""
+    port = int(not lowering.has_value(op.inputs[0].id))
+    number = lowering.dense(lowering.value(op.inputs[port].id))
+    number, name = number.reshaped((prod(number.shape),)), (_SCALES | _SHIFTS)[op.kind]
+
+    def write(place: Value, axis: int, value: Value | None, otherwise: float, other: Value | None = number) -> Value:
+        """The op on a value, or a number where there is none, and another along an axis, or 0."""
+        region = Region(lowering, place.shape)
+        x = region.builder.const(otherwise) if value is None else region.load(value.broadcast(place.shape))
+        y = region.builder.const(0.0) if other is None else region.load_along(other, axis)
+        region.write(place, region.binary(name, *((x, y) if port else (y, x))))
+        lowering.emit(region.builder.build(), [place, *region.operands], f"eltwise({op.kind} folded)")
+        return place
+
+    if own is None and op.kind in _SCALES:
+        fill(lowering, bias, 0.0)
+    else:
+        write(bias, 0, own, 0.0)
+    if not _scales(lowering, op):
+        return weights
+    scaled = lowering.temporary(bias.shape if weights is None else weights.shape)
+    return write(scaled, outer, weights, 1.0, number if op.kind in _SCALES else None)
 
 
 def bias_of(packed: Value, offset: int, start: int, count: int) -> Value:

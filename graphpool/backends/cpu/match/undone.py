@@ -1,16 +1,13 @@
-"""Moves of quantised tensors move bytes instead of the numbers that they stand for.
+"""What dequantises and quantises again by the same numbers does nothing.
 
-Tools that quantise put a Dequantize in front of every op and a Quantize behind it, those too that only move elements: a
-look-up in a quantised table would dequantise the whole table at every run. With one scale for all elements the order
-does not matter. What then dequantises and quantises again by the same numbers does nothing.
+Tools that quantise put a Dequantize in front of every op and a Quantize behind it, those too that only move elements.
+Once these move bytes instead (`swaps.BYTES_MOVED`), the two stand side by side.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....graph.op import first_free_id
-from ....typing import PropertyType
 from .integers import byte_range
 
 if TYPE_CHECKING:
@@ -19,26 +16,17 @@ if TYPE_CHECKING:
     from ....graph.logical_tensor import LogicalTensor
     from ....graph.op import Op
 
-__all__ = ["BYTE_MOVES", "move_bytes"]
-
-_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
-BYTE_MOVES = _LOOKUPS | {"Expand", "Slice", "Split", "StaticReshape", "StaticTranspose", "Tile"}
-"""Kinds whose outputs hold elements of their first input, whatever their type."""
+__all__ = ["drop_undone"]
 
 
-def move_bytes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
-    """The ops, in topological order, with Dequantize behind moves, and without what undoes it.
+def drop_undone(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: Collection[int]) -> list[Op]:
+    """The ops that are needed, without a Quantize of what a Dequantize has read: a pass of `rewrites.REWRITES`.
 
-    A pass of `rewrites.REWRITES`, which says what it takes.
-
-    Notes
-    -----
-    Results are the same, bit by bit. Ops that are moved keep their id. Cost: linear in the ops.
+    Results are the same, bit by bit. Cost: linear in the ops.
     """
     if not any(op.kind == "Dequantize" for op in ops):
         return list(ops)
-    free = first_free_id(ops)
-    moved: list[Op] = []
+    kept: list[Op] = []
     makers: dict[int, Op] = {}
     written: set[int] = set()  # what may be called like an output that it equals
     equal: dict[int, LogicalTensor] = {}
@@ -54,18 +42,11 @@ def move_bytes(ops: Sequence[Op], shapes: dict[int, tuple[int, ...]], outputs: C
                 written.remove(new.id)
                 equal[new.id] = old
                 continue
-        if source is not None and op.kind in BYTE_MOVES and _is_movable(op, source):
-            inner = [tensor.replace(id=free + k, dtype=source.inputs[0].dtype) for k, tensor in enumerate(op.outputs)]
-            shapes.update((new.id, shapes[old.id]) for new, old in zip(inner, op.outputs, strict=True))
-            free += len(inner)
-            behind = [source.with_ports((new,), (old,)) for new, old in zip(inner, op.outputs, strict=True)]
-            made = [op.with_ports((source.inputs[0], *op.inputs[1:]), tuple(inner)), *behind]
-        else:
-            made = [op]
-        moved += made
-        makers.update((new.outputs[0].id, new) for new in made if new.kind == "Dequantize")
-        written.update(tensor.id for new in made for tensor in new.outputs if tensor.id not in outputs)
-    return _needed([_renamed(op, equal) for op in moved], outputs)
+        kept.append(op)
+        if op.kind == "Dequantize":
+            makers[op.outputs[0].id] = op
+        written.update(tensor.id for tensor in op.outputs if tensor.id not in outputs)
+    return _needed([_renamed(op, equal) for op in kept], outputs)
 
 
 def _renamed(op: Op, names: Mapping[int, LogicalTensor]) -> Op:
@@ -74,16 +55,6 @@ def _renamed(op: Op, names: Mapping[int, LogicalTensor]) -> Op:
         return op
     inputs, outputs = (tuple(names.get(tensor.id, tensor) for tensor in side) for side in (op.inputs, op.outputs))
     return op.with_ports(inputs, outputs)
-
-
-def _is_movable(op: Op, source: Op) -> bool:
-    """Whether an op may move what a Dequantize reads: bytes of one scale.
-
-    Constants stay as they are, unless a few of their elements are looked up.
-    """
-    read = source.inputs[0]
-    is_looked_up = read.property is not PropertyType.CONSTANT or op.kind in _LOOKUPS
-    return is_looked_up and byte_range(read.dtype) is not None and source.attrs["qtype"] == "per_tensor"
 
 
 def _undoes(op: Op, source: Op) -> bool:
