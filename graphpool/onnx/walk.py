@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import shape_inference
+from onnx import helper, shape_inference
 
 from graphpool.errors import (
     GraphpoolError,
@@ -81,8 +81,10 @@ class Walk:
         if content is not None:
             return Value(content=content.copy(), from_inputs=True)
         tensor = self._inputs[name] = self.builder.new_tensor(dtype, shape)
-        plain = dtype is not None and shape is not None
-        return Value(make_type(dtype, shape) if plain else self._source.input_types[name], tensor)
+        type_ = self._source.input_types[name]
+        if shape is not None and type_.HasField("tensor_type"):
+            type_ = helper.make_tensor_type_proto(type_.tensor_type.elem_type, shape)
+        return Value(type_, tensor)
 
     def form(self) -> ModelForm:
         """The result of the pass over the model's own nodes."""
