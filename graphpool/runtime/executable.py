@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ._share import PrimitiveShare
     from ._tensor import Tensor
     from .engine import Engine
-    from .model_form import ModelForm
+    from .model_form import Fallback, ModelForm
     from .packed_weight import PackedWeight
     from .scheduling import ScheduleOptions
 
@@ -150,7 +150,7 @@ class Executable:
                     op_id=partition.ops[0].id,
                 )
         ids = tuple(t.id for t in inputs), tuple(t.id for t in outputs)
-        return ModelStep(compiled, function, partition.ops[0].name, *ids)
+        return ModelStep(compiled, function, partition.ops[0].name, *ids, form.fallbacks.get(partition.ops[0].id))
 
     def _charge(self, name: str) -> None:
         """Charge the budget for programs and constants, once it is known that the arena will fit beside them."""
@@ -243,6 +243,11 @@ class Executable:
             tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else ("host",)
             for p in self.partitions
         )
+
+    @property
+    def fallbacks(self) -> tuple[Fallback | None, ...]:
+        """What of the importer's model each partition is that the host runs, and why; None for those of backends."""
+        return tuple(None if p.is_supported else self.form.fallbacks.get(p.ops[0].id) for p in self.partitions)
 
     @property
     def streams(self) -> int:

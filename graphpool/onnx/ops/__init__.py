@@ -112,7 +112,8 @@ def convert(
     converter = _DOMAINS.get(node.domain, {}).get(node.op_type)
     if converter is None:
         raise NotConvertible("")
-    if not all(value is None or value.is_plain for value in inputs):
-        raise NotConvertible("an input is no array of known shape")
+    unknown = [name for name, value in zip(node.input, inputs, strict=True) if value is not None and not value.is_plain]
+    if unknown:
+        raise NotConvertible(f"input {unknown[0]!r} is no array of numbers whose shape is known before the run")
     results = converter(NodeView(node, inputs, opset, used_outputs, builder))
     return [results] if isinstance(results, Value) else results
