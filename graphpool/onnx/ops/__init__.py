@@ -9,7 +9,7 @@ refused by them.
     matmul.py        products of matrices
     einsum.py        Einsum
     attention.py     attention; attend.py spells attention for all of its kinds
-    recurrent.py     RNN, GRU and LSTM
+    recurrent.py     RNN, GRU and LSTM, and the one of 8 bits of com.microsoft
     window.py        convolution
     pooling.py       pooling over space and channels
     norm.py          normalisation, softmax and hardmax
@@ -88,6 +88,7 @@ _DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
         **fused.CONTRIBUTED,
         **fused_attention.CONTRIBUTED,
         **grouped_attention.CONTRIBUTED,
+        **recurrent.CONTRIBUTED,
         **skip_norm.CONTRIBUTED,
     },
 }
