@@ -305,11 +305,11 @@ class Walk:
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
         try:
             found = infer_types(self._source, node, {name: value for name, value in named.items() if value is not None})
-        except shape_inference.InferenceError as error:
+            return [self._host_output(found.get(name)) if name else Value() for name in node.output]
+        except (shape_inference.InferenceError, InvalidShapeError) as error:
             raise InvalidShapeError(
                 explain(f"node {label!r} ({node.op_type})", got=str(error).strip().splitlines()[-1]), node=label
             ) from error
-        return [self._host_output(found.get(name)) if name else Value() for name in node.output]
 
     def _host_output(self, type_: Any) -> Value:
         shape = None if type_ is None else static_shape(type_)

@@ -160,6 +160,7 @@ def _convert(
         names = n.attr("activations")
         named = [name.decode().lower() for name in names] if names else functions * len(directions)
         n.require(n.attr("activation_alpha") is None and set(named) <= set(_ACTIVATIONS), "another activation")
+        n.require(len(named) == len(functions) * len(directions), "another number of activations")
         rows, finals = [], []
         for number, is_reverse in enumerate(directions):
             own = [_ACTIVATIONS[name] for name in named[number * len(functions) :][: len(functions)]]
