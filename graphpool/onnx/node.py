@@ -127,6 +127,9 @@ _ACCEPTED: dict[tuple[str, str], Collection[Any]] = {
     **{(kind, "output_datatype"): _TYPES
        for kind in ("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix")},
     ("Attention", "qk_matmul_output_mode"): range(4),
+    ("Resize", "coordinate_transformation_mode"): (
+        b"half_pixel", b"half_pixel_symmetric", b"pytorch_half_pixel", b"align_corners", b"asymmetric",
+        b"tf_crop_and_resize", b"tf_half_pixel_for_nn"),
     ("Resize", "mode"): (b"nearest", b"linear", b"cubic"),
     ("Resize", "nearest_mode"): (b"round_prefer_floor", b"round_prefer_ceil", b"floor", b"ceil"),
 }  # fmt: skip
