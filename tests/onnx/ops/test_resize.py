@@ -80,7 +80,7 @@ def test_upsample():
 def test_half_pixels_for_the_nearest_element_as_opset_11_has_them(target):
     x = random_array((1, 1, 5, 1))
     node = helper.make_node(
-        "Resize", ["x", "roi", "", "sizes"], ["y"], mode="nearest", nearest_mode="floor",
+        "Resize", ["x", "roi", "roi", "sizes"], ["y"], mode="nearest", nearest_mode="floor",
         coordinate_transformation_mode="tf_half_pixel_for_nn",
     )  # fmt: skip
     info = helper.make_tensor_value_info("x", 1, x.shape)
