@@ -29,11 +29,13 @@ from .cli_graph import (
 )
 from .config import STREAM_POLICIES
 from .errors import GraphpoolError, InvalidArgumentError, explain
+from .runtime.model_port import describe_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .runtime import Model
+    from .runtime.model_form import Fallback
 
 __all__ = ["main"]
 
@@ -172,8 +174,8 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
     with _engine(arguments) as engine, _load(arguments, engine) as model:
         inputs = _random_inputs(model, arguments)
         return {
-            "inputs": {port.name: f"{port.dtype} {port.shape}" for port in model.inputs},
-            "outputs": {port.name: f"{port.dtype} {port.shape}" for port in model.outputs},
+            "inputs": {port.name: describe_port(port) for port in model.inputs},
+            "outputs": {port.name: describe_port(port) for port in model.outputs},
             "partitions": _partitions(model, inputs),
         }, True
 
@@ -280,8 +282,18 @@ def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:
 def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
     """The partitions of the form for these inputs, with what implements each."""
     form = model.specialise(inputs)
-    pairs = zip(form.partitions, form.implementations, strict=True)
-    return [describe_partition(partition, implementations) for partition, implementations in pairs]
+    rows = zip(form.partitions, form.implementations, form.fallbacks, strict=True)
+    return [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
+
+
+def _origin(partition: gp.Partition, fallback: Fallback | None) -> Report:
+    """The nodes of the model that a partition without kernels comes from, and why there are none."""
+    if fallback is not None:
+        return {"nodes": [f"{fallback.node} ({fallback.op_type})"], "reason": fallback.reason}
+    if partition.backend_name in ("cpu", None):
+        return {}
+    nodes = [f"{op.name} ({op.kind})" for op in partition.ops]
+    return {"nodes": nodes, "reason": "the CPU backend has no kernel for these types, shapes or attributes"}
 
 
 def _cache_stats(model: Model) -> Report:
@@ -344,6 +356,8 @@ def _table(partitions: Sequence[Report]) -> list[str]:
     for number, partition in enumerate(partitions):
         ops = "+".join(partition["ops"][:6]) + ("+..." if len(partition["ops"]) > 6 else "")
         names = ", ".join(partition["implementations"]) or f"{partition['backend']} (no step of its own)"
+        if "reason" in partition:
+            names += f": {', '.join(partition['nodes'])}: {partition['reason']}"
         rows.append((f"{number:3}", ops, names))
     width = max((len(row[1]) for row in rows), default=0)
     return [f"{number}  {ops:<{width}}  {names}" for number, ops, names in rows]

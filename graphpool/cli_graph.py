@@ -229,8 +229,10 @@ def describe_partition(partition: gp.Partition, implementations: Sequence[str]) 
     }
 
 
-def describe_array(array: np.ndarray[Any, Any]) -> Report:
-    """An array for a report."""
+def describe_array(array: Any) -> Report:
+    """A result for a report: an array, or a list."""
+    if not isinstance(array, np.ndarray):
+        return {"type": type(array).__name__, "length": len(array)}
     report: Report = {"dtype": str(array.dtype), "shape": list(array.shape)}
     if array.size and array.dtype.kind in "fiubV":
         wide = array.astype(np.float64)

@@ -76,6 +76,34 @@ def test_inspect_predict_run_and_bench(capsys, tmp_path):
     assert report(capsys, "bench", CNN, *shape, "--seconds", "0.01")["median_ms"] > 0
 
 
+def test_inspect_names_what_the_host_runs_and_why(capsys, tmp_path):
+    from tests.helpers.onnx_models import node_model, random_array
+
+    path = tmp_path / "det.onnx"
+    path.write_bytes(node_model("Det", [random_array((3, 3))])[0].SerializeToString())
+    [partition] = report(capsys, "inspect", str(path))["partitions"]
+    assert (partition["nodes"], partition["reason"]) == (["the_Det (Det)"], "graphpool has no ops for it")
+    assert cli.main(["inspect", str(path)]) == 0
+    assert "host: the_Det (Det): graphpool has no ops for it" in capsys.readouterr().out
+
+
+def test_texts_and_lists_of_maps(capsys, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    info = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.STRING, [None])
+    nodes = [
+        onnx.helper.make_node("Identity", ["x"], ["same"]),
+        onnx.helper.make_node("SequenceConstruct", ["x", "x"], ["pair"]),
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in ("same", "pair")]
+    path = tmp_path / "texts.onnx"
+    path.write_bytes(
+        onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [info], outputs), ir_version=9).SerializeToString()
+    )
+    assert report(capsys, "inspect", str(path), "--shape", "x=3")["inputs"] == {"x": "text [?]"}
+    ran = report(capsys, "run", str(path), "--shape", "x=3")["outputs"]
+    assert ran == {"same": {"dtype": "object", "shape": [3]}, "pair": {"type": "list", "length": 2}}
+
+
 def test_schedules_and_traces(capsys, tmp_path):
     arguments = [CNN, "--shape", "image=3x1x8x8", "--threads", "2", "--schedule", "ios", "--streams", "2"]
     predicted = report(capsys, "predict", *arguments)

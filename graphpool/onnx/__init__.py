@@ -19,7 +19,8 @@ types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
 host.py        host functions: NumPy (host_ops.py, host_searches.py), our ops on the reference backend, ONNX's evaluator
-evaluator.py   that evaluator, within steps and time; host_loops.py: its loops; expressions.py: regular expressions
+evaluator.py   that evaluator, within steps and time; host_loops.py: its loops; host_ml.py: ops of domain ai.onnx.ml;
+               expressions.py: regular expressions
 
 load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | control | host -> Graph -> partitions
 """

@@ -20,7 +20,7 @@ from .types import make_type
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from onnx import ModelProto, NodeProto, TypeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
     from graphpool.errors import LimitError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["Bounds", "check_model", "deep_nbytes", "infer_types"]
+__all__ = ["Bounds", "check_model", "deep_nbytes", "graphs_of", "infer_types"]
 
 _SMALL = 1024
 """Elements of a content that may decide shapes; weights never do, and handing them to ONNX would copy them."""
@@ -246,7 +246,7 @@ def _check_nodes(nodes: Iterable[NodeProto], limits: Limits) -> tuple[int, _Call
             calls[node.domain, node.op_type] += 1
             for attribute in node.attribute:
                 _check_attribute(attribute, node.name or node.op_type, limits)
-                for graph in _graphs(attribute):
+                for graph in graphs_of(attribute):
                     limits.check("depth", depth + 1, f"node {node.name!r}: nesting of graphs", node.name)
                     for tensor in graph.initializer:
                         _check_shape(tensor.dims, f"tensor {tensor.name!r}", limits)
@@ -254,7 +254,8 @@ def _check_nodes(nodes: Iterable[NodeProto], limits: Limits) -> tuple[int, _Call
     return calls.total(), calls
 
 
-def _graphs(attribute: AttributeProto) -> Iterator[Any]:
+def graphs_of(attribute: AttributeProto) -> Iterator[GraphProto]:
+    """The graphs that an attribute holds."""
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs

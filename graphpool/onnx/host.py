@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import ValueInfoProto, helper
+from onnx import TensorProto, ValueInfoProto, helper
 
 from graphpool.backends.reference.backend import run_ops
 from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
 
 from .build import GraphBuilder, NotConvertible, Value
-from .host_ops import NUMPY_FUNCTIONS
+from .host_ops import MOVES, VIEWS
 from .host_searches import SEARCHES
 from .node import make_node
 from .ops import convert, has_converter
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
     from graphpool.runtime.model_form import HostFunction
 
+    from .bounds import Bounds
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["make_host_function"]
+__all__ = ["make_host_function", "make_inner_function"]
 
 
 def make_host_function(
@@ -65,7 +66,7 @@ def make_host_function(
     passed = {name: number for name, number in places.items() if number is not None}
     is_onnx = node.domain in ("", "ai.onnx")
     is_inferred = all(value.is_plain for value in results)
-    make = (SEARCHES | NUMPY_FUNCTIONS if is_inferred else SEARCHES).get(node.op_type) if is_onnx else None
+    make = (SEARCHES | MOVES | VIEWS if is_inferred else SEARCHES).get(node.op_type) if is_onnx else None
     function: HostFunction | None = (
         None if make is None else make(node, [passed.get(n) for n in node.input], known, source.opsets)
     )
@@ -75,9 +76,31 @@ def make_host_function(
     if not is_onnx or not has_converter(node):
         return make_evaluator()
     if not results:  # the evaluator takes 12 MB and longer than most nodes that are computed ahead
-        return _Expression(source, node, known, passed, make_evaluator)
+        return _Expression(source.bounds, source.opsets, node, known, passed, make_evaluator)
     evaluator = make_evaluator()  # now, for a node that nothing runs is to be told now
-    return _Expression(source, node, known, passed, lambda: evaluator)
+    return _Expression(source.bounds, source.opsets, node, known, passed, lambda: evaluator)
+
+
+def make_inner_function(
+    node: Node, opsets: Mapping[str, int], bounds: Bounds, other: HostFunction
+) -> HostFunction | None:
+    """What runs a node of a graph that the evaluator runs; None where nothing does but the evaluator itself.
+
+    Parameters
+    ----------
+    node : Node
+    opsets : mapping of str to int
+    bounds : Bounds
+    other : HostFunction
+        What runs the node where it has no expression in our ops.
+    """
+    if not has_converter(node):
+        return None
+    places = [number if name else None for number, name in enumerate(node.input)]
+    make = MOVES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    function: HostFunction | None = None if make is None else make(node, places, {}, opsets)
+    passed = {name: number for number, name in enumerate(node.input) if name}
+    return function or _Expression(bounds, opsets, node, {}, passed, lambda: other)
 
 
 class _Expression:
@@ -88,14 +111,15 @@ class _Expression:
 
     def __init__(
         self,
-        source: OnnxModel,
+        bounds: Bounds,
+        opsets: Mapping[str, int],
         node: Node,
         known: Mapping[str, Any],
         passed: Mapping[str, int],
         make_other: Callable[[], HostFunction],
     ) -> None:
-        self._node, self._bounds = node, source.bounds
-        self._opset = source.opsets.get(node.domain, 1)
+        self._node, self._bounds = node, bounds
+        self._opset = opsets.get(node.domain, 1)
         self._nused = max(number for number, name in enumerate(node.output, 1) if name)
         self._known = known
         self._passed = passed
@@ -139,7 +163,8 @@ class _Evaluator:
         )
         imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         self._evaluator = CountingEvaluator(helper.make_model(graph, opset_imports=imports))
-        self._budget, self._label = source.bounds.host, node.label
+        self._bounds, self._label = source.bounds, node.label
+        self._elem_types = [_elem_type(value) for name, value in zip(node.output, results, strict=False) if name]
         self._known = dict(known)
         self._passed = list(passed.items())
         self._reset_in_child()
@@ -152,8 +177,26 @@ class _Evaluator:
         """The node's named outputs."""
         feeds = self._known | {name: inputs[number] for name, number in self._passed}
         with self._lock, np.errstate(all="ignore"):
-            results: Any = self._evaluator.evaluate(feeds, self._budget, self._label)
-        return list(results)
+            results: Any = self._evaluator.evaluate(feeds, self._bounds, self._label)
+        elem_types = self._elem_types or [TensorProto.UNDEFINED] * len(results)
+        return [_of_type(result, elem_type) for result, elem_type in zip(results, elem_types, strict=True)]
+
+
+def _elem_type(value: Value) -> int:
+    """The element type that was inferred of a tensor, if one was."""
+    return TensorProto.UNDEFINED if value.type is None else int(value.type.tensor_type.elem_type)
+
+
+def _of_type(result: Any, elem_type: int) -> Any:
+    """A result as its type says, text as objects: the evaluator takes NumPy's types as they come."""
+    if isinstance(result, list):
+        return [_of_type(item, TensorProto.UNDEFINED) for item in result]
+    if not isinstance(result, (np.ndarray, np.generic)):
+        return result
+    if result.dtype.kind == "U":
+        return np.asarray(result, np.object_)
+    wanted = result.dtype if elem_type == TensorProto.UNDEFINED else helper.tensor_dtype_to_np_dtype(elem_type)
+    return np.asarray(result, wanted)
 
 
 def _renewed(node: Node, opsets: dict[str, int]) -> tuple[list[Node], dict[str, int]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .node import Node
 
-__all__ = ["NUMPY_FUNCTIONS", "getter"]
+__all__ = ["MOVES", "VIEWS", "getter"]
 
 
 def getter(node: Node, places: Sequence[int | None], known: Mapping[str, Any]) -> Callable[[list[Any]], list[Any]]:
@@ -136,8 +136,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Sin": np.sin, "Cos": np.cos, "Neg": np.negative, "Abs": np.absolute, "Sign": np.sign,
 }  # fmt: skip
 
-NUMPY_FUNCTIONS: dict[str, Any] = {
-    "Gather": _gather, "Slice": _slice, "Split": _split, "Expand": _expand, "Reshape": _view, "Squeeze": _view,
-    "Unsqueeze": _view, "Flatten": _view, "Identity": _view, "Transpose": _transpose, "Concat": _concat,
+MOVES: dict[str, Any] = {
+    "Gather": _gather, "Slice": _slice, "Split": _split, "Expand": _expand, "Transpose": _transpose, "Concat": _concat,
     **{kind: _elementwise(function) for kind, function in _FUNCTIONS.items()},
 }  # fmt: skip
+
+VIEWS: dict[str, Any] = dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"), _view)
+"""Those that need the outputs' shapes."""

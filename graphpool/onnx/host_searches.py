@@ -87,4 +87,4 @@ def _shares(box: Any, others: Any) -> Any:
 
 
 SEARCHES: dict[str, Any] = {"NonMaxSuppression": _suppress, "Unique": _unique}
-"""As `host_ops.NUMPY_FUNCTIONS`; nothing need be known of the outputs."""
+"""As `host_ops.MOVES`; nothing need be known of the outputs."""

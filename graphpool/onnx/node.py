@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from onnx import AttributeProto, NodeProto, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpError, explain
 from graphpool.fork import cached_property
@@ -14,7 +14,7 @@ from graphpool.fork import cached_property
 from .boundary import Boundary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from onnx import GraphProto
 
@@ -116,9 +116,38 @@ class Subgraph:
         return {tensor.name: numpy_helper.to_array(tensor) for tensor in self._proto.initializer}
 
 
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+_DIRECTIONS = (b"forward", b"reverse", b"bidirectional")
+_ACCEPTED: dict[tuple[str, str], Collection[Any]] = {
+    **{(kind, "direction"): _DIRECTIONS for kind in ("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM")},
+    **{(kind, "block_size"): range(2**31) for kind in ("QuantizeLinear", "DequantizeLinear")},
+    **{(kind, "to"): _TYPES for kind in ("Cast", "BitCast")},
+    **{(kind, "dtype"): _TYPES for kind in ("Bernoulli", "EyeLike", "Multinomial", "RandomNormal", "RandomUniform")},
+    **{(kind, "output_datatype"): _TYPES
+       for kind in ("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix")},
+    ("Attention", "qk_matmul_output_mode"): range(4),
+    ("Resize", "coordinate_transformation_mode"): (
+        b"half_pixel", b"half_pixel_symmetric", b"pytorch_half_pixel", b"align_corners", b"asymmetric",
+        b"tf_crop_and_resize", b"tf_half_pixel_for_nn"),
+    ("Resize", "mode"): (b"nearest", b"linear", b"cubic"),
+    ("Resize", "nearest_mode"): (b"round_prefer_floor", b"round_prefer_ceil", b"floor", b"ceil"),
+}  # fmt: skip
+"""Op and attribute -> values that ONNX defines, where its shape inference lets others pass."""
+
+
 def _check_attributes(node: Node) -> None:
-    """Raise for attributes with which ONNX's shape inference, compiled code, leaves its arrays or never ends."""
+    """Raise for values that ONNX does not define.
+
+    With some of them its shape inference, compiled code, leaves its arrays or never ends.
+    """
     attrs = node.attrs
+    for name, value in attrs.items() if node.domain in _DOMAINS else ():
+        accepted = _ACCEPTED.get((node.op_type, name))
+        if accepted is not None and value not in accepted:
+            _refuse_attribute(node, name, "a type that ONNX defines" if accepted is _TYPES else accepted)
+    if node.op_type == "Scan":
+        _check_scan(node)
     if not -(2**31) <= attrs.get("axis", 0) < 2**31:
         _refuse_attribute(node, "axis", "an axis of a tensor")
     if node.op_type == "GatherND" and attrs.get("batch_dims", 0) < 0:
@@ -127,6 +156,20 @@ def _check_attributes(node: Node) -> None:
         _refuse_attribute(node, "num_outputs", len(node.output))
     if node.op_type == "Einsum" and not _EQUATION.fullmatch(attrs.get("equation", b"").replace(b" ", b"")):
         _refuse_attribute(node, "equation", "terms of letters and at most one ellipsis, between commas and one arrow")
+
+
+def _check_scan(node: Node) -> None:
+    """Raise for lists of another length than there are scanned inputs or outputs."""
+    count = node.attrs.get("num_scan_inputs", 0)
+    if not 0 <= count <= len(node.input):
+        _refuse_attribute(node, "num_scan_inputs", f"0 to {len(node.input)}")
+    nstates = len(node.input) - count
+    for name, length in (
+        ("scan_input_axes", count), ("scan_input_directions", count), ("directions", count),
+        ("scan_output_axes", len(node.output) - nstates), ("scan_output_directions", len(node.output) - nstates),
+    ):  # fmt: skip
+        if len(node.attrs.get(name) or [None] * length) != length:
+            _refuse_attribute(node, name, f"{length} numbers")
 
 
 def _refuse_attribute(node: Node, name: str, accepted: object) -> NoReturn:

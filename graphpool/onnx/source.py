@@ -6,7 +6,6 @@ import mmap
 import os
 import stat
 import sys
-from copy import deepcopy
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -16,22 +15,22 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, defs, helper, numpy_helper
 
 from graphpool.errors import InvalidArgumentError, InvalidGraphError, explain
 from graphpool.limits import Limits
 from graphpool.mapped_file import MappedFile, open_regular
 
 from .boundary import Boundary
-from .bounds import Bounds, check_model
+from .bounds import Bounds, check_model, graphs_of
 from .node import Node, check_text
-from .types import make_port
+from .types import make_port, plain_type
 from .wire import WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from onnx import GraphProto, ModelProto, SparseTensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto
 
     from graphpool.runtime.model_port import ModelPort
 
@@ -140,13 +139,14 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
     skeleton = _skeleton(proto, folder, bounds)
     _check(skeleton, name)
     if skeleton.functions:
+        _align_functions(skeleton)
         skeleton = onnx.inliner.inline_local_functions(skeleton)
-    inputs = [info for info in proto.graph.input if info.name not in constants]
+    inputs = {info.name: plain_type(info.type) for info in proto.graph.input if info.name not in constants}
     return OnnxModel(
         name,
-        tuple(make_port(info) for info in inputs),
-        tuple(make_port(info) for info in proto.graph.output),
-        {info.name: deepcopy(info.type) for info in inputs},
+        tuple(make_port(name, type_) for name, type_ in inputs.items()),
+        tuple(make_port(info.name, info.type) for info in proto.graph.output),
+        inputs,
         constants,
         [Node(node) for node in skeleton.graph.node],
         _opsets(skeleton),
@@ -171,6 +171,34 @@ def _opsets(model: ModelProto) -> dict[str, int]:
             got = f"versions {found[domain]} and {entry.version}"
             raise InvalidGraphError(explain(f"opset of domain {domain!r}", accepted="one version", got=got))
     return found
+
+
+def _align_functions(model: ModelProto) -> None:
+    """Give functions the opsets of the model where those define their ops alike: the inliner takes no others."""
+    own = _opsets(model)
+    for function in model.functions:
+        for entry in function.opset_import:
+            used = [node for node in _inner_nodes(function.node) if node.domain == entry.domain]
+            version = own.get(entry.domain, entry.version)
+            if all(_since(node, version) == _since(node, entry.version) for node in used):
+                entry.version = version
+
+
+def _since(node: NodeProto, version: int) -> int | None:
+    """The version of an opset in which the op of a node was last changed; None for one that ONNX does not define."""
+    try:
+        return int(defs.get_schema(node.op_type, version, node.domain).since_version)
+    except defs.SchemaError:
+        return None
+
+
+def _inner_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes, and those of the graphs among their attributes."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in graphs_of(attribute):
+                yield from _inner_nodes(graph.node)
 
 
 @dataclass
@@ -348,15 +376,18 @@ def _skeleton(proto: ModelProto, folder: _Folder | None, bounds: Bounds) -> Mode
     graph.name = proto.graph.name
     graph.node.extend(proto.graph.node)
     _move_contributed(skeleton)
-    graph.output.extend(proto.graph.output)
     graph.sparse_initializer.extend(proto.graph.sparse_initializer)
     names = {tensor.name for tensor in proto.graph.initializer}
     graph.input.extend([info for info in proto.graph.input if info.name not in names])
-    for tensor in proto.graph.initializer:
-        info = graph.input.add()
-        info.name = tensor.name
-        info.type.tensor_type.elem_type = tensor.data_type
-        info.type.tensor_type.shape.SetInParent()  # nobody asks how large it is, but it must have a shape
+    # the checker wants types and shapes; nobody asks for those of constants, and those of outputs are inferred
+    for info in graph.input:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.shape.SetInParent()
+    for infos, name, elem_type in (
+        *((graph.input, tensor.name, tensor.data_type) for tensor in proto.graph.initializer),
+        *((graph.output, info.name, TensorProto.FLOAT) for info in proto.graph.output),
+    ):
+        infos.add(name=name, type=helper.make_tensor_type_proto(elem_type, ()))
     for tensor in _inner_tensors(graph):
         if tensor.data_location == TensorProto.EXTERNAL:
             content = _constant(tensor, folder)
@@ -379,17 +410,11 @@ _CONTRIBUTED = frozenset({"SimplifiedLayerNormalization"})
 
 def _inner_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Tensors in attributes and in the graphs of attributes."""
-    for node in graph.node:
+    for node in _inner_nodes(graph.node):
         for attribute in node.attribute:
-            kind = attribute.type
-            if kind == onnx.AttributeProto.TENSOR:
-                yield attribute.t
-            elif kind == onnx.AttributeProto.TENSORS:
-                yield from attribute.tensors
-            elif kind in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-                for inner in attribute.graphs if kind == onnx.AttributeProto.GRAPHS else (attribute.g,):
-                    yield from inner.initializer
-                    yield from _inner_tensors(inner)
+            yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
+            for inner in graphs_of(attribute):
+                yield from inner.initializer
 
 
 def _constant(tensor: TensorProto, folder: _Folder | None) -> Any:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, TypeProto, helper
 
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
-if TYPE_CHECKING:
-    from onnx import TypeProto, ValueInfoProto
-
-__all__ = ["data_type", "elem_type", "is_f32_number", "make_port", "make_type", "static_shape"]
+__all__ = ["data_type", "elem_type", "is_f32_number", "make_port", "make_type", "plain_type", "static_shape"]
 
 _PAIRS: dict[int, DataType] = {
     TensorProto.FLOAT: DataType.F32, TensorProto.DOUBLE: DataType.F64, TensorProto.FLOAT16: DataType.F16,
@@ -42,16 +39,29 @@ def make_type(dtype: DataType, shape: tuple[int, ...] | None) -> TypeProto:
     return helper.make_tensor_type_proto(_BACK[dtype], None if shape is None else [int(dim) for dim in shape])
 
 
-def make_port(info: ValueInfoProto) -> ModelPort:
-    """Name, type and shape of a model's input or output."""
-    if not info.type.HasField("tensor_type"):
-        return ModelPort(info.name, None, None)
-    tensor = info.type.tensor_type
+def make_port(name: str, type_: TypeProto) -> ModelPort:
+    """A model's input or output, of a type that may be missing if it is an output."""
+    if not type_.HasField("tensor_type"):
+        return ModelPort(name, None, None)
+    tensor = type_.tensor_type
     if tensor.elem_type not in TensorProto.DataType.values():
-        what = f"{info.name!r} has an element type that ONNX does not define"
-        raise InvalidArgumentError(explain(what, got=tensor.elem_type), port=info.name)
+        what = f"{name!r} has an element type that ONNX does not define"
+        raise InvalidArgumentError(explain(what, got=tensor.elem_type), port=name)
     shape = tuple(_dimension(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
-    return ModelPort(info.name, data_type(tensor.elem_type), shape)
+    return ModelPort(name, data_type(tensor.elem_type), shape, tensor.elem_type == TensorProto.STRING)
+
+
+def plain_type(type_: TypeProto) -> TypeProto:
+    """A copy in which no dimension is negative: ONNX's shape inference takes those for sizes."""
+    copied = TypeProto()
+    copied.CopyFrom(type_)
+    inner = copied
+    while (kind := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        inner = getattr(inner, kind).elem_type
+    for dim in inner.tensor_type.shape.dim if kind == "tensor_type" else ():
+        if dim.dim_value < 0:
+            dim.Clear()
+    return copied
 
 
 def _dimension(dim: Any) -> int | str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from onnx import shape_inference
+from onnx import helper, shape_inference
 
 from graphpool.errors import (
     GraphpoolError,
@@ -15,7 +15,7 @@ from graphpool.errors import (
     UnsupportedError,
     explain,
 )
-from graphpool.runtime.model_form import ModelForm
+from graphpool.runtime.model_form import Fallback, ModelForm
 
 from .boundary import Boundary
 from .bounds import deep_nbytes, infer_types
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from .specialise import Specialiser
 
 __all__ = ["Walk"]
+
+_NO_EXPRESSION = "graphpool has no ops for it"
 
 
 class Walk:
@@ -64,7 +66,8 @@ class Walk:
         self._source = owner.source
         self._host: dict[int, HostFunction] = {}
         self._precomputed: list[str] = []
-        self._may_call_host = owner.fallback
+        self._is_expanding = False
+        self._fallbacks: dict[int, Fallback] = {}
         self._refusal = ""
         self._limit_error: LimitError | None = None  # why the node was not computed ahead
         self.nnodes = 0
@@ -82,8 +85,12 @@ class Walk:
         if content is not None:
             return Value(content=content.copy(), from_inputs=True)
         tensor = self._inputs[name] = self.builder.new_tensor(dtype, shape)
-        plain = dtype is not None and shape is not None
-        return Value(None if plain else self._source.input_types[name], tensor)
+        if dtype is not None and shape is not None:
+            return Value(None, tensor)
+        type_ = self._source.input_types[name]
+        if shape is not None and type_.HasField("tensor_type"):
+            type_ = helper.make_tensor_type_proto(type_.tensor_type.elem_type, [int(dim) for dim in shape])
+        return Value(type_, tensor)
 
     def form(self) -> ModelForm:
         """The result of the pass over the model's own nodes."""
@@ -101,6 +108,7 @@ class Walk:
             self._weights(),
             self._owner.forget,
             self._source.bounds.host if self._host else None,
+            self._fallbacks,
         )
 
     def _weights(self) -> dict[str, int]:
@@ -173,7 +181,11 @@ class Walk:
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
             results = [Value(content=_measure(node, inputs[0].shape))]
         if results is None:
-            results = self._express(node, inputs) or self._expand(path, node, inputs)
+            results = self._express(node, inputs)
+        if results is None:
+            refusal = self._refusal  # says more than that of an op of ONNX's definition
+            results = self._expand(path, node, inputs)
+            self._refusal = refusal or self._refusal
         if results is None:
             results = self._leave_to_host(node, inputs, captured)
         values.update((name, value) for name, value in zip(node.output, results, strict=False) if name)
@@ -250,11 +262,11 @@ class Walk:
         outputs = [name for name in node.output if name and name in self.scope.used]
         text = b"".join(inner.proto.SerializeToString(deterministic=True) for inner in nodes)
         scope = enter_nodes(nodes, named, outputs, (*path, text))
-        allowed, self._may_call_host = self._may_call_host, False
+        outer, self._is_expanding = self._is_expanding, True
         try:
             results = self._attempt(lambda: self.run(scope))
         finally:
-            self._may_call_host = allowed
+            self._is_expanding = outer
         if results is None:
             return None
         found = dict(zip(outputs, results, strict=True))
@@ -268,10 +280,10 @@ class Walk:
         except LimitError:
             raise
         except (NotConvertible, GraphpoolError) as error:
-            self._refusal = str(error)
+            self._refusal = str(error) or self._refusal
             del self.builder.ops[nops:], self._precomputed[nprecomputed:]
             while self._host and next(reversed(self._host)) >= nops:  # ids ascend
-                self._host.popitem()
+                del self._fallbacks[self._host.popitem()[0]]
             return None
 
     # ---- the host
@@ -280,16 +292,12 @@ class Walk:
         label = node.label
         if self._limit_error is not None and not self._owner.fallback:
             raise self._limit_error
-        if not self._may_call_host:
-            raise UnsupportedError(
-                explain(
-                    f"node {label!r} ({node.op_type}) is not supported",
-                    got=self._refusal or None,
-                    hint="load with fallback=True",
-                ),
-                node=label,
-                op_type=node.op_type,
-            )
+        reason = self._refusal or _NO_EXPRESSION
+        if self._is_expanding:
+            raise NotConvertible(f"{node.op_type} of its definition: {reason}")
+        if not self._owner.fallback:
+            what, hint = f"node {label!r} ({node.op_type}) is not supported", "load with fallback=True"
+            raise UnsupportedError(explain(what, got=reason, hint=hint), node=label, op_type=node.op_type)
         results = self._infer(node, inputs, captured, label)
         read = [value for value in (*inputs, *captured.values()) if value is not None]
         sources = list({id(value): value for value in read if not value.is_known}.values())
@@ -302,7 +310,7 @@ class Walk:
             [value.tensor for value in results if value.tensor is not None],
             label,
         )
-        self._host[op_id] = function
+        self._host[op_id], self._fallbacks[op_id] = function, Fallback(label, node.op_type, reason)
         return results
 
     def _infer(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value], label: str) -> list[Value]:
@@ -310,11 +318,11 @@ class Walk:
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
         try:
             found = infer_types(self._source, node, {name: value for name, value in named.items() if value is not None})
-        except shape_inference.InferenceError as error:
+            return [self._host_output(found.get(name)) if name else Value() for name in node.output]
+        except (shape_inference.InferenceError, InvalidShapeError) as error:
             raise InvalidShapeError(
                 explain(f"node {label!r} ({node.op_type})", got=str(error).strip().splitlines()[-1]), node=label
             ) from error
-        return [self._host_output(found.get(name)) if name else Value() for name in node.output]
 
     def _host_output(self, type_: Any) -> Value:
         shape = None if type_ is None else static_shape(type_)

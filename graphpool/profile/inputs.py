@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InvalidArgumentError, explain
+from ..runtime.model_port import describe_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ __all__ = ["random_inputs"]
 
 
 def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray[Any, Any]]:
-    """Content for every input: floats from a normal distribution, zeros for integers, which may be indices.
+    """Content for every input: normally distributed floats, zeros for integers, which may be indices, empty texts.
 
     Parameters
     ----------
@@ -44,15 +45,18 @@ def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = Non
     inputs = {}
     for port in model.inputs:
         shape = given.get(port.name) or (port.shape if port.is_static else None)
-        if shape is None or port.dtype is None:
+        if shape is None or (port.dtype is None and not port.is_text):
             message = explain(
                 f"input {port.name!r} has no fixed shape",
                 accepted=f"--shape {port.name}=2x3, or an entry in shapes",
-                got=f"{port.dtype} {port.shape}",
+                got=describe_port(port),
             )
             raise InvalidArgumentError(message, input_name=port.name)
-        dtype = port.dtype.numpy
         dims = [int(dim) for dim in shape if dim is not None]
+        if port.dtype is None:
+            inputs[port.name] = np.full(dims, "", np.object_)
+            continue
+        dtype = port.dtype.numpy
         is_float = np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
         inputs[port.name] = (rng.standard_normal(dims) if is_float else np.zeros(dims)).astype(dtype)
     return inputs

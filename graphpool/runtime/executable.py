@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ._share import PrimitiveShare
     from ._tensor import Tensor
     from .engine import Engine
-    from .model_form import ModelForm
+    from .model_form import Fallback, ModelForm
     from .packed_weight import PackedWeight
     from .runner import Frame
     from .scheduling import ScheduleOptions
@@ -210,7 +210,7 @@ class Executable:
         if compiled is None and function is None:
             raise UnsupportedError(explain(f"{op.label} has neither a backend nor a host function"), op_id=op.id)
         ids = [tuple(port.id for port in side) for side in (partition.input_ports, partition.output_ports)]
-        return ModelStep(compiled, function, op.name, ids[0], ids[1])
+        return ModelStep(compiled, function, op.name, ids[0], ids[1], form.fallbacks.get(op.id))
 
     def _charge(self, name: str) -> None:
         """Charge the budget for programs and constants, once it is known that the arena will fit beside them."""
@@ -351,6 +351,11 @@ class Executable:
             tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else ("host",)
             for p in self.partitions
         )
+
+    @property
+    def fallbacks(self) -> tuple[Fallback | None, ...]:
+        """What of the importer's model each partition is that the host runs, and why; None for those of backends."""
+        return tuple(None if p.is_supported else self.form.fallbacks.get(p.ops[0].id) for p in self.partitions)
 
     @property
     def streams(self) -> int:

@@ -12,7 +12,24 @@ if TYPE_CHECKING:
 
     from .host_budget import HostBudget
 
-__all__ = ["HostFunction", "ModelForm"]
+__all__ = ["Fallback", "HostFunction", "ModelForm"]
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """What a host function stands for.
+
+    Attributes
+    ----------
+    node, op_type : str
+        As the model calls them.
+    reason : str
+        Why no backend runs it.
+    """
+
+    node: str
+    op_type: str
+    reason: str
 
 
 class HostFunction(Protocol):
@@ -50,6 +67,8 @@ class ModelForm:
         Takes a constant and the `PackedWeight` that stands for it from now on, which the importer then keeps instead.
     host_budget : HostBudget, optional
         What the host functions of one run may take.
+    fallbacks : mapping of int to Fallback
+        Op id -> what its host function stands for.
     """
 
     graph: Graph
@@ -61,3 +80,4 @@ class ModelForm:
     weights: Mapping[str, int] = field(default_factory=dict)
     forget: Callable[[Any, Any], None] | None = None
     host_budget: HostBudget | None = None
+    fallbacks: Mapping[int, Fallback] = field(default_factory=dict)

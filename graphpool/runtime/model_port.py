@@ -26,14 +26,18 @@ class ModelPort:
     ----------
     name : str
     dtype : DataType or None
-        None for what is no tensor of numbers; such values pass unchecked.
+        None for what is no tensor of numbers, or an output of a type that is inferred late; such values pass
+        unchecked.
     shape : tuple of int, str or None; or None
         A string names a symbolic dimension, None an unknown one; None in place of the tuple an unknown rank.
+    is_text : bool, default=False
+        Whether it is a tensor of texts: an array of objects, each a str.
     """
 
     name: str
     dtype: DataType | None
     shape: tuple[int | str | None, ...] | None
+    is_text: bool = False
 
     @property
     def is_static(self) -> bool:
@@ -44,11 +48,13 @@ class ModelPort:
 def describe_port(port: ModelPort) -> str:
     """Type and shape as messages write them: ``f32 [batch, 3]``."""
     dims = "[...]" if port.shape is None else "[" + ", ".join("?" if d is None else str(d) for d in port.shape) + "]"
-    return f"{'object' if port.dtype is None else port.dtype} {dims}"
+    return f"{port.dtype or ('text' if port.is_text else 'object')} {dims}"
 
 
 def as_input(port: ModelPort, value: Any) -> Any:
     """The value as a dense aligned array of the input's type; checked."""
+    if port.is_text:
+        return _as_text(port, value)
     if port.dtype is None:
         return value
     array = _as_array(port, value)
@@ -84,6 +90,18 @@ def _as_array(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
         ) from error
 
 
+def _as_text(port: ModelPort, value: Any) -> np.ndarray[Any, Any]:
+    """An array of objects from one of NumPy's types of text, or from nested lists."""
+    array = np.asarray(value, np.object_)
+    other = next((item for item in array.flat if not isinstance(item, str)), None)
+    if other is not None:
+        accepted = f"an array of {describe_port(port)}, each a str"
+        message = explain(f"input {port.name!r}", accepted=accepted, got=type(other).__name__)
+        raise InvalidDataTypeError(message, input_name=port.name)
+    check_shape(port, array)
+    return array
+
+
 def stand_in(port: ModelPort, given: Any, is_deciding: bool) -> Any:
     """An array without memory that stands for the input, of a given shape; or the value that is given instead.
 
@@ -92,7 +110,7 @@ def stand_in(port: ModelPort, given: Any, is_deciding: bool) -> Any:
     InvalidArgumentError, InvalidShapeError
         Nothing is given where it is needed, or no array can have the shape, or it does not fit.
     """
-    if isinstance(given, np.ndarray) or port.dtype is None:
+    if isinstance(given, np.ndarray) or (port.dtype is None and not port.is_text):
         return as_input(port, given)
     if given is None and (not port.is_static or is_deciding):
         needed = "its content" if is_deciding else "its shape"
@@ -102,7 +120,8 @@ def stand_in(port: ModelPort, given: Any, is_deciding: bool) -> Any:
         )
     shape: Any = port.shape if given is None else tuple(given)
     try:
-        array = np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
+        one = np.array("", np.object_) if port.dtype is None else np.zeros((), port.dtype.numpy)
+        array = np.broadcast_to(one, shape)
     except ValueError as error:  # negative, more bytes than an address has, too many dimensions
         accepted = "a shape that an array can have"
         message = explain(f"input {port.name!r}: shape", accepted=accepted, got=list(shape))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ._compiled import CompiledPartition
     from .host_budget import HostBudget
-    from .model_form import HostFunction
+    from .model_form import Fallback, HostFunction
 
 __all__ = ["ALIGNMENT", "ModelStep", "is_plain", "plan_arena", "settled_tensors"]
 
@@ -36,6 +36,7 @@ class ModelStep:
     label: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    fallback: Fallback | None = None
 
     def call_host(
         self, values: dict[int, Any], are_plain: Sequence[bool], budget: HostBudget | None, arrays: ArrayAllocator
@@ -49,10 +50,7 @@ class ModelStep:
         except (LimitError, OutOfMemoryError):
             raise
         except Exception as error:
-            raise BackendError(
-                explain(f"the host function of {self.label} failed", got=f"{type(error).__name__}: {error}"),
-                backend="host",
-            ) from error
+            raise self._host_error("failed", got=f"{type(error).__name__}: {error}") from error
         for tensor_id, target, result in zip(self.outputs, targets, results, strict=True):
             if target is None:
                 values[tensor_id] = result
@@ -69,15 +67,21 @@ class ModelStep:
     def _copy_result(self, target: Any, result: Any) -> None:
         array = np.asarray(result)
         if array.shape != target.shape or array.dtype != target.dtype:
-            raise BackendError(
-                explain(
-                    f"the host function of {self.label} gave another result than inferred",
-                    accepted=f"{target.dtype} {target.shape}",
-                    got=f"{array.dtype} {array.shape}",
-                ),
-                backend="host",
-            )
+            accepted, got = f"{target.dtype} {target.shape}", f"{array.dtype} {array.shape}"
+            raise self._host_error("gave another result than inferred", accepted=accepted, got=got)
         target[...] = array
+
+    def _host_error(self, what: str, **parts: str) -> BackendError:
+        """An error that names the node of the model, and says why the host ran it."""
+        known = self.fallback
+        if known is None:
+            return BackendError(explain(f"the host function of {self.label} {what}", **parts), backend="host")
+        message = explain(
+            f"the host function of node {known.node!r} ({known.op_type}) {what}",
+            **parts,
+            hint=f"the host ran it, since {known.reason}",
+        )
+        return BackendError(message, backend="host", node=known.node, op_type=known.op_type)
 
 
 def settled_tensors(graph: Graph) -> dict[int, LogicalTensor]:

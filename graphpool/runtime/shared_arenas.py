@@ -53,7 +53,7 @@ class SharedArenas(Locked):
                 outgrown.close()
 
     def lease(self, nbytes: int = 0) -> Lease:
-        """An arena of at least `nbytes` until it is released; its pool may be outgrown, and so closed, at any moment."""
+        """An arena of at least `nbytes` until it is released; its pool may be replaced, and so closed, meanwhile."""
         while True:
             pool = self._pool
             if pool.nbytes < nbytes:

@@ -86,3 +86,23 @@ def test_scan_on_the_host_is_scan_unrolled(name):
         expected, found = unrolled.run(feeds), host.run(feeds)
     for key in expected:
         np.testing.assert_allclose(found[key], expected[key], rtol=1e-6, err_msg=key)
+
+
+def test_nodes_inside_a_loop_on_the_host_are_our_own_ops():
+    """Their sizes are known at the run only; ONNX's evaluator gathers of at most 64 entries."""
+    data = np.random.default_rng(0).standard_normal((80, 3)).astype(np.float32)
+    places = np.random.default_rng(1).integers(0, 80, (5, 3))
+    nodes = [
+        helper.make_node("GatherElements", ["data", "places"], ["found"]),
+        helper.make_node("Add", ["a", "found"], ["next"]),
+        helper.make_node("Identity", ["before"], ["going"]),
+    ]
+    inside = [info("number", [], TensorProto.INT64), info("before", [], TensorProto.BOOL), info("a", [5, 3])]
+    body = helper.make_graph(nodes, "body", inside, [info("going", [], TensorProto.BOOL), info("next", [5, 3])])
+    node = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
+    inputs = [info("n", [], TensorProto.INT64), info("x", [5, 3]), info("data", [80, 3])]
+    model = make([node], [*inputs, info("places", [5, 3], TensorProto.INT64)], {"y": [5, 3]})
+    x = np.zeros((5, 3), np.float32)
+    with gp.onnx.load(model, limits=gp.Limits(unrolled_nodes=1)) as loaded:
+        found = loaded.run({"n": np.array(2), "x": x, "data": data, "places": places})["y"]
+    np.testing.assert_array_equal(found, 2 * np.take_along_axis(data, places, 0))

@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, make_model, node_model, random_array
@@ -20,10 +20,47 @@ def test_a_static_model_is_compiled_when_it_is_loaded():
 def test_unsupported_ops_are_named_when_the_host_may_not_help():
     model, _ = node_model("Det", [random_array((3, 3))])
     with pytest.raises(
-        gp.UnsupportedError, match=r"node 'the_Det' \(Det\) is not supported; load with fallback=True"
+        gp.UnsupportedError,
+        match=r"node 'the_Det' \(Det\) is not supported; got: graphpool has no ops for it; load with",
     ) as e:
         gp.onnx.load(model, fallback=False)
     assert (e.value.node, e.value.op_type) == ("the_Det", "Det")
+
+
+RECURRENT = [random_array(shape) for shape in ((2, 1, 3), (1, 4, 3), (1, 4, 4))]
+AFFINE = {"activations": ["Affine"], "activation_alpha": [1.0], "activation_beta": [0.5]}
+SEARCH = [helper.make_node("NonZero", ["x"], ["places"]), helper.make_node("CumSum", ["places", "axis"], ["y"])]
+REASONS = {
+    "no ops": (node_model("Det", [random_array((3, 3))])[0], [("the_Det", "Det", "graphpool has no ops for it")]),
+    "refused": (
+        node_model("RNN", RECURRENT, hidden_size=4, **AFFINE)[0], [("the_RNN", "RNN", "another activation")]),
+    "known late": (
+        make_model(SEARCH, {"x": X}, ["y"], {"axis": np.array(0)}),
+        [("places", "NonZero", "graphpool has no ops for it"), ("y", "CumSum", "input 'places' is no array")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_what_the_host_runs_and_why(case):
+    model, expected = REASONS[case]
+    with gp.onnx.load(model) as loaded:
+        found = [fallback for fallback in loaded.specialise().fallbacks if fallback is not None]
+    assert [(each.node, each.op_type) for each in found] == [(node, kind) for node, kind, _ in expected]
+    assert all(reason in each.reason for each, (_, _, reason) in zip(found, expected, strict=True))
+
+
+def test_an_error_of_the_host_names_the_node_and_why_it_runs_there():
+    node = helper.make_node("ImageDecoder", ["x"], ["y"], "the_node")
+    info = helper.make_tensor_value_info("x", TensorProto.UINT8, [5])
+    graph = helper.make_graph([node], "g", [info], [helper.make_tensor_value_info("y", TensorProto.UINT8, [None] * 3)])
+    with (
+        gp.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)) as loaded,
+        pytest.raises(
+            gp.BackendError, match=r"node 'the_node' \(ImageDecoder\) failed; .*since graphpool has no ops"
+        ) as e,
+    ):
+        loaded.run({"x": np.zeros(5, np.uint8)})
+    assert (e.value.node, e.value.op_type) == ("the_node", "ImageDecoder")
 
 
 def test_an_op_that_nobody_runs_is_named():

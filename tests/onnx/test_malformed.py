@@ -191,6 +191,44 @@ def test_attributes_with_which_shape_inference_leaves_its_arrays_or_never_ends(k
     assert caught.value.node == "the_node"
 
 
+VECTOR = [helper.make_tensor_value_info(name, 1, [3]) for name in ("a", "b")]
+BODY = helper.make_graph([helper.make_node("Add", ["a", "b"], ["c"])], "body", VECTOR, [onnx.ValueInfoProto(name="c")])
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "attributes", "name"),
+    [
+        ("LSTM", 3, {"hidden_size": 4, "direction": "ü"}, "direction"), ("GRU", 3, {"direction": "x"}, "direction"),
+        ("Cast", 1, {"to": 0}, "to"), ("Cast", 1, {"to": 2**40}, "to"), ("EyeLike", 1, {"dtype": 99}, "dtype"),
+        ("HannWindow", 1, {"output_datatype": -7}, "output_datatype"),
+        ("DequantizeLinear", 2, {"block_size": -1}, "block_size"),
+        ("Attention", 3, {"qk_matmul_output_mode": 7}, "qk_matmul_output_mode"),
+        ("Resize", 3, {"nearest_mode": "x"}, "nearest_mode"), ("Resize", 3, {"mode": "x"}, "mode"),
+        ("Scan", 2, {"body": BODY, "num_scan_inputs": 7}, "num_scan_inputs"),
+        ("Scan", 2, {"body": BODY, "num_scan_inputs": 1, "scan_input_axes": [0, 0]}, "scan_input_axes"),
+        ("Scan", 2, {"body": BODY, "num_scan_inputs": 1, "scan_output_directions": [0, 1]}, "scan_output_directions"),
+    ],
+)  # fmt: skip
+def test_values_of_attributes_that_onnx_does_not_define(kind, count, attributes, name):
+    inputs = [f"x{k}" for k in range(count)]
+    node = helper.make_node(kind, inputs, ["y"], "the_node", **attributes)
+    infos = [helper.make_tensor_value_info(key, 1, [1, 3, 3]) for key in inputs]
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    with pytest.raises(
+        gp.InvalidOpError, match=rf"node 'the_node' \({kind}\): attribute '{name}'; accepted: "
+    ) as caught:
+        gp.onnx.load(model)
+    assert (caught.value.node, caught.value.op_type) == ("the_node", kind)
+
+
+def test_a_size_beyond_all_memory_names_the_node():
+    model, _ = node_model("SpaceToDepth", [random_array((1, 1, 2, 2))], blocksize=2)
+    model.graph.node[0].attribute[0].i = 2**31 - 1
+    with pytest.raises(gp.InvalidShapeError, match=r"node 'the_SpaceToDepth' \(SpaceToDepth\)"):
+        gp.onnx.load(model)
+
+
 @pytest.mark.parametrize(
     ("kind", "shape", "attributes", "expected", "text"),
     [

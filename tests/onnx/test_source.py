@@ -3,7 +3,7 @@ import os
 import numpy as np
 import onnx
 import pytest
-from onnx import external_data_helper, helper, numpy_helper
+from onnx import TensorProto, ValueInfoProto, external_data_helper, helper, numpy_helper
 
 import graphpool as gp
 from graphpool.mapped_file import MappedFile
@@ -204,6 +204,95 @@ def test_functions_of_the_model_are_inlined(model):
     x = random_array((3, 64))
     with gp.onnx.load(model, fallback=False) as loaded:
         np.testing.assert_allclose(loaded.run({"x": x})["y"], -np.maximum(x @ W, 0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "is_inlined"), [("Relu", True), ("Sin", False)])
+def test_functions_of_older_opsets_are_inlined_where_their_ops_have_not_changed(kind, is_inlined):
+    """Sin changed in opset 22; the checker does not look into branches."""
+    branch = helper.make_graph([helper.make_node(kind, ["a"], ["b"])], "branch", [], [ValueInfoProto(name="b")])
+    body = [helper.make_node("If", ["yes"], ["c"], then_branch=branch, else_branch=branch)]
+    function = helper.make_function("mine", "Twist", ["a", "yes"], ["c"], body, [helper.make_opsetid("", 21)])
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
+    yes = helper.make_tensor("yes", TensorProto.BOOL, [], [True])
+    node = helper.make_node("Twist", ["x", "yes"], ["y"], domain="mine")
+    graph = helper.make_graph([node], "g", [info], [ValueInfoProto(name="y")], [yes])
+    imports = [helper.make_opsetid("", 22), helper.make_opsetid("mine", 1)]
+    model = helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=10)
+    assert [node.op_type for node in read_model(model).nodes] == (["If"] if is_inlined else ["Twist"])
+
+
+def unknown(side, change):
+    """Change the declared type of a port of a product."""
+    return lambda model: change(getattr(model.graph, side)[0].type)
+
+
+def negative(type_):
+    type_.tensor_type.shape.dim[0].dim_value = -1
+
+
+UNKNOWN = {
+    "input of unknown rank": unknown("input", lambda type_: type_.tensor_type.ClearField("shape")),
+    "output of unknown rank": unknown("output", lambda type_: type_.tensor_type.ClearField("shape")),
+    "output without a type": unknown("output", lambda type_: type_.Clear()),
+    "output without an element type": unknown("output", lambda type_: type_.tensor_type.ClearField("elem_type")),
+    "output of another shape": unknown(
+        "output", lambda type_: setattr(type_.tensor_type.shape.dim[0], "dim_value", -1)
+    ),
+    "input of another shape": unknown("input", negative),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_what_a_file_does_not_say_of_its_ports_is_inferred(model, case):
+    UNKNOWN[case](model)
+    x = random_array((3, 64))
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_allclose(loaded.run({"x": x})["y"], x @ W, rtol=1e-4, atol=1e-5)
+
+
+def test_an_input_without_a_type_is_refused(model):
+    model.graph.input[0].ClearField("type")
+    with pytest.raises(gp.InvalidArgumentError, match="'type'"):
+        read_model(model)
+
+
+def test_negative_dimensions_inside_sequences_are_unknown_ones():
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [-1, 3])
+    info = helper.make_value_info("x", helper.make_sequence_type_proto(tensor))
+    node = helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)
+    graph = helper.make_graph([node], "g", [info], [ValueInfoProto(name="y")])
+    parts = [random_array((2, 3)), random_array((4, 3))]
+    with gp.onnx.load(helper.make_model(graph, ir_version=9)) as loaded:
+        np.testing.assert_array_equal(loaded.run({"x": parts})["y"], np.concatenate(parts))
+
+
+def texts(shape, kind="Identity"):
+    """A model of one node on an array of texts."""
+    info = helper.make_tensor_value_info("x", TensorProto.STRING, shape)
+    graph = helper.make_graph([helper.make_node(kind, ["x"], ["y"])], "g", [info], [ValueInfoProto(name="y")])
+    return helper.make_model(graph, ir_version=9)
+
+
+@pytest.mark.parametrize("given", [
+    np.array([["a", "ü"]]), np.array([["a", "ü"]], object), [["a", "ü"]], np.array([[np.str_("a"), "ü"]], object),
+])  # fmt: skip
+def test_texts_come_in_any_form_and_leave_as_objects(given):
+    with gp.onnx.load(texts((-1, 2))) as loaded:
+        assert str(loaded.inputs[0].shape) == "(None, 2)"
+        found = loaded.run({"x": given})["y"]
+        assert loaded.predict_peak({"x": (5, 2)}) >= 0
+    assert found.dtype == object
+    assert found.tolist() == [["a", "ü"]]
+
+
+@pytest.mark.parametrize(("given", "error", "text"), [
+    (np.array([["a", 3]], object), gp.InvalidDataTypeError, "each a str; got: int"),
+    (np.array([["a"]]), gp.InvalidShapeError, "input 'x': dimension 1 is 1"),
+    (np.ones((1, 2)), gp.InvalidDataTypeError, "each a str; got: float"),
+])  # fmt: skip
+def test_texts_that_do_not_fit_are_named(given, error, text):
+    with gp.onnx.load(texts((None, 2))) as loaded, pytest.raises(error, match=text):
+        loaded.run({"x": given})
 
 
 @pytest.mark.parametrize("nbytes", [8, 4096])

@@ -9,7 +9,7 @@ refused by them.
     matmul.py        products of matrices
     einsum.py        Einsum
     attention.py     attention; attend.py spells attention for all of its kinds
-    recurrent.py     RNN, GRU and LSTM
+    recurrent.py     RNN, GRU and LSTM, and the one of 8 bits of com.microsoft
     window.py        convolution
     pooling.py       pooling over space and channels
     norm.py          normalisation, softmax and hardmax
@@ -88,6 +88,7 @@ _DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
         **fused.CONTRIBUTED,
         **fused_attention.CONTRIBUTED,
         **grouped_attention.CONTRIBUTED,
+        **recurrent.CONTRIBUTED,
         **skip_norm.CONTRIBUTED,
     },
 }
@@ -112,7 +113,8 @@ def convert(
     converter = _DOMAINS.get(node.domain, {}).get(node.op_type)
     if converter is None:
         raise NotConvertible("")
-    if not all(value is None or value.is_plain for value in inputs):
-        raise NotConvertible("an input is no array of known shape")
+    unknown = [name for name, value in zip(node.input, inputs, strict=True) if value is not None and not value.is_plain]
+    if unknown:
+        raise NotConvertible(f"input {unknown[0]!r} is no array of numbers whose shape is known before the run")
     results = converter(NodeView(node, inputs, opset, used_outputs, builder))
     return [results] if isinstance(results, Value) else results

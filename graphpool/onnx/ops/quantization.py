@@ -155,6 +155,7 @@ def _in_blocks(n: NodeView, x: Value, by: _Scaling) -> Value:
     """X with the axis of the blocks split into (blocks, elements of one)."""
     if not by.block:
         return x
+    n.require(len(by.scale.shape) == len(x.shape), "scales of blocks of another rank")
     axis, size = by.axis % len(x.shape), x.shape[by.axis]
     n.require(size == by.scale.shape[axis] * by.block, "a block that is cut off")
     return n.reshape(x, (*x.shape[:axis], size // by.block, by.block, *x.shape[axis + 1 :]))

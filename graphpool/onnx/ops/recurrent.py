@@ -12,17 +12,21 @@ import numpy as np
 
 from graphpool.typing import DataType
 
+from . import direct
+from .quantization import dequantize, scaling
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONTRIBUTED", "CONVERTERS"]
 
 _MOST_STEPS = 512
 """Steps that are unrolled; each takes about a millisecond to compile."""
 _ACTIVATIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "ReLU"}
-_X, _W, _R, _B, _LENGTHS, _H, _C, _P = range(8)
+_X, _W, _R, _B, _LENGTHS, _H, _C, _P, _SCALES = range(9)
+_QUANTISED_OPSET = 11
 
 
 class _Layer:
@@ -31,12 +35,15 @@ class _Layer:
     def __init__(self, n: NodeView, number: int, gates: int, activations: list[str]) -> None:
         self.n = n
         self.activations = activations
-        self.hidden: int = n[_R].shape[2]
+        self.hidden: int = n[_R].shape[self._hidden_axis]
         self._number = number
         self._biases = self.own(_B) if n.has(_B) else None
         self._gates = gates
         self.weights = self.own(_R)
         self._blocks: dict[tuple[int, int], Value] = {}
+
+    _hidden_axis = 2
+    """Of the weights of the state."""
 
     def own(self, index: int) -> Value:
         """The part of an input for the direction, without the axis of the directions."""
@@ -93,13 +100,58 @@ class _Layer:
         return self.n.emit(self.activations[which], value)
 
 
+class _QuantisedLayer(_Layer):
+    """The same with weights of 8 bits as (inputs, gates), by which inputs and states are multiplied as bytes too.
+
+    Inputs are quantised by the range of all steps, states by that of each step. Source: DynamicQuantizeLSTM of domain
+    com.microsoft, as ONNX Runtime documents it.
+    """
+
+    _hidden_axis = 1
+
+    def of_inputs(self, x: Value) -> Value:
+        """The inputs' part of all gates at all steps: (steps, batch, gates)."""
+        n, (length, batch, width) = self.n, x.shape
+        if n.has(_LENGTHS):  # what lies behind all sequences does not widen the range
+            [longest] = n.emit_several(
+                "ReduceMax", [DataType.S32], n.cast(n[_LENGTHS], DataType.S32), axes=[0], keep_dims=True
+            )
+            steps = n.literal(np.arange(length).reshape(length, 1, 1), longest)
+            [inside] = n.emit_several("Less", [DataType.BOOLEAN], steps, n.reshape(longest, (1, 1, 1)))
+            x = _choose(n, inside, x, n.literal(np.zeros(x.shape), x))
+        product = self._product(n.reshape(x, (length * batch, width)), self.own(_W), _SCALES)
+        if self._biases is not None:
+            product = n.emit("Add", product, self.gates(self._biases, 0, self._gates, axis=0))
+        return n.reshape(product, (length, batch, product.shape[1]))
+
+    def of_state(self, state: Value, first: int, count: int) -> Value:
+        """The state's part of some of the gates."""
+        assert (first, count) == (0, self._gates)  # an LSTM asks for all at once
+        product = self._product(state, self.weights, _SCALES + 2)
+        return product if self._biases is None else self.n.emit("Add", product, self._block(self._gates, count))
+
+    def _product(self, a: Value, weights: Value, scales: int) -> Value:
+        """The product of a, quantised by its range, and weights by scales and zero points at two inputs."""
+        n = self.n
+        numbers, scale, point = direct.CONVERTERS["DynamicQuantizeLinear"](n.as_op([a], _QUANTISED_OPSET))
+        own = n.as_op([self._own_scale(scales), self._own_scale(scales + 1)], _QUANTISED_OPSET)
+        a = dequantize(n, numbers, scaling(n.as_op([scale, point], _QUANTISED_OPSET), 0, 1))
+        return n.emit("MatMul", a, dequantize(n, weights, scaling(own, 0, 1)))
+
+    def _own_scale(self, index: int) -> Value:
+        """Scales or zero points of the direction: a number, or one for each column."""
+        return self.n.builder.literal(self.n.known(index)[self._number], self.n[index].dtype)
+
+
 class _Step(Protocol):
     """Computes new states from the inputs' part of the gates and the old ones; the first is the output."""
 
     def __call__(self, layer: _Layer, given: Value, states: tuple[Value, ...]) -> tuple[Value, ...]: ...
 
 
-def _convert(gates: int, nstates: int, functions: list[str], step: _Step) -> Callable[[NodeView], list[Value]]:
+def _convert(
+    gates: int, nstates: int, functions: list[str], step: _Step, make_layer: type[_Layer] = _Layer
+) -> Callable[[NodeView], list[Value]]:
     def convert(n: NodeView) -> list[Value]:
         x = n.emit("StaticTranspose", n[_X], order=(1, 0, 2)) if n.attr("layout", 0) else n[_X]
         n.require(not n.attr("layout", 0) or not (n.has(_H) or n.has(_C)), "initial states with the batch in front")
@@ -108,10 +160,11 @@ def _convert(gates: int, nstates: int, functions: list[str], step: _Step) -> Cal
         names = n.attr("activations")
         named = [name.decode().lower() for name in names] if names else functions * len(directions)
         n.require(n.attr("activation_alpha") is None and set(named) <= set(_ACTIVATIONS), "another activation")
+        n.require(len(named) == len(functions) * len(directions), "another number of activations")
         rows, finals = [], []
         for number, is_reverse in enumerate(directions):
             own = [_ACTIVATIONS[name] for name in named[number * len(functions) :][: len(functions)]]
-            outputs, states = _run(_Layer(n, number, gates, own), x, bool(is_reverse), nstates, step)
+            outputs, states = _run(make_layer(n, number, gates, own), x, bool(is_reverse), nstates, step)
             rows.append(outputs)
             finals.append(states)
         return _outputs(n, rows, finals)
@@ -194,7 +247,12 @@ def _lstm_step(layer: _Layer, given: Value, states: tuple[Value, ...]) -> tuple[
     return n.emit("Multiply", gate(out, 1, fresh), n.emit(layer.activations[2], fresh)), fresh
 
 
+_LSTM = (4, 2, ["sigmoid", "tanh", "tanh"], _lstm_step)
+
 CONVERTERS = {
     "RNN": _convert(1, 1, ["tanh"], _rnn_step), "GRU": _convert(3, 1, ["sigmoid", "tanh"], _gru_step),
-    "LSTM": _convert(4, 2, ["sigmoid", "tanh", "tanh"], _lstm_step),
+    "LSTM": _convert(*_LSTM),
 }  # fmt: skip
+
+CONTRIBUTED = {"DynamicQuantizeLSTM": _convert(*_LSTM, _QuantisedLayer)}
+"""Converters of domain com.microsoft."""

@@ -73,6 +73,8 @@ class _Options:
         if self.coordinates == "tf_crop_and_resize":
             span = (axis.stop - axis.start) * (axis.size - 1)
             return axis.start * (axis.size - 1) + (x * span / (length - 1) if length > 1 else span / 2 + 0 * x)
+        if self.coordinates == "tf_half_pixel_for_nn":
+            return (x + 0.5) / axis.scale
         centred = (x + 0.5) / axis.scale - 0.5
         if self.coordinates == "half_pixel_symmetric":
             return centred + axis.size / 2 * (1 - axis.target / length)

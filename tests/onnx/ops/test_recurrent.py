@@ -3,7 +3,7 @@ import pytest
 from onnx import helper
 
 import graphpool as gp
-from tests.helpers.onnx_models import random_array
+from tests.helpers.onnx_models import ContributedCase, random_array
 
 STEPS, BATCH, WIDTH, HIDDEN = 5, 2, 3, 4
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -97,3 +97,102 @@ def test_only_what_is_required_with_the_batch_in_front(kind):
 def test_an_unknown_activation_is_refused():
     with pytest.raises(gp.UnsupportedError, match="RNN"):
         run("RNN", arrays("RNN", 1)[:3], 1, activations=["ScaledTanh"])
+
+
+# ---- weights of 8 bits
+
+
+def by_range(x):
+    """What bytes over the range of an array stand for, as DynamicQuantizeLinear has them."""
+    low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
+    scale = np.float32((high - low) / 255) or np.float32(1)
+    point = np.clip(np.rint(-low / scale), 0, 255)
+    return (np.clip(np.rint(x / scale) + point, 0, 255) - point) * np.float64(scale)
+
+
+def quantised_direction(x, w, r, bias, h, c, peepholes, length):
+    """Outputs of all steps and the last states of one direction; the sequences end at `length`."""
+    hidden, outputs = h.shape[1], np.zeros((len(x), *h.shape))
+    given = by_range(x[:length].astype(np.float32)) @ w + bias[: 4 * hidden]
+    for t in range(length):
+        sums = given[t] + by_range(h.astype(np.float32)) @ r + bias[4 * hidden :]
+        into, out, forget, content = np.split(sums, 4, 1)
+        seen = np.split(peepholes, 3)
+        c_new = sigmoid(forget + seen[2] * c) * c + sigmoid(into + seen[0] * c) * np.tanh(content)
+        h = sigmoid(out + seen[1] * c_new) * np.tanh(c_new)
+        c, outputs[t] = c_new, h
+    return outputs, h, c
+
+
+def quantised_lstm(directions="forward", *, dtype="int8", shift=0, by_column=False, states=False, peepholes=False,
+                   biases=True, length=None, steps=5, batch=1, inputs=12, hidden=8):  # fmt: skip
+    """A case of DynamicQuantizeLSTM; `shift` moves the zero points off the middle.
+
+    The states of a batch have one range, which ONNX Runtime splits among its threads.
+    """
+    rng, count = np.random.default_rng(0), 2 if directions == "bidirectional" else 1
+    low, middle = (-128, 0) if dtype == "int8" else (0, 128)
+    x = rng.standard_normal((steps, batch, inputs)).astype("float32")
+    shape = (count, 4 * hidden) if by_column else (count,)
+    weights = [rng.integers(low, low + 256, (count, rows, 4 * hidden)).astype(dtype) for rows in (inputs, hidden)]
+    scales = [(0.002 + 0.004 * rng.random(shape)).astype("float32") for _ in range(2)]
+    points = [np.full(shape, middle + shift, dtype) for _ in range(2)]
+    bias = rng.standard_normal((count, 8 * hidden)).astype("float32") if biases else None
+    h, c = (rng.standard_normal((count, batch, hidden)).astype("float32") / 2 if states else None for _ in range(2))
+    seen = rng.standard_normal((count, 3 * hidden)).astype("float32") if peepholes else None
+    lengths = None if length is None else np.full(batch, length, "int32")
+    given = [x, weights[0], weights[1], bias, lengths, h, c, seen, scales[0], points[0], scales[1], points[1]]
+    found = []
+    for d, is_reverse in enumerate({"forward": [0], "reverse": [1], "bidirectional": [0, 1]}[directions]):
+        end = steps if length is None else length
+        dense = [(v[d].astype(float) - p[d]) * s[d] for v, p, s in zip(weights, points, scales, strict=True)]
+        zeros = np.zeros((batch, hidden))
+        start = [zeros if state is None else state[d] for state in (h, c)]
+        outputs, *last = quantised_direction(
+            np.concatenate([x[:end][::-1], x[end:]]) if is_reverse else x, *dense,
+            np.zeros(8 * hidden) if bias is None else bias[d], *start,
+            np.zeros(3 * hidden) if seen is None else seen[d], end,
+        )  # fmt: skip
+        found.append((np.concatenate([outputs[:end][::-1], outputs[end:]]) if is_reverse else outputs, *last))
+    rows, *finals = zip(*found, strict=True)
+    expected = [np.stack(rows, 1), *(np.stack(final) for final in finals)]
+    constants = tuple(k for k, value in enumerate(given) if value is not None and k not in (0, 4, 5, 6))
+    attributes = {"hidden_size": hidden, "direction": directions}
+    return ContributedCase(
+        "DynamicQuantizeLSTM", given, [part.astype("float32") for part in expected], constants, attributes
+    )
+
+
+QUANTISED = {
+    "forward": {}, "reverse": {"directions": "reverse"}, "both-ways": {"directions": "bidirectional"},
+    "u8": {"dtype": "uint8"}, "zero-points": {"shift": 5}, "by-column": {"by_column": True},
+    "states": {"states": True, "directions": "bidirectional"}, "peepholes": {"peepholes": True},
+    "no-bias": {"biases": False}, "short": {"length": 3}, "short-reverse": {"length": 3, "directions": "reverse"},
+    "one-step": {"steps": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", QUANTISED)
+def test_quantised_lstm(name, batch):
+    quantised_lstm(**QUANTISED[name], batch=batch).check()
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_onnx_runtime_expects_the_same_of_a_quantised_lstm(name):
+    pytest.importorskip("onnxruntime")
+    quantised_lstm(**QUANTISED[name]).check_onnxruntime(rtol=1e-5, atol=1e-6)
+
+
+def test_a_quantised_lstm_multiplies_bytes():
+    model, inputs = quantised_lstm(inputs=64, hidden=64).model()
+    with gp.onnx.load(model, fallback=False) as loaded:
+        names = [name for kernels in loaded.specialise(inputs).implementations for name in kernels]
+    assert sum("s8_matmul" in name for name in names) >= 6  # all inputs at once, and the state of each step
+
+
+def test_scales_of_a_quantised_lstm_that_are_not_known_are_refused():
+    case = quantised_lstm()
+    case.constants = tuple(k for k in case.constants if k != 8)
+    with pytest.raises(gp.UnsupportedError, match="input 8"):
+        gp.onnx.load(case.model()[0])

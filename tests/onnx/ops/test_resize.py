@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
+from onnx import helper
 
+import graphpool as gp
 from tests.helpers.onnx_models import check_against_evaluator, node_model, random_array
 
 X = random_array((1, 2, 4, 6))
@@ -72,3 +74,19 @@ def test_a_cropped_part_with_values_outside():
 def test_upsample():
     scales = np.array([1, 1, 2, 3], "float32")
     assert check_against_evaluator(*node_model("Upsample", [X, scales], constants={1}, opset=9)) == 0
+
+
+@pytest.mark.parametrize("target", [2, 3, 7, 10])
+def test_half_pixels_for_the_nearest_element_as_opset_11_has_them(target):
+    x = random_array((1, 1, 5, 1))
+    node = helper.make_node(
+        "Resize", ["x", "roi", "roi", "sizes"], ["y"], mode="nearest", nearest_mode="floor",
+        coordinate_transformation_mode="tf_half_pixel_for_nn",
+    )  # fmt: skip
+    info = helper.make_tensor_value_info("x", 1, x.shape)
+    tensors = [helper.make_tensor("roi", 1, [0], []), helper.make_tensor("sizes", 7, [4], [1, 1, target, 1])]
+    graph = helper.make_graph([node], "g", [info], [helper.make_tensor_value_info("y", 1, [None] * 4)], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
+    places = np.floor((np.arange(target) + 0.5) * 5 / target).astype(int)
+    with gp.onnx.load(model, fallback=False) as loaded:
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], x[:, :, places])

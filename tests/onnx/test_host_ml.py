@@ -1,0 +1,168 @@
+"""Ops of domain ai.onnx.ml on the host: maps, categories, labels that are texts, probabilities."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, ValueInfoProto, helper
+
+import graphpool as gp
+
+
+def ml_model(kind, inputs, outputs=("y",), **attributes):
+    """A model of one node; inputs by name are element types and shapes, or TypeProtos."""
+    types = {
+        name: given if hasattr(given, "map_type") else helper.make_tensor_type_proto(*given)
+        for name, given in inputs.items()
+    }
+    node = helper.make_node(kind, list(inputs), list(outputs), f"the_{kind}", domain="ai.onnx.ml", **attributes)
+    ports = [ValueInfoProto(name=name, type=type_) for name, type_ in types.items()]
+    graph = helper.make_graph([node], "g", ports, [ValueInfoProto(name=name) for name in outputs])
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+def run(model, **inputs):
+    with gp.onnx.load(model) as loaded:
+        results = list(loaded.run(inputs).values())
+    return results if len(results) > 1 else results[0]
+
+
+def map_type(key, value):
+    return helper.make_map_type_proto(key, helper.make_tensor_type_proto(value, []))
+
+
+SCORES = np.array([[0.25, 0.5, 0.25], [1, 0, 0]], np.float32)
+
+
+@pytest.mark.parametrize("labels", [[7, 0, -1], ["a", "b", "ü"]])
+def test_zip_map_gives_a_map_for_each_row(labels):
+    name = "classlabels_int64s" if isinstance(labels[0], int) else "classlabels_strings"
+    model = ml_model("ZipMap", {"x": (TensorProto.FLOAT, (None, 3))}, **{name: labels})
+    found = run(model, x=SCORES)
+    assert found == [dict(zip(labels, row, strict=True)) for row in SCORES.tolist()]
+    assert {type(score) for row in found for score in row.values()} == {float}
+    assert [list(row) for row in found] == [labels, labels]
+    assert run(model, x=SCORES[:0]) == []
+
+
+def test_zip_map_of_other_labels_than_scores():
+    model = ml_model("ZipMap", {"x": (TensorProto.FLOAT, (None, 3))}, classlabels_int64s=[1, 2])
+    with pytest.raises(gp.GraphpoolError, match=r"the_ZipMap"):
+        run(model, x=SCORES)
+
+
+def test_a_vector_is_one_row_of_a_zip_map():
+    model = ml_model("ZipMap", {"x": (TensorProto.FLOAT, (3,))}, classlabels_int64s=[4, 5, 6])
+    assert run(model, x=SCORES[0]) == [{4: 0.25, 5: 0.5, 6: 0.25}]
+
+
+@pytest.mark.parametrize(("value", "dtype"), [("FLOAT", "float32"), ("DOUBLE", "float64"), ("INT64", "int64")])
+def test_dict_vectorizer_has_the_type_of_the_values(value, dtype):
+    inputs = {"x": map_type(TensorProto.STRING, getattr(TensorProto, value))}
+    model = ml_model("DictVectorizer", inputs, string_vocabulary=["a", "b", "c"])
+    found = run(model, x={"c": 3, "a": 1, "other": 5})
+    assert (found.tolist(), found.dtype) == ([[1, 0, 3]], dtype)
+
+
+@pytest.mark.parametrize(("target", "form", "wanted"), [
+    ("TO_FLOAT", "DENSE", [[1.5, 2.0]]), ("TO_INT64", "DENSE", [[1, 2]]),
+    ("TO_STRING", "DENSE", [["1.500000", "2.000000"]]),
+    ("TO_FLOAT", "SPARSE", [[0, 1.5, 0, 2.0]]), ("TO_STRING", "SPARSE", [["", "1.500000", "", "2.000000"]]),
+])  # fmt: skip
+def test_cast_map(target, form, wanted):
+    model = ml_model(
+        "CastMap", {"x": map_type(TensorProto.INT64, TensorProto.FLOAT)}, cast_to=target, map_form=form, max_map=4
+    )
+    assert run(model, x={3: 2.0, 1: 1.5}).tolist() == wanted
+
+
+def test_category_mapper_both_ways():
+    categories = {"cats_strings": ["x", "y"], "cats_int64s": [3, 4], "default_int64": -7, "default_string": "?"}
+    model = ml_model("CategoryMapper", {"x": (TensorProto.STRING, (None, 2))}, **categories)
+    found = run(model, x=[["y", "x"], ["z", "y"]])
+    assert (found.tolist(), found.dtype) == ([[4, 3], [-7, 4]], np.int64)
+    model = ml_model("CategoryMapper", {"x": (TensorProto.INT64, (3,))}, **categories)
+    assert run(model, x=np.array([4, 9, 3])).tolist() == ["y", "?", "x"]
+
+
+def classifier(count=3, labels=None):
+    """A support vector classifier of `count` classes with one vector each, on two features."""
+    pairs = count * (count - 1) // 2
+    rng = np.random.default_rng(0)
+    return ml_model(
+        "SVMClassifier", {"x": (TensorProto.FLOAT, (None, 2))}, ("label", "scores"),
+        coefficients=rng.normal(size=(count - 1) * count).tolist(), kernel_type="RBF", kernel_params=[0.5, 0.0, 3.0],
+        support_vectors=rng.normal(size=2 * count).tolist(), vectors_per_class=[1] * count,
+        rho=rng.normal(size=pairs).tolist(), prob_a=(-1 - rng.random(pairs)).tolist(), prob_b=[0.1] * pairs,
+        **(labels or {"classlabels_ints": list(range(count))}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_probabilities_of_classes_agree_with_their_pairs(count):
+    """Against the optimum itself: a linear system with one multiplier, as the source of the method gives it."""
+    from onnx.reference.ops.aionnxml.op_svm_classifier import sigmoid_probability
+
+    model, x = classifier(count), np.random.default_rng(1).normal(size=(6, 2)).astype(np.float32)
+    _, found = run(model, x=x)
+    del model.graph.node[0].attribute[[a.name for a in model.graph.node[0].attribute].index("prob_a")]
+    del model.graph.node[0].attribute[[a.name for a in model.graph.node[0].attribute].index("prob_b")]
+    _, scores = run(model, x=x)
+    given = {a.name: list(a.floats) for a in classifier(count).graph.node[0].attribute}
+    pairs = list(zip(*np.triu_indices(count, 1), strict=True))
+    for row, own in zip(scores, found, strict=True):
+        wins = np.zeros((count, count))
+        for k, (i, j) in enumerate(pairs):
+            wins[i, j] = sigmoid_probability(row[k], given["prob_a"][k], given["prob_b"][k])
+            wins[j, i] = 1 - wins[i, j]
+        system = np.zeros((count + 1, count + 1))
+        for i, j in pairs:
+            system[i, j] = system[j, i] = -wins[i, j] * wins[j, i]
+        system[range(count), range(count)] = (wins**2).sum(0)
+        system[:count, count] = system[count, :count] = 1
+        wanted = np.linalg.solve(system, [0] * count + [1])[:count]
+        np.testing.assert_allclose(own, wanted, atol=5e-3)
+        np.testing.assert_allclose(own.sum(), 1, rtol=1e-5)
+
+
+def test_labels_are_objects_each_a_str():
+    labels, _ = run(classifier(labels={"classlabels_strings": ["a", "bb", "c"]}), x=np.ones((2, 2), np.float32))
+    assert labels.dtype == object
+    assert {type(label) for label in labels} == {str}
+
+
+CASES = {
+    "zip-map": (ml_model("ZipMap", {"x": (TensorProto.FLOAT, (None, 3))}, classlabels_strings=["a", "b", "c"]), SCORES),
+    "dict-vectorizer": (
+        ml_model("DictVectorizer", {"x": map_type(TensorProto.INT64, TensorProto.FLOAT)}, int64_vocabulary=[3, 1, 2]),
+        {1: 0.5, 3: 2.0, 9: 1.0}),
+    "cast-map-dense": (
+        ml_model("CastMap", {"x": map_type(TensorProto.INT64, TensorProto.FLOAT)}, cast_to="TO_STRING"),
+        {3: 2.0, 1: 1.5}),
+    "cast-map-sparse": (
+        ml_model("CastMap", {"x": map_type(TensorProto.INT64, TensorProto.FLOAT)}, map_form="SPARSE", max_map=5),
+        {3: 2.5, 1: 1.0}),
+    "category-mapper": (
+        ml_model("CategoryMapper", {"x": (TensorProto.STRING, (2,))}, cats_strings=["x", "y"], cats_int64s=[3, 4]),
+        np.array(["y", "q"], object)),
+    "svm": (classifier(4, {"classlabels_strings": list("abcd")}), np.random.default_rng(2).normal(size=(5, 2))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_runtime_gives_the_same(name):
+    runtime = pytest.importorskip("onnxruntime")
+    model, x = CASES[name]
+    x = x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = session.run(None, {"x": x})
+    found = run(model, x=x)
+    for mine, theirs in zip(found if len(wanted) > 1 else [found], wanted, strict=True):
+        assert type(mine) is type(theirs)
+        if isinstance(theirs, np.ndarray):
+            assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+            if theirs.dtype == object:
+                assert mine.tolist() == theirs.tolist()
+            else:
+                np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+        else:
+            assert mine == theirs
