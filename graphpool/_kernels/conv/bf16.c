@@ -53,10 +53,8 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
     sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[b->dst_arg] + columns->dst;
     sink.ldc = p->tile_in_scratch ? columns->cols : b->dst_pixel;
     sink.partial = (float *)scratch; /* not used: k is never split */
-    if (b->bias_arg)
-        sink.bias = (const float *)args[b->bias_arg] + columns->c;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + columns->residual;
+    sink.bias = gp_floats_at(args, b->bias_arg, columns->c);
+    sink.residual = gp_floats_at(args, p->residual_arg, columns->residual);
     gp_multiply(b, pixels, columns, sink);
     if (b->has_epilogue)
         gp_finish_block(b, (const gp_eltwise *)(p + 1), args, pixels, columns, sink.c, sink.ldc);
@@ -72,7 +70,7 @@ static void pack_panel(const gp_conv_pack *p, const float *from, int64_t width, 
     const int64_t pixel = p->ic + p->ic % 2;
     memset(to, 0, (size_t)(p->runs * p->words * width) * 4);
     for (int64_t tap = 0; tap < p->runs * p->merged; tap++) {
-        const float *at = from + gp_tap_offset(p, tap);
+        const float *at = from + gp_tap_offset(p->kernel, p->w, tap);
         for (int64_t i = 0; i < p->ic; i++) {
             const int64_t element = tap % p->merged * pixel + i, word = tap / p->merged * p->words + element / 2;
             for (int64_t c = 0; c < cols; c++)
@@ -85,11 +83,9 @@ static void pack_panel(const gp_conv_pack *p, const float *from, int64_t width, 
 GP_DEFINE_KERNEL(bf16_conv_pack)
 {
     const gp_conv_pack *p = params;
-    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, words = p->runs * p->words;
     for (int64_t number = begin; number < end; number++) {
-        const int64_t g = number / panels, j = number % panels * GP_PANEL, width = gp_panel_width(j, p->oc);
-        pack_panel(p, (const float *)args[0] + g * p->w_group + j * p->w_oc, width, gp_min(p->oc - j, width),
-                   (uint16_t *)args[1] + (g * p->group_pitch + j * words) * 2);
+        const gp_conv_panel at = gp_find_conv_panel(p, number, p->runs * p->words);
+        pack_panel(p, (const float *)args[0] + at.weight, at.width, at.cols, (uint16_t *)args[1] + at.word * 2);
     }
 }
 

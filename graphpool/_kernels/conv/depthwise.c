@@ -216,17 +216,16 @@ static void sum_row_of_bytes(const gp_depthwise_s8 *p, const result_row *row, vo
     const gp_requant numbers = p->requant; /* a copy that the stores cannot change */
     const gp_requant_sink requant = {
         .p = &numbers,
-        .late_bias = numbers.late_bias_arg ? (const float *)args[numbers.late_bias_arg] + c : NULL,
+        .late_bias = gp_floats_at(args, numbers.late_bias_arg, c),
         .residual = row->residual,
         .dst = row->dst,
         .residual_row = row->residual_pixel,
         .dst_row = row->dst_pixel,
     };
-    const int64_t bias_arg = p->depthwise.bias_arg;
     const gp_packed_sink sink = {
         .scale = (const float *)args[2] + c,
         .a_scale = gp_dynamic_scale(&p->dynamic, args),
-        .bias = bias_arg ? (const float *)args[bias_arg] + c : NULL,
+        .bias = gp_floats_at(args, p->depthwise.bias_arg, c),
         .requant = &requant,
     };
     if (p->src_dtype == GP_S8)
@@ -306,7 +305,7 @@ static void task(const gp_depthwise_packed *p, const gp_depthwise_s8 *bytes, con
         begin_sums(p, &row, first);
         sum_row_of_bytes(bytes, &row, args, c);
     } else {
-        row.first = p->bias_arg ? (const float *)args[p->bias_arg] + c : NULL;
+        row.first = gp_floats_at(args, p->bias_arg, c);
         sum_row_of_floats(p, &row);
     }
     if (p->has_epilogue)

@@ -59,17 +59,14 @@ typedef void (*gp_conv_task_fn)(const gp_conv_blocks *p, void *const *args, cons
 
 /* ---- tiles ---- */
 
-/* Tiles beyond the registers are never called and compile to nothing. */
-#define GP_DEFINE_TILE(rows, panels, vectors)                                                                          \
-    static __attribute__((noinline)) void GP_TILE_NAME(rows, panels, vectors)(                                         \
-        int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b, int64_t panel_step,   \
-        const gp_packed_sink *sink)                                                                                    \
-    {                                                                                                                  \
-        if (rows * panels * vectors <= GP_TILE_VECTORS)                                                                \
-            gp_runs_tile(GP_CONV_TYPE, rows, panels, vectors, runs, words, row, run, b, panel_step, sink);             \
-    }
+#define GP_RUNS_PARAMETERS                                                                                             \
+    (int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b, int64_t panel_step,      \
+     const gp_packed_sink *sink)
 
-GP_DEFINE_TILES(gp_runs_fn)
+typedef void(*gp_runs_fn) GP_RUNS_PARAMETERS;
+
+GP_DEFINE_TILES(tiles, gp_runs_fn, GP_CONV_TYPE, gp_runs_tile, GP_RUNS_PARAMETERS, runs, words, row, run, b, panel_step,
+                sink)
 
 /* ---- what is read ---- */
 

@@ -38,9 +38,6 @@ GP_RECORD(gp_conv_packed, {
     float lo, hi;
 });
 
-typedef void (*gp_taps_fn)(int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding,
-                           const float *b, int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink);
-
 /* The pixels of a task, numbered over all images, and the table of their rows: rows[tap * count + pixel]. */
 typedef struct {
     int64_t first, count;
@@ -51,17 +48,14 @@ typedef struct {
 
 /* ---- tiles ---- */
 
-/* Tiles beyond the registers are never called and compile to nothing. */
-#define GP_DEFINE_TILE(rows, panels, vectors)                                                                          \
-    static __attribute__((noinline)) void GP_TILE_NAME(rows, panels, vectors)(                                         \
-        int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding, const float *b,       \
-        int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)                                              \
-    {                                                                                                                  \
-        if (rows * panels * vectors <= GP_TILE_VECTORS)                                                                \
-            gp_taps_tile(rows, panels, vectors, taps, words, row, pitch, padding, b, tap_step, panel_step, sink);      \
-    }
+#define GP_TAPS_PARAMETERS                                                                                             \
+    (int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding, const float *b,          \
+     int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
 
-GP_DEFINE_TILES(gp_taps_fn)
+typedef void(*gp_taps_fn) GP_TAPS_PARAMETERS;
+
+GP_DEFINE_TILES(tiles, gp_taps_fn, GP_PACKED_F32, gp_taps_tile, GP_TAPS_PARAMETERS, taps, words, row, pitch, padding, b,
+                tap_step, panel_step, sink)
 
 /* ---- the table of rows ---- */
 
@@ -231,14 +225,11 @@ static void task(const gp_conv_packed *p, void *const *args, int64_t g, int64_t 
                                 : (float *)args[p->dst_arg] + run * p->dst_run + y * p->dst_line + x * p->dst_pixel + c;
     sink.ldc = p->tile_in_scratch ? cols : p->dst_pixel;
     sink.partial = (float *)(scratch + p->partial_offset);
-    if (p->bias_arg)
-        sink.bias = (const float *)args[p->bias_arg] + c;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + run * p->residual_run + y * p->residual_line +
-                        x * p->residual_pixel + c;
+    sink.bias = gp_floats_at(args, p->bias_arg, c);
+    sink.residual = gp_floats_at(args, p->residual_arg,
+                                 run * p->residual_run + y * p->residual_line + x * p->residual_pixel + c);
     columns(p, block, j, cols, (const float *)((const char *)args[1] + g * p->w_group),
-            p->scale_arg ? (const float *)args[p->scale_arg] + g * p->oc : NULL, (float *)(scratch + p->panels_offset),
-            sink);
+            gp_floats_at(args, p->scale_arg, g * p->oc), (float *)(scratch + p->panels_offset), sink);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, sink.c, sink.ldc, count, cols,
                         first * channels + c, channels);

@@ -29,7 +29,7 @@ GP_INLINE float *tap_rows(const panel *t, int64_t tap)
 GP_INLINE void pack_rows(const panel *t, int64_t taps, int64_t i, int64_t end, const int64_t w_oc)
 {
     for (int64_t tap = 0; tap < taps; tap++) {
-        const float *restrict from = t->weights + gp_tap_offset(t->p, tap);
+        const float *restrict from = t->weights + gp_tap_offset(t->p->kernel, t->p->w, tap);
         float *restrict to = tap_rows(t, tap);
         for (int64_t r = i; r < end; r++)
             for (int64_t c = 0; c < t->cols; c++)
@@ -90,7 +90,7 @@ static void pack_runs(const panel *t, int64_t taps, column_run run)
                     i++;
                 }
             }
-            pack_run(t, t->weights + gp_tap_offset(t->p, first) + q, count, to);
+            pack_run(t, t->weights + gp_tap_offset(t->p->kernel, t->p->w, first) + q, count, to);
         }
 }
 
@@ -114,16 +114,10 @@ static void pack_panel(const panel *t, int64_t taps)
     }
 }
 
-/* The panel that begins at column j of a group. */
-GP_INLINE panel make_panel(const gp_conv_pack *p, float *weights, int64_t j, float *packed)
-{
-    return (panel){p, weights + j * p->w_oc, packed, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL)};
-}
-
 void GP_KERNEL(pack_conv_panel)(const gp_conv_pack *p, const float *from, int64_t j, float *to)
 {
-    const panel t = make_panel(p, (float *)from, j, to); /* only read */
-    pack_panel(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]);
+    const panel t = {p, (float *)from + j * p->w_oc, to, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL)};
+    pack_panel(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]); /* the weights are only read */
 }
 
 /* The inverse: what lies behind the columns of a panel is left out. */
@@ -132,7 +126,7 @@ static void unpack_panel(const panel *t, int64_t taps)
     const gp_conv_pack *p = t->p;
     for (int64_t tap = 0; tap < taps; tap++) {
         const float *restrict from = tap_rows(t, tap);
-        float *restrict to = t->weights + gp_tap_offset(p, tap);
+        float *restrict to = t->weights + gp_tap_offset(p->kernel, p->w, tap);
         for (int64_t c = 0; c < t->cols; c++)
             for (int64_t r = 0; r < p->ic; r++)
                 to[r * p->w_ic + c * p->w_oc] = from[r * t->width + c];
@@ -143,10 +137,9 @@ static void unpack_panel(const panel *t, int64_t taps)
 GP_INLINE void move_panels(const gp_conv_pack *p, float *weights, float *packed, int64_t begin, int64_t end,
                            void (*move)(const panel *t, int64_t taps))
 {
-    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
     for (int64_t number = begin; number < end; number++) {
-        const int64_t g = number / panels, j = number % panels * GP_PANEL;
-        const panel t = make_panel(p, weights + g * p->w_group, j, packed + g * p->group_pitch + j * p->merged * p->ic);
+        const gp_conv_panel at = gp_find_conv_panel(p, number, p->words);
+        const panel t = {p, weights + at.weight, packed + at.word, at.width, at.cols};
         move(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]);
     }
 }

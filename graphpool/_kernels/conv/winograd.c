@@ -155,11 +155,9 @@ GP_INLINE void finish_tile(const gp_winograd *p, const int tile, void *const *ar
     sink.dst_pixel = p->tile_in_scratch ? cols : p->dst[2];
     sink.residual_row = p->residual[1];
     sink.residual_pixel = p->residual[2];
-    if (p->bias_arg)
-        sink.bias = (const float *)args[p->bias_arg] + j;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + at.n * p->residual[0] + at.y * p->residual[1] +
-                        at.x * p->residual[2] + j;
+    sink.bias = gp_floats_at(args, p->bias_arg, j);
+    sink.residual = gp_floats_at(args, p->residual_arg,
+                                 at.n * p->residual[0] + at.y * p->residual[1] + at.x * p->residual[2] + j);
     store_tile(p, tile, from, pitch, &sink);
     if (p->has_epilogue)
         for (int64_t i = 0; i < sink.rows; i++)

@@ -46,54 +46,24 @@ def attention(
 ) -> KernelCall:
     """softmax(scale * q k^T, capped and masked) v of f32, without the matrix of scores.
 
-    Parameters
-    ----------
-    q_shape : sequence of int
-        (batch, heads, queries, depth).
-    k_shape : sequence of int
-        (batch, kv_heads, keys, depth); kv_heads divides heads, and neighbouring heads share one.
-    value_depth : int
-        v has the shape (batch, kv_heads, keys, value_depth), dst (batch, heads, queries, value_depth).
-    scale : float or None, default=1.0
-        Factor of the scores; None: an f32 scalar among the arguments.
-    is_divisor : bool, default=False
-        Divide by `scale` instead.
-    soft_cap : float or None, default=0.0
-        Scores become soft_cap * tanh(score / soft_cap) after scaling; 0 leaves them, None: an f32 scalar argument.
-    causal : {"none", "top_left", "bottom_right"}
-        Query i sees the keys up to i, or up to i + keys - queries.
-    additive_strides, boolean_strides : sequence of int, optional
-        Strides of a mask over (batch, heads, queries, keys), 0 where it is broadcast; None: there is none. The f32 mask
-        is added to the capped scores; then scores become `boolean_fill` where the boolean one is false.
-    boolean_fill : float, default=-inf
-    inf_as_zero : bool, default=False
-        A query whose scores are all -inf gives zeros instead of NaN.
-    q_strides, k_strides, v_strides, dst_strides : sequence of int, optional
-        Dense by default. Unit: elements. With an epilogue, dst_strides are those of its linear index.
-    epilogue : bytes, optional
-        Block of an elementwise program, run on the results instead of a plain write.
-    isa : str, optional
-        Instruction set; the best one by default.
+    Arguments: q of shape (batch, heads, queries, depth); k (batch, kv_heads, keys, depth), of which neighbouring heads
+    share one; v (batch, kv_heads, keys, value_depth); [scale]; [soft_cap]; [additive mask]; [boolean mask]; dst (batch,
+    heads, queries, value_depth), written by tasks of up to 64 queries of one head, or those of the epilogue, for which
+    `dst_strides` are those of its linear index. Strides are dense by default, those of a mask over (batch, heads,
+    queries, keys); without them there is no mask. Unit: elements.
 
-    Returns
-    -------
-    KernelCall
-        Arguments: q, k, v, [scale], [soft_cap], [additive mask], [boolean mask], dst, [the epilogue's]. Tasks: up to 64
-        queries of one head.
+    Scores are multiplied by `scale`, or divided if `is_divisor`; become soft_cap * tanh(score / soft_cap) unless it is
+    0 (None for either: an f32 scalar among the arguments); the f32 mask is added; they become `boolean_fill` where the
+    other mask is false. `causal` is "none", "top_left" (query i sees the keys up to i) or "bottom_right" (up to i +
+    keys - queries). A query whose scores are all -inf gives NaN, or zeros if `inf_as_zero`.
+
+    Keys that a causal mask hides from a whole block are not read, so NaN among them stays unseen. Scratch does not
+    depend on the number of keys. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 
     Raises
     ------
-    InvalidArgumentError
-        Unknown kind of causal mask.
-    InvalidShapeError
-        Shapes and strides do not fit together.
-
-    Notes
-    -----
-    Keys that a causal mask hides from a whole block are not read, so NaN among them stays unseen. Scratch: two blocks
-    of 64 queries and a tile of 64 x 64 scores, whatever the number of keys. Cost: 2 * queries * keys * (depth +
-    value_depth) operations for each head.
-    Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+    InvalidArgumentError, InvalidShapeError
+        Unknown kind of causal mask; shapes and strides that do not fit together.
     """
     if causal not in ("none", "top_left", "bottom_right"):
         raise InvalidArgumentError(explain("causal mask", accepted="none, top_left, bottom_right", got=causal))

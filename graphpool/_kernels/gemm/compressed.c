@@ -81,7 +81,7 @@ GP_INLINE gp_vi words_of(const int vectors, weights w, int64_t word, int j)
 /* Adds the products of `count` rows of the weights from i on, which a word holds. */
 GP_INLINE void add_floats(const int bits, const int rows, const int panels, const int vectors,
                           const gp_compressed_matmul *p, const float *a, weights w, const gp_vi *zero, int64_t i,
-                          const int64_t count, gp_vf (*sum)[GP_TILE_PANELS * GP_PANEL_VECTORS])
+                          const int64_t count, gp_acc sum)
 {
     const int nv = panels * vectors, depth = 32 / bits;
 #pragma GCC unroll 8
@@ -154,7 +154,7 @@ GP_INLINE void add_digits(const int rows, const int nv, const int32_t *digits, c
 /* The accumulators of a block of rows of the weights, first to end, to `total`. */
 GP_INLINE void digit_block(const int bits, const int rows, const int panels, const int vectors,
                            matrix x, int64_t block, weights w, const gp_vi *zero,
-                           int64_t first, int64_t end, gp_vf (*total)[GP_TILE_PANELS * GP_PANEL_VECTORS])
+                           int64_t first, int64_t end, gp_acc total)
 {
     const int nv = panels * vectors, depth = 32 / bits;
     gp_digit_acc sum;
@@ -401,10 +401,8 @@ static void task(const gp_compressed_matmul *p, void *const *args, int64_t i, in
     sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[p->dst_arg] + i * p->dst_row + j;
     sink.ldc = p->tile_in_scratch ? cols : p->dst_row;
     sink.partial = (float *)(scratch + p->partial_offset);
-    if (p->bias_arg)
-        sink.bias = (const float *)args[p->bias_arg] + j;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + i * p->residual_row + j;
+    sink.bias = gp_floats_at(args, p->bias_arg, j);
+    sink.residual = gp_floats_at(args, p->residual_arg, i * p->residual_row + j);
     const float *tile = sink.c, *a = (const float *)args[0] + i * p->a_row;
     for (int64_t r = 0; r < rows; r += most, a += most * p->a_row) {
         const int64_t count = gp_min(rows - r, most);

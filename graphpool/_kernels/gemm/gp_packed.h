@@ -49,6 +49,8 @@ GP_INLINE int64_t gp_packed_cols(int64_t n)
     return (n + GP_VL - 1) / GP_VL * GP_VL;
 }
 
+typedef gp_vf gp_acc[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS]; /* of a tile; with fewer rows or more too */
+
 /* Where a tile's results go. Sums over a part of k pass through `partial`, rows of GP_TILE_PANELS panels. */
 typedef struct {
     float *c;
@@ -69,8 +71,11 @@ typedef struct {
     int64_t row, col;                      /* of the tile, from where that begins */
 } gp_packed_sink;
 
-typedef void (*gp_packed_fn)(int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
-                             int64_t panel_step, const gp_packed_sink *sink);
+/* The numbers from `offset` on of the argument `arg`; none where it is 0. */
+GP_INLINE const float *gp_floats_at(void *const *args, int64_t arg, int64_t offset)
+{
+    return arg ? (const float *)args[arg] + offset : NULL;
+}
 
 typedef uint32_t gp_vu __attribute__((vector_size(4 * GP_VL)));
 typedef int16_t gp_vh __attribute__((vector_size(4 * GP_VL)));

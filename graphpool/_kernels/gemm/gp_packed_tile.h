@@ -47,7 +47,7 @@ GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
 
 /* s32 accumulators, less what the zero points of the weights take away, as floats. */
 GP_INLINE void gp_convert_sums(const int rows, const int nv, const int is_whole,
-                               gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+                               gp_acc acc, const gp_packed_sink *sink)
 {
     if (sink->col_zero)
 #pragma GCC unroll 8
@@ -67,7 +67,7 @@ GP_INLINE void gp_convert_sums(const int rows, const int nv, const int is_whole,
 /* Post-ops on finished accumulators, and their store. One pass over the registers for each operation, so that what is
  * asked for is asked once; is_whole: all lanes of all vectors count. */
 GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const int nv, const int is_whole,
-                         gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+                         gp_acc acc, const gp_packed_sink *sink)
 {
     if (type == GP_PACKED_S8) {
         gp_convert_sums(rows, nv, is_whole, acc, sink);
@@ -99,11 +99,9 @@ GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const i
                           is_whole ? GP_VL : s.cols - j * GP_VL);
 }
 
-typedef gp_vf gp_acc[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
-
 /* What accumulators begin with, or those that an earlier part of k left. */
 GP_INLINE void gp_acc_begin(const enum gp_packed_type type, const int rows, const int nv,
-                             gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+                             gp_acc acc, const gp_packed_sink *sink)
 {
 #pragma GCC unroll 8
     for (int j = 0; j < nv; j++) {
@@ -116,7 +114,7 @@ GP_INLINE void gp_acc_begin(const enum gp_packed_type type, const int rows, cons
 
 /* Finishes the accumulators, or leaves them for the next part of k. Several panels are always whole. */
 GP_INLINE void gp_acc_end(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
-                           gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+                           gp_acc acc, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors;
     if (sink->is_last) {
@@ -133,6 +131,23 @@ GP_INLINE void gp_acc_end(const enum gp_packed_type type, const int rows, const 
             gp_store(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL, acc[i][j]);
 }
 
+/* A step along k: the word `offset` bytes behind where each row points by the vectors of all columns. */
+GP_INLINE void gp_tile_step(const enum gp_packed_type type, const int rows, const int nv, const int vectors,
+                            const char *const *row, int64_t offset, const float *b, int64_t panel_step, gp_acc acc)
+{
+    gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
+#pragma GCC unroll 8
+    for (int j = 0; j < nv; j++)
+        x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        const gp_vi y = gp_splat_word(row[i] + offset);
+#pragma GCC unroll 8
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
+    }
+}
+
 /* rows x (panels * vectors) vectors of results. `a` holds words at byte strides; panels lie panel_step words apart. */
 GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
                               int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
@@ -143,17 +158,11 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
     const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
     gp_acc_begin(type, rows, nv, acc, sink);
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
-        gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
+        const char *word[GP_TILE_ROWS];
 #pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
-            x[j] = gp_load(b + j / vectors * panel_step + p * width + j % vectors * GP_VL);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            const gp_vi y = gp_splat_word(i < 3 ? a + i * a_row : second + (i - 3) * a_row);
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
-                acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
-        }
+        for (int i = 0; i < rows; i++)
+            word[i] = i < 3 ? a + i * a_row : second + (i - 3) * a_row;
+        gp_tile_step(type, rows, nv, vectors, word, 0, b + p * width, panel_step, acc);
     }
     gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
@@ -161,13 +170,13 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
 /* The same for a convolution: every tap is a product of its own, whose rows lie wherever rows[tap * pitch + i] points
  * and whose panels lie tap_step words behind those of the tap before. A tap of which all rows are `padding` is left
  * out: it would add zeros. */
-GP_INLINE void gp_taps_tile(const int rows, const int panels, const int vectors, int64_t taps, int64_t words,
-                            const char *const *row, int64_t pitch, const char *padding, const float *b,
-                            int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
+GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                            int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding,
+                            const float *b, int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
     gp_acc acc;
-    gp_acc_begin(GP_PACKED_F32, rows, nv, acc, sink);
+    gp_acc_begin(type, rows, nv, acc, sink);
     for (; taps; taps--, row += pitch, b += tap_step) {
         const char *a[GP_TILE_ROWS];
         int is_padding = 1;
@@ -176,25 +185,12 @@ GP_INLINE void gp_taps_tile(const int rows, const int panels, const int vectors,
             a[i] = row[i];
             is_padding &= a[i] == padding;
         }
-        for (int64_t p = 0; p < words && !is_padding; p++) {
-            gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
-                x[j] = gp_load(b + j / vectors * panel_step + p * width + j % vectors * GP_VL);
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++) {
-                const gp_vf y = (gp_vf)gp_splat_word(a[i] + p * 4);
-#pragma GCC unroll 8
-                for (int j = 0; j < nv; j++)
-                    acc[i][j] = gp_vfma(y, x[j], acc[i][j]);
-            }
-        }
+        const float *at = b;
+        for (int64_t p = 0; p < words && !is_padding; p++, at += width)
+            gp_tile_step(type, rows, nv, vectors, a, p * 4, at, panel_step, acc);
     }
-    gp_acc_end(GP_PACKED_F32, rows, panels, vectors, acc, sink);
+    gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
-
-typedef void (*gp_runs_fn)(int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
-                           int64_t panel_step, const gp_packed_sink *sink);
 
 /* The same for runs of words: each begins `run` bytes behind where a pixel's row points, and goes on with the next words
  * of the panels. */
@@ -210,19 +206,8 @@ GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, cons
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++)
             a[i] = row[i] + run[r];
-        for (int64_t p = 0; p < words; p++, b += width) {
-            gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
-                x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++) {
-                const gp_vi y = gp_splat_word(a[i] + p * 4);
-#pragma GCC unroll 8
-                for (int j = 0; j < nv; j++)
-                    acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
-            }
-        }
+        for (int64_t p = 0; p < words; p++, b += width)
+            gp_tile_step(type, rows, nv, vectors, a, p * 4, b, panel_step, acc);
     }
     gp_acc_end(type, rows, panels, vectors, acc, sink);
 }

@@ -67,6 +67,21 @@ GP_INLINE int64_t gp_element_nbytes(int64_t dtype)
     return dtype == GP_F32 ? 4 : 1;
 }
 
+/* The sink of results from a channel on, which go to dst; residual: elements to that of the first. */
+GP_INLINE gp_requant_sink gp_make_requant(const gp_requant *p, void *const *args, int64_t channel, char *dst,
+                                          int64_t dst_row, int64_t residual, int64_t residual_row)
+{
+    return (gp_requant_sink){
+        .p = p,
+        .late_bias = gp_floats_at(args, p->late_bias_arg, channel),
+        .residual = p->residual_arg ? (const char *)args[p->residual_arg] + residual * gp_element_nbytes(p->residual_dtype)
+                                    : NULL,
+        .residual_row = residual_row,
+        .dst = dst,
+        .dst_row = dst_row,
+    };
+}
+
 /* Unsigned bytes, widened. Compilers do not find the instruction by themselves. */
 GP_INLINE gp_vi gp_widen_bytes(gp_vub bytes)
 {
@@ -154,7 +169,7 @@ GP_INLINE int64_t gp_columns_left(const int is_whole, int64_t cols, int j)
 /* From accumulators to what is stored: of `rows` rows the first `count` exist. Units change with the roundings, so that no
  * division nor scaling of its own is left: what is read on the way is multiplied by the unit of the rounding to come. */
 GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, int64_t count,
-                             gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+                             gp_acc acc, const gp_packed_sink *sink)
 {
     const gp_requant_sink s = *sink->requant;
     const gp_requant p = *s.p; /* copies that the stores cannot change */

@@ -97,14 +97,8 @@ class Rounding:
 class Dynamic:
     """Which numbers of quantised operands are arguments of a kernel, in this order.
 
-    Attributes
-    ----------
-    scale : bool
-        Of the activations: one f32, by which the kernel's scales are multiplied.
-    zero_point : bool
-        Of the activations: one element of their type.
-    columns : bool
-        Zero points of the weights as they were packed: one s32 for each column or channel of the result.
+    Of the activations: their scale, one f32, by which the kernel's scales are multiplied, and their zero point, one
+    element of their type; `columns`: zero points of the weights as they were packed, one s32 a column or channel.
     """
 
     scale: bool = False
