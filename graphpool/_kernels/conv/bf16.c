@@ -1,10 +1,8 @@
 /* Convolution with weights in panels (gp_packed.h) of bf16: implicit matrix products (gp_conv_blocks.h) of images in bf16
  * or f32, in f32.
  *
- * The source is staged as bf16, its channels made even in number, so that each pair is a word. Padded channels are zeros
- * on both sides, so that an infinity beside them stays where it is.
- *
- * args: src, packed weights, then as gp_conv_blocks.h says, the residual before dst. */
+ * The source is staged as bf16, its channels made even in number, so that each pair is a word. Padded channels are
+ * zeros on both sides, so that an infinity beside them stays where it is. */
 #define GP_CONV_TYPE GP_PACKED_BF16
 #include "conv/gp_conv_blocks.h"
 #include "conv/gp_conv_weights.h"
@@ -15,8 +13,6 @@ GP_RECORD(gp_conv_bf16, {
     int64_t src_dtype, residual_arg, tile_in_scratch; /* residual_arg: 0 if there is none */
     float lo, hi;
 });
-
-/* ---- the source ---- */
 
 static void move_pixels(const void *params, const char *src, int64_t count, char *dst)
 {
@@ -43,8 +39,6 @@ static void move_pixels(const void *params, const char *src, int64_t count, char
         to[x * pixel + ic] = 0;
 }
 
-/* ---- results ---- */
-
 static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixels *pixels,
                  const gp_conv_columns *columns, char *scratch)
 {
@@ -62,9 +56,6 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
 
 GP_DEFINE_KERNEL(bf16_conv_packed) { gp_run_blocks(params, args, begin, end, scratch, 0, move_pixels, task); }
 
-/* ---- weights ---- */
-
-/* One panel of a group whose first column lies at `from`, from f32. */
 static void pack_panel(const gp_conv_pack *p, const float *from, int64_t width, int64_t cols, uint16_t *restrict to)
 {
     const int64_t pixel = p->ic + p->ic % 2;

@@ -21,7 +21,6 @@ from .problem import ConvFormat, ConvProblem, check_weight_strides
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 __all__ = ["MOST_TAPS", "DepthwiseFormat", "Int8DepthwiseFormat"]
 
 MOST_TAPS = 256

@@ -1,9 +1,9 @@
 /* Convolution and transposed convolution as matrix products over gathered patches; depthwise convolution directly.
  *
- * A task of the product is a block of result pixels of one image and group. Its patches form a matrix X of
- * pixels x (taps * input channels); weights form W of (taps * input channels) x output channels; the tile is X W where
- * channels are innermost in dst, else its transpose W' X'. A transposed convolution gathers zeros where a pixel meets no
- * input, so it costs prod(strides) times its useful arithmetic.
+ * A task of the product is a block of result pixels of one image and group. Its patches form a matrix X of pixels x
+ * (taps * input channels); weights form W of (taps * input channels) x output channels; the tile is X W where channels
+ * are innermost in dst, else its transpose W' X'. A transposed convolution gathers zeros where a pixel meets no input,
+ * so it costs prod(strides) times its useful arithmetic.
  *
  * args: src, weights, dst, then what the epilogue reads beyond dst. */
 #include "conv/gp_conv_weights.h"
@@ -54,7 +54,6 @@ static void gather_tap(const gp_conv *p, const patch_layout *lay, const float *s
                 tap.count, sizeof(float));
 }
 
-/* Gather the patches of a block of pixels, one result row after another. */
 static void gather(const gp_conv *p, const patch_layout *lay, const float *src, float *patches)
 {
     const gp_window *w = &p->window;
@@ -86,7 +85,6 @@ static void pack_weights(const gp_conv *p, const float *weights, float *room)
         }
 }
 
-/* Store a block that no product could write to dst itself. */
 static void scatter(const gp_conv *p, int64_t begin, int64_t end, const float *tile, int64_t ld, float *dst)
 {
     const gp_window *w = &p->window;

@@ -1,11 +1,9 @@
 /* Int8 convolution with weights in panels: implicit GEMM (gp_conv_blocks.h) with s32 accumulators.
  *
  * The source is staged as unsigned bytes, the zero point where the padding is. That is cheap, for every byte is then
- * multiplied by all columns. The sums of the columns of a group stand behind its panels; words end in zeros where the run
- * does, so that what the last one reads beyond the run does not matter.
- *
- * args: src, packed weights, scales, what is dynamic, then as gp_conv_blocks.h says, the operands of the requantisation
- * before dst. */
+ * multiplied by all columns. The sums of the columns of a group stand behind its panels; words end in zeros where the
+ * run does, so that what the last one reads beyond the run does not matter. args: src, packed weights, scales, then
+ * those of the post-ops. */
 #define GP_CONV_TYPE GP_PACKED_S8
 #include "conv/gp_conv_blocks.h"
 #include "conv/gp_conv_weights.h"
@@ -16,8 +14,6 @@ GP_RECORD(gp_conv_s8, {
     gp_requant requant;
     gp_dynamic dynamic;
 });
-
-/* ---- the source ---- */
 
 static void flip_signs(uint8_t *bytes, int64_t count)
 {
@@ -59,8 +55,6 @@ static void sum_pixels(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
     }
 }
 
-/* ---- results ---- */
-
 static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixels *pixels,
                  const gp_conv_columns *columns, char *scratch)
 {
@@ -96,8 +90,6 @@ GP_DEFINE_KERNEL(s8_conv_packed)
     const int zero = gp_dynamic_zero(&p->dynamic, args, p->src_dtype, p->zero);
     gp_run_blocks(&p->blocks, args, begin, end, scratch, zero, move_pixels, task);
 }
-
-/* ---- weights ---- */
 
 /* The bytes of one run of one output channel, zeros behind; u8 weights become s8, less 128. */
 static void gather_run(const gp_conv_pack *p, const uint8_t *from, int64_t run, uint8_t *restrict bytes)

@@ -24,7 +24,6 @@ from .weights import PanelFormat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 __all__ = ["Int8ConvFormat"]
 
 _PIXELS = 256

@@ -24,7 +24,6 @@ from .weights import ConvWeights, PanelFormat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 __all__ = ["F32ConvFormat", "has_lines", "is_staged"]
 
 _FEW_CHANNELS = 16

@@ -1,17 +1,15 @@
 /* Bring the weights of a convolution into panels (gp_packed.h), or out of them: for each group of channels and each
  * product of a pixel a matrix of its own, `merged` taps times ic rows by oc columns.
  *
- * A task is one panel of one group, with all its taps. Where a column's weights lie side by side, four columns at a time
- * are read in the order of memory and transposed in registers, in runs so long that the lines being written stay in L1;
- * other weights are read a few input channels at a time.
- * args: weights, packed; packed, weights. */
+ * A task is one panel of one group, with all its taps. Where a column's weights lie side by side, four columns at a
+ * time are read in the order of memory and transposed in registers, in runs so long that the lines being written stay
+ * in L1; other weights are read a few input channels at a time. args: weights, packed; packed, weights. */
 #include "conv/gp_conv_weights.h"
 #include "core/gp_quad.h"
 
 #define GP_CONV_PACK_ROWS 8
 #define GP_CONV_PACK_RUN 64
 
-/* One panel: its first weight outside, and its place. */
 typedef struct {
     const gp_conv_pack *p;
     float *weights;
@@ -25,7 +23,6 @@ GP_INLINE float *tap_rows(const panel *t, int64_t tap)
     return t->packed + tap / t->p->merged * t->p->tap_pitch + tap % t->p->merged * t->p->ic * t->width;
 }
 
-/* Rows `i` to `end` of all taps. */
 GP_INLINE void pack_rows(const panel *t, int64_t taps, int64_t i, int64_t end, const int64_t w_oc)
 {
     for (int64_t tap = 0; tap < taps; tap++) {
@@ -75,7 +72,6 @@ static void pack_run(const panel *t, const float *from, int64_t count, float *co
             to[q][c] = from[c * column + q];
 }
 
-/* The panel from columns whose words lie side by side. */
 static void pack_runs(const panel *t, int64_t taps, column_run run)
 {
     for (int64_t first = 0; first < taps; first += run.taps)
@@ -133,7 +129,6 @@ static void unpack_panel(const panel *t, int64_t taps)
     }
 }
 
-/* Panels `begin` to `end` of all groups, each moved by `move`. */
 GP_INLINE void move_panels(const gp_conv_pack *p, float *weights, float *packed, int64_t begin, int64_t end,
                            void (*move)(const panel *t, int64_t taps))
 {

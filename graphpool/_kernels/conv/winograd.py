@@ -22,7 +22,6 @@ from .problem import ConvFormat, ConvProblem, check_weight_strides
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 __all__ = ["TILES", "WinogradFormat", "choose_tile"]
 
 TILES = (2, 4)

@@ -10,6 +10,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
 from ..core.spaces import check_strides
+from .requant import number_args
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,6 @@ _LANES = 64
 _TILE = 64
 _MAX_ROWS = 2
 """Up to this many queries go one by one; from three on, lanes of vectors pay though most stay empty."""
-
-_ARGUMENTS = ("scale_arg", "cap_arg", "additive_arg", "boolean_arg", "dst_arg")
 
 
 def attention(
@@ -86,12 +85,17 @@ def attention(
         keys, is_causal = max(0, min(keys, offset + 1)) if is_causal else keys, False
     by_row = queries <= _MAX_ROWS and values["k"][3] == 1 and values["v"][3] == 1
     block = min(_LANES, max(queries, 1))
+    present = {
+        "scale_arg": scale is None, "cap_arg": soft_cap is None, "additive_arg": additive_strides is not None,
+        "boolean_arg": boolean_strides is not None,
+    }  # fmt: skip
+    numbers, dst_arg = number_args(3, present, absent=-1)
     values |= {
         "batch": batch, "heads": heads, "heads_per_kv": group, "queries": queries, "keys": keys, "depth": depth,
         "value_depth": value_depth, "by_row": by_row, "block": block, "is_causal": is_causal, "causal_offset": offset,
         "is_divisor": is_divisor, "has_cap": soft_cap is None or soft_cap != 0, "inf_as_zero": inf_as_zero,
         "has_program": bool(epilogue), "scale": scale or 0, "cap": soft_cap or 0, "fill": boolean_fill,
-        **_number(scale is None, soft_cap is None, additive_strides is not None, boolean_strides is not None),
+        **numbers, "dst_arg": dst_arg,
     }  # fmt: skip
     ntasks = batch * heads * -(-queries // block) if value_depth else 0
     floats = depth + value_depth if by_row else _LANES * (depth + _TILE + value_depth) + value_depth
@@ -109,22 +113,8 @@ def _check_shapes(q_shape: Sequence[int], k_shape: Sequence[int], value_depth: i
 
 
 def _swap_heads(values: dict[str, Any], heads: int, group: int) -> tuple[int, int, int]:
-    """Make the heads that share keys the queries of one head, so that these keys are read once.
-
-    Returns
-    -------
-    heads, queries, heads_per_kv : int
-    """
+    """Heads, queries and heads_per_kv that make heads which share keys the queries of one: keys are read once."""
     for name in ("q", "dst", "additive", "boolean"):
         batch, head, _, element = values[name]
         values[name] = (batch, head * group, head, element)
     return heads // group, group, 1
-
-
-def _number(*present: bool) -> dict[str, int]:
-    """Argument numbers of the optional arguments, behind q, k, v and in this order, and of dst."""
-    numbers, last = {}, 2
-    for name, exists in zip(_ARGUMENTS, present, strict=False):
-        last += exists
-        numbers[name] = last if exists else -1
-    return {**numbers, "dst_arg": last + 1}

@@ -2,8 +2,7 @@
  *
  * C is row-major; A and B lie by any row and column stride for the own loops. BLAS needs one of both strides to be 1
  * and the other to be no smaller than the extent: gp_pack brings a matrix there, and the builders, which know the
- * strides, ask for it and reserve its room.
- */
+ * strides, ask for it and reserve its room. */
 #ifndef GP_GEMM_H
 #define GP_GEMM_H
 
@@ -12,8 +11,7 @@
 #include "core/gp_kernel.h"
 #include "core/gp_vec.h"
 
-/* The integer of scipy.linalg.cython_blas. _blas.pyx passes pointers to it, so a SciPy with another width fails to
- * compile instead of going wrong. */
+/* The integer of scipy.linalg.cython_blas: _blas.pyx fails to compile with a SciPy that has another one. */
 typedef int gp_blas_int;
 
 typedef void (*gp_sgemm_fn)(char *, char *, gp_blas_int *, gp_blas_int *, gp_blas_int *, float *, float *,

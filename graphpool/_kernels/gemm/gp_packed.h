@@ -10,8 +10,7 @@
  * accumulators, one step of B and a broadcast fit (Low et al., "Analytical modeling is enough for high-performance
  * BLIS", 2016), with rows few enough that a stride of a power of two does not exceed the 8 ways of L1. Fewer rows take
  * up to 4 panels at once, each its own stream of memory. An element is summed in the order of k whatever the tile, so
- * a row's result does not depend on how many rows there are or how they are divided.
- */
+ * a row's result does not depend on how many rows there are or how they are divided. */
 #ifndef GP_PACKED_H
 #define GP_PACKED_H
 
@@ -30,12 +29,6 @@
 
 /* What a word holds and how two words are multiplied: f32; 2 bf16; 4 u8 by 4 s8, summed in s32. */
 enum gp_packed_type { GP_PACKED_F32, GP_PACKED_BF16, GP_PACKED_S8 };
-
-/* Panels of the full width; the rest of the columns, if any, are the last one. */
-GP_INLINE int64_t gp_full_panels(int64_t n)
-{
-    return (n % GP_PANEL > GP_VL ? n + GP_PANEL - 1 : n) / GP_PANEL;
-}
 
 /* Width of the panel that begins at column j. */
 GP_INLINE int64_t gp_panel_width(int64_t j, int64_t n)
@@ -77,6 +70,16 @@ GP_INLINE const float *gp_floats_at(void *const *args, int64_t arg, int64_t offs
     return arg ? (const float *)args[arg] + offset : NULL;
 }
 
+/* The sink of rows of `count` columns from `channel` on, by the parameters p of a kernel: its first result lies `at`
+ * elements behind the start of dst, its residual `from`. */
+#define GP_MAKE_SINK(p, args, at, row, from, from_row, channel, count, scratch)                                        \
+    {                                                                                                                  \
+        .c = (p)->tile_in_scratch ? (float *)(scratch) : (float *)(args)[(p)->dst_arg] + (at),                         \
+        .ldc = (p)->tile_in_scratch ? (count) : (row), .partial = (float *)((scratch) + (p)->partial_offset),          \
+        .bias = gp_floats_at(args, (p)->bias_arg, channel), .residual = gp_floats_at(args, (p)->residual_arg, from),   \
+        .residual_row = (from_row), .lo = (p)->lo, .hi = (p)->hi, .is_first = 1, .is_last = 1,                         \
+    }
+
 typedef uint32_t gp_vu __attribute__((vector_size(4 * GP_VL)));
 typedef int16_t gp_vh __attribute__((vector_size(4 * GP_VL)));
 
@@ -95,7 +98,6 @@ GP_INLINE gp_vi gp_madd(gp_vh a, gp_vh b)
 #endif
 }
 
-/* The word at p in every lane. */
 GP_INLINE gp_vi gp_splat_word(const char *p)
 {
     int32_t word;

@@ -46,21 +46,16 @@ GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
 }
 
 /* s32 accumulators, less what the zero points of the weights take away, as floats. */
-GP_INLINE void gp_convert_sums(const int rows, const int nv, const int is_whole,
-                               gp_acc acc, const gp_packed_sink *sink)
+GP_INLINE void gp_convert_sums(const int rows, const int nv, const int is_whole, gp_acc acc, const gp_packed_sink *sink)
 {
     if (sink->col_zero)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++) {
+        GP_EACH(j, nv) {
             const gp_vu zero = gp_load_integers(sink->col_zero + j * GP_VL, gp_columns_left(is_whole, sink->cols, j));
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++)
+            GP_EACH(i, rows)
                 acc[i][j] = (gp_vf)((gp_vu)acc[i][j] - zero * (uint32_t)sink->row_sum[i]);
         }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
+    GP_EACH(i, rows)
+        GP_EACH(j, nv)
             acc[i][j] = __builtin_convertvector((gp_vi)acc[i][j], gp_vf);
 }
 
@@ -76,25 +71,19 @@ GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const i
     }
     const gp_packed_sink s = *sink; /* a copy that the stores cannot change */
     const gp_vf lo = gp_splat(s.lo), hi = gp_splat(s.hi);
-#pragma GCC unroll 8
-    for (int j = 0; j < nv; j++) {
-        const int64_t col = j * GP_VL, left = is_whole ? GP_VL : s.cols - col;
-        const gp_vf bias = s.bias ? gp_load_some(s.bias + col, left) : gp_splat(-0.0f);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+    GP_EACH(j, nv) {
+        const int64_t left = is_whole ? GP_VL : s.cols - j * GP_VL;
+        const gp_vf bias = s.bias ? gp_load_some(s.bias + j * GP_VL, left) : gp_splat(-0.0f);
+        GP_EACH(i, rows)
             acc[i][j] += bias;
     }
     if (s.residual)
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
                 acc[i][j] += gp_load_some(s.residual + i * s.residual_row + j * GP_VL,
                                           is_whole ? GP_VL : s.cols - j * GP_VL);
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
+    GP_EACH(i, rows)
+        GP_EACH(j, nv)
             gp_store_part(s.c + i * s.ldc + j * GP_VL, gp_vclamp(acc[i][j], lo, hi),
                           is_whole ? GP_VL : s.cols - j * GP_VL);
 }
@@ -103,11 +92,9 @@ GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const i
 GP_INLINE void gp_acc_begin(const enum gp_packed_type type, const int rows, const int nv,
                              gp_acc acc, const gp_packed_sink *sink)
 {
-#pragma GCC unroll 8
-    for (int j = 0; j < nv; j++) {
+    GP_EACH(j, nv) {
         const gp_vf first = type == GP_PACKED_S8 && sink->is_first ? gp_first_sums(sink, j * GP_VL) : (gp_vf){0};
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+        GP_EACH(i, rows)
             acc[i][j] = sink->is_first ? first : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
     }
 }
@@ -124,10 +111,8 @@ GP_INLINE void gp_acc_end(const enum gp_packed_type type, const int rows, const 
             gp_finish(type, rows, nv, 0, acc, sink);
         return;
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
+    GP_EACH(i, rows)
+        GP_EACH(j, nv)
             gp_store(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL, acc[i][j]);
 }
 
@@ -136,14 +121,11 @@ GP_INLINE void gp_tile_step(const enum gp_packed_type type, const int rows, cons
                             const char *const *row, int64_t offset, const float *b, int64_t panel_step, gp_acc acc)
 {
     gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
-#pragma GCC unroll 8
-    for (int j = 0; j < nv; j++)
+    GP_EACH(j, nv)
         x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) {
+    GP_EACH(i, rows) {
         const gp_vi y = gp_splat_word(row[i] + offset);
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
+        GP_EACH(j, nv)
             acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
     }
 }
@@ -159,8 +141,7 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
     gp_acc_begin(type, rows, nv, acc, sink);
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
         const char *word[GP_TILE_ROWS];
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+        GP_EACH(i, rows)
             word[i] = i < 3 ? a + i * a_row : second + (i - 3) * a_row;
         gp_tile_step(type, rows, nv, vectors, word, 0, b + p * width, panel_step, acc);
     }
@@ -180,8 +161,7 @@ GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, cons
     for (; taps; taps--, row += pitch, b += tap_step) {
         const char *a[GP_TILE_ROWS];
         int is_padding = 1;
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
+        GP_EACH(i, rows) {
             a[i] = row[i];
             is_padding &= a[i] == padding;
         }
@@ -203,8 +183,7 @@ GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, cons
     gp_acc_begin(type, rows, nv, acc, sink);
     for (int64_t r = 0; r < runs; r++) {
         const char *a[GP_TILE_ROWS];
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+        GP_EACH(i, rows)
             a[i] = row[i] + run[r];
         for (int64_t p = 0; p < words; p++, b += width)
             gp_tile_step(type, rows, nv, vectors, a, p * 4, b, panel_step, acc);

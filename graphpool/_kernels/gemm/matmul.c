@@ -1,9 +1,7 @@
 /* Batched matrix products, with an elementwise epilogue on every tile.
  *
- * A task is one tile of row_block x col_block results of one matrix of the batch. args: a, b, dst, then what the
- * epilogue reads beyond dst (its own argument 0 is dst). The iteration space of the epilogue is row-major over
- * (batch..., m, n). Scratch: the tile, a packed copy of A's rows, a packed copy of B's columns or the panel of the own
- * loops, sums in f64; each part only where it is needed. With `blas`, its address is kept there; else own loops. */
+ * A task is one tile of row_block x col_block results of one matrix of the batch. args: a, b, then those of the
+ * post-ops. */
 #include "gemm/gp_gemm.h"
 #include "gemm/gp_batch.h"
 #include "eltwise/gp_tile.h"
@@ -18,7 +16,7 @@ GP_RECORD(gp_matmul, {
     int64_t tile_in_scratch, has_epilogue;
     int64_t pack_a_offset, pack_b_offset; /* bytes into scratch: the tile lies at 0, the panel at pack_b_offset */
     int64_t exact_depth, sums_offset;     /* terms at a time, their sums added in f64; 0: all terms at once */
-    uint64_t blas;
+    uint64_t blas; /* where its address is kept; 0: own loops */
 });
 
 GP_INLINE void run(const gp_matmul *p, void *const *args, int64_t begin, int64_t end, char *scratch, const int nbytes)

@@ -6,9 +6,7 @@
  * part, to be added up later. A is read where it lies if its rows are words; else the task's rows become words in
  * scratch first.
  *
- * args: a, packed b, then at the places that the parameters name: scale, scale and zero point of a, zero points of b,
- * bias, residual, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n).
- * Scratch: the tile of the epilogue, partial sums, words of A with a row of f32; each part only where it is needed. */
+ * args: a, packed b, scales of s8, then those of the post-ops. */
 #include "core/gp_convert.h"
 #include "gemm/gp_batch.h"
 #include "gemm/gp_packed_tile.h"
@@ -37,8 +35,6 @@ typedef struct {
     int64_t row, col;
 } gp_words;
 
-/* ---- tiles ---- */
-
 #define GP_PACKED_PARAMETERS                                                                                           \
     (int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b, int64_t panel_step,                   \
      const gp_packed_sink *sink)
@@ -52,8 +48,6 @@ typedef void(*gp_packed_fn) GP_PACKED_PARAMETERS;
 GP_DEFINE_TYPE(GP_PACKED_F32)
 GP_DEFINE_TYPE(GP_PACKED_BF16)
 GP_DEFINE_TYPE(GP_PACKED_S8)
-
-/* ---- the rows of A as words ---- */
 
 static void bf16_words(const gp_packed_matmul *p, const char *a, int64_t first, int64_t k, uint16_t *words, float *row)
 {
@@ -115,8 +109,6 @@ GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_ma
     }
     return (gp_words){scratch + p->words_offset, words * 4, 4};
 }
-
-/* ---- blocks ---- */
 
 /* Which words along k are summed: `count` from `first` on, `block` at a time, of the `all` that a panel has. */
 typedef struct {
@@ -183,20 +175,6 @@ void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, i
                *sink);
 }
 
-/* Where results of the rows from i and the columns from j go. */
-static gp_packed_sink make_sink(const gp_packed_matmul *p, void *const *args, const int64_t *at, int64_t i, int64_t j,
-                                int64_t cols, char *scratch)
-{
-    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_row};
-    sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[p->dst_arg] + at[GP_DST] + i * p->dst_row + j;
-    sink.ldc = p->tile_in_scratch ? cols : p->dst_row;
-    sink.partial = (float *)(scratch + p->partial_offset);
-    sink.bias = gp_floats_at(args, p->bias_arg, j);
-    sink.residual = gp_floats_at(args, p->residual_arg, at[GP_RESIDUAL] + i * p->residual_row + j);
-    sink.scale = gp_floats_at(args, p->scale_arg, j);
-    return sink;
-}
-
 GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4], const gp_packed_matmul *p,
                     void *const *args, int64_t batch, int64_t i, int64_t j, int64_t part, char *scratch)
 {
@@ -212,7 +190,9 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     const int64_t k = gp_min(p->k - first * in_word, depth.count * in_word);
     const int32_t a_zero = type == GP_PACKED_S8 ? gp_dynamic_zero(&p->dynamic, args, p->a_dtype, p->a_zero) : 0;
     const gp_words a = load_words(type, p, args[0], at[GP_A], rows, k, depth.count, a_zero, scratch);
-    gp_packed_sink sink = make_sink(p, args, at, i, j, cols, scratch);
+    gp_packed_sink sink = GP_MAKE_SINK(p, args, at[GP_DST] + i * p->dst_row + j, p->dst_row,
+                                       at[GP_RESIDUAL] + i * p->residual_row + j, p->residual_row, j, cols, scratch);
+    sink.scale = gp_floats_at(args, p->scale_arg, j);
     const float *tile = sink.c;
     gp_requant_sink requant;
     if (type == GP_PACKED_S8) {
