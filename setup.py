@@ -39,10 +39,10 @@ DIRECTIVES = {
 def isa_flags():
     """Instruction sets to build for on this architecture: name -> compiler flags, weakest first.
 
-    The variable GRAPHPOOL_BUILD_ISAS, names with commas between, leaves out all others.
+    The variable GRAPHPOOL_BUILD_ISAS, names with commas between, leaves out all others but the weakest.
     """
     wanted = os.environ.get("GRAPHPOOL_BUILD_ISAS")
-    return {isa: flags for isa, flags in _known_isas().items() if not wanted or isa in wanted.split(",")}
+    return {isa: flags for isa, flags in _known_isas().items() if not wanted or isa in f"generic,{wanted}".split(",")}
 
 
 def _known_isas():

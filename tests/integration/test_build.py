@@ -75,3 +75,11 @@ def test_a_header_may_go(folder: Path) -> None:
     (folder / "gp_own.h").rename(folder / "gp_other.h")
     (folder / "one.c").write_text(SOURCES["one.c"].replace("gp_own", "gp_other"))
     assert _build(folder) == {"one"}
+
+
+def test_the_weakest_instruction_set_is_never_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = runpy.run_path(str(folder.parents[2] / "setup.py"))
+    monkeypatch.delenv("GRAPHPOOL_BUILD_ISAS")
+    weakest, *better = script["isa_flags"]()
+    monkeypatch.setenv("GRAPHPOOL_BUILD_ISAS", ",".join(better[-1:]) or weakest)
+    assert list(script["isa_flags"]()) == [weakest, *better[-1:]]
