@@ -19,7 +19,10 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 KERNELS = Path("graphpool/_kernels")
-COMMON_FLAGS = ["-O3", "-std=c11", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
+COMMON_FLAGS = [
+    *("-O3", "-std=c11", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"),
+    "-MMD",  # writes beside an object, as .d, a rule of make with the source and the headers that it came from
+]
 HARDENED_FLAGS = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
 """Of the Cython extensions. Kernels go without: their local arrays are accumulators of fixed size that no input
 indexes, and functions that compute one tile of a product would write and compare a canary for each tile."""
@@ -36,10 +39,10 @@ DIRECTIVES = {
 def isa_flags():
     """Instruction sets to build for on this architecture: name -> compiler flags, weakest first.
 
-    The variable GRAPHPOOL_BUILD_ISAS, names with commas between, leaves out all others.
+    The variable GRAPHPOOL_BUILD_ISAS, names with commas between, leaves out all others but the weakest.
     """
     wanted = os.environ.get("GRAPHPOOL_BUILD_ISAS")
-    return {isa: flags for isa, flags in _known_isas().items() if not wanted or isa in wanted.split(",")}
+    return {isa: flags for isa, flags in _known_isas().items() if not wanted or isa in f"generic,{wanted}".split(",")}
 
 
 def _known_isas():
@@ -97,12 +100,10 @@ class BuildWithKernels(build_ext):
         flags = [*COMMON_FLAGS, *self.debug_flags, *flags]
         settings = repr((self.compiler.compiler_so, flags))
         folder = ROOT / "build" / "kernels" / f"{sysconfig.get_platform()}-{isa}-{zlib.crc32(settings.encode()):08x}"
-        newest_header = max(header.stat().st_mtime for header in KERNELS.glob("*/*.h"))
 
         def compile_one(source):
             [target] = self.compiler.object_filenames([str(source)], output_dir=str(folder))
-            newest = max(source.stat().st_mtime, newest_header)
-            if not Path(target).exists() or Path(target).stat().st_mtime < newest:
+            if _is_stale(Path(target)):
                 self.compiler.compile(
                     [str(source)],
                     output_dir=str(folder),
@@ -114,6 +115,15 @@ class BuildWithKernels(build_ext):
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(compile_one, kernel_sources()))
+
+
+def _is_stale(target):
+    """Whether an object is missing, or older than anything that it was compiled from."""
+    try:
+        _, *sources = shlex.split(target.with_suffix(".d").read_text().replace("\\\n", " "))
+        return any(target.stat().st_mtime < Path(source).stat().st_mtime for source in sources)
+    except FileNotFoundError:
+        return True
 
 
 def _without_rpath(command):

@@ -1,10 +1,8 @@
 /* Convolution with weights in panels (gp_packed.h) of bf16: implicit matrix products (gp_conv_blocks.h) of images in bf16
  * or f32, in f32.
  *
- * The source is staged as bf16, its channels made even in number, so that each pair is a word. Padded channels are zeros
- * on both sides, so that an infinity beside them stays where it is.
- *
- * args: src, packed weights, then as gp_conv_blocks.h says, the residual before dst. */
+ * The source is staged as bf16, its channels made even in number, so that each pair is a word. Padded channels are
+ * zeros on both sides, so that an infinity beside them stays where it is. */
 #define GP_CONV_TYPE GP_PACKED_BF16
 #include "conv/gp_conv_blocks.h"
 #include "conv/gp_conv_weights.h"
@@ -15,8 +13,6 @@ GP_RECORD(gp_conv_bf16, {
     int64_t src_dtype, residual_arg, tile_in_scratch; /* residual_arg: 0 if there is none */
     float lo, hi;
 });
-
-/* ---- the source ---- */
 
 static void move_pixels(const void *params, const char *src, int64_t count, char *dst)
 {
@@ -43,8 +39,6 @@ static void move_pixels(const void *params, const char *src, int64_t count, char
         to[x * pixel + ic] = 0;
 }
 
-/* ---- results ---- */
-
 static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixels *pixels,
                  const gp_conv_columns *columns, char *scratch)
 {
@@ -53,10 +47,8 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
     sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[b->dst_arg] + columns->dst;
     sink.ldc = p->tile_in_scratch ? columns->cols : b->dst_pixel;
     sink.partial = (float *)scratch; /* not used: k is never split */
-    if (b->bias_arg)
-        sink.bias = (const float *)args[b->bias_arg] + columns->c;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + columns->residual;
+    sink.bias = gp_floats_at(args, b->bias_arg, columns->c);
+    sink.residual = gp_floats_at(args, p->residual_arg, columns->residual);
     gp_multiply(b, pixels, columns, sink);
     if (b->has_epilogue)
         gp_finish_block(b, (const gp_eltwise *)(p + 1), args, pixels, columns, sink.c, sink.ldc);
@@ -64,15 +56,12 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
 
 GP_DEFINE_KERNEL(bf16_conv_packed) { gp_run_blocks(params, args, begin, end, scratch, 0, move_pixels, task); }
 
-/* ---- weights ---- */
-
-/* One panel of a group whose first column lies at `from`, from f32. */
 static void pack_panel(const gp_conv_pack *p, const float *from, int64_t width, int64_t cols, uint16_t *restrict to)
 {
     const int64_t pixel = p->ic + p->ic % 2;
     memset(to, 0, (size_t)(p->runs * p->words * width) * 4);
     for (int64_t tap = 0; tap < p->runs * p->merged; tap++) {
-        const float *at = from + gp_tap_offset(p, tap);
+        const float *at = from + gp_tap_offset(p->kernel, p->w, tap);
         for (int64_t i = 0; i < p->ic; i++) {
             const int64_t element = tap % p->merged * pixel + i, word = tap / p->merged * p->words + element / 2;
             for (int64_t c = 0; c < cols; c++)
@@ -85,11 +74,9 @@ static void pack_panel(const gp_conv_pack *p, const float *from, int64_t width, 
 GP_DEFINE_KERNEL(bf16_conv_pack)
 {
     const gp_conv_pack *p = params;
-    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, words = p->runs * p->words;
     for (int64_t number = begin; number < end; number++) {
-        const int64_t g = number / panels, j = number % panels * GP_PANEL, width = gp_panel_width(j, p->oc);
-        pack_panel(p, (const float *)args[0] + g * p->w_group + j * p->w_oc, width, gp_min(p->oc - j, width),
-                   (uint16_t *)args[1] + (g * p->group_pitch + j * words) * 2);
+        const gp_conv_panel at = gp_find_conv_panel(p, number, p->runs * p->words);
+        pack_panel(p, (const float *)args[0] + at.weight, at.width, at.cols, (uint16_t *)args[1] + at.word * 2);
     }
 }
 

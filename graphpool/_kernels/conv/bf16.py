@@ -13,6 +13,7 @@ from graphpool.errors import InvalidDataTypeError, explain
 from ..core.call import DTYPE_CODES, KernelCall
 from ..gemm.packed import TILE_ROWS
 from ..gemm.post_ops import NO_POST_OPS, PostOps
+from ..gemm.problem import even_part
 from .blocks import ConvBlocks, reads_pixels_in_place
 from .problem import ConvProblem
 from .weights import ConvWeights, PanelFormat
@@ -40,12 +41,7 @@ _LEAST_TASKS = 16
 
 @dataclass(frozen=True)
 class Bf16ConvFormat(PanelFormat):
-    """A `ConvFormat`: panels of bf16, packed from float32, rounded to nearest even.
-
-    Attributes
-    ----------
-    shape : ConvShape
-    """
+    """A `ConvFormat`: panels of bf16, packed from float32, rounded to nearest even."""
 
     packed_dtype = "bf16"
 
@@ -64,8 +60,7 @@ class Bf16ConvFormat(PanelFormat):
         if dtype not in ("bf16", "f32"):
             raise InvalidDataTypeError(explain("dtype of an image", accepted="bf16, f32", got=dtype), dtype=dtype)
         weights, window, post = self._weights, problem.window, post_ops.float_fields()
-        dst = problem.pixel_strides("dst_strides", problem.dst_strides)
-        residual = problem.pixel_strides("residual_strides", problem.residual_strides(post_ops))
+        dst, residual = problem.result_pixels(post_ops)
         rows, cols = _rectangle(window, weights)
         blocks = ConvBlocks(
             problem.batch, window, weights, dst, residual, rows, cols,
@@ -84,12 +79,11 @@ def _rectangle(window: Window, weights: ConvWeights) -> tuple[int, int]:
     height, width = max(window.dst[1], 1), max(window.dst[2], 1)
     most = _PIXELS if weights.ic > _FEW_CHANNELS else _FEW_CHANNELS_PIXELS
     if width > most:
-        parts = -(-width // most)
-        return 1, -(-width // (parts * TILE_ROWS)) * TILE_ROWS
+        return 1, even_part(width, -(-width // most), TILE_ROWS)
     rows = min(max(most // width, 1), height)
     while rows > 1 and window.pixels_read(rows, width) * weights.pixel_nbytes > _STAGED_NBYTES:
         rows -= 1
-    return -(-height // -(-height // rows)), width
+    return even_part(height, -(-height // rows)), width
 
 
 def _col_block(batch: int, window: Window, weights: ConvWeights, rows: int, cols: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.call import KernelCall, pack
-from ..gemm.matmul import aligned
+from ..gemm.problem import aligned
 from ..image.window import Window
 
 if TYPE_CHECKING:
@@ -32,21 +32,9 @@ def reads_pixels_in_place(window: Window, weights: ConvWeights) -> bool:
 class ConvBlocks(NamedTuple):
     """How a convolution is divided.
 
-    Attributes
-    ----------
-    batch : int
-    window : Window
-    weights : ConvWeights
-    dst, residual : (int, int)
-        Strides of images and of pixels. Unit: elements.
-    rows, cols : int
-        Of the rectangle of results of a task.
-    col_block : int
-        Output channels of a task.
-    is_direct : bool
-        Whether pixels are read where they lie (`reads_pixels_in_place`).
-    has_tile : bool
-        Whether the results of a task pass through scratch.
+    `dst` and `residual` are strides of images and of pixels (unit: elements), `rows` and `cols` those of a task's
+    rectangle of results, `col_block` its output channels. `is_direct`: pixels are read where they lie
+    (`reads_pixels_in_place`); `has_tile`: results pass through scratch.
     """
 
     batch: int
@@ -61,15 +49,9 @@ class ConvBlocks(NamedTuple):
     has_tile: bool
 
     def call(
-        self,
-        name: str,
-        post: dict[str, Any],
-        own: dict[str, Any],
-        *,
-        element_nbytes: int,
-        epilogue: bytes,
+        self, name: str, post: dict[str, Any], own: dict[str, Any], *, element_nbytes: int, epilogue: bytes,
         isa: str | None,
-    ) -> KernelCall:
+    ) -> KernelCall:  # fmt: skip
         """The kernel `name`, whose struct begins with ``blocks``.
 
         `post` holds the fields of the post-ops, `own` those of the kernel that struct gp_conv_blocks has not.

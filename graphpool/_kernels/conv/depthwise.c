@@ -1,16 +1,12 @@
 /* Depthwise convolution of channels-last images of f32 or bytes: every channel by itself, vectors run along channels.
  *
- * A task is one row of results of one image for a block of channels. A tile of pixels adds up its taps in registers, one
- * vector of channels at a time. Neighbouring pixels meet the same pixel of the source with neighbouring taps: with a few
- * taps in registers a source pixel is loaded once for all of them, so that arithmetic is the bound and not loads. Weights
- * lie by (tap, channel).
- * Bytes become f32 where they are loaded, and their weights are f32 that hold integers: sums of up to 256 products of 8-bit
- * integers are exact in f32, where multiplying and adding is one instruction. Sums begin with what the zero point takes
- * away.
- * Pixels outside the source are passed over. Those of bytes are the zero point, so that all pixels of a row begin alike.
- * args: src, weights, scales of bytes, then at the places that the parameters name: scale and zero point of bytes, bias,
- * residual, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over
- * (n, spatial..., c). Scratch: the tile of the epilogue, the runs of taps of a row, and what sums of bytes begin with. */
+ * A task is one row of results of one image for a block of channels. A tile of pixels adds up its taps in registers,
+ * one vector of channels at a time. Neighbouring pixels meet the same pixel of the source with neighbouring taps: with
+ * a few taps in registers a source pixel is loaded once for all of them, so that arithmetic is the bound and not loads.
+ * Weights lie by (tap, channel). Bytes become f32 where they are loaded, and their weights are f32 that hold integers:
+ * sums of up to 256 products of 8-bit integers are exact in f32, where multiplying and adding is one instruction. Sums
+ * begin with what the zero point takes away. Pixels outside the source are passed over. Those of bytes are the zero
+ * point, so that all pixels of a row begin alike. args: src, weights, scales of bytes, then those of the post-ops. */
 #include "gemm/gp_requant.h"
 #include "image/gp_window.h"
 
@@ -94,8 +90,7 @@ GP_INLINE void add_taps(const enum gp_dtype type, const int taps, const int stri
                         float zero, pixel_sums acc)
 {
     gp_vf w[GP_TILE_TAPS];
-#pragma GCC unroll 4
-    for (int k = 0; k < taps; k++)
+    GP_EACH(k, taps)
         w[k] = gp_load_some(weights + k * channels, left);
 #pragma GCC unroll 32
     for (int s = 0; s < (GP_TILE_PIXELS - 1) * stride + taps; s++) {
@@ -103,8 +98,7 @@ GP_INLINE void add_taps(const enum gp_dtype type, const int taps, const int stri
         if (type == GP_F32 && is_outside)
             continue;
         const gp_vf x = is_outside ? gp_splat(zero) : load_pixel(type, src + s * step, left);
-#pragma GCC unroll 4
-        for (int k = 0; k < taps; k++)
+        GP_EACH(k, taps)
             if (s >= k && (s - k) % stride == 0 && (s - k) / stride < GP_TILE_PIXELS)
                 acc[(s - k) / stride][0] = gp_vfma(x, w[k], acc[(s - k) / stride][0]);
     }
@@ -115,8 +109,7 @@ GP_INLINE void store_floats(const result_row *row, int64_t ow, int64_t pixels, i
 {
     const gp_vf lo = gp_splat(row->lo), hi = gp_splat(row->hi);
     const float *residual = (const float *)row->residual;
-#pragma GCC unroll 8
-    for (int i = 0; i < GP_TILE_PIXELS; i++) {
+    GP_EACH(i, GP_TILE_PIXELS) {
         if (i >= pixels)
             break;
         if (residual)
@@ -144,8 +137,7 @@ GP_INLINE void tile_vector(const enum gp_dtype type, const gp_depthwise_packed *
 {
     const gp_window *w = &p->window;
     pixel_sums acc;
-#pragma GCC unroll 8
-    for (int i = 0; i < GP_TILE_PIXELS; i++)
+    GP_EACH(i, GP_TILE_PIXELS)
         acc[i][0] = row->first ? gp_load_some(row->first + c, left) : (gp_vf){0};
     for (const tap_run *run = row->runs; run < row->runs + row->nruns; run++) {
         const char *src = run->src + ow * row->next + c * nbytes_of(type);
@@ -216,17 +208,16 @@ static void sum_row_of_bytes(const gp_depthwise_s8 *p, const result_row *row, vo
     const gp_requant numbers = p->requant; /* a copy that the stores cannot change */
     const gp_requant_sink requant = {
         .p = &numbers,
-        .late_bias = numbers.late_bias_arg ? (const float *)args[numbers.late_bias_arg] + c : NULL,
+        .late_bias = gp_floats_at(args, numbers.late_bias_arg, c),
         .residual = row->residual,
         .dst = row->dst,
         .residual_row = row->residual_pixel,
         .dst_row = row->dst_pixel,
     };
-    const int64_t bias_arg = p->depthwise.bias_arg;
     const gp_packed_sink sink = {
         .scale = (const float *)args[2] + c,
         .a_scale = gp_dynamic_scale(&p->dynamic, args),
-        .bias = bias_arg ? (const float *)args[bias_arg] + c : NULL,
+        .bias = gp_floats_at(args, p->depthwise.bias_arg, c),
         .requant = &requant,
     };
     if (p->src_dtype == GP_S8)
@@ -306,7 +297,7 @@ static void task(const gp_depthwise_packed *p, const gp_depthwise_s8 *bytes, con
         begin_sums(p, &row, first);
         sum_row_of_bytes(bytes, &row, args, c);
     } else {
-        row.first = p->bias_arg ? (const float *)args[p->bias_arg] + c : NULL;
+        row.first = gp_floats_at(args, p->bias_arg, c);
         sum_row_of_floats(p, &row);
     }
     if (p->has_epilogue)

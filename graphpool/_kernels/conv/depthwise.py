@@ -9,18 +9,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..gemm.matmul import aligned
 from ..gemm.post_ops import NO_POST_OPS, PostOps
+from ..gemm.problem import aligned
 from ..gemm.requant import unsigned_zero_point
 from ..move.move import copy
-from .problem import ConvFormat, ConvProblem
+from .problem import ConvFormat, ConvProblem, check_weight_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
 
 __all__ = ["MOST_TAPS", "DepthwiseFormat", "Int8DepthwiseFormat"]
 
@@ -36,18 +35,7 @@ _RUN_NBYTES = 32
 
 @dataclass(frozen=True)
 class DepthwiseFormat(ConvFormat):
-    """A `ConvFormat`: float32 by (tap, channel).
-
-    Attributes
-    ----------
-    shape : ConvShape
-        One channel a group on both sides.
-
-    Raises
-    ------
-    InvalidArgumentError
-        More channels a group.
-    """
+    """A `ConvFormat`: float32 by (tap, channel); more than one channel a group is an `InvalidArgumentError`."""
 
     is_exact = True
 
@@ -74,11 +62,8 @@ class DepthwiseFormat(ConvFormat):
 
     def _axes(self, strides: Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
         """Extents and strides of (channel, spatial...)."""
-        kernel = self.shape.kernel
-        if len(strides) != 3 + len(kernel):
-            accepted = "(group, oc, ic, spatial...)"
-            raise InvalidShapeError(explain("strides of weights", accepted=accepted, got=tuple(strides)))
-        return (self.shape.out_channels, *kernel), [strides[0], *strides[3:]]
+        check_weight_strides(strides, len(self.shape.kernel))
+        return (self.shape.out_channels, *self.shape.kernel), [strides[0], *strides[3:]]
 
     def _packed_strides(self) -> tuple[int, ...]:
         kernel, channels = self.shape.kernel, self.shape.out_channels
@@ -99,11 +84,8 @@ class DepthwiseFormat(ConvFormat):
     def _plan(self, problem: ConvProblem, post_ops: PostOps, post: dict[str, Any]) -> tuple[dict[str, Any], int, int]:
         """Fields of ``gp_depthwise_packed``, with those of the post-ops; the number of tasks; bytes of scratch."""
         channels, window, taps = self.shape.out_channels, problem.window, math.prod(self.shape.kernel)
-        sides = {
-            "src_strides": problem.src_strides, "dst_strides": problem.dst_strides,
-            "residual_strides": problem.residual_strides(post_ops),
-        }  # fmt: skip
-        residual = [problem.image_strides(name, side, channels) for name, side in sides.items()][-1]
+        problem.src_image()
+        _, residual = problem.result_images(post_ops)
         block = min(max(channels, 1), _CHANNEL_BLOCK)
         runs_offset = aligned(window.dst[2] * block * 4) if post["tile_in_scratch"] else 0
         first_offset = aligned(runs_offset + taps * _RUN_NBYTES)

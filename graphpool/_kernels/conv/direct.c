@@ -1,11 +1,12 @@
 /* Convolution and transposed convolution as matrix products over gathered patches; depthwise convolution directly.
  *
- * A task of the product is a block of result pixels of one image and group. Its patches form a matrix X of
- * pixels x (taps * input channels); weights form W of (taps * input channels) x output channels; the tile is X W where
- * channels are innermost in dst, else its transpose W' X'. A transposed convolution gathers zeros where a pixel meets no
- * input, so it costs prod(strides) times its useful arithmetic.
+ * A task of the product is a block of result pixels of one image and group. Its patches form a matrix X of pixels x
+ * (taps * input channels); weights form W of (taps * input channels) x output channels; the tile is X W where channels
+ * are innermost in dst, else its transpose W' X'. A transposed convolution gathers zeros where a pixel meets no input,
+ * so it costs prod(strides) times its useful arithmetic.
  *
  * args: src, weights, dst, then what the epilogue reads beyond dst. */
+#include "conv/gp_conv_weights.h"
 #include "image/gp_window.h"
 
 #define GP_PACK_CHANNELS 8
@@ -53,7 +54,6 @@ static void gather_tap(const gp_conv *p, const patch_layout *lay, const float *s
                 tap.count, sizeof(float));
 }
 
-/* Gather the patches of a block of pixels, one result row after another. */
 static void gather(const gp_conv *p, const patch_layout *lay, const float *src, float *patches)
 {
     const gp_window *w = &p->window;
@@ -78,16 +78,13 @@ static void pack_weights(const gp_conv *p, const float *weights, float *room)
     const int64_t taps = count_taps(w), row = p->taps_outer ? 1 : taps;
     for (int64_t ic = 0; ic < p->ic; ic += GP_PACK_CHANNELS)
         for (int64_t tap = 0; tap < taps; ++tap) {
-            const int64_t kw = tap % w->kernel[2], kh = tap / w->kernel[2] % w->kernel[1];
-            const int64_t kd = tap / w->kernel[2] / w->kernel[1];
-            const float *from = weights + kd * p->w[0] + kh * p->w[1] + kw * p->w[2] + ic * p->w_ic;
+            const float *from = weights + gp_tap_offset(w->kernel, p->w, tap) + ic * p->w_ic;
             float *to = room + ((p->taps_outer ? tap * p->ic : tap) + ic * row) * p->oc;
             gp_copy(to, row * p->oc, 1, from, p->w_ic, p->w_oc, gp_min(p->ic - ic, GP_PACK_CHANNELS), p->oc,
                     sizeof(float));
         }
 }
 
-/* Store a block that no product could write to dst itself. */
 static void scatter(const gp_conv *p, int64_t begin, int64_t end, const float *tile, int64_t ld, float *dst)
 {
     const gp_window *w = &p->window;
@@ -106,28 +103,9 @@ static void product(const gp_conv *p, int64_t pixels, int64_t depth, gp_matrix x
                     char *scratch)
 {
     const int last = (int)p->window.channels_last;
-    const int64_t rows = last ? pixels : p->oc, cols = last ? p->oc : pixels;
-    const gp_matrix a = last ? x : transposed(w), b = last ? w : transposed(x);
-    if (!p->blas)
-        GP_KERNEL(f32_gemm)(rows, cols, depth, a, b, tile, ld, (float *)(scratch + p->panel_offset));
-    else if (depth > 0)
-        gp_blas_f32(p->blas, rows, cols, depth, a, b, tile, ld);
-    else /* BLAS may return early and leave the tile as it was */
-        for (int64_t i = 0; i < rows; ++i)
-            memset(tile + i * ld, 0, (size_t)cols * sizeof(float));
-}
-
-/* The same, a part of the terms after the other. */
-static void product_of_parts(const gp_conv *p, int64_t pixels, int64_t depth, gp_matrix x, gp_matrix w, float *tile,
-                             int64_t ld, char *scratch)
-{
-    const int last = (int)p->window.channels_last;
-    for (int64_t begin = 0; begin < depth; begin += p->exact_depth) {
-        const int64_t left = depth - begin, part = gp_min(left, p->exact_depth);
-        product(p, pixels, part, gp_from_col(x, begin, 4), gp_from_row(w, begin, 4), tile, ld, scratch);
-        gp_add_part((double *)(scratch + p->sums_offset), tile, ld, last ? pixels : p->oc, last ? p->oc : pixels,
-                    begin == 0, part == left);
-    }
+    gp_product_of_parts(p->exact_depth, (double *)(scratch + p->sums_offset), p->blas, last ? pixels : p->oc,
+                        last ? p->oc : pixels, depth, last ? x : transposed(w), last ? w : transposed(x), tile, ld,
+                        (float *)(scratch + p->panel_offset));
 }
 
 /* Patches of a block: gathered to scratch, or the source itself for 1x1 windows. */
@@ -192,7 +170,7 @@ static void run_block(const gp_conv *p, void *const *args, int64_t n, int64_t gr
     float *tile = p->tile_in_scratch ? (float *)scratch : dst + begin * p->dst_pixel;
     const int64_t ld = p->tile_in_scratch ? cols : last ? p->dst_pixel : win->dst_c;
     const gp_matrix patches = find_patches(p, src, begin, end, depth, scratch);
-    (p->exact_depth ? product_of_parts : product)(p, end - begin, depth, patches, w, tile, ld, scratch);
+    product(p, end - begin, depth, patches, w, tile, ld, scratch);
     if (p->transposed)
         mend_tile(p, src, (const float *)args[1] + group * p->w_group, begin, end, tile, ld);
     if (p->has_epilogue)

@@ -15,13 +15,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import blas_slot, isas
 from ..core.call import KernelCall, pack
-from ..gemm.matmul import BLAS_INT_MAX, PANEL_NBYTES, aligned, needs_pack
+from ..gemm.matmul import BLAS_INT_MAX, PANEL_NBYTES, needs_pack
 from ..gemm.post_ops import NO_POST_OPS, PostOps
+from ..gemm.problem import aligned
 from ..image.window import Window, merged_stride, plan_rows
+from .problem import check_weight_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,10 +58,7 @@ class _Convolution:
     def of(cls, problem: ConvProblem, weights: Sequence[int], exact_depth: int) -> _Convolution:
         """Check what `ConvProblem.make` has not."""
         shape = problem.shape
-        ndim = len(shape.kernel)
-        if len(weights) != ndim + 3:
-            accepted = "(group, oc, ic, spatial...)"
-            raise InvalidShapeError(explain("weights_strides", accepted=accepted, got=tuple(weights)))
+        check_weight_strides(weights, len(shape.kernel))
         if exact_depth < 0:
             raise InvalidArgumentError(explain("exact_depth", accepted=">= 0", got=exact_depth))
         window = problem.window
@@ -67,7 +66,7 @@ class _Convolution:
             n, _, *steps = window.dst_strides
             span = 1 + sum(max(dim - 1, 0) * step for dim, step in zip(window.dst, steps, strict=True))
             window = replace(window, dst_strides=(n, span, *steps))
-        filled = (*weights[:3], *(0,) * (3 - ndim), *weights[3:])
+        filled = (*weights[:3], *(0,) * (3 - len(shape.kernel)), *weights[3:])
         ic, oc = shape.in_channels // shape.groups, shape.out_channels // shape.groups
         transposed = problem.is_transposed
         return cls(window, problem.batch, shape.groups, ic, oc, filled, transposed, exact_depth)
@@ -130,43 +129,21 @@ def convolution(
 ) -> KernelCall:
     """A kernel for a convolution or transposed convolution of f32 images with weights as they lie.
 
-    Arguments of the kernel: src, weights, dst, then arguments 1, 2, ... of the epilogue (its argument 0 is dst). Every
-    result is written; one that no input reaches is 0 before the epilogue.
+    Arguments: src, weights, those of `post_ops`, which is an epilogue at most (a bias belongs to it). `weights_strides`
+    are those of the module's order, any: XIO and OIX are not copied. `impl` is one of the module's or "auto":
+    `choose_convolution`, or "simd": the better of our own. `exact_depth`: as of
+    `graphpool._kernels.gemm.matmul.matmul`.
 
-    Parameters
-    ----------
-    problem : ConvProblem
-        Any strides; those of dst also decide how results are numbered: see the module.
-    weights_strides : sequence of int
-        (group, out channel in the group, in channel in the group, spatial...): any format, XIO and OIX without a copy.
-        Unit: elements.
-    post_ops : PostOps
-        An epilogue, which a bias belongs to, and nothing else.
-    impl : {"auto", "blas_im2col", "simd_im2col", "depthwise", "simd"}
-        "auto" takes `choose_convolution`; "simd" the better of our own loops.
-    exact_depth : int, default=0
-        Terms that are summed in f32 at a time, their sums then in f64: exact for integers; see
-        `graphpool._kernels.gemm.matmul.matmul`. 0 sums all in f32.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        One task for each image, group and block of pixels; depthwise: for each row and block of channels. Scratch is
-        about 1 MiB of patches beside a tile.
+    Every result is written; one that no input reaches is 0 before the epilogue. A task is an image, a group and a block
+    of pixels; depthwise, a row and a block of channels. Scratch is about 1 MiB of patches beside a tile. Cost: a
+    transposed convolution gathers zeros for the taps that meet no input, so prod(strides) times the useful arithmetic;
+    it copies the weights once for each run of tasks of a group. Source: patches as a matrix (im2col), Chellapilla, Puri
+    and Simard 2006, in blocks that never hold a whole image.
 
     Raises
     ------
     InvalidShapeError, InvalidArgumentError, UnsupportedError
         The arguments do not fit each other.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
-    Cost: a transposed convolution gathers zeros for the taps that meet no input, so prod(strides) times the useful
-    arithmetic; it copies the weights once for each run of tasks of a group.
-    Source: patches as a matrix (im2col), Chellapilla, Puri and Simard 2006, in blocks that never hold a whole image.
     """
     post_ops.check_only_epilogue()
     given = _Convolution.of(problem, weights_strides, exact_depth)
@@ -202,13 +179,13 @@ def _choose(problem: _Convolution, impl: str, isa: str | None) -> str:
 
 def _build(problem: _Convolution, impl: str, post_ops: PostOps, isa: str | None) -> KernelCall:
     if impl == "depthwise":
-        return _build_depthwise(problem, post_ops, isa)
-    values, scratch_nbytes = _plan(problem, impl, post_ops)
-    blocks = -(-problem.window.pixels // values["pixel_block"]) if problem.oc else 0
-    return pack(
-        f"f32_conv_{impl}", values, ntasks=problem.batch * problem.groups * blocks,
-        scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa,
-    )  # fmt: skip
+        rows, ntasks, nbytes = plan_rows(problem.window, problem.batch, problem.groups, post_ops)
+        values: dict[str, Any] = {"rows": rows, "w_c": problem.weights[0], "w": problem.weights[3:]}
+    else:
+        values, nbytes = _plan(problem, impl, post_ops)
+        blocks = -(-problem.window.pixels // values["pixel_block"]) if problem.oc else 0
+        ntasks = problem.batch * problem.groups * blocks
+    return pack(f"f32_conv_{impl}", values, ntasks=ntasks, scratch_nbytes=nbytes, tail=post_ops.epilogue, isa=isa)
 
 
 def _pixel_block(p: _Convolution) -> int:
@@ -244,12 +221,3 @@ def _plan(problem: _Convolution, impl: str, post_ops: PostOps) -> tuple[dict[str
         "exact_depth": p.parts, "sums_offset": offsets[4],
         "blas": blas_slot("f32") if impl == "blas_im2col" else 0,
     }, offsets[5]  # fmt: skip
-
-
-def _build_depthwise(problem: _Convolution, post_ops: PostOps, isa: str | None) -> KernelCall:
-    rows, ntasks, scratch_nbytes = plan_rows(problem.window, problem.batch, problem.groups, post_ops)
-    values = {"rows": rows, "w_c": problem.weights[0], "w": problem.weights[3:]}
-    return pack(
-        "f32_conv_depthwise", values,
-        ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=post_ops.epilogue, isa=isa,
-    )  # fmt: skip

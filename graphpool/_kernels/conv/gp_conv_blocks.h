@@ -7,9 +7,7 @@
  *
  * Weights of a group are a matrix of (runs, words) rows in panels (gp_packed.h).
  *
- * args: src, packed weights, then at the places that the parameters name: bias, dst and what the epilogue reads beyond
- * dst. The iteration space of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue, pixels
- * and runs as pointers and offsets, a number a pixel that the type may want, the staged source.
+ * args: src, packed weights, then those of the post-ops.
  *
  * A template: the source that includes this has defined GP_CONV_TYPE, what its words hold (enum gp_packed_type). */
 #ifndef GP_CONV_BLOCKS_H
@@ -57,21 +55,14 @@ typedef struct {
 typedef void (*gp_conv_task_fn)(const gp_conv_blocks *p, void *const *args, const gp_conv_pixels *pixels,
                                 const gp_conv_columns *columns, char *scratch);
 
-/* ---- tiles ---- */
+#define GP_RUNS_PARAMETERS                                                                                             \
+    (int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b, int64_t panel_step,      \
+     const gp_packed_sink *sink)
 
-/* Tiles beyond the registers are never called and compile to nothing. */
-#define GP_DEFINE_TILE(rows, panels, vectors)                                                                          \
-    static __attribute__((noinline)) void GP_TILE_NAME(rows, panels, vectors)(                                         \
-        int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b, int64_t panel_step,   \
-        const gp_packed_sink *sink)                                                                                    \
-    {                                                                                                                  \
-        if (rows * panels * vectors <= GP_TILE_VECTORS)                                                                \
-            gp_runs_tile(GP_CONV_TYPE, rows, panels, vectors, runs, words, row, run, b, panel_step, sink);             \
-    }
+typedef void(*gp_runs_fn) GP_RUNS_PARAMETERS;
 
-GP_DEFINE_TILES(gp_runs_fn)
-
-/* ---- what is read ---- */
+GP_DEFINE_TILES(tiles, gp_runs_fn, GP_CONV_TYPE, gp_runs_tile, GP_RUNS_PARAMETERS, runs, words, row, run, b, panel_step,
+                sink)
 
 /* Runs and pixels in the staged source. */
 static void gp_find_staged(const gp_conv_blocks *p, const gp_conv_pixels *pixels)
@@ -102,7 +93,6 @@ static void gp_find_direct(const gp_conv_blocks *p, const char *src, const gp_co
             *row++ = src + (y * w->stride[1] * w->src[1] + x * w->stride[2] * w->src[2]) * p->element_nbytes;
 }
 
-/* Rectangle `number` of all. */
 static gp_rectangle gp_find_rectangle(const gp_conv_blocks *p, int64_t number)
 {
     const int64_t *out = p->window.out;
@@ -136,9 +126,6 @@ static void gp_find_pixels(const gp_conv_blocks *p, const char *src, int64_t num
     gp_find_staged(p, pixels);
 }
 
-/* ---- products ---- */
-
-/* All pixels of a task by one group of panels. */
 static void gp_multiply_panels(const gp_conv_blocks *p, const gp_conv_pixels *pixels, int column, const float *b,
                                gp_packed_sink sink)
 {
@@ -178,8 +165,6 @@ static void gp_finish_block(const gp_conv_blocks *p, const gp_eltwise *program, 
     gp_run_epilogue(program, args + p->dst_arg, tile, ld, pixels->at.rows * pixels->at.cols, columns->cols,
                     (pixels->at.n * out[0] * out[1] * out[2] + pixels->pixel) * channels + columns->c, channels);
 }
-
-/* ---- tasks ---- */
 
 static gp_conv_columns gp_find_columns(const gp_conv_blocks *p, const void *weights, const gp_conv_pixels *pixels,
                                        int64_t j)

@@ -13,11 +13,24 @@ GP_RECORD(gp_conv_pack, {
     int64_t group_pitch, tap_pitch; /* of the panels: words; tap_pitch: if each product has panels of its own (f32) */
 });
 
-/* The first weight of a tap, from that of its column. */
-GP_INLINE int64_t gp_tap_offset(const gp_conv_pack *p, int64_t tap)
+/* The first weight of a tap, from that of its column, whose taps lie w apart. */
+GP_INLINE int64_t gp_tap_offset(const int64_t *kernel, const int64_t *w, int64_t tap)
 {
-    const int64_t kw = tap % p->kernel[2], kh = tap / p->kernel[2] % p->kernel[1], kd = tap / p->kernel[2] / p->kernel[1];
-    return kd * p->w[0] + kh * p->w[1] + kw * p->w[2];
+    return tap / kernel[2] / kernel[1] * w[0] + tap / kernel[2] % kernel[1] * w[1] + tap % kernel[2] * w[2];
+}
+
+/* A panel of a group: its first column, columns with and without the zeros behind, and where it begins. */
+typedef struct {
+    int64_t j, width, cols;
+    int64_t weight, word; /* of the weights as they lie, and of the packed ones */
+} gp_conv_panel;
+
+/* Panel `number` of all groups; col_words: words of a column that lie in one panel. */
+GP_INLINE gp_conv_panel gp_find_conv_panel(const gp_conv_pack *p, int64_t number, int64_t col_words)
+{
+    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, g = number / panels, j = number % panels * GP_PANEL;
+    return (gp_conv_panel){j, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL), g * p->w_group + j * p->w_oc,
+                           g * p->group_pitch + j * col_words};
 }
 
 /* All taps of the panel that begins at column j of a group whose weights lie at `from`. */

@@ -1,11 +1,9 @@
 /* Int8 convolution with weights in panels: implicit GEMM (gp_conv_blocks.h) with s32 accumulators.
  *
  * The source is staged as unsigned bytes, the zero point where the padding is. That is cheap, for every byte is then
- * multiplied by all columns. The sums of the columns of a group stand behind its panels; words end in zeros where the run
- * does, so that what the last one reads beyond the run does not matter.
- *
- * args: src, packed weights, scales, what is dynamic, then as gp_conv_blocks.h says, the operands of the requantisation
- * before dst. */
+ * multiplied by all columns. The sums of the columns of a group stand behind its panels; words end in zeros where the
+ * run does, so that what the last one reads beyond the run does not matter. args: src, packed weights, scales, then
+ * those of the post-ops. */
 #define GP_CONV_TYPE GP_PACKED_S8
 #include "conv/gp_conv_blocks.h"
 #include "conv/gp_conv_weights.h"
@@ -16,8 +14,6 @@ GP_RECORD(gp_conv_s8, {
     gp_requant requant;
     gp_dynamic dynamic;
 });
-
-/* ---- the source ---- */
 
 static void flip_signs(uint8_t *bytes, int64_t count)
 {
@@ -59,30 +55,14 @@ static void sum_pixels(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
     }
 }
 
-/* ---- results ---- */
-
-/* Where results of a block go. */
-static gp_requant_sink make_requant(const gp_conv_s8 *p, void *const *args, const gp_conv_columns *columns, char *scratch)
-{
-    const gp_requant *r = &p->requant;
-    const gp_conv_blocks *b = &p->blocks;
-    gp_requant_sink sink = {.p = r, .dst = scratch, .dst_row = columns->cols, .residual_row = b->residual_pixel};
-    if (!b->has_epilogue) {
-        sink.dst = (char *)args[b->dst_arg] + columns->dst * gp_element_nbytes(r->dst_dtype);
-        sink.dst_row = b->dst_pixel;
-    }
-    if (r->late_bias_arg)
-        sink.late_bias = (const float *)args[r->late_bias_arg] + columns->c;
-    if (r->residual_arg)
-        sink.residual = (const char *)args[r->residual_arg] + columns->residual * gp_element_nbytes(r->residual_dtype);
-    return sink;
-}
-
 static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixels *pixels,
                  const gp_conv_columns *columns, char *scratch)
 {
     const gp_conv_s8 *p = (const gp_conv_s8 *)b;
-    const gp_requant_sink requant = make_requant(p, args, columns, scratch);
+    char *dst = (char *)args[b->dst_arg] + columns->dst * gp_element_nbytes(p->requant.dst_dtype);
+    const gp_requant_sink requant =
+        gp_make_requant(&p->requant, args, columns->c, b->has_epilogue ? scratch : dst,
+                        b->has_epilogue ? columns->cols : b->dst_pixel, columns->residual, b->residual_pixel);
     const int32_t *zeros = p->dynamic.columns_arg ? (const int32_t *)args[p->dynamic.columns_arg] + columns->c : NULL;
     if (zeros && pixels->is_new)
         sum_pixels(b, pixels);
@@ -92,7 +72,7 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
                     .is_first = 1,
                     .is_last = 1,
                     .scale = (const float *)args[2] + columns->c,
-                    .bias = b->bias_arg ? (const float *)args[b->bias_arg] + columns->c : NULL,
+                    .bias = gp_floats_at(args, b->bias_arg, columns->c),
                     .col_sum = (const int32_t *)(columns->b + b->runs * b->words * gp_packed_cols(b->oc)) + columns->j,
                     .a_zero = pixels->zero,
                     .a_scale = gp_dynamic_scale(&p->dynamic, args),
@@ -111,13 +91,11 @@ GP_DEFINE_KERNEL(s8_conv_packed)
     gp_run_blocks(&p->blocks, args, begin, end, scratch, zero, move_pixels, task);
 }
 
-/* ---- weights ---- */
-
 /* The bytes of one run of one output channel, zeros behind; u8 weights become s8, less 128. */
 static void gather_run(const gp_conv_pack *p, const uint8_t *from, int64_t run, uint8_t *restrict bytes)
 {
     const int64_t ic = p->ic, step = p->w_ic, n = p->merged * ic;
-    from += gp_tap_offset(p, run * p->merged);
+    from += gp_tap_offset(p->kernel, p->w, run * p->merged);
     for (int64_t tap = 0; tap < p->merged; tap++) {
         uint8_t *restrict to = bytes + tap * ic;
         const uint8_t *channels = from + tap * p->w[2];
@@ -151,18 +129,17 @@ static int32_t pack_column(const gp_conv_pack *p, const uint8_t *from, uint32_t 
 GP_DEFINE_KERNEL(s8_conv_pack)
 {
     const gp_conv_pack *p = params;
-    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL, words = p->runs * p->words;
+    const int64_t words = p->runs * p->words;
     for (int64_t number = begin; number < end; number++) {
-        const int64_t g = number / panels, j = number % panels * GP_PANEL;
-        const int64_t width = gp_panel_width(j, p->oc), cols = gp_min(p->oc - j, width);
-        uint32_t *group = (uint32_t *)args[1] + g * p->group_pitch, *to = group + j * words;
-        int32_t *sums = (int32_t *)group + words * gp_packed_cols(p->oc) + j;
-        if (cols < width) {
-            memset(to, 0, (size_t)(width * words) * 4);
-            memset(sums, 0, (size_t)width * 4);
+        const gp_conv_panel at = gp_find_conv_panel(p, number, words);
+        uint32_t *to = (uint32_t *)args[1] + at.word;
+        int32_t *sums = (int32_t *)to + (gp_packed_cols(p->oc) - at.j) * words + at.j;
+        if (at.cols < at.width) {
+            memset(to, 0, (size_t)(at.width * words) * 4);
+            memset(sums, 0, (size_t)at.width * 4);
         }
-        for (int64_t c = 0; c < cols; c++)
-            sums[c] = pack_column(p, (const uint8_t *)args[0] + g * p->w_group + (j + c) * p->w_oc, to + c, width, scratch);
+        for (int64_t c = 0; c < at.cols; c++)
+            sums[c] = pack_column(p, (const uint8_t *)args[0] + at.weight + c * p->w_oc, to + c, at.width, scratch);
     }
 }
 

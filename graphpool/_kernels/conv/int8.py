@@ -14,6 +14,7 @@ from graphpool.errors import InvalidDataTypeError, UnsupportedError, explain
 from ..core.call import DTYPE_CODES, KernelCall
 from ..gemm.packed import row_block
 from ..gemm.post_ops import NO_POST_OPS, PostOps
+from ..gemm.problem import even_part
 from ..gemm.requant import unsigned_zero_point
 from ..image.window import Window, merged_stride
 from .blocks import ConvBlocks, reads_pixels_in_place
@@ -22,7 +23,6 @@ from .weights import PanelFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
 
 __all__ = ["Int8ConvFormat"]
 
@@ -40,16 +40,8 @@ _MAX_TERMS = 2**15
 class Int8ConvFormat(PanelFormat):
     """A `ConvFormat`: panels of s8, and the sums of their columns.
 
-    Attributes
-    ----------
-    shape : ConvShape
-    dtype : {"s8", "u8"}
-        Of the weights as they lie; u8 becomes s8, less 128.
-
-    Raises
-    ------
-    InvalidDataTypeError
-        Another type.
+    `dtype` is that of the weights as they lie, s8 or u8, which becomes s8, less 128; or there is an
+    `InvalidDataTypeError`.
     """
 
     packed_dtype = "s8"
@@ -68,16 +60,7 @@ class Int8ConvFormat(PanelFormat):
 
         See `ConvFormat`; behind the packed weights comes one argument more, scales of shape (out_channels,) in f32. The
         source is u8 or s8 and lies by any strides; channels of dst are contiguous and its pixels have one stride. Tasks
-        are rectangles of pixels by blocks of output channels of a group.
-
-        Raises
-        ------
-        UnsupportedError
-            As in `ConvFormat`; more than 32768 terms of a sum.
-
-        Notes
-        -----
-        Cost: 2 * taps * channels operations a result, and a copy of what a task reads unless the kernel is 1x1.
+        are rectangles of pixels by blocks of output channels of a group. More than 32768 terms of a sum are refused.
         """
         weights, window, batch = self._weights, problem.window, problem.batch
         zero = unsigned_zero_point(problem.src_dtype, problem.zero_point)
@@ -85,8 +68,7 @@ class Int8ConvFormat(PanelFormat):
             what = "terms of an s32 accumulator"
             raise UnsupportedError(explain(what, accepted=f"at most {_MAX_TERMS}", got=weights.words * 4))
         post = post_ops.int8_fields()
-        dst = problem.pixel_strides("dst_strides", problem.dst_strides)
-        residual = problem.pixel_strides("residual_strides", problem.residual_strides(post_ops))
+        dst, residual = problem.result_pixels(post_ops)
         is_direct = problem.src_dtype == "u8" and reads_pixels_in_place(window, weights)
         if is_direct:
             batch, window, dst, residual = _as_one_row(batch, window, dst, residual)
@@ -122,6 +104,6 @@ def _rectangle(window: Window) -> tuple[int, int]:
     if math.prod(window.kernel) == 1 and height == 1:
         return 1, row_block(width)
     if width > _PIXELS:
-        return 1, -(-width // -(-width // _PIXELS))
+        return 1, even_part(width, -(-width // _PIXELS))
     parts = max(-(-height * width // _PIXELS), 1)
     return -(-height // parts), width

@@ -1,9 +1,9 @@
 /* Convolution of channels-last images with weights in panels: implicit matrix products, nothing gathered.
  *
- * Results are rows of a matrix, one a pixel, numbered over (n, spatial...); its columns are output channels. Every tap of
- * the kernel adds a product of rows of the source, found through a table of pointers (Dukhan, "The indirect convolution
- * algorithm", 2019), and its ic x oc weights. A pixel that a tap finds in the padding points to a row of zeros, and a
- * tile whose pixels all do leaves the tap out.
+ * Results are rows of a matrix, one a pixel, numbered over (n, spatial...); its columns are output channels. Every tap
+ * of the kernel adds a product of rows of the source, found through a table of pointers (Dukhan, "The indirect
+ * convolution algorithm", 2019), and its ic x oc weights. A pixel that a tap finds in the padding points to a row of
+ * zeros, and a tile whose pixels all do leaves the tap out.
  *
  * Few input channels make short products. Then (`stage`) a task first copies the part of the source that it reads to
  * scratch, padding included, channels innermost whatever the source's strides, and the taps of a row of the kernel that
@@ -12,10 +12,8 @@
  * Weights that no cache keeps are read as they lie (`is_plain`): a task brings a group of columns into panels in its
  * scratch, perhaps times a scale for each, then runs all its pixels through them, so many that packing costs little.
  *
- * A task is a block of pixels by a block of columns of one group. args: src, packed weights (conv_weights.c), then at
- * the places that the parameters name: scale, bias, residual, dst and what the epilogue reads beyond dst. The iteration
- * space of the epilogue is row-major over (n, spatial..., c). Scratch: the tile of the epilogue, partial sums, the
- * table, and the row of zeros or the staged source. */
+ * A task is a block of pixels by a block of columns of one group. args: src, packed weights (conv/weights.c), the
+ * scale, then those of the post-ops. */
 #include "conv/gp_conv_weights.h"
 #include "gemm/gp_packed_tile.h"
 #include "conv/gp_stage.h"
@@ -38,9 +36,6 @@ GP_RECORD(gp_conv_packed, {
     float lo, hi;
 });
 
-typedef void (*gp_taps_fn)(int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding,
-                           const float *b, int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink);
-
 /* The pixels of a task, numbered over all images, and the table of their rows: rows[tap * count + pixel]. */
 typedef struct {
     int64_t first, count;
@@ -49,21 +44,14 @@ typedef struct {
     char *room; /* zeros, or the staged source */
 } pixel_block;
 
-/* ---- tiles ---- */
+#define GP_TAPS_PARAMETERS                                                                                             \
+    (int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding, const float *b,          \
+     int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
 
-/* Tiles beyond the registers are never called and compile to nothing. */
-#define GP_DEFINE_TILE(rows, panels, vectors)                                                                          \
-    static __attribute__((noinline)) void GP_TILE_NAME(rows, panels, vectors)(                                         \
-        int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding, const float *b,       \
-        int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)                                              \
-    {                                                                                                                  \
-        if (rows * panels * vectors <= GP_TILE_VECTORS)                                                                \
-            gp_taps_tile(rows, panels, vectors, taps, words, row, pitch, padding, b, tap_step, panel_step, sink);      \
-    }
+typedef void(*gp_taps_fn) GP_TAPS_PARAMETERS;
 
-GP_DEFINE_TILES(gp_taps_fn)
-
-/* ---- the table of rows ---- */
+GP_DEFINE_TILES(tiles, gp_taps_fn, GP_PACKED_F32, gp_taps_tile, GP_TAPS_PARAMETERS, taps, words, row, pitch, padding, b,
+                tap_step, panel_step, sink)
 
 /* Pixels of one row of results, `begin` to `end`, whose image begins at src: where each tap reads. */
 static void find_rows(const gp_conv_packed *p, const float *src, int64_t od, int64_t oh, int64_t begin, int64_t end,
@@ -130,8 +118,6 @@ static void fill_table(const gp_conv_packed *p, const float *src, const pixel_bl
         pixel += last - ow;
     }
 }
-
-/* ---- blocks ---- */
 
 /* One group of panels for the pixels of a task: the taps in parts whose weights stay in L2. Tiles end where lines do. */
 static void group(const gp_conv_packed *p, const pixel_block *block, int column, const float *b, int64_t tap_step,
@@ -226,19 +212,11 @@ static void task(const gp_conv_packed *p, void *const *args, int64_t g, int64_t 
         block->line_left = p->line_pixels - x;
         fill_table(p, (const float *)args[0] + g * p->ic * p->window.src_c, block);
     }
-    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_pixel};
-    sink.c = p->tile_in_scratch ? (float *)scratch
-                                : (float *)args[p->dst_arg] + run * p->dst_run + y * p->dst_line + x * p->dst_pixel + c;
-    sink.ldc = p->tile_in_scratch ? cols : p->dst_pixel;
-    sink.partial = (float *)(scratch + p->partial_offset);
-    if (p->bias_arg)
-        sink.bias = (const float *)args[p->bias_arg] + c;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + run * p->residual_run + y * p->residual_line +
-                        x * p->residual_pixel + c;
+    const int64_t to = run * p->dst_run + y * p->dst_line + x * p->dst_pixel + c;
+    const int64_t from = run * p->residual_run + y * p->residual_line + x * p->residual_pixel + c;
+    gp_packed_sink sink = GP_MAKE_SINK(p, args, to, p->dst_pixel, from, p->residual_pixel, c, cols, scratch);
     columns(p, block, j, cols, (const float *)((const char *)args[1] + g * p->w_group),
-            p->scale_arg ? (const float *)args[p->scale_arg] + g * p->oc : NULL, (float *)(scratch + p->panels_offset),
-            sink);
+            gp_floats_at(args, p->scale_arg, g * p->oc), (float *)(scratch + p->panels_offset), sink);
     if (p->has_epilogue)
         gp_run_epilogue((const gp_eltwise *)(p + 1), args + p->dst_arg, sink.c, sink.ldc, count, cols,
                         first * channels + c, channels);

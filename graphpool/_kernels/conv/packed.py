@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 from graphpool.errors import UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
-from ..gemm.matmul import aligned
 from ..gemm.packed import MOST_ROWS, TILE_PANELS, TILE_ROWS, l2_nbytes, row_block, streams
 from ..gemm.post_ops import NO_POST_OPS, PostOps
+from ..gemm.problem import aligned, even_part
 from ..image.window import Window
 from .problem import ConvProblem
 from .weights import ConvWeights, PanelFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
 
 __all__ = ["F32ConvFormat", "has_lines", "is_staged"]
 
@@ -47,12 +46,7 @@ def is_staged(in_channels: int, kernel: Sequence[int], groups: int = 1) -> bool:
 
 @dataclass(frozen=True)
 class F32ConvFormat(PanelFormat):
-    """A `ConvFormat`: for each group and product of a pixel, a matrix of (merged taps, channels) x channels in panels.
-
-    Attributes
-    ----------
-    shape : ConvShape
-    """
+    """A `ConvFormat`: for each group and product of a pixel a matrix of (merged taps, channels) x channels."""
 
     packed_dtype = "f32"
     is_exact = True
@@ -90,7 +84,7 @@ class F32ConvFormat(PanelFormat):
         self,
         problem: ConvProblem,
         weights_strides: Sequence[int],
-        post_ops: PostOps = NO_POST_OPS,
+        post_ops: PostOps,
         *,
         scale: bool = False,
     ) -> KernelCall:
@@ -108,10 +102,7 @@ class F32ConvFormat(PanelFormat):
         weights, window, stage = self._weights, problem.window, self.is_staged
         if not stage and (window.src_strides[1] != 1 and weights.ic > 1):
             raise UnsupportedError(explain("src_strides", accepted="contiguous channels", got=problem.src_strides))
-        given = {"dst_strides": problem.dst_strides, "residual_strides": post_ops.residual_strides}
-        oc = self.shape.out_channels
-        sides = [problem.image_strides(name, side, oc) for name, side in given.items() if side is not None]
-        runs = _Runs.find(problem.batch, window, sides, stage=stage)
+        runs = _Runs.find(problem.batch, window, problem.result_images(post_ops), stage=stage)
         if post_ops.epilogue and runs.line < runs.pixels:
             post["tile_in_scratch"] = True  # an epilogue reads rows of one stride
         return _build(window, weights, runs, post | {"stage": stage}, plain, post_ops.epilogue, self.isa)
@@ -119,14 +110,9 @@ class F32ConvFormat(PanelFormat):
 
 @dataclass(frozen=True)
 class _Runs:
-    """Results as runs of lines of pixels: of each, how many elements it steps over on a side. Unit: elements.
+    """Results as `count` runs of `pixels`, in lines of `line`.
 
-    Attributes
-    ----------
-    count, pixels, line : int
-        Runs, pixels of a run, pixels of a line.
-    dst, residual : tuple of int
-        From one run, line and pixel to the next.
+    `dst` and `residual`: from one run, line and pixel to the next. Unit: elements.
     """
 
     count: int
@@ -137,7 +123,7 @@ class _Runs:
 
     @classmethod
     def find(cls, batch: int, window: Window, sides: Sequence[tuple[int, ...]], *, stage: bool) -> _Runs:
-        """The fewest runs, of the longest lines; `sides` are the strides of dst and perhaps of the residual.
+        """The fewest runs, of the longest lines; `sides` are the strides of dst and of the residual.
 
         A staged source belongs to one image, and to one row where rows are wide.
         """
@@ -153,7 +139,7 @@ class _Runs:
         (lines, line_steps), (line, steps) = inner if len(inner) > 1 else (none, inner[0] if inner else none)
         count, run_steps = outer[0] if outer else none
         found = list(zip(run_steps, line_steps, steps, strict=True))
-        return cls(count, lines * line, line, found[0], found[-1])
+        return cls(count, lines * line, line, *found)
 
 
 def _merge(axes: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
@@ -222,7 +208,7 @@ def _pixel_block(window: Window, runs: _Runs, most: int, *, stage: bool) -> int:
         return lines * runs.line if lines else row_block(min(runs.line, runs.pixels), most)
     width = max(window.dst[2], 1)
     if width > _STAGED_PIXELS:
-        return -(-width // -(-width // _STAGED_PIXELS))
+        return even_part(width, -(-width // _STAGED_PIXELS))
     parts = max(-(-window.dst[1] * width // _STAGED_PIXELS), 1)
     return max(-(-window.dst[1] // parts), 1) * width
 
@@ -232,8 +218,7 @@ def _tap_block(pixels: int, weights: ConvWeights) -> int:
     if pixels <= TILE_ROWS:
         return weights.runs
     most = max(l2_nbytes() * 3 // 4 // (weights.unit(pixels) * 4 * max(weights.words, 1)), 1)
-    parts = -(-weights.runs // most)
-    return -(-weights.runs // parts)
+    return even_part(weights.runs, -(-weights.runs // most))
 
 
 def _pixels_staged(window: Window, pixels: int) -> int:

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
     from ..core.call import KernelCall
 
-__all__ = ["ConvFormat", "ConvProblem", "ConvShape"]
+__all__ = ["ConvFormat", "ConvProblem", "ConvShape", "check_weight_strides"]
+
+
+def check_weight_strides(strides: Sequence[int], ndim: int) -> None:
+    """Raise `InvalidShapeError` unless there is a stride for each axis of the weights of `ndim` spatial axes."""
+    if len(strides) != ndim + 3:
+        accepted = "(group, oc, ic, spatial...)"
+        raise InvalidShapeError(explain("strides of weights", accepted=accepted, got=tuple(strides)))
 
 
 @dataclass(frozen=True)
@@ -103,21 +110,14 @@ class ConvProblem:
 
         Parameters
         ----------
-        batch : int
-        shape : ConvShape
         src_spatial : sequence of int
             As many axes as the kernel has.
         src_strides, dst_strides : sequence of int
             (n, c, spatial...); each kernel says which it takes. Unit: elements.
-        strides, pads_begin, pads_end : sequence of int, optional
-            Ones, zeros and zeros by default.
-        transposed : bool, default=False
-        output_padding : sequence of int, optional
-            Results behind the last of a transposed convolution, zeros by default.
-        src_dtype : str, default="f32"
-            Of the image: what the format of the weights takes.
-        zero_point : int, default=0
-            Of an image of 8 bits, which is what lies in its padding.
+        strides, pads_begin, pads_end, output_padding : sequence of int, optional
+            Ones, and zeros. The last one: results behind the last of a transposed convolution.
+        src_dtype, zero_point
+            Of the image: what the format of the weights takes. The zero point of 8 bits is what lies in the padding.
 
         Raises
         ------
@@ -134,30 +134,26 @@ class ConvProblem:
         sides = tuple(src_strides), tuple(dst_strides)
         return cls(batch, shape, window, *sides, src_dtype, zero_point, transposed)
 
-    def image_strides(self, name: str, strides: Sequence[int], channels: int) -> tuple[int, int, int, int]:
-        """Strides of images and of three spatial axes of an image whose channels are contiguous. Unit: elements.
+    def src_image(self) -> tuple[int, int, int, int]:
+        """Strides of images and of three spatial axes of src, whose channels must be contiguous. Unit: elements."""
+        return image_strides("src_strides", self.src_strides, len(self.shape.kernel), self.shape.in_channels)
 
-        Raises
-        ------
-        InvalidShapeError, UnsupportedError
-            Another number of strides; channels with gaps.
-        """
-        return image_strides(name, strides, len(self.shape.kernel), channels)
+    def result_images(self, post_ops: PostOps) -> list[tuple[int, int, int, int]]:
+        """The same of dst and of the residual."""
+        ndim, channels = len(self.shape.kernel), self.shape.out_channels
+        residual = image_strides("residual_strides", self.residual_strides(post_ops), ndim, channels)
+        return [image_strides("dst_strides", self.dst_strides, ndim, channels), residual]
 
-    def pixel_strides(self, name: str, strides: Sequence[int]) -> tuple[int, int]:
-        """Strides of images and of pixels of dst or of a residual. Unit: elements.
-
-        Raises
-        ------
-        InvalidShapeError, UnsupportedError
-            Another number of strides; channels with gaps; pixels that no single stride walks.
-        """
-        image, *spatial = self.image_strides(name, strides, self.shape.out_channels)
-        pixel = merged_stride(list(zip(self.window.dst, spatial, strict=True)))
-        if pixel is None:
-            accepted = "contiguous channels, and pixels that one stride walks"
-            raise UnsupportedError(explain(name, accepted=accepted, got=tuple(strides)))
-        return image, pixel
+    def result_pixels(self, post_ops: PostOps) -> list[tuple[int, int]]:
+        """Strides of images and of pixels of dst and of the residual, each on one stride. Unit: elements."""
+        found = []
+        for image, *spatial in self.result_images(post_ops):
+            pixel = merged_stride(list(zip(self.window.dst, spatial, strict=True)))
+            if pixel is None:
+                accepted = "contiguous channels, and pixels that one stride walks"
+                raise UnsupportedError(explain("strides of results", accepted=accepted, got=(image, *spatial)))
+            found.append((image, pixel))
+        return found
 
     def residual_strides(self, post_ops: PostOps) -> Sequence[int]:
         """Those of the residual, of dst where there is none."""
@@ -192,25 +188,14 @@ class ConvFormat(ABC):
 
     @abstractmethod
     def pack(self, strides: Sequence[int]) -> KernelCall:
-        """A kernel that packs weights; arguments: weights, packed.
+        """A kernel that packs weights; arguments: weights, packed. Another number of strides is an `InvalidShapeError`.
 
         `strides` are those of the weights, any: (group, out channel in the group, in channel in the group, spatial...).
         Unit: elements. Cost: one read and one write of the weights, about a nanosecond each.
-
-        Raises
-        ------
-        InvalidShapeError
-            Another number of strides.
         """
 
     def unpack(self, strides: Sequence[int]) -> KernelCall:
-        """The inverse of `pack`, with the same strides; arguments: packed, weights.
-
-        Raises
-        ------
-        InvalidShapeError, UnsupportedError
-            Another number of strides; packing rounds.
-        """
+        """The inverse of `pack`, with the same strides, unless packing rounds; arguments: packed, weights."""
         raise UnsupportedError(explain(f"unpack of {type(self).__name__}", accepted="formats that round nothing"))
 
     @abstractmethod

@@ -1,17 +1,15 @@
 /* Bring the weights of a convolution into panels (gp_packed.h), or out of them: for each group of channels and each
  * product of a pixel a matrix of its own, `merged` taps times ic rows by oc columns.
  *
- * A task is one panel of one group, with all its taps. Where a column's weights lie side by side, four columns at a time
- * are read in the order of memory and transposed in registers, in runs so long that the lines being written stay in L1;
- * other weights are read a few input channels at a time.
- * args: weights, packed; packed, weights. */
+ * A task is one panel of one group, with all its taps. Where a column's weights lie side by side, four columns at a
+ * time are read in the order of memory and transposed in registers, in runs so long that the lines being written stay
+ * in L1; other weights are read a few input channels at a time. args: weights, packed; packed, weights. */
 #include "conv/gp_conv_weights.h"
 #include "core/gp_quad.h"
 
 #define GP_CONV_PACK_ROWS 8
 #define GP_CONV_PACK_RUN 64
 
-/* One panel: its first weight outside, and its place. */
 typedef struct {
     const gp_conv_pack *p;
     float *weights;
@@ -25,11 +23,10 @@ GP_INLINE float *tap_rows(const panel *t, int64_t tap)
     return t->packed + tap / t->p->merged * t->p->tap_pitch + tap % t->p->merged * t->p->ic * t->width;
 }
 
-/* Rows `i` to `end` of all taps. */
 GP_INLINE void pack_rows(const panel *t, int64_t taps, int64_t i, int64_t end, const int64_t w_oc)
 {
     for (int64_t tap = 0; tap < taps; tap++) {
-        const float *restrict from = t->weights + gp_tap_offset(t->p, tap);
+        const float *restrict from = t->weights + gp_tap_offset(t->p->kernel, t->p->w, tap);
         float *restrict to = tap_rows(t, tap);
         for (int64_t r = i; r < end; r++)
             for (int64_t c = 0; c < t->cols; c++)
@@ -75,7 +72,6 @@ static void pack_run(const panel *t, const float *from, int64_t count, float *co
             to[q][c] = from[c * column + q];
 }
 
-/* The panel from columns whose words lie side by side. */
 static void pack_runs(const panel *t, int64_t taps, column_run run)
 {
     for (int64_t first = 0; first < taps; first += run.taps)
@@ -90,7 +86,7 @@ static void pack_runs(const panel *t, int64_t taps, column_run run)
                     i++;
                 }
             }
-            pack_run(t, t->weights + gp_tap_offset(t->p, first) + q, count, to);
+            pack_run(t, t->weights + gp_tap_offset(t->p->kernel, t->p->w, first) + q, count, to);
         }
 }
 
@@ -114,16 +110,10 @@ static void pack_panel(const panel *t, int64_t taps)
     }
 }
 
-/* The panel that begins at column j of a group. */
-GP_INLINE panel make_panel(const gp_conv_pack *p, float *weights, int64_t j, float *packed)
-{
-    return (panel){p, weights + j * p->w_oc, packed, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL)};
-}
-
 void GP_KERNEL(pack_conv_panel)(const gp_conv_pack *p, const float *from, int64_t j, float *to)
 {
-    const panel t = make_panel(p, (float *)from, j, to); /* only read */
-    pack_panel(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]);
+    const panel t = {p, (float *)from + j * p->w_oc, to, gp_panel_width(j, p->oc), gp_min(p->oc - j, GP_PANEL)};
+    pack_panel(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]); /* the weights are only read */
 }
 
 /* The inverse: what lies behind the columns of a panel is left out. */
@@ -132,21 +122,19 @@ static void unpack_panel(const panel *t, int64_t taps)
     const gp_conv_pack *p = t->p;
     for (int64_t tap = 0; tap < taps; tap++) {
         const float *restrict from = tap_rows(t, tap);
-        float *restrict to = t->weights + gp_tap_offset(p, tap);
+        float *restrict to = t->weights + gp_tap_offset(p->kernel, p->w, tap);
         for (int64_t c = 0; c < t->cols; c++)
             for (int64_t r = 0; r < p->ic; r++)
                 to[r * p->w_ic + c * p->w_oc] = from[r * t->width + c];
     }
 }
 
-/* Panels `begin` to `end` of all groups, each moved by `move`. */
 GP_INLINE void move_panels(const gp_conv_pack *p, float *weights, float *packed, int64_t begin, int64_t end,
                            void (*move)(const panel *t, int64_t taps))
 {
-    const int64_t panels = (p->oc + GP_PANEL - 1) / GP_PANEL;
     for (int64_t number = begin; number < end; number++) {
-        const int64_t g = number / panels, j = number % panels * GP_PANEL;
-        const panel t = make_panel(p, weights + g * p->w_group, j, packed + g * p->group_pitch + j * p->merged * p->ic);
+        const gp_conv_panel at = gp_find_conv_panel(p, number, p->words);
+        const panel t = {p, weights + at.weight, packed + at.word, at.width, at.cols};
         move(&t, p->kernel[0] * p->kernel[1] * p->kernel[2]);
     }
 }

@@ -10,12 +10,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from graphpool.errors import InvalidShapeError, explain
-
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..gemm.matmul import aligned
 from ..gemm.packed import DEPTH, lanes_of, streams
-from .problem import ConvFormat
+from ..gemm.problem import aligned, even_part
+from .problem import ConvFormat, check_weight_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,24 +26,10 @@ __all__ = ["ConvWeights", "PanelFormat"]
 class ConvWeights(NamedTuple):
     """Where the weights of a convolution lie in panels.
 
-    Attributes
-    ----------
-    groups, ic, oc : int
-        Groups, and channels of one.
-    kernel : tuple of int
-        One to three axes.
-    merged : int
-        Taps along width that are one run.
-    words, runs : int
-        Words of a run, zeros at its end included, and runs of a pixel.
-    depth : int
-        Weights in a word of 32 bits.
-    pixel : int
-        Channels of a tap; more than `ic` where a word ends with the tap.
-    has_sums : bool
-        Whether the sums of the columns of a group stand behind its panels.
-    lanes : int
-        Columns of half a panel, up to whole ones of which `oc` is filled.
+    `ic` and `oc` are channels of a group. `merged` taps along width are a run; `words` of one, zeros at its end
+    included, and `runs` of a pixel. `depth`: weights in a word of 32 bits. `pixel`: channels of a tap, more than `ic`
+    where a word ends with the tap. `has_sums`: the sums of the columns of a group stand behind its panels. `lanes`:
+    columns of half a panel, up to whole ones of which `oc` is filled.
     """
 
     groups: int
@@ -62,13 +46,7 @@ class ConvWeights(NamedTuple):
 
     @classmethod
     def make(cls, shape: ConvShape, dtype: str, isa: str | None, *, merges: bool = True) -> ConvWeights:
-        """Weights of type f32, bf16 or s8; `merges`: taps that read pixels side by side.
-
-        Raises
-        ------
-        UnsupportedError
-            An unknown instruction set.
-        """
+        """Weights of type f32, bf16 or s8; `merges`: taps that read pixels side by side."""
         lanes, kernel, dilations = lanes_of(isa), shape.kernel, shape.dilations
         ic, oc = shape.in_channels // shape.groups, shape.out_channels // shape.groups
         pixel = ic + ic % 2 if dtype == "bf16" else ic
@@ -114,19 +92,11 @@ class ConvWeights(NamedTuple):
 
     def col_block(self, pixels: int, parts: int) -> int:
         """Columns of a task on so many pixels: whole units, in about that many even parts."""
-        unit = self.unit(pixels)
-        return max(-(-self.oc // (max(parts, 1) * unit)) * unit, unit)
+        return even_part(self.oc, parts, self.unit(pixels))
 
     def pack_fields(self, strides: Sequence[int], dtype: str) -> dict[str, Any]:
-        """The fields of a struct gp_conv_pack for weights of that type, with strides as `ConvFormat.pack` takes them.
-
-        Raises
-        ------
-        InvalidShapeError
-            Strides that do not fit the kernel.
-        """
-        if len(strides) != len(self.kernel) + 3:
-            raise InvalidShapeError(explain("strides of weights", accepted="(group, oc, ic, spatial...)", got=strides))
+        """The fields of a struct gp_conv_pack; type and strides of the weights are as `ConvFormat.pack` takes them."""
+        check_weight_strides(strides, len(self.kernel))
         fill = 3 - len(self.kernel)
         return {
             "groups": self.groups, "ic": self.ic, "oc": self.oc, "kernel": [*[1] * fill, *self.kernel],

@@ -1,17 +1,15 @@
 /* 3x3 convolution with stride 1 by Winograd's algorithm. F(4x4, 3x3): 36 multiplications for 16 results, where
  * the direct way takes 144; F(2x2, 3x3): 16 for 4, where it takes 36. Channels last, any number of them.
  *
- * With A, G and B of the interpolation points 0, p, -p, q, -q and infinity, results are A' [(G w G') . (B' x B)] A for each
- * tile of 6x6 source pixels (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016), summed over
- * input channels before A is applied: 36 matrix products. p = 1/sqrt 2 and q = sqrt 2 keep all factors near one, so that
- * the error is about twice that of direct sums; 1 and 2 would lose two bits more (the choice of points: Barabasz et al.,
- * "Error analysis and improving the accuracy of Winograd convolution", 2020). Tiles of 2x2 results need the points 0, 1, -1
- * and infinity alone.
+ * With A, G and B of the interpolation points 0, p, -p, q, -q and infinity, results are A' [(G w G') . (B' x B)] A for
+ * each tile of 6x6 source pixels (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016), summed
+ * over input channels before A is applied: 36 matrix products. p = 1/sqrt 2 and q = sqrt 2 keep all factors near one,
+ * so that the error is about twice that of direct sums; 1 and 2 would lose two bits more (the choice of points:
+ * Barabasz et al., "Error analysis and improving the accuracy of Winograd convolution", 2020). Tiles of 2x2 results
+ * need the points 0, 1, -1 and infinity alone.
  *
- * A task is a block of tiles by a block of output channels. args: src, packed weights (36 matrices in panels), then at
- * the places that the parameters name: bias, residual, dst and what the epilogue reads beyond dst. The iteration space of
- * the epilogue is row-major over (n, height, width, c). Scratch: transformed sources, accumulators, a row of zeros, and the tile
- * of the epilogue. */
+ * A task is a block of tiles by a block of output channels. args: src, packed weights (36 matrices in panels), then
+ * those of the post-ops. */
 #include "gemm/gp_packed.h"
 #include "eltwise/gp_tile.h"
 
@@ -155,11 +153,9 @@ GP_INLINE void finish_tile(const gp_winograd *p, const int tile, void *const *ar
     sink.dst_pixel = p->tile_in_scratch ? cols : p->dst[2];
     sink.residual_row = p->residual[1];
     sink.residual_pixel = p->residual[2];
-    if (p->bias_arg)
-        sink.bias = (const float *)args[p->bias_arg] + j;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + at.n * p->residual[0] + at.y * p->residual[1] +
-                        at.x * p->residual[2] + j;
+    sink.bias = gp_floats_at(args, p->bias_arg, j);
+    sink.residual = gp_floats_at(args, p->residual_arg,
+                                 at.n * p->residual[0] + at.y * p->residual[1] + at.x * p->residual[2] + j);
     store_tile(p, tile, from, pitch, &sink);
     if (p->has_epilogue)
         for (int64_t i = 0; i < sink.rows; i++)
@@ -203,8 +199,6 @@ GP_INLINE void run(const gp_winograd *p, const int tile, void *const *args, int6
 
 GP_DEFINE_KERNEL(f32_conv_winograd_4x4) { run(params, 4, args, begin, end, scratch); }
 GP_DEFINE_KERNEL(f32_conv_winograd_2x2) { run(params, 2, args, begin, end, scratch); }
-
-/* ---- weights ---- */
 
 GP_RECORD(gp_winograd_weights, {
     int64_t ic, oc, pitch;

@@ -11,17 +11,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
-from ..gemm.matmul import aligned
 from ..gemm.packed import PackedFormat, l2_nbytes
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from .problem import ConvFormat, ConvProblem
+from ..gemm.problem import aligned, even_part
+from .problem import ConvFormat, ConvProblem, check_weight_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
 
 __all__ = ["TILES", "WinogradFormat", "choose_tile"]
 
@@ -74,17 +73,7 @@ def _tile_ns(tile: int, batch: int, in_channels: int, out_channels: int, dst_spa
 class WinogradFormat(ConvFormat):
     """A `ConvFormat`: 36 transformed matrices of in_channels x out_channels in panels, 16 for tiles of 2.
 
-    Attributes
-    ----------
-    shape : ConvShape
-        3x3 kernels without groups.
-    tile : {2, 4}, default=4
-        Results of a tile along an axis.
-
-    Raises
-    ------
-    InvalidArgumentError, UnsupportedError
-        Another tile; another kernel, groups or dilations.
+    `tile`: results along an axis, 2 or 4. Another one, kernels but 3x3, groups and dilations are refused.
     """
 
     tile: int = 4
@@ -113,9 +102,7 @@ class WinogradFormat(ConvFormat):
         Cost: about 30 nanoseconds for each pair of channels; computed in f64 and rounded once.
         """
         matrices = self._matrices
-        if len(strides) != 5:
-            accepted = "(group, oc, ic, height, width)"
-            raise InvalidShapeError(explain("strides of weights", accepted=accepted, got=tuple(strides)))
+        check_weight_strides(strides, 2)
         values = {
             "ic": self.shape.in_channels, "oc": self.shape.out_channels, "pitch": matrices.pitch // 4,
             "w_oc": strides[1], "w_ic": strides[2], "w": strides[3:],
@@ -138,16 +125,10 @@ class WinogradFormat(ConvFormat):
         window, post = problem.window, post_ops.float_fields()
         if set(window.strides) != {1}:
             raise UnsupportedError(explain("strides of Winograd", accepted="1", got=window.strides))
-        ic, oc = self.shape.in_channels, self.shape.out_channels
-        given = {
-            "src": (problem.src_strides, ic), "dst": (problem.dst_strides, oc),
-            "residual": (problem.residual_strides(post_ops), oc),
-        }  # fmt: skip
-        sides = {name: problem.image_strides(f"{name}_strides", *side) for name, side in given.items()}
-        values = post | {
-            "batch": problem.batch, "ic": ic, "oc": oc, "in": window.src[1:], "out": window.dst[1:],
-            "pad": window.pads_begin[1:], "pitch": self._matrices.pitch // 4,
-            **{name: (image, height, width) for name, (image, _, height, width) in sides.items()},
+        sides = [(n, y, x) for n, _, y, x in (problem.src_image(), *problem.result_images(post_ops))]
+        values = post | dict(zip(("src", "dst", "residual"), sides, strict=True)) | {
+            "batch": problem.batch, "ic": self.shape.in_channels, "oc": self.shape.out_channels, "in": window.src[1:],
+            "out": window.dst[1:], "pad": window.pads_begin[1:], "pitch": self._matrices.pitch // 4,
         }  # fmt: skip
         tiles = _count_tiles(self.tile, problem.batch, window.dst[1:])
         return _build(self.tile, tiles, self._matrices, values, post_ops.epilogue, self.isa)
@@ -177,4 +158,4 @@ def _tile_block(tiles: int, products: int, ic: int, step: int) -> int:
     """Tiles of a task: even parts whose transformed sources fill half of L2 and whose accumulators a bit less."""
     tile_nbytes = products * 4
     most = max(min(l2_nbytes() // 2 // (tile_nbytes * max(ic, 1)), l2_nbytes() * 3 // 8 // (tile_nbytes * step)), 6)
-    return max(-(-tiles // max(-(-tiles // most), 1)), 1)
+    return even_part(tiles, -(-tiles // most))

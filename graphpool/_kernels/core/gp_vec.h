@@ -26,6 +26,9 @@
 
 #define GP_INLINE static inline __attribute__((always_inline, unused))
 
+/* A loop over so few that it becomes straight code, so that arrays which it walks are registers. */
+#define GP_EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
+
 /* Elements of a block of a sum: chains of 8 additions in 4 vectors of lanes. */
 #define GP_SUM_BLOCK (32 * GP_VL)
 

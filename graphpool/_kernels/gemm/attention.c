@@ -6,8 +6,7 @@
  * Blocks of queries lie across the lanes of vectors: the queries are transposed once, scores^T = K Q^T and result^T =
  * V^T scores^T then take single elements of K and V where these lie, in any stride, and every step of the softmax runs
  * lane by lane. The few queries of a decoding step would leave lanes empty; they go one by one, with vectors along the
- * depth (`by_row`). At depth 64 a block and a tile of K and V take 80 KiB.
- */
+ * depth (`by_row`). At depth 64 a block and a tile of K and V take 80 KiB. */
 #include "eltwise/gp_sink.h"
 #include "core/gp_vmath.h"
 
@@ -107,32 +106,24 @@ typedef struct {
 } lane_state;
 
 /* c[r][i] = c[r][i] * rescale[i] + sum over k of a[r][k] b[k][i], for `rows` x `vectors` registers; c starts as 0
- * where rescale is NULL. a has any strides, b and c have rows of LANES.
- */
+ * where rescale is NULL. a has any strides, b and c have rows of LANES. */
 GP_INLINE void multiply_registers(const float *a, int64_t a_row, int64_t a_k, const float *b, int64_t n, float *c,
                                   const float *rescale, const int rows, const int vectors)
 {
     gp_vf sum[ROWS][VECTORS];
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+    GP_EACH(r, rows)
+        GP_EACH(v, vectors)
             sum[r][v] = rescale ? gp_load(c + r * LANES + v * GP_VL) * gp_load(rescale + v * GP_VL) : (gp_vf){0};
     for (int64_t k = 0; k < n; k++) {
         gp_vf lane[VECTORS];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+        GP_EACH(v, vectors)
             lane[v] = gp_load(b + k * LANES + v * GP_VL);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++)
+        GP_EACH(r, rows)
+            GP_EACH(v, vectors)
                 sum[r][v] = gp_vfma(gp_splat(a[r * a_row + k * a_k]), lane[v], sum[r][v]);
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
+    GP_EACH(r, rows)
+        GP_EACH(v, vectors)
             gp_store(c + r * LANES + v * GP_VL, sum[r][v]);
 }
 

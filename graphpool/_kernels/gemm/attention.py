@@ -10,6 +10,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
 from ..core.spaces import check_strides
+from .requant import number_args
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,6 @@ _LANES = 64
 _TILE = 64
 _MAX_ROWS = 2
 """Up to this many queries go one by one; from three on, lanes of vectors pay though most stay empty."""
-
-_ARGUMENTS = ("scale_arg", "cap_arg", "additive_arg", "boolean_arg", "dst_arg")
 
 
 def attention(
@@ -46,54 +45,24 @@ def attention(
 ) -> KernelCall:
     """softmax(scale * q k^T, capped and masked) v of f32, without the matrix of scores.
 
-    Parameters
-    ----------
-    q_shape : sequence of int
-        (batch, heads, queries, depth).
-    k_shape : sequence of int
-        (batch, kv_heads, keys, depth); kv_heads divides heads, and neighbouring heads share one.
-    value_depth : int
-        v has the shape (batch, kv_heads, keys, value_depth), dst (batch, heads, queries, value_depth).
-    scale : float or None, default=1.0
-        Factor of the scores; None: an f32 scalar among the arguments.
-    is_divisor : bool, default=False
-        Divide by `scale` instead.
-    soft_cap : float or None, default=0.0
-        Scores become soft_cap * tanh(score / soft_cap) after scaling; 0 leaves them, None: an f32 scalar argument.
-    causal : {"none", "top_left", "bottom_right"}
-        Query i sees the keys up to i, or up to i + keys - queries.
-    additive_strides, boolean_strides : sequence of int, optional
-        Strides of a mask over (batch, heads, queries, keys), 0 where it is broadcast; None: there is none. The f32 mask
-        is added to the capped scores; then scores become `boolean_fill` where the boolean one is false.
-    boolean_fill : float, default=-inf
-    inf_as_zero : bool, default=False
-        A query whose scores are all -inf gives zeros instead of NaN.
-    q_strides, k_strides, v_strides, dst_strides : sequence of int, optional
-        Dense by default. Unit: elements. With an epilogue, dst_strides are those of its linear index.
-    epilogue : bytes, optional
-        Block of an elementwise program, run on the results instead of a plain write.
-    isa : str, optional
-        Instruction set; the best one by default.
+    Arguments: q of shape (batch, heads, queries, depth); k (batch, kv_heads, keys, depth), of which neighbouring heads
+    share one; v (batch, kv_heads, keys, value_depth); [scale]; [soft_cap]; [additive mask]; [boolean mask]; dst (batch,
+    heads, queries, value_depth), written by tasks of up to 64 queries of one head, or those of the epilogue, for which
+    `dst_strides` are those of its linear index. Strides are dense by default, those of a mask over (batch, heads,
+    queries, keys); without them there is no mask. Unit: elements.
 
-    Returns
-    -------
-    KernelCall
-        Arguments: q, k, v, [scale], [soft_cap], [additive mask], [boolean mask], dst, [the epilogue's]. Tasks: up to 64
-        queries of one head.
+    Scores are multiplied by `scale`, or divided if `is_divisor`; become soft_cap * tanh(score / soft_cap) unless it is
+    0 (None for either: an f32 scalar among the arguments); the f32 mask is added; they become `boolean_fill` where the
+    other mask is false. `causal` is "none", "top_left" (query i sees the keys up to i) or "bottom_right" (up to i +
+    keys - queries). A query whose scores are all -inf gives NaN, or zeros if `inf_as_zero`.
+
+    Keys that a causal mask hides from a whole block are not read, so NaN among them stays unseen. Scratch does not
+    depend on the number of keys. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 
     Raises
     ------
-    InvalidArgumentError
-        Unknown kind of causal mask.
-    InvalidShapeError
-        Shapes and strides do not fit together.
-
-    Notes
-    -----
-    Keys that a causal mask hides from a whole block are not read, so NaN among them stays unseen. Scratch: two blocks
-    of 64 queries and a tile of 64 x 64 scores, whatever the number of keys. Cost: 2 * queries * keys * (depth +
-    value_depth) operations for each head.
-    Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+    InvalidArgumentError, InvalidShapeError
+        Unknown kind of causal mask; shapes and strides that do not fit together.
     """
     if causal not in ("none", "top_left", "bottom_right"):
         raise InvalidArgumentError(explain("causal mask", accepted="none, top_left, bottom_right", got=causal))
@@ -116,12 +85,17 @@ def attention(
         keys, is_causal = max(0, min(keys, offset + 1)) if is_causal else keys, False
     by_row = queries <= _MAX_ROWS and values["k"][3] == 1 and values["v"][3] == 1
     block = min(_LANES, max(queries, 1))
+    present = {
+        "scale_arg": scale is None, "cap_arg": soft_cap is None, "additive_arg": additive_strides is not None,
+        "boolean_arg": boolean_strides is not None,
+    }  # fmt: skip
+    numbers, dst_arg = number_args(3, present, absent=-1)
     values |= {
         "batch": batch, "heads": heads, "heads_per_kv": group, "queries": queries, "keys": keys, "depth": depth,
         "value_depth": value_depth, "by_row": by_row, "block": block, "is_causal": is_causal, "causal_offset": offset,
         "is_divisor": is_divisor, "has_cap": soft_cap is None or soft_cap != 0, "inf_as_zero": inf_as_zero,
         "has_program": bool(epilogue), "scale": scale or 0, "cap": soft_cap or 0, "fill": boolean_fill,
-        **_number(scale is None, soft_cap is None, additive_strides is not None, boolean_strides is not None),
+        **numbers, "dst_arg": dst_arg,
     }  # fmt: skip
     ntasks = batch * heads * -(-queries // block) if value_depth else 0
     floats = depth + value_depth if by_row else _LANES * (depth + _TILE + value_depth) + value_depth
@@ -139,22 +113,8 @@ def _check_shapes(q_shape: Sequence[int], k_shape: Sequence[int], value_depth: i
 
 
 def _swap_heads(values: dict[str, Any], heads: int, group: int) -> tuple[int, int, int]:
-    """Make the heads that share keys the queries of one head, so that these keys are read once.
-
-    Returns
-    -------
-    heads, queries, heads_per_kv : int
-    """
+    """Heads, queries and heads_per_kv that make heads which share keys the queries of one: keys are read once."""
     for name in ("q", "dst", "additive", "boolean"):
         batch, head, _, element = values[name]
         values[name] = (batch, head * group, head, element)
     return heads // group, group, 1
-
-
-def _number(*present: bool) -> dict[str, int]:
-    """Argument numbers of the optional arguments, behind q, k, v and in this order, and of dst."""
-    numbers, last = {}, 2
-    for name, exists in zip(_ARGUMENTS, present, strict=False):
-        last += exists
-        numbers[name] = last if exists else -1
-    return {**numbers, "dst_arg": last + 1}

@@ -6,12 +6,11 @@
  * There many rows are multiplied by panels of f32 instead, which a block of the weights becomes in scratch, small
  * enough to stay in L2.
  *
- * args: a, packed weights, then at the places that the parameters name: bias, residual, dst and what the epilogue reads
- * beyond dst. The iteration space of the epilogue is row-major over (m, n). Scratch: the tile of the epilogue, partial
- * accumulators, panels, digits; each part only where it is needed. */
+ * args: a, packed weights, then those of the post-ops. */
 #include "gemm/gp_compressed.h"
 #include "gemm/gp_digits.h"
 #include "gemm/gp_packed_tile.h"
+#include "gemm/gp_tile_table.h"
 #include "eltwise/gp_sink.h"
 #include "eltwise/gp_tile.h"
 
@@ -32,7 +31,6 @@ GP_RECORD(gp_compressed_matmul, {
     float lo, hi;
 });
 
-/* The weights of a panel and those behind it. */
 typedef struct {
     const char *numbers;
     const float *scales; /* of the first group */
@@ -40,7 +38,6 @@ typedef struct {
     int64_t step, group_step; /* to the next panel's: bytes of the numbers, elements of scales and zero points */
 } weights;
 
-/* Rows of A. */
 typedef struct {
     const float *a;
     const int32_t *digits; /* (four of k, row, digit), rows for GP_FEW_ROWS; NULL where there are none */
@@ -57,8 +54,7 @@ GP_INLINE int64_t group_at(const int vectors, weights w, int j)
 
 GP_INLINE void load_zeros(const gp_compressed_matmul *p, const int nv, const int vectors, weights w, gp_vi *zero)
 {
-#pragma GCC unroll 8
-    for (int j = 0; j < nv; j++)
+    GP_EACH(j, nv)
         zero[j] = p->has_zeros ? gp_load_words((const char *)(w.zeros + group_at(vectors, w, j)))
                                : (int32_t)p->zero - (gp_vi){0};
 }
@@ -70,7 +66,6 @@ GP_INLINE weights skip_groups(const gp_compressed_matmul *p, const int vectors, 
     return w;
 }
 
-/* Word `word` of the columns of vector j. */
 GP_INLINE gp_vi words_of(const int vectors, weights w, int64_t word, int j)
 {
     return gp_load_words(w.numbers + j / vectors * w.step + (word * vectors + j % vectors) * GP_VL * 4);
@@ -81,20 +76,17 @@ GP_INLINE gp_vi words_of(const int vectors, weights w, int64_t word, int j)
 /* Adds the products of `count` rows of the weights from i on, which a word holds. */
 GP_INLINE void add_floats(const int bits, const int rows, const int panels, const int vectors,
                           const gp_compressed_matmul *p, const float *a, weights w, const gp_vi *zero, int64_t i,
-                          const int64_t count, gp_vf (*sum)[GP_TILE_PANELS * GP_PANEL_VECTORS])
+                          const int64_t count, gp_acc sum)
 {
     const int nv = panels * vectors, depth = 32 / bits;
-#pragma GCC unroll 8
-    for (int j = 0; j < nv; j++) {
+    GP_EACH(j, nv) {
         const gp_vi words = words_of(vectors, w, i / depth, j);
         const gp_vf shift = __builtin_convertvector(zero[j], gp_vf);
-#pragma GCC unroll 8
-        for (int t = 0; t < depth; t++) {
+        GP_EACH(t, depth) {
             if (t >= count)
                 break;
             const gp_vf x = gp_numbers_of(bits, words, t) - shift;
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; r++)
+            GP_EACH(r, rows)
                 sum[r][j] = gp_vfma(gp_splat(a[r * p->a_row + (i + t) * p->a_col]), x, sum[r][j]);
         }
     }
@@ -117,10 +109,8 @@ GP_INLINE void float_rows(const int bits, const int rows, const int panels, cons
         if (i < end)
             add_floats(bits, rows, panels, vectors, p, x.a, w, zero, i, end - i, sum);
         i = end;
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; r++)
+        GP_EACH(j, nv)
+            GP_EACH(r, rows)
                 total[r][j] = gp_vfma(sum[r][j], gp_load(w.scales + group_at(vectors, w, j)), total[r][j]);
         w = skip_groups(p, vectors, w, 1);
     }
@@ -140,13 +130,10 @@ typedef gp_vi gp_digit_acc[GP_DIGITS][GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VEC
 GP_INLINE void add_digits(const int rows, const int nv, const int32_t *digits, const gp_vi *bytes,
                           gp_vi (*sum)[GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS])
 {
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int d = 0; d < GP_DIGITS; d++) {
+    GP_EACH(r, rows)
+        GP_EACH(d, GP_DIGITS) {
             const gp_vi digit = gp_splat_word((const char *)(digits + r * GP_DIGITS + d));
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
+            GP_EACH(j, nv)
                 sum[d][r][j] = (gp_vi)_mm512_dpbusd_epi32((__m512i)sum[d][r][j], (__m512i)bytes[j], (__m512i)digit);
         }
 }
@@ -154,39 +141,32 @@ GP_INLINE void add_digits(const int rows, const int nv, const int32_t *digits, c
 /* The accumulators of a block of rows of the weights, first to end, to `total`. */
 GP_INLINE void digit_block(const int bits, const int rows, const int panels, const int vectors,
                            matrix x, int64_t block, weights w, const gp_vi *zero,
-                           int64_t first, int64_t end, gp_vf (*total)[GP_TILE_PANELS * GP_PANEL_VECTORS])
+                           int64_t first, int64_t end, gp_acc total)
 {
     const int nv = panels * vectors, depth = 32 / bits;
     gp_digit_acc sum;
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int d = 0; d < GP_DIGITS; d++) {
+    GP_EACH(r, rows)
+        GP_EACH(d, GP_DIGITS) {
             /* of pairs of s16: the sum of at most 256 digits is one, and its partner is 0 */
             const int32_t digits = x.sums[block * GP_DIGIT_WORDS + r * GP_DIGITS + d] & 0xffff;
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
+            GP_EACH(j, nv)
                 sum[d][r][j] = gp_madd((gp_vh)-zero[j], (gp_vh)(digits - (gp_vi){0}));
         }
     for (int64_t i = first; i < end; i += depth) {
         const int32_t *digits = x.digits + i / 4 * GP_DIGIT_WORDS;
         gp_vi bytes[GP_TILE_PANELS * GP_PANEL_VECTORS];
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
+        GP_EACH(j, nv)
             bytes[j] = words_of(vectors, w, i / depth, j) & (bits == 8 ? -1 : 0x0f0f0f0f);
         add_digits(rows, nv, digits, bytes, sum);
         if (bits == 8)
             continue;
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
+        GP_EACH(j, nv)
             bytes[j] = words_of(vectors, w, i / depth, j) >> 4 & 0x0f0f0f0f;
         add_digits(rows, nv, digits + GP_DIGIT_WORDS, bytes, sum);
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) {
+    GP_EACH(r, rows) {
         const gp_vf factor = gp_splat(x.factors[block * GP_FEW_ROWS + r]);
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++) {
+        GP_EACH(j, nv) {
             const gp_vf base = gp_splat(256.0f), high = __builtin_convertvector(sum[0][r][j], gp_vf);
             const gp_vf middle = gp_vfma(high, base, __builtin_convertvector(sum[1][r][j], gp_vf));
             const gp_vf all = gp_vfma(middle, base, __builtin_convertvector(sum[2][r][j], gp_vf)) * factor;
@@ -229,55 +209,27 @@ static int make_row(const gp_compressed_matmul *p, const float *a, int64_t r, in
 
 /* ---- tiles ---- */
 
-#define GP_TILE_NAME(bits, rows, panels, vectors) tile_##bits##_##rows##_##panels##_##vectors
-
+/* Up to 8 vectors of accumulators: with their addends they fit sixteen registers, as digits 32. Others are never called. */
+GP_INLINE void any_rows(const int bits, const int rows, const int panels, const int vectors,
+                        const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
+{
+    if (rows > GP_FEW_ROWS || rows * panels * vectors > 8 || (bits == 4 && panels > 2))
+        return;
 #if defined(__AVX512VNNI__)
-#define GP_TRY_DIGITS(bits, rows, panels, vectors)                                                                     \
-    if (x.digits) {                                                                                                    \
-        digit_rows(bits, rows, panels, vectors, p, x, w, sink);                                                        \
-        return;                                                                                                        \
+    if (x.digits) {
+        digit_rows(bits, rows, panels, vectors, p, x, w, sink);
+        return;
     }
-#else
-#define GP_TRY_DIGITS(bits, rows, panels, vectors)
 #endif
+    float_rows(bits, rows, panels, vectors, p, x, w, sink);
+}
 
-#define GP_DEFINE_TILE(bits, rows, panels, vectors)                                                                    \
-    static __attribute__((noinline)) void GP_TILE_NAME(bits, rows, panels, vectors)(                                   \
-        const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)                                \
-    {                                                                                                                  \
-        GP_TRY_DIGITS(bits, rows, panels, vectors)                                                                     \
-        float_rows(bits, rows, panels, vectors, p, x, w, sink);                                                        \
-    }
+#define GP_ROWS_PARAMETERS (const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
 
-/* Up to 8 vectors of accumulators: with their addends they fit sixteen registers, as digits 32. */
-#define GP_DEFINE_TILES(bits)                                                                                          \
-    GP_DEFINE_TILE(bits, 1, 1, 1)                                                                                      \
-    GP_DEFINE_TILE(bits, 1, 1, 2)                                                                                      \
-    GP_DEFINE_TILE(bits, 1, 2, 2)                                                                                      \
-    GP_DEFINE_TILE(bits, 2, 1, 1)                                                                                      \
-    GP_DEFINE_TILE(bits, 2, 1, 2)                                                                                      \
-    GP_DEFINE_TILE(bits, 2, 2, 2)                                                                                      \
-    GP_DEFINE_TILE(bits, 3, 1, 1)                                                                                      \
-    GP_DEFINE_TILE(bits, 3, 1, 2)                                                                                      \
-    GP_DEFINE_TILE(bits, 4, 1, 1)                                                                                      \
-    GP_DEFINE_TILE(bits, 4, 1, 2)
+typedef void(*rows_fn) GP_ROWS_PARAMETERS;
 
-GP_DEFINE_TILES(8)
-GP_DEFINE_TILES(4)
-GP_DEFINE_TILE(8, 1, 4, 2)
-
-typedef void (*tile_fn)(const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink);
-
-/* By rows, then by half a panel, one, two or four. */
-#define GP_TILES(bits, widest)                                                                                         \
-    {                                                                                                                  \
-        {GP_TILE_NAME(bits, 1, 1, 1), GP_TILE_NAME(bits, 1, 1, 2), GP_TILE_NAME(bits, 1, 2, 2), widest},               \
-        {GP_TILE_NAME(bits, 2, 1, 1), GP_TILE_NAME(bits, 2, 1, 2), GP_TILE_NAME(bits, 2, 2, 2)},                       \
-        {GP_TILE_NAME(bits, 3, 1, 1), GP_TILE_NAME(bits, 3, 1, 2)},                                                    \
-        {GP_TILE_NAME(bits, 4, 1, 1), GP_TILE_NAME(bits, 4, 1, 2)},                                                    \
-    }
-
-static const tile_fn tiles[2][GP_FEW_ROWS][4] = {GP_TILES(4, NULL), GP_TILES(8, GP_TILE_NAME(8, 1, 4, 2))};
+GP_DEFINE_TILES(tiles_4, rows_fn, 4, any_rows, GP_ROWS_PARAMETERS, p, x, w, sink)
+GP_DEFINE_TILES(tiles_8, rows_fn, 8, any_rows, GP_ROWS_PARAMETERS, p, x, w, sink)
 
 /* ---- many rows as floats ---- */
 
@@ -297,12 +249,10 @@ GP_INLINE void expand(const int bits, const int vectors, const gp_compressed_mat
                 scale[v] = gp_load(at.scales + v * GP_VL);
             group_end = (i / p->group + 1) * p->group;
         }
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) {
+        GP_EACH(v, vectors) {
             const gp_vi words = words_of(vectors, w, i / depth, v);
             const gp_vf shift = __builtin_convertvector(zero[v], gp_vf);
-#pragma GCC unroll 8
-            for (int t = 0; t < depth; t++)
+            GP_EACH(t, depth)
                 gp_store(to + ((i - first + t) * vectors + v) * GP_VL,
                          (gp_numbers_of(bits, words, t) - shift) * scale[v]);
         }
@@ -366,7 +316,7 @@ static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int6
         if (p->k_block)
             many_rows(p, column, panels, width, rows, x.a, w, sink, (float *)(scratch + p->panels_offset));
         else
-            tiles[p->bits == 8][rows - 1][column](p, x, w, &sink);
+            (p->bits == 8 ? tiles_8 : tiles_4)[rows - 1][column](p, x, w, &sink);
         gp_sink_right(&sink, step);
         j += step;
         left -= step;
@@ -397,14 +347,8 @@ static void task(const gp_compressed_matmul *p, void *const *args, int64_t i, in
 {
     const int64_t rows = gp_min(p->m - i, p->row_block), cols = gp_min(p->n - j, p->col_block);
     const int64_t most = p->k_block ? rows : GP_FEW_ROWS;
-    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_row, .is_first = 1, .is_last = 1};
-    sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[p->dst_arg] + i * p->dst_row + j;
-    sink.ldc = p->tile_in_scratch ? cols : p->dst_row;
-    sink.partial = (float *)(scratch + p->partial_offset);
-    if (p->bias_arg)
-        sink.bias = (const float *)args[p->bias_arg] + j;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + i * p->residual_row + j;
+    gp_packed_sink sink = GP_MAKE_SINK(p, args, i * p->dst_row + j, p->dst_row, i * p->residual_row + j, p->residual_row, j,
+                                       cols, scratch);
     const float *tile = sink.c, *a = (const float *)args[0] + i * p->a_row;
     for (int64_t r = 0; r < rows; r += most, a += most * p->a_row) {
         const int64_t count = gp_min(rows - r, most);

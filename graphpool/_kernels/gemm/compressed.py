@@ -13,17 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from .matmul import aligned
-from .packed import TILE_PANELS, l2_nbytes, lanes_of, row_block, streams
+from .packed import TILE_PANELS, MatrixFormat, l2_nbytes, row_block, streams
 from .post_ops import NO_POST_OPS, PostOps
-from .problem import MatmulProblem
+from .problem import aligned, even_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .problem import MatmulProblem
 
 __all__ = ["BITS", "CompressedFormat"]
 
@@ -54,45 +55,30 @@ one tenth."""
 
 
 @dataclass(frozen=True)
-class CompressedFormat:
-    """Constant weights of 8 or 4 bits, k x n, with their scales and zero points.
+class CompressedFormat(MatrixFormat):
+    """A `MatrixFormat`: numbers of s8, u8, s4 or u4 with their scales and zero points.
+
+    Two numbers of 4 bits lie in a byte, the first in the low bits.
 
     Attributes
     ----------
-    k, n : int
-        Zero is allowed.
-    dtype : {"s8", "u8", "s4", "u4"}
-        Of a number; two of 4 bits lie in a byte, the first in the low bits.
     group : int, optional
         Rows that share a scale, a multiple of 8: by default, and where it covers them, all.
     zero : int or None, default=0
         The zero point of all weights; None: each scale has its own.
-    isa : str, optional
-        Instruction set of the kernels that read them; the best one by default.
 
     Raises
     ------
-    InvalidShapeError, InvalidDataTypeError, InvalidArgumentError, UnsupportedError
-        A negative size; another type; a group that the kernels do not take; an unknown instruction set.
-
-    Notes
-    -----
-    Immutable; usable from any thread.
+    InvalidArgumentError
+        A group that the kernels do not take; else as `MatrixFormat`.
     """
 
-    k: int
-    n: int
-    dtype: str
     group: int | None = field(default=None, kw_only=True)
     zero: int | None = field(default=0, kw_only=True)
-    isa: str | None = field(default=None, kw_only=True)
+    dtypes = BITS
 
     def __post_init__(self) -> None:
-        if self.dtype not in BITS:
-            raise InvalidDataTypeError(explain("dtype of compressed weights", accepted=", ".join(BITS), got=self.dtype))
-        if min(self.k, self.n) < 0:
-            raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(self.k, self.n)))
-        lanes_of(self.isa)
+        super().__post_init__()
         if self.group_rows < 1 or (self.group_rows < self.k and self.group_rows % _WHOLE):
             accepted = f"a multiple of {_WHOLE}, or all {self.k} rows"
             raise InvalidArgumentError(explain("rows of a group", accepted=accepted, got=self.group))
@@ -108,29 +94,19 @@ class CompressedFormat:
         return -(-self.k // self.group_rows)
 
     @property
-    def panel(self) -> int:
-        """Columns of a panel."""
-        return 2 * lanes_of(self.isa)
-
-    @property
-    def _cols(self) -> int:
-        lanes = lanes_of(self.isa)
-        return -(-self.n // lanes) * lanes
-
-    @property
     def scales_offset(self) -> int:
         """Where the scales lie. Unit: bytes."""
-        return aligned(-(-self.k * BITS[self.dtype] // 32) * 4 * self._cols)
+        return aligned(-(-self.k * BITS[self.dtype] // 32) * 4 * self.cols)
 
     @property
     def zeros_offset(self) -> int:
         """Where the zero points lie. Unit: bytes."""
-        return self.scales_offset + self.ngroups * self._cols * 4
+        return self.scales_offset + self.ngroups * self.cols * 4
 
     @property
     def nbytes(self) -> int:
         """Of all. Unit: bytes."""
-        return aligned(self.zeros_offset + (self.ngroups * self._cols * 4 if self.zero is None else 0))
+        return aligned(self.zeros_offset + (self.ngroups * self.cols * 4 if self.zero is None else 0))
 
     def pack(
         self,
@@ -140,28 +116,14 @@ class CompressedFormat:
     ) -> KernelCall:
         """A kernel that packs weights; arguments: q, scales, the zero points if each scale has its own, packed.
 
-        Parameters
-        ----------
-        strides : (int, int)
-            Row and column stride of q, any. Unit: elements.
-        scales : (str, (int, int))
-            Their type, and their strides over groups and columns (0 broadcasts). Unit: elements.
-        zeros : (str, (int, int)), optional
-            Likewise of the zero points, integers of at most 9 bits.
-
-        Returns
-        -------
-        KernelCall
-            One task for each panel; no scratch.
+        `strides`: row and column stride of q, any. `scales`: their type, and their strides over groups and columns, of
+        which 0 broadcasts; `zeros`: the same of the zero points, integers of at most 9 bits. Unit: elements. A panel a
+        task. Cost: one read and one write, about a nanosecond an element.
 
         Raises
         ------
         InvalidShapeError, InvalidArgumentError
             Strides that are no pairs; zero points where all weights have one, or none where they have not.
-
-        Notes
-        -----
-        Cost: one read and one write of the weights, about a nanosecond an element.
         """
         if (zeros is None) != (self.zero is not None):
             accepted = "given" if self.zero is None else "left out"
@@ -183,17 +145,9 @@ class CompressedFormat:
     def matmul(self, problem: MatmulProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """A kernel for products with these weights; arguments: a, packed, those of the post-ops.
 
-        Parameters
-        ----------
-        problem : MatmulProblem
-            In f32, without a batch; rows of dst lie side by side, as do those of a residual.
-        post_ops : PostOps
-
-        Returns
-        -------
-        KernelCall
-            Tasks are blocks of rows and columns. The last bits of a row may depend on which rows there are, but not on
-            how tasks are divided.
+        f32 without a batch; rows of dst lie side by side, as do those of a residual. Tasks are blocks of rows and
+        columns; they write disjoint parts of dst, which must not overlap a. The last bits of a row may depend on which
+        rows there are, but not on how tasks are divided.
 
         Raises
         ------
@@ -204,7 +158,6 @@ class CompressedFormat:
 
         Notes
         -----
-        Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap a.
         Cost: with VNNI 3/4 of the multiplications of `PackedFormat.matmul`, so that one row takes the time to read the
         weights, an eighth or a quarter of f32's; else, beyond 4 rows, that of `PackedFormat.matmul` and some
         instructions a weight.
@@ -245,9 +198,7 @@ class CompressedFormat:
 
 def _check(weights: CompressedFormat, problem: MatmulProblem, post_ops: PostOps) -> None:
     """Check that the problem is one for the weights."""
-    got = problem.k, problem.n
-    if got != (weights.k, weights.n):
-        raise InvalidShapeError(explain("k and n of a product", accepted=f"{weights.k}, {weights.n}", got=got))
+    problem.check_weights(weights.k, weights.n)
     if problem.batch_shape or problem.a_dtype != "f32":
         asked = tuple(problem.batch_shape), problem.a_dtype
         raise UnsupportedError(explain("a product with compressed weights", accepted="no batch, f32", got=asked))
@@ -259,20 +210,16 @@ def _check(weights: CompressedFormat, problem: MatmulProblem, post_ops: PostOps)
 def _digit_blocks(weights: CompressedFormat) -> tuple[int, int]:
     """Rows of the weights with one exponent, in even parts of a group, and at most how many such blocks there are."""
     parts = -(-weights.group_rows // _DIGIT_BLOCK)
-    block = -(-weights.group_rows // (parts * _WHOLE)) * _WHOLE
-    return block, weights.ngroups * parts
+    return even_part(weights.group_rows, parts, _WHOLE), weights.ngroups * parts
 
 
 def _col_block(rows: int, n: int, k: int, panel: int, least: int) -> int:
     """Columns of a task: whole groups of panels, at least so many, as few as still make a task worth handing out."""
     unit = panel * (streams(rows) if rows > _FEW_ROWS else max(TILE_PANELS // rows, 1))
     cols = max(-(-_LEAST_WORK // (max(rows, 4) * max(k, 4))), least)
-    parts = max(n // cols, 1)
-    return max(-(-n // (parts * unit)) * unit, unit)
+    return even_part(n, n // cols, unit)
 
 
 def _k_block(rows: int, k: int, panel: int) -> int:
     """Rows of the weights that are panels at a time, a multiple of 8: a quarter of L2 holds them."""
-    most = max(l2_nbytes() // 4 // (streams(rows) * panel * 4), 64)
-    parts = max(-(-k // most), 1)
-    return max(-(-k // (parts * _WHOLE)) * _WHOLE, _WHOLE)
+    return even_part(k, -(-k // max(l2_nbytes() // 4 // (streams(rows) * panel * 4), 64)), _WHOLE)

@@ -24,7 +24,6 @@ GP_INLINE int half_of(int64_t dtype)
     return dtype == GP_S8 ? 128 : dtype == GP_S4 ? 8 : 0;
 }
 
-/* The columns j to j + cols of q. */
 GP_INLINE void pack_numbers(const int64_t dtype, const gp_compress_params *p, const uint8_t *q, int64_t j, int64_t cols,
                             uint32_t *to, int64_t width)
 {

@@ -41,18 +41,10 @@
 _Static_assert(GP_WIDE_VECTORS *GP_VECTOR_NBYTES <= GP_PANEL_NBYTES, "a panel fits the room that builders reserve");
 
 #define GP_REAL float
+#define GP_GEMM f32_gemm
 #include "gemm/gp_gemm_tile.h"
 #undef GP_REAL
+#undef GP_GEMM
 #define GP_REAL double
+#define GP_GEMM f64_gemm
 #include "gemm/gp_gemm_tile.h"
-
-void GP_KERNEL(f32_gemm)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, float *c, int64_t ldc, float *panel)
-{
-    float_gemm(m, n, k, a, b, c, ldc, panel);
-}
-
-void GP_KERNEL(f64_gemm)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, double *c, int64_t ldc,
-                         double *panel)
-{
-    double_gemm(m, n, k, a, b, c, ldc, panel);
-}

@@ -1,9 +1,8 @@
-/* The register-blocked product for one element type: included once with GP_REAL float and once with double.
+/* The register-blocked product GP_GEMM for one element type: included once with GP_REAL float and once with double.
  *
  * A tile of mr rows and nv vectors of C stays in registers while k runs: nv loads and mr broadcasts feed mr * nv
  * multiply-adds. Tile heights and widths are compile-time constants of the instances that the switches pick, so every
- * accumulator is a register. Few rows (GP_WIDE_ROWS) take wide tiles instead, which read longer runs of B.
- */
+ * accumulator is a register. Few rows (GP_WIDE_ROWS) take wide tiles instead, which read longer runs of B. */
 #define GP_JOIN_(a, b) a##_##b
 #define GP_JOIN(a, b) GP_JOIN_(a, b)
 #define GP_T(name) GP_JOIN(GP_REAL, name)
@@ -11,34 +10,26 @@
 
 typedef GP_REAL GP_T(vec) __attribute__((vector_size(GP_VECTOR_NBYTES), aligned(sizeof(GP_REAL)), may_alias));
 
-static inline __attribute__((always_inline)) void GP_T(tile)(const int mr, const int nv, int64_t k, const GP_REAL *a,
-                                                             int64_t a_row, int64_t a_col, const GP_REAL *b,
-                                                             int64_t b_row, GP_REAL *c, int64_t ldc)
+GP_INLINE void GP_T(tile)(const int mr, const int nv, int64_t k, const GP_REAL *a, int64_t a_row, int64_t a_col,
+                          const GP_REAL *b, int64_t b_row, GP_REAL *c, int64_t ldc)
 {
     GP_T(vec) acc[GP_ROWS][GP_WIDE_VECTORS];
-#pragma GCC unroll 8
-    for (int i = 0; i < mr; ++i)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; ++j)
+    GP_EACH(i, mr)
+        GP_EACH(j, nv)
             acc[i][j] = (GP_T(vec)){0};
     for (int64_t p = 0; p < k; ++p) {
         const GP_T(vec) *row = (const GP_T(vec) *)(b + p * b_row);
         GP_T(vec) x[GP_WIDE_VECTORS];
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; ++j)
+        GP_EACH(j, nv)
             x[j] = row[j];
-#pragma GCC unroll 8
-        for (int i = 0; i < mr; ++i) {
+        GP_EACH(i, mr) {
             GP_REAL y = a[i * a_row + p * a_col];
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; ++j)
+            GP_EACH(j, nv)
                 acc[i][j] += y * x[j];
         }
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < mr; ++i)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; ++j)
+    GP_EACH(i, mr)
+        GP_EACH(j, nv)
             ((GP_T(vec) *)(c + i * ldc))[j] = acc[i][j];
 }
 
@@ -131,8 +122,8 @@ static void GP_T(panel_product)(int64_t m, int64_t cols, int64_t k, gp_matrix a,
     }
 }
 
-static void GP_T(gemm)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, GP_REAL *c, int64_t ldc,
-                       GP_REAL *panel)
+void GP_KERNEL(GP_GEMM)(int64_t m, int64_t n, int64_t k, gp_matrix a, gp_matrix b, GP_REAL *c, int64_t ldc,
+                        GP_REAL *panel)
 {
     static const GP_T(rows_fn) rows_fns[] = {GP_JOIN(GP_T(rows), 1), GP_JOIN(GP_T(rows), 2), GP_JOIN(GP_T(rows), 3)};
     const int64_t wide = GP_WIDE_VECTORS * GP_LANES, narrow = GP_VECTORS * GP_LANES;

@@ -10,8 +10,7 @@
  * accumulators, one step of B and a broadcast fit (Low et al., "Analytical modeling is enough for high-performance
  * BLIS", 2016), with rows few enough that a stride of a power of two does not exceed the 8 ways of L1. Fewer rows take
  * up to 4 panels at once, each its own stream of memory. An element is summed in the order of k whatever the tile, so
- * a row's result does not depend on how many rows there are or how they are divided.
- */
+ * a row's result does not depend on how many rows there are or how they are divided. */
 #ifndef GP_PACKED_H
 #define GP_PACKED_H
 
@@ -31,12 +30,6 @@
 /* What a word holds and how two words are multiplied: f32; 2 bf16; 4 u8 by 4 s8, summed in s32. */
 enum gp_packed_type { GP_PACKED_F32, GP_PACKED_BF16, GP_PACKED_S8 };
 
-/* Panels of the full width; the rest of the columns, if any, are the last one. */
-GP_INLINE int64_t gp_full_panels(int64_t n)
-{
-    return (n % GP_PANEL > GP_VL ? n + GP_PANEL - 1 : n) / GP_PANEL;
-}
-
 /* Width of the panel that begins at column j. */
 GP_INLINE int64_t gp_panel_width(int64_t j, int64_t n)
 {
@@ -48,6 +41,8 @@ GP_INLINE int64_t gp_packed_cols(int64_t n)
 {
     return (n + GP_VL - 1) / GP_VL * GP_VL;
 }
+
+typedef gp_vf gp_acc[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS]; /* of a tile; with fewer rows or more too */
 
 /* Where a tile's results go. Sums over a part of k pass through `partial`, rows of GP_TILE_PANELS panels. */
 typedef struct {
@@ -69,8 +64,21 @@ typedef struct {
     int64_t row, col;                      /* of the tile, from where that begins */
 } gp_packed_sink;
 
-typedef void (*gp_packed_fn)(int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b,
-                             int64_t panel_step, const gp_packed_sink *sink);
+/* The numbers from `offset` on of the argument `arg`; none where it is 0. */
+GP_INLINE const float *gp_floats_at(void *const *args, int64_t arg, int64_t offset)
+{
+    return arg ? (const float *)args[arg] + offset : NULL;
+}
+
+/* The sink of rows of `count` columns from `channel` on, by the parameters p of a kernel: its first result lies `at`
+ * elements behind the start of dst, its residual `from`. */
+#define GP_MAKE_SINK(p, args, at, row, from, from_row, channel, count, scratch)                                        \
+    {                                                                                                                  \
+        .c = (p)->tile_in_scratch ? (float *)(scratch) : (float *)(args)[(p)->dst_arg] + (at),                         \
+        .ldc = (p)->tile_in_scratch ? (count) : (row), .partial = (float *)((scratch) + (p)->partial_offset),          \
+        .bias = gp_floats_at(args, (p)->bias_arg, channel), .residual = gp_floats_at(args, (p)->residual_arg, from),   \
+        .residual_row = (from_row), .lo = (p)->lo, .hi = (p)->hi, .is_first = 1, .is_last = 1,                         \
+    }
 
 typedef uint32_t gp_vu __attribute__((vector_size(4 * GP_VL)));
 typedef int16_t gp_vh __attribute__((vector_size(4 * GP_VL)));
@@ -90,7 +98,6 @@ GP_INLINE gp_vi gp_madd(gp_vh a, gp_vh b)
 #endif
 }
 
-/* The word at p in every lane. */
 GP_INLINE gp_vi gp_splat_word(const char *p)
 {
     int32_t word;

@@ -46,28 +46,23 @@ GP_INLINE gp_vf gp_first_sums(const gp_packed_sink *sink, int64_t col)
 }
 
 /* s32 accumulators, less what the zero points of the weights take away, as floats. */
-GP_INLINE void gp_convert_sums(const int rows, const int nv, const int is_whole,
-                               gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+GP_INLINE void gp_convert_sums(const int rows, const int nv, const int is_whole, gp_acc acc, const gp_packed_sink *sink)
 {
     if (sink->col_zero)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++) {
+        GP_EACH(j, nv) {
             const gp_vu zero = gp_load_integers(sink->col_zero + j * GP_VL, gp_columns_left(is_whole, sink->cols, j));
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++)
+            GP_EACH(i, rows)
                 acc[i][j] = (gp_vf)((gp_vu)acc[i][j] - zero * (uint32_t)sink->row_sum[i]);
         }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
+    GP_EACH(i, rows)
+        GP_EACH(j, nv)
             acc[i][j] = __builtin_convertvector((gp_vi)acc[i][j], gp_vf);
 }
 
 /* Post-ops on finished accumulators, and their store. One pass over the registers for each operation, so that what is
  * asked for is asked once; is_whole: all lanes of all vectors count. */
 GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const int nv, const int is_whole,
-                         gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+                         gp_acc acc, const gp_packed_sink *sink)
 {
     if (type == GP_PACKED_S8) {
         gp_convert_sums(rows, nv, is_whole, acc, sink);
@@ -76,47 +71,37 @@ GP_INLINE void gp_finish(const enum gp_packed_type type, const int rows, const i
     }
     const gp_packed_sink s = *sink; /* a copy that the stores cannot change */
     const gp_vf lo = gp_splat(s.lo), hi = gp_splat(s.hi);
-#pragma GCC unroll 8
-    for (int j = 0; j < nv; j++) {
-        const int64_t col = j * GP_VL, left = is_whole ? GP_VL : s.cols - col;
-        const gp_vf bias = s.bias ? gp_load_some(s.bias + col, left) : gp_splat(-0.0f);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+    GP_EACH(j, nv) {
+        const int64_t left = is_whole ? GP_VL : s.cols - j * GP_VL;
+        const gp_vf bias = s.bias ? gp_load_some(s.bias + j * GP_VL, left) : gp_splat(-0.0f);
+        GP_EACH(i, rows)
             acc[i][j] += bias;
     }
     if (s.residual)
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
                 acc[i][j] += gp_load_some(s.residual + i * s.residual_row + j * GP_VL,
                                           is_whole ? GP_VL : s.cols - j * GP_VL);
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
+    GP_EACH(i, rows)
+        GP_EACH(j, nv)
             gp_store_part(s.c + i * s.ldc + j * GP_VL, gp_vclamp(acc[i][j], lo, hi),
                           is_whole ? GP_VL : s.cols - j * GP_VL);
 }
 
-typedef gp_vf gp_acc[GP_TILE_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
-
 /* What accumulators begin with, or those that an earlier part of k left. */
 GP_INLINE void gp_acc_begin(const enum gp_packed_type type, const int rows, const int nv,
-                             gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+                             gp_acc acc, const gp_packed_sink *sink)
 {
-#pragma GCC unroll 8
-    for (int j = 0; j < nv; j++) {
+    GP_EACH(j, nv) {
         const gp_vf first = type == GP_PACKED_S8 && sink->is_first ? gp_first_sums(sink, j * GP_VL) : (gp_vf){0};
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+        GP_EACH(i, rows)
             acc[i][j] = sink->is_first ? first : gp_load(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL);
     }
 }
 
 /* Finishes the accumulators, or leaves them for the next part of k. Several panels are always whole. */
 GP_INLINE void gp_acc_end(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
-                           gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+                           gp_acc acc, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors;
     if (sink->is_last) {
@@ -126,11 +111,23 @@ GP_INLINE void gp_acc_end(const enum gp_packed_type type, const int rows, const 
             gp_finish(type, rows, nv, 0, acc, sink);
         return;
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
+    GP_EACH(i, rows)
+        GP_EACH(j, nv)
             gp_store(sink->partial + i * GP_TILE_PANELS * GP_PANEL + j * GP_VL, acc[i][j]);
+}
+
+/* A step along k: the word `offset` bytes behind where each row points by the vectors of all columns. */
+GP_INLINE void gp_tile_step(const enum gp_packed_type type, const int rows, const int nv, const int vectors,
+                            const char *const *row, int64_t offset, const float *b, int64_t panel_step, gp_acc acc)
+{
+    gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
+    GP_EACH(j, nv)
+        x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
+    GP_EACH(i, rows) {
+        const gp_vi y = gp_splat_word(row[i] + offset);
+        GP_EACH(j, nv)
+            acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
+    }
 }
 
 /* rows x (panels * vectors) vectors of results. `a` holds words at byte strides; panels lie panel_step words apart. */
@@ -143,17 +140,10 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
     const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
     gp_acc_begin(type, rows, nv, acc, sink);
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
-        gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++)
-            x[j] = gp_load(b + j / vectors * panel_step + p * width + j % vectors * GP_VL);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            const gp_vi y = gp_splat_word(i < 3 ? a + i * a_row : second + (i - 3) * a_row);
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
-                acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
-        }
+        const char *word[GP_TILE_ROWS];
+        GP_EACH(i, rows)
+            word[i] = i < 3 ? a + i * a_row : second + (i - 3) * a_row;
+        gp_tile_step(type, rows, nv, vectors, word, 0, b + p * width, panel_step, acc);
     }
     gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
@@ -161,40 +151,26 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
 /* The same for a convolution: every tap is a product of its own, whose rows lie wherever rows[tap * pitch + i] points
  * and whose panels lie tap_step words behind those of the tap before. A tap of which all rows are `padding` is left
  * out: it would add zeros. */
-GP_INLINE void gp_taps_tile(const int rows, const int panels, const int vectors, int64_t taps, int64_t words,
-                            const char *const *row, int64_t pitch, const char *padding, const float *b,
-                            int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
+GP_INLINE void gp_taps_tile(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                            int64_t taps, int64_t words, const char *const *row, int64_t pitch, const char *padding,
+                            const float *b, int64_t tap_step, int64_t panel_step, const gp_packed_sink *sink)
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
     gp_acc acc;
-    gp_acc_begin(GP_PACKED_F32, rows, nv, acc, sink);
+    gp_acc_begin(type, rows, nv, acc, sink);
     for (; taps; taps--, row += pitch, b += tap_step) {
         const char *a[GP_TILE_ROWS];
         int is_padding = 1;
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
+        GP_EACH(i, rows) {
             a[i] = row[i];
             is_padding &= a[i] == padding;
         }
-        for (int64_t p = 0; p < words && !is_padding; p++) {
-            gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
-                x[j] = gp_load(b + j / vectors * panel_step + p * width + j % vectors * GP_VL);
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++) {
-                const gp_vf y = (gp_vf)gp_splat_word(a[i] + p * 4);
-#pragma GCC unroll 8
-                for (int j = 0; j < nv; j++)
-                    acc[i][j] = gp_vfma(y, x[j], acc[i][j]);
-            }
-        }
+        const float *at = b;
+        for (int64_t p = 0; p < words && !is_padding; p++, at += width)
+            gp_tile_step(type, rows, nv, vectors, a, p * 4, at, panel_step, acc);
     }
-    gp_acc_end(GP_PACKED_F32, rows, panels, vectors, acc, sink);
+    gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
-
-typedef void (*gp_runs_fn)(int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
-                           int64_t panel_step, const gp_packed_sink *sink);
 
 /* The same for runs of words: each begins `run` bytes behind where a pixel's row points, and goes on with the next words
  * of the panels. */
@@ -207,22 +183,10 @@ GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, cons
     gp_acc_begin(type, rows, nv, acc, sink);
     for (int64_t r = 0; r < runs; r++) {
         const char *a[GP_TILE_ROWS];
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+        GP_EACH(i, rows)
             a[i] = row[i] + run[r];
-        for (int64_t p = 0; p < words; p++, b += width) {
-            gp_vf x[GP_TILE_PANELS * GP_PANEL_VECTORS];
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
-                x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++) {
-                const gp_vi y = gp_splat_word(a[i] + p * 4);
-#pragma GCC unroll 8
-                for (int j = 0; j < nv; j++)
-                    acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
-            }
-        }
+        for (int64_t p = 0; p < words; p++, b += width)
+            gp_tile_step(type, rows, nv, vectors, a, p * 4, b, panel_step, acc);
     }
     gp_acc_end(type, rows, panels, vectors, acc, sink);
 }

@@ -5,9 +5,9 @@
  *   x += late bias, x += residual      the residual is f32, or 8 bits with a scale and a zero point
  *   dst = outer rounding of x          8 bits, or the f32 that they stand for; or x itself, clamped
  *
- * Numbers are rounded by adding 1.5 * 2^23, behind which f32 has no room for fractions: to nearest even, after a clamp to
- * the range of the type, so that the low byte of the sum is the integer. A zero point that belongs to the rounded number
- * is part of what is added; one that is added to the integer follows. */
+ * Numbers are rounded by adding 1.5 * 2^23, behind which f32 has no room for fractions: to nearest even, after a clamp
+ * to the range of the type, so that the low byte of the sum is the integer. A zero point that belongs to the rounded
+ * number is part of what is added; one that is added to the integer follows. */
 #ifndef GP_REQUANT_H
 #define GP_REQUANT_H
 
@@ -65,6 +65,21 @@ typedef uint8_t gp_vub __attribute__((vector_size(GP_VL)));
 GP_INLINE int64_t gp_element_nbytes(int64_t dtype)
 {
     return dtype == GP_F32 ? 4 : 1;
+}
+
+/* The sink of results from a channel on, which go to dst; residual: elements to that of the first. */
+GP_INLINE gp_requant_sink gp_make_requant(const gp_requant *p, void *const *args, int64_t channel, char *dst,
+                                          int64_t dst_row, int64_t residual, int64_t residual_row)
+{
+    return (gp_requant_sink){
+        .p = p,
+        .late_bias = gp_floats_at(args, p->late_bias_arg, channel),
+        .residual = p->residual_arg ? (const char *)args[p->residual_arg] + residual * gp_element_nbytes(p->residual_dtype)
+                                    : NULL,
+        .residual_row = residual_row,
+        .dst = dst,
+        .dst_row = dst_row,
+    };
 }
 
 /* Unsigned bytes, widened. Compilers do not find the instruction by themselves. */
@@ -152,46 +167,39 @@ GP_INLINE int64_t gp_columns_left(const int is_whole, int64_t cols, int j)
 }
 
 /* From accumulators to what is stored: of `rows` rows the first `count` exist. Units change with the roundings, so that no
- * division nor scaling of its own is left: what is read on the way is multiplied by the unit of the rounding to come. */
+ * division nor scaling of its own is left: what is read on the way is multiplied by the unit of the rounding to come.
+ * */
 GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, int64_t count,
-                             gp_vf (*acc)[GP_TILE_PANELS * GP_PANEL_VECTORS], const gp_packed_sink *sink)
+                             gp_acc acc, const gp_packed_sink *sink)
 {
     const gp_requant_sink s = *sink->requant;
     const gp_requant p = *s.p; /* copies that the stores cannot change */
     const int64_t nbytes = gp_element_nbytes(p.dst_dtype), from_nbytes = gp_element_nbytes(p.residual_dtype);
     const float last = p.has_outer ? p.outer.inverse : 1, first = p.has_inner ? p.inner.inverse : last;
-#pragma GCC unroll 8
-    for (int j = 0; j < nv; j++) {
+    GP_EACH(j, nv) {
         const int64_t left = gp_columns_left(is_whole, sink->cols, j);
         const gp_vf scale = gp_load_some(sink->scale + j * GP_VL, left) * sink->a_scale * first;
         const gp_vf bias = sink->bias ? gp_load_some(sink->bias + j * GP_VL, left) * first : gp_splat(0);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+        GP_EACH(i, rows)
             acc[i][j] = gp_vfma(acc[i][j], scale, bias);
     }
     if (p.has_inner)
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
                 acc[i][j] = (gp_round_shifted(&p.inner, acc[i][j]) - p.inner.shift) * (p.inner.scale * last);
     if (s.late_bias)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++) {
+        GP_EACH(j, nv) {
             const int64_t left = gp_columns_left(is_whole, sink->cols, j);
             const gp_vf bias = gp_load_some(s.late_bias + sink->col + j * GP_VL, left) * last;
-#pragma GCC unroll 8
-            for (int i = 0; i < rows; i++)
+            GP_EACH(i, rows)
                 acc[i][j] += bias;
         }
     const char *from = s.residual + (sink->row * s.residual_row + sink->col) * from_nbytes;
     const uint8_t flip = p.residual_dtype == GP_S8 ? 0x80 : 0;
     const gp_vf scale = gp_splat(p.residual_scale * last), shift = scale * (float)-(p.residual_zero + flip);
     if (s.residual && from_nbytes == 1)
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++) {
+        GP_EACH(i, rows)
+            GP_EACH(j, nv) {
                 if (i >= count)
                     continue;
                 const int64_t left = gp_columns_left(is_whole, sink->cols, j);
@@ -199,18 +207,15 @@ GP_INLINE void gp_requantize(const int rows, const int nv, const int is_whole, i
                 acc[i][j] += gp_vfma(__builtin_convertvector(x, gp_vf), scale, shift);
             }
     else if (s.residual)
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-            for (int j = 0; j < nv; j++)
+        GP_EACH(i, rows)
+            GP_EACH(j, nv)
                 if (i < count)
                     acc[i][j] += gp_load_some((const float *)from + i * s.residual_row + j * GP_VL,
                                               gp_columns_left(is_whole, sink->cols, j)) * last;
     char *dst = s.dst + (sink->row * s.dst_row + sink->col) * nbytes;
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++, dst += s.dst_row * nbytes)
-#pragma GCC unroll 8
-        for (int j = 0; j < nv; j++) {
+        GP_EACH(j, nv) {
             if (i >= count)
                 return;
             const int64_t left = gp_columns_left(is_whole, sink->cols, j);

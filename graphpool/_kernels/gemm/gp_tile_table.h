@@ -1,30 +1,39 @@
-/* The tiles of a convolution by their height and by the panels that they read, as a table. Whoever includes this has
- * defined GP_DEFINE_TILE(rows, panels, vectors), which defines the function GP_TILE_NAME(rows, panels, vectors). */
+/* Tiles of one type of words by their height and by the panels that they read, as a table. */
 #ifndef GP_TILE_TABLE_H
 #define GP_TILE_TABLE_H
 
 #include "gemm/gp_packed.h"
 
-#define GP_TILE_NAME(rows, panels, vectors) tile_##rows##_##panels##_##vectors
+#define GP_TILE_NAME(type, rows, panels, vectors) tile_##type##_##rows##_##panels##_##vectors
 
-#define GP_DEFINE_ROW(rows)                                                                                            \
-    GP_DEFINE_TILE(rows, 1, 1)                                                                                         \
-    GP_DEFINE_TILE(rows, 1, 2)                                                                                         \
-    GP_DEFINE_TILE(rows, 2, 2)                                                                                         \
-    GP_DEFINE_TILE(rows, 4, 2)
+/* Tiles beyond the registers are never called and compile to nothing. */
+#define GP_DEFINE_TILE(type, rows, panels, vectors, tile, parameters, ...)                                             \
+    static __attribute__((noinline)) void GP_TILE_NAME(type, rows, panels, vectors) parameters                         \
+    {                                                                                                                  \
+        if (rows * panels * vectors <= GP_TILE_VECTORS)                                                                \
+            tile(type, rows, panels, vectors, __VA_ARGS__);                                                            \
+    }
 
-#define GP_TILE_ROW(rows)                                                                                              \
-    {GP_TILE_NAME(rows, 1, 1), GP_TILE_NAME(rows, 1, 2), GP_TILE_NAME(rows, 2, 2), GP_TILE_NAME(rows, 4, 2)}
+#define GP_DEFINE_ROW(type, rows, ...)                                                                                 \
+    GP_DEFINE_TILE(type, rows, 1, 1, __VA_ARGS__)                                                                      \
+    GP_DEFINE_TILE(type, rows, 1, 2, __VA_ARGS__)                                                                      \
+    GP_DEFINE_TILE(type, rows, 2, 2, __VA_ARGS__)                                                                      \
+    GP_DEFINE_TILE(type, rows, 4, 2, __VA_ARGS__)
 
-/* Defines the tiles, and `tiles`, functions of type `fn`: by rows less one, then half a panel, one, two and four. */
-#define GP_DEFINE_TILES(fn)                                                                                            \
-    GP_DEFINE_ROW(1)                                                                                                   \
-    GP_DEFINE_ROW(2)                                                                                                   \
-    GP_DEFINE_ROW(3)                                                                                                   \
-    GP_DEFINE_ROW(4)                                                                                                   \
-    GP_DEFINE_ROW(5)                                                                                                   \
-    GP_DEFINE_ROW(6)                                                                                                   \
-    static const fn tiles[GP_TILE_ROWS][4] = {GP_TILE_ROW(1), GP_TILE_ROW(2), GP_TILE_ROW(3),                          \
-                                              GP_TILE_ROW(4), GP_TILE_ROW(5), GP_TILE_ROW(6)};
+#define GP_TILE_ROW(type, rows)                                                                                        \
+    {GP_TILE_NAME(type, rows, 1, 1), GP_TILE_NAME(type, rows, 1, 2), GP_TILE_NAME(type, rows, 2, 2),                   \
+     GP_TILE_NAME(type, rows, 4, 2)}
+
+/* Defines a table of tiles, functions of type `fn`, by rows less one, then half a panel, one, two and four. Behind the
+ * type: the template of a tile, the parameters of the functions in parentheses, and their names, which it is given. */
+#define GP_DEFINE_TILES(table, fn, type, ...)                                                                          \
+    GP_DEFINE_ROW(type, 1, __VA_ARGS__)                                                                                \
+    GP_DEFINE_ROW(type, 2, __VA_ARGS__)                                                                                \
+    GP_DEFINE_ROW(type, 3, __VA_ARGS__)                                                                                \
+    GP_DEFINE_ROW(type, 4, __VA_ARGS__)                                                                                \
+    GP_DEFINE_ROW(type, 5, __VA_ARGS__)                                                                                \
+    GP_DEFINE_ROW(type, 6, __VA_ARGS__)                                                                                \
+    static const fn table[GP_TILE_ROWS][4] = {GP_TILE_ROW(type, 1), GP_TILE_ROW(type, 2), GP_TILE_ROW(type, 3),        \
+                                              GP_TILE_ROW(type, 4), GP_TILE_ROW(type, 5), GP_TILE_ROW(type, 6)};
 
 #endif

@@ -6,22 +6,19 @@
  * part, to be added up later. A is read where it lies if its rows are words; else the task's rows become words in
  * scratch first.
  *
- * args: a, packed b, then at the places that the parameters name: scale, scale and zero point of a, zero points of b,
- * bias, residual, dst and what the epilogue reads beyond dst. The iteration space of the epilogue is row-major over (batch..., m, n).
- * Scratch: the tile of the epilogue, partial sums, words of A with a row of f32; each part only where it is needed. */
+ * args: a, packed b, scales of s8, then those of the post-ops. */
 #include "core/gp_convert.h"
+#include "gemm/gp_batch.h"
 #include "gemm/gp_packed_tile.h"
+#include "gemm/gp_tile_table.h"
 #include "eltwise/gp_tile.h"
-
-#define GP_MAX_BATCH 10
 
 GP_RECORD(gp_packed_matmul, {
     int64_t m, n, k;
     int64_t row_block, col_block, word_block; /* word_block: steps along k at a time */
     int64_t parts, part_words, dst_part;      /* parts of k that are tasks of their own; elements from one's dst on */
     int64_t nbatch;
-    int64_t batch_shape[GP_MAX_BATCH], a_batch[GP_MAX_BATCH], b_batch[GP_MAX_BATCH]; /* b: bytes */
-    int64_t dst_batch[GP_MAX_BATCH], residual_batch[GP_MAX_BATCH];
+    int64_t batch_shape[GP_MAX_BATCH], batch_strides[4][GP_MAX_BATCH]; /* of b: bytes */
     int64_t a_row, a_col, dst_row, residual_row;
     int64_t bias_arg, residual_arg, scale_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
@@ -32,71 +29,25 @@ GP_RECORD(gp_packed_matmul, {
     gp_dynamic dynamic; /* s8 */
 });
 
-/* Offsets of one matrix of the batch: elements, for b bytes. */
-typedef struct {
-    int64_t a, b, dst, residual;
-} batch_offsets;
-
-static batch_offsets locate_batch(const gp_packed_matmul *p, int64_t batch)
-{
-    batch_offsets at = {0, 0, 0, 0};
-    for (int64_t d = p->nbatch - 1; d >= 0; --d) {
-        const int64_t i = batch % p->batch_shape[d];
-        batch /= p->batch_shape[d];
-        at.a += i * p->a_batch[d];
-        at.b += i * p->b_batch[d];
-        at.dst += i * p->dst_batch[d];
-        at.residual += i * p->residual_batch[d];
-    }
-    return at;
-}
-
 /* A matrix of words: byte strides. */
 typedef struct {
     const char *data;
     int64_t row, col;
 } gp_words;
 
-/* ---- tiles ---- */
+#define GP_PACKED_PARAMETERS                                                                                           \
+    (int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b, int64_t panel_step,                   \
+     const gp_packed_sink *sink)
 
-#define GP_TILE_NAME(type, rows, panels, vectors) tile_##type##_##rows##_##panels##_##vectors
-
-/* Tiles beyond the registers are never called and compile to nothing. */
-#define GP_DEFINE_TILE(type, rows, panels, vectors)                                                                    \
-    static __attribute__((noinline)) void GP_TILE_NAME(type, rows, panels, vectors)(                                   \
-        int64_t words, const char *a, int64_t a_row, int64_t a_col, const float *b, int64_t panel_step,                \
-        const gp_packed_sink *sink)                                                                                    \
-    {                                                                                                                  \
-        if (rows * panels * vectors <= GP_TILE_VECTORS)                                                                \
-            gp_packed_tile(type, rows, panels, vectors, words, a, a_row, a_col, b, panel_step, sink);                  \
-    }
-
-#define GP_DEFINE_ROW(type, rows)                                                                                      \
-    GP_DEFINE_TILE(type, rows, 1, 1)                                                                                   \
-    GP_DEFINE_TILE(type, rows, 1, 2)                                                                                   \
-    GP_DEFINE_TILE(type, rows, 2, 2)                                                                                   \
-    GP_DEFINE_TILE(type, rows, 4, 2)
-
-#define GP_TILE_ROW(type, rows)                                                                                        \
-    {GP_TILE_NAME(type, rows, 1, 1), GP_TILE_NAME(type, rows, 1, 2), GP_TILE_NAME(type, rows, 2, 2),                   \
-     GP_TILE_NAME(type, rows, 4, 2)}
+typedef void(*gp_packed_fn) GP_PACKED_PARAMETERS;
 
 #define GP_DEFINE_TYPE(type)                                                                                           \
-    GP_DEFINE_ROW(type, 1)                                                                                             \
-    GP_DEFINE_ROW(type, 2)                                                                                             \
-    GP_DEFINE_ROW(type, 3)                                                                                             \
-    GP_DEFINE_ROW(type, 4)                                                                                             \
-    GP_DEFINE_ROW(type, 5)                                                                                             \
-    GP_DEFINE_ROW(type, 6)                                                                                             \
-    static const gp_packed_fn tiles_##type[GP_TILE_ROWS][4] = {GP_TILE_ROW(type, 1), GP_TILE_ROW(type, 2),             \
-                                                               GP_TILE_ROW(type, 3), GP_TILE_ROW(type, 4),             \
-                                                               GP_TILE_ROW(type, 5), GP_TILE_ROW(type, 6)};
+    GP_DEFINE_TILES(tiles_##type, gp_packed_fn, type, gp_packed_tile, GP_PACKED_PARAMETERS, words, a, a_row, a_col, b, \
+                    panel_step, sink)
 
 GP_DEFINE_TYPE(GP_PACKED_F32)
 GP_DEFINE_TYPE(GP_PACKED_BF16)
 GP_DEFINE_TYPE(GP_PACKED_S8)
-
-/* ---- the rows of A as words ---- */
 
 static void bf16_words(const gp_packed_matmul *p, const char *a, int64_t first, int64_t k, uint16_t *words, float *row)
 {
@@ -158,8 +109,6 @@ GP_INLINE gp_words load_words(const enum gp_packed_type type, const gp_packed_ma
     }
     return (gp_words){scratch + p->words_offset, words * 4, 4};
 }
-
-/* ---- blocks ---- */
 
 /* Which words along k are summed: `count` from `first` on, `block` at a time, of the `all` that a panel has. */
 typedef struct {
@@ -226,39 +175,6 @@ void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, i
                *sink);
 }
 
-/* Where results of the rows from i and the columns from j go. */
-static gp_packed_sink make_sink(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j,
-                                int64_t cols, char *scratch)
-{
-    gp_packed_sink sink = {.lo = p->lo, .hi = p->hi, .residual_row = p->residual_row};
-    sink.c = p->tile_in_scratch ? (float *)scratch : (float *)args[p->dst_arg] + at.dst + i * p->dst_row + j;
-    sink.ldc = p->tile_in_scratch ? cols : p->dst_row;
-    sink.partial = (float *)(scratch + p->partial_offset);
-    if (p->bias_arg)
-        sink.bias = (const float *)args[p->bias_arg] + j;
-    if (p->residual_arg)
-        sink.residual = (const float *)args[p->residual_arg] + at.residual + i * p->residual_row + j;
-    if (p->scale_arg)
-        sink.scale = (const float *)args[p->scale_arg] + j;
-    return sink;
-}
-
-/* The same for s8. */
-static gp_requant_sink make_requant(const gp_packed_matmul *p, void *const *args, batch_offsets at, int64_t i, int64_t j,
-                                    const gp_packed_sink *f32)
-{
-    const gp_requant *r = &p->requant;
-    gp_requant_sink sink = {.p = r, .dst_row = f32->ldc, .residual_row = p->residual_row, .dst = (char *)f32->c};
-    if (!p->tile_in_scratch)
-        sink.dst = (char *)args[p->dst_arg] + (at.dst + i * p->dst_row + j) * gp_element_nbytes(r->dst_dtype);
-    if (r->late_bias_arg)
-        sink.late_bias = (const float *)args[r->late_bias_arg] + j;
-    if (r->residual_arg)
-        sink.residual = (const char *)args[r->residual_arg] +
-                        (at.residual + i * p->residual_row + j) * gp_element_nbytes(r->residual_dtype);
-    return sink;
-}
-
 GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4], const gp_packed_matmul *p,
                     void *const *args, int64_t batch, int64_t i, int64_t j, int64_t part, char *scratch)
 {
@@ -266,25 +182,28 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     const int64_t words = (p->k + in_word - 1) / in_word, first = part * p->part_words;
     const gp_depth depth = {words, first, gp_min(words - first, p->part_words), p->word_block};
     const int64_t rows = gp_min(p->m - i, p->row_block), cols = gp_min(p->n - j, p->col_block);
-    batch_offsets at = locate_batch(p, batch);
-    at.a += i * p->a_row + first * in_word * p->a_col;
-    at.dst += part * p->dst_part;
-    const float *b = (const float *)((const char *)args[1] + at.b);
+    int64_t at[4];
+    gp_locate_batch(p->nbatch, p->batch_shape, p->batch_strides, 4, batch, at);
+    at[GP_A] += i * p->a_row + first * in_word * p->a_col;
+    at[GP_DST] += part * p->dst_part;
+    const float *b = (const float *)((const char *)args[1] + at[GP_B]);
     const int64_t k = gp_min(p->k - first * in_word, depth.count * in_word);
     const int32_t a_zero = type == GP_PACKED_S8 ? gp_dynamic_zero(&p->dynamic, args, p->a_dtype, p->a_zero) : 0;
-    const gp_words a = load_words(type, p, args[0], at.a, rows, k, depth.count, a_zero, scratch);
-    gp_packed_sink sink = make_sink(p, args, at, i, j, cols, scratch);
+    const gp_words a = load_words(type, p, args[0], at[GP_A], rows, k, depth.count, a_zero, scratch);
+    gp_packed_sink sink = GP_MAKE_SINK(p, args, at[GP_DST] + i * p->dst_row + j, p->dst_row,
+                                       at[GP_RESIDUAL] + i * p->residual_row + j, p->residual_row, j, cols, scratch);
+    sink.scale = gp_floats_at(args, p->scale_arg, j);
+    const float *tile = sink.c;
+    gp_requant_sink requant;
     if (type == GP_PACKED_S8) {
         sink.col_sum = (const int32_t *)(b + words * gp_packed_cols(p->n)) + j;
         if (p->dynamic.columns_arg) {
             sink.col_zero = (const int32_t *)args[p->dynamic.columns_arg] + j;
             sink.row_sum = (const int32_t *)(a.data + p->row_block * depth.count * 4);
         }
-    }
-    const float *tile = sink.c;
-    gp_requant_sink requant;
-    if (type == GP_PACKED_S8) {
-        requant = make_requant(p, args, at, i, j, &sink);
+        char *dst = (char *)args[p->dst_arg] + (at[GP_DST] + i * p->dst_row + j) * gp_element_nbytes(p->requant.dst_dtype);
+        requant = gp_make_requant(&p->requant, args, j, p->tile_in_scratch ? scratch : dst, sink.ldc,
+                                  at[GP_RESIDUAL] + i * p->residual_row + j, p->residual_row);
         sink.requant = &requant;
         sink.a_zero = a_zero;
         sink.a_scale = gp_dynamic_scale(&p->dynamic, args);

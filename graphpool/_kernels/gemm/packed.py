@@ -15,18 +15,19 @@ import math
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from .matmul import aligned
 from .post_ops import NO_POST_OPS, PostOps
-from .problem import MatmulProblem, merge_batch
+from .problem import aligned, even_part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from .problem import Folded, MatmulProblem
 
 __all__ = ["PackedFormat", "k_parts"]
 
@@ -74,45 +75,15 @@ def lanes_of(isa: str | None) -> int:
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """The checked geometry: batch axes as (size, a, packed matrices, dst, residual strides), outermost first."""
-
-    batch: tuple[tuple[int, ...], ...]
-    m: int
-    n: int
-    k: int
-    a_row: int
-    a_col: int
-    dst_row: int
-    residual_row: int
-
-    @classmethod
-    def of(cls, problem: MatmulProblem, post_ops: PostOps, weight_strides: Sequence[int] | None) -> _Problem:
-        """Check what `MatmulProblem` has not, and merge batch axes."""
-        ndim, a, c = len(problem.batch_shape), problem.a_strides, problem.c_strides
-        residual = problem.residual_strides(post_ops)
-        b = [0] * ndim if weight_strides is None else problem.check_strides("weight_strides", weight_strides, 0)
-        batch = tuple(zip(problem.batch_shape, a[:ndim], b, c[:ndim], residual[:ndim], strict=True))
-        return cls(batch, problem.m, problem.n, problem.k, a[-2], a[-1], c[-1], residual[-1])._merged()
-
-    def _merged(self) -> _Problem:
-        """Rows of consecutive matrices that share weights become rows of one; axes of size one vanish."""
-        batch, m, rows = merge_batch(self.batch, self.m, (self.a_row, self.dst_row, self.residual_row))
-        return _Problem(batch, m, self.n, self.k, rows[0], self.a_col, rows[1], rows[2])
-
-
-@dataclass(frozen=True)
-class PackedFormat:
-    """Matrices of constant weights, k x n, in panels.
+class MatrixFormat:
+    """Constant weights of a matrix product, k x n, as one kernel reads them: in panels (``gemm/gp_packed.h``).
 
     Attributes
     ----------
     k, n : int
         Zero is allowed.
-    dtype : {"f32", "bf16", "s8"}
+    dtype : str
         Of the packed weights.
-    batch : int, default=1
-        Number of matrices.
     isa : str, optional
         Instruction set of the kernels that read them; the best one by default.
 
@@ -123,29 +94,50 @@ class PackedFormat:
 
     Notes
     -----
-    Columns are filled up to whole vectors and k to whole words; s8 takes 4 bytes more a column. Any address will do,
-    but few rows are up to 1.5 times as fast where it is a multiple of 64. Immutable; usable from any thread.
+    Formats are equal where the bytes that they pack are. Immutable; usable from any thread.
     """
 
     k: int
     n: int
-    dtype: str = "f32"
-    batch: int = field(default=1, kw_only=True)
+    dtype: str
     isa: str | None = field(default=None, kw_only=True)
+    dtypes: ClassVar[Iterable[str]]
 
     def __post_init__(self) -> None:
-        if self.dtype not in DEPTH:
-            what = "dtype of packed weights"
-            raise InvalidDataTypeError(explain(what, accepted="f32, bf16, s8", got=self.dtype), dtype=self.dtype)
-        if min(self.k, self.n, self.batch) < 0:
-            got = self.batch, self.k, self.n
-            raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=got))
+        if self.dtype not in self.dtypes:
+            accepted = ", ".join(self.dtypes)
+            raise InvalidDataTypeError(explain("dtype of packed weights", accepted=accepted, got=self.dtype))
+        if min(self.k, self.n) < 0:
+            raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=(self.k, self.n)))
         lanes_of(self.isa)
 
     @property
     def panel(self) -> int:
         """Columns of a panel."""
         return 2 * lanes_of(self.isa)
+
+    @property
+    def cols(self) -> int:
+        """Columns with the zeros behind the last, up to whole vectors."""
+        lanes = lanes_of(self.isa)
+        return -(-self.n // lanes) * lanes
+
+
+@dataclass(frozen=True)
+class PackedFormat(MatrixFormat):
+    """A `MatrixFormat`: a `batch` of matrices of f32, bf16 or s8, k in whole words; s8 takes 4 bytes more a column.
+
+    Any address will do, but few rows are up to 1.5 times as fast where it is a multiple of 64.
+    """
+
+    dtype: str = "f32"
+    batch: int = field(default=1, kw_only=True)
+    dtypes = DEPTH
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch < 0:
+            raise InvalidShapeError(explain("batch", accepted=">= 0", got=self.batch))
 
     @property
     def words(self) -> int:
@@ -155,9 +147,7 @@ class PackedFormat:
     @property
     def pitch(self) -> int:
         """From one matrix of the batch to the next, a multiple of 64. Unit: bytes."""
-        lanes = lanes_of(self.isa)
-        cols = -(-self.n // lanes) * lanes
-        return aligned(self.words * cols * 4 + (cols * 4 if self.dtype == "s8" else 0))
+        return aligned((self.words + (self.dtype == "s8")) * self.cols * 4)
 
     @property
     def nbytes(self) -> int:
@@ -165,30 +155,16 @@ class PackedFormat:
         return self.batch * self.pitch
 
     def pack(self, strides: Sequence[int], *, batch_stride: int = 0, b_dtype: str | None = None) -> KernelCall:
-        """A kernel that brings weights into panels; arguments: b, packed.
+        """A kernel that brings weights into panels, four a task; arguments: b, packed.
 
-        Parameters
-        ----------
-        strides : (int, int)
-            Row and column stride of b; any, swapped for transposed weights. Unit: elements.
-        batch_stride : int, default=0
-            From one matrix to the next in b. Unit: elements.
-        b_dtype : str, optional
-            Type of b: `dtype` by default; f32 becomes bf16, rounded to nearest even; u8 becomes s8, less 128.
-
-        Returns
-        -------
-        KernelCall
-            One task for each four panels of a matrix; no scratch.
+        `strides`: row and column stride of b, any, swapped for transposed weights; `batch_stride`: from one matrix to
+        the next. Unit: elements. `b_dtype`: of b, where it is not `dtype`: f32 becomes bf16, rounded to nearest even;
+        u8 becomes s8, less 128. Every byte is written but the gap between matrices. Cost: one read and one write.
 
         Raises
         ------
         InvalidShapeError, InvalidDataTypeError
             Other than two strides; types that do not fit each other.
-
-        Notes
-        -----
-        Cost: one read and one write of the weights. Every byte of the layout is written but the gap between matrices.
         """
         b_dtype = b_dtype or self.dtype
         if b_dtype != self.dtype and (self.dtype, b_dtype) not in (("bf16", "f32"), ("s8", "u8")):
@@ -208,8 +184,7 @@ class PackedFormat:
             "k": self.k, "n": self.n, "row": strides[0], "col": strides[1], "batch": batch_stride, "pitch": self.pitch,
             "dtype": DTYPE_CODES[self.dtype], "b_dtype": DTYPE_CODES[b_dtype],
         }  # fmt: skip
-        ntasks = self.batch * -(-self.n // (_PACK_PANELS * self.panel))
-        return pack(name, values, ntasks=ntasks, isa=self.isa)
+        return pack(name, values, ntasks=self.batch * -(-self.n // (_PACK_PANELS * self.panel)), isa=self.isa)
 
     def matmul(
         self,
@@ -221,23 +196,15 @@ class PackedFormat:
     ) -> KernelCall:
         """A kernel for products with these weights; arguments: a, packed b, for s8 the scales, those of the post-ops.
 
-        Parameters
-        ----------
-        problem : MatmulProblem
-            a is f32 for f32; f32, bf16 or f16 for bf16, rounded to bf16 and summed in f32; u8 or s8 for s8, summed in
-            s32, exactly, and multiplied by scales of shape (n,), f32: the product of both operands' scales.
-        post_ops : PostOps
-        weight_strides : sequence of int, optional
-            One stride for each batch axis; by default all share one matrix. Unit: packed matrices.
-        parts : int, default=1
-            In how many parts k is split, each a task of its own; `k_parts` tells a good number. With several, dst is a
-            dense array (parts, batch..., m, n) of sums to be added up, and there are no post-ops; not for s8.
+        a is f32 for f32; f32, bf16 or f16 for bf16, rounded to bf16 and summed in f32; u8 or s8 for s8, summed in s32,
+        exactly, and multiplied by scales of shape (n,), f32: the product of both operands' scales. `weight_strides`:
+        one for each batch axis (unit: packed matrices), where not all share one matrix. `parts`: in how many k is
+        split, each a task of its own; `k_parts` tells a good number. With several, dst is a dense array (parts,
+        batch..., m, n) of sums to be added up, and there are no post-ops; not for s8.
 
-        Returns
-        -------
-        KernelCall
-            Tasks are blocks of rows and columns, and parts of k. A row's result does not depend on m nor on how tasks
-            are divided, but for `parts`.
+        Tasks are blocks of rows and columns, and parts of k; they write disjoint parts of dst, which must not overlap
+        a. A row's result does not depend on m nor on how tasks are divided, but for `parts`. Cost: up to 3 rows the
+        time to read the packed weights.
 
         Raises
         ------
@@ -245,35 +212,32 @@ class PackedFormat:
             The arguments do not fit each other.
         UnsupportedError
             k above 32768 with s8.
-
-        Notes
-        -----
-        Threads: the KernelCall is immutable; tasks write disjoint parts of dst. dst must not overlap a.
-        Cost: 2 m n k operations a matrix; up to 3 rows it is the time to read the packed weights.
         """
         _check_types(self, problem)
         is_int8 = self.dtype == "s8"
         post = post_ops.int8_fields() | {"scale_arg": 2} if is_int8 else post_ops.float_fields()
         if parts > 1 and (is_int8 or post_ops.has_any):
             raise InvalidArgumentError(explain("parts of k", accepted="1 for s8 weights and with post-ops", got=parts))
-        part_words = max(-(-self.words // (parts * 16)) * 16, 1) if parts > 1 else max(self.words, 1)
+        part_words = even_part(self.words, parts, 16) if parts > 1 else max(self.words, 1)
         if parts > 1 and (parts - 1) * part_words >= self.words:
             raise InvalidArgumentError(explain("parts of k", accepted="16 words or more in each", got=parts))
+        b = [0] * len(problem.batch_shape)
+        if weight_strides is not None:
+            b = [*problem.check_strides("weight_strides", weight_strides, 0)]
+        folded = problem.folded(b, problem.c_strides, problem.residual_strides(post_ops))
         values = post | {
             "parts": parts, "part_words": part_words,
             "dst_part": math.prod(problem.batch_shape) * problem.m * problem.n,
-            "a_dtype": DTYPE_CODES[problem.a_dtype],
+            "a_dtype": DTYPE_CODES[problem.a_dtype], "a_col": problem.a_strides[-1],
             "a_zero": problem.zero_point + (128 if problem.a_dtype == "s8" else 0),
         }  # fmt: skip
-        return _build(_Problem.of(problem, post_ops, weight_strides), self, values, post_ops.epilogue)
+        return _build(folded, self, values, post_ops.epilogue)
 
 
 def _check_types(weights: PackedFormat, problem: MatmulProblem) -> None:
     """Check that the weights are those of the problem, and the type of its activations."""
     accepted, dtype, a_dtype = _A_DTYPES[weights.dtype], weights.dtype, problem.a_dtype
-    if (problem.k, problem.n) != (weights.k, weights.n):
-        got = problem.k, problem.n
-        raise InvalidShapeError(explain("k and n of a product", accepted=f"{weights.k}, {weights.n}", got=got))
+    problem.check_weights(weights.k, weights.n)
     if a_dtype not in accepted:
         what = f"activations of {dtype} weights"
         raise InvalidDataTypeError(explain(what, accepted=", ".join(accepted), got=a_dtype), dtype=a_dtype)
@@ -284,37 +248,29 @@ def _check_types(weights: PackedFormat, problem: MatmulProblem) -> None:
         raise InvalidArgumentError(explain(f"zero point beside {dtype} weights", accepted="0", got=problem.zero_point))
 
 
-def _build(p: _Problem, weights: PackedFormat, values: dict[str, Any], epilogue: bytes) -> KernelCall:
+def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: bytes) -> KernelCall:
     """Blocks, parts of scratch and parameter block of a problem."""
-    part_words, parts, panel, dtype = values["part_words"], values["parts"], weights.panel, weights.dtype
-    sizes, a_batch, b_batch, dst_batch, residual_batch = ([axis[i] for axis in p.batch] for i in range(5))
-    matrices = math.prod(sizes)
+    part_words, n, k, panel, dtype = values["part_words"], weights.n, weights.k, weights.panel, weights.dtype
     rows = row_block(p.m)
-    cols = _col_block(p.n, p.k, rows, matrices * -(-p.m // rows), panel, dtype != "f32", bool(epilogue))
+    row_blocks = p.matrices * -(-p.m // rows)
+    cols = _col_block(n, k, rows, row_blocks, panel, dtype != "f32", bool(epilogue))
     word_block = _word_block(rows, part_words, panel)
     partial_offset = aligned(rows * cols * 4) if values["tile_in_scratch"] else 0
-    is_split = word_block < part_words
-    words_offset = partial_offset + (rows * TILE_PANELS * panel * 4 if is_split else 0)
+    words_offset = partial_offset + (rows * TILE_PANELS * panel * 4 if word_block < part_words else 0)
     row_offset = words_offset + (0 if dtype == "f32" else aligned(rows * (part_words + 1) * 4))
-    fields = values | {
-        "m": p.m, "n": p.n, "k": p.k, "row_block": rows, "col_block": cols, "word_block": word_block,
-        "nbatch": len(sizes), "batch_shape": sizes, "a_batch": a_batch, "dst_batch": dst_batch,
-        "b_batch": [stride * weights.pitch for stride in b_batch], "residual_batch": residual_batch,
-        "a_row": p.a_row, "a_col": p.a_col, "dst_row": p.dst_row, "residual_row": p.residual_row,
+    fields = p.fields(weights.pitch) | values | {
+        "n": n, "k": k, "row_block": rows, "col_block": cols, "word_block": word_block, "residual_row": p.rows[2],
         "partial_offset": partial_offset, "words_offset": words_offset, "row_offset": row_offset,
     }  # fmt: skip
     return pack(
-        f"{dtype}_matmul_packed", fields, ntasks=matrices * -(-p.m // rows) * -(-p.n // cols) * parts,
-        scratch_nbytes=row_offset + (p.k * 4 if dtype == "bf16" else 0), tail=epilogue, isa=weights.isa,
+        f"{dtype}_matmul_packed", fields, ntasks=row_blocks * -(-n // cols) * values["parts"],
+        scratch_nbytes=row_offset + (k * 4 if dtype == "bf16" else 0), tail=epilogue, isa=weights.isa,
     )  # fmt: skip
 
 
 def row_block(m: int, most: int = MOST_ROWS) -> int:
     """Rows of a task, about `most`: even parts, in whole tiles where there are several."""
-    parts = max(-(-m // most), 1)
-    if parts == 1:
-        return max(m, 1)
-    return -(-m // (parts * TILE_ROWS)) * TILE_ROWS
+    return even_part(m, -(-m // most), TILE_ROWS) if m > most else max(m, 1)
 
 
 def streams(rows: int) -> int:
@@ -331,31 +287,20 @@ def _col_block(n: int, k: int, rows: int, others: int, panel: int, converts: boo
     cols = max(-(-_LEAST_WORK // (max(rows, 4) * max(k, 4))), 1)
     if converts or (has_epilogue and others * (n // _WIDE) >= 16):
         cols = max(cols, _WIDE)
-    parts = max(n // cols, 1)
-    return max(-(-n // (parts * unit)) * unit, unit)
+    return even_part(n, n // cols, unit)
 
 
 def k_parts(m: int, n: int, k: int, dtype: str = "f32", isa: str | None = None) -> int:
-    """In how many parts to split the sums of a product whose few results would make too few tasks for many threads.
+    """In how many parts `PackedFormat.matmul` best splits k where its few results make too few tasks for many threads.
 
-    Parameters
-    ----------
-    m, n, k : int
-        All rows that share the weights, columns, terms.
-    dtype : {"f32", "bf16"}
-    isa : str, optional
-
-    Returns
-    -------
-    parts : int
-        For `packed_matmul`. The number of threads has no say, so that results do not depend on it.
+    m: all rows that share the weights. The number of threads has no say, so that results do not depend on it.
     """
     if 0 in (m, n, k):
         return 1
     rows = row_block(m)
     blocks = -(-m // rows)
-    lanes = lanes_of(isa)
-    cols = min(_col_block(n, k, rows, blocks, 2 * lanes, dtype != "f32", False), -(-n // lanes) * lanes)
+    weights = PackedFormat(k, n, dtype, isa=isa)
+    cols = min(_col_block(n, k, rows, blocks, weights.panel, dtype != "f32", False), weights.cols)
     work = max(rows, 4) * cols * k
     return max(min(_SPLIT_TASKS // (blocks * -(-n // cols)), work // _SPLIT_WORK, k // _SPLIT_K), 1)
 
@@ -364,9 +309,7 @@ def _word_block(rows: int, words: int, panel: int) -> int:
     """Steps along k at a time: all, unless several tiles of rows read panels that L2 would not keep."""
     if rows <= TILE_ROWS:
         return max(words, 1)
-    most = max(l2_nbytes() * 3 // 4 // (streams(rows) * panel * 4), 64)
-    parts = max(-(-words // most), 1)
-    return max(-(-words // (parts * 16)) * 16, 1)
+    return even_part(words, -(-words // max(l2_nbytes() * 3 // 4 // (streams(rows) * panel * 4), 64)), 16)
 
 
 @cache

@@ -1,7 +1,8 @@
 /* Bring weights into panels (gp_packed.h) and back.
  *
  * A task is GP_PACK_PANELS panels of one matrix: rows of B are read in runs of that many panels, and transposed ones in
- * blocks of GP_PACK_ROWS words, so that the lines being written stay in L1. args: b and packed; unpacking: packed and b. */
+ * blocks of GP_PACK_ROWS words, so that the lines being written stay in L1. args: b and packed; unpacking: packed and
+ * b. */
 #include "core/gp_convert.h"
 #include "gemm/gp_packed.h"
 #include "core/gp_quad.h"
@@ -16,7 +17,6 @@ GP_RECORD(gp_pack_params, {
     int64_t dtype, b_dtype;  /* of the panels and of b; they differ where f32 becomes bf16, and u8 less 128 becomes s8 */
 });
 
-/* Which part of which matrix a task has. */
 typedef struct {
     const gp_pack_params *p;
     char *b, *packed;
@@ -28,17 +28,21 @@ GP_INLINE int64_t element_nbytes(int64_t dtype)
     return dtype == GP_F32 ? 4 : dtype == GP_BF16 ? 2 : 1;
 }
 
+GP_INLINE int depth_of(int64_t dtype)
+{
+    return 4 / (int)element_nbytes(dtype);
+}
+
 GP_INLINE int64_t word_count(const gp_pack_params *p)
 {
-    const int64_t depth = 4 / element_nbytes(p->dtype);
-    return (p->k + depth - 1) / depth;
+    return (p->k + depth_of(p->dtype) - 1) / depth_of(p->dtype);
 }
 
 /* The word of a column at row i of a panel; `left` rows exist from there on. Constant arguments make loops of it into
  * vector instructions where columns lie side by side. */
 GP_INLINE uint32_t make_word(const int64_t dtype, const int64_t b_dtype, const char *b, int64_t step, const int64_t left)
 {
-    const int depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4;
+    const int depth = depth_of(dtype);
     uint32_t word = 0;
     for (int r = 0; r < depth && r < left; r++, b += step) {
         float x;
@@ -62,24 +66,17 @@ GP_INLINE uint32_t make_word(const int64_t dtype, const int64_t b_dtype, const c
 GP_INLINE void pack_rows(const int64_t dtype, const int64_t b_dtype, const char *restrict b, int64_t row, int64_t col,
                          uint32_t *restrict to, int64_t width, int64_t count, int64_t cols)
 {
-    const int depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4;
+    const int depth = depth_of(dtype);
     for (int64_t w = 0; w < count; w++)
         for (int64_t c = 0; c < cols; c++)
             to[w * width + c] = make_word(dtype, b_dtype, b + w * depth * row + c * col, row, depth);
-}
-
-/* Four words of four columns, to four rows of the panel. */
-GP_INLINE void transpose_quads(const uint32_t (*from)[GP_PACK_ROWS], int64_t w, uint32_t *to, int64_t width)
-{
-    gp_transpose_quad(&from[0][w], &from[1][w], &from[2][w], &from[3][w], to, to + width, to + 2 * width,
-                      to + 3 * width);
 }
 
 /* The same from columns that are contiguous: four at a time become words, which are transposed in registers. */
 GP_INLINE void pack_columns(const int64_t dtype, const int64_t b_dtype, const int64_t nbytes, const char *restrict b,
                             int64_t col, uint32_t *restrict to, int64_t width, int64_t count, int64_t cols)
 {
-    const int depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4;
+    const int depth = depth_of(dtype);
     uint32_t words[4][GP_PACK_ROWS];
     for (int64_t c = 0; c < cols; c += 4) {
         const int64_t group = gp_min(cols - c, 4);
@@ -88,7 +85,8 @@ GP_INLINE void pack_columns(const int64_t dtype, const int64_t b_dtype, const in
                 words[r][w] = make_word(dtype, b_dtype, b + (c + r) * col + w * depth * nbytes, nbytes, depth);
         int64_t w = 0;
         for (; group == 4 && w + 4 <= count; w += 4)
-            transpose_quads(words, w, to + w * width + c, width);
+            gp_transpose_quad(&words[0][w], &words[1][w], &words[2][w], &words[3][w], to + w * width + c,
+                              to + (w + 1) * width + c, to + (w + 2) * width + c, to + (w + 3) * width + c);
         for (; w < count; w++)
             for (int64_t r = 0; r < group; r++)
                 to[w * width + c + r] = words[r][w];
@@ -98,7 +96,7 @@ GP_INLINE void pack_columns(const int64_t dtype, const int64_t b_dtype, const in
 GP_INLINE void pack_panels(const gp_pack_task *t, const int64_t dtype, const int64_t b_dtype)
 {
     const gp_pack_params *p = t->p;
-    const int64_t depth = dtype == GP_F32 ? 1 : dtype == GP_BF16 ? 2 : 4, nbytes = b_dtype == GP_F32 ? 4 : 4 / depth;
+    const int64_t depth = depth_of(dtype), nbytes = element_nbytes(b_dtype);
     const int64_t words = word_count(p), row = p->row * nbytes, col = p->col * nbytes, whole = p->k / depth;
     for (int64_t w = 0; w < words; w += GP_PACK_ROWS)
         for (int64_t j = t->j; j < t->j + t->cols; j += GP_PANEL) {
@@ -158,19 +156,18 @@ static void add_columns(const gp_pack_task *t)
 static void pack_task(const gp_pack_task *t)
 {
     clear_padding(t);
-    if (t->p->dtype == GP_F32) {
+    if (t->p->dtype == GP_F32)
         pack_panels(t, GP_F32, GP_F32);
-    } else if (t->p->dtype == GP_BF16 && t->p->b_dtype == GP_F32) {
+    else if (t->p->dtype == GP_BF16 && t->p->b_dtype == GP_F32)
         pack_panels(t, GP_BF16, GP_F32);
-    } else if (t->p->dtype == GP_BF16) {
+    else if (t->p->dtype == GP_BF16)
         pack_panels(t, GP_BF16, GP_BF16);
-    } else {
-        if (t->p->b_dtype == GP_U8)
-            pack_panels(t, GP_S8, GP_U8);
-        else
-            pack_panels(t, GP_S8, GP_S8);
+    else if (t->p->b_dtype == GP_U8)
+        pack_panels(t, GP_S8, GP_U8);
+    else
+        pack_panels(t, GP_S8, GP_S8);
+    if (t->p->dtype == GP_S8)
         add_columns(t);
-    }
 }
 
 static void unpack_task(const gp_pack_task *t)
@@ -183,29 +180,20 @@ static void unpack_task(const gp_pack_task *t)
         unpack_panels(t, 1);
 }
 
-static gp_pack_task make_task(const gp_pack_params *p, char *b, char *packed, int64_t number)
+GP_INLINE void run_tasks(const gp_pack_params *p, char *b, char *packed, int64_t begin, int64_t end,
+                         void (*run)(const gp_pack_task *t))
 {
     const int64_t step = GP_PACK_PANELS * GP_PANEL, groups = (p->n + step - 1) / step;
-    const int64_t matrix = number / groups, j = number % groups * step;
-    b += matrix * p->batch * element_nbytes(p->b_dtype);
-    return (gp_pack_task){p, b, packed + matrix * p->pitch, j, gp_min(p->n - j, step)};
-}
-
-GP_DEFINE_KERNEL(any_matmul_pack)
-{
     for (int64_t number = begin; number < end; number++) {
-        const gp_pack_task t = make_task(params, args[0], args[1], number);
-        pack_task(&t);
+        const int64_t matrix = number / groups, j = number % groups * step;
+        const gp_pack_task t = {p, b + matrix * p->batch * element_nbytes(p->b_dtype), packed + matrix * p->pitch, j,
+                                gp_min(p->n - j, step)};
+        run(&t);
     }
 }
 
-GP_DEFINE_KERNEL(any_matmul_unpack)
-{
-    for (int64_t number = begin; number < end; number++) {
-        const gp_pack_task t = make_task(params, args[1], args[0], number);
-        unpack_task(&t);
-    }
-}
+GP_DEFINE_KERNEL(any_matmul_pack) { run_tasks(params, args[0], args[1], begin, end, pack_task); }
+GP_DEFINE_KERNEL(any_matmul_unpack) { run_tasks(params, args[1], args[0], begin, end, unpack_task); }
 
 const gp_kernel_entry GP_KERNEL(packed_weights_table)[] = {
     GP_ENTRY(any_matmul_pack, gp_pack_params),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, explain
 
-from .requant import NO_LIMITS, Dynamic, Requant, Residual
+from .requant import NO_LIMITS, Dynamic, Requant, Residual, check_clamp, number_args
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,16 +94,13 @@ class PostOps:
         return fields | {"dynamic": dynamic, "requant": record, "residual_arg": 0, "dst_arg": dst_arg}
 
     def _fields(self, first_arg: int) -> dict[str, Any]:
-        lo, hi = NO_LIMITS if self.clamp is None else self.clamp
-        if not lo <= hi:
-            raise InvalidArgumentError(explain("clamp", accepted="(low, high) with low <= high", got=self.clamp))
+        lo, hi = check_clamp(NO_LIMITS if self.clamp is None else self.clamp)
+        present = {"bias_arg": self.bias, "residual_arg": self.residual_strides is not None}
+        numbers, dst_arg = number_args(first_arg, present)
         has_epilogue = bool(self.epilogue)
-        bias_arg = first_arg if self.bias else 0
-        residual_arg = first_arg + self.bias if self.residual_strides is not None else 0
-        return {
-            "lo": lo, "hi": hi, "has_epilogue": has_epilogue, "bias_arg": bias_arg, "residual_arg": residual_arg,
+        return numbers | {
+            "lo": lo, "hi": hi, "dst_arg": dst_arg, "has_epilogue": has_epilogue,
             "tile_in_scratch": has_epilogue and self.dst_needs_scratch,
-            "dst_arg": first_arg + self.bias + (self.residual_strides is not None),
         }  # fmt: skip
 
 

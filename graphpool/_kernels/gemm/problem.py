@@ -1,9 +1,10 @@
-"""What every matrix product kernel is asked."""
+"""What every kernel for matrix products is asked, and what it is told of weights, blocks and batches."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphpool.errors import InvalidShapeError, explain
 
@@ -12,9 +13,19 @@ if TYPE_CHECKING:
 
     from .post_ops import PostOps
 
-__all__ = ["MOST_BATCH_AXES", "MatmulProblem", "merge_batch"]
+__all__ = ["MOST_BATCH_AXES", "Folded", "MatmulProblem", "aligned", "even_part"]
 
 MOST_BATCH_AXES = 10
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to whole cache lines of 64 bytes."""
+    return (nbytes + 63) // 64 * 64
+
+
+def even_part(extent: int, parts: int, unit: int = 1) -> int:
+    """The size of so many even parts of an extent: whole units, one at least."""
+    return max(-(-extent // (max(parts, 1) * unit)), 1) * unit
 
 
 @dataclass(frozen=True)
@@ -72,25 +83,52 @@ class MatmulProblem:
             raise InvalidShapeError(explain(name, accepted=f"{count} strides", got=tuple(strides)))
         return strides
 
+    def check_weights(self, k: int, n: int) -> None:
+        """Raise `InvalidShapeError` unless weights of k x n are those of the problem."""
+        if (self.k, self.n) != (k, n):
+            raise InvalidShapeError(explain("k and n of a product", accepted=f"{k}, {n}", got=(self.k, self.n)))
+
     def residual_strides(self, post_ops: PostOps) -> Sequence[int]:
         """Those of the residual, as `c_strides`; zeros where there is none."""
         given = post_ops.residual_strides
         return [0] * (len(self.batch_shape) + 1) if given is None else self.check_strides("residual_strides", given, 1)
 
+    def folded(self, b: Sequence[int], *others: Sequence[int]) -> Folded:
+        """The same products with fewer axes: rows of consecutive matrices that share b become rows of one.
 
-def merge_batch(
-    batch: Sequence[tuple[int, ...]], m: int, rows: tuple[int, ...]
-) -> tuple[tuple[tuple[int, ...], ...], int, tuple[int, ...]]:
-    """Batch axes (size, stride of a, of b, of others...) that are left, rows, and row strides of a and of the others.
+        `b` are the batch strides of b, `others` those of dst and of what lies like it, as `c_strides`.
+        """
+        ndim, sides = len(self.batch_shape), (self.a_strides[:-1], *others)
+        m, (a_rows, *rows) = self.m, [side[-1] for side in sides]
+        axes = zip(self.batch_shape, self.a_strides[:ndim], b[:ndim], *(side[:-1] for side in others), strict=True)
+        batch = [axis for axis in axes if axis[0] != 1]
+        while batch and batch[-1][2] == 0:
+            size, a, _, *steps = batch[-1]
+            if m != 1 and [a, *steps] != [m * row for row in (a_rows, *rows)]:
+                break
+            a_rows, rows = (a, steps) if m == 1 else (a_rows, rows)
+            m *= size
+            batch.pop()
+        return Folded(tuple(batch), m, (a_rows, *rows))
 
-    Rows of consecutive matrices that share b become rows of one; axes of size one vanish.
-    """
-    left = [axis for axis in batch if axis[0] != 1]
-    while left and left[-1][2] == 0:
-        size, a, _, *others = left[-1]
-        if m != 1 and (a, *others) != tuple([m * row for row in rows]):
-            break
-        rows = (a, *others) if m == 1 else rows
-        m *= size
-        left.pop()
-    return tuple(left), m, rows
+
+class Folded(NamedTuple):
+    """Axes of a batch (size, strides of a, b, dst...), outermost first, rows, and row strides of a, dst..."""
+
+    batch: tuple[tuple[int, ...], ...]
+    m: int
+    rows: tuple[int, ...]
+
+    @property
+    def matrices(self) -> int:
+        """How many there are in the batch."""
+        return math.prod(axis[0] for axis in self.batch)
+
+    def fields(self, b_unit: int = 1) -> dict[str, Any]:
+        """What the structs of the kernels have in common; `b_unit`: of the strides of b."""
+        shape, a, b, *others = zip(*self.batch, strict=True) if self.batch else ((),) * (len(self.rows) + 2)
+        strides = [a, [stride * b_unit for stride in b], *others]
+        return {
+            "m": self.m, "nbatch": len(shape), "batch_shape": shape, "batch_strides": strides,
+            "a_row": self.rows[0], "dst_row": self.rows[1],
+        }  # fmt: skip

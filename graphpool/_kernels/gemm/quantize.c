@@ -25,8 +25,7 @@ static range range_of(const float *x, int64_t n)
     gp_vf above[4] = {{0}}, below[4] = {{0}}; /* the greatest x and -x */
     int64_t i = 0;
     for (; i + 4 * GP_VL <= n; i += 4 * GP_VL)
-#pragma GCC unroll 4
-        for (int v = 0; v < 4; v++) {
+        GP_EACH(v, 4) {
             const gp_vf y = gp_load(x + i + v * GP_VL);
             above[v] = gp_vmax(y, above[v]);
             below[v] = gp_vmax(-y, below[v]);

@@ -19,13 +19,7 @@ _LEAST_PART, _MOST_PARTS = 1 << 13, 256
 
 
 def nparts_of(n: int) -> int:
-    """Parts of n numbers, at least one; their ranges are f32 of shape (parts, 2).
-
-    Raises
-    ------
-    InvalidShapeError
-        A negative size.
-    """
+    """Parts of n numbers, at least one; a negative n is an `InvalidShapeError`, here and in the builders."""
     if n < 0:
         raise InvalidShapeError(explain("count of numbers to quantise", accepted=">= 0", got=n))
     return max(-(-n // _part_of(n)), 1)
@@ -37,30 +31,9 @@ def _part_of(n: int) -> int:
 
 
 def range_of_parts(n: int, isa: str | None = None) -> KernelCall:
-    """A kernel for the range of each part of n numbers, zero included; NaN is passed over.
+    """A kernel for the least and the greatest number of each part, and of zero; NaN is passed over.
 
-    Arguments of the kernel: src of n f32, ranges of shape (nparts_of(n), 2), f32: the least and the greatest number.
-
-    Parameters
-    ----------
-    n : int
-        Zero is allowed.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        Tasks are parts.
-
-    Raises
-    ------
-    InvalidShapeError
-        A negative size.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint ranges. Cost: one read of src.
+    Arguments: src of n f32, ranges of shape (nparts_of(n), 2), f32. Tasks are parts.
     """
     return _pack("f32_range", n, isa)
 
@@ -69,30 +42,11 @@ def quantize_dynamic(n: int, isa: str | None = None) -> KernelCall:
     """A kernel for ``dst = clamp(round(src / scale) + zero, 0, 255)`` by the range [least, greatest] of all numbers.
 
     scale = (greatest - least) / 255, as if the range were [0, 1] where it holds nothing but zero, and zero =
-    clamp(round(-least / scale), 0, 255); halves are rounded to even. Bytes of NaN are any. Source: ONNX,
-    DynamicQuantizeLinear.
+    clamp(round(-least / scale), 0, 255); halves are rounded to even. Bytes of NaN are any; else they are the same on
+    every instruction set. Source: ONNX, DynamicQuantizeLinear.
 
-    Arguments of the kernel: src of n f32, what `range_of_parts` gave, dst of n u8, scale (one f32), zero (one u8).
-
-    Parameters
-    ----------
-    n, isa
-        As in `range_of_parts`.
-
-    Returns
-    -------
-    KernelCall
-        Tasks are parts; the first one writes scale and zero.
-
-    Raises
-    ------
-    InvalidShapeError
-        A negative size.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst, the same bytes on every instruction set.
-    Cost: one read of src, one division an element.
+    Arguments: src of n f32, what `range_of_parts` gave, dst of n u8, scale (one f32), zero (one u8), which the first
+    task writes. Tasks are parts. Cost: one division an element.
     """
     return _pack("f32_quantize_dynamic", n, isa)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool._sizes import as_size
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
-from ..gemm.matmul import aligned
+from ..gemm.problem import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

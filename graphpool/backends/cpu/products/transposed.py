@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...._kernels.conv.packed import has_lines
 from ...._kernels.conv.problem import ConvProblem, ConvShape
-from ...._kernels.gemm.matmul import aligned
+from ...._kernels.gemm.problem import aligned
 from ....graph.shapes import conv_weight_axes, per_axis, resolve_pads
 from ....typing import DataType
 from ..choices import forced
