@@ -96,7 +96,7 @@ cdef bint is_interrupted(Run *run) noexcept nogil:
 
 
 cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
-    cdef void *pointers[80]     # GP_MAX_ARGS
+    cdef void *pointers[GP_MAX_ARGS]
     cdef char *scratch = run.bases[0] + step.scratch + lane * step.scratch_stride
     cdef int64_t j
     for j in range(step.nargs):
