@@ -73,7 +73,7 @@ static void f32_store_run(int dtype, void *values, void *memory, int64_t offset,
     {                                                                                                                  \
         const gp_vf alpha = gp_splat(instr->alpha), beta = gp_splat(instr->beta), zero = {0};                          \
         (void)b, (void)c, (void)alpha, (void)beta, (void)zero;                                                         \
-        for (int64_t i = 0; i < (n & -GP_LANES); i += GP_VL) {                                                         \
+        for (int64_t i = 0; i < (n & -f32_LANES); i += GP_VL) {                                                        \
             const gp_vf x = gp_load(a + i);                                                                            \
             gp_store(dst + i, expression);                                                                             \
         }                                                                                                              \
@@ -96,11 +96,11 @@ GP_F32_OP(POW_SCALAR)
         (void)instr, (void)b, (void)c;                                                                                 \
         float in[GP_BLOCK];                                                                                            \
         int32_t n_huge = 0;                                                                                            \
-        for (int64_t i = 0; i < (n & -GP_LANES); i++) {                                                                \
+        for (int64_t i = 0; i < (n & -f32_LANES); i++) {                                                               \
             in[i] = a[i];                                                                                              \
             n_huge += fabsf(a[i]) > GP_TRIG_LIMIT;                                                                     \
         }                                                                                                              \
-        for (int64_t i = 0; i < (n & -GP_LANES); i++)                                                                  \
+        for (int64_t i = 0; i < (n & -f32_LANES); i++)                                                                 \
             dst[i] = fast(in[i]);                                                                                      \
         for (int64_t i = 0; n_huge > 0 && i < n; i++)                                                                  \
             if (fabsf(in[i]) > GP_TRIG_LIMIT)                                                                          \

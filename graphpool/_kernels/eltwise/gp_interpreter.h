@@ -10,10 +10,10 @@
  *                        GP_NAME(load_run) and GP_NAME(store_run) must be there
  */
 
-/* Instructions run over a multiple of GP_LANES elements, so that their loops have no remainders: a result does not
- * depend on where it lies in a block, and short blocks (a row of a tile) are as fast as long ones. Loads fill up with
- * zeros to keep what lies behind the end defined. */
-#define GP_LANES 16
+/* Instructions run over a multiple of LANES elements, the widest vector, so that their loops have no remainders: a result
+ * does not depend on where it lies in a block, and short blocks (a row of a tile) are as fast as long ones. Loads fill up
+ * with zeros to keep what lies behind the end defined. */
+enum { GP_NAME(LANES) = 64 / sizeof(GP_REG) };
 
 typedef void GP_NAME(instr_fn)(const gp_instr *instr, GP_REG *dst, const GP_REG *a, const GP_REG *b, const GP_REG *c,
                                int64_t n);
@@ -59,7 +59,7 @@ static void GP_NAME(store_run)(int dtype, void *values, void *memory, int64_t of
     {                                                                                                                  \
         const float alpha = instr->alpha, beta = instr->beta;                                                          \
         (void)alpha, (void)beta;                                                                                       \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < (n & -GP_LANES); i++)                                             \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < (n & -GP_NAME(LANES)); i++)                                       \
         {                                                                                                              \
             const GP_REG x = a[i], y = b[i], z = c[i];                                                                 \
             (void)x, (void)y, (void)z;                                                                                 \
@@ -88,10 +88,10 @@ static GP_NAME(instr_fn) *const GP_NAME(instructions)[] = {
     [GP_OP_NARROW] = GP_NAME(NARROW), GP_OPS(GP_OP_ROW) GP_OTHER_OPS(GP_OP_ROW)
 };
 
-/* Zeros from n up to the next multiple of GP_LANES. */
+/* Zeros from n up to the next multiple of LANES. */
 static void GP_NAME(fill_up)(GP_REG *values, int64_t n)
 {
-    for (int64_t i = n; i & (GP_LANES - 1); i++)
+    for (int64_t i = n; i & (GP_NAME(LANES) - 1); i++)
         values[i] = 0;
 }
 
@@ -129,7 +129,7 @@ static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, con
         r[i] = room + i * block; /* operands that an instruction has not are read too, and thrown away */
     const gp_view *views = gp_eltwise_views(program);
     const gp_instr *instr = gp_eltwise_instrs(program), *const end = instr + program->ninstrs;
-    const int64_t padded = (n + GP_LANES - 1) & -GP_LANES;
+    const int64_t padded = (n + GP_NAME(LANES) - 1) & -GP_NAME(LANES);
     for (; instr < end; instr++) {
         const int is_direct = instr->direct && n == padded;
         if (instr->op == GP_OP_STORE) {
@@ -161,7 +161,7 @@ static void GP_NAME(run)(const gp_eltwise *program, void *const *args, const GP_
 {
     enum { ROOM = GP_ELTWISE_ROOM / sizeof(GP_REG) };
     _Alignas(64) GP_REG room[ROOM];
-    const int64_t most = ROOM / program->nregisters & -GP_LANES, block = most < GP_BLOCK ? most : GP_BLOCK;
+    const int64_t most = ROOM / program->nregisters & -GP_NAME(LANES), block = most < GP_BLOCK ? most : GP_BLOCK;
     for (int64_t at = first; at < last; at += block) {
         const int64_t left = last - at;
         GP_NAME(run_block)(program, args, acc ? acc + (at - first) : NULL, at, left < block ? left : block, block, room);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +16,46 @@ from ..core.spaces import check_strides, normalise_axis, space, split_axes, take
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["batch_moments", "group_norm", "layer_norm"]
+__all__ = ["NormOptions", "batch_moments", "group_norm", "layer_norm"]
 
 _COLUMNS = number("GP_COLUMNS")
+
+
+@dataclass(frozen=True)
+class NormOptions:
+    """What layer and group norm have in common: which inputs and outputs there are, and how src and dst lie."""
+
+    gamma: bool = False
+    beta: bool = False
+    keep_stats: bool = False
+    epsilon: float = 1e-5
+    src_strides: Sequence[int] | None = None
+    dst_strides: Sequence[int] | None = None
+    epilogue: bytes = b""
+
+    def layouts(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Strides of src and dst."""
+        return check_strides("src", shape, self.src_strides), check_strides("dst", shape, self.dst_strides)
+
+    def fields(self) -> dict[str, Any]:
+        """Numbers of the optional arguments, behind src and in this order, and of dst; what else both structs have."""
+        numbers, last = {}, 0
+        for name in ("gamma", "beta", "mean", "variance"):
+            exists = self.keep_stats if name in ("mean", "variance") else getattr(self, name)
+            last += exists
+            numbers[name] = last if exists else -1
+        return {**numbers, "dst": last + 1, "has_program": bool(self.epilogue), "epsilon": self.epsilon}
+
+
+_PLAIN = NormOptions()
 
 
 def layer_norm(
     shape: Sequence[int],
     begin: int = -1,
+    options: NormOptions = _PLAIN,
     *,
     is_rms: bool = False,
-    gamma: bool = False,
-    beta: bool = False,
-    keep_stats: bool = False,
-    epsilon: float = 1e-5,
-    src_strides: Sequence[int] | None = None,
-    dst_strides: Sequence[int] | None = None,
-    epilogue: bytes = b"",
     isa: str | None = None,
 ) -> KernelCall:
     """Normalise over the axes from `begin` on: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
@@ -41,34 +65,20 @@ def layer_norm(
     is not subtracted, the mean square takes the place of the variance, and there are no statistics
     (InvalidArgumentError). Strides must walk a row as one axis (UnsupportedError). Tasks: rows.
     """
-    if (beta and not gamma) or (is_rms and keep_stats):
+    if (options.beta and not options.gamma) or (is_rms and options.keep_stats):
         raise InvalidArgumentError(explain("layer norm", accepted="beta with gamma, statistics of the layer form only"))
     begin = normalise_axis(begin, len(shape))
-    src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
+    src, dst = options.layouts(shape)
     rows, stats = shape[:begin], dense_strides(shape[:begin])
     outer, count = space(rows, src[:begin], dst[:begin], stats, stats)
     size = prod(shape[begin:])
-    arguments = _number(gamma=gamma, beta=beta, mean=keep_stats, variance=keep_stats)
-    values = {
-        "outer": outer, "size": size, "stride": _single_stride(shape[begin:], src[begin:], dst[begin:]), **arguments,
-        "is_rms": is_rms, "has_program": bool(epilogue), "epsilon": epsilon,
-    }  # fmt: skip
-    return pack("f32_layer_norm", values, ntasks=count, scratch_nbytes=4 * size, tail=epilogue, isa=isa)
+    stride = _single_stride(shape[begin:], src[begin:], dst[begin:])
+    values = {"outer": outer, "size": size, "stride": stride, "is_rms": is_rms, **options.fields()}
+    return pack("f32_layer_norm", values, ntasks=count, scratch_nbytes=4 * size, tail=options.epilogue, isa=isa)
 
 
 def group_norm(
-    shape: Sequence[int],
-    groups: int,
-    channel_axis: int,
-    *,
-    gamma: bool = False,
-    beta: bool = False,
-    keep_stats: bool = False,
-    epsilon: float = 1e-5,
-    src_strides: Sequence[int] | None = None,
-    dst_strides: Sequence[int] | None = None,
-    epilogue: bytes = b"",
-    isa: str | None = None,
+    shape: Sequence[int], groups: int, channel_axis: int, options: NormOptions = _PLAIN, *, isa: str | None = None
 ) -> KernelCall:
     """Normalise over the points and the channels of each group of each sample, which axis 0 counts.
 
@@ -81,20 +91,15 @@ def group_norm(
         raise InvalidShapeError(
             explain("group norm", accepted="channels behind axis 0, in groups of one size", got=(tuple(shape), groups))
         )
-    src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
+    src, dst = options.layouts(shape)
     outer, samples = space(shape[:1], src[:1], dst[:1], [groups], [groups])
     points = [k for k in range(1, len(shape)) if k != axis]
     group = max(shape[axis] // groups, 1)
     values = _channels(shape, axis, points, src, dst)
     width = group * max(1, _COLUMNS // group) if values["by_channel"] else group
-    values |= {
-        "outer": outer, "width": width, "group": group, "stat_stride": (1, 1),
-        **_number(gamma=gamma, beta=beta, mean=keep_stats, variance=keep_stats), "has_program": bool(epilogue),
-        "epsilon": epsilon,
-    }  # fmt: skip
-    ntasks = samples * -(-shape[axis] // width)
-    scratch_nbytes = _channel_scratch(values)
-    return pack("f32_group_norm", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)
+    values |= {"outer": outer, "width": width, "group": group, "stat_stride": (1, 1), **options.fields()}
+    ntasks, scratch_nbytes = samples * -(-shape[axis] // width), _channel_scratch(values)
+    return pack("f32_group_norm", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=options.epilogue, isa=isa)
 
 
 def batch_moments(
@@ -122,15 +127,6 @@ def batch_moments(
     ntasks = -(-shape[axis] // width)
     scratch_nbytes = _channel_scratch(values)
     return pack("f32_batch_moments", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, isa=isa)
-
-
-def _number(**present: bool) -> dict[str, int]:
-    """Argument numbers of the optional arguments, behind src and in this order, and of dst."""
-    numbers, last = {}, 0
-    for name, exists in present.items():
-        last += exists
-        numbers[name] = last if exists else -1
-    return {**numbers, "dst": last + 1}
 
 
 def _single_stride(dims: Sequence[int], *strides: Sequence[int]) -> tuple[int, ...]:
