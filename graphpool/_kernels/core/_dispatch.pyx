@@ -124,7 +124,7 @@ def lookup(str name, isa=None):
 
 
 def describe(str name):
-    """What a name of the C sources stands for there: its text, and its size in bytes; KeyError for one that is not shared.
+    """What a name that C shares stands for there: its text, and its size in bytes. KeyError: it is not shared.
 
     The text is what the compiler read: fields between braces, enumerators, or the value of a macro, whose size is 0.
     """

@@ -9,7 +9,7 @@
 
 #define GP_WRAP(x, operator, y) ((uint64_t)(x) operator(uint64_t)(y))
 
-#define GP_INTEGER_OPS(X)                                                                                             \
+#define GP_INTEGER_OPS(X)                                                                                              \
     GP_OPS_OF_ALL_TYPES(X)                                                                                             \
     X(ADD, GP_WRAP(x, +, y))                                                                                           \
     X(SUB, GP_WRAP(x, -, y))                                                                                           \
@@ -74,7 +74,7 @@ static inline int64_t power_of(int64_t x, int64_t y)
 #define GP_OTHER_OPS(X)
 #define GP_TYPES GP_INTEGER_TYPES
 #define GP_OPS(X)                                                                                                      \
-    GP_INTEGER_OPS(X)                                                                                                 \
+    GP_INTEGER_OPS(X)                                                                                                  \
     X(ABS, x < 0 ? GP_WRAP(0, -, x) : (uint64_t)x)                                                                     \
     X(SIGN, (x > 0) - (x < 0))                                                                                         \
     X(SHIFT_RIGHT, (uint64_t)y < 64 ? x >> y : -(int64_t)(x < 0))                                                      \
@@ -91,7 +91,7 @@ static inline int64_t power_of(int64_t x, int64_t y)
 #define GP_OTHER_OPS(X)
 #define GP_TYPES GP_INTEGER_TYPES
 #define GP_OPS(X)                                                                                                      \
-    GP_INTEGER_OPS(X)                                                                                                 \
+    GP_INTEGER_OPS(X)                                                                                                  \
     X(ABS, x)                                                                                                          \
     X(SIGN, x != 0)                                                                                                    \
     X(SHIFT_RIGHT, y < 64 ? x >> y : 0)                                                                                \

@@ -1,6 +1,6 @@
 /* Reductions over any set of axes.
  *
- * A task computes up to GP_COLUMNS neighbouring results. Where reduced elements are contiguous it takes them run by run, one
+ * A task computes up to 64 neighbouring results. Where reduced elements are contiguous it takes them run by run, one
  * result after the other; where results are, it walks all columns together, row by row.
  */
 #include "norm/gp_columns.h"

@@ -1,4 +1,4 @@
-/* Walks along one axis that keep order: position of the extreme, running sum and product. A task covers up to GP_COLUMNS lines. */
+/* Walks along one axis that keep order: position of the extreme, running sum and product. A task is up to 64 lines. */
 #include "norm/gp_columns.h"
 
 GP_RECORD(scan_params, {
@@ -79,8 +79,8 @@ GP_DEFINE_KERNEL(f32_arg_extreme)
         const scan_params *p = params;                                                                                 \
         for (int64_t task = begin; task < end; task++) {                                                               \
             const lines t = get_lines(p, task);                                                                        \
-            wide total[GP_COLUMNS];                                                                                          \
-            for (int64_t j = 0; j < GP_COLUMNS; j++)                                                                         \
+            wide total[GP_COLUMNS];                                                                                    \
+            for (int64_t j = 0; j < GP_COLUMNS; j++)                                                                   \
                 total[j] = (wide)p->is_product;                                                                        \
             for (int64_t step = 0; step < p->axis; step++) {                                                           \
                 const int64_t i = p->is_reverse ? p->axis - 1 - step : step;                                           \

@@ -1,7 +1,7 @@
 /* Softmax and log-softmax over one axis.
  *
  * Where the axis is contiguous a task is one row: its maximum, then exponentials and their sum, then the scale. Where
- * another axis is contiguous a task is a tile of that axis, up to GP_COLUMNS columns wide, and every loop runs over columns.
+ * another axis is contiguous a task is a tile of that axis, up to 64 columns wide, and every loop runs over columns.
  */
 #include "core/gp_vmath.h"
 #include "norm/gp_columns.h"
