@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from graphpool.memory import Budget, HostResource, MemoryGroup, MemoryManagerCached, OffsetLifetimeManager
+from graphpool.memory import ArenaPool, Budget, HostResource, MemoryGroup, MemoryManagerCached, OffsetLifetimeManager
 from graphpool.memory import TensorAllocator as Tensor
-from graphpool.memory._arena import ArenaPool
 
 SIZES = {"4KiB": 2**12, "1MiB": 2**20, "64MiB": 2**26}
 

@@ -1,9 +1,9 @@
-"""What does waking the lanes of a stream cost, a shared step, and what do lanes and Python threads gain?
+"""What does waking the threads of a stream cost, a shared step, and what do its threads and Python's gain?
 
     python -m bench.bench_team                        # all tables
     python -m pytest bench/bench_team.py -o addopts= --import-mode=importlib
 
-Times are the best of many, taken in turns: what a busy machine adds, no lane can give back.
+Times are the best of many, taken in turns: what a busy machine adds, no thread can give back.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def best_us(calls, seconds=3.0):
     return best
 
 
-def wake_latency(lanes, pause_s):
-    """Best time until every lane has answered, after a pause. Unit: microseconds."""
-    team = Team(lanes)
+def wake_latency(threads, pause_s):
+    """Best time until every thread has answered, after a pause. Unit: microseconds."""
+    team = Team(threads)
     best = float("inf")
     for _ in range(300):
-        time.sleep(pause_s) if pause_s else team.roll_call(lanes)
+        time.sleep(pause_s) if pause_s else team.roll_call(threads)
         start = time.perf_counter()
-        team.roll_call(lanes)
+        team.roll_call(threads)
         best = min(best, (time.perf_counter() - start) * 1e6)
     team.close()
     return best
@@ -122,7 +122,7 @@ def step_cost(threads):
     """What one more shared step costs, copy of 128 KiB included. Unit: microseconds."""
     with prepared(steps_of(1), threads) as (one, a), prepared(steps_of(65), threads) as (many, b):
         for compiled in (a, b):
-            compiled.program.trials = 0 if compiled.program.nlanes > 1 else -1
+            compiled.program.trials = 0 if compiled.program.nthreads > 1 else -1
         short, long = best_us([one(), many()], 1.0)
     return (long - short) / 64
 
@@ -130,30 +130,29 @@ def step_cost(threads):
 @pytest.mark.benchmark(group="team")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_lanes(benchmark, name, threads):
+def test_threads(benchmark, name, threads):
     benchmark.extra_info["threads"] = threads
     with prepared(WORKLOADS[name], threads) as (bind, _):
         benchmark(bind())
 
 
 @pytest.mark.benchmark(group="team")
-@pytest.mark.parametrize("lanes", [2, 4])
-def test_roll_call(benchmark, lanes):
-    team = Team(lanes)
-    benchmark(team.roll_call, lanes)
+@pytest.mark.parametrize("threads", [2, 4])
+def test_roll_call(benchmark, threads):
+    team = Team(threads)
+    benchmark(team.roll_call, threads)
     team.close()
 
 
 def main():
-    for lanes in (2, 4):
-        print(
-            f"{lanes} lanes answer: {wake_latency(lanes, 0):.1f} us spinning, {wake_latency(lanes, 1e-3):.1f} us asleep"
-        )
-    print(f"one more step: {step_cost(1):.2f} us on 1 lane, {step_cost(2):.2f} us on 2")
+    for threads in (2, 4):
+        spinning, asleep = wake_latency(threads, 0), wake_latency(threads, 1e-3)
+        print(f"{threads} threads answer: {spinning:.1f} us spinning, {asleep:.1f} us asleep")
+    print(f"one more step: {step_cost(1):.2f} us on 1 thread, {step_cost(2):.2f} us on 2")
     for name, build in WORKLOADS.items():
         with prepared(build, 1) as (one, _), prepared(build, 2) as (two, _):
             alone, shared = best_us([one(), two()])
-        print(f"{name}: {alone:.0f} us on 1 lane, {shared:.0f} us on 2, {alone / shared:.2f} times as fast")
+        print(f"{name}: {alone:.0f} us on 1 thread, {shared:.0f} us on 2, {alone / shared:.2f} times as fast")
     for nthreads in (1, 2, 8):
         rate, cpu_ms, cpus = throughput(nthreads)
         print(f"{nthreads} Python threads, threads=1: {rate:.1f}/s, {cpu_ms:.1f} ms each, on {cpus:.2f} processors")

@@ -42,11 +42,6 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     name : str, default="constant tensor cache"
         Shown by ``repr``.
 
-    Attributes
-    ----------
-    name : str
-        As given.
-
     Raises
     ------
     InvalidArgumentError

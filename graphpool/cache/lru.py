@@ -36,11 +36,6 @@ class LruCache(BoundedCache[K, V]):
     name : str, default="cache"
         Shown by ``repr``.
 
-    Attributes
-    ----------
-    name : str
-        As given.
-
     Raises
     ------
     InvalidArgumentError

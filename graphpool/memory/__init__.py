@@ -6,7 +6,8 @@
     planner.py       plan(): lifetimes to offsets; _greedy.pyx its passes, _search.pyx the exact search
     conflict_plan.py plan_conflicts(): what must lie apart to offsets, for programs on several streams
     plan_check.py    check_plan(): the independent judge       plan_csv.py  files
-    _arena.pyx       ArenaPool and Lease: arenas of one size, lock-free when warm
+    _arena.pyx       ArenaPool: arenas of one size, lock-free when warm; a resource too
+    _slots.pyx       their states    _lease.pyx the right to one    _wait_queue.pyx who waits for one
     _budget.pyx      Budget: one bound in bytes over pools and caches, and the order of relief
     adaptors.py      resources that limit, count, track, log, retry, or call back to the user
     snapshot.py      SnapshotResource: what was allocated when, for PyTorch's memory viewer
@@ -17,6 +18,7 @@
 A lease is the only right to an arena. The package knows nothing of graphs, caches or kernels.
 """
 
+from ._arena import ArenaPool
 from ._budget import Budget
 from ._host import CONSTANTS_TRACE_DOMAIN, TRACE_DOMAIN, HostResource
 from ._stats import AllocationStats, ArenaStats, BudgetStats
@@ -40,6 +42,7 @@ __all__ = [
     "CONSTANTS_TRACE_DOMAIN",
     "TRACE_DOMAIN",
     "AllocationStats",
+    "ArenaPool",
     "ArenaStats",
     "BlobLifetimeManager",
     "Budget",

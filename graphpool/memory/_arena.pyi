@@ -1,18 +1,17 @@
-from types import TracebackType
 from typing import Self
 
 from graphpool.typing import MemoryResource
 
 from ._budget import Budget
+from ._lease import Lease
+from ._slots import Slots
 from ._stats import ArenaStats
 
-class ArenaPool:
+class ArenaPool(Slots):
     """Arenas of one fixed size, reused by any number of threads."""
 
     resource: MemoryResource
     budget: Budget | None
-    nbytes: int
-    alignment: int
     name: str
 
     def __init__(
@@ -24,7 +23,6 @@ class ArenaPool:
         max_arenas: int | None = None,
         budget: Budget | None = None,
         timeout_s: float | None = None,
-        poison: bool = False,
         name: str = "arena pool",
     ) -> None: ...
     @property
@@ -36,6 +34,8 @@ class ArenaPool:
     def reserve(self, n: int = 1) -> int: ...
     def unreserve(self, n: int = 1) -> None: ...
     def lease(self, timeout_s: float | None = None) -> Lease: ...
+    def allocate(self, nbytes: int, alignment: int = 64, stream: object = None) -> int: ...
+    def deallocate(self, address: int, nbytes: int, alignment: int = 64, stream: object = None) -> None: ...
     def trim(self, idle_s: float = 0.0, now_s: float | None = None) -> int: ...
     def reclaim(self, nbytes: int, *, takes_reserved: bool = False) -> int: ...
     @property
@@ -45,23 +45,4 @@ class ArenaPool:
     def stats(self) -> ArenaStats: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-class Lease:
-    """The right to one arena of a pool: unique, released once, from any thread."""
-
-    pool: ArenaPool
-
-    @property
-    def address(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def is_live(self) -> bool: ...
-    def release(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...

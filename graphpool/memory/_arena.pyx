@@ -1,71 +1,42 @@
-"""ArenaPool: arenas of one size, taken and given back without a lock when warm; Lease: the right to one of them.
+"""ArenaPool: arenas of one size, taken and given back without a lock when warm.
 
-Each arena has a slot whose word holds a generation and a state:
-
-    EMPTY -> CREATING -> LEASED <-> FREE -> RETIRING -> EMPTY
-
-Every arrow is one compare-and-swap, and taking an arena raises its generation, so a stale token never matches and no
-address is compared (no ABA). `arenas` counts a slot before the slow allocation starts and until the memory is back, so
-``max_arenas`` and the budget hold at every instant. Slots are never freed before the pool is.
+The pool makes and frees arenas, and lets callers wait; `_slots.pyx` has their states, `_wait_queue.pyx` who waits, and
+`_lease.pyx` the right to one. `arenas` counts a slot before the slow allocation starts and until the memory is back, so
+``max_arenas`` and the budget hold at every instant.
 """
 
 import warnings
 
 from libc.stdint cimport int64_t, uintptr_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
 
-from graphpool._finalizing cimport gp_is_finalizing
 from graphpool._atomic cimport (
-    gp_add, gp_add_within, gp_cas, gp_cas_ptr, gp_exchange, gp_load, gp_load_ptr, gp_raise_to, gp_store, gp_store_ptr,
-    gp_sub_within)
-from graphpool.memory._gate cimport Gate, clock_ns, coarse_clock_ns, deadline_after, pthread_mutex_t
+    gp_add, gp_add_within, gp_cas, gp_load, gp_raise_to, gp_store, gp_store_ptr, gp_sub_within)
+from graphpool._finalizing cimport gp_is_finalizing
+from graphpool.memory._gate cimport clock_ns, deadline_after
+from graphpool.memory._lease cimport Lease
+from graphpool.memory._slots cimport (
+    ANY, CREATING, FREE, LEASED, RETIRING, STATES, Chunk, Slot, Slots, next_slot, state_of)
+from graphpool.memory._wait_queue cimport Waiter, WaitQueue
 
 from graphpool._unraisable import report_unraisable
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
-from graphpool.memory._budget import IDLE_ARENAS
-from graphpool.memory._check import check_request, out_of_memory
 from graphpool.fork import reset_in_child
+from graphpool.memory._budget import IDLE_ARENAS
+from graphpool.memory._check import check_request, not_held, out_of_memory
 from graphpool.memory._stats import ArenaStats
 
 cdef extern from "<pthread.h>" nogil:
     unsigned long pthread_self()
-    int pthread_mutex_lock(pthread_mutex_t *mutex)
-    int pthread_mutex_unlock(pthread_mutex_t *mutex)
-
-cdef enum:
-    EMPTY = 0
-    CREATING = 1
-    FREE = 2
-    LEASED = 3
-    RETIRING = 4
-    STATES = 8      # states per generation
-    POISON = 0xFF   # a NaN in every float format
 
 cdef int64_t UNLIMITED = <int64_t>1 << 62
 
 
-cdef inline int state_of(int64_t word) noexcept nogil:
-    return word % STATES
-
-
-cdef inline Slot *next_slot(Chunk **chunk, int *i) noexcept nogil:
-    """Iterate over the slots of a pool, lowest (warmest) first; NULL at the end."""
-    if i[0] == SLOTS_PER_CHUNK:
-        chunk[0] = <Chunk *>gp_load_ptr(&chunk[0].next)
-        i[0] = 0
-        if chunk[0] == NULL:
-            return NULL
-    i[0] += 1
-    return &chunk[0].slots[i[0] - 1]
-
-
-cdef class ArenaPool:
+cdef class ArenaPool(Slots):
     """Arenas of one fixed size, reused by any number of threads.
 
     A warm pool gives and takes back an arena with one compare-and-swap. A cold one creates arenas through its
     resource, charging the budget first; when `max_arenas` exist, or memory is short while arenas are leased, callers
-    wait in the order of their arrival.
+    wait in the order of their arrival. A pool is a `MemoryResource` too, so that others stack on it.
 
     Parameters
     ----------
@@ -84,8 +55,6 @@ cdef class ArenaPool:
         How long an acquire that names no time of its own may wait; None waits as long as there are leases to wait for.
     name : str, default="arena pool"
         Who asks the budget, in its errors.
-    poison : bool, default=False
-        Fill arenas with 0xFF when they are released, and count those that were written afterwards: for tests.
 
     Raises
     ------
@@ -98,25 +67,23 @@ cdef class ArenaPool:
     -----
     Ownership: the pool owns the arenas, a lease the right to use one. Threads: safe, and fork-safe: in a child the
     arenas that other threads had leased are free again. Cost: about 20 ns for a warm acquire and release.
-    Source: seed RFC "primitive memory caching" for the use; the slots replace its lists and semaphores.
+    Source: RFC "primitive memory caching" for the use; the slots replace its lists and semaphores.
 
     Examples
     --------
-    >>> from graphpool.memory import HostResource
-    >>> from graphpool.memory._arena import ArenaPool
+    >>> from graphpool.memory import ArenaPool, HostResource
     >>> with ArenaPool(HostResource(), nbytes=4096) as pool, pool.lease() as lease:
     ...     lease.nbytes, lease.address % 64
     (4096, 0)
     """
 
     def __cinit__(self):
-        self.gate = Gate()
+        self.queue = WaitQueue(self.gate)
         self.max_arenas = UNLIMITED
         self.timeout_ns = -1
 
     def __init__(
-        self, resource, nbytes, *, alignment=64, max_arenas=None, budget=None, timeout_s=None, bint poison=False,
-        str name="arena pool",
+        self, resource, nbytes, *, alignment=64, max_arenas=None, budget=None, timeout_s=None, str name="arena pool"
     ):
         check_request(nbytes, alignment)
         if max_arenas is not None and (not isinstance(max_arenas, int) or max_arenas < 1):
@@ -128,21 +95,13 @@ cdef class ArenaPool:
         self.alignment = alignment
         if max_arenas is not None:
             self.max_arenas = max_arenas
-        self.is_poisoned = poison
         self.name = name
         if budget is not None:
             self.budget = budget
             self.gate = budget.gate
+            self.queue = WaitQueue(self.gate)
             budget.register(self, stage=IDLE_ARENAS)
         reset_in_child(self)
-
-    def __dealloc__(self):
-        cdef void *chunk = self.first.next
-        cdef void *following
-        while chunk != NULL:
-            following = (<Chunk *>chunk).next
-            free(chunk)
-            chunk = following
 
     def __del__(self):
         if self.arenas > 0 and not gp_load(&self.closed) and not gp_is_finalizing():
@@ -155,9 +114,7 @@ cdef class ArenaPool:
         cdef Slot *slot
         if self.nbytes == 0 and not gp_load(&self.closed):
             return <void *><uintptr_t>self.alignment    # nothing to point at: not NULL, aligned, never followed
-        if gp_load(&self.queued) != 0 or gp_load(&self.closed):
-            return NULL
-        slot = self._take()
+        slot = self._take_in_turn()
         return NULL if slot == NULL else slot.address
 
     cdef void *acquire(self) except NULL:
@@ -167,64 +124,12 @@ cdef class ArenaPool:
         return self._acquire_slot(deadline_after(None, self.timeout_ns)).address
 
     cdef void release(self, void *arena) noexcept nogil:
-        cdef Slot *slot
-        cdef int64_t word
-        if self.nbytes == 0:
-            return
-        slot = self._find(arena)
-        if slot != NULL:
-            word = gp_load(&slot.word)
-            if state_of(word) == LEASED and self._give(slot, word):
-                return
-        gp_add(&self.faults, 1)
+        if self.nbytes != 0 and not self.give_address(arena):
+            gp_add(&self.faults, 1)
 
-    cdef Slot *_take(self) noexcept nogil:
-        """FREE -> LEASED for the lowest free slot; NULL when none is free."""
-        cdef Chunk *chunk = &self.first
-        cdef int i = 0
-        cdef int64_t word
-        cdef Slot *slot = next_slot(&chunk, &i)
-        while slot != NULL:
-            word = gp_load(&slot.word)
-            if state_of(word) == FREE and gp_cas(&slot.word, word, word + STATES - FREE + LEASED):
-                slot.owner = pthread_self()
-                if self.is_poisoned and not self._is_intact(slot):
-                    gp_add(&self.faults, 1)
-                return slot
-            slot = next_slot(&chunk, &i)
-        return NULL
-
-    cdef Slot *_find(self, void *arena) noexcept nogil:
-        cdef Chunk *chunk = &self.first
-        cdef int i = 0
-        cdef Slot *slot = next_slot(&chunk, &i)
-        while slot != NULL and gp_load_ptr(&slot.address) != arena:
-            slot = next_slot(&chunk, &i)
-        return slot
-
-    cdef bint _give(self, Slot *slot, int64_t word) noexcept nogil:
-        """LEASED -> FREE for the lease that `word` stands for; False for a stale one."""
-        if gp_load(&slot.word) != word:
-            return False
-        if self.is_poisoned:
-            memset(slot.address, POISON, self.nbytes)
-        slot.idle_since_ns = coarse_clock_ns()
-        if not gp_cas(&slot.word, word, word - LEASED + FREE):
-            return False
-        if gp_load(&self.closed):
-            with gil:
-                self._retire(UNLIMITED, 0, takes_reserved=True)     # `reserve` may have passed its check before
-        self.gate.notify()
-        return True
-
-    cdef bint _is_intact(self, Slot *slot) noexcept nogil:
-        """Whether a poisoned arena still holds what its release wrote."""
-        cdef const unsigned char *bytes = <const unsigned char *>slot.address
-        cdef int64_t i
-        for i in range(self.nbytes):
-            if bytes[i] != POISON:
-                return False
-        return True
+    cdef inline Slot *_take_in_turn(self) noexcept nogil:
+        """A slot that is free, unless others queue for one or the pool is closed."""
+        return NULL if gp_load(&self.queue.length) != 0 or gp_load(&self.closed) else self.take()
 
     # ---- waiting ----
 
@@ -232,12 +137,11 @@ cdef class ArenaPool:
         """A leased slot: free, created, or waited for in turn."""
         cdef Waiter me
         self._check_open()
-        me.is_creating = False
-        self._join(&me)
+        self.queue.join(&me)
         try:
             return self._wait_for_slot(&me, deadline_ns)
         finally:
-            self._leave(&me)
+            self.queue.leave(&me)
 
     cdef Slot *_wait_for_slot(self, Waiter *me, int64_t deadline_ns) except NULL:
         cdef Slot *slot
@@ -247,8 +151,8 @@ cdef class ArenaPool:
         while True:
             epoch = self.gate.now()     # before looking: whatever changes from here on ends the sleep below
             self._check_open()
-            if self._is_next(me):
-                slot = self._take()
+            if self.queue.is_next(me):
+                slot = self.take()
                 if slot != NULL:
                     return slot
                 if gp_add_within(&self.arenas, 1, self.max_arenas):
@@ -266,40 +170,6 @@ cdef class ArenaPool:
                 has_waited = True
             if not self.gate.wait(epoch, deadline_ns):
                 raise error or self._exhausted()
-
-    cdef bint _is_next(self, Waiter *me) noexcept nogil:
-        """Whether `me` waits longest. Those who create are passed: they look at nothing, and need no turn."""
-        cdef Waiter *waiter
-        pthread_mutex_lock(&self.gate.mutex)
-        waiter = self.head
-        while waiter != NULL and waiter != me and waiter.is_creating:
-            waiter = waiter.next
-        pthread_mutex_unlock(&self.gate.mutex)
-        return waiter == me
-
-    cdef void _join(self, Waiter *me) noexcept nogil:
-        cdef Waiter **end = &self.head
-        self.gate.enter()
-        pthread_mutex_lock(&self.gate.mutex)
-        while end[0] != NULL:
-            end = &end[0].next
-        me.next = NULL
-        end[0] = me
-        gp_add(&self.queued, 1)
-        pthread_mutex_unlock(&self.gate.mutex)
-
-    cdef void _leave(self, Waiter *me) noexcept nogil:
-        """Out of the queue; the next one looks. Absent after a fork in a signal handler: then nothing is left to do."""
-        cdef Waiter **end = &self.head
-        pthread_mutex_lock(&self.gate.mutex)
-        while end[0] != NULL and end[0] != me:
-            end = &end[0].next
-        if end[0] == me:
-            end[0] = me.next
-            gp_add(&self.queued, -1)
-        pthread_mutex_unlock(&self.gate.mutex)
-        self.gate.leave()
-        self.gate.notify()
 
     cdef bint _may_get_memory_back(self, bint is_budgeted) except -1:
         """Whether a request that failed may succeed: what was leased then is leased still, or has come back since.
@@ -327,36 +197,12 @@ cdef class ArenaPool:
 
     # ---- making and freeing arenas; the caller has counted the new one in `arenas` ----
 
-    cdef Slot *_claim(self) except NULL:
-        """EMPTY -> CREATING; adds a chunk of slots when all are taken."""
-        cdef Chunk *chunk = &self.first
-        cdef Chunk *last
-        cdef int i = 0
-        cdef int64_t word
-        cdef void *fresh
-        cdef Slot *slot
-        while True:
-            last = chunk
-            slot = next_slot(&chunk, &i)
-            if slot == NULL:
-                fresh = calloc(1, sizeof(Chunk))
-                if fresh == NULL:
-                    raise MemoryError
-                if not gp_cas_ptr(&last.next, NULL, fresh):
-                    free(fresh)
-                chunk, i = last, SLOTS_PER_CHUNK
-                continue
-            word = gp_load(&slot.word)
-            if state_of(word) == EMPTY and gp_cas(&slot.word, word, word + CREATING):
-                slot.owner = pthread_self()
-                return slot
-
     cdef Slot *_create(self, bint *is_budgeted) except NULL:
         """A new arena, leased to the caller; says whether the budget had room for it."""
         cdef Slot *slot = NULL
         is_budgeted[0] = False
         try:
-            slot = self._claim()
+            slot = self.claim()
             if self.budget is not None:
                 self.budget.charge(self.nbytes, holder=self.name)
                 slot.is_charged = 1
@@ -402,18 +248,9 @@ cdef class ArenaPool:
     cdef int64_t _retire(self, int64_t idle_before_ns, int64_t keep, bint takes_reserved=False) except -1:
         """Free idle arenas, longest idle first, while more than `keep` and those reserved stay. Returns how many."""
         cdef int64_t n = 0, word, left
-        cdef Chunk *chunk
-        cdef Slot *slot
         cdef Slot *oldest
-        cdef int i
         while True:
-            chunk, i, oldest = &self.first, 0, NULL
-            slot = next_slot(&chunk, &i)
-            while slot != NULL:
-                if state_of(gp_load(&slot.word)) == FREE and slot.idle_since_ns <= idle_before_ns:
-                    if oldest == NULL or slot.idle_since_ns <= oldest.idle_since_ns:  # same tick: the coldest
-                        oldest = slot
-                slot = next_slot(&chunk, &i)
+            oldest = self.longest_idle(idle_before_ns)
             if oldest == NULL:
                 return n
             word = gp_load(&oldest.word)
@@ -437,17 +274,9 @@ cdef class ArenaPool:
                 self.gate.notify()
             n += 1
 
-    cdef int64_t _count(self, int state, bint is_charged) noexcept nogil:
-        """Slots in a state (only those whose bytes are charged, if asked)."""
-        cdef Chunk *chunk = &self.first
-        cdef int i = 0
-        cdef int64_t n = 0
-        cdef Slot *slot = next_slot(&chunk, &i)
-        while slot != NULL:
-            if state_of(gp_load(&slot.word)) == state and (slot.is_charged != 0 or not is_charged):
-                n += 1
-            slot = next_slot(&chunk, &i)
-        return n
+    cdef int free_idle(self) except -1:
+        self._retire(UNLIMITED, 0, takes_reserved=True)     # `reserve` may have passed its check before
+        return 0
 
     # ---- for Python ----
 
@@ -517,7 +346,7 @@ cdef class ArenaPool:
     def _give_all(self, list slots):
         cdef uintptr_t slot
         for slot in slots:
-            self._give(<Slot *>slot, (<Slot *>slot).word)
+            self.give(<Slot *>slot, (<Slot *>slot).word)
 
     def unreserve(self, n=1):
         """Take back `n` of the arenas that `reserve` keeps: they stay until `trim` or `close`.
@@ -552,17 +381,48 @@ cdef class ArenaPool:
         """
         cdef Lease lease = Lease.__new__(Lease)
         cdef int64_t deadline = deadline_after(timeout_s, self.timeout_ns)
-        lease.pool = self
+        cdef Slot *slot = NULL
         if self.nbytes == 0:
             self._check_open()
         else:
-            if gp_load(&self.queued) == 0 and not gp_load(&self.closed):
-                lease.slot = self._take()
-            if lease.slot == NULL:
-                lease.slot = self._acquire_slot(deadline)
-            lease.word = gp_load(&lease.slot.word)
-        lease.live = 1
+            slot = self._take_in_turn()
+            if slot == NULL:
+                slot = self._acquire_slot(deadline)
+        lease.hold(self, slot)
         return lease
+
+    def allocate(self, nbytes, alignment=64, stream=None):
+        """Lease an arena by its address, so that other resources stack on the pool. Waits as `lease` does.
+
+        Parameters
+        ----------
+        nbytes : int
+            At most the size of an arena. Unit: bytes.
+        alignment : int, default=64
+            At most that of the arenas. Unit: bytes.
+        stream : object, optional
+            Ignored.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No arena is large enough, or aligned so.
+        OutOfMemoryError, StateError
+            As `lease`.
+        """
+        check_request(nbytes, alignment)
+        if nbytes > self.nbytes or alignment > self.alignment:
+            raise InvalidArgumentError(
+                explain(f"{self!r} has no arena for this", accepted=f"up to {self.nbytes} bytes at {self.alignment}",
+                        got=f"{nbytes} bytes at {alignment}")
+            )
+        return <uintptr_t>self.acquire()
+
+    def deallocate(self, address, nbytes, alignment=64, stream=None):
+        """Give back what `allocate` returned; raises `StateError` if no arena is leased there."""
+        is_address = 0 < address < 1 << 64 and nbytes <= self.nbytes
+        if not is_address or (self.nbytes != 0 and not self.give_address(<void *><uintptr_t>address)):
+            raise not_held("ArenaPool", address, nbytes)
 
     def trim(self, idle_s=0.0, now_s=None):
         """Give the memory of idle arenas back, longest idle first; reserved ones stay.
@@ -592,56 +452,40 @@ cdef class ArenaPool:
     @property
     def held(self):
         """Bytes charged to the budget."""
-        return sum([self._count(state, True) for state in (CREATING, FREE, LEASED, RETIRING)]) * self.nbytes
+        return self.count(ANY, True) * self.nbytes
 
     @property
     def reclaimable(self):
-        """Bytes of idle arenas that are not reserved."""
+        """Bytes of idle arenas that the budget can get back: those that are not reserved, unless others give them."""
         spare = gp_load(&self.arenas) - gp_load(&self.retiring) - gp_load(&self.floor)
-        return min(self._count(FREE, True), max(spare, 0)) * self.nbytes
+        idle = self.count(1 << FREE, True)
+        return (idle if self.gives_reserved else min(idle, max(spare, 0))) * self.nbytes
 
     @property
     def pending(self):
         """Bytes charged to the budget that are leased or being allocated now, and may come back. Unit: bytes."""
-        return (self._count(LEASED, True) + self._count(CREATING, True) + self._count(RETIRING, True)) * self.nbytes
+        return self.count(1 << LEASED | 1 << CREATING | 1 << RETIRING, True) * self.nbytes
 
     @property
     def idle_since(self):
         """Monotonic time since when the longest idle arena is idle. Unit: seconds; infinity when none is idle."""
-        cdef Chunk *chunk = &self.first
-        cdef int i = 0
-        cdef int64_t oldest = UNLIMITED
-        cdef Slot *slot = next_slot(&chunk, &i)
-        while slot != NULL:
-            if state_of(gp_load(&slot.word)) == FREE:
-                oldest = min(oldest, slot.idle_since_ns)
-            slot = next_slot(&chunk, &i)
-        return float("inf") if oldest == UNLIMITED else oldest * 1e-9
+        cdef Slot *oldest = self.longest_idle(UNLIMITED)
+        return float("inf") if oldest == NULL else oldest.idle_since_ns * 1e-9
 
     def stats(self):
         """What the pool holds now: an `ArenaStats`."""
         return ArenaStats(
             arenas=gp_load(&self.arenas),
-            free=self._count(FREE, False),
-            leased=self._count(LEASED, False),
+            free=self.count(1 << FREE, False),
+            leased=self.count(1 << LEASED, False),
             reserved=gp_load(&self.floor),
             nbytes=gp_load(&self.arenas) * self.nbytes,
             peak_nbytes=gp_load(&self.peak_arenas) * self.nbytes,
             created=gp_load(&self.created),
-            leases=self._count_leases(),
+            leases=self.count_leases(),
             waits=gp_load(&self.waits),
             faults=gp_load(&self.faults),
         )
-
-    def _count_leases(self):
-        cdef Chunk *chunk = &self.first
-        cdef int i = 0
-        cdef int64_t n = 0
-        cdef Slot *slot = next_slot(&chunk, &i)
-        while slot != NULL:
-            n += gp_load(&slot.word) // STATES
-            slot = next_slot(&chunk, &i)
-        return n
 
     @property
     def is_closed(self):
@@ -675,86 +519,13 @@ cdef class ArenaPool:
         cdef int64_t word, me = pthread_self()
         cdef Slot *slot = next_slot(&chunk, &i)
         self.gate.reset()
-        self.head = NULL
-        self.queued = self.retiring = 0
+        self.queue.reset()
+        self.retiring = 0
         while slot != NULL:
             word = slot.word
             if slot.owner != me and state_of(word) == LEASED:
                 slot.word = word + STATES - LEASED + FREE
-                if self.is_poisoned:
-                    memset(slot.address, POISON, self.nbytes)
             elif slot.owner != me and state_of(word) in (CREATING, RETIRING):
                 slot.address = NULL
                 self._forget(slot)
             slot = next_slot(&chunk, &i)
-
-
-cdef class Lease:
-    """The right to one arena of a pool: unique, released once, from any thread.
-
-    Attributes
-    ----------
-    pool : ArenaPool
-        Kept alive by the lease.
-
-    Notes
-    -----
-    Ownership: whoever holds the token; it cannot be copied or pickled. A lease that is collected while live releases
-    its arena and warns (`ResourceWarning`). Threads: safe; of two releases one raises.
-    """
-
-    @property
-    def address(self):
-        """Address of the arena; not zero. Raises `StateError` after the release."""
-        if not self._holds():
-            raise self._stale()
-        return self.pool.alignment if self.slot == NULL else <uintptr_t>self.slot.address
-
-    @property
-    def nbytes(self):
-        """Size of the arena. Unit: bytes."""
-        return self.pool.nbytes
-
-    @property
-    def is_live(self):
-        """Whether the lease still holds its arena."""
-        return bool(self._holds())
-
-    def release(self):
-        """Give the arena back.
-
-        Raises
-        ------
-        StateError
-            It was released already, or belongs to a thread that a fork left behind.
-        """
-        if not gp_exchange(&self.live, 0) or not self._return():
-            raise self._stale()
-
-    cdef bint _holds(self) noexcept nogil:
-        return gp_load(&self.live) != 0 and (self.slot == NULL or gp_load(&self.slot.word) == self.word)
-
-    cdef bint _return(self) noexcept nogil:
-        return self.slot == NULL or self.pool._give(self.slot, self.word)
-
-    def _stale(self):
-        return StateError(
-            explain("the lease holds no arena any more", accepted="one release", hint="it was released before"),
-            nbytes=self.pool.nbytes,
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.release()
-
-    def __del__(self):
-        if not gp_is_finalizing() and gp_exchange(&self.live, 0) and self._return():
-            warnings.warn(f"a lease of {self.pool!r} was never released", ResourceWarning, stacklevel=1, source=self)
-
-    def __reduce__(self):
-        raise TypeError("a lease cannot be copied or pickled: it is the right to one arena")
-
-    def __repr__(self):
-        return f"<Lease of {self.pool!r}, {'live' if self._holds() else 'released'}>"

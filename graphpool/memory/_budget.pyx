@@ -167,14 +167,8 @@ cdef class Budget:
     def check(self, nbytes, *, holder=""):
         """Refuse what could not be charged even after holders gave back all they can and all leases ended.
 
-        Nothing is charged or asked for: this tells before any work is done whether it can end well.
-
-        Parameters
-        ----------
-        nbytes : int
-            Unit: bytes.
-        holder : str, default=""
-            Who asks; named in the error.
+        Nothing is charged or asked for: this tells before any work is done whether it can end well. Holders are looked
+        at only where the bytes do not fit beside all that is in use. Parameters as for `charge`.
 
         Raises
         ------
@@ -182,7 +176,7 @@ cdef class Budget:
             Its `smallest_limit` is the least limit beside what is in use for good.
         """
         check_request(nbytes, 1)
-        if self._kept() + nbytes > self.limit:
+        if self.in_use + nbytes > self.limit and self._kept() + nbytes > self.limit:
             raise self._refuse(nbytes, holder, self._kept())
 
     def _kept(self):

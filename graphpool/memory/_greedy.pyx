@@ -168,30 +168,10 @@ cdef bint _is_free(Block *block, const Life *life, const Entry *new, _Windows wi
 
 
 def place(problem, const int64_t[::1] order, bint best_fit, int64_t limit, int64_t[::1] offsets):
-    """Place the buffers in `order`; fixed ones come first in it.
+    """Place the buffers of a `planner.Problem` in `order`, fixed ones first, into `offsets`.
 
-    Parameters
-    ----------
-    problem : object
-        Arrays `lower`, `upper`, `size`, `alignment`, `fixed` of shape (n,), int64, and `windows` of shape (m, 3), or
-        `conflicts`: see `planner.Problem`.
-    order : ndarray of shape (n,), int64
-    best_fit : bool
-        The tightest gap that holds the buffer, rather than the lowest.
-    limit : int
-        Give up as soon as the arena would be larger. Unit: bytes.
-    offsets : ndarray of shape (n,), int64
-        Is filled with the result.
-
-    Returns
-    -------
-    nbytes : int
-        Size of the arena, or -1 when `limit` was passed. Unit: bytes.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Two fixed buffers overlap, or one is not aligned.
+    Takes the lowest gap that holds a buffer, or with `best_fit` the tightest. Returns the bytes of the arena, or -1 as
+    soon as they would pass `limit`; raises `InvalidArgumentError` where fixed buffers overlap, or one is not aligned.
     """
     times = np.sort(np.concatenate([problem.lower, problem.upper]))  # np.unique takes 20 ms once: it loads numpy.ma
     cdef const int64_t[::1] lower = np.searchsorted(times, problem.lower).astype(np.int64)

@@ -391,28 +391,10 @@ def _crowds(first, last, size, n_sections):
 def search(problem, offsets, int64_t nbytes, int64_t bound, int64_t target, double deadline_s):
     """Improve a plan until it meets `target`, is proved optimal, or time is up.
 
-    Parameters
-    ----------
-    problem : object
-        Arrays `lower`, `upper`, `size`, `alignment`, `fixed` of shape (n,), int64, and `windows` of shape (m, 3).
-    offsets : ndarray of shape (n,), int64
-        A valid plan of `nbytes` bytes. Unit: bytes.
-    bound, target : int
-        No plan needs less than `bound`; one within `target` is good enough. Unit: bytes.
-    deadline_s : float
-        Unit: seconds.
+    `problem` is a `planner.Problem`, `offsets` a valid plan of `nbytes` bytes. No plan needs less than `bound` bytes;
+    one within `target` is good enough. Returns the given offsets or better ones, the bytes of the arena, and whether
+    that is proved to be optimal.
 
-    Returns
-    -------
-    offsets : ndarray of shape (n,), int64
-        The given array, or a better one.
-    nbytes : int
-        Size of its arena. Unit: bytes.
-    is_optimal : bool
-        Proved.
-
-    Notes
-    -----
     Fixed offsets and more than `MAX_BUFFERS` buffers are left as they are. Gaps are kept closed, and then nothing but
     `bound` proves a plan optimal. Cost: exponential in the worst case, hence the deadline.
     """

@@ -22,7 +22,7 @@ class ArenaStats:
     created, leases, waits : int
         Since the pool was made: arenas created, leases given, acquires that had to sleep.
     faults : int
-        Releases of what was not leased; with ``poison=True`` also arenas written after their release.
+        Releases of what was not leased.
     """
 
     arenas: int

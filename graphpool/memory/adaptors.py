@@ -297,15 +297,7 @@ class TrackingResource(Adaptor):
 class TracedResource(Adaptor):
     """Shows what passes through it to `tracemalloc` in a domain of its own.
 
-    Parameters
-    ----------
-    upstream : MemoryResource
-    domain : int
-        What `HostResource` has recorded in `TRACE_DOMAIN` moves here, so that nothing is counted twice.
-
-    Notes
-    -----
-    Ownership: keeps the upstream. Threads: safe. Cost: nothing to speak of unless tracemalloc is on.
+    What `HostResource` has recorded in `TRACE_DOMAIN` moves there, so that nothing is counted twice. Threads: safe.
     """
 
     def __init__(self, upstream: MemoryResource, domain: int) -> None:

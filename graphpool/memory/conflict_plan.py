@@ -18,34 +18,11 @@ __all__ = ["plan_conflicts"]
 
 
 def plan_conflicts(nbytes: Sequence[int], conflicts: Sequence[int], alignment: int = 64) -> tuple[tuple[int, ...], int]:
-    """Offsets at which no two conflicting buffers share bytes.
+    """Offsets at which no two conflicting buffers share bytes, and the size of the arena. Unit: bytes.
 
-    Parameters
-    ----------
-    nbytes : sequence of int
-        Size of each buffer. Unit: bytes.
-    conflicts : sequence of int
-        For each buffer the others that must lie apart from it, as a bit set; symmetric.
-    alignment : int, default=64
-        Of every offset. Unit: bytes.
-
-    Returns
-    -------
-    offsets : tuple of int
-        Of each buffer. Unit: bytes.
-    nbytes : int
-        Size of the arena. Unit: bytes.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The sequences differ in length, a size is negative, or `alignment` is not positive.
-
-    Notes
-    -----
-    Threads: safe, pure. Cost: three greedy passes of O(n * placed), n * n / 8 bytes.
-    Source: weighted interval colouring on any interference graph; orders as in `plan`: largest first, most bytes of
-    neighbours first, as given.
+    `conflicts` has for each buffer the others that must lie apart from it, as a bit set; symmetric. Cost: three greedy
+    passes of O(n * placed), n * n / 8 bytes. Source: weighted interval colouring on any interference graph; orders as
+    in `plan`: largest first, most bytes of neighbours first, as given.
     """
     if len(nbytes) != len(conflicts) or min(nbytes, default=0) < 0 or alignment < 1:
         accepted = "one size of at least 0 and one bit set a buffer, alignment of at least 1"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from graphpool.typing import MemoryResource
 
-    from ._arena import Lease
+    from ._lease import Lease
     from .managers import MemoryManager
 
 __all__ = ["GroupLease", "MemoryGroup", "TensorAllocator"]

@@ -83,24 +83,7 @@ class _Recording:
 
 
 class MemoryPool:
-    """Arenas that all hold one set of blobs, laid end to end.
-
-    Parameters
-    ----------
-    blobs : tuple of BlobInfo
-    resource : MemoryResource
-    max_arenas : int, optional
-    budget : Budget, optional
-
-    Attributes
-    ----------
-    arenas : ArenaPool
-        One arena serves one execution.
-
-    Notes
-    -----
-    Ownership: the pool owns its arenas. Threads: safe.
-    """
+    """Arenas that all hold one set of blobs, laid end to end; one of `arenas` serves one execution. Threads: safe."""
 
     def __init__(
         self,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from graphpool.typing import MemoryResource
 
-    from ._arena import Lease
     from ._budget import Budget
+    from ._lease import Lease
     from ._stats import ArenaStats
     from .lifetime import LifetimeManager, MemoryPool
 

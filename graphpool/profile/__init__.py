@@ -1,8 +1,8 @@
 """See what ran: when, on which stream, in how much memory, and what each step costs.
 
-    tracing.py   trace(): what every lane did -> Trace: save for Perfetto, plot, footprint
+    tracing.py   trace(): what every thread did -> Trace: save for Perfetto, plot, footprint
     footprint.py Footprint: bytes of temporaries in use over the time of a run
-    costs.py     profile_ops(): measures steps on one and on all lanes, for schedules to be made of
+    costs.py     profile_ops(): measures steps on one and on all threads, for schedules to be made of
     stages.py    stages measured as wholes, and calls for several convolutions
     timeline.py  explain(): predicted beside measured, stream by stream
     inputs.py    random_inputs(): content for a model's inputs

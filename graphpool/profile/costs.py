@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..runtime import Model
     from ..runtime.model_form import ModelForm
+    from .tracing import Trace
 
 __all__ = ["OpCost", "OpProfile", "profile_ops"]
 
@@ -39,7 +40,7 @@ class OpCost:
     kind, name, signature : str
         Kind of the op, kernel, and what the cost depends on.
     seconds : dict of int to float
-        By the number of lanes. Unit: seconds.
+        By the number of threads. Unit: seconds.
     """
 
     kind: str
@@ -63,7 +64,7 @@ class OpProfile:
         """A table, the dearest first."""
         rows = []
         for op in sorted(self.ops, key=lambda op: -max(op.seconds.values())):
-            times = "  ".join(f"{seconds * 1e6:10.1f} us on {lanes}" for lanes, seconds in sorted(op.seconds.items()))
+            times = "  ".join(f"{seconds * 1e6:10.1f} us on {n}" for n, seconds in sorted(op.seconds.items()))
             rows.append(f"{op.kind:<20} {times}  {op.name}")
         return "\n".join(rows)
 
@@ -76,7 +77,7 @@ def profile_ops(
     repeats: int = 5,
     timeout_s: float = 10.0,
 ) -> OpProfile:
-    """Measure every step of a model on one lane and on all of them, and let its next run be scheduled by that.
+    """Measure every step of a model on one thread and on all of them, and let its next run be scheduled by that.
 
     Convolutions of one image are measured as one call too, which they become where it is faster. Of a model with
     ``schedule="ios"`` or ``"auto"``, stages are measured as wholes, several steps side by side. Of one with ``"auto"``,
@@ -89,7 +90,7 @@ def profile_ops(
     inputs : mapping of str to array, optional
         As for `Model.run`; by default random ones, for models whose inputs are static.
     threads : int, optional
-        All lanes; by default those of the model's engine.
+        All threads; by default those of the model's engine.
     repeats : int, default=5
         Runs to take the median of, at least 1.
     timeout_s : float, default=10.0
@@ -120,8 +121,8 @@ def profile_ops(
     ``auto``, as much as for the steps again for each policy.
     Source: profile-guided scheduling as in Graphi (2018), latencies of whole schedules as in IOS (2021).
     """
-    lanes = model.engine.threads if threads is None else threads
-    for name, value in (("threads", lanes), ("repeats", repeats)):
+    threads = model.engine.threads if threads is None else threads
+    for name, value in (("threads", threads), ("repeats", repeats)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidArgumentError(explain(name, accepted="an int of at least 1", got=repr(value)))
     if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s < math.inf:
@@ -130,15 +131,15 @@ def profile_ops(
     given = random_inputs(model) if inputs is None else dict(inputs)
     form = model.specialise(given).form
     found: dict[str, OpCost] = {}
-    for count in sorted({1, lanes}):
+    for count in sorted({1, threads}):
         for kind, name, signature, seconds in _measure(form, given, count, repeats):
             cost = found.setdefault(signature, OpCost(kind, name, signature, {}))
             cost.seconds[count] = seconds
             step_costs().put(cost_key(signature, count), seconds)
-    _measure_stages(form, model.options, lanes, repeats, timeout_s)
-    streams = model.options.streams_on(lanes)
+    _measure_stages(form, model.options, threads, repeats, timeout_s)
+    streams = model.options.streams_on(threads)
     if model.options.policy == "auto" and streams > 1:
-        _compare_policies(form, given, streams, lanes, repeats)
+        _compare_policies(form, given, streams, threads, repeats)
     for store in (step_costs(), stage_latencies()):
         if store.path is not None:
             store.save()
@@ -147,19 +148,15 @@ def profile_ops(
 
 
 def _measure(
-    form: ModelForm, inputs: Mapping[str, Any], lanes: int, repeats: int
+    form: ModelForm, inputs: Mapping[str, Any], threads: int, repeats: int
 ) -> Iterable[tuple[str, str, str, float]]:
-    """Kind, name, signature and median of every distinct step when all lanes share each."""
+    """Kind, name, signature and median of every distinct step when all threads share each."""
     times: dict[str, list[float]] = {}
     named: dict[str, tuple[str, str]] = {}
-    with Engine(threads=lanes) as engine:
+    with Engine(threads=threads) as engine:
         executable = Executable(form, engine)
         try:
-            _share_from_the_start(executable)
-            executable.run(inputs)
-            with trace(capacity=_capacity(executable, lanes, repeats)) as recorded:
-                for _ in range(repeats):
-                    executable.run(inputs)
+            recorded = _record(executable, inputs, threads, repeats)
             for step in recorded.steps:
                 primitive = primitive_of(step.program)
                 if primitive is not None:
@@ -171,45 +168,41 @@ def _measure(
     return [(*named[signature], signature, statistics.median(found)) for signature, found in times.items()]
 
 
-def _measure_stages(form: ModelForm, options: ScheduleOptions, lanes: int, repeats: int, timeout_s: float) -> None:
+def _measure_stages(form: ModelForm, options: ScheduleOptions, threads: int, repeats: int, timeout_s: float) -> None:
     """Stages of every program, until the time is up."""
     deadline_s = time.monotonic() + timeout_s
-    with Engine(threads=lanes) as engine:
+    with Engine(threads=threads) as engine:
         executable = Executable(form, engine)
         try:
             for compiled in executable.compiled:
                 if compiled.program is not None and len(compiled.program) > 1:
-                    measure_stages(compiled, options, lanes, repeats, deadline_s)
+                    measure_stages(compiled, options, threads, repeats, deadline_s)
         finally:
             executable.close()
 
 
-def _compare_policies(form: ModelForm, inputs: Mapping[str, Any], streams: int, lanes: int, repeats: int) -> None:
+def _compare_policies(form: ModelForm, inputs: Mapping[str, Any], streams: int, threads: int, repeats: int) -> None:
     """Keep the best time of every program under every policy: other programs only add to it."""
     best: dict[tuple[int, str], float] = {}
     signatures: dict[int, str] = {}
-    with Engine(threads=lanes) as engine:
+    with Engine(threads=threads) as engine:
         for policy in [policy for policy in POLICIES if policy != "auto"] * ROUNDS:
             executable = Executable(form, engine, options=ScheduleOptions(policy, streams))
             try:
-                for number, signature, seconds in _time_programs(executable, inputs, lanes, repeats):
+                for number, signature, seconds in _time_programs(executable, inputs, threads, repeats):
                     best[number, policy] = min(seconds, best.get((number, policy), seconds))
                     signatures[number] = signature or signatures.get(number, "")
             finally:
                 executable.close()
     for (number, policy), seconds in best.items():
-        step_costs().put(program_key(signatures[number], policy, streams, lanes), seconds)
+        step_costs().put(program_key(signatures[number], policy, streams, threads), seconds)
 
 
 def _time_programs(
-    executable: Executable, inputs: Mapping[str, Any], lanes: int, repeats: int
+    executable: Executable, inputs: Mapping[str, Any], threads: int, repeats: int
 ) -> Iterable[tuple[int, str, float]]:
     """Number, signature and best time of every program that has steps to place."""
-    _share_from_the_start(executable)
-    executable.run(inputs)
-    with trace(capacity=_capacity(executable, lanes, repeats)) as recorded:
-        for _ in range(repeats):
-            executable.run(inputs)
+    recorded = _record(executable, inputs, threads, repeats)
     for number, primitive in enumerate(compiled.primitive for compiled in executable.compiled):
         runs = [] if primitive is None else recorded.runs(primitive.program.serial)
         if primitive is not None and runs and len(primitive.program) > 1:
@@ -217,14 +210,16 @@ def _time_programs(
             yield number, primitive.details.signature, min(times) / 1e9
 
 
-def _share_from_the_start(executable: Executable) -> None:
-    """Have every run use all lanes: whether that pays is what is asked."""
-    for compiled in executable.compiled:
-        if compiled.program is not None and compiled.program.nlanes > 1:
-            compiled.program.trials = 0
-
-
-def _capacity(executable: Executable, lanes: int, repeats: int) -> int:
-    """Pieces of all runs: a lane takes a step in few tens of pieces, each a share of what is left."""
-    calls = [call for c in executable.compiled if c.program is not None for call in c.program.calls]
-    return max(1, repeats * sum(min(call.ntasks, 64 * lanes) for call in calls))
+def _record(executable: Executable, inputs: Mapping[str, Any], threads: int, repeats: int) -> Trace:
+    """A trace of warm runs that use all threads: whether that pays is what is asked."""
+    programs = [compiled.program for compiled in executable.compiled if compiled.program is not None]
+    for program in programs:
+        if program.nthreads > 1:
+            program.trials = 0
+    executable.run(inputs)
+    # a thread takes a step in few tens of pieces, each a share of what is left
+    pieces = sum(min(call.ntasks, 64 * threads) for program in programs for call in program.calls)
+    with trace(capacity=max(1, repeats * pieces)) as recorded:
+        for _ in range(repeats):
+            executable.run(inputs)
+    return recorded

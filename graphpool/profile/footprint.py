@@ -38,16 +38,7 @@ class Footprint:
 def measure_footprint(
     buffers: Sequence[tuple[int, int, tuple[int, ...]]], times: Mapping[int, tuple[int, int]], arena_nbytes: int
 ) -> Footprint:
-    """The footprint of a run whose steps started and ended at given times.
-
-    Parameters
-    ----------
-    buffers : sequence of (int, int, tuple of int)
-        Offset, size and the steps that touch it, of every temporary.
-    times : mapping of int to (int, int)
-        Start and end of each step; steps may be missing.
-    arena_nbytes : int
-    """
+    """The footprint of a run by the start and end of its steps; `buffers` has (offset, size, steps) of temporaries."""
     lives: list[tuple[int, int, int, int]] = []
     for offset, nbytes, steps in buffers:
         spans = [times[step] for step in steps if step in times]

@@ -30,37 +30,19 @@ Stage = tuple[tuple[int, ...], ...]
 
 
 def measure_stages(
-    compiled: CompiledPartition, options: ScheduleOptions, lanes: int, repeats: int, deadline_s: float
+    compiled: CompiledPartition, options: ScheduleOptions, threads: int, repeats: int, deadline_s: float
 ) -> int:
     """Measure horizontally fused convolutions, and the stages that `ios` wants, and keep it in `stage_latencies`.
 
-    Parameters
-    ----------
-    compiled : CompiledPartition
-        Of the CPU backend.
-    options : ScheduleOptions
-        Of the model: stages are of interest where ``ios`` or ``auto`` may use them.
-    lanes : int
-    repeats : int
-        Runs of each stage; the fastest counts.
-    deadline_s : float
-        On the monotonic clock: nothing is begun behind it. Unit: seconds.
-
-    Returns
-    -------
-    count : int
-        Stages that were measured.
-
-    Notes
-    -----
-    Source: lazy search for shortest paths (Dellin and Srinivasa, 2016): edges are evaluated where the best path that is
-    known runs through them.
+    Stages are of interest where ``ios`` or ``auto`` may use them; the fastest run of each counts, and nothing is begun
+    behind the deadline. Returns how many were measured. Source: lazy search for shortest paths (Dellin and Srinivasa,
+    2016): edges are evaluated where the best path that is known runs through them.
     """
-    partition = relowering(compiled.partition, compiled.inputs, compiled.outputs, lanes)
-    with StageTimer(lanes) as timer:
+    partition = relowering(compiled.partition, compiled.inputs, compiled.outputs, threads)
+    with StageTimer(threads) as timer:
         search = _Search(partition, timer, repeats, deadline_s)
         search.measure_horizontal_fusions()
-        if options.policy in ("auto", "ios") and options.may_be_parallel(lanes):
+        if options.policy in ("auto", "ios") and options.may_be_parallel(threads):
             search.follow(replace(options, policy="ios"))
     return search.count
 
@@ -94,9 +76,9 @@ class _Search:
 
     def measure(self, lowering: Lowering, stage: Stage) -> bool:
         """Whether the stage was not known and is now."""
-        due = [tuple(k for k in lane if (guard := lowering.steps[k].guard) is None or guard[1]) for lane in stage]
+        due = [tuple(k for k in row if (guard := lowering.steps[k].guard) is None or guard[1]) for row in stage]
         rows = [row for row in due if row]
-        key = stage_key([[step_signature(lowering.steps[k]) for k in row] for row in rows], self.timer.lanes)
+        key = stage_key([[step_signature(lowering.steps[k]) for k in row] for row in rows], self.timer.threads)
         if not rows or stage_latencies().get(key) is not None or time.monotonic() >= self.deadline_s:
             return False
         nports = sum(self.partition.nports)

@@ -74,7 +74,7 @@ def predict(primitive: Primitive, threads: int) -> tuple[Schedule, Simulation] |
     if details.schedule is None:
         return None
     memory = shared_memory(details.traffic)
-    simulation = simulate(details.schedule, None, EVENT_COST_S, lanes=threads, speedups=details.speedups, **memory)
+    simulation = simulate(details.schedule, None, EVENT_COST_S, threads=threads, speedups=details.speedups, **memory)
     return details.schedule, simulation
 
 
@@ -100,9 +100,9 @@ def _list_steps(run: Simulation | None, out: TextIO) -> None:
 def _describe(primitive: Primitive) -> str:
     program = primitive.program
     streams = 1 if program.streams is None else program.streams.nstreams
-    is_alone = program.trials < 0 and program.nlanes > 1
+    is_alone = program.trials < 0 and program.nthreads > 1
     return (
-        f"{len(program)} steps on {streams} streams, {program.nlanes} lanes"
+        f"{len(program)} steps on {streams} streams, {program.nthreads} threads"
         f"{', too short to share: on the thread of the caller alone' if is_alone else ''}; "
         f"arena {program.arena_nbytes} bytes, {primitive.details.sequential_nbytes} on one stream"
     )

@@ -36,8 +36,8 @@ class TracedStep:
         Serial number of the program; number of the run in the trace; position in the program.
     thread, stream : int
         Thread that called; position of the stream, 0 for a program without streams.
-    lanes, ntasks : int
-        Lanes that took part; tasks that they shared.
+    nthreads, ntasks : int
+        Threads that took part; tasks that they shared.
     start_ns, end_ns : int
         Of the first and the last piece, on the monotonic clock. Unit: nanoseconds.
     """
@@ -49,7 +49,7 @@ class TracedStep:
     step: int
     thread: int
     stream: int
-    lanes: int
+    nthreads: int
     ntasks: int
     start_ns: int
     end_ns: int
@@ -176,24 +176,7 @@ class Trace:
         return draw(timeline, f"run {run}: {timeline.makespan * 1e3:.3g} ms")
 
     def footprint(self, run: int = -1) -> Footprint:
-        """Bytes of temporaries in use over the time of a run.
-
-        Parameters
-        ----------
-        run : int, default=-1
-            Position in `runs`; by default the last.
-
-        Returns
-        -------
-        footprint : Footprint
-
-        Raises
-        ------
-        StateError
-            The trace has not ended yet, or its program is gone.
-        InvalidArgumentError
-            There is no such run.
-        """
+        """Bytes of temporaries in use over the time of a run; raises as `plot`, and once its program is gone."""
         steps = self._run(run)
         primitive = primitive_of(steps[0].program)
         if primitive is None:
@@ -219,7 +202,7 @@ def trace(capacity: int = 65536) -> Trace:
     Parameters
     ----------
     capacity : int, default=65536
-        Pieces of steps to keep, the first ones; a step that several lanes share has several. Unit: pieces of 64 bytes.
+        Pieces of steps to keep, the first ones; a step that several threads share has several. Unit: 64 bytes.
 
     Returns
     -------
@@ -277,9 +260,9 @@ def _join(pieces: list[tuple[int, ...]]) -> TracedStep:
     if primitive is not None:
         name, kind = primitive.implementations[step], primitive.details.kinds[step]
         stream = 0 if primitive.program.streams is None else primitive.program.streams.stream_of()[step]
-    lanes, ntasks = len({piece[4] for piece in pieces}), sum(piece[5] for piece in pieces)
+    nthreads, ntasks = len({piece[4] for piece in pieces}), sum(piece[5] for piece in pieces)
     start, end = min(piece[6] for piece in pieces), max(piece[7] for piece in pieces)
-    return TracedStep(name, kind, program, run, step, thread, stream, lanes, ntasks, start, end)
+    return TracedStep(name, kind, program, run, step, thread, stream, nthreads, ntasks, start, end)
 
 
 def _meta(what: str, process: int, track: int, name: str) -> dict[str, Any]:
@@ -295,7 +278,7 @@ def _slice(step: TracedStep, process: int, origin: int) -> dict[str, Any]:
         "ts": (step.start_ns - origin) / _NS_PER_US,
         "dur": (step.end_ns - step.start_ns) / _NS_PER_US,
         "args": {
-            "kernel": step.name, "step": step.step, "run": step.run, "program": step.program, "lanes": step.lanes,
+            "kernel": step.name, "step": step.step, "run": step.run, "program": step.program, "threads": step.nthreads,
             "tasks": step.ntasks,
         },
     }  # fmt: skip

@@ -11,7 +11,7 @@
     scheduling.py   which schedule a program gets: options, the choice
     machine.py      the machine that they reckon with until something is measured
     costs.py        what was measured of steps, stages and programs; stage_model.py: what stages take
-    _trace.pyx      Recorder: what each lane did when, while somebody wants to know
+    _trace.pyx      Recorder: what each thread did when, while somebody wants to know
     primitive.py    Primitive: a cached program; _share.pyx: its users and pool on one engine
     shared_arenas.py   arenas that all partitions of an engine share
     constant_part.py   what is made of constants once, and the names of their contents

@@ -9,7 +9,7 @@ from cpython.object cimport PyObject
 from graphpool._finalizing cimport gp_is_finalizing
 
 from ._constants cimport Constants, acquire, release
-from ._program cimport check_run
+from ._program cimport ARENA_BYTES, BLAS, check_run
 from ._stream cimport Stream
 from ._tensor cimport Tensor, signature_of
 
@@ -78,7 +78,7 @@ cdef class CompiledPartition:
     description: what is loaded has an engine of its own, which it shares with all that was pickled together.
     Threads: immutable; any number of threads may execute it at once. Cost of `execute`: about a fifth of a microsecond
     beyond the kernels, without allocation or lock when warm.
-    Source: seeds "graph programming model" (Compiled Partition) and "primitive memory caching".
+    Source: oneDNN Graph's programming model, Compiled Partition; RFC "primitive memory caching".
     """
 
     def __init__(self, partition, inputs, outputs, engine, *, primitive=None, host_function=None, implementations=(),
@@ -354,7 +354,7 @@ cdef class CompiledPartition:
         self.all_constants().stand_in(part, key, buffer, tuple(inputs))
 
     cdef int _run(self, char **bases, int64_t *nbytes, Stream stream, object scratchpad) except -1:
-        if self.program.calls_blas(bases):
+        if self.program.needs(BLAS, bases):
             blas_threads.enter()
             try:
                 return self._run_program(bases, nbytes, stream, scratchpad)
@@ -393,7 +393,7 @@ cdef class CompiledPartition:
                 PyBuffer_Release(&view)
         if self.arenas is None:
             return self._run_without_pool(bases, stream)
-        if not self.program.uses_arena(bases):
+        if not self.program.needs(ARENA_BYTES, bases):
             bases[0] = &_nowhere
             with nogil:
                 status = self.program.run(bases, stream.team)

@@ -12,27 +12,32 @@ cdef struct ArgRef:
     int64_t offset    # bytes from it
 
 
+# What a run may need beside arguments, bits: BLAS, whose own threads must be kept out, and bytes of the arena.
+cdef enum:
+    BLAS = 1
+    ARENA_BYTES = 2
+
+
 cdef struct Step:
     gp_kernel_fn fn
     const void *params
     const ArgRef *args
     int64_t nargs
     int64_t ntasks
-    int64_t scratch         # offset in the arena of what lane 0 uses, and bytes to the next lane's
+    int64_t scratch         # offset in the arena of what thread 0 uses, and bytes to the next thread's
     int64_t scratch_stride
     int64_t guard           # base that decides whether the step is due, or -1
     bint wants_constant     # due if that base pointer is not NULL, else if it is
-    bint is_blas
-    bint uses_arena
+    int resources           # bits
 
 
-# One run; lives on the stack of the thread that is lane 0. The words that all lanes change have lines of their own.
+# One run; lives on the stack of thread 0, the caller. The words that all threads change have lines of their own.
 cdef struct Run:
     const Step *steps
     int64_t nsteps
     char **bases
     gp_team *team
-    int64_t nlanes
+    int64_t nthreads
     Recording *recording    # NULL when nobody records
     int64_t program         # the next three are for recordings
     int64_t number
@@ -53,18 +58,16 @@ cdef class Program:
     cdef int64_t nargs
     cdef int64_t nliterals
     cdef readonly int64_t nbases
-    cdef readonly int64_t nlanes
+    cdef readonly int64_t nthreads
     cdef readonly int64_t arena_nbytes
     cdef public int64_t trials
     cdef char *literals
     cdef readonly StreamLists streams       # None: the steps run one after another
     cdef readonly tuple calls
-    cdef readonly bint uses_blas
-    cdef bint may_call_blas
-    cdef bint calls_blas(self, char **bases) noexcept nogil
-    cdef bint always_uses_arena
-    cdef bint may_use_arena
-    cdef bint uses_arena(self, char **bases) noexcept nogil
+    cdef int always         # what every run needs, bits
+    cdef int ever           # what some run may need: steps on plain weights may alone do so
+    # Whether a run with these base pointers needs this.
+    cdef bint needs(self, int resource, char **bases) noexcept nogil
     cdef readonly int64_t serial            # in this process
     # `bases` has room for nbases pointers; the caller fills in 0 and those from 2 on. `team` may be None. Returns -1
     # where a signal handler has raised: its exception is set, and outputs are written in part.

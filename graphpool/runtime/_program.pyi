@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Final
 
 from graphpool._kernels.core._team import Team
 from graphpool._kernels.core.call import KernelCall
@@ -10,8 +11,8 @@ ARENA: int
 LITERALS: int
 FIRST_EXTERNAL: int
 
-def count_lanes(calls: Sequence[KernelCall], lanes: int, streams: int = 0) -> int: ...
-def count_scratch(nbytes: int, nlanes: int) -> int: ...
+def count_threads(calls: Sequence[KernelCall], threads: int, streams: int = 0) -> int: ...
+def count_scratch(nbytes: int, nthreads: int) -> int: ...
 
 class Program:
     trials: int
@@ -21,26 +22,19 @@ class Program:
         arena_nbytes: int,
         nexternals: int,
         literals: bytes | bytearray | memoryview = b"",
-        lanes: int = 1,
+        threads: int = 1,
         guards: Sequence[tuple[int, bool] | None] = (),
         scratch: Sequence[int] = (),
         streams: Sequence[Sequence[ListedCall]] = (),
     ) -> None: ...
     def time_runs(self, addresses: Sequence[int], team: Team, repeats: int) -> list[int]: ...
-    @property
-    def streams(self) -> StreamLists | None: ...
-    @property
-    def serial(self) -> int: ...
-    @property
-    def nbases(self) -> int: ...
-    @property
-    def nlanes(self) -> int: ...
-    @property
-    def arena_nbytes(self) -> int: ...
+    streams: Final[StreamLists | None]
+    serial: Final[int]
+    nbases: Final[int]
+    nthreads: Final[int]
+    arena_nbytes: Final[int]
     @property
     def nbytes(self) -> int: ...
-    @property
-    def calls(self) -> tuple[KernelCall, ...]: ...
-    @property
-    def uses_blas(self) -> bool: ...
+    calls: Final[tuple[KernelCall, ...]]
+    uses_blas: Final[bool]
     def __len__(self) -> int: ...

@@ -1,14 +1,14 @@
 """The step loop: kernels called one after another on raw pointers, without the interpreter.
 
-With a team of lanes, a step's tasks are shared out on demand. The place where a run has arrived is one word, (step,
-first task that nobody has taken): a lane takes tasks by moving it on, and the lane that finishes the last task of a
+With a team of threads, a step's tasks are shared out on demand. The place where a run has arrived is one word, (step,
+first task that nobody has taken): a thread takes tasks by moving it on, and the thread that finishes the last task of a
 step runs the steps of one task that follow, then opens the next step to all. So a run of small steps costs no hand-over
-at all, a lane that comes late is waited for by nobody, and each kernel gets the same tasks as on one lane: the results
-are equal to the last bit.
+at all, a thread that comes late is waited for by nobody, and each kernel gets the same tasks as on one thread: the
+results are equal to the last bit.
 
 Signals are handled while a run goes on: the thread that called it, if it is the main one, looks for them between steps
 and between pieces of large ones, once LOOK_NS have passed, and again each LOOK_NS. Shorter runs read a clock a step, no
-more. When a handler raises, as that of SIGINT does, all lanes finish the tasks that they have taken, and the run ends.
+more. When a handler raises, as that of SIGINT does, all threads finish the tasks that they have taken; the run ends.
 """
 
 from libc.stdint cimport int64_t, uintptr_t
@@ -61,7 +61,7 @@ FIRST_EXTERNAL = 2
 
 cdef enum:
     TASK_BITS = 40
-    SHARES = 2          # a lane takes its part of what is left, divided by this: pieces shrink towards the end
+    SHARES = 2          # a thread takes its part of what is left, divided by this: pieces shrink towards the end
     TRIALS = 3
     NEVER = -1
     NO_GUARD = -1
@@ -69,7 +69,7 @@ cdef enum:
 cdef int64_t _last_serial = 0
 cdef int64_t ONE_STEP = <int64_t>1 << TASK_BITS
 
-# A sleeping lane answers after 28 us on the machine of docs/benchmarks.md; a run that ends before gains nothing by it.
+# A sleeping thread answers after 28 us on the machine of docs/benchmarks.md: shorter runs gain nothing by it.
 cdef int64_t TRIAL_NS = 30_000
 
 # People notice a tenth of a second; the interpreter lock, for which others may have to be waited, is taken as seldom.
@@ -95,9 +95,9 @@ cdef bint is_interrupted(Run *run) noexcept nogil:
     return run.stopped
 
 
-cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
+cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int64_t thread) noexcept nogil:
     cdef void *pointers[GP_MAX_ARGS]
-    cdef char *scratch = run.bases[0] + step.scratch + lane * step.scratch_stride
+    cdef char *scratch = run.bases[0] + step.scratch + thread * step.scratch_stride
     cdef int64_t j
     for j in range(step.nargs):
         pointers[j] = run.bases[step.args[j].base] + step.args[j].offset
@@ -107,7 +107,7 @@ cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int6
         return
     jitter(run.recording)
     slice.program, slice.run, slice.thread = run.program, run.number, run.thread
-    slice.step, slice.lane, slice.ntasks = step - run.steps, lane, end - begin
+    slice.step, slice.thread_index, slice.ntasks = step - run.steps, thread, end - begin
     slice.start_ns = gp_clock_ns()
     step.fn(step.params, pointers, begin, end, scratch)
     slice.end_ns = gp_clock_ns()
@@ -145,17 +145,17 @@ cdef bint run_step(Run *run, const Step *step, int64_t begin) noexcept nogil:
         begin = end
 
 
-cdef int64_t run_single_tasks(Run *run, int64_t k, int64_t lane) noexcept nogil:
+cdef int64_t run_single_tasks(Run *run, int64_t k, int64_t thread) noexcept nogil:
     """Run the steps from `k` on that cannot be shared, pass those that are not due; the first to share, or nsteps.
 
-    A lane that is not the caller's leaves a step to all when it is time to look for signals: the caller then wakes up.
+    A thread that is not the caller's leaves a step to all when it is time to look for signals: that wakes the caller.
     """
     while k < run.nsteps:
         if is_due(run.bases, &run.steps[k]):
-            if run.steps[k].ntasks > 1 or (lane > 0 and run.steps[k].ntasks == 1 and is_late(run)):
+            if run.steps[k].ntasks > 1 or (thread > 0 and run.steps[k].ntasks == 1 and is_late(run)):
                 break
-            call_step(run, &run.steps[k], 0, run.steps[k].ntasks, lane)
-            if lane == 0 and is_interrupted(run):
+            call_step(run, &run.steps[k], 0, run.steps[k].ntasks, thread)
+            if thread == 0 and is_interrupted(run):
                 return run.nsteps
         k += 1
     return k
@@ -177,13 +177,13 @@ cdef int64_t run_trial(Run *run, int64_t k) noexcept nogil:
     return k << TASK_BITS
 
 
-cdef void run_lane(void *context, int64_t lane) noexcept nogil:
-    """What each lane of a region does: take tasks of the open step, wait for more, until all steps are done."""
+cdef void run_thread(void *context, int64_t thread) noexcept nogil:
+    """What each thread of a region does: take tasks of the open step, wait for more, until all steps are done."""
     cdef Run *run = <Run *>context
     cdef const Step *step
     cdef int64_t place, k, begin, n
     while True:
-        if lane == 0 and is_interrupted(run):
+        if thread == 0 and is_interrupted(run):
             gp_team_store(&run.place, run.nsteps << TASK_BITS)
             gp_team_announce(run.team)
         place = gp_team_load(&run.place)
@@ -196,43 +196,43 @@ cdef void run_lane(void *context, int64_t lane) noexcept nogil:
         if n == 0:
             gp_team_await(run.team, &run.place, place)
             continue
-        n = max(min(n // (SHARES * run.nlanes), piece_of(step.ntasks)), 1)
+        n = max(min(n // (SHARES * run.nthreads), piece_of(step.ntasks)), 1)
         if not gp_team_cas(&run.place, place, place + n):
             continue
-        call_step(run, step, begin, begin + n, lane)
+        call_step(run, step, begin, begin + n, thread)
         if gp_team_add(&run.done, n) == step.ntasks:
             run.done = 0
-            gp_team_store(&run.place, run_single_tasks(run, k + 1, lane) << TASK_BITS)
+            gp_team_store(&run.place, run_single_tasks(run, k + 1, thread) << TASK_BITS)
             gp_team_announce(run.team)
 
 
-def count_lanes(calls, lanes, streams=0):
-    """Lanes that a run of these calls can use: at most `lanes`, at most the tasks of the largest call on one stream."""
+def count_threads(calls, threads, streams=0):
+    """Threads that a run of these calls can use: at most `threads`; on one stream, at most the tasks of the largest."""
     if streams > 1:
-        return lanes
-    return max(1, min(lanes, max([call.ntasks for call in calls], default=1)))
+        return threads
+    return max(1, min(threads, max([call.ntasks for call in calls], default=1)))
 
 
-def count_scratch(int64_t nbytes, int64_t nlanes):
-    """Bytes of scratch that `nbytes` for each lane take, every lane on cache lines of its own."""
-    return (nlanes - 1) * round_up(nbytes) + nbytes
+def count_scratch(int64_t nbytes, int64_t nthreads):
+    """Bytes of scratch that `nbytes` for each thread take, every thread on cache lines of its own."""
+    return (nthreads - 1) * round_up(nbytes) + nbytes
 
 
 cdef int64_t round_up(int64_t nbytes) noexcept:
     return (nbytes + 63) // 64 * 64
 
 
-cdef int64_t call_numbered(void *context, int64_t number, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
+cdef int64_t call_numbered(void *context, int64_t number, int64_t begin, int64_t end, int64_t thread) noexcept nogil:
     """A step as a call of `StreamLists`; kernels do not fail."""
     cdef Run *run = <Run *>context
-    call_step(run, &run.steps[number], begin, end, lane)
+    call_step(run, &run.steps[number], begin, end, thread)
     return 0
 
 
-cdef Look look(void *context, int64_t lane) noexcept nogil:
-    """Between calls of `StreamLists`: the caller's lane looks for signals, others say when it should."""
+cdef Look look(void *context, int64_t thread) noexcept nogil:
+    """Between calls of `StreamLists`: the caller's thread looks for signals, others say when it should."""
     cdef Run *run = <Run *>context
-    if lane == 0:
+    if thread == 0:
         return STOP if is_interrupted(run) else GO_ON
     return WAKE if is_late(run) else GO_ON
 
@@ -258,8 +258,8 @@ cdef class Program:
         Number of external tensors.
     literals : bytes-like, default=b""
         Numbers that were known at compilation; the program keeps a copy.
-    lanes : int, default=1
-        Most lanes that a run may use.
+    threads : int, default=1
+        Most threads that a run may use.
     guards : sequence of (int, bool) or None, optional
         For each step a base, and whether the step wants it: in a run where that base pointer is NULL, steps that want
         it are passed, and in other runs those that do not. None for steps of every run.
@@ -268,19 +268,19 @@ cdef class Program:
         program adds one place behind the `arena_nbytes`, which all steps use.
     streams : sequence of sequence of ListedCall, default=()
         The static list of each stream, its nodes the positions of the steps, which stand in issue order. Used when
-        there are several lanes; with none, and whenever the team is busy, the steps run one after another.
+        there are several threads; with none, and whenever the team is busy, the steps run one after another.
 
     Attributes
     ----------
     arena_nbytes : int
-        Bytes that one run needs, the scratch of every lane included.
-    nlanes : int
-        Lanes that a run can use: at most `lanes`; without streams at most the tasks of its largest step.
+        Bytes that one run needs, the scratch of every thread included.
+    nthreads : int
+        Threads that a run can use: at most `threads`; without streams at most the tasks of its largest step.
     streams : StreamLists or None
     trials : int
         Runs that still begin alone, to find out what is worth sharing: when 30 us have passed and work is left, the
         team is called for the rest. Once a run ends before, the program stays on the caller's thread for good (-1);
-        after three that did not, every run is shared from the start (0). Starts at 3, or at -1 with one lane; may be
+        after three that did not, every run is shared from the start (0). Starts at 3, or at -1 with one thread; may be
         set, for tests and benchmarks.
     calls : tuple of KernelCall
     uses_blas : bool
@@ -291,14 +291,14 @@ cdef class Program:
     Notes
     -----
     Ownership: owns the parameter blocks. Threads: immutable but for `trials`; `run` may be going on in any number of
-    threads, each with an arena of its own. Results do not depend on the number of lanes. Cost of a step beyond its
-    kernel: a few nanoseconds alone, and below a microsecond when lanes share it; a run allocates nothing and takes no
+    threads, each with an arena of its own. Results do not depend on the number of threads. Cost of a step beyond its
+    kernel: a few nanoseconds alone, and below a microsecond when threads share it; a run allocates nothing and takes no
     lock but that of its team, which it never waits for, and in the main thread each 50 ms that of the interpreter.
     Signals: see the module; a handler must not close the stream or the engine whose run it interrupts.
-    Source: guided self-scheduling (Polychronopoulos and Kuck, 1987) for the size of what a lane takes.
+    Source: guided self-scheduling (Polychronopoulos and Kuck, 1987) for the size of what a thread takes.
     """
 
-    def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t lanes=1, guards=(),
+    def __cinit__(self, steps, int64_t arena_nbytes, int64_t nexternals, literals=b"", int64_t threads=1, guards=(),
                   scratch=(), streams=()):
         self.nargs = sum([len(args) for _, args in steps])
         self.serial = gp_add(&_last_serial, 1)
@@ -316,22 +316,15 @@ cdef class Program:
         memcpy(self.literals, <const char *>data, len(data))
         self.calls = tuple([call for call, _ in steps])
         guards = tuple(guards) or (None,) * self.nsteps
-        callers = {guard for call, guard in zip(self.calls, guards, strict=True) if "blas" in call.kernel.name}
-        self.uses_blas = None in callers
-        self.may_call_blas = bool(callers)
-        users = {guard for guard, (call, args) in zip(guards, steps, strict=True)
-                 if call.scratch_nbytes or ARENA in [base for base, _ in args]}
-        self.always_uses_arena = None in users
-        self.may_use_arena = bool(users)
         most_tasks = max([call.ntasks for call in self.calls], default=1)
-        if not 1 <= lanes or most_tasks >= ONE_STEP:
+        if not 1 <= threads or most_tasks >= ONE_STEP:
             raise InvalidArgumentError(
-                explain("lanes, or tasks of a step", accepted=f"1 .. , 0 .. {ONE_STEP - 1}", got=(lanes, most_tasks))
+                explain("threads, tasks of a step", accepted=f"1 .. , 0 .. {ONE_STEP - 1}", got=(threads, most_tasks))
             )
-        self.nlanes = count_lanes(self.calls, lanes, len(streams))
-        if self.nlanes > 1 and len(streams) > 1:
+        self.nthreads = count_threads(self.calls, threads, len(streams))
+        if self.nthreads > 1 and len(streams) > 1:
             self.streams = self._list(streams)
-        self.trials = TRIALS if self.nlanes > 1 else NEVER
+        self.trials = TRIALS if self.nthreads > 1 else NEVER
         self.arena_nbytes = arena_nbytes
         self._fill(steps, guards, tuple(scratch) or self._append_scratch())
 
@@ -342,7 +335,7 @@ cdef class Program:
             start = most if self.streams is not None else round_up(self.arena_nbytes)
             offsets.append(start)
             if call.scratch_nbytes:
-                most = max(most, start + count_scratch(call.scratch_nbytes, self.nlanes))
+                most = max(most, start + count_scratch(call.scratch_nbytes, self.nthreads))
         if any([call.scratch_nbytes for call in self.calls]):
             self.arena_nbytes = most
         return tuple(offsets)
@@ -377,11 +370,16 @@ cdef class Program:
             step.args = &self.args[first]
             step.nargs = len(args)
             step.ntasks = call.ntasks
-            step.is_blas = "blas" in call.kernel.name
-            step.uses_arena = call.scratch_nbytes > 0 or ARENA in [base for base, _ in args]
             step.scratch, step.scratch_stride = scratch[k], round_up(call.scratch_nbytes)
             step.guard, step.wants_constant = guards[k] or (NO_GUARD, False)
-            if step.guard != NO_GUARD:
+            if "blas" in call.kernel.name:
+                step.resources |= BLAS
+            if call.scratch_nbytes > 0 or ARENA in [base for base, _ in args]:
+                step.resources |= ARENA_BYTES
+            self.ever |= step.resources
+            if step.guard == NO_GUARD:
+                self.always |= step.resources
+            else:
                 self._check_base(step.guard)
             for base, offset in args:
                 self._check_base(base)
@@ -420,23 +418,12 @@ cdef class Program:
         else:
             run_alone(run, 0, 0)
 
-    cdef bint calls_blas(self, char **bases) noexcept nogil:
-        """Whether a run with these base pointers calls BLAS."""
+    cdef bint needs(self, int resource, char **bases) noexcept nogil:
         cdef int64_t k
-        if self.uses_blas or not self.may_call_blas:
-            return self.uses_blas
+        if self.always & resource or not self.ever & resource:
+            return self.always & resource != 0
         for k in range(self.nsteps):
-            if self.steps[k].is_blas and is_due(bases, &self.steps[k]):
-                return True
-        return False
-
-    cdef bint uses_arena(self, char **bases) noexcept nogil:
-        """Whether a run with these base pointers touches its arena: what computes on plain weights may alone do so."""
-        cdef int64_t k
-        if self.always_uses_arena or not self.may_use_arena:
-            return self.always_uses_arena
-        for k in range(self.nsteps):
-            if self.steps[k].uses_arena and is_due(bases, &self.steps[k]):
+            if self.steps[k].resources & resource and is_due(bases, &self.steps[k]):
                 return True
         return False
 
@@ -455,19 +442,19 @@ cdef class Program:
                 gp_team_cas(&self.trials, trials, NEVER)
                 return
             gp_team_cas(&self.trials, trials, trials - 1)
-        run.nlanes = team.enter(self.nlanes)
-        if run.nlanes == 0:
+        run.nthreads = team.enter(self.nthreads)
+        if run.nthreads == 0:
             run_alone(run, run.place >> TASK_BITS, run.place & (ONE_STEP - 1))
             return
         if self.streams is not None:
             self.streams.run(
-                team, run.nlanes, call_numbered, is_due_numbered, look, run, run.place >> TASK_BITS,
+                team, run.nthreads, call_numbered, is_due_numbered, look, run, run.place >> TASK_BITS,
                 run.place & (ONE_STEP - 1),
             )
         else:
             run.done = run.place & (ONE_STEP - 1)
             run.team = team.team
-            team.run(run.nlanes, run_lane, run)
+            team.run(run.nthreads, run_thread, run)
         team.leave()
 
     def time_runs(self, addresses, Team team not None, int64_t repeats):
@@ -478,7 +465,7 @@ cdef class Program:
         addresses : sequence of int
             For each base, in order; 0 for a constant that is missing. That of the literals is not looked at.
         team : Team
-            Whose lanes share the runs; where it is busy or closed they stay on one thread.
+            Whose threads share the runs; where it is busy or closed they stay on one thread.
         repeats : int
 
         Returns
@@ -508,6 +495,10 @@ cdef class Program:
             check_run(status)
             times.append(k - start)
         return times
+
+    @property
+    def uses_blas(self):
+        return self.always & BLAS != 0
 
     @property
     def nbytes(self):

@@ -4,6 +4,11 @@ from graphpool.memory._arena import ArenaPool
 from .engine_primitives import EnginePrimitives
 from .primitive import Primitive
 
+class IdleBytes:
+    """Sum over the shares of an engine that have no users."""
+
+    def __int__(self) -> int: ...
+
 class PrimitiveShare:
     """The users of a primitive on one engine, and its `MemoryManagerCached` there."""
 

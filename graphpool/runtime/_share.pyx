@@ -12,30 +12,22 @@ from graphpool.memory import MemoryManagerCached, OffsetLifetimeManager
 cdef int64_t ENDED = -1
 
 
+cdef class IdleBytes:
+    """Sum over the shares of an engine that have no users, kept as users come and go. Threads: safe."""
+
+    def __int__(self):
+        return max(gp_load(&self.nbytes), 0)
+
+
 cdef class PrimitiveShare:
     """The users of a primitive on one engine, and its `MemoryManagerCached` there.
 
-    Parameters
-    ----------
-    primitive : Primitive
-    owner : EnginePrimitives
-        Whose budget is charged for the primitive as long as the share lasts.
+    `owner`, whose budget is charged for the primitive as long as the share lasts, is an `EnginePrimitives`. `arenas` is
+    None until a user has reserved one; `idle_since` the monotonic time at which the last user left.
 
-    Attributes
-    ----------
-    users : int
-        Compiled partitions and models that use it now.
-    manager : MemoryManagerCached
-    arenas : ArenaPool or None
-        None until a user has reserved one.
-    idle_since : float
-        Monotonic time at which the last user left. Unit: seconds.
-
-    Notes
-    -----
     Ownership: the manager. Threads: safe. A user enters by one atomic step unless the share has ended, and it ends only
-    while it has no users, so that whoever entered may use the arenas until it leaves.
-    Source: seed "primitive memory caching".
+    while it has no users, so that whoever entered may use the arenas until it leaves. Source: RFC "primitive memory
+    caching".
     """
 
     def __init__(self, primitive, owner):
@@ -47,6 +39,8 @@ cdef class PrimitiveShare:
         lifetimes.end_lifetime("arena", primitive.program.arena_nbytes, 64)
         self.manager = MemoryManagerCached(lifetimes, budget=owner.budget)
         self.idle_since = clock_ns() * 1e-9
+        self.idle, self.nbytes = owner.idle, primitive.nbytes
+        gp_add(&self.idle.nbytes, self.nbytes)
 
     @property
     def users(self):
@@ -56,6 +50,8 @@ cdef class PrimitiveShare:
         cdef int64_t users = gp_load(&self.count)
         while users != ENDED and not gp_cas(&self.count, users, users + 1):
             users = gp_load(&self.count)
+        if users == 0:
+            gp_add(&self.idle.nbytes, -self.nbytes)
         return users != ENDED
 
     cdef bint _reserve_warm(self) noexcept:
@@ -87,6 +83,7 @@ cdef class PrimitiveShare:
         try:
             self.manager.reserve_pools(self.owner.source)
             arenas = self.manager.pool_manager.pool.arenas
+            (<ArenaPool?>arenas).gives_reserved = True      # see `EnginePrimitives.reclaim`
             with cython.critical_section(self):
                 self.arenas = arenas
         except BaseException:
@@ -96,8 +93,10 @@ cdef class PrimitiveShare:
 
     cdef int _count_out(self) except -1:
         """One user less, also one that entered in vain: whoever tried to end the share meanwhile left that to it."""
-        if gp_add(&self.count, -1) == 0 and self.primitive.is_evicted:
-            self.owner.end(self)
+        if gp_add(&self.count, -1) == 0:
+            gp_add(&self.idle.nbytes, self.nbytes)
+            if self.primitive.is_evicted:
+                self.owner.end(self)
         return 0
 
     cpdef int leave(self, bint reserved) except -1:
@@ -109,4 +108,7 @@ cdef class PrimitiveShare:
 
     def try_end(self):
         """Let nobody enter from now on, if nobody is in; True for the caller that brought this about."""
-        return bool(gp_cas(&self.count, 0, ENDED))
+        if not gp_cas(&self.count, 0, ENDED):
+            return False
+        gp_add(&self.idle.nbytes, -self.nbytes)
+        return True

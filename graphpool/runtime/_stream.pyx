@@ -1,4 +1,4 @@
-"""Streams and events of the CPU, where work is done before `execute` returns, by the caller and the stream's lanes."""
+"""Streams and events of the CPU, where work is done before `execute` returns, by the stream's threads."""
 
 from graphpool._kernels.core._team cimport Team
 
@@ -10,8 +10,8 @@ cdef class Stream:
     """An ordered queue of an engine.
 
     On the CPU the work of a stream is done when `CompiledPartition.execute` returns. The stream has a team of
-    ``engine.threads`` lanes, the caller's thread among them, which share what is large enough. Several threads may use
-    one stream, and their executions then run side by side: one has the team, the others run on their own thread alone.
+    ``engine.threads`` threads, the caller's among them, which share what is large enough. Several threads may use one
+    stream, and their executions then run side by side: one has the team, the others run on their own thread alone.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ cdef class Stream:
     ----------
     engine : Engine
     team : Team or None
-        The lanes; None when the engine has one thread.
+        The threads; None when the engine has one thread.
 
     Raises
     ------
@@ -33,7 +33,7 @@ cdef class Stream:
     -----
     Ownership: keeps the engine alive; owns its threads, which start when they are first needed and end at `close` or
     with the stream or the engine. Threads: safe. Fork: a stream works in a child, where it starts threads of its own.
-    Source: seed "graph programming model", section Stream.
+    Source: oneDNN Graph's programming model, Stream.
     """
 
     def __init__(self, engine):

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Final
 
 from graphpool._kernels.core._team import Team
 
@@ -6,10 +7,8 @@ MAX_STREAMS: int
 
 class StreamLists:
     def __init__(self, lists: Sequence[Sequence[tuple[int, int, Sequence[tuple[int, int]], bool]]]) -> None: ...
-    @property
-    def nstreams(self) -> int: ...
-    @property
-    def ncalls(self) -> int: ...
+    nstreams: Final[int]
+    ncalls: Final[int]
     def stream_of(self) -> list[int]: ...
     def rehearse(
         self, team: Team, durations_ns: Sequence[int], *, spin: bool = False, failing: int = -1

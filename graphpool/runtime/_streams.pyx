@@ -1,17 +1,17 @@
-"""Streams of a program: static lists of calls that the lanes of a team work through, without the interpreter.
+"""Streams of a program: static lists of calls that the threads of a team work through, without the interpreter.
 
 An event is how many calls of its stream have ended: one counter a stream serves all events of a run. It only grows,
 and lives on the stack of the thread that runs, so nothing is reset and runs side by side share nothing.
 
-A lane looks at its own stream first, then at the others. A stream is in one of four states, all in one word:
+A thread looks at its own stream first, then at the others. A stream is in one of four states, all in one word:
 
     (k, PARKED)     call k may have to wait; whoever finds that it need not takes the stream over
-    (k, ntasks)     a lane is at work on call k and on what follows, or the last tasks of k are under way
-    (k, n < ntasks) call k is open: tasks from n on are for any lane
+    (k, ntasks)     a thread is at work on call k and on what follows, or the last tasks of k are under way
+    (k, n < ntasks) call k is open: tasks from n on are for any thread
     (end, 0)        all calls have ended
 
-So nobody waits for a lane that has not woken up, idle lanes help where a call has tasks left, and one lane alone can
-do everything. No schedule deadlocks whose calls are numbered in an order that respects all waits: among the calls that
+So nobody waits for a thread that has not woken up, idle threads help where a call has tasks left, and one alone can do
+everything. No schedule deadlocks whose calls are numbered in an order that respects all waits: among the calls that
 have not ended, the first in that order is at the head of its stream, and whatever it waits for has ended.
 """
 
@@ -34,7 +34,7 @@ cdef extern from "<time.h>" nogil:
 
 cdef enum:
     TASK_BITS = 40
-    SHARES = 2              # of an open call a lane takes its part of what is left, divided by this
+    SHARES = 2              # of an open call a thread takes its part of what is left, divided by this
     _MAX_STREAMS = 64
 
 MAX_STREAMS = _MAX_STREAMS
@@ -46,7 +46,7 @@ cdef enum Outcome:
     ENDED, IDLE, WORKED
 
 
-# What changes of one stream in one run; each word that several lanes write has two cache lines of its own.
+# What changes of one stream in one run; each word that several threads write has two cache lines of its own.
 cdef struct Queue:
     int64_t place           # call << TASK_BITS | first task that nobody has taken, or PARKED
     int64_t padding0[15]
@@ -61,7 +61,7 @@ cdef struct StreamRun:
     const Wait *waits
     const int64_t *firsts
     int64_t nstreams
-    int64_t nlanes
+    int64_t nthreads
     call_fn fn
     due_fn is_due
     look_fn look
@@ -69,7 +69,7 @@ cdef struct StreamRun:
     gp_team *team
     int64_t status          # of the first call that failed
     int64_t padding0[15]
-    int64_t ticks           # changes when a lane without work should look again
+    int64_t ticks           # changes when a thread without work should look again
     int64_t padding1[15]
     Queue queues[_MAX_STREAMS]
 
@@ -95,9 +95,9 @@ cdef bint is_stopped(StreamRun *run, int64_t status) noexcept nogil:
     return gp_team_load(&run.status) != 0
 
 
-cdef bint goes_on(StreamRun *run, int64_t lane) noexcept nogil:
-    """Look up between calls; whether the lane may begin another."""
-    cdef Look found = run.look(run.context, lane)
+cdef bint goes_on(StreamRun *run, int64_t thread) noexcept nogil:
+    """Look up between calls; whether the thread may begin another."""
+    cdef Look found = run.look(run.context, thread)
     if found == WAKE:
         tick(run)
     return found == GO_ON or not is_stopped(run, -(found == STOP))
@@ -109,7 +109,7 @@ cdef void close_call(StreamRun *run, int64_t stream, int64_t k) noexcept nogil:
         tick(run)
 
 
-cdef void advance(StreamRun *run, int64_t stream, int64_t k, int64_t lane) noexcept nogil:
+cdef void advance(StreamRun *run, int64_t stream, int64_t k, int64_t thread) noexcept nogil:
     """Run the calls of a stream that nobody else touches, from `k` on, until one must wait or can be shared."""
     cdef Queue *queue = &run.queues[stream]
     cdef int64_t end = run.firsts[stream + 1] - run.firsts[stream]
@@ -120,11 +120,11 @@ cdef void advance(StreamRun *run, int64_t stream, int64_t k, int64_t lane) noexc
             gp_team_store(&queue.place, k << TASK_BITS | PARKED)  # the caller looks at all streams again
             return
         if run.is_due(run.context, call.number):
-            if call.ntasks > 1 and run.nlanes > 1:
+            if call.ntasks > 1 and run.nthreads > 1:
                 gp_team_store(&queue.place, k << TASK_BITS)
                 tick(run)
                 return
-            if is_stopped(run, run.fn(run.context, call.number, 0, call.ntasks, lane)) or not goes_on(run, lane):
+            if is_stopped(run, run.fn(run.context, call.number, 0, call.ntasks, thread)) or not goes_on(run, thread):
                 return
         close_call(run, stream, k)
         k += 1
@@ -132,8 +132,8 @@ cdef void advance(StreamRun *run, int64_t stream, int64_t k, int64_t lane) noexc
     tick(run)
 
 
-cdef Outcome visit(StreamRun *run, int64_t stream, int64_t lane) noexcept nogil:
-    """Do what there is to do for a lane on a stream."""
+cdef Outcome visit(StreamRun *run, int64_t stream, int64_t thread) noexcept nogil:
+    """Do what there is to do for a thread on a stream."""
     cdef Queue *queue = &run.queues[stream]
     cdef int64_t place = gp_team_load(&queue.place)
     cdef int64_t k = place >> TASK_BITS, begin = place & PARKED, n
@@ -144,30 +144,30 @@ cdef Outcome visit(StreamRun *run, int64_t stream, int64_t lane) noexcept nogil:
     if begin == PARKED:
         if not is_ready(run, call) or not gp_team_cas(&queue.place, place, k << TASK_BITS | call.ntasks):
             return IDLE
-        advance(run, stream, k, lane)
+        advance(run, stream, k, thread)
         return WORKED
-    n = max(min((call.ntasks - begin) // (SHARES * run.nlanes), piece_of(call.ntasks)), 1)
+    n = max(min((call.ntasks - begin) // (SHARES * run.nthreads), piece_of(call.ntasks)), 1)
     if begin >= call.ntasks or not gp_team_cas(&queue.place, place, place + n):
         return IDLE
-    if is_stopped(run, run.fn(run.context, call.number, begin, begin + n, lane)):
+    if is_stopped(run, run.fn(run.context, call.number, begin, begin + n, thread)):
         return WORKED
     if gp_team_add(&queue.done, n) == call.ntasks:
         queue.done = 0
         close_call(run, stream, k)
-        advance(run, stream, k + 1, lane)
+        advance(run, stream, k + 1, thread)
     return WORKED
 
 
-cdef void work(void *context, int64_t lane) noexcept nogil:
-    """What each lane of a region does, until all streams have ended or a call has failed."""
+cdef void work(void *context, int64_t thread) noexcept nogil:
+    """What each thread of a region does, until all streams have ended or a call has failed."""
     cdef StreamRun *run = <StreamRun *>context
     cdef Outcome outcome = WORKED
     cdef int64_t seen, i, nended
-    while gp_team_load(&run.status) == 0 and goes_on(run, lane):
+    while gp_team_load(&run.status) == 0 and goes_on(run, thread):
         seen = gp_team_load(&run.ticks)
         nended = 0
         for i in range(run.nstreams):
-            outcome = visit(run, (lane + i) % run.nstreams, lane)
+            outcome = visit(run, (thread + i) % run.nstreams, thread)
             if outcome == WORKED:
                 break
             nended += outcome == ENDED
@@ -180,28 +180,14 @@ cdef void work(void *context, int64_t lane) noexcept nogil:
 cdef class StreamLists:
     """The calls of each stream, with what they wait for.
 
-    Parameters
-    ----------
-    lists : sequence of sequence of (int, int, sequence of (int, int), bool)
-        For each stream its calls in order: the number of the call in issue order, its tasks, the pairs (stream, count)
-        that it waits for, and whether another stream waits for it. The numbers are those from 0 on, each once; every
-        call waits for calls of smaller numbers only.
+    `lists` has for each stream its calls in order: the number of the call in issue order, its tasks, the pairs (stream,
+    count) that it waits for, and whether another stream waits for it. The numbers are those from 0 on, each once; every
+    call waits for calls of smaller numbers only: otherwise, or with more than 64 streams, `InvalidArgumentError` is
+    raised.
 
-    Attributes
-    ----------
-    nstreams, ncalls : int
-
-    Raises
-    ------
-    InvalidArgumentError
-        More than 64 streams, numbers that are not 0 .. n - 1, or a wait for a call that is issued later or never.
-
-    Notes
-    -----
     Ownership: owns its arrays. Threads: immutable; a run lives on the stack of its caller, in any number of threads.
     Cost of a run beyond its calls: below a microsecond for a call that others wait for or share, tens of nanoseconds
-    for any other.
-    Source: static lists as in Graphi (2018); taking over streams that are not under way is our own.
+    for any other. Source: static lists as in Graphi (2018); taking over streams that are not under way is our own.
     """
 
     def __cinit__(self, lists):
@@ -234,17 +220,18 @@ cdef class StreamLists:
         free(self.firsts)
 
     cdef int64_t run(
-        self, Team team, int64_t lanes, call_fn fn, due_fn is_due, look_fn look, void *context, int64_t number,
+        self, Team team, int64_t nthreads, call_fn fn, due_fn is_due, look_fn look, void *context, int64_t number,
         int64_t begin
     ) noexcept nogil:
         cdef StreamRun run
         cdef int64_t stream
         run.calls, run.waits, run.firsts, run.nstreams = self.calls, self.waits, self.firsts, self.nstreams
-        run.nlanes, run.fn, run.is_due, run.look, run.context, run.team = lanes, fn, is_due, look, context, team.team
+        run.nthreads, run.fn, run.is_due, run.look = nthreads, fn, is_due, look
+        run.context, run.team = context, team.team
         run.status = run.ticks = 0
         for stream in range(self.nstreams):
             seed(&run, stream, number, begin)
-        team.run(lanes, work, &run)
+        team.run(nthreads, work, &run)
         return run.status
 
     def stream_of(self):
@@ -259,32 +246,15 @@ cdef class StreamLists:
     def rehearse(self, Team team not None, durations_ns, *, bint spin=False, int64_t failing=-1):
         """Run calls that only take time: what a schedule costs and gains on this machine, whatever its kernels.
 
-        Parameters
-        ----------
-        team : Team
-            Whose lanes run.
-        durations_ns : sequence of int
-            How long each call takes, by number; a call of several tasks takes it for each. Unit: nanoseconds.
-        spin : bool, default=False
-            Whether calls keep their lane busy instead of sleeping.
-        failing : int, default=-1
-            Number of a call that fails at once.
+        A call takes its duration for each of its tasks, asleep, or with `spin` keeping its thread busy; that of number
+        `failing` fails at once. Returns when the first task of each call started and its last one ended. Unit:
+        nanoseconds.
 
-        Returns
-        -------
-        times : list of (int, int)
-            For each call, by number: when its first task started and its last one ended. Unit: nanoseconds.
-
-        Raises
-        ------
-        StateError
-            The team is at work for somebody else, or has fewer than two lanes.
-        BackendError
-            The failing call was reached; no call has started after all lanes knew. Field ``call``.
-        InvalidArgumentError
-            `durations_ns` has another length than there are calls.
+        Raises `StateError` where the team is busy or has fewer than two threads, `BackendError` (field ``call``) where
+        a call failed, after which no call has started once all threads knew, and `InvalidArgumentError` for a wrong
+        number of durations.
         """
-        cdef int64_t lanes, status, i
+        cdef int64_t nthreads, status, i
         cdef Rehearsal rehearsal
         if len(durations_ns) != self.ncalls:
             raise InvalidArgumentError(explain("durations_ns", accepted=f"{self.ncalls} values", got=len(durations_ns)))
@@ -295,11 +265,11 @@ cdef class StreamLists:
             for i in range(self.ncalls):
                 rehearsal.calls[i].duration_ns = durations_ns[i]
             rehearsal.spin, rehearsal.failing = spin, failing
-            lanes = team.enter(team.nthreads)
-            if lanes == 0:
-                raise StateError(explain("the team is busy, closed or has one lane", hint="use a team of your own"))
+            nthreads = team.enter(team.nthreads)
+            if nthreads == 0:
+                raise StateError(explain("the team is busy, closed or has one thread", hint="use a team of your own"))
             with nogil:
-                status = self.run(team, lanes, take_time, always, never, &rehearsal, 0, 0)
+                status = self.run(team, nthreads, take_time, always, never, &rehearsal, 0, 0)
                 team.leave()
             if status != 0:
                 raise BackendError(explain(f"call {status - 1} failed"), backend="rehearsal", call=status - 1)
@@ -349,11 +319,11 @@ cdef bint always(void *context, int64_t number) noexcept nogil:
     return True
 
 
-cdef Look never(void *context, int64_t lane) noexcept nogil:
+cdef Look never(void *context, int64_t thread) noexcept nogil:
     return GO_ON
 
 
-cdef int64_t take_time(void *context, int64_t number, int64_t begin, int64_t end, int64_t lane) noexcept nogil:
+cdef int64_t take_time(void *context, int64_t number, int64_t begin, int64_t end, int64_t thread) noexcept nogil:
     cdef Rehearsal *rehearsal = <Rehearsal *>context
     cdef Rehearsed *call = &rehearsal.calls[number]
     cdef int64_t now = gp_clock_ns(), until = now + call.duration_ns * (end - begin), latest

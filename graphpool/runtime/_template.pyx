@@ -9,17 +9,10 @@ from ._share cimport PrimitiveShare
 cdef class Template:
     """Makes compiled partitions like one that was made, as long as the caches keep what it was made of.
 
-    Parameters
-    ----------
-    compiled : CompiledPartition
-        What to make; only what is immutable of it is kept.
-    form, primitive : Node
-        Of the compiled-partition cache and of the primitive cache; both count each compilation as a use.
-
-    Notes
-    -----
-    Ownership: shared by the cache's entry, which holds it, and partitions, which refer to it weakly. Threads: safe.
-    Cost: about a quarter of a microsecond for a compiled partition, one atomic step for its pool included.
+    `form` and `primitive` are entries of the compiled-partition cache and of the primitive cache; both count each
+    compilation as a use. Ownership: shared by the cache's entry, which holds it, and partitions, which refer to it
+    weakly. Threads: safe. Cost: about a quarter of a microsecond for a compiled partition, one atomic step for its pool
+    included.
     """
 
     cdef CompiledPartition pattern

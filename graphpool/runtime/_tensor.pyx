@@ -72,7 +72,7 @@ cdef class Tensor:
     Ownership: keeps `data` alive, never copies it but for unpacked 4-bit arrays and host scalars; memory allocated for
     ``data=None`` goes back to the engine when the tensor dies or is closed.
     Threads: reading from many threads is safe; writing is the user's to order. Cost: a few microseconds.
-    Source: seeds "graph programming model" (Tensor) and "constant block weight" (option 4, the id).
+    Source: oneDNN Graph's programming model, Tensor; RFC "constant block weight", option 4, for the id.
     """
 
     def __init__(self, lt, engine, data=None, *, id=None):

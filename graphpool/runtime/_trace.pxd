@@ -1,13 +1,13 @@
 from libc.stdint cimport int64_t
 
 
-# What one lane did of one step of one run.
+# What one thread did of one step of one run.
 cdef struct Slice:
     int64_t program     # serial number
     int64_t run         # counts within the recording
     int64_t thread      # that called
     int64_t step
-    int64_t lane
+    int64_t thread_index
     int64_t ntasks
     int64_t start_ns
     int64_t end_ns

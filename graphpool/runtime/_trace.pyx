@@ -1,7 +1,7 @@
-"""Recordings of what each lane did when. Off, they cost a run one load; on, two readings of the clock a piece.
+"""Recordings of what each thread did when. Off, they cost a run one load; on, two readings of the clock a piece.
 
 A run that finds a recording on counts itself in before it looks again, and a recorder that is stopped takes the pointer
-away before it waits for the count to fall to nothing: so no lane writes into memory that is gone.
+away before it waits for the count to fall to nothing: so no thread writes into memory that is gone.
 """
 
 import threading
@@ -70,32 +70,14 @@ cdef void jitter(Recording *recording) noexcept nogil:
 
 
 cdef class Recorder:
-    """Records what every lane of every program does while it is on.
+    """Records what every thread of every program does while it is on.
 
-    Parameters
-    ----------
-    capacity : int, default=65536
-        Slices to keep; the first ones. Unit: slices of 64 bytes, one for each piece of a step that a lane ran.
-    jitter_ns : int, default=0
-        Let every piece of a step start up to so much later, at random: for tests that want other interleavings. Below
-        a second. Unit: nanoseconds.
+    Keeps the first `capacity` slices, one of 64 bytes for each piece of a step that a thread ran; `dropped` counts the
+    others. With `jitter_ns` every piece starts up to so much later, at random: for tests that want other interleavings.
+    `notes` has what was noted from Python: name, thread, start and end on the monotonic clock, in nanoseconds.
 
-    Attributes
-    ----------
-    notes : list of (str, int, int, int)
-        What was noted from Python: name, thread, start and end on the monotonic clock, in nanoseconds.
-    dropped : int
-        Slices that did not fit.
-
-    Raises
-    ------
-    InvalidArgumentError
-        `capacity` below 1, or `jitter_ns` out of range.
-
-    Notes
-    -----
-    Ownership: its memory is allocated here, once, and nothing while it records. Threads: safe; one recorder is on at
-    a time in a process. Fork: a child has no recorder on.
+    Ownership: its memory is allocated here, once, and nothing while it records. Threads: safe; one recorder is on at a
+    time in a process. Fork: a child has no recorder on.
     """
 
     cdef Recording recording
@@ -159,13 +141,13 @@ cdef class Recorder:
         self.notes.append((name, current_thread(), start_ns, end_ns))
 
     def slices(self):
-        """What was recorded: (program, run, thread, step, lane, tasks, start, end), in the order in which it ended."""
+        """What was recorded: (program, run, thread, step, thread index, tasks, start, end), by the end."""
         cdef int64_t i
         cdef Slice s
         found = []
         for i in range(min(gp_team_load(&self.recording.nslices), self.recording.capacity)):
             s = self.recording.slices[i]
-            found.append((s.program, s.run, s.thread, s.step, s.lane, s.ntasks, s.start_ns, s.end_ns))
+            found.append((s.program, s.run, s.thread, s.step, s.thread_index, s.ntasks, s.start_ns, s.end_ns))
         return found
 
 

@@ -54,8 +54,8 @@ def _set_threads(library: Any, threads: int) -> None:
     """Set the threads of a BLAS from whatever thread this is.
 
     threadpoolctl lets one thread control OpenBLAS and ignores all others without a word, and executions come from any
-    thread. Left with threads of its own, OpenBLAS fights our lanes for the processors, and a fork in the middle of a
-    product, for which it ends its threads, hangs that product for good.
+    thread. Left with threads of its own, OpenBLAS fights those of our teams for the processors, and a fork in the
+    middle of a product, for which it ends its threads, hangs that product for good.
     """
     release = getattr(library, "clear_controlling_thread", lambda force: None)
     release(force=True)

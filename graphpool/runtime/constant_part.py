@@ -43,19 +43,10 @@ _SMALL = 4096
 class ConstantPart:
     """A form of constants that kernels want, such as weights in panels: made once, kept by the constant tensor cache.
 
-    Attributes
-    ----------
-    sources : tuple of int
-        Positions of the inputs that it is made from.
-    nbytes : int
-        Size of the result. Unit: bytes.
-    program : Program
-        Makes it: its external tensors are the sources, then the result.
-    key : hashable
-        The kernels with their parameter blocks: equal keys make equal bytes of equal sources.
-    restore : Program or None
-        Makes its one source again, bit for bit: external are the form, then the source. None where that is impossible,
-        or where something reads the source even while all that is packed of it is kept.
+    `program` makes it of the inputs at the positions `sources`: external are these, then the result of `nbytes` bytes.
+    Equal keys (the kernels with their parameter blocks) make equal bytes of equal sources. `restore` makes its one
+    source again, bit for bit; it is None where that is impossible, or where something reads the source even while all
+    that is packed of it is kept.
     """
 
     sources: tuple[int, ...]
@@ -93,7 +84,7 @@ class ExecuteOptions:
 
     Notes
     -----
-    Source: seed "constant block weight", option 3.
+    Source: RFC "constant block weight", option 3.
     """
 
     key: Hashable = None
@@ -109,18 +100,8 @@ class ExecuteOptions:
 def identity_of(tensor: Tensor, position: int, key: Hashable) -> Hashable:
     """The name of a constant's content: the execution's key, else the tensor's explicit id, else a fingerprint.
 
-    Parameters
-    ----------
-    tensor : Tensor
-    position : int
-        Of the input: one key names all constants of an execution.
-    key : hashable
-        `ExecuteOptions.key`.
-
-    Notes
-    -----
-    Cost: the first fingerprint of a tensor version reads the whole content, at the speed of memory; that of a small
-    content is taken each time.
+    One key names all constants of an execution, so the position of the input joins it. Cost: the first fingerprint of a
+    tensor version reads the whole content, at the speed of memory; that of a small content is taken each time.
     """
     if key is not None:
         return "key", key, position

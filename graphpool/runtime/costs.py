@@ -31,9 +31,9 @@ def stage_latencies() -> LatencyCache:
     return LatencyCache(None if path is None else Path(path).with_suffix(".stages.json"), machine=_machine())
 
 
-def cost_key(signature: str, lanes: int) -> str:
-    """Under which `step_costs` knows what a step takes on so many lanes."""
-    return LatencyCache.key([[signature, f"{lanes} lanes"]])
+def cost_key(signature: str, threads: int) -> str:
+    """Under which `step_costs` knows what a step takes on so many threads."""
+    return LatencyCache.key([[signature, f"{threads} threads"]])
 
 
 def program_key(signature: str, policy: str, streams: int, threads: int) -> str:
@@ -41,12 +41,12 @@ def program_key(signature: str, policy: str, streams: int, threads: int) -> str:
     return LatencyCache.key([[signature, policy, f"{streams} streams", f"{threads} threads"]])
 
 
-def stage_key(lanes: Iterable[Sequence[str]], threads: int) -> str:
+def stage_key(streams: Iterable[Sequence[str]], threads: int) -> str:
     """Under which `stage_latencies` knows what steps take that run side by side on so many threads.
 
     Steps go by digests of their signatures: searches make a key for each of many thousand stages.
     """
-    rows = sorted([" ".join([_digest(signature) for signature in lane]) for lane in lanes])
+    rows = sorted([" ".join([_digest(signature) for signature in stream]) for stream in streams])
     return f"{threads} threads: {' | '.join(rows)}"
 
 

@@ -80,7 +80,7 @@ class Engine(Locked):
     Notes
     -----
     Ownership: keeps the allocator alive as long as any of its memory is in use. Threads: safe.
-    Source: seed "graph programming model", section Engine.
+    Source: oneDNN Graph's programming model, Engine.
     """
 
     def __init__(

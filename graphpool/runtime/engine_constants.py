@@ -27,22 +27,8 @@ __all__ = ["EngineConstants"]
 class EngineConstants(Locked):
     """Weights that models hold, each charged once however many of them hold it; cached constants, evicted at need.
 
-    Parameters
-    ----------
-    kind : str
-    index : int
-        Device whose constant tensor cache is meant.
-    source : MemoryResource
-    budget : Budget
-
-    Attributes
-    ----------
-    resource : MemoryResource
-        For constants in the cache, which are a luxury: it gives what is free, and nobody has to give memory back.
-
-    Notes
-    -----
-    Ownership: keeps the weights that are held. Threads: safe.
+    `resource` is for constants in the cache, which are a luxury: it gives what is free, and nobody has to give memory
+    back. Ownership: keeps the weights that are held. Threads: safe.
     """
 
     def __init__(self, kind: str, index: int, source: MemoryResource, budget: Budget) -> None:

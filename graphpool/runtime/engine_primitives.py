@@ -8,11 +8,10 @@ from graphpool.errors import StateError, explain
 from graphpool.fork import Locked
 from graphpool.memory._budget import IDLE_PRIMITIVES
 
-from ._share import PrimitiveShare
+from ._share import IdleBytes, PrimitiveShare
 
 if TYPE_CHECKING:
     from graphpool.memory import Budget
-    from graphpool.memory._arena import ArenaPool
     from graphpool.typing import MemoryResource
 
     from .primitive import Primitive
@@ -23,22 +22,16 @@ __all__ = ["EnginePrimitives"]
 class EnginePrimitives(Locked):
     """One share for each primitive in use or idle on an engine.
 
-    Parameters
-    ----------
-    source : MemoryResource
-        Of arenas, whose pools charge the budget themselves.
-    budget : Budget
-        Charged for a primitive, once, from its first use until it is evicted; under pressure it gets idle ones back.
-
-    Notes
-    -----
-    Ownership: the shares. Threads: safe; memory is asked for and given back outside every lock.
+    The budget is charged for a primitive, once, from its first use until it is evicted; under pressure it gets idle
+    ones back. Arenas come from `source`, and their pools charge themselves. Threads: safe; memory is asked for and
+    given back outside every lock.
     """
 
     def __init__(self, source: MemoryResource, budget: Budget) -> None:
         super().__init__()
         self.source = source
         self.budget = budget
+        self.idle = IdleBytes()
         self._shares: dict[Primitive, PrimitiveShare] = {}
         self._is_closed = False
         budget.register(self, stage=IDLE_PRIMITIVES)
@@ -72,6 +65,7 @@ class EnginePrimitives(Locked):
             kept = share if self._is_closed else self._shares.setdefault(primitive, share)
             is_closed = self._is_closed
         if kept is not share or is_closed:
+            share.try_end()
             self.budget.uncharge(primitive.nbytes)
         if is_closed:
             raise _closed()
@@ -124,10 +118,8 @@ class EnginePrimitives(Locked):
 
     @property
     def reclaimable(self) -> int:
-        """What `reclaim` would free beyond what the pools themselves would. Unit: bytes."""
-        shares = self._all()
-        idle = sum(share.primitive.nbytes for share in shares if share.users == 0)
-        return idle + sum(_idle_reserved(share.arenas) for share in shares if share.arenas is not None)
+        """What `reclaim` would free of primitives; their pools count the arenas. Unit: bytes."""
+        return 0 if self._is_closed else int(self.idle)
 
     def share_of(self, primitive: Primitive) -> PrimitiveShare | None:
         """The share of a primitive, or None where the engine has none."""
@@ -148,8 +140,3 @@ class EnginePrimitives(Locked):
 
 def _closed() -> StateError:
     return StateError(explain("the engine is closed", hint="create another engine"))
-
-
-def _idle_reserved(arenas: ArenaPool) -> int:
-    """Bytes of idle arenas that are reserved, which a pool gives back only if told so."""
-    return arenas.stats().free * arenas.nbytes - arenas.reclaimable

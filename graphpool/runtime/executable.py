@@ -36,52 +36,18 @@ class Executable:
     """Compiles a `ModelForm` and runs it.
 
     Tensors between partitions and the scratch memory of all partitions lie in one arena, planned by lifetimes; in-place
-    pairs share their bytes. Outputs are fresh arrays, which the last partition writes directly.
+    pairs share their bytes. Outputs are fresh arrays, which the last partition writes directly. Partitions and host
+    functions follow one another; where there may be several streams, host functions come between as seldom as can be.
 
-    Parameters
-    ----------
-    form : ModelForm
-    engine : Engine
-    bound : mutable mapping of int to Tensor, optional
-        Tensors of constants by the identity of their content, from other forms and for others: a content is then
-        fingerprinted once.
-    name : str, default="model"
-        Of the model, for messages.
-    options : ScheduleOptions, optional
-        How the steps of each partition are placed on streams; partitions and host functions follow one another, and
-        where there may be several streams, in an order in which host functions come between as seldom as can be.
-    weights : {"scoped", "cached", "packed"}, default="scoped"
-        As for `Model`.
-    packed : list of PackedWeight, optional
-        Grows by what stands for constants from now on; to be closed with the model.
-    results : ResultArrays, optional
-        Where fresh results come from, shared with other forms; by default its own.
+    `bound` has tensors of constants by the identity of their content, from other forms and for others, so that a
+    content is fingerprinted once. `packed` grows by what stands for constants from now on, to be closed with the model.
+    `results` gives fresh results, shared with other forms. `precomputed` as in `ModelForm`; `sequential_arena_nbytes`
+    is what the arena would take if every step followed the one before.
 
-    Attributes
-    ----------
-    form : ModelForm
-        With the constants as they are bound.
-    arena_nbytes, programs_nbytes : int
-        Memory of one run at a time, and of the compiled programs. Unit: bytes.
-    sequential_arena_nbytes : int
-        What the arena would take if every step followed the one before. Unit: bytes.
-    partitions : tuple of Partition
-        In the order in which they run.
-    compiled : tuple of CompiledPartition
-        What runs between host functions, in order.
-    precomputed : tuple of str
-        Nodes that the importer computed ahead from the contents of inputs: see `ModelForm`.
+    Raises `UnsupportedError` for an op that has neither a backend nor a host function, and `OutOfMemoryError`, whose
+    `smallest_limit` would do, where the engine's budget can never hold programs, constants and arena at once; nothing
+    is kept then.
 
-    Raises
-    ------
-    UnsupportedError
-        An op without a backend has no host function either.
-    OutOfMemoryError
-        The engine's budget can never hold all three at once, whatever it reclaims; nothing is kept.
-        `smallest_limit` is the least limit that would do.
-
-    Notes
-    -----
     Ownership: owns compiled partitions and arenas, keeps the constants alive. Threads: `run` may be going on in any
     number of threads, each with an arena of its own. Cost of `run`: about a microsecond a partition beyond the work.
     """
@@ -179,18 +145,8 @@ class Executable:
     def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name for inputs by name: arrays of exactly the specialised shapes and types, dense and aligned.
 
-        Results go into the arrays of `outputs` where those are given.
-
-        Raises
-        ------
-        InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
-            An array of `outputs` does not fit its output; nothing was run.
-        OutOfMemoryError
-            There is no memory for the arena or for a result; nothing was run.
-        BackendError
-            A host function failed.
-        LimitError
-            Host functions exceeded their steps or their time.
+        Results go into the arrays of `outputs` where those are given. Raises as `Model.run`; where an array of
+        `outputs` does not fit, or there is no memory for the arena or a result, nothing was run.
         """
         given = {} if outputs is None else outputs
         for name, array in given.items():

@@ -28,23 +28,8 @@ class FormUse:
 
 
 class FormCache:
-    """Forms by key; one is made at a time.
+    """Up to `capacity` forms of a model by key; one is made at a time. Counters as in `ModelStats`.
 
-    Parameters
-    ----------
-    name : str
-        Of the model, for messages.
-    capacity : int
-        Forms to keep.
-
-    Attributes
-    ----------
-    runs, hits, misses, evictions : int
-        As in `ModelStats`.
-    is_closed : bool
-
-    Notes
-    -----
     Ownership: owns the forms. Threads: safe, also in a forked child.
     """
 

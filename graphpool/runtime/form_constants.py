@@ -45,27 +45,10 @@ class _Use:
 
 
 class FormConstants:
-    """Values of constants by tensor id, and the tensors that steps read.
+    """Values of a form's constants by tensor id, and the tensors that steps read.
 
-    Parameters
-    ----------
-    form : ModelForm
-    described : mapping of int to LogicalTensor
-        The form's tensors with their shapes.
-    steps : sequence of ModelStep
-    stream : Stream
-    bound : mutable mapping of int to Tensor
-        Tensors by the identity of their content, from other forms and for others.
-
-    Attributes
-    ----------
-    values : dict of int to array or PackedWeight
-    tensors : dict of int to Tensor
-
-    Notes
-    -----
-    Ownership: keeps the values; packed weights are closed by who gets them from `pack`. Threads: changed by one thread,
-    before the first run.
+    `bound` has tensors by the identity of their content, from other forms and for others. Ownership: keeps the values;
+    packed weights are closed by who gets them from `pack`. Threads: changed by one thread, before the first run.
     """
 
     def __init__(

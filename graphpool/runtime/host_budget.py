@@ -15,15 +15,8 @@ __all__ = ["HostBudget"]
 class HostBudget:
     """Steps and wall time of host functions, for each thread that runs a model anew with each run.
 
-    Parameters
-    ----------
-    limits : Limits
-        Its ``host_steps`` and ``host_deadline_s``.
-
-    Notes
-    -----
-    Threads: safe; each has its own. Cost: under a microsecond a call. One call of NumPy or of ONNX's evaluator is not
-    interrupted: what it may do is bounded before it starts.
+    Threads: safe. One call of NumPy or of ONNX's evaluator is not interrupted: what it may do is bounded before it
+    starts.
     """
 
     def __init__(self, limits: Limits) -> None:

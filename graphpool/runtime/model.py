@@ -111,7 +111,7 @@ class Model:
     Ownership: owns its compiled forms; arrays given to `run` are not kept. Threads: safe; runs go on side by side, each
     with an arena of its own, and one form is compiled at a time. Cost of `run`: a few microseconds and about one a
     partition beyond the work; the first run of new shapes compiles.
-    Source: seed "graph programming model", what a framework does around partitions.
+    Source: oneDNN Graph's programming model, what a framework does around partitions.
     """
 
     def __init__(

@@ -92,24 +92,10 @@ def is_plain(tensor: LogicalTensor | None) -> bool:
 def plan_arena(
     steps: Sequence[ModelStep], sizes: Mapping[int, int], scratch_of: Callable[[CompiledPartition], int]
 ) -> tuple[dict[Any, int], int]:
-    """Places in an arena for tensors between steps, and for the scratch memory of each step.
+    """Places in an arena for tensors between steps, by id, and for the scratch memory of each, by ``~step``; its size.
 
-    In-place pairs of a step share their bytes, where the input dies there and is as large as the output.
-
-    Parameters
-    ----------
-    steps : sequence of ModelStep
-    sizes : mapping of int to int
-        Of the tensors that lie in the arena. Unit: bytes.
-    scratch_of : callable
-        Size of the scratch memory of a compiled partition. Unit: bytes.
-
-    Returns
-    -------
-    offsets : dict
-        By tensor id, and by ``~step`` for scratch memory. Unit: bytes.
-    nbytes : int
-        Size of the arena. Unit: bytes.
+    In-place pairs of a step share their bytes, where the input dies there and is as large as the output. `sizes` has
+    the tensors that lie in the arena, `scratch_of` tells the scratch memory of a compiled partition. Unit: bytes.
     """
     last = {i: number for number, step in enumerate(steps) for i in (*step.outputs, *step.inputs)}
     root: dict[int, int] = {}

@@ -29,27 +29,9 @@ __all__ = ["PackedWeight", "replacing_parts"]
 class PackedWeight:
     """A constant that is kept packed; it looks like an array, and is unpacked whenever its elements are read.
 
-    Parameters
-    ----------
-    tensor : LogicalTensor
-        What the plain weight is.
-    part : ConstantPart
-        The form, which can be restored.
-    key : tuple
-        Of its entry in the constant tensor cache.
-    buffer : ConstantBuffer
-        The form's bytes.
-    engine : Engine
+    `tensor` is what the plain weight is, `part` the form, which can be restored, `key` that of its entry in the
+    constant tensor cache, `buffer` the form's bytes.
 
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : numpy.dtype
-    part, key, buffer
-        As given.
-
-    Notes
-    -----
     Ownership: co-owns the buffer until `close`, so nothing that happens to the cache's entry can lose the weight; while
     the entry is there others share it, and it does not count as something that could be given up under pressure.
     Threads: safe. Cost of reading: one pass over the weight.

@@ -1,6 +1,6 @@
 """What the primitive cache keeps: a program that knows no ids, used by any number of partitions on any engine.
 
-The idea of the seed "primitive memory caching" in one sentence: a Primitive owns a MemoryManagerCached (one for each
+The idea of the RFC "primitive memory caching" in one sentence: a Primitive owns a MemoryManagerCached (one for each
 engine, in its `PrimitiveShare`), the LRU cache owns the Primitive, and eviction closes it. Compiling a partition
 reserves a pool with the manager; closing the compiled partition returns it to the free list, where the next user of the
 cached primitive finds it, so that a primitive which is used again allocates nothing.
@@ -34,28 +34,11 @@ _by_serial: WeakValueDictionary[int, Primitive] = WeakValueDictionary()
 class ProgramDetails:
     """What is known of a program's steps beyond what runs them; one entry a step, in issue order, where not said.
 
-    Attributes
-    ----------
-    kinds : tuple of str
-        Kind of the op that each step computes, or of the first of several.
-    signatures : tuple of str
-        What the cost of each step depends on.
-    nodes : tuple of int
-        Number of each step in the graph of `schedule`.
-    buffers : tuple of (int, int, tuple of int)
-        Of each temporary the offset, the size and the steps that touch it, ascending. Unit: bytes.
-    options : ScheduleOptions
-        What was asked for.
-    schedule : Schedule or None
-        How the steps were placed; None when nobody asked.
-    speedups : tuple of float
-        By number in that graph, how many times faster a step was taken to be on all lanes.
-    traffic : tuple of float
-        By number likewise, the bytes that a step is taken to move to and from main memory.
-    signature : str
-        Of all steps and their edges, for measurements of the whole; empty when nobody asked for a schedule.
-    sequential_nbytes : int
-        What the arena would take if the steps ran one after another. Unit: bytes.
+    `kinds` of ops and `signatures`, on which costs depend, are of the first op of several; `nodes` are numbers in the
+    graph of `schedule`, by which `speedups` (on all threads) and `traffic` (bytes to and from main memory) go.
+    `buffers` has the offset, size and steps of each temporary. `schedule` is None and `signature`, of all steps and
+    their edges, empty where nobody asked for one. `sequential_nbytes` is what the arena would take if the steps ran one
+    after another.
     """
 
     kinds: tuple[str, ...]
@@ -73,33 +56,14 @@ class ProgramDetails:
 class Primitive(Locked):
     """A compiled program that any number of compiled partitions share, with its scratch memory on each engine.
 
-    Parameters
-    ----------
-    key : hashable
-        Under which the cache knows it: the structure of what it computes, free of ids and addresses.
-    program : Program
-        Its external tensors are the inputs, then the outputs.
-    implementations : sequence of str
-        One name a step.
-    step_ops : sequence of int
-        Position, among the partition's ops, of the op that each step computes, or of the first of several.
-    inplace_ports : sequence of (int, int)
-        Positions of (input, output) that may share one buffer.
-    details : ProgramDetails
-    constant_parts : sequence of ConstantPart, default=()
-        Their results are the program's external tensors behind inputs and outputs.
+    `key` is the structure of what it computes, free of ids and addresses, under which the cache knows it. The program's
+    external tensors are the inputs, the outputs, then the results of `constant_parts`. `step_ops` has for each step the
+    position of the op that it computes, or of the first of several; `inplace_ports` positions of (input, output) that
+    may share one buffer. `nbytes` counts the program alone; `is_evicted` says that no cache keeps it: it goes with its
+    last user.
 
-    Attributes
-    ----------
-    nbytes : int
-        Memory of the program: parameter blocks, steps, literals; scratch memory is the engine's. Unit: bytes.
-    is_evicted : bool
-        Whether no cache keeps it: then it goes with its last user.
-
-    Notes
-    -----
-    Ownership: owns the program; engines own the shares. Threads: immutable but for who uses it; safe.
-    Source: seed "primitive memory caching".
+    Ownership: owns the program; engines own the shares. Threads: immutable but for who uses it; safe. Source: RFC
+    "primitive memory caching".
     """
 
     def __init__(

@@ -45,25 +45,8 @@ class Frame:
 
 
 class Runner:
-    """Keeps a frame for each arena.
+    """Keeps a frame for each arena. `offsets` has the places there, see `plan_arena`; `targets` are written directly.
 
-    Parameters
-    ----------
-    form : ModelForm
-    described : mapping of int to LogicalTensor
-        The form's tensors with their shapes.
-    steps : sequence of ModelStep
-    offsets : mapping
-        Places in the arena, as from `plan_arena`.
-    targets : collection of int
-        Outputs that steps write directly.
-    constants : FormConstants
-    stream : Stream
-    results : ResultArrays, optional
-        Where fresh results come from; without it each is an array of its own.
-
-    Notes
-    -----
     Ownership: keeps frames, which refer to arenas by address alone. Threads: `run` may be going on in any number of
     threads, on an arena each.
     """

@@ -67,15 +67,7 @@ _BY_NAME: dict[str, Callable[[DependencyGraph, int], Schedule]] = {
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """What the user asked for.
-
-    Attributes
-    ----------
-    policy : str
-        One of `POLICIES`.
-    streams : int
-        Most streams, at least 1.
-    """
+    """What the user asked for: one of `POLICIES`, and the most streams."""
 
     policy: str = "sequential"
     streams: int = 1
@@ -134,35 +126,14 @@ def make_schedule(
     traffic: Sequence[float] = (),
     merge: Callable[[tuple[int, ...]], float | None] | None = None,
 ) -> Schedule:
-    """A schedule of a program's steps.
+    """A schedule of a program's steps, on at most `options.streams` and at most `threads` streams.
 
-    Parameters
-    ----------
-    graph : DependencyGraph
-        Of the steps; costs on one lane, in seconds.
-    options : ScheduleOptions
-    threads : int
-        Lanes of all streams together: each stream has its equal part of them, and idle lanes help the others.
-    speedups : sequence of float
-        How many times faster each step is on all lanes than on one.
-    signature : str, default=""
-        Of the program, for `program_key`.
-    signatures : sequence of str, default=()
-        Of the steps, for stages that `ios` weighs: see `stage_model.StageModel`.
-    traffic : sequence of float, default=()
-        Bytes that each step moves to and from main memory, which streams share; none by default.
-    merge : callable, optional
-        What one call for several steps takes, for `ios`.
+    Costs in the graph are seconds on one thread, `speedups` how many times faster each step is on all `threads`, of
+    which each stream has its equal part; idle ones help the others. `signature` is the program's, for `program_key`;
+    those of the steps are for the stages that `ios` weighs, see `StageModel`. `traffic` has the bytes that each step
+    moves to and from main memory, which streams share; `merge` what one call for several steps takes, for `ios`.
 
-    Returns
-    -------
-    schedule : Schedule
-        On at most `streams` and at most `threads` streams. With ``auto``, on one unless the simulation promises a gain,
-        or measurements show one.
-
-    Notes
-    -----
-    Threads: safe. Cost: `auto` simulates all policies, but on no graph that cannot gain, nor on a very large one.
+    With ``auto`` it is on one stream unless the simulation promises a gain, or measurements show one.
     """
     streams = options.streams_on(threads)
     if streams == 1 or len(graph) < 2 or (options.policy == "auto" and _is_large(graph)):
@@ -181,7 +152,7 @@ def make_schedule(
     if bound >= (1 - MIN_GAIN) * sum(shared):
         return sequential(graph)
     counts = {streams, *(k for k in range(2, streams) if threads % k == 0)}
-    machine = {"event_cost": EVENT_COST_S, "lanes": threads, "speedups": speedups, **shared_memory(traffic)}
+    machine = {"event_cost": EVENT_COST_S, "threads": threads, "speedups": speedups, **shared_memory(traffic)}
     candidates = [auto(graph, k, min_gain=MIN_GAIN, **machine) for k in sorted(counts)]
     return min(candidates, key=_makespan)
 

@@ -15,17 +15,8 @@ __all__ = ["SharedArenas"]
 
 
 class SharedArenas(Locked):
-    """Arenas of one size, which grows to that of the largest layout asked for.
+    """Arenas of one size, which grows to that of the largest layout asked for; nothing is taken before one is leased.
 
-    Parameters
-    ----------
-    resource : MemoryResource
-        Source of the memory; nothing is taken before an arena is leased.
-    budget : Budget
-        Charged for the arenas.
-
-    Notes
-    -----
     Ownership: the arenas; leased ones of a size that was outgrown are freed when they are released. Threads: safe.
     """
 

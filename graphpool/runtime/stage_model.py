@@ -1,4 +1,4 @@
-"""What a stage of `ios` takes: as it was measured, else as its steps would with the lanes that there are."""
+"""What a stage of `ios` takes: as it was measured, else as its steps would with the threads that there are."""
 
 from __future__ import annotations
 
@@ -16,24 +16,12 @@ __all__ = ["StageModel"]
 
 @dataclass(frozen=True)
 class StageModel:
-    """Latencies of stages, which are lanes of nodes that run side by side.
+    """Latencies of stages, which are streams of nodes that run side by side.
 
-    Parameters
-    ----------
-    costs : sequence of float
-        Of each node on one lane. Unit: seconds.
-    speedups : sequence of float
-        How many times faster each is on all threads.
-    signatures : sequence of str
-        Of each node, for `stage_key`; none where nothing is to be looked up.
-    threads : int
-    traffic : sequence of float, default=()
-        Bytes that each node moves to and from main memory, which all lanes share; none by default.
-
-    Notes
-    -----
-    Threads: safe. Cost of a call: a look-up, and a few operations a node where it finds nothing. Source: measured
-    stages as in Ding et al., "IOS" (MLSys 2021); helping lanes as malleable tasks (Turek, Wolf, Yu, 1992).
+    `costs` of the nodes are seconds on one thread, `speedups` how many times faster each is on all, `traffic` bytes to
+    and from main memory, which all threads share. Without `signatures` nothing is looked up. Threads: safe. Cost of a
+    call: a look-up, and a few operations a node where it finds nothing. Source: measured stages as in Ding et al.,
+    "IOS" (MLSys 2021); helping threads as malleable tasks (Turek, Wolf, Yu, 1992).
     """
 
     costs: Sequence[float]
@@ -46,34 +34,34 @@ class StageModel:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_is_looked_up", bool(self.signatures) and len(stage_latencies()) > 0)
 
-    def __call__(self, lanes: Sequence[Sequence[int]]) -> float:
+    def __call__(self, streams: Sequence[Sequence[int]]) -> float:
         """Seconds of a stage."""
-        measured = stage_latencies().get(self.key(lanes)) if self._is_looked_up else None
-        return self.estimate(lanes) if measured is None else measured
+        measured = stage_latencies().get(self.key(streams)) if self._is_looked_up else None
+        return self.estimate(streams) if measured is None else measured
 
-    def key(self, lanes: Sequence[Sequence[int]]) -> str:
+    def key(self, streams: Sequence[Sequence[int]]) -> str:
         """Under which a measurement of the stage is known: nodes that cost nothing leave no trace in it."""
-        named = [[self.signatures[v] for v in lane if self.costs[v]] for lane in lanes]
-        return stage_key([lane for lane in named if lane], self.threads)
+        named = [[self.signatures[v] for v in stream if self.costs[v]] for stream in streams]
+        return stage_key([stream for stream in named if stream], self.threads)
 
-    def estimate(self, lanes: Sequence[Sequence[int]]) -> float:
-        """Seconds of a stage by the costs of its nodes: lanes that end early, or are spare, help those that run on.
+    def estimate(self, streams: Sequence[Sequence[int]]) -> float:
+        """Seconds of a stage by the costs of its nodes: threads whose stream has ended, or spare ones, help the rest.
 
         Main memory cannot be read faster, whatever runs at once.
         """
-        work = sorted((sum(self.costs[v] for v in lane), lane) for lane in lanes)
+        work = sorted((sum(self.costs[v] for v in stream), stream) for stream in streams)
         time = done = 0.0
-        for place, (alone, lane) in enumerate(work):
+        for place, (alone, stream) in enumerate(work):
             running = len(work) - place
-            time += (alone - done) / self._rate(lane, alone, running)
+            time += (alone - done) / self._rate(stream, alone, running)
             done = alone
         if not self.traffic:
             return time
-        return max(time, sum(self.traffic[v] for lane in lanes for v in lane) / MEMORY_BANDWIDTH)
+        return max(time, sum(self.traffic[v] for stream in streams for v in stream) / MEMORY_BANDWIDTH)
 
-    def _rate(self, lane: Sequence[int], alone: float, running: int) -> float:
-        """How many times faster than on one thread a lane goes while so many lanes run."""
+    def _rate(self, stream: Sequence[int], alone: float, running: int) -> float:
+        """How many times faster than on one thread a stream goes while so many streams run."""
         if not alone or running >= self.threads:
             return 1.0
-        together = sum(self.costs[v] / max(self.speedups[v], 1.0) for v in lane)
+        together = sum(self.costs[v] / max(self.speedups[v], 1.0) for v in stream)
         return 1.0 + (alone / together - 1.0) * (self.threads / running - 1.0) / (self.threads - 1)

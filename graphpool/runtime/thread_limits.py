@@ -1,4 +1,4 @@
-"""Makes the lanes of all streams visible to threadpoolctl: ``threadpool_limits(1, user_api="graphpool")`` caps them."""
+"""Shows the threads of all streams to threadpoolctl: ``threadpool_limits(1, user_api="graphpool")`` caps them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNLIMITED = 2**63 - 1
 
 @cache
 def register() -> None:
-    """Tell threadpoolctl how to find and limit graphpool; once, when the first stream with several lanes is made.
+    """Tell threadpoolctl how to find and limit graphpool; once, when the first stream with several threads is made.
 
     Notes
     -----

@@ -1,4 +1,7 @@
-"""The five instructions of a schedule, as plain data. Names and arguments follow RAF's graph-level operators."""
+"""The five instructions of a schedule, as plain data that nobody changes.
+
+Names and arguments follow RAF's graph-level operators; `Run.merged` is the operator merge of IOS.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,7 @@ CURRENT_STREAM = -1
 
 @dataclass(frozen=True, slots=True)
 class SetStream:
-    """Issue what follows on stream `stream_id` of device `device_id`. A program starts on stream 0.
-
-    Notes
-    -----
-    Ownership: plain data. Threads: safe, frozen. Source: RAF's ``set_stream``.
-    """
+    """Issue what follows on stream `stream_id` of device `device_id`. A program starts on stream 0."""
 
     device_id: int
     stream_id: int
@@ -29,12 +27,7 @@ class SetStream:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run `node` on the current stream; the nodes in `merged` are computed by the same call.
-
-    Notes
-    -----
-    Ownership: plain data. Threads: safe, frozen. Source: RAF's calls; `merged` is the operator merge of IOS.
-    """
+    """Run `node` on the current stream; the nodes in `merged` are computed by the same call."""
 
     node: int
     merged: tuple[int, ...] = ()
@@ -49,32 +42,24 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class AddEvent:
-    """Record event `event_id` behind everything issued on a stream so far (default: the current one).
-
-    Notes
-    -----
-    Ownership: plain data. Threads: safe, frozen. Source: RAF's ``add_event``.
-    """
-
+class _EventInstruction:
     event_id: int
     stream_id: int = CURRENT_STREAM
+
+
+class AddEvent(_EventInstruction):
+    """Record event `event_id` behind everything issued on a stream so far (default: the current one)."""
+
+    __slots__ = ()
 
     def __str__(self) -> str:
         return f"add_event({self.event_id})"
 
 
-@dataclass(frozen=True, slots=True)
-class WaitEvent:
-    """Hold a stream (default: the current one) until event `event_id` has happened; the issuer is not held.
+class WaitEvent(_EventInstruction):
+    """Hold a stream (default: the current one) until event `event_id` has happened; the issuer is not held."""
 
-    Notes
-    -----
-    Ownership: plain data. Threads: safe, frozen. Source: RAF's ``wait_event``.
-    """
-
-    event_id: int
-    stream_id: int = CURRENT_STREAM
+    __slots__ = ()
 
     def __str__(self) -> str:
         return f"wait_event({self.event_id})"
@@ -82,12 +67,7 @@ class WaitEvent:
 
 @dataclass(frozen=True, slots=True)
 class StreamBarrier:
-    """Everything issued before, on any stream, ends before anything issued later starts.
-
-    Notes
-    -----
-    Ownership: plain data. Threads: safe, frozen. Source: RAF's ``stream_barrier``.
-    """
+    """Everything issued before, on any stream, ends before anything issued later starts."""
 
     def __str__(self) -> str:
         return "stream_barrier()"

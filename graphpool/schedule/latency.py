@@ -22,29 +22,13 @@ __all__ = ["LatencyCache", "checked_latency"]
 class LatencyCache:
     """Latencies by the signatures of the operations that ran together.
 
-    Parameters
-    ----------
-    path : path, optional
-        A JSON file to start from; it need not exist yet. Nothing is written before `save`.
-    machine : str, default=""
-        Where the latencies hold: those of a file from another machine are left alone, and replaced by `save`.
-    capacity : int, default=65536
-        Most latencies to keep; the one that was not asked for the longest goes first. Unit: latencies.
+    Starts from the JSON file at `path`, if it exists; nothing is written before `save`. Latencies of a file from
+    another `machine` are left alone, and replaced by `save`. Beyond `capacity`, the one that was not asked for the
+    longest goes first. `version` grows with every `put`: what was decided by the latencies may have to be decided anew.
 
-    Attributes
-    ----------
-    version : int
-        Grows with every `put`: what was decided by the latencies may have to be decided anew.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The file holds something else than latencies (field ``path``), or `capacity` is below 1.
-
-    Notes
-    -----
-    Ownership: keeps strings and numbers. Threads: safe. Cost: one dictionary access. Keys are compared in full.
-    Source: profile cache of RAF's and IOS's schedulers.
+    Raises `InvalidArgumentError` where the file holds something else (field ``path``), or `capacity` is below 1.
+    Threads: safe. Cost: one dictionary access; keys are compared in full. Source: profile cache of RAF's and IOS's
+    schedulers.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, machine: str = "", capacity: int = 65536) -> None:
@@ -61,9 +45,9 @@ class LatencyCache:
             self._latencies = dict(itertools.islice(_load(self.path, machine).items(), capacity))
 
     @staticmethod
-    def key(lanes: Iterable[Sequence[str]]) -> str:
-        """One string for what runs side by side: the order of the lanes does not matter, that inside a lane does."""
-        return json.dumps(sorted(map(list, lanes)))
+    def key(streams: Iterable[Sequence[str]]) -> str:
+        """One string for what runs side by side: the order of the streams does not matter, that in a stream does."""
+        return json.dumps(sorted(map(list, streams)))
 
     def get(self, key: str) -> float | None:
         """The latency under `key`, if there is one."""
@@ -86,14 +70,8 @@ class LatencyCache:
     def save(self) -> None:
         """Write the file of `path` in one move, so that a reader sees the old one or the new one.
 
-        What other processes have saved there in the meantime stays, as far as it fits the capacity.
-
-        Raises
-        ------
-        InvalidArgumentError
-            The cache was made without a path.
-        OSError
-            The file cannot be written.
+        What other processes have saved there in the meantime stays, as far as it fits the capacity. Raises
+        `InvalidArgumentError` where the cache was made without a path.
         """
         if self.path is None:
             raise InvalidArgumentError(explain("this latency cache has no file", hint="give it a path"), path=None)

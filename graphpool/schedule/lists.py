@@ -16,21 +16,11 @@ __all__ = ["ListedCall", "stream_lists"]
 
 @dataclass(frozen=True, slots=True)
 class ListedCall:
-    """One call in the list of its stream.
+    """One call in the list of its stream: the nodes that it computes, and what it waits for.
 
-    Attributes
-    ----------
-    nodes : tuple of int
-        What it computes.
-    waits : tuple of pairs of int
-        ``(stream, count)``: it starts after the first `count` calls of another stream, by its position in the result
-        of `stream_lists`. Positions ascend, each occurs once.
-    is_event : bool
-        Whether a call of another stream waits for the end of this one.
-
-    Notes
-    -----
-    Ownership: plain data. Threads: safe, frozen. Source: see `stream_lists`.
+    `waits` has pairs (stream, count): it starts after the first `count` calls of another stream, by its position in the
+    result of `stream_lists`; positions ascend. `is_event` says that a call of another stream waits for the end of this
+    one.
     """
 
     nodes: tuple[int, ...]
@@ -39,30 +29,12 @@ class ListedCall:
 
 
 def stream_lists(schedule: Schedule) -> tuple[tuple[ListedCall, ...], ...]:
-    """The calls of each stream, where an event is how far another stream has come.
+    """The calls of each stream of ``schedule.stream_ids``, where an event is how far another stream has come.
 
     ``set_stream`` chooses a list, ``add_event`` and ``wait_event`` become pairs (stream, count), and a barrier a wait
-    for all that was issued before. One counter a stream then stands for all events of a run.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What to run.
-
-    Returns
-    -------
-    lists : tuple of tuple of ListedCall
-        One for each stream of ``schedule.stream_ids``, in that order.
-
-    Raises
-    ------
-    ScheduleError
-        The instructions are no program: see `verify`.
-
-    Notes
-    -----
-    Ownership: the caller owns the result. Threads: safe. Cost: O(instructions + waits * streams).
-    Source: stream order as a count, as in vector clocks (Mattern, 1989).
+    for all that was issued before. One counter a stream then stands for all events of a run. Raises `ScheduleError` as
+    `verify`. Cost: O(instructions + waits * streams). Source: stream order as a count, as in vector clocks (Mattern,
+    1989).
     """
     tasks = control_tasks(schedule)
     position = {stream_id: index for index, stream_id in enumerate(schedule.stream_ids)}

@@ -15,17 +15,9 @@ __all__ = ["HappensBefore", "happens_before"]
 
 
 class HappensBefore:
-    """For each node, the nodes that end before it starts in every run of a schedule.
+    """For each node, the nodes that end before it starts in every run of a schedule, as a bit set.
 
-    Parameters
-    ----------
-    before : mapping of int to int
-        For each node the set of nodes before it, as a bit set.
-
-    Notes
-    -----
-    Ownership: keeps the mapping. Threads: safe. Cost: O(1) a question; nodes**2 / 8 bytes.
-    Source: Lamport's relation, over stream order, events and barriers.
+    Threads: safe. Source: Lamport's relation (CACM 1978), over stream order, events and barriers.
     """
 
     def __init__(self, before: dict[int, int]) -> None:
@@ -46,14 +38,7 @@ class HappensBefore:
 def happens_before(schedule: Schedule) -> HappensBefore:
     """What a schedule orders, data edges aside: stream order, events and barriers, closed under paths.
 
-    Raises
-    ------
-    ScheduleError
-        The instructions are no program: see `verify`.
-
-    Notes
-    -----
-    Ownership: the caller owns the result. Threads: safe. Cost: O(waits * nodes / 64). Source: Lamport (CACM 1978).
+    Raises `ScheduleError` as `verify`. Cost: O(waits * nodes / 64).
     """
     tasks = control_tasks(schedule)
     nodes_until: list[int] = []  # for each task, its nodes and all before, as a set of nodes

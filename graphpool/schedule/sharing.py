@@ -17,36 +17,15 @@ __all__ = ["conflicts"]
 
 
 def conflicts(schedule: Schedule, uses: Sequence[Sequence[int]]) -> list[int]:
-    """Which buffers may not share bytes.
+    """For each buffer the others that must lie apart from it, as a bit set; symmetric.
 
-    Two buffers may share when every use of one happens before every use of the other. With several streams that is
-    stricter than lifetimes along the issue order, which do not see calls that run at once.
+    `uses` has the nodes that use each buffer. Two buffers may share when every use of one happens before every use of
+    the other. With several streams that is stricter than lifetimes along the issue order, which do not see calls that
+    run at once: RAF, ONNX Runtime and llama.cpp reused bytes along it and raced.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Decides what happens before what.
-    uses : sequence of sequence of int
-        For each buffer the nodes that use it; one without uses conflicts with none.
-
-    Returns
-    -------
-    masks : list of int
-        For each buffer the others that must lie apart from it, as a bit set; symmetric.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A use by a node that does not run.
-    ScheduleError
-        The instructions are no program: see `verify`.
-
-    Notes
-    -----
-    Ownership: the caller owns the result. Threads: safe. Cost: O(buffers * streams) operations on sets of buffers, and
-    buffers**2 / 8 bytes. What happens before a node is a prefix of each stream, so two numbers a stream stand for a
-    buffer: how far its uses reach, and how far what is before all of them reaches (vector clocks).
-    Source: RAF, ONNX Runtime and llama.cpp reused bytes along the issue order and raced; this is the order that holds.
+    Raises `InvalidArgumentError` for a use by a node that does not run, `ScheduleError` as `verify`. Cost: O(buffers *
+    streams) operations on sets of buffers. What happens before a node is a prefix of each stream, so two numbers a
+    stream stand for a buffer: how far its uses reach, and how far what is before all of them reaches (vector clocks).
     """
     _check_uses(schedule, uses)
     relation = happens_before(schedule)

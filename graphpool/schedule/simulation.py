@@ -64,7 +64,7 @@ def simulate(
     *,
     nbytes: Sequence[float] | None = None,
     bandwidth: float | None = None,
-    lanes: int | None = None,
+    threads: int | None = None,
     speedups: Sequence[float] | None = None,
 ) -> Simulation:
     """Run a schedule on paper.
@@ -83,11 +83,11 @@ def simulate(
     bandwidth : float, optional
         Bytes a unit of time that all streams share. Calls that run at once get equal shares of it, what one does not
         need goes to the others, and a call that gets less than ``nbytes / cost`` runs slower in proportion.
-    lanes : int, optional
+    threads : int, optional
         Threads of all streams together, at least one for each. Those whose stream is idle help the calls that run,
         as the streams of a `Program` do; needs `speedups`.
     speedups : sequence of float, optional
-        How many times faster than on one each node is on all `lanes`, at least 1; proportionally on fewer.
+        How many times faster than on one each node is on all `threads`, at least 1; proportionally on fewer.
 
     Returns
     -------
@@ -97,16 +97,16 @@ def simulate(
     Raises
     ------
     InvalidArgumentError
-        Costs, bytes, speed-ups, `event_cost`, `lanes` or `bandwidth` out of range; one of `nbytes` and `bandwidth`, or
-        of `lanes` and `speedups`, without the other.
+        Costs, bytes, speed-ups, `event_cost`, `threads` or `bandwidth` out of range; one of `nbytes` and `bandwidth`,
+        or of `threads` and `speedups`, without the other.
     ScheduleError
         The instructions are no program: see `verify`. Uncovered edges are not looked for.
 
     Notes
     -----
     Ownership: the caller owns the result. Threads: safe. Cost: O(instructions log instructions); with `bandwidth` or
-    `lanes`, times the number of streams. Source: discrete events; bandwidth by max-min fair shares after the roofline
-    model; helping lanes as malleable tasks (Turek, Wolf, Yu, 1992).
+    `threads`, times the number of streams. Source: discrete events; bandwidth by max-min fair shares after the roofline
+    model; helping threads as malleable tasks (Turek, Wolf, Yu, 1992).
     """
     count = schedule.graph.num_nodes
     node_costs = schedule.graph.costs if costs is None else as_costs(costs, count)
@@ -119,35 +119,17 @@ def simulate(
     task_costs = [_task_cost(schedule, task, node_costs) for task in tasks]
     moved = as_costs(nbytes, count, "nbytes") if nbytes is not None else (0,) * count
     demands = [sum(moved[v] for v in t.nodes) / c if c else 0.0 for t, c in zip(tasks, task_costs, strict=True)]
-    helpers = _helpers(schedule, tasks, lanes, speedups)
+    helpers = _helpers(schedule, tasks, threads, speedups)
     clock = _Clock(tasks, task_costs, demands, event_cost, bandwidth, helpers)
     clock.run()
     return _summary(schedule, tasks, clock)
 
 
 def roofline_cost(flops: float, nbytes: float, peak_flops: float, bandwidth: float) -> float:
-    """Time of an operation that either computes or moves data, whichever takes longer.
+    """Seconds of an operation that either computes or moves data, whichever takes longer, at these speeds a second.
 
-    Parameters
-    ----------
-    flops, nbytes : float
-        Operations and bytes of the node.
-    peak_flops, bandwidth : float
-        Operations and bytes a second of the machine (of one stream of it).
-
-    Returns
-    -------
-    cost_s : float
-        Unit: seconds.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A negative or infinite quantity, or a machine without speed.
-
-    Notes
-    -----
-    Ownership: numbers only. Threads: safe. Cost: O(1). Source: Williams, Waterman, Patterson, "Roofline" (CACM 2009).
+    Raises `InvalidArgumentError` for a negative or infinite quantity, or a machine without speed. Source: Williams,
+    Waterman, Patterson, "Roofline" (CACM 2009).
     """
     for name, value in (("flops", flops), ("nbytes", nbytes)):
         _check_positive(name, value, zero=True)
@@ -174,36 +156,37 @@ def _task_cost(schedule: Schedule, task: Task, costs: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class _Helpers:
-    """The lanes there are, and how many times faster each task is on all of them."""
+    """The threads there are, and how many times faster each task is on all of them."""
 
-    lanes: int
+    threads: int
     speedups: list[float]
 
     def rates(self, running: Sequence[int]) -> dict[int, float]:
-        """Every running task has one lane; the others are dealt out to those that gain by them, in order of issue."""
+        """Every running task has one thread; the others are dealt out to those that gain by them, in order of issue."""
         able = [task for task in running if self.speedups[task] > 1]
-        spare = max(self.lanes - len(running), 0)
+        spare = max(self.threads - len(running), 0)
         share, rest = divmod(spare, len(able)) if able else (0, 0)
         rates = dict.fromkeys(running, 1.0)
         for place, task in enumerate(able):
             extra = share + (place < rest)
-            rates[task] += (self.speedups[task] - 1) * extra / (self.lanes - 1) if extra else 0.0
+            rates[task] += (self.speedups[task] - 1) * extra / (self.threads - 1) if extra else 0.0
         return rates
 
 
 def _helpers(
-    schedule: Schedule, tasks: list[Task], lanes: int | None, speedups: Sequence[float] | None
+    schedule: Schedule, tasks: list[Task], threads: int | None, speedups: Sequence[float] | None
 ) -> _Helpers | None:
-    if (lanes is None) != (speedups is None):
-        raise InvalidArgumentError(explain("lanes and speedups go together", got="one of them"))
-    if lanes is None or speedups is None:
+    if (threads is None) != (speedups is None):
+        raise InvalidArgumentError(explain("threads and speedups go together", got="one of them"))
+    if threads is None or speedups is None:
         return None
     streams = len(schedule.stream_ids)
-    if not isinstance(lanes, int) or lanes < max(streams, 1):
+    if not isinstance(threads, int) or threads < max(streams, 1):
         accepted = f"an int, at least {streams}: one for each stream"
-        raise InvalidArgumentError(explain("lanes out of range", accepted=accepted, got=repr(lanes)), lanes=lanes)
+        message = explain("threads out of range", accepted=accepted, got=repr(threads))
+        raise InvalidArgumentError(message, threads=threads)
     factors = as_costs(speedups, schedule.graph.num_nodes, "speedups")
-    return _Helpers(lanes, [max([1.0, *(min(factors[v], lanes) for v in task.nodes)]) for task in tasks])
+    return _Helpers(threads, [max([1.0, *(min(factors[v], threads) for v in task.nodes)]) for task in tasks])
 
 
 class _Clock:

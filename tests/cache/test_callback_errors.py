@@ -11,8 +11,7 @@ import numpy as np
 import graphpool as gp
 from graphpool.cache import ConstantBuffer, ConstantTensorCache, LruCache, constant_tensor_cache
 from graphpool.memory import Budget, CallbackResource
-from graphpool.memory import FailureCallbackResource, HostResource, LimitingResource
-from graphpool.memory._arena import ArenaPool
+from graphpool.memory import ArenaPool, FailureCallbackResource, HostResource, LimitingResource
 from tests.helpers.constant_jobs import Job, weights
 from tests.helpers.policies import BrokenPolicy
 """

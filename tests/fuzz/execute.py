@@ -26,7 +26,7 @@ __all__ = ["build", "run_partitions", "run_reference"]
 
 @cache
 def engine(threads: int) -> gp.Engine:
-    """One engine for each number of lanes."""
+    """One engine for each number of threads."""
     return gp.Engine(threads=threads)
 
 

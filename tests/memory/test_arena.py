@@ -10,13 +10,19 @@ import time
 import pytest
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError
-from graphpool.memory import Budget, HostResource, LimitingResource, StatisticsResource
-from graphpool.memory._arena import ArenaPool
+from graphpool.memory import (
+    ArenaPool,
+    Budget,
+    HostResource,
+    LimitingResource,
+    StatisticsResource,
+    TrackingResource,
+)
+from graphpool.memory._lease import Lease
 from tests.helpers.memory import (
     GatedResource,
     Worker,
     await_waiters,
-    read_bytes,
     run_in_child,
     run_threads,
     write_bytes,
@@ -67,6 +73,14 @@ def test_a_pool_that_was_never_initialised_is_harmless():
     pool = ArenaPool.__new__(ArenaPool)
     pool.close()
     assert pool.stats().arenas == 0
+
+
+def test_a_lease_of_no_pool_holds_nothing():
+    lease = Lease.__new__(Lease)
+    assert (lease.is_live, lease.nbytes, lease.pool) == (False, 0, None)
+    assert repr(lease) == "<Lease of None, released>"
+    with pytest.raises(StateError):
+        lease.release()
 
 
 def test_the_second_release_raises(host):
@@ -350,19 +364,6 @@ def test_an_arena_created_while_the_pool_closes_is_freed(host):
     assert host.count == 0
 
 
-def test_poison_fills_released_arenas_and_counts_late_writes(host):
-    with ArenaPool(host, 256, poison=True) as pool:
-        with pool.lease() as lease:
-            address = lease.address
-            write_bytes(address, 256, 0)
-        assert read_bytes(address, 256) == b"\xff" * 256
-        pool.lease().release()
-        assert pool.stats().faults == 0
-        write_bytes(address + 100, 1, 0)
-        pool.lease().release()
-        assert pool.stats().faults == 1
-
-
 def test_a_budget_trims_other_pools_before_it_refuses(host):
     budget = Budget(300)
     with ArenaPool(host, 100, budget=budget) as old, ArenaPool(host, 200, budget=budget) as new:
@@ -396,7 +397,7 @@ def test_a_request_beyond_the_budget_is_refused_at_once(host):
 
 
 def test_the_child_of_a_fork_has_fresh_locks_and_its_own_leases(host):
-    with ArenaPool(host, 64, max_arenas=2, poison=True) as pool:
+    with ArenaPool(host, 64, max_arenas=2) as pool:
         mine = pool.lease()
         theirs = Worker(pool.lease).result()
         waiter = Worker(lambda: pool.lease().release())
@@ -469,3 +470,61 @@ def test_a_resource_that_refuses_within_the_budget_is_not_waited_for(host):
     with pytest.raises(OutOfMemoryError):
         pool.lease()
     assert pool.stats().waits == 0
+
+
+def test_resources_stack_on_a_pool(host):
+    """Counted above and below: the pool gives the same arena again, and its own resource sees one allocation."""
+    below = StatisticsResource(host)
+    with ArenaPool(below, 4096, max_arenas=2) as pool:
+        above = StatisticsResource(TrackingResource(pool))
+        first, second = above.allocate(100), above.allocate(4096)
+        above.deallocate(first, 100)
+        assert above.allocate(1, 16) == first
+        above.deallocate(first, 1)
+        above.deallocate(second, 4096)
+        assert (pool.stats().leased, pool.stats().free) == (0, 2)
+        assert (above.stats().total_count, above.stats().current_nbytes, below.stats().total_count) == (3, 0, 2)
+
+
+def test_pools_stack_on_pools(host):
+    with ArenaPool(host, 4096, max_arenas=1) as below, ArenaPool(below, 1024) as pool:
+        with pool.lease(), pytest.raises(OutOfMemoryError):
+            below.lease(timeout_s=0)
+        pool.trim()
+        assert (below.stats().leased, below.stats().free) == (0, 1)
+
+
+@pytest.mark.parametrize("request_", [(4097, 64), (64, 128), (-1, 64), (64, 3)])
+def test_a_pool_refuses_requests_that_no_arena_serves(host, request_):
+    with ArenaPool(host, 4096) as pool:
+        with pytest.raises(InvalidArgumentError):
+            pool.allocate(*request_)
+        assert pool.stats().arenas == 0
+
+
+def test_a_pool_takes_back_only_what_is_leased(host):
+    with ArenaPool(host, 4096) as pool:
+        address = pool.allocate(4096)
+        for wrong in ((address + 64, 4096), (address, 4097), (0, 1), (-1, 1), (1 << 64, 1)):
+            with pytest.raises(StateError, match="does not hold"):
+                pool.deallocate(*wrong)
+        pool.deallocate(address, 4096)
+        with pytest.raises(StateError, match="does not hold"):
+            pool.deallocate(address, 4096)
+        assert pool.stats().faults == 0
+
+
+def test_a_closed_pool_frees_what_is_given_back_by_address(host):
+    pool = ArenaPool(host, 64)
+    address = pool.allocate(64)
+    pool.close()
+    with pytest.raises(StateError, match="closed"):
+        pool.allocate(64)
+    pool.deallocate(address, 64)
+    assert host.count == 0
+
+
+def test_a_pool_of_no_bytes_is_a_resource_too(host):
+    with ArenaPool(host, 0) as pool:
+        pool.deallocate(pool.allocate(0), 0)
+        assert host.count == 0

@@ -164,3 +164,17 @@ def test_works_in_a_forked_child():
     run_in_child(child)
     budget.uncharge(100)
     worker.result()
+
+
+def test_a_check_that_fits_asks_no_holder():
+    class Holder:
+        @property
+        def reclaimable(self):
+            raise AssertionError("nobody is short of memory")
+
+    holder, budget = Holder(), Budget(100)
+    budget.register(holder, stage=1)
+    budget.charge(40)
+    budget.check(60)
+    with pytest.raises(AssertionError):
+        budget.check(61)

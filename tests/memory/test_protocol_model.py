@@ -1,6 +1,6 @@
 """All interleavings of the lease protocol in a model, and of the RFC's snippet, whose faults the checker must find.
 
-The steps of the pool's model are the atomic operations of ``_arena.pyx`` and ``_gate.pyx``, one for one.
+The steps of the pool's model are the atomic operations of ``_slots.pyx``, ``_arena.pyx`` and ``_gate.pyx``, one by one.
 """
 
 import pytest

@@ -6,6 +6,7 @@ import pytest
 
 from graphpool.errors import OutOfMemoryError, StateError
 from graphpool.memory import (
+    ArenaPool,
     BlobLifetimeManager,
     HostResource,
     MemoryManagerCached,
@@ -13,7 +14,6 @@ from graphpool.memory import (
     TensorAllocator,
 )
 from graphpool.memory import MemoryGroup as Group
-from graphpool.memory._arena import ArenaPool
 from tests.helpers.memory import GatedResource, Worker, await_waiters, run_in_child, run_threads
 
 

@@ -187,7 +187,7 @@ def test_threads_share_the_packing(mode):
             results.append(loaded.run({"x": x})["y"])
             assert loaded.read_weight("w").tobytes() == w.tobytes()
             [part] = loaded.specialise().compiled[0].primitive.constant_parts
-            assert part.program.nlanes == threads
+            assert part.program.nthreads == threads
     np.testing.assert_array_equal(*results)
 
 

@@ -14,7 +14,7 @@ def test_profile_ops_measures_each_distinct_step_and_lets_schedules_know(model, 
     assert sorted(op.kind for op in profile.ops) == ["Concat", "SoftMax"]
     for op in profile.ops:
         assert set(op.seconds) == {1, 2}
-        assert all(step_costs().get(cost_key(op.signature, lanes)) == s for lanes, s in op.seconds.items())
+        assert all(step_costs().get(cost_key(op.signature, threads)) == s for threads, s in op.seconds.items())
     assert step_costs().version > version
     assert model.stats().forms == 0  # the next run is compiled by the new costs
     np.testing.assert_array_equal(model.run(inputs)["z"], before)

@@ -41,8 +41,8 @@ def test_nothing_is_begun_behind_the_deadline(compiled):
 
 
 def test_stages_are_of_no_interest_to_one_stream(compiled):
-    for options, lanes in ((SEQUENTIAL, 2), (IOS, 1), (ScheduleOptions("list", 2), 2)):
-        assert measure_stages(compiled, options, lanes, 2, FAR_S) == 0
+    for options, threads in ((SEQUENTIAL, 2), (IOS, 1), (ScheduleOptions("list", 2), 2)):
+        assert measure_stages(compiled, options, threads, 2, FAR_S) == 0
 
 
 def test_profile_ops_measures_the_stages_of_ios(inputs):

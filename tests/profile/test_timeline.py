@@ -6,7 +6,7 @@ from tests.helpers.tower_model import tower_model
 def test_explain_prints_predicted_and_measured(model, inputs, capsys):
     explain(model, inputs, runs=2)
     printed = capsys.readouterr().out
-    assert "7 steps on 2 streams, 2 lanes" in printed
+    assert "7 steps on 2 streams, 2 threads" in printed
     assert "on one stream" in printed
     assert "predicted" in printed
     assert "measured" in printed

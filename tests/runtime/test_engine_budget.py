@@ -1,6 +1,7 @@
 """One budget per engine: what it counts, in which order it gets memory back, what it refuses; memory that returns."""
 
 import os
+import random
 import threading
 import time
 import tracemalloc
@@ -132,6 +133,33 @@ def test_relief_comes_from_idle_arenas_then_primitives_then_reserved_arenas_then
         assert caught.value.in_use == kept_program
         assert run(kept, engine)  # it makes its arena anew
         kept.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_primitives_give_back_is_summed_as_users_come_and_go(seed):
+    rng = random.Random(seed)
+    with gp.Engine(threads=1, memory_limit=MIB) as engine:
+        primitives, compiled = engine.primitives, []
+        for _ in range(60):
+            action = rng.random()
+            if action < 0.5 or not compiled:
+                compiled.append(matmul(engine, rng.randrange(1, 8)))
+            elif action < 0.9:
+                compiled.pop(rng.randrange(len(compiled))).close()
+            else:
+                rng.choice(compiled).primitive.evict()
+            idle = sum(share.primitive.nbytes for share in primitives._all() if share.users == 0)
+            assert primitives.reclaimable == idle
+            arenas = sum(share.arenas.stats().nbytes for share in primitives._all() if share.arenas is not None)
+            assert engine.budget.reclaimable == idle + arenas
+        kept = sum(share.primitive.nbytes for share in primitives._all() if share.users)
+        engine.budget.check(MIB - kept)
+        with pytest.raises(gp.OutOfMemoryError) as caught:
+            engine.budget.check(MIB - kept + 1)
+        assert caught.value.smallest_limit == MIB + 1
+        for item in compiled:
+            item.close()
+    assert (primitives.reclaimable, primitives.held) == (0, 0)
 
 
 def test_an_idle_primitive_leaves_the_caches_under_pressure():

@@ -1,4 +1,4 @@
-"""Results do not depend on the number of lanes, on who else runs, on a fork, or on the end of the process."""
+"""Results do not depend on the number of threads, on who else runs, on a fork, or on the end of the process."""
 
 import subprocess
 import sys
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import graphpool as gp
 from tests.cases.workloads import BY_NAME
-from tests.helpers.lanes import compile_whole
 from tests.helpers.memory import run_in_child, run_threads
+from tests.helpers.whole_programs import compile_whole
 
-LANES = (1, 2, 3, 5)
+THREADS = (1, 2, 3, 5)
 TIMEOUT_S = 60
 CONV = {"pads_begin": [1, 1], "pads_end": [1, 1], "strides": [1, 1], "dilations": [1, 1]}
 
@@ -60,15 +60,15 @@ def run_on(build, threads, runs=1, **how):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_every_workload_gives_the_same_bytes_on_any_number_of_lanes(name):
+def test_every_workload_gives_the_same_bytes_on_any_number_of_threads(name):
     case = BY_NAME[name]
-    results = [run_on(case.build, threads, 3, **case.bounds) for threads in LANES]
+    results = [run_on(case.build, threads, 3, **case.bounds) for threads in THREADS]
     assert results[1:] == results[:1] * 3
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_large_graphs_give_the_same_bytes_on_any_number_of_lanes(name):
-    results = [run_on(LARGE[name], threads, 10) for threads in LANES]
+def test_large_graphs_give_the_same_bytes_on_any_number_of_threads(name):
+    results = [run_on(LARGE[name], threads, 10) for threads in THREADS]
     assert results[1:] == results[:1] * 3
 
 
@@ -112,9 +112,9 @@ def _build(program):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs(), st.integers(2, 5))
-def test_random_programs_give_the_same_bytes(program, lanes):
+def test_random_programs_give_the_same_bytes(program, threads):
     bounds = {"low": -1.0, "high": 0.5}
-    assert run_on(_build(program), lanes, 3, **bounds) == run_on(_build(program), 1, **bounds)
+    assert run_on(_build(program), threads, 3, **bounds) == run_on(_build(program), 1, **bounds)
 
 
 def test_eight_threads_on_two_streams_do_not_disturb_one_another():
@@ -133,7 +133,7 @@ def test_eight_threads_on_two_streams_do_not_disturb_one_another():
 
 def test_a_program_of_single_tasks_starts_no_thread():
     with compile_whole(BY_NAME["ReLU_f32"].build, 4) as job, gp.Stream(job.engine) as stream:
-        assert job.compiled.program.nlanes == 1
+        assert job.compiled.program.nthreads == 1
         job.run(stream)
         assert stream.team.nstarted == 0
 
@@ -154,7 +154,7 @@ def test_an_engine_of_one_thread_has_streams_without_a_team():
         assert stream.team is None
 
 
-def test_the_arena_holds_scratch_for_every_lane():
+def test_the_arena_holds_scratch_for_every_thread():
     nbytes = []
     for threads in (1, 2, 5):
         with compile_whole(_layers, threads) as job:

@@ -1,4 +1,4 @@
-"""Programs: arguments that are refused, lanes and the arena, and when a run is shared."""
+"""Programs: arguments that are refused, threads and the arena, and when a run is shared."""
 
 import numpy as np
 import pytest
@@ -22,29 +22,29 @@ def test_bases_are_checked():
         Program([(relu(4), [(FIRST_EXTERNAL, 0), (FIRST_EXTERNAL + 1, 0)])], 0, 1)
 
 
-@pytest.mark.parametrize("lanes", [0, -1])
-def test_lanes_are_checked(lanes):
-    with pytest.raises(gp.InvalidArgumentError, match="lanes"):
-        Program([], 0, 0, lanes=lanes)
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_are_checked(threads):
+    with pytest.raises(gp.InvalidArgumentError, match="threads"):
+        Program([], 0, 0, threads=threads)
 
 
-@pytest.mark.parametrize(("tasks", "lanes", "expected"), [(1, 8, 1), (3, 8, 3), (8, 3, 3), (5, 1, 1)])
-def test_lanes_are_no_more_than_tasks(tasks, lanes, expected):
-    program = Program([(relu(tasks * TASK_SIZE), [(2, 0), (3, 0)])], 0, 2, lanes=lanes)
-    assert (program.nlanes, program.trials) == (expected, 3 if expected > 1 else -1)
+@pytest.mark.parametrize(("tasks", "threads", "expected"), [(1, 8, 1), (3, 8, 3), (8, 3, 3), (5, 1, 1)])
+def test_threads_are_no_more_than_tasks(tasks, threads, expected):
+    program = Program([(relu(tasks * TASK_SIZE), [(2, 0), (3, 0)])], 0, 2, threads=threads)
+    assert (program.nthreads, program.trials) == (expected, 3 if expected > 1 else -1)
 
 
-def test_an_empty_program_has_one_lane():
-    program = Program([], 10, 0, lanes=4)
-    assert (len(program), program.nlanes, program.arena_nbytes) == (0, 1, 10)
+def test_an_empty_program_has_one_thread():
+    program = Program([], 10, 0, threads=4)
+    assert (len(program), program.nthreads, program.arena_nbytes) == (0, 1, 10)
 
 
-def test_every_lane_has_scratch_of_its_own_behind_the_arena():
+def test_every_thread_has_scratch_of_its_own_behind_the_arena():
     call = layer_norm((6, 100), 1)
     args = [(ARENA, 0), (FIRST_EXTERNAL, 0)]
     assert call.scratch_nbytes == 400
     assert Program([(call, args)], 100, 1).arena_nbytes == 128 + 400
-    assert Program([(call, args)], 100, 1, lanes=4).arena_nbytes == 128 + 3 * 448 + 400
+    assert Program([(call, args)], 100, 1, threads=4).arena_nbytes == 128 + 3 * 448 + 400
 
 
 def test_a_program_decides_for_good_after_its_trials():

@@ -1,12 +1,12 @@
-"""All interleavings of how lanes share the steps of a run; the steps are those of ``run_lane``, one for one."""
+"""All interleavings of how threads share the steps of a run; the steps are those of ``run_thread``, one for one."""
 
 import pytest
 
 from tests.helpers.interleave import BLOCKED, DONE, explore
 
 
-def lane(ntasks, piece=1, *, opens_early=False):
-    """A lane of a run whose steps have these numbers of tasks."""
+def thread(ntasks, piece=1, *, opens_early=False):
+    """A thread of a run whose steps have these numbers of tasks."""
 
     def start(s, me):
         me["place"] = s["place"]
@@ -68,14 +68,14 @@ BEGIN = {"place": (0, 0), "done": 0, "ran": frozenset()}
 
 
 @pytest.mark.parametrize(("ntasks", "piece"), [((2,), 1), ((2, 2), 1), ((3, 2), 2), ((2, 1, 2), 1)])
-@pytest.mark.parametrize("nlanes", [1, 2])
-def test_every_task_runs_once_and_steps_in_order(ntasks, piece, nlanes):
-    assert explore(BEGIN, [lane(ntasks, piece)] * nlanes, all_done(ntasks)) == set()
+@pytest.mark.parametrize("nthreads", [1, 2])
+def test_every_task_runs_once_and_steps_in_order(ntasks, piece, nthreads):
+    assert explore(BEGIN, [thread(ntasks, piece)] * nthreads, all_done(ntasks)) == set()
 
 
-def test_three_lanes_share_two_steps():
-    assert explore(BEGIN, [lane((2, 2))] * 3, all_done((2, 2))) == set()
+def test_three_threads_share_two_steps():
+    assert explore(BEGIN, [thread((2, 2))] * 3, all_done((2, 2))) == set()
 
 
 def test_opening_a_step_before_the_count_is_reset_goes_wrong():
-    assert explore(BEGIN, [lane((2, 2), opens_early=True)] * 2, all_done((2, 2)))
+    assert explore(BEGIN, [thread((2, 2), opens_early=True)] * 2, all_done((2, 2)))

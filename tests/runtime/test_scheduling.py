@@ -62,7 +62,7 @@ def test_there_are_no_more_streams_than_programs_take():
     assert ScheduleOptions("list", 100).streams_on(128) == MAX_STREAMS
 
 
-def test_auto_takes_streams_where_lanes_cannot_help():
+def test_auto_takes_streams_where_threads_cannot_help():
     graph = fork_join(4, 4, (1e-4,) * 18)
     options = ScheduleOptions("auto", 4)
     assert len(make_schedule(graph, options, 4, [1.0] * 18).stream_ids) == 4
@@ -89,7 +89,7 @@ def test_auto_is_never_simulated_to_be_slower_than_one_stream(seed):
     speedups = [1.0 + v % 3 / 2 for v in range(graph.num_nodes)]
     schedule = make_schedule(graph, ScheduleOptions("auto", 2), 2, speedups)
     alone = sum(cost / speedup for cost, speedup in zip(graph.costs, speedups, strict=True))
-    simulated = simulate(schedule, event_cost=1e-6, lanes=2, speedups=speedups).makespan
+    simulated = simulate(schedule, event_cost=1e-6, threads=2, speedups=speedups).makespan
     assert simulated <= alone * (1 + 1e-9)
 
 

@@ -12,8 +12,8 @@ import graphpool as gp
 from graphpool.runtime.scheduling import POLICIES
 from tests.cases.stream_graphs import branches, random_branches
 from tests.cases.workloads import BY_NAME
-from tests.helpers.lanes import compile_whole
 from tests.helpers.memory import run_in_child, run_threads
+from tests.helpers.whole_programs import compile_whole
 
 
 def run_on(build, threads=1, runs=1, **how):

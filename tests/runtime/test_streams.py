@@ -83,19 +83,19 @@ def test_every_edge_is_respected_whatever_takes_how_long(team, seed):
     check(graph, random_topological(graph, rng), team, rng, spin=True)
 
 
-def test_more_streams_than_lanes_end_too():
+def test_more_streams_than_threads_end_too():
     rng = random.Random(1)
     graph = fork_join(40, 3)
-    for lanes in (2, 3):
-        team = Team(lanes)
+    for threads in (2, 3):
+        team = Team(threads)
         schedule = wavefront(graph)
         assert len(schedule.stream_ids) == 40
         check(graph, schedule, team, rng, spin=False)
         team.close()
 
 
-def test_nobody_waits_for_a_lane_that_is_late(team):
-    """Stream 1 is taken over by the caller's thread when no other lane is there in time."""
+def test_nobody_waits_for_a_thread_that_is_late(team):
+    """Stream 1 is taken over by the caller's thread when no other thread is there in time."""
     graph = DependencyGraph([(0, 1), (1, 2), (2, 3)])
     program = [SetStream(0, 1), Run(0), AddEvent(0), SetStream(0, 0), WaitEvent(0), Run(1), AddEvent(1)]
     program += [SetStream(0, 1), WaitEvent(1), Run(2), AddEvent(2), SetStream(0, 0), WaitEvent(2), Run(3)]

@@ -1,4 +1,4 @@
-"""threadpoolctl sees and limits the lanes; importing graphpool does not import it."""
+"""threadpoolctl sees and limits the threads; importing graphpool does not import it."""
 
 import subprocess
 import sys

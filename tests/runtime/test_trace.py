@@ -8,8 +8,8 @@ import graphpool as gp
 from graphpool.runtime._trace import Recorder, clock_ns, current
 from graphpool.runtime.scheduling import POLICIES
 from tests.cases.stream_graphs import branches, random_branches
-from tests.helpers.lanes import compile_whole
 from tests.helpers.memory import run_in_child, run_threads
+from tests.helpers.whole_programs import compile_whole
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def test_every_task_of_every_step_is_recorded_once(recorder):
         recorder.stop()
         job.run(stream)  # recorded no more
         tasks = {}
-        for serial, run, thread, step, lane, ntasks, start, end in recorder.slices():
+        for serial, run, thread, step, thread_index, ntasks, start, end in recorder.slices():
             assert (serial, thread) == (program.serial, threading.get_ident())
-            assert 0 <= lane < 3
+            assert 0 <= thread_index < 3
             assert begin <= start <= end <= clock_ns()
             tasks[run, step] = tasks.get((run, step), 0) + ntasks
         assert tasks == {(run, k): program.calls[k].ntasks for run in range(1, 5) for k in _taken(job)}

@@ -13,7 +13,7 @@ def test_keeps_what_was_put_last():
     assert repr(cache) == "LatencyCache(1 latencies)"
 
 
-def test_keys_ignore_the_order_of_lanes_but_not_inside_a_lane():
+def test_keys_ignore_the_order_of_streams_but_not_inside_a_stream():
     key = LatencyCache.key
     assert key([["a", "b"], ["c"]]) == key([("c",), ("a", "b")])
     assert key([["a", "b"]]) != key([["b", "a"]]) != key([["a"], ["b"]])

@@ -150,22 +150,22 @@ def test_sequential_takes_the_work(name):
     assert simulate(sequential(graph)).makespan == graph.work
 
 
-def test_idle_lanes_help_the_calls_that_run():
-    """Two lanes: the longer branch goes twice as fast once the shorter one has ended, and so do fork and join."""
-    result = simulate(list_schedule(FORK), lanes=2, speedups=[2, 2, 2, 2])
+def test_idle_threads_help_the_calls_that_run():
+    """Two threads: the longer branch goes twice as fast once the shorter one has ended, and so do fork and join."""
+    result = simulate(list_schedule(FORK), threads=2, speedups=[2, 2, 2, 2])
     assert result.end == {0: 0.5, 1: 3.5, 2: 4.5, 3: 5.5}
 
 
 def test_what_gains_nothing_by_helpers_gets_none():
     plain = simulate(list_schedule(FORK))
-    assert simulate(list_schedule(FORK), lanes=2, speedups=[1, 1, 1, 1]) == plain
-    one = simulate(sequential(FORK), lanes=4, speedups=[4, 1, 1, 1])
+    assert simulate(list_schedule(FORK), threads=2, speedups=[1, 1, 1, 1]) == plain
+    one = simulate(sequential(FORK), threads=4, speedups=[4, 1, 1, 1])
     assert one.makespan == 0.25 + 3 + 5 + 2
 
 
-def test_spare_lanes_are_dealt_out_among_those_that_gain():
-    """Four lanes for two branches: two each, so that each runs at 1 + (4 - 1) * 1 / 3 times its speed."""
-    result = simulate(list_schedule(fork_join(2, 1, (0, 2, 2, 0))), lanes=4, speedups=[4, 4, 4, 4])
+def test_spare_threads_are_dealt_out_among_those_that_gain():
+    """Four threads for two branches: two each, so that each runs at 1 + (4 - 1) * 1 / 3 times its speed."""
+    result = simulate(list_schedule(fork_join(2, 1, (0, 2, 2, 0))), threads=4, speedups=[4, 4, 4, 4])
     assert result.makespan == pytest.approx(1)
 
 
@@ -174,25 +174,25 @@ def test_helpers_and_bandwidth_together():
     schedule = list_schedule(fork_join(2, 1, (0, 2, 2, 0)))
     arguments = {"nbytes": [0, 4, 4, 0], "bandwidth": 4.0}
     assert simulate(schedule, **arguments).makespan == 2
-    assert simulate(schedule, **arguments, lanes=4, speedups=[4] * 4).makespan == pytest.approx(2)
+    assert simulate(schedule, **arguments, threads=4, speedups=[4] * 4).makespan == pytest.approx(2)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_helpers_never_slow_down_and_never_beat_all_lanes(seed):
+def test_helpers_never_slow_down_and_never_beat_all_threads(seed):
     graph = random_graph(seed)
     schedule, speedups = list_schedule(graph, 2), [1 + v % 4 for v in range(graph.num_nodes)]
-    helped = simulate(schedule, lanes=4, speedups=speedups).makespan
+    helped = simulate(schedule, threads=4, speedups=speedups).makespan
     assert helped <= simulate(schedule).makespan * (1 + 1e-9)
     assert helped >= graph.work / 4 * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("arguments", [{"lanes": 2}, {"speedups": [1] * 4}])
-def test_lanes_and_speedups_go_together(arguments):
+@pytest.mark.parametrize("arguments", [{"threads": 2}, {"speedups": [1] * 4}])
+def test_threads_and_speedups_go_together(arguments):
     with pytest.raises(InvalidArgumentError, match="go together"):
         simulate(list_schedule(FORK), **arguments)
 
 
-@pytest.mark.parametrize("lanes", [1, 0, 2.5])
-def test_each_stream_needs_a_lane(lanes):
-    with pytest.raises(InvalidArgumentError, match="lanes out of range"):
-        simulate(list_schedule(FORK), lanes=lanes, speedups=[1] * 4)
+@pytest.mark.parametrize("threads", [1, 0, 2.5])
+def test_each_stream_needs_a_thread(threads):
+    with pytest.raises(InvalidArgumentError, match="threads out of range"):
+        simulate(list_schedule(FORK), threads=threads, speedups=[1] * 4)

@@ -34,7 +34,7 @@ _STAGED_PIXELS = 384
 """Pixels of a task that stages its source: enough rows that those which two tasks both read matter little."""
 
 _LEAST_WORK = 2**18
-"""Multiply-adds of a task, about 5 microseconds: lanes that share a layer end within one task of each other."""
+"""Multiply-adds of a task, about 5 microseconds: threads that share a layer end within one task of each other."""
 
 _PLAIN_PIXELS = 768
 """Pixels of a task that packs its weights: beside so many, packing costs a few percent."""

@@ -185,15 +185,15 @@ def make_primitive(
     partition: Partition,
     inputs: Sequence[LogicalTensor],
     outputs: Sequence[LogicalTensor],
-    lanes: int,
+    threads: int,
     options: ScheduleOptions = SEQUENTIAL,
 ) -> Primitive:
     """Lower, schedule, plan and link."""
     ops = partition.ops
-    lowering, plan = place_steps(relowering(partition, inputs, outputs, lanes), options)
+    lowering, plan = place_steps(relowering(partition, inputs, outputs, threads), options)
     schedule = plan.schedule if plan.is_parallel else None
-    linked = link(lowering, len(inputs) + len(outputs), lanes, schedule)
-    sequential = linked if schedule is None else link(lowering, len(inputs) + len(outputs), lanes)
+    linked = link(lowering, len(inputs) + len(outputs), threads, schedule)
+    sequential = linked if schedule is None else link(lowering, len(inputs) + len(outputs), threads)
     position = {op.id: k for k, op in enumerate(ops)}
     in_port = {tensor.id: k for k, tensor in enumerate(inputs)}
     out_port = {tensor.id: k for k, tensor in enumerate(outputs)}
@@ -214,7 +214,7 @@ def make_primitive(
     )
     ports = [(in_port[i], out_port[j]) for i, j in pairs]
     names = [step.name for step in steps]
-    return Primitive(key, linked.program, names, step_ops, ports, details, link_constants(lowering, lanes))
+    return Primitive(key, linked.program, names, step_ops, ports, details, link_constants(lowering, threads))
 
 
 def _evict(key: Hashable, value: object) -> None:
@@ -236,7 +236,7 @@ def _settle(tensor: LogicalTensor, readers: Sequence[Op] = ()) -> LogicalTensor:
 
 
 def relowering(
-    partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], lanes: int
+    partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], threads: int
 ) -> Relowering:
     """The partition with its ports settled, to be lowered once with each choice of merges."""
     ops, prefer, fpmath = partition.ops, partition.prefer, partition.fpmath
@@ -245,7 +245,7 @@ def relowering(
     def relower(merges: tuple[tuple[int, ...], ...]) -> Lowering:
         return lower(ops, inputs, outputs, prefer, fpmath, merges)
 
-    return Relowering(relower, ops, (len(inputs), len(outputs)), lanes)
+    return Relowering(relower, ops, (len(inputs), len(outputs)), threads)
 
 
 def lower(

@@ -9,7 +9,7 @@ from graphpool.schedule.schedule import Schedule
 from graphpool.schedule.simulation import simulate
 
 from .asap import asap
-from .critical_path import check_streams, list_schedule, sequential
+from .critical_path import balance, check_streams, list_schedule, sequential
 from .emit import emit
 from .ios import ios
 from .nimble import nimble
@@ -35,7 +35,7 @@ def auto(
     min_gain: float = 0.0,
     nbytes: Sequence[float] | None = None,
     bandwidth: float | None = None,
-    lanes: int | None = None,
+    threads: int | None = None,
     speedups: Sequence[float] | None = None,
 ) -> Schedule:
     """The schedule with the smallest simulated makespan, or one stream if none is faster than that.
@@ -46,7 +46,7 @@ def auto(
         What to schedule; its costs decide.
     streams : int, default=2
         Streams there are. Programs for more are folded onto these.
-    event_cost, nbytes, bandwidth, lanes, speedups
+    event_cost, nbytes, bandwidth, threads, speedups
         As in `simulate`: what a wait costs, the memory traffic that streams compete for, the threads that help.
     min_gain : float, default=0
         Share of the sequential makespan that must be gained before more than one stream is used; 0 to 1.
@@ -76,7 +76,7 @@ def auto(
     for schedule in _candidates(graph, streams):
         schedules[schedule.policy] = schedule
         simulation = simulate(
-            schedule, event_cost=event_cost, nbytes=nbytes, bandwidth=bandwidth, lanes=lanes, speedups=speedups
+            schedule, event_cost=event_cost, nbytes=nbytes, bandwidth=bandwidth, threads=threads, speedups=speedups
         )
         makespans[schedule.policy] = simulation.makespan
     choice = min(makespans, key=makespans.__getitem__)  # the first of equals: simpler policies come first
@@ -126,12 +126,8 @@ def fold(schedule: Schedule, streams: int) -> Schedule:
     if len(schedule.stream_ids) <= streams:
         return schedule
     graph = schedule.graph
-    work = [(-sum(graph.costs[v] for v in nodes), nodes) for nodes in schedule.streams]
-    loads, stream_of = [0.0] * streams, {}
-    for cost, nodes in sorted(work):
-        stream = loads.index(min(loads))
-        loads[stream] -= cost
-        stream_of.update(dict.fromkeys(nodes, stream))
+    work = [(-sum(graph.costs[v] for v in nodes), tuple(nodes)) for nodes in schedule.streams]
+    stream_of = {v: stream for stream, nodes in enumerate(balance(work, streams)) for v in nodes}
     order = schedule.order
     program = emit(graph, [(v,) for v in order], [stream_of[v] for v in order])
     return Schedule(graph, program, schedule.policy, schedule.details)

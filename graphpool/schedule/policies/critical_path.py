@@ -11,9 +11,11 @@ from graphpool.schedule.schedule import Schedule
 from .emit import emit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from graphpool.schedule.graph import DependencyGraph
 
-__all__ = ["check_streams", "list_schedule", "sequential"]
+__all__ = ["balance", "check_streams", "list_schedule", "sequential"]
 
 
 def sequential(graph: DependencyGraph) -> Schedule:
@@ -72,6 +74,17 @@ def check_streams(streams: int) -> None:
     if not isinstance(streams, int) or isinstance(streams, bool) or streams < 1:
         message = explain("streams is no count", accepted="an int, at least 1", got=repr(streams))
         raise InvalidArgumentError(message, streams=streams)
+
+
+def balance(parts: Iterable[tuple[float, tuple[int, ...]]], streams: int) -> list[tuple[int, ...]]:
+    """Nodes of parts, given as (-cost, nodes), on streams: the longest part first, each to the shortest so far."""
+    loads = [0.0] * streams
+    balanced: list[tuple[int, ...]] = [()] * streams
+    for cost, nodes in sorted(parts):
+        shortest = loads.index(min(loads))
+        loads[shortest] -= cost
+        balanced[shortest] += nodes
+    return balanced
 
 
 def _place(graph: DependencyGraph, streams: int) -> tuple[list[int], list[int]]:

@@ -10,7 +10,7 @@ from graphpool.errors import InvalidArgumentError, explain
 from graphpool.schedule.latency import checked_latency
 from graphpool.schedule.schedule import Schedule
 
-from .critical_path import check_streams
+from .critical_path import balance, check_streams
 from .emit import emit
 from .stages import Block, Stage, best_stages, split_blocks
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ios"]
 
-Lanes: TypeAlias = tuple[tuple[int, ...], ...]
+Streams: TypeAlias = tuple[tuple[int, ...], ...]
 
 _MAX_BLOCK_NODES = 20  # sets of nodes are signed 64-bit numbers
 
@@ -28,11 +28,11 @@ def ios(
     graph: DependencyGraph,
     streams: int = 2,
     *,
-    latency: Callable[[Lanes], float] | None = None,
+    latency: Callable[[Streams], float] | None = None,
     merge: Callable[[tuple[int, ...]], float | None] | None = None,
     max_states: int = 8192,
 ) -> Schedule:
-    """Cut the graph into stages that run one after another, each of lanes that run side by side.
+    """Cut the graph into stages that run one after another, each of streams that run side by side.
 
     Every way to split a block into stages is weighed, with the latency of a stage measured as a whole: so a cost that
     depends on what else runs is seen, which the other policies cannot.
@@ -42,10 +42,10 @@ def ios(
     graph : DependencyGraph
         What to schedule.
     streams : int, default=2
-        Most lanes in a stage, at least 1.
+        Most streams in a stage, at least 1.
     latency : callable, optional
-        Takes the lanes of a stage, tuples of nodes that run in order, and returns the time of running them at once.
-        Default: the longest lane by the costs of the graph.
+        Takes the streams of a stage, tuples of nodes that run in order, and returns the time of running them at once.
+        Default: the longest stream by the costs of the graph.
     merge : callable, optional
         Takes independent nodes and returns the time of one call that computes them all (convolutions of one image), or
         None when there is none.
@@ -57,7 +57,7 @@ def ios(
     -------
     schedule : Schedule
         Stages are ordered by events where data asks for it and not by barriers, so calls may start sooner than their
-        stage. ``details``: ``stages`` (lanes of each), ``latency`` (sum over stages), ``blocks``, ``states``,
+        stage. ``details``: ``stages`` (streams of each), ``latency`` (sum over stages), ``blocks``, ``states``,
         ``transitions`` and ``endings``. A merged stage is one `Run`, its cost in ``merged_costs``.
 
     Raises
@@ -85,7 +85,7 @@ def ios(
         transitions += weighed
         endings += distinct
     details = {
-        "stages": [stage.lanes for stage in stages],
+        "stages": [stage.streams for stage in stages],
         "latency": sum(stage.latency for stage in stages),
         "blocks": len(blocks),
         "states": sum(len(block.ideals) - 1 for block in blocks),
@@ -93,23 +93,23 @@ def ios(
         "endings": endings,
     }
     calls, stream_of = _place(graph, stages, streams)
-    merged = {stage.lanes[0]: stage.latency for stage in stages if stage.merged}
+    merged = {stage.streams[0]: stage.latency for stage in stages if stage.merged}
     return Schedule(graph, emit(graph, calls, stream_of), "ios", details, merged)
 
 
-def _ideal_latency(graph: DependencyGraph) -> Callable[[Lanes], float]:
+def _ideal_latency(graph: DependencyGraph) -> Callable[[Streams], float]:
     costs = graph.costs
-    return lambda lanes: max(sum(costs[v] for v in lane) for lane in lanes)
+    return lambda streams: max(sum(costs[v] for v in stream) for stream in streams)
 
 
 class _StageMaker:
-    """Turns an ending into the better of its two stages: lanes side by side, or one merged call."""
+    """Turns an ending into the better of its two stages: streams side by side, or one merged call."""
 
     def __init__(
         self,
         graph: DependencyGraph,
         streams: int,
-        latency: Callable[[Lanes], float],
+        latency: Callable[[Streams], float],
         merge: Callable[[tuple[int, ...]], float | None] | None,
     ) -> None:
         self.costs, self.streams, self.latency, self.merge = graph.costs, streams, latency, merge
@@ -121,23 +121,16 @@ class _StageMaker:
             if group not in parts:
                 nodes = block.members(group)
                 parts[group] = -sum(self.costs[v] for v in nodes), nodes
-        lanes = self._pack([parts[group] for group in groups])
-        side_by_side = Stage(lanes, checked_latency(self.latency(lanes), "a stage"))
+        streams = self._pack([parts[group] for group in groups])
+        side_by_side = Stage(streams, checked_latency(self.latency(streams), "a stage"))
         merged = self._merged(block, ending, groups)
         return merged if merged is not None and merged.latency < side_by_side.latency else side_by_side
 
-    def _pack(self, parts: list[tuple[float, tuple[int, ...]]]) -> Lanes:
-        """Nodes of `parts` in at most `streams` lanes: the longest first, each to the lane that is shortest so far."""
-        parts.sort()
+    def _pack(self, parts: list[tuple[float, tuple[int, ...]]]) -> Streams:
+        """The parts on at most `self.streams` streams: the longest first, each to the one that is shortest so far."""
         if len(parts) <= self.streams:
-            return tuple(nodes for _, nodes in parts)
-        loads = [0.0] * self.streams
-        lanes: list[tuple[int, ...]] = [()] * self.streams
-        for cost, nodes in parts:
-            lane = loads.index(min(loads))
-            loads[lane] -= cost
-            lanes[lane] += nodes
-        return tuple(lane for lane in lanes if lane)  # nodes that cost nothing all go to the first
+            return tuple(nodes for _, nodes in sorted(parts))
+        return tuple(nodes for nodes in balance(parts, self.streams) if nodes)  # those of no cost all go to the first
 
     def _merged(self, block: Block, ending: int, groups: list[int]) -> Stage | None:
         if self.merge is None or len(groups) < 2 or len(groups) != ending.bit_count():
@@ -148,15 +141,15 @@ class _StageMaker:
 
 
 def _place(graph: DependencyGraph, stages: list[Stage], streams: int) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Calls in issue order and their streams; a lane prefers the stream of what its first node reads."""
+    """Calls in issue order and their streams: of a stage, each prefers the one of what its first node reads."""
     stream_of: dict[int, int] = {}
     calls: list[tuple[int, ...]] = []
     for stage in stages:
         free = list(range(streams))
-        for lane in stage.lanes:
-            wanted = [stream_of[p] for p in graph.predecessors[lane[0]] if stream_of[p] in free]
+        for nodes in stage.streams:
+            wanted = [stream_of[p] for p in graph.predecessors[nodes[0]] if stream_of[p] in free]
             stream = wanted[-1] if wanted else free[0]
             free.remove(stream)
-            stream_of.update(dict.fromkeys(lane, stream))
-            calls += [lane] if stage.merged else [(v,) for v in lane]
+            stream_of.update(dict.fromkeys(nodes, stream))
+            calls += [nodes] if stage.merged else [(v,) for v in nodes]
     return calls, [stream_of[call[0]] for call in calls]

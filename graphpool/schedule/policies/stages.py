@@ -18,9 +18,9 @@ __all__ = ["Block", "Stage", "best_stages", "split_blocks"]
 
 @dataclass(frozen=True)
 class Stage:
-    """Lanes of nodes that run side by side, and how long that takes; `merged` when one call computes all of them."""
+    """Streams of nodes that run side by side, and how long that takes; `merged` when one call computes all of them."""
 
-    lanes: tuple[tuple[int, ...], ...]
+    streams: tuple[tuple[int, ...], ...]
     latency: float
     merged: bool = False
 

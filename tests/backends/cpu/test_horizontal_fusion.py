@@ -48,11 +48,11 @@ def lowered(build, merge):
     return lower(whole.ops, whole.input_ports, outputs, merges=plain.horizontal_fusions) if merge else plain
 
 
-def teach(plain, joint, lanes, *, gain):
+def teach(plain, joint, most_threads, *, gain):
     """Make the joint calls known to take that share less (or more, below 0) than separate ones."""
     for ids in plain.horizontal_fusions:
         separate, [merged] = fused_steps(plain, ids), fused_steps(joint, ids)
-        for threads in {1, lanes}:
+        for threads in {1, most_threads}:
             for step in separate:
                 stage_latencies().put(stage_key([[step_signature(step)]], threads), 1.0)
             stage_latencies().put(stage_key([[step_signature(merged)]], threads), len(separate) * (1 - gain))

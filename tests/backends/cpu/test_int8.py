@@ -141,7 +141,7 @@ def test_images_whose_numbers_the_run_gives(engine, ic, groups, data_format):
     assert len(kept(check(build, engine))) == 1
 
 
-def test_the_same_for_any_number_of_lanes_whatever_the_cache_keeps():
+def test_the_same_for_any_number_of_threads_whatever_the_cache_keeps():
     g = GraphBuilder()
     x, scale, zero = g.op("DynamicQuantizeLinear", g.input((70, 333)), dtype=["u8", "f32", "u8"], n=3)
     left = g.op("DynamicDequantize", x, scale, zero, dtype="f32")
@@ -153,8 +153,8 @@ def test_the_same_for_any_number_of_lanes_whatever_the_cache_keeps():
     try:
         for capacity in (None, 0):
             cache.set_capacity(capacity)
-            for lanes in (1, 2, 3):
-                with gp.Engine(threads=lanes) as own:
+            for threads in (1, 2, 3):
+                with gp.Engine(threads=threads) as own:
                     found.append(run_partitions([merged], values, own)[merged.output_ports[0].id])
     finally:
         cache.set_capacity(None)

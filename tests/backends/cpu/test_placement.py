@@ -11,7 +11,7 @@ from graphpool.backends.cpu.lower.lowering import Step
 from graphpool.backends.cpu.lower.values import Buffer, Value
 from graphpool.backends.cpu.place.link import _with_scratch
 from graphpool.backends.cpu.place.placement import plan_temporaries
-from graphpool.runtime._program import ARENA, FIRST_EXTERNAL, Program, count_lanes, count_scratch
+from graphpool.runtime._program import ARENA, FIRST_EXTERNAL, Program, count_scratch, count_threads
 from graphpool.typing import DataType
 
 
@@ -25,15 +25,15 @@ def chain(rows, columns, count):
     return [Step(call, (target, source), "norm", False, k) for k, (source, target) in enumerate(pairwise(values))]
 
 
-@pytest.mark.parametrize("lanes", [1, 3, 64])
+@pytest.mark.parametrize("threads", [1, 3, 64])
 @pytest.mark.parametrize("count", [2, 5])
-def test_scratch_is_a_temporary_of_its_step(lanes, count):
+def test_scratch_is_a_temporary_of_its_step(threads, count):
     steps = chain(40, 200, count)
-    nlanes = count_lanes([step.call for step in steps], lanes)
-    steps = _with_scratch(steps, nlanes)
+    nthreads = count_threads([step.call for step in steps], threads)
+    steps = _with_scratch(steps, nthreads)
     offsets, nbytes = plan_temporaries(steps)
     for step in steps:
-        assert step.scratch.nbytes == count_scratch(800, nlanes)
+        assert step.scratch.nbytes == count_scratch(800, nthreads)
         mine = [value.buffer for value in step.args if value.buffer.base == ARENA]
         for buffer in [*mine, step.scratch]:
             assert 0 <= offsets[buffer] <= nbytes - buffer.nbytes
@@ -44,10 +44,10 @@ def test_scratch_is_a_temporary_of_its_step(lanes, count):
     assert nbytes <= max(live) + steps[0].scratch.nbytes + 64
 
 
-@pytest.mark.parametrize("nlanes", [1, 2, 7])
-def test_lanes_have_cache_lines_of_their_own(nlanes):
-    assert count_scratch(400, nlanes) == (nlanes - 1) * 448 + 400
-    assert count_scratch(0, nlanes) == 0
+@pytest.mark.parametrize("nthreads", [1, 2, 7])
+def test_threads_have_cache_lines_of_their_own(nthreads):
+    assert count_scratch(400, nthreads) == (nthreads - 1) * 448 + 400
+    assert count_scratch(0, nthreads) == 0
 
 
 def test_a_program_uses_the_scratch_where_it_is_told():

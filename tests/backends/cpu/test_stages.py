@@ -12,13 +12,13 @@ from tests.cases.stream_graphs import branches, random_branches
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_every_step_runs_alone_and_beside_others(seed, lanes):
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_every_step_runs_alone_and_beside_others(seed, threads):
     lowering, ops, ports = lowered(random_branches(seed))
-    steps = StepGraph.of(lowering, ops, ports, lanes)
+    steps = StepGraph.of(lowering, ops, ports, threads)
     due = list(steps.units)
-    with StageTimer(lanes) as timer:
-        for stage in ([due[:1]], [due], [due[k::lanes] for k in range(lanes) if due[k::lanes]]):
+    with StageTimer(threads) as timer:
+        for stage in ([due[:1]], [due], [due[k::threads] for k in range(threads) if due[k::threads]]):
             assert timer.seconds(lowering, sum(ports), stage, 2) > 0
 
 

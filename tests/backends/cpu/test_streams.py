@@ -6,7 +6,7 @@ import graphpool as gp
 from graphpool.backends.cpu.backend import lower
 from graphpool.backends.cpu.place.streams import StepGraph, schedule_steps, step_edges, step_signature
 from graphpool.runtime.costs import cost_key, step_costs
-from graphpool.runtime.machine import LANE_FLOPS, MEMORY_BANDWIDTH
+from graphpool.runtime.machine import MEMORY_BANDWIDTH, THREAD_FLOPS
 from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions
 from graphpool.schedule import verify
 from tests.cases.graphs import GraphBuilder
@@ -86,8 +86,8 @@ def test_schedules_respect_the_edges(seed):
 
 def test_nobody_is_asked_about_a_schedule_in_vain():
     lowering, ops, ports = lowered(branches)
-    for lanes, options in ((1, ScheduleOptions("list", 2)), (4, SEQUENTIAL), (4, ScheduleOptions("auto", 1))):
-        plan = schedule_steps(lowering, ops, ports, lanes, options)
+    for threads, options in ((1, ScheduleOptions("list", 2)), (4, SEQUENTIAL), (4, ScheduleOptions("auto", 1))):
+        plan = schedule_steps(lowering, ops, ports, threads, options)
         assert plan.schedule is None
         assert not plan.is_parallel
 
@@ -101,8 +101,8 @@ def test_costs_follow_the_work_and_give_way_to_measured_ones():
     options = ScheduleOptions("list", 2)
     guessed = schedule_steps(lowering, ops, ports, 2, options).schedule.graph.costs
     assert 0 < guessed[0] < guessed[1]
-    for lanes, seconds in ((1, 8.0), (2, 5.0)):
-        step_costs().put(cost_key(step_signature(lowering.steps[0]), lanes), seconds)
+    for threads, seconds in ((1, 8.0), (2, 5.0)):
+        step_costs().put(cost_key(step_signature(lowering.steps[0]), threads), seconds)
     plan = schedule_steps(lowering, ops, ports, 2, options)
     assert plan.schedule.graph.costs == (8.0, guessed[1])
     assert plan.speedups[0] == 8 / 5
@@ -173,7 +173,7 @@ def test_convolutions_on_packed_weights_cost_what_they_compute():
     narrow, wide = (cost for cost in costs if cost)
     assert 1.8 < wide / narrow < 2.1
     flops = 2 * 16 * 16 * 9 * 32 * 64
-    assert wide > flops / max(LANE_FLOPS.values())
+    assert wide > flops / max(THREAD_FLOPS.values())
 
 
 def test_steps_that_caches_do_not_hold_share_main_memory():

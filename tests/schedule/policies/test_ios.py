@@ -71,13 +71,13 @@ def test_never_worse_than_sequential_greedy_and_wavefront(streams):
         assert simulate(schedule).makespan <= schedule.details["latency"] * (1 + 1e-9)
 
 
-def test_stages_are_lanes_in_order_on_no_more_streams():
+def test_stages_are_streams_in_order_on_no_more_streams():
     for seed in range(40):
         graph = random_graph(seed)
         schedule = ios(graph, 2, max_states=128)
         stages = schedule.details["stages"]
         assert max(map(len, stages), default=0) <= 2
-        assert [v for lanes in stages for lane in lanes for v in lane] == list(schedule.order)
+        assert [v for streams in stages for stream in streams for v in stream] == list(schedule.order)
         verify(schedule)
 
 
@@ -88,10 +88,10 @@ class _Profiler:
         self.graph = graph
         self.seen = []
 
-    def __call__(self, lanes):
-        self.seen.append(lanes)
-        loads = [sum(self.graph.costs[v] for v in lane) for lane in lanes]
-        return max(loads) * (1 + 0.2 * (len(lanes) - 1))
+    def __call__(self, streams):
+        self.seen.append(streams)
+        loads = [sum(self.graph.costs[v] for v in stream) for stream in streams]
+        return max(loads) * (1 + 0.2 * (len(streams) - 1))
 
 
 def test_each_ending_is_measured_once():
@@ -104,8 +104,8 @@ def test_each_ending_is_measured_once():
 
 def test_costs_of_company_are_seen():
     graph = DependencyGraph([], [1, 1], num_nodes=2)
-    assert ios(graph, 2, latency=lambda lanes: [1, 3][len(lanes) - 1]).details["stages"] == [((0,),), ((1,),)]
-    assert ios(graph, 2, latency=lambda lanes: [1, 1.5][len(lanes) - 1]).details["stages"] == [((0,), (1,))]
+    assert ios(graph, 2, latency=lambda streams: [1, 3][len(streams) - 1]).details["stages"] == [((0,),), ((1,),)]
+    assert ios(graph, 2, latency=lambda streams: [1, 1.5][len(streams) - 1]).details["stages"] == [((0,), (1,))]
 
 
 def test_convolutions_of_one_image_are_merged_where_that_is_faster():
@@ -159,7 +159,7 @@ def test_the_limit_must_be_a_count(value):
 @pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), None, "fast"])
 def test_bad_latencies(bad):
     with pytest.raises(InvalidArgumentError, match="latency"):
-        ios(block("A"), 2, latency=lambda lanes: bad)
+        ios(block("A"), 2, latency=lambda streams: bad)
     if bad is not None:
         with pytest.raises(InvalidArgumentError, match="merged"):
             ios(fork_join(2, 1), 2, merge=lambda nodes: bad)

@@ -46,7 +46,7 @@ class Step(NamedTuple):
     guard : (int, bool) or None
         The base pointer that decides whether a run takes the step, and whether it wants it there; None for always.
     scratch : Buffer or None
-        What the kernel uses while it runs, for all lanes; given when the number of lanes is known.
+        What the kernel uses while it runs, for all threads; given when the number of threads is known.
     """
 
     call: KernelCall

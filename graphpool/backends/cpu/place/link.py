@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_lanes, count_scratch
+from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_scratch, count_threads
 from ....runtime.constant_part import ConstantPart
 from ....schedule.lists import ListedCall, stream_lists
 from ..lower.values import Buffer
@@ -28,13 +28,8 @@ __all__ = ["link", "link_constants", "link_stage"]
 class LinkedProgram:
     """A program, and where its steps and temporaries come from.
 
-    Attributes
-    ----------
-    program : Program
-    order : tuple of int
-        Position, in the lowering, of each step.
-    buffers : tuple of (int, int, tuple of int)
-        Of each temporary the offset, the size and the steps that touch it, ascending. Unit: bytes.
+    `order` has the position of each step in the lowering; `buffers` the offset, the size and the steps, ascending, of
+    each temporary.
     """
 
     program: Program
@@ -42,26 +37,26 @@ class LinkedProgram:
     buffers: tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
-def link(lowering: Lowering, nports: int, lanes: int, schedule: Schedule | None = None) -> LinkedProgram:
-    """The program of a lowering for up to `lanes` lanes; external are the ports, then the packed constants.
+def link(lowering: Lowering, nports: int, threads: int, schedule: Schedule | None = None) -> LinkedProgram:
+    """The program of a lowering for up to `threads` threads; external are the ports, then the packed constants.
 
     The steps stand in the order in which a schedule issues them; with none, as they were lowered.
     """
     order = tuple(range(len(lowering.steps))) if schedule is None else schedule.order
     lists = () if schedule is None else _renumber(stream_lists(schedule), order)
-    nlanes = count_lanes([step.call for step in lowering.steps], lanes, len(lists))
-    lowered = _with_scratch(lowering.steps, nlanes)
+    nthreads = count_threads([step.call for step in lowering.steps], threads, len(lists))
+    lowered = _with_scratch(lowering.steps, nthreads)
     offsets, arena_nbytes = plan_temporaries(lowered, schedule)
     steps = [lowered[k] for k in order]
     guards = [step.guard for step in steps]
     nexternals = nports + len(lowering.packed)
     linked, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
-    program = Program(linked, arena_nbytes, nexternals, lowering.literals, lanes, guards, scratch, lists)
+    program = Program(linked, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
     buffers = [(offsets[b], b.nbytes, tuple(sorted(set(numbers)))) for b, numbers in uses_of(steps).items()]
     return LinkedProgram(program, order, tuple(buffers))
 
 
-def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int]], lanes: int) -> Program:
+def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int]], threads: int) -> Program:
     """A program of some steps of a lowering: those of each row in order, the rows side by side.
 
     Their temporaries lie apart, since nobody knows what else would use them.
@@ -69,14 +64,14 @@ def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int
     steps = [lowering.steps[number] for row in stage for number in row]
     numbers = iter(range(len(steps)))
     rows = [[ListedCall((next(numbers),)) for _ in row] for row in stage] if len(stage) > 1 else []
-    lowered = _with_scratch(steps, count_lanes([step.call for step in steps], lanes, len(rows)))
+    lowered = _with_scratch(steps, count_threads([step.call for step in steps], threads, len(rows)))
     offsets: dict[Buffer, int] = {}
     end = 0
     for buffer in uses_of(lowered):
         offsets[buffer], end = end, end + -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
     linked, scratch = _place(lowered, offsets), _place_scratch(lowered, offsets)
     guards = [step.guard for step in lowered]
-    return Program(linked, end, nexternals, lowering.literals, lanes, guards, scratch, rows)
+    return Program(linked, end, nexternals, lowering.literals, threads, guards, scratch, rows)
 
 
 def _renumber(lists: Sequence[Sequence[ListedCall]], order: Sequence[int]) -> list[list[ListedCall]]:
@@ -85,20 +80,20 @@ def _renumber(lists: Sequence[Sequence[ListedCall]], order: Sequence[int]) -> li
     return [[replace(call, nodes=tuple(position[v] for v in call.nodes)) for call in calls] for calls in lists]
 
 
-def _with_scratch(steps: Sequence[Step], nlanes: int) -> list[Step]:
-    """The steps with a buffer for what their kernels need while they run on so many lanes."""
+def _with_scratch(steps: Sequence[Step], nthreads: int) -> list[Step]:
+    """The steps with a buffer for what their kernels need while they run on so many threads."""
     return [
-        step._replace(scratch=Buffer(ARENA, count_scratch(step.call.scratch_nbytes, nlanes)))
+        step._replace(scratch=Buffer(ARENA, count_scratch(step.call.scratch_nbytes, nthreads)))
         if step.call.scratch_nbytes
         else step
         for step in steps
     ]
 
 
-def link_constants(lowering: Lowering, lanes: int) -> list[ConstantPart]:
-    """What packs each constant of a lowering, on up to `lanes` lanes."""
+def link_constants(lowering: Lowering, threads: int) -> list[ConstantPart]:
+    """What packs each constant of a lowering, on up to `threads` threads."""
     literals, read = bytes(lowering.literals), _read_beside_packed(lowering)
-    return [_link_packed(packed, literals, lanes, read.isdisjoint(packed.sources)) for packed in lowering.packed]
+    return [_link_packed(packed, literals, threads, read.isdisjoint(packed.sources)) for packed in lowering.packed]
 
 
 def _read_beside_packed(lowering: Lowering) -> set[int]:
@@ -111,25 +106,25 @@ def _read_beside_packed(lowering: Lowering) -> set[int]:
     return {base for guard, base in args if guard not in guards.get(base, ())}
 
 
-def _link_packed(packed: PackedConstant, literals: bytes, lanes: int, is_all_that_is_read: bool) -> ConstantPart:
+def _link_packed(packed: PackedConstant, literals: bytes, threads: int, is_all_that_is_read: bool) -> ConstantPart:
     base = packed.result.buffer.base
-    program, key = _link_steps(packed.steps, literals, lanes, (*packed.sources, base))
+    program, key = _link_steps(packed.steps, literals, threads, (*packed.sources, base))
     inverse = packed.restore if is_all_that_is_read and len(packed.sources) == 1 else ()
-    restore = _link_steps(inverse, literals, lanes, (base, *packed.sources))[0] if inverse else None
+    restore = _link_steps(inverse, literals, threads, (base, *packed.sources))[0] if inverse else None
     sources = tuple(base - FIRST_EXTERNAL for base in packed.sources)
     return ConstantPart(sources, packed.result.buffer.nbytes, program, key, restore)
 
 
 def _link_steps(
-    steps: Sequence[Step], literals: bytes, lanes: int, externals: Sequence[int]
+    steps: Sequence[Step], literals: bytes, threads: int, externals: Sequence[int]
 ) -> tuple[Program, Hashable]:
     """The program of steps on these external bases, in this order, and all that its effect depends on."""
     bases = {base: number for number, base in enumerate(externals, FIRST_EXTERNAL)}
-    lowered = _with_scratch(steps, count_lanes([step.call for step in steps], lanes))
+    lowered = _with_scratch(steps, count_threads([step.call for step in steps], threads))
     offsets, arena_nbytes = plan_temporaries(lowered)
     placed, scratch = _place(lowered, offsets, bases), _place_scratch(lowered, offsets)
     used = literals if LITERALS in [base for _, args in placed for base, _ in args] else b""
-    program = Program(placed, arena_nbytes, len(bases), used, lanes, scratch=scratch)
+    program = Program(placed, arena_nbytes, len(bases), used, threads, scratch=scratch)
     return program, (used, *map(_content, placed))
 
 

@@ -33,25 +33,18 @@ Merges = tuple[tuple[int, ...], ...]
 class Relowering:
     """A partition that can be lowered with other merges.
 
-    Attributes
-    ----------
-    lower : callable
-        Takes sets of convolutions, by the ids of their ops, and gives a `Lowering`.
-    ops : sequence of Op
-    nports : (int, int)
-        Inputs and outputs.
-    lanes : int
+    `lower` takes sets of convolutions, by the ids of their ops; `nports` are the inputs and outputs.
     """
 
     lower: Callable[[Merges], Lowering]
     ops: Sequence[Op]
     nports: tuple[int, int]
-    lanes: int
+    threads: int
 
     def latency(self, step: Step, lowering: Lowering) -> float:
-        """Seconds of a step that all lanes share: as it was measured by itself, else as `step_cost` has it."""
-        found = stage_latencies().get(stage_key([[step_signature(step)]], self.lanes))
-        return step_cost(step, self._by_id[step.op_id], lowering.shapes, self.lanes) if found is None else found
+        """Seconds of a step that all threads share: as it was measured by itself, else as `step_cost` has it."""
+        found = stage_latencies().get(stage_key([[step_signature(step)]], self.threads))
+        return step_cost(step, self._by_id[step.op_id], lowering.shapes, self.threads) if found is None else found
 
     @cached_property
     def _by_id(self) -> dict[int, Op]:
@@ -60,13 +53,13 @@ class Relowering:
 
 def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Lowering, StepPlan]:
     """The steps of a partition, and how they are placed on streams."""
-    plain, ports = partition.lower(()), (partition.ops, partition.nports, partition.lanes)
-    if not plain.horizontal_fusions or not options.may_be_parallel(partition.lanes):
+    plain, ports = partition.lower(()), (partition.ops, partition.nports, partition.threads)
+    if not plain.horizontal_fusions or not options.may_be_parallel(partition.threads):
         merges = _measured_faster(partition, plain)
         lowering = partition.lower(merges) if merges else plain
         return lowering, schedule_steps(lowering, *ports, options)
     steps = StepGraph.of(plain, *ports)
-    if chosen_policy(options, partition.lanes, steps.signature) == "ios":
+    if chosen_policy(options, partition.threads, steps.signature) == "ios":
         merges = _wanted_by_ios(partition, plain, steps, options)
     else:
         merges = _measured_faster(partition, plain)
@@ -86,7 +79,7 @@ def _wanted_by_ios(partition: Relowering, plain: Lowering, steps: StepGraph, opt
     def merge(nodes: tuple[int, ...]) -> float | None:
         return latency.get(frozenset(op_of.get(node, -1) for node in nodes))
 
-    found = schedule_units(steps, replace(options, policy="ios"), partition.lanes, merge=merge)
+    found = schedule_units(steps, replace(options, policy="ios"), partition.threads, merge=merge)
     calls = [i.nodes for i in found.instructions if isinstance(i, Run) and len(i.nodes) > 1]
     merged = {frozenset(op_of[node] for node in nodes) for nodes in calls}
     return tuple(ids for ids in plain.horizontal_fusions if frozenset(ids) in merged)
@@ -127,7 +120,7 @@ def _readers(joint: Lowering, ids: tuple[int, ...]) -> set[int]:
 
 def _is_measured(partition: Relowering, steps: Sequence[Step]) -> bool:
     """Whether each step was measured by itself."""
-    keys = [stage_key([[step_signature(step)]], partition.lanes) for step in steps]
+    keys = [stage_key([[step_signature(step)]], partition.threads) for step in steps]
     return all(stage_latencies().get(key) is not None for key in keys)
 
 

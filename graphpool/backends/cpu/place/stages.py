@@ -24,23 +24,14 @@ _ALIGNMENT = 64
 
 
 class StageTimer:
-    """Runs steps on threads and memory of its own.
+    """Runs steps on threads and memory of its own, until it is closed; one stage at a time.
 
     What steps read is zeros: what they take does not depend on numbers, but for those that look for something.
-
-    Parameters
-    ----------
-    lanes : int
-        Threads that share the steps.
-
-    Notes
-    -----
-    Ownership: owns its threads until it is closed, and the memory of one stage at a time. Threads: one at a time.
     """
 
-    def __init__(self, lanes: int) -> None:
-        self.lanes = lanes
-        self._team = Team(lanes)
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._team = Team(threads)
 
     def __enter__(self) -> StageTimer:
         return self
@@ -51,17 +42,10 @@ class StageTimer:
     def seconds(self, lowering: Lowering, nports: int, stage: Sequence[Sequence[int]], repeats: int) -> float:
         """The least time of several runs of a stage: other programs only add to it.
 
-        Parameters
-        ----------
-        lowering : Lowering
-        nports : int
-            Inputs and outputs of the partition.
-        stage : sequence of sequence of int
-            Rows of numbers of steps that wait for no step of another row.
-        repeats : int
-            Runs after the first, which brings everything into the caches.
+        Steps in a row of the stage wait for none of another row. The first run, which brings everything into the
+        caches, does not count.
         """
-        program = link_stage(lowering, nports + len(lowering.packed), stage, self.lanes)
+        program = link_stage(lowering, nports + len(lowering.packed), stage, self.threads)
         program.trials = min(program.trials, 0)
         memory = _allocate(lowering, program, stage)
         addresses = [0 if array is None else _address(array) for array in memory]

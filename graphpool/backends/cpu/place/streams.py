@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -18,11 +18,11 @@ from ....runtime._program import ARENA, FIRST_EXTERNAL
 from ....runtime.costs import cost_key, stage_key, stage_latencies, step_costs
 from ....runtime.machine import (
     CACHED_NBYTES,
-    LANE_BANDWIDTH,
-    LANE_FLOPS,
     MEMORY_BANDWIDTH,
     SHARED_STEP_S,
     STEP_S,
+    THREAD_BANDWIDTH,
+    THREAD_FLOPS,
 )
 from ....runtime.scheduling import make_schedule
 from ....schedule import DependencyGraph, Run, Schedule
@@ -54,18 +54,10 @@ ELTWISE_FLOPS = 20  # of an element: between an addition and a transcendental fu
 
 @dataclass(frozen=True)
 class StepPlan:
-    """How steps are placed on streams.
+    """How steps are placed on streams: `schedule` is None where nobody asked, `signature` of the steps and their edges.
 
-    Attributes
-    ----------
-    schedule : Schedule or None
-        Of the steps by their position; None when nobody asked.
-    speedups : tuple of float
-        How many times faster each step is taken to be on all lanes than on one.
-    traffic : tuple of float
-        Bytes that each step is taken to move to and from main memory.
-    signature : str
-        Of the steps and their edges: what the time of the whole depends on.
+    Of each step, `speedups` says how many times faster it is taken to be on all threads, `traffic` the bytes that it
+    moves to and from main memory.
     """
 
     schedule: Schedule | None = None
@@ -81,21 +73,11 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class StepGraph:
-    """The steps of a lowering, what orders them, and what they are taken to cost.
+    """The steps of a lowering, the edges that order them, and what they are taken to cost.
 
-    Attributes
-    ----------
-    edges : list of (int, int)
-        As from `step_edges`.
-    units : dict of int to tuple of int
-        Steps that are placed together, ascending, by the one of them that runs where all packed constants are kept; in
-        an order that respects the edges.
-    alone, shared : tuple of float
-        Cost of each step on one lane and on all. Unit: seconds.
-    traffic : tuple of float
-        Bytes that each step moves to and from main memory: those of steps that touch more than caches hold.
-    names, signatures : tuple of str
-        Of each step.
+    `units` has the steps that are placed together, ascending, by the one of them that runs where all packed constants
+    are kept, in an order that respects the edges. `alone` and `shared` are seconds on one thread and on all, `traffic`
+    the bytes to and from main memory, of steps that touch more than caches hold.
     """
 
     edges: list[tuple[int, int]]
@@ -107,11 +89,11 @@ class StepGraph:
     signatures: tuple[str, ...]
 
     @classmethod
-    def of(cls, lowering: Lowering, ops: Sequence[Op], nports: tuple[int, int], lanes: int) -> StepGraph:
+    def of(cls, lowering: Lowering, ops: Sequence[Op], nports: tuple[int, int], threads: int) -> StepGraph:
         """The graph of the steps of a partition with so many inputs and outputs."""
         by_id, steps = {op.id: op for op in ops}, lowering.steps
         alone, shared = (
-            tuple(step_cost(step, by_id[step.op_id], lowering.shapes, n) for step in steps) for n in (1, lanes)
+            tuple(step_cost(step, by_id[step.op_id], lowering.shapes, n) for step in steps) for n in (1, threads)
         )
         names = tuple(f"{number} {by_id[step.op_id].kind}" for number, step in enumerate(steps))
         edges, signatures = step_edges(steps, *nports), tuple(map(step_signature, steps))
@@ -124,7 +106,7 @@ class StepGraph:
 
     @property
     def speedups(self) -> tuple[float, ...]:
-        """How many times faster each step is on all lanes than on one."""
+        """How many times faster each step is on all threads than on one."""
         return tuple(one / all_ if all_ else 1.0 for one, all_ in zip(self.alone, self.shared, strict=True))
 
     def of_units(self, values: Sequence[float]) -> list[float]:
@@ -149,7 +131,7 @@ class StepGraph:
         details = dict(schedule.details)
         if "stages" in details:
             details["stages"] = [
-                tuple(tuple(step for unit in lane for step in units[unit]) for lane in stage)
+                tuple(tuple(step for unit in row for step in units[unit]) for row in stage)
                 for stage in details["stages"]
             ]
         return Schedule(graph, tuple(instructions), schedule.policy, details)
@@ -159,7 +141,7 @@ def schedule_steps(
     lowering: Lowering,
     ops: Sequence[Op],
     nports: tuple[int, int],
-    lanes: int,
+    threads: int,
     options: ScheduleOptions,
     signature: str | None = None,
 ) -> StepPlan:
@@ -168,17 +150,17 @@ def schedule_steps(
     Measured costs are taken where `runtime.costs` knows them, else the roofline's. The `signature`, by which whole
     programs were measured, is that of the steps if none is given.
     """
-    if not options.may_be_parallel(lanes) or len(lowering.steps) < 2:
+    if not options.may_be_parallel(threads) or len(lowering.steps) < 2:
         return StepPlan()
-    steps = StepGraph.of(lowering, ops, nports, lanes)
-    schedule, own = schedule_units(steps, options, lanes, signature), steps.signature
+    steps = StepGraph.of(lowering, ops, nports, threads)
+    schedule, own = schedule_units(steps, options, threads, signature), steps.signature
     return StepPlan(steps.write_out(schedule), steps.speedups, steps.traffic, own if signature is None else signature)
 
 
 def schedule_units(
     steps: StepGraph,
     options: ScheduleOptions,
-    lanes: int,
+    threads: int,
     signature: str | None = None,
     merge: Callable[[tuple[int, ...]], float | None] | None = None,
 ) -> Schedule:
@@ -188,7 +170,7 @@ def schedule_units(
     speedups = [alone / shared if shared else 1.0 for alone, shared in pairs]
     signatures = [steps.signatures[main] for main in steps.units]
     whole, traffic = steps.signature if signature is None else signature, steps.of_units(steps.traffic)
-    return make_schedule(graph, options, lanes, speedups, whole, signatures=signatures, traffic=traffic, merge=merge)
+    return make_schedule(graph, options, threads, speedups, whole, signatures=signatures, traffic=traffic, merge=merge)
 
 
 def _find_units(steps: Sequence[Step]) -> dict[int, tuple[int, ...]]:
@@ -247,16 +229,16 @@ def _layout(dtype: DataType, shape: tuple[int, ...], strides: tuple[int, ...]) -
     return f"{dtype}{list(shape)}/{list(strides)}"
 
 
-def step_cost(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]], lanes: int) -> float:
-    """Seconds of a step on so many lanes; none for one that runs only where a packed constant is missing."""
+def step_cost(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]], threads: int) -> float:
+    """Seconds of a step on so many threads; none for one that runs only where a packed constant is missing."""
     if step.guard is not None and not step.guard[1]:
         return 0.0
-    measured = measured_cost(step, lanes)
+    measured = measured_cost(step, threads)
     if measured is not None:
         return measured
-    sharing = min(lanes, max(step.call.ntasks, 1))
-    nbytes, peak = _touched_nbytes(step), LANE_FLOPS[step.call.kernel.isa]
-    bandwidth = min(sharing * LANE_BANDWIDTH, MEMORY_BANDWIDTH) if nbytes > CACHED_NBYTES else sharing * LANE_BANDWIDTH
+    sharing = min(threads, max(step.call.ntasks, 1))
+    nbytes, peak = _touched_nbytes(step), THREAD_FLOPS[step.call.kernel.isa]
+    bandwidth = min(sharing * THREAD_BANDWIDTH, MEMORY_BANDWIDTH if nbytes > CACHED_NBYTES else inf)
     work = roofline_cost(_flops(step, op, shapes), nbytes, sharing * peak, bandwidth)
     return STEP_S + work + (SHARED_STEP_S if sharing > 1 else 0.0)
 
@@ -272,11 +254,11 @@ def _traffic(steps: Sequence[Step]) -> tuple[float, ...]:
     return tuple(float(nbytes) if nbytes > CACHED_NBYTES else 0.0 for nbytes in touched)
 
 
-def measured_cost(step: Step, lanes: int) -> float | None:
-    """Seconds of a step on so many lanes if they were measured: in the model, else by itself."""
+def measured_cost(step: Step, threads: int) -> float | None:
+    """Seconds of a step on so many threads if they were measured: in the model, else by itself."""
     signature = step_signature(step)
-    found = step_costs().get(cost_key(signature, lanes))
-    return stage_latencies().get(stage_key([[signature]], lanes)) if found is None else found
+    found = step_costs().get(cost_key(signature, threads))
+    return stage_latencies().get(stage_key([[signature]], threads)) if found is None else found
 
 
 def _flops(step: Step, op: Op, shapes: Mapping[int, tuple[int, ...]]) -> float:

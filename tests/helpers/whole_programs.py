@@ -1,4 +1,4 @@
-"""Runs graphs on several lanes, whatever the runtime would choose."""
+"""Runs graphs on several threads, whatever the runtime would choose."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compile_whole(
     streams: int = 1,
     **bounds: float,
 ) -> Iterator[Job]:
-    """All ops of a graph as one program that every run shares among up to `threads` lanes."""
+    """All ops of a graph as one program that every run shares among up to `threads` threads."""
     builder = GraphBuilder()
     build(builder)
     partitions = builder.finish()

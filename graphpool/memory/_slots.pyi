@@ -1,0 +1,3 @@
+class Slots:
+    nbytes: int
+    alignment: int
