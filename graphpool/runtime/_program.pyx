@@ -98,7 +98,7 @@ cdef bint is_interrupted(Run *run) noexcept nogil:
 
 
 cdef void call_step(Run *run, const Step *step, int64_t begin, int64_t end, int64_t thread) noexcept nogil:
-    cdef void *pointers[80]     # GP_MAX_ARGS
+    cdef void *pointers[GP_MAX_ARGS]
     cdef char *scratch = run.bases[0] + step.scratch + thread * step.scratch_stride
     cdef int64_t j
     for j in range(step.nargs):

@@ -37,7 +37,7 @@ def apply_binary(name, x, y, isa):
 
 
 def header_names():
-    body = re.search(r"enum gp_eltwise_op \{(.*?)\};", HEADER.read_text(), re.S).group(1)
+    body = re.search(r"GP_ENUM\(gp_eltwise_op,(.*?)\n\);", HEADER.read_text(), re.S).group(1)
     return re.findall(r"GP_OP_(\w+)", body)
 
 
@@ -48,12 +48,6 @@ def test_opcodes_are_those_of_the_header():
     assert names == ["LOAD", "STORE", "ACC", "CONST", *unary, *others]
     codes = [*UNARY_OPS.values(), *BINARY_OPS.values(), *TERNARY_OPS.values()]
     assert codes == list(range(4, len(names)))
-
-
-def test_constants_are_those_of_the_header():
-    text = HEADER.read_text()
-    assert f"#define GP_ELTWISE_TASK {eltwise.TASK_SIZE}\n" in text
-    assert f"#define GP_ELTWISE_REGISTERS {eltwise.N_REGISTERS}\n" in text
 
 
 def test_every_operation_has_a_case():
@@ -333,7 +327,7 @@ def test_errors():
         builder.load(0, "undef")
     with pytest.raises(InvalidArgumentError, match="argument number"):
         builder.load(80, "f32")
-    with pytest.raises(InvalidShapeError, match="2 numbers"):
+    with pytest.raises(InvalidShapeError, match="2 of them"):
         builder.load(0, "f32", (1,))
     with pytest.raises(UnsupportedError, match="elementwise operation sinc"):
         builder.unary("sinc", value)

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -107,13 +105,6 @@ def test_concat_of_64_in_many_tasks():
     np.testing.assert_array_equal(out.array(expected.dtype, expected.shape), expected)
 
 
-def test_concat_with_pitches():
-    x, y, out = numbered((4, 10), 2), numbered((4, 6), 2), np.full((4, 20), 9, np.uint16)
-    move.concat([(4, 3), (4, 6)], 1, 2, src_pitches=[10, 6], dst_pitch=20)(x, y, out)
-    np.testing.assert_array_equal(out[:, :9], np.concatenate([x[:, :3], y], 1))
-    assert (out[:, 9:] == 9).all()
-
-
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 300, 77), (0, 3), (3, 0), (20_000, 1, 2)])
 def test_gen_index(shape, isa):
@@ -124,16 +115,10 @@ def test_gen_index(shape, isa):
         np.testing.assert_array_equal(out.array(np.int32, shape), expected)
 
 
-def test_constants_are_those_of_the_source():
-    text = (Path(move.__file__).parent / "move.c").read_text()
-    assert f"#define GP_MAX_CONCAT {move.MAX_CONCAT}\n" in text
-    assert f"#define GP_TURN {move._TURN}\n" in text
-
-
 def test_errors():
     with pytest.raises(UnsupportedError, match="1, 2, 4, 8"):
         move.copy((3,), (1,), (1,), 3)
-    with pytest.raises(InvalidShapeError, match="1 numbers"):
+    with pytest.raises(InvalidShapeError, match="1 of them"):
         move.copy((3,), (1, 2), (1,), 4)
     with pytest.raises(UnsupportedError, match=r"1 \.\. 64"):
         move.concat([], 0, 4)
@@ -141,5 +126,5 @@ def test_errors():
         move.concat([(1,)] * 65, 0, 4)
     with pytest.raises(InvalidShapeError, match="equal but for axis 0"):
         move.concat([(1, 2), (1, 3)], 0, 4)
-    with pytest.raises(InvalidShapeError, match="axis of a shape"):
+    with pytest.raises(InvalidShapeError, match="no such axis"):
         move.gen_index((2, 3), 2)

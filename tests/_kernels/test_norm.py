@@ -3,7 +3,7 @@ import pytest
 
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
-from graphpool._kernels.norm.norm import batch_moments, group_norm, layer_norm
+from graphpool._kernels.norm.norm import NormOptions, batch_moments, group_norm, layer_norm
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 
@@ -46,7 +46,7 @@ def check(name, got, expected):
 def test_layer_norm(shape, begin, shift, isa):
     x, inner = sample(shape, shift), shape[begin:]
     gamma, beta = sample(inner, 1), sample(inner)
-    call = layer_norm(shape, begin, gamma=True, beta=True, keep_stats=True, isa=isa)
+    call = layer_norm(shape, begin, options=NormOptions(gamma=True, beta=True, keep_stats=True), isa=isa)
     stats_shape = shape[:begin]
     mean, variance, y = execute(call, x, gamma, beta, Out(stats_shape), Out(stats_shape), Out(shape))
     axes = tuple(range(begin % len(shape), len(shape)))
@@ -61,7 +61,7 @@ def test_layer_norm_without_affine_in_strides(isa):
     x = sample((3, 5, 40))
     src, src_strides = strided(x, (1, 2, 0))
     dst, dst_strides = strided(x, (2, 0, 1), pad=2)
-    call = layer_norm(x.shape, 2, src_strides=src_strides, dst_strides=dst_strides, isa=isa)
+    call = layer_norm(x.shape, 2, options=NormOptions(src_strides=src_strides, dst_strides=dst_strides), isa=isa)
     y = execute(call, src, Out((dst.size,)))
     check("dst", unstride(y, x.shape, dst_strides), normal_form(x, 2)[0])
 
@@ -71,7 +71,7 @@ def test_layer_norm_without_affine_in_strides(isa):
 def test_rms_norm_survives_squares_out_of_range(scale, isa):
     x = (sample((7, 130)) * scale).astype(np.float32)
     gamma = sample((130,), 1)
-    call = layer_norm(x.shape, is_rms=True, gamma=True, epsilon=0, isa=isa)
+    call = layer_norm(x.shape, is_rms=True, options=NormOptions(gamma=True, epsilon=0), isa=isa)
     wide = x.astype(np.float64)
     assert_near(
         execute(call, x, gamma, Out(x.shape)),
@@ -86,7 +86,7 @@ def test_layer_norm_epilogue(isa):
     builder = EltwiseBuilder(x.shape)
     residual = builder.load(1, "f32")
     builder.store(0, "f32", None, builder.binary("add", builder.acc(), residual))
-    y = execute(layer_norm(x.shape, epilogue=builder.epilogue(), isa=isa), x, Out(x.shape), x)
+    y = execute(layer_norm(x.shape, options=NormOptions(epilogue=builder.epilogue()), isa=isa), x, Out(x.shape), x)
     check("dst", y, normal_form(x, 1)[0] + x)
 
 
@@ -109,7 +109,7 @@ def test_layer_norm_special_rows(row, isa):
 def test_group_norm(channels, groups, points, axis, isa):
     shape = (2, channels, *points) if axis == 1 else (2, *points, channels)
     x, gamma, beta = sample(shape, 3), sample((channels,), 1), sample((channels,))
-    call = group_norm(shape, groups, axis, gamma=True, beta=True, keep_stats=bool(x.size), isa=isa)
+    call = group_norm(shape, groups, axis, options=NormOptions(gamma=True, beta=True, keep_stats=bool(x.size)), isa=isa)
     along = [1] * x.ndim
     along[axis] = channels
     if not x.size:
@@ -128,7 +128,7 @@ def test_group_norm_strides(order, isa):
     x = sample((3, 8, 4, 5))
     src, src_strides = strided(x, order, pad=1)
     dst, dst_strides = strided(x, order[::-1])
-    call = group_norm(x.shape, 2, 1, src_strides=src_strides, dst_strides=dst_strides, isa=isa)
+    call = group_norm(x.shape, 2, 1, options=NormOptions(src_strides=src_strides, dst_strides=dst_strides), isa=isa)
     y = execute(call, src, Out((dst.size,)))
     check("dst", unstride(y, x.shape, dst_strides), group_reference(x, 2, 1)[0])
 
@@ -139,7 +139,9 @@ def test_group_norm_epilogue(axis, isa):
     x = sample((2, 6, 6, 6))
     builder = EltwiseBuilder(x.shape)
     builder.store(0, "f32", None, builder.unary("relu", builder.acc()))
-    y = execute(group_norm(x.shape, 3, axis, epilogue=builder.epilogue(), isa=isa), x, Out(x.shape))
+    y = execute(
+        group_norm(x.shape, 3, axis, options=NormOptions(epilogue=builder.epilogue()), isa=isa), x, Out(x.shape)
+    )
     check("dst", y, np.maximum(group_reference(x, 3, axis)[0], 0))
 
 
@@ -181,12 +183,14 @@ def test_extremes(size, isa):
     with np.errstate(all="ignore"):
         expected, mean, variance = (y.astype(np.float32) for y in normal_form(x, 1))
     bounds = 1e25, 2e-6, 2e-6  # the mean of the largest numbers of both signs may be anything beside them
-    results = execute(layer_norm(x.shape, 1, keep_stats=True, isa=isa), x, Out((8,)), Out((8,)), Out(x.shape))
+    results = execute(
+        layer_norm(x.shape, 1, options=NormOptions(keep_stats=True), isa=isa), x, Out((8,)), Out((8,)), Out(x.shape)
+    )
     for got, wanted, atol in zip(results, (mean[:, 0], variance[:, 0], expected), bounds, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=atol)
     for axis in (1, -1):  # runs of points, and loops over channels
         points = np.ascontiguousarray(np.moveaxis(x[None], 1, axis))
-        call = group_norm(points.shape, 8, axis, keep_stats=True, isa=isa)
+        call = group_norm(points.shape, 8, axis, options=NormOptions(keep_stats=True), isa=isa)
         results = execute(call, points, Out((1, 8)), Out((1, 8)), Out(points.shape))
         wanted = mean.T, variance.T, np.moveaxis(expected[None], 1, axis)
         for got, values, atol in zip(results, wanted, bounds, strict=True):
@@ -195,9 +199,9 @@ def test_extremes(size, isa):
 
 def test_bad_arguments():
     with pytest.raises(InvalidArgumentError, match="beta with gamma"):
-        layer_norm((2, 3), beta=True)
+        layer_norm((2, 3), options=NormOptions(beta=True))
     with pytest.raises(UnsupportedError, match="reorder first"):
-        layer_norm((2, 3, 4), 1, src_strides=(12, 1, 3))
+        layer_norm((2, 3, 4), 1, options=NormOptions(src_strides=(12, 1, 3)))
     with pytest.raises(InvalidShapeError, match="groups of one size"):
         group_norm((2, 6, 5), 4, 1)
     with pytest.raises(InvalidShapeError, match="no such axis"):

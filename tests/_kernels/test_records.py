@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphpool._kernels.core._dispatch import describe, lookup, names
-from graphpool._kernels.core.call import pack
-from graphpool._kernels.core.records import Record, record
+from graphpool._kernels.core.call import DTYPE_CODES, pack
+from graphpool._kernels.core.records import Record, enumeration, number, record
 from tests.helpers.tree import ROOT
 
 TYPES = {
@@ -35,8 +35,8 @@ def spelt_in_c(fields):
 def structs(draw):
     """Fields, and values of some of them."""
     fields, values = [], {}
-    for number in range(draw(st.integers(1, 8))):
-        name, kind = f"f{number}", draw(st.sampled_from(sorted(TYPES)))
+    for index in range(draw(st.integers(1, 8))):
+        name, kind = f"f{index}", draw(st.sampled_from(sorted(TYPES)))
         shape = draw(st.lists(st.integers(1, 4), max_size=2))
         fields.append((name, kind, tuple(shape)) if shape else (name, kind))
         value = TYPES[kind]
@@ -118,6 +118,16 @@ def test_fields_are_those_of_the_c_source():
     assert "int64_t dim[GP_MAX_NDIM];" in source
     fields, _ = describe("gp_space")
     assert fields == "{ int64_t ndim; int64_t dim[12]; int64_t stride[4][12]; }"
+
+
+def test_numbers_are_those_of_the_c_source(monkeypatch):
+    assert list(DTYPE_CODES)[:4] == ["f32", "f64", "f16", "bf16"]
+    assert list(DTYPE_CODES.values()) == list(range(17))
+    assert enumeration("scatter_reduction") == {"none": -1, "add": 0, "mul": 1, "max": 2, "min": 3}
+    source = (ROOT / "graphpool" / "_kernels" / "eltwise" / "gp_eltwise.h").read_text()
+    assert f"#define GP_ELTWISE_TASK {number('GP_ELTWISE_TASK')}\n" in source
+    monkeypatch.setattr("graphpool._kernels.core.records.describe", lambda name: ("A, GP_B = 7, GP_C", 4))
+    assert enumeration.__wrapped__("any", "GP_") == {"a": 0, "b": 7, "c": 8}
 
 
 @pytest.mark.parametrize("wrong", ["sise", "dtype"])

@@ -31,11 +31,11 @@ GP_RECORD(gp_depthwise_s8, {
 });
 
 /* Neighbouring taps of a row of the kernel, GP_TILE_TAPS at most. */
-typedef struct {
+GP_RECORD(tap_run, {
     const char *src; /* what the first tap meets at the first pixel of the row of results */
     const float *weights;
     int64_t taps, column; /* column: of src, which may lie outside */
-} tap_run;
+});
 
 /* A row of results at channel 0 of the block. Taps of a run meet source pixels `step` bytes, `columns` columns apart, and
  * have weights `tap` floats apart; those of the next result meet what lies `next` bytes further. */
@@ -331,5 +331,6 @@ GP_DEFINE_KERNEL(s8_conv_depthwise)
 const gp_kernel_entry GP_KERNEL(conv_depthwise_table)[] = {
     GP_ENTRY(f32_conv_depthwise_packed, gp_depthwise_packed),
     GP_ENTRY(s8_conv_depthwise, gp_depthwise_s8),
+    GP_INNER(tap_run),
     GP_TABLE_END,
 };

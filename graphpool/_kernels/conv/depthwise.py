@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
+from ..core._dispatch import describe
 from ..core.call import DTYPE_CODES, KernelCall, pack
 from ..gemm.post_ops import NO_POST_OPS, PostOps
 from ..gemm.problem import aligned
@@ -28,9 +29,6 @@ MOST_TAPS = 256
 
 _CHANNEL_BLOCK = 512
 """Channels of a task: rows of results are tasks enough, but those of few pixels and many channels divide further."""
-
-_RUN_NBYTES = 32
-"""sizeof(tap_run)"""
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class DepthwiseFormat(ConvFormat):
         _, residual = problem.result_images(post_ops)
         block = min(max(channels, 1), _CHANNEL_BLOCK)
         runs_offset = aligned(window.dst[2] * block * 4) if post["tile_in_scratch"] else 0
-        first_offset = aligned(runs_offset + taps * _RUN_NBYTES)
+        first_offset = aligned(runs_offset + taps * describe("tap_run")[1])
         fields = {field: post[field] for field in post if field not in ("requant", "dynamic")} | {
             "window": window.fields(), "channels": channels, "channel_block": block, "residual_n": residual[0],
             "residual": residual[1:], "runs_offset": runs_offset, "first_offset": first_offset,

@@ -5,7 +5,7 @@ cdef extern from "core/gp_kernel.h" nogil:
     ctypedef void (*gp_kernel_fn)(
         const void *params, void *const *args, int64_t begin, int64_t end, void *scratch
     ) noexcept nogil
-    int GP_MAX_ARGS
+    enum: GP_MAX_ARGS
 
 
 cdef class Kernel:

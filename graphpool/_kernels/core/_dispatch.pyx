@@ -19,7 +19,7 @@ cdef extern from "<stdlib.h>" nogil:
 cdef extern from "core/gp_tables.h" nogil:
     ctypedef struct gp_record:
         const char *name
-        const char *fields
+        const char *text
         int64_t nbytes
 
     ctypedef struct gp_kernel_entry:
@@ -38,16 +38,8 @@ cdef extern from "core/gp_tables.h" nogil:
 cdef class Kernel:
     """One kernel of the table for one instruction set; immutable, usable from any thread.
 
-    Attributes
-    ----------
-    name : str
-        Without instruction set, for instance ``"f32_softmax"``.
-    isa : str
-        Instruction set it was compiled for.
-    params : str
-        Name of the C struct that is the fixed part of its parameter block, as `describe` knows it.
-    params_nbytes : int
-        Size of that struct. Unit: bytes.
+    `name` is that without instruction set; `params` names the C struct, of `params_nbytes`, that its parameter block
+    begins with.
     """
 
     def __repr__(self):
@@ -59,7 +51,7 @@ cdef class Kernel:
 
 cdef tuple _load():
     """Read the C tables: {isa: {name: Kernel}} for the instruction sets that the processor has, weakest first, and
-    {name: (fields, nbytes)} of the structs that kernels read, which are the same in all of them.
+    {name: (text, nbytes)} of what kernels share with Python, which is the same in all of them.
     """
     cdef gp_isa isas[8]
     cdef int n = gp_list_isas(isas)
@@ -80,10 +72,10 @@ cdef tuple _load():
             entry = isas[i].tables[t]
             while entry[k].name != NULL:
                 params = entry[k].params
-                record = params.fields.decode(), params.nbytes
+                record = params.text.decode(), params.nbytes
                 name = params.name.decode()
                 if records.setdefault(name, record) != record:
-                    raise ImportError(f"kernels know two structs {name}")
+                    raise ImportError(f"kernels know two meanings of {name}")
                 if entry[k].fn != NULL:
                     kernel = Kernel.__new__(Kernel)
                     kernel.fn = entry[k].fn
@@ -132,12 +124,9 @@ def lookup(str name, isa=None):
 
 
 def describe(str name):
-    """The fields of a C struct that kernels read, as C spells them between braces, and its size in bytes.
+    """What a name that C shares stands for there: its text, and its size in bytes. KeyError: it is not shared.
 
-    Raises
-    ------
-    KeyError
-        No kernel reads such a struct.
+    The text is what the compiler read: fields between braces, enumerators, or the value of a macro, whose size is 0.
     """
     return _RECORDS[name]
 
@@ -159,33 +148,14 @@ def set_blas(uintptr_t sgemm, uintptr_t dgemm):
 
 
 def call(Kernel kernel not None, params, args, int64_t begin, int64_t end, int64_t scratch_nbytes=0, bint poison=False):
-    """Run the tasks [begin, end) of a kernel on Python buffers: the door of tests and benchmarks.
+    """Run the tasks [begin, end) of a kernel on Python buffers, without the GIL: the door of tests and benchmarks.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    params : buffer
-        Its parameter block.
-    args : sequence of buffers or int
-        The kernel's arguments in order, contiguous; an int is an address. Outputs must be writable.
-    begin, end : int
-        Tasks to run.
-    scratch_nbytes : int, default=0
-        Size of the scratch to lend. Unit: bytes.
-    poison : bool, default=False
-        Fill the scratch with bytes 0xFF (NaN in every float type) first: no result may depend on what it held.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The parameter block is too small, or there are too many arguments.
-
-    Notes
-    -----
-    Threads: safe; runs without the GIL.
+    `params` is its parameter block, `args` its arguments in order: contiguous buffers, writable where it writes, or
+    addresses. `poison` fills the scratch with bytes 0xFF (NaN in every float type) first. InvalidArgumentError: the
+    block is too small, or there are too many arguments.
     """
-    cdef Py_buffer views[81]
-    cdef void *pointers[80]
+    cdef Py_buffer views[GP_MAX_ARGS + 1]
+    cdef void *pointers[GP_MAX_ARGS]
     cdef int n = len(args), held = 0, i
     cdef void *scratch = NULL
     cdef const void *block

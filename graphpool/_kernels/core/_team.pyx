@@ -53,23 +53,8 @@ cdef int64_t SPIN_NS = 20_000
 cdef class Team:
     """Threads that help the calling thread: one region at a time, and whoever finds the team taken works alone.
 
-    Parameters
-    ----------
-    nthreads : int
-        Threads that work on a region, the caller's among them. Threads are started when a region first needs them.
+    `nthreads`, the caller's among them, work on a region; they are started when a region first needs them.
 
-    Attributes
-    ----------
-    nthreads : int
-        As given.
-
-    Raises
-    ------
-    InvalidArgumentError
-        `nthreads` is not between 1 and 1024.
-
-    Notes
-    -----
     Ownership: owns its threads, and ends them at `close` or when it is collected; they never run Python, take no signal
     and do not keep the process alive. Threads: safe. Fork: a child has a team without threads, which starts its own. A
     region runs on fewer threads than asked when the system refuses threads or the limit of threadpoolctl says so.
@@ -126,18 +111,7 @@ cdef class Team:
         return bool(gp_team_load(&self.closed))
 
     def roll_call(self, int64_t nthreads):
-        """Run a region in which every thread waits for all others: what waking everybody costs.
-
-        Returns
-        -------
-        nthreads : int
-            Threads that answered; 1 when the caller was alone.
-
-        Raises
-        ------
-        StateError
-            The team is closed.
-        """
+        """Run a region in which every thread waits for all others: how many there are; what waking everybody costs."""
         cdef RollCall call
         if gp_team_load(&self.closed):
             raise StateError(explain("the team is closed", hint="make another one"))

@@ -30,12 +30,7 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def load_blas() -> None:
-    """Make BLAS known to kernels.
-
-    Notes
-    -----
-    Threads: safe. Cost: 25 ms at the first call, then a look-up.
-    """
+    """Make BLAS known to kernels. Threads: safe. Cost: 25 ms at the first call, then a look-up."""
     with _lock:
         if _NAME not in sys.modules:
             _load_alone()

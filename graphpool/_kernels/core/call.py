@@ -10,7 +10,7 @@ import numpy as np
 from graphpool._sizes import hint_of
 
 from ._dispatch import Kernel, call, lookup
-from .records import Block, join_blocks, record
+from .records import Block, enumeration, join_blocks, record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,34 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPE_CODES", "KernelCall", "pack"]
 
-DTYPE_CODES = {
-    "f32": 0, "f64": 1, "f16": 2, "bf16": 3, "f8_e5m2": 4, "f8_e4m3": 5, "s8": 6, "u8": 7, "s32": 8, "s64": 9,
-    "boolean": 10, "s4": 11, "u4": 12, "s16": 13, "u16": 14, "u32": 15, "u64": 16,
-}  # fmt: skip
-"""The numbers of ``enum gp_dtype``."""
+DTYPE_CODES = enumeration("gp_dtype", "GP_")
+"""Element type -> its number in kernels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelCall:
     """A kernel, its parameter block and how its work divides.
 
-    Attributes
-    ----------
-    kernel : Kernel
-    params : ndarray of uint8
-        The parameter block; the KernelCall owns it, and it may hold addresses of what `keep` owns.
-    ntasks : int
-        Tasks 0 .. ntasks - 1 may run on different threads.
-    scratch_nbytes : int
-        Private scratch that each thread needs. Unit: bytes.
-    keep : tuple
-        Objects whose memory the parameter block points to.
-    patches : tuple of (int, int, Size)
-        Numbers of the parameter block that vary: offset, size in bytes, and what each is.
-
-    Notes
-    -----
-    Immutable; usable from any thread.
+    `params` is the parameter block, which may hold addresses of what `keep` owns. Tasks 0 .. `ntasks` - 1 may run on
+    different threads, each with private scratch of `scratch_nbytes`. `patches` are the numbers of the block that vary:
+    offset, size in bytes, and what each is. Immutable; usable from any thread.
     """
 
     kernel: Kernel
@@ -84,21 +67,7 @@ def pack(
     keep: Sequence[Any] = (),
     isa: str | None = None,
 ) -> KernelCall:
-    """A KernelCall of kernel `name` from a dict of fields.
-
-    Parameters
-    ----------
-    name : str
-        Kernel name without instruction set.
-    values : dict
-        Field of the kernel's C struct -> value, as `Record.pack` takes them; fields that are missing are zero.
-    ntasks, scratch_nbytes, keep
-        See `KernelCall`.
-    tail : bytes
-        What follows the fixed part of the block (a flexible array member).
-    isa : str, optional
-        Instruction set; the best one by default.
-    """
+    """A KernelCall of kernel `name`: `values` by field of its C struct, as of `Record.pack`, and `tail` behind them."""
     kernel = lookup(name, isa)
     block = join_blocks([record(kernel.params).pack(values), tail])
     patches = block.patches if isinstance(block, Block) else ()

@@ -121,14 +121,14 @@ static void store_s4(const float *restrict src, void *dst, int64_t offset, int64
 static load_fn *const LOADS[] = {
     [GP_F32] = load_f32, [GP_F64] = load_f64, [GP_F16] = load_f16, [GP_BF16] = load_bf16,
     [GP_F8_E5M2] = load_f8_e5m2, [GP_F8_E4M3] = load_f8_e4m3, [GP_S8] = load_s8, [GP_U8] = load_u8,
-    [GP_S32] = load_s32, [GP_S64] = load_s64, [GP_BOOL] = load_boolean, [GP_S4] = load_s4, [GP_U4] = load_u4,
+    [GP_S32] = load_s32, [GP_S64] = load_s64, [GP_BOOLEAN] = load_boolean, [GP_S4] = load_s4, [GP_U4] = load_u4,
     [GP_S16] = load_s16, [GP_U16] = load_u16, [GP_U32] = load_u32, [GP_U64] = load_u64,
 };
 
 static store_fn *const STORES[] = {
     [GP_F32] = store_f32, [GP_F64] = store_f64, [GP_F16] = store_f16, [GP_BF16] = store_bf16,
     [GP_F8_E5M2] = store_f8_e5m2, [GP_F8_E4M3] = store_f8_e4m3, [GP_S8] = store_s8, [GP_U8] = store_u8,
-    [GP_S32] = store_s32, [GP_S64] = store_s64, [GP_BOOL] = store_boolean, [GP_S4] = store_s4, [GP_U4] = store_u4,
+    [GP_S32] = store_s32, [GP_S64] = store_s64, [GP_BOOLEAN] = store_boolean, [GP_S4] = store_s4, [GP_U4] = store_u4,
     [GP_S16] = store_s16, [GP_U16] = store_u16, [GP_U32] = store_u32, [GP_U64] = store_u64,
 };
 

@@ -16,10 +16,10 @@
 
 typedef void (*gp_kernel_fn)(const void *params, void *const *args, int64_t begin, int64_t end, void *scratch);
 
-/* A struct that Python fills in. `fields` is its own text, without comments and with sizes for their macros, so that
- * Python's description cannot differ (graphpool._kernels.core.records). */
+/* A struct that Python fills in. `text` is its own, without comments and with sizes for their macros, so that Python's
+ * description cannot differ (graphpool._kernels.core.records). */
 typedef struct {
-    const char *name, *fields;
+    const char *name, *text;
     int64_t nbytes;
 } gp_record;
 
@@ -28,9 +28,14 @@ typedef struct {
     typedef struct __VA_ARGS__ type;                                                                                   \
     static const gp_record type##_record __attribute__((unused)) = {#type, GP_TEXT(__VA_ARGS__), sizeof(type)}
 
+/* An enumeration whose numbers Python reads from its text. */
+#define GP_ENUM(type, ...)                                                                                             \
+    enum type { __VA_ARGS__ };                                                                                         \
+    static const gp_record type##_record __attribute__((unused)) = {#type, GP_TEXT(__VA_ARGS__), sizeof(enum type)}
+
 typedef struct {
     const char *name;         /* without prefix and instruction set: "f32_relu" */
-    gp_kernel_fn fn;          /* NULL: the entry tells of a struct within others */
+    gp_kernel_fn fn;          /* NULL: the entry tells of something that kernels share with Python */
     const gp_record *params;  /* the fixed part of its parameter block */
 } gp_kernel_entry;
 
@@ -44,15 +49,14 @@ typedef struct {
                                 void *scratch __attribute__((unused)))
 
 #define GP_ENTRY(name, params) {#name, GP_KERNEL(name), &params##_record}
-#define GP_INNER(type) {#type, NULL, &type##_record}
+#define GP_INNER(type) {#type, NULL, &type##_record} /* a struct within others, or an enumeration */
+#define GP_NUMBER(macro) {#macro, NULL, &(const gp_record){#macro, GP_TEXT(macro), 0}}
 #define GP_TABLE_END {NULL, NULL, NULL}
 
-/* Element types as kernels see them; the numbers are those of graphpool._kernels.core.call.DTYPE_CODES. */
-enum gp_dtype {
-    GP_F32 = 0, GP_F64 = 1, GP_F16 = 2, GP_BF16 = 3, GP_F8_E5M2 = 4, GP_F8_E4M3 = 5,
-    GP_S8 = 6, GP_U8 = 7, GP_S32 = 8, GP_S64 = 9, GP_BOOL = 10, GP_S4 = 11, GP_U4 = 12,
-    GP_S16 = 13, GP_U16 = 14, GP_U32 = 15, GP_U64 = 16
-};
+GP_ENUM(gp_dtype,
+    GP_F32, GP_F64, GP_F16, GP_BF16, GP_F8_E5M2, GP_F8_E4M3, GP_S8, GP_U8, GP_S32, GP_S64, GP_BOOLEAN, GP_S4, GP_U4,
+    GP_S16, GP_U16, GP_U32, GP_U64
+);
 
 #define GP_MAX_NDIM 12
 #define GP_MAX_ARGS 80

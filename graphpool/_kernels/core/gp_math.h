@@ -16,33 +16,18 @@
 #define GP_FMA(a, b, c) ((a) * (b) + (c)) /* without the instruction fmaf is a slow call */
 #endif
 
-static inline uint32_t gp_bits(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
+#define GP_REINTERPRET(name, from, to)                                                                                 \
+    static inline to name(from x)                                                                                      \
+    {                                                                                                                  \
+        to y;                                                                                                          \
+        memcpy(&y, &x, sizeof y);                                                                                      \
+        return y;                                                                                                      \
+    }
 
-static inline float gp_float(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-static inline uint64_t gp_bits64(double x)
-{
-    uint64_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-static inline double gp_double(uint64_t u)
-{
-    double x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
+GP_REINTERPRET(gp_bits, float, uint32_t)
+GP_REINTERPRET(gp_float, uint32_t, float)
+GP_REINTERPRET(gp_bits64, double, uint64_t)
+GP_REINTERPRET(gp_double, uint64_t, double)
 
 /* Adding these rounds to an integer, which the low bits of the sum then hold: no conversion, so NaN is harmless. */
 #define GP_ROUND_F32 12582912.0f

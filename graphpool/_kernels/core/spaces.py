@@ -18,29 +18,20 @@ __all__ = [
     "space",
     "split_axes",
     "take_contiguous",
+    "take_innermost",
+    "without",
 ]
 
 
 def collapse(shape: Sequence[int], *layouts: Sequence[int]) -> list[tuple[int, ...]]:
     """Merge the axes that all layouts step through as if they were one.
 
-    Parameters
-    ----------
-    shape : sequence of int
-    *layouts : sequence of int
-        Strides of the same axes in one array each. Unit: elements.
-
-    Returns
-    -------
-    axes : list of (dim, stride in layout 0, stride in layout 1, ...)
-        Innermost first and at least one; axes of dimension 1 are left out.
-
-    Raises
-    ------
-    InvalidShapeError
-        More than `MAX_NDIM` axes, a negative dimension, or a layout of another length.
+    A layout is the strides of the axes in one array. Returned are (dim, stride in layout 0, stride in layout 1, ...),
+    innermost first and at least one; axes of dimension 1 are left out.
     """
-    _check(shape, layouts)
+    _check_shape("a kernel", shape)
+    for strides in layouts:
+        _check_length("an argument", shape, strides)
     axes: list[tuple[int, ...]] = []
     for axis in zip(*map(reversed, (shape, *layouts)), strict=True):
         dim = axis[0]
@@ -53,26 +44,20 @@ def collapse(shape: Sequence[int], *layouts: Sequence[int]) -> list[tuple[int, .
     return axes or [(1,) * (1 + len(layouts))]
 
 
-def _check(shape: Sequence[int], layouts: Sequence[Sequence[int]]) -> None:
+def _check_shape(name: str, shape: Sequence[int]) -> None:
     if len(shape) > MAX_NDIM or any(dim < 0 for dim in shape):
         accepted = f"up to {MAX_NDIM} dimensions, each at least 0"
-        raise InvalidShapeError(explain("shape of a kernel", accepted=accepted, got=tuple(shape)), shape=tuple(shape))
-    for strides in layouts:
-        if len(strides) != len(shape):
-            what = f"strides {tuple(strides)} of a tensor of shape {tuple(shape)}"
-            raise InvalidShapeError(explain(what, accepted=f"{len(shape)} numbers", got=len(strides)), dim=len(strides))
+        raise InvalidShapeError(explain(f"shape of {name}", accepted=accepted, got=tuple(shape)), name=name)
+
+
+def _check_length(name: str, shape: Sequence[int], strides: Sequence[int]) -> None:
+    if len(strides) != len(shape):
+        accepted = f"{len(shape)} of them"
+        raise InvalidShapeError(explain(f"strides of {name}", accepted=accepted, got=tuple(strides)), name=name)
 
 
 def split_axes(dims: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Axes merged by `collapse`, as columns.
-
-    Returns
-    -------
-    dims : list of int
-        Outermost first; without axes of size 1, so perhaps empty.
-    strides : list of list of int
-        One list an operand. Unit: elements.
-    """
+    """Axes merged by `collapse`, outermost first and perhaps none: their dims, and their strides in each operand."""
     axes = [axis for axis in reversed(collapse(dims, *strides)) if axis[0] != 1]
     columns = [list(column) for column in zip(*axes, strict=True)] or [[] for _ in range(len(strides) + 1)]
     return columns[0], columns[1:]
@@ -84,16 +69,18 @@ def space(dims: Sequence[int], *strides: Sequence[int]) -> tuple[dict[str, Any],
     return {"ndim": len(merged), "dim": merged, "stride": columns}, prod(dims)
 
 
-def take_contiguous(dims: list[int], strides: list[list[int]]) -> tuple[int, list[int]]:
-    """Remove from collapsed axes the longest one that the first operand walks with stride 1.
+def without(axis: int, *columns: Sequence[int]) -> list[list[int]]:
+    """Shapes or strides without one axis, which is counted from the front."""
+    return [[*column[:axis], *column[axis + 1 :]] for column in columns]
 
-    Returns
-    -------
-    dim : int
-        Its size; 1 where there is none.
-    strides : list of int
-        Its stride for each operand.
-    """
+
+def take_innermost(dims: list[int], strides: list[list[int]]) -> tuple[int, list[int]]:
+    """Remove the innermost of collapsed axes: its size and its stride in each operand; 1 and zeros if there is none."""
+    return (dims.pop(), [column.pop() for column in strides]) if dims else (1, [0] * len(strides))
+
+
+def take_contiguous(dims: list[int], strides: list[list[int]]) -> tuple[int, list[int]]:
+    """The same with the longest axis that the first operand walks with stride 1."""
     found = [k for k, stride in enumerate(strides[0]) if stride == 1]
     if not found:
         return 1, [0] * len(strides)
@@ -102,33 +89,16 @@ def take_contiguous(dims: list[int], strides: list[list[int]]) -> tuple[int, lis
 
 
 def check_strides(name: str, shape: Sequence[int], strides: Sequence[int] | None) -> tuple[int, ...]:
-    """`strides` as a tuple, dense by default.
-
-    Raises
-    ------
-    InvalidShapeError
-        One stride per axis is needed, ranks end at `MAX_NDIM`, and sizes are not negative.
-    """
-    if len(shape) > MAX_NDIM or any(dim < 0 for dim in shape):
-        accepted = f"at most {MAX_NDIM} axes of known size"
-        raise InvalidShapeError(explain(f"shape of {name}", accepted=accepted, got=tuple(shape)), name=name)
+    """`strides` as a tuple, dense by default: one for each of at most `MAX_NDIM` axes of known size."""
+    _check_shape(name, shape)
     if strides is None:
         return dense_strides(shape)
-    if len(strides) != len(shape):
-        raise InvalidShapeError(
-            explain(f"strides of {name}", accepted=f"{len(shape)} of them", got=tuple(strides)), name=name
-        )
+    _check_length(name, shape, strides)
     return tuple(strides)
 
 
 def normalise_axis(axis: int, ndim: int) -> int:
-    """`axis` counted from the front.
-
-    Raises
-    ------
-    InvalidShapeError
-        There is no such axis.
-    """
+    """`axis` counted from the front."""
     if not -ndim <= axis < ndim:
         raise InvalidShapeError(explain("no such axis", accepted=f"{-ndim} .. {ndim - 1}", got=axis), axis=axis)
     return axis % ndim

@@ -9,9 +9,15 @@
     X(winograd_table) X(conv_weights_table) X(fold_table) X(lookup_table) X(quantize_table) X(pool_table)              \
     X(resample_table) X(attention_table)
 
+static const gp_kernel_entry core_table[] = {
+    GP_INNER(gp_dtype),
+    GP_NUMBER(GP_MAX_ARGS),
+    GP_TABLE_END,
+};
+
 #define GP_DECLARE(table) extern const gp_kernel_entry GP_KERNEL(table)[];
 #define GP_ADDRESS(table) GP_KERNEL(table),
 
 GP_FAMILIES(GP_DECLARE)
 
-gp_tables GP_KERNEL(tables) = {GP_FAMILIES(GP_ADDRESS) NULL};
+gp_tables GP_KERNEL(tables) = {core_table, GP_FAMILIES(GP_ADDRESS) NULL};

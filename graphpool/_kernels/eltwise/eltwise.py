@@ -21,7 +21,7 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 from graphpool.typing import dense_strides
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..core.records import join_blocks, record
+from ..core.records import enumeration, join_blocks, number, record
 from ..core.spaces import collapse
 
 if TYPE_CHECKING:
@@ -39,40 +39,29 @@ __all__ = [
     "Value",
 ]
 
-TASK_SIZE = 16384
-"""Elements of a task (``GP_ELTWISE_TASK``)."""
-
-N_REGISTERS = 16
-"""``GP_ELTWISE_REGISTERS``."""
-
-MAX_ARGS = 80
-"""``GP_MAX_ARGS``."""
+TASK_SIZE, N_REGISTERS, MAX_ARGS = map(number, ("GP_ELTWISE_TASK", "GP_ELTWISE_REGISTERS", "GP_MAX_ARGS"))
+"""Elements of a task; registers of a program; arguments of a kernel."""
 
 _MOST_PROGRAMS = 256
 """Programs that are kept, a kilobyte or two each: layers of a model repeat."""
 
-_MEMORY = ("load", "store", "acc", "const")
-_UNARY = (
-    "abs", "exp", "hard_swish", "log", "mish", "reciprocal", "relu", "round", "sigmoid", "sqrt", "square", "tanh",
-    "clamp", "elu", "leaky_relu", "gelu_erf", "gelu_tanh", "hard_sigmoid", "softplus", "pow", "erf", "neg", "floor",
-    "ceil", "rsqrt", "sin", "cos", "sign", "not", "trunc", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
-    "acosh", "atanh", "is_nan", "is_inf", "narrow", "bit_not",
-)  # fmt: skip
-_BINARY = (
-    "add", "sub", "mul", "div", "max", "min", "squared_difference", "pow", "prelu", "ge", "gt", "le", "lt", "eq", "ne",
-    "and", "or", "xor", "mod", "fmod", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right",
-)  # fmt: skip
-_TERNARY = ("select", "fma")
+_CODES = enumeration("gp_eltwise_op", "GP_OP_")
 
-_MEMORY_OPS = {name: code for code, name in enumerate(_MEMORY)}
-UNARY_OPS = {name: code for code, name in enumerate(_UNARY, len(_MEMORY))}
+
+def _codes(first: str, last: str) -> dict[str, int]:
+    """Name of an operation -> opcode, from one to another."""
+    codes = range(_CODES[first], _CODES[last] + 1)
+    return {name.removesuffix("_scalar"): code for name, code in _CODES.items() if code in codes}
+
+
+UNARY_OPS = _codes("abs", "bit_not")
 """f(x; alpha, beta) -> opcode. clamp: [alpha, beta]; elu, leaky_relu: alpha; hard_sigmoid: alpha x + beta, clipped to
 [0, 1]; softplus: log(1 + exp(beta x)) / beta; pow: x ** beta; not: x == 0; is_inf: alpha != 0: inf counts, beta != 0:
 -inf counts; narrow: x as a store to the type with code alpha and a load would leave it."""
-BINARY_OPS = {name: code for code, name in enumerate(_BINARY, len(_MEMORY) + len(_UNARY))}
+BINARY_OPS = _codes("add", "shift_right")
 """f(x, y) -> opcode. Comparisons and logic give 1 or 0; prelu: x where x >= 0, else x y; mod: remainder with the sign
 of y, fmod: of x; shift_right keeps the sign."""
-TERNARY_OPS = {name: code for code, name in enumerate(_TERNARY, len(_MEMORY) + len(_UNARY) + len(_BINARY))}
+TERNARY_OPS = _codes("select", "fma")
 """f(x, y, z) -> opcode. select: y where x != 0, else z; fma: x y + z."""
 
 _INT_DTYPES = frozenset({"s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "boolean"})
@@ -98,7 +87,7 @@ OPS: dict[str, frozenset[str]] = {
 """Type of the registers -> operations of a program."""
 
 _HEADER, _VIEW, _INSTR = map(record, ("gp_eltwise", "gp_view", "gp_instr"))
-_LOAD, _STORE, _ACC, _CONST = (_MEMORY_OPS[name] for name in _MEMORY)
+_LOAD, _STORE, _ACC, _CONST = (_CODES[name] for name in ("load", "store", "acc", "const"))
 
 
 class Value(NamedTuple):
@@ -130,16 +119,10 @@ class _View(NamedTuple):
 class EltwiseBuilder:
     """Collects the steps of an elementwise program.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        The iteration space, at most 12 dimensions; every store writes one element for each of its points.
-    register : {"f32", "f64", "s64", "u64"}, default="f32"
-        Type in which the program computes. Integers are exact; their arithmetic, and stores into narrower types, wrap
-        around. Each has its `OPS` and `DTYPES`; only f32 has accumulators, and may be an epilogue.
+    `shape` is the iteration space: every store writes one element for each of its points. `register` is the type in
+    which the program computes. Integers are exact; their arithmetic, and stores into narrower types, wrap around. Each
+    has its `OPS` and `DTYPES`; only f32 has accumulators, and may be an epilogue.
 
-    Notes
-    -----
     Steps run in the order in which they were added, block by block of the iteration space; a store may therefore
     overwrite an argument that is read with the same strides (in place). Steps whose value is not stored are left out.
     Loads into f32 round what is wider. Stores round to nearest even; floats saturate at integers and turn NaN into 0;
@@ -156,27 +139,10 @@ class EltwiseBuilder:
         collapse(self.shape)
 
     def load(self, arg: int, dtype: str, strides: Sequence[int] | None = None, *, offset: int = 0) -> Value:
-        """Elements of argument `arg`.
+        """Elements of argument `arg` of the kernel, from `offset` on (in elements), of a type of `DTYPES`.
 
-        Parameters
-        ----------
-        arg : int
-            Position among the arguments of the kernel.
-        dtype : str
-            Element type, one of `DTYPES`.
-        strides : sequence of int, optional
-            One per axis of the iteration space, 0 to broadcast; row-major by default. Unit: elements.
-        offset : int, default=0
-            Place of the first element. Unit: elements.
-
-        Raises
-        ------
-        UnsupportedError
-            No program loads this type.
-        InvalidShapeError
-            The strides do not fit the shape.
-        InvalidArgumentError
-            There is no such argument.
+        There is a stride for each axis of the iteration space, 0 to broadcast. UnsupportedError: no program loads this
+        type; InvalidArgumentError: there is no such argument.
         """
         return self._add(_Step(_LOAD, (), self._view(arg, dtype, strides, offset)))
 
@@ -191,13 +157,7 @@ class EltwiseBuilder:
         return self._add(_Step(_CONST, (), 0, value))
 
     def unary(self, name: str, x: Value, alpha: float = 0.0, beta: float = 0.0) -> Value:
-        """The function `name` of `UNARY_OPS` of x.
-
-        Raises
-        ------
-        UnsupportedError
-            There is no such function on these registers.
-        """
+        """The function `name` of `UNARY_OPS` of x; UnsupportedError: these registers have none of that name."""
         return self._compute(UNARY_OPS, name, (x,), alpha, beta)
 
     def binary(self, name: str, x: Value, y: Value) -> Value:
@@ -211,12 +171,8 @@ class EltwiseBuilder:
     def store(self, arg: int, dtype: str, strides: Sequence[int] | None, value: Value, *, offset: int = 0) -> None:
         """Write `value` to argument `arg`; parameters and errors as in `load`.
 
-        Strides must not let two points share an element. A 4-bit tensor must be contiguous and start on a whole byte.
-
-        Raises
-        ------
-        UnsupportedError
-            A 4-bit tensor with gaps.
+        Strides must not let two points share an element. A 4-bit tensor must be contiguous and start on a whole byte
+        (UnsupportedError).
         """
         if dtype in ("s4", "u4") and (offset % 2 or not self._is_dense(strides)):
             what = f"strides {strides} and offset {offset} of a {dtype} store"
@@ -226,12 +182,8 @@ class EltwiseBuilder:
     def build(self, isa: str | None = None) -> KernelCall:
         """The program as a kernel by itself: arguments as numbered by the loads and stores.
 
-        Raises
-        ------
-        UnsupportedError
-            More than 16 values are alive at once.
-        InvalidArgumentError
-            The program reads accumulators, or stores nothing.
+        UnsupportedError: more than 16 values are alive at once; InvalidArgumentError: the program reads accumulators,
+        or stores nothing.
         """
         if _ACC in [step.op for step in self._steps]:
             raise InvalidArgumentError(explain("acc() in a kernel of its own", accepted="acc() in an epilogue"))
@@ -242,10 +194,8 @@ class EltwiseBuilder:
     def epilogue(self) -> Any:
         """The program as a ``gp_eltwise`` block, to be kept 8-byte aligned behind the parameters of another kernel.
 
-        Raises
-        ------
-        UnsupportedError
-            As in `build`; registers other than f32; a 4-bit store, of which two tasks might write one byte.
+        UnsupportedError: as in `build`; registers other than f32; a 4-bit store, of which two tasks might write one
+        byte.
         """
         views = [view for _, view in self._views.values()]
         stored = [views[step.view].dtype for step in self._steps if step.op == _STORE]

@@ -5,17 +5,11 @@
 #include "core/gp_convert.h"
 #include "eltwise/gp_eltwise.h"
 
-#include <math.h>
-#include <string.h>
-
-/* Registers take as many bytes as those of floats. */
-#define GP_WIDE_BLOCK (GP_ELTWISE_ROOM / GP_ELTWISE_REGISTERS / 2)
-
 /* ---- integers ---- */
 
 #define GP_WRAP(x, operator, y) ((uint64_t)(x) operator(uint64_t)(y))
 
-#define GP_WIDE_INTEGER(X)                                                                                             \
+#define GP_INTEGER_OPS(X)                                                                                              \
     GP_OPS_OF_ALL_TYPES(X)                                                                                             \
     X(ADD, GP_WRAP(x, +, y))                                                                                           \
     X(SUB, GP_WRAP(x, -, y))                                                                                           \
@@ -36,7 +30,7 @@
     X(U16, uint16_t, m, v)                                                                                             \
     X(U32, uint32_t, m, v)                                                                                             \
     X(U64, uint64_t, m, v)                                                                                             \
-    X(BOOL, uint8_t, m != 0, v != 0)
+    X(BOOLEAN, uint8_t, m != 0, v != 0)
 
 /* Cut off; the quotient that does not fit wraps. */
 static inline int64_t divide(int64_t x, int64_t y)
@@ -75,10 +69,12 @@ static inline int64_t power_of(int64_t x, int64_t y)
 }
 
 #define GP_REG int64_t
-#define GP_WIDE(name) s64_##name
-#define GP_WIDE_TYPES GP_INTEGER_TYPES
-#define GP_WIDE_OPS(X)                                                                                                 \
-    GP_WIDE_INTEGER(X)                                                                                                 \
+#define GP_REG_DTYPE GP_S64
+#define GP_NAME(name) s64_##name
+#define GP_OTHER_OPS(X)
+#define GP_TYPES GP_INTEGER_TYPES
+#define GP_OPS(X)                                                                                                      \
+    GP_INTEGER_OPS(X)                                                                                                  \
     X(ABS, x < 0 ? GP_WRAP(0, -, x) : (uint64_t)x)                                                                     \
     X(SIGN, (x > 0) - (x < 0))                                                                                         \
     X(SHIFT_RIGHT, (uint64_t)y < 64 ? x >> y : -(int64_t)(x < 0))                                                      \
@@ -87,13 +83,15 @@ static inline int64_t power_of(int64_t x, int64_t y)
     X(FMOD, remainder_of(x, y))                                                                                        \
     X(POW, power_of(x, y))                                                                                             \
     X(POW_SCALAR, power_of(x, (int64_t)beta))
-#include "eltwise/gp_wide.h"
+#include "eltwise/gp_interpreter.h"
 
 #define GP_REG uint64_t
-#define GP_WIDE(name) u64_##name
-#define GP_WIDE_TYPES GP_INTEGER_TYPES
-#define GP_WIDE_OPS(X)                                                                                                 \
-    GP_WIDE_INTEGER(X)                                                                                                 \
+#define GP_REG_DTYPE GP_U64
+#define GP_NAME(name) u64_##name
+#define GP_OTHER_OPS(X)
+#define GP_TYPES GP_INTEGER_TYPES
+#define GP_OPS(X)                                                                                                      \
+    GP_INTEGER_OPS(X)                                                                                                  \
     X(ABS, x)                                                                                                          \
     X(SIGN, x != 0)                                                                                                    \
     X(SHIFT_RIGHT, y < 64 ? x >> y : 0)                                                                                \
@@ -102,7 +100,7 @@ static inline int64_t power_of(int64_t x, int64_t y)
     X(FMOD, y ? x % y : 0)                                                                                             \
     X(POW, power_of_whole(x, y))                                                                                       \
     X(POW_SCALAR, power_of_whole(x, (uint64_t)beta))
-#include "eltwise/gp_wide.h"
+#include "eltwise/gp_interpreter.h"
 
 /* ---- f64 ---- */
 
@@ -140,8 +138,10 @@ static inline float to_odd(double x)
 }
 
 #define GP_REG double
-#define GP_WIDE(name) f64_##name
-#define GP_WIDE_TYPES(X)                                                                                               \
+#define GP_REG_DTYPE GP_F64
+#define GP_NAME(name) f64_##name
+#define GP_OTHER_OPS(X)
+#define GP_TYPES(X)                                                                                                    \
     X(F64, double, m, v)                                                                                               \
     X(F32, float, m, v)                                                                                                \
     X(F16, uint16_t, gp_from_f16(m), gp_to_f16(to_odd(v)))                                                             \
@@ -156,8 +156,8 @@ static inline float to_odd(double x)
     X(U16, uint16_t, m, to_whole(v, 0, UINT16_MAX))                                                                    \
     X(U32, uint32_t, m, to_whole(v, 0, UINT32_MAX))                                                                    \
     X(U64, uint64_t, m, to_u64(v))                                                                                     \
-    X(BOOL, uint8_t, m != 0, v != 0)
-#define GP_WIDE_OPS(X)                                                                                                 \
+    X(BOOLEAN, uint8_t, m != 0, v != 0)
+#define GP_OPS(X)                                                                                                      \
     GP_OPS_OF_ALL_TYPES(X)                                                                                             \
     GP_OPS_OF_FLOATS(X)                                                                                                \
     X(MOD, gp_modulo(x, y))                                                                                            \
@@ -187,7 +187,7 @@ static inline float to_odd(double x)
     X(ASINH, asinh(x))                                                                                                 \
     X(ACOSH, acosh(x))                                                                                                 \
     X(ATANH, atanh(x))
-#include "eltwise/gp_wide.h"
+#include "eltwise/gp_interpreter.h"
 
 const gp_kernel_entry GP_KERNEL(eltwise_wide_table)[] = {
     GP_ENTRY(s64_eltwise, gp_eltwise),

@@ -17,18 +17,17 @@
 
 #include "core/gp_kernel.h"
 
-/* Floats of all registers of a program together: 16 KiB, half of the smallest L1 data cache in use. */
-#define GP_ELTWISE_ROOM 4096
+/* Bytes of all registers of a program together: half of the smallest L1 data cache in use. */
+#define GP_ELTWISE_ROOM 16384
 #define GP_ELTWISE_REGISTERS 16
 
-/* Most elements of a register: the fewer registers a program needs, the longer are they, down to 256. */
+/* Most elements of a register: the fewer registers a program needs, the longer are they, down to 256 floats. */
 #define GP_BLOCK 1024
 
 /* Elements of a task of the kernel "f32_eltwise"; even, so that no two tasks write into one byte of a 4-bit tensor. */
 #define GP_ELTWISE_TASK 16384
 
-/* The order is that of graphpool._kernels.eltwise.eltwise; a test compares them. */
-enum gp_eltwise_op {
+GP_ENUM(gp_eltwise_op,
     /* memory and constants */
     GP_OP_LOAD, GP_OP_STORE, GP_OP_ACC, GP_OP_CONST,
     /* dst = f(a; alpha, beta) */
@@ -44,10 +43,10 @@ enum gp_eltwise_op {
     GP_OP_MOD, GP_OP_FMOD, GP_OP_BIT_AND, GP_OP_BIT_OR, GP_OP_BIT_XOR, GP_OP_SHIFT_LEFT, GP_OP_SHIFT_RIGHT,
     /* dst = f(a, b, c) */
     GP_OP_SELECT, GP_OP_FMA
-};
+);
 
-/* The operations that are one expression whatever the type of their operands x and y: X(NAME, expression). NaN passes
- * through MAX and MIN. */
+/* The operations that are one expression whatever the type of their operands x, y and z, and of alpha and beta, which are
+ * f32: X(NAME, expression). NaN passes through MAX and MIN. */
 #define GP_OPS_OF_ALL_TYPES(X)                                                                                         \
     X(MAX, x > y || x != x ? x : y)                                                                                    \
     X(MIN, x < y || x != x ? x : y)                                                                                    \
@@ -60,9 +59,11 @@ enum gp_eltwise_op {
     X(AND, (x != 0) & (y != 0))                                                                                        \
     X(OR, (x != 0) | (y != 0))                                                                                         \
     X(XOR, (x != 0) ^ (y != 0))                                                                                        \
-    X(NOT, x == 0)
+    X(NOT, x == 0)                                                                                                     \
+    X(CONST, alpha)                                                                                                    \
+    X(SELECT, x != 0 ? y : z)
 
-/* The same of f32 and f64; alpha and beta are the instruction's. */
+/* The same of f32 and f64. */
 #define GP_OPS_OF_FLOATS(X)                                                                                            \
     X(ADD, x + y)                                                                                                      \
     X(SUB, x - y)                                                                                                      \

@@ -13,31 +13,9 @@ _BLOCK = 1 << 14
 
 
 def byte_lookup(n: int, isa: str | None = None) -> KernelCall:
-    """A kernel for ``dst[i] = table[src[i]]``.
+    """A kernel for ``dst[i] = table[src[i]]``; arguments: src of n bytes, table of 256, dst, apart from src.
 
-    Arguments of the kernel: src of n bytes, the table of 256 bytes, dst of n bytes, which does not overlap src. Signed
-    bytes are looked up by their bits.
-
-    Parameters
-    ----------
-    n : int
-        Zero is allowed.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        Tasks are blocks of bytes.
-
-    Raises
-    ------
-    InvalidShapeError
-        A negative size.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst. Cost: about a cycle for each byte.
+    Signed bytes are looked up by their bits. Cost: about a cycle for each byte.
     """
     if n < 0:
         raise InvalidShapeError(explain("number of bytes", accepted=">= 0", got=n))

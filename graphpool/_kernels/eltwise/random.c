@@ -6,8 +6,8 @@
 #include "core/gp_kernel.h"
 #include "core/gp_vec.h"
 
-#define TASK 4096  /* elements of a task */
-#define LANES 64   /* blocks of four words that are made together: enough that loops are vectorised, not unrolled */
+#define GP_DROPOUT_TASK 4096 /* elements of a task */
+#define LANES 64 /* blocks of four words that are made together: enough that loops are vectorised, not unrolled */
 
 GP_RECORD(dropout_params, {
     int64_t size, has_mask;
@@ -65,10 +65,10 @@ GP_DEFINE_KERNEL(f32_dropout)
     const dropout_params *p = params;
     const float *src = args[0], probability = *(const float *)args[3], kept = 1 - probability;
     const uint64_t seed = (uint64_t)*(const int64_t *)args[1], offset = (uint64_t)*(const int64_t *)args[2];
-    const int64_t threshold = get_threshold(probability), last = gp_min(end * TASK, p->size);
+    const int64_t threshold = get_threshold(probability), last = gp_min(end * GP_DROPOUT_TASK, p->size);
     float *dst = args[4];
     uint8_t *mask = p->has_mask ? args[5] : NULL;
-    for (int64_t first = begin * TASK; first < last; first += 4 * LANES) {
+    for (int64_t first = begin * GP_DROPOUT_TASK; first < last; first += 4 * LANES) {
         const int64_t n = gp_min(4 * LANES, last - first);
         uint32_t words[4 * LANES];
         get_words((uint64_t)first, seed, offset, words);
@@ -79,28 +79,8 @@ GP_DEFINE_KERNEL(f32_dropout)
     }
 }
 
-GP_RECORD(philox_params, {
-    uint32_t key[2];
-});
-
-/* The bare generator: args counters u32[n][4], words u32[n][4]; a task is a counter. */
-GP_DEFINE_KERNEL(u32_philox)
-{
-    const philox_params *p = params;
-    const uint32_t *counter = args[0];
-    blocks b;
-    for (int64_t task = begin; task < end; task++) {
-        for (int i = 0; i < LANES; i++)
-            for (int k = 0; k < 4; k++)
-                b.word[k][i] = counter[4 * task + k];
-        philox(&b, p->key[0], p->key[1]);
-        for (int k = 0; k < 4; k++)
-            ((uint32_t *)args[1])[4 * task + k] = b.word[k][0];
-    }
-}
-
 const gp_kernel_entry GP_KERNEL(random_table)[] = {
     GP_ENTRY(f32_dropout, dropout_params),
-    GP_ENTRY(u32_philox, philox_params),
+    GP_NUMBER(GP_DROPOUT_TASK),
     GP_TABLE_END,
 };

@@ -333,5 +333,6 @@ const gp_kernel_entry GP_KERNEL(pool_table)[] = {
     GP_ENTRY(f32_max_pool, gp_pool),
     GP_ENTRY(f32_avg_pool, gp_pool),
     GP_INNER(gp_row_plan),
+    GP_NUMBER(GP_POOL_LINES),
     GP_TABLE_END,
 };

@@ -21,7 +21,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 from ..core.call import KernelCall, pack
 from ..core.records import record
 from ..gemm.post_ops import NO_POST_OPS, PostOps
-from .window import Window, channel_block, plan_rows
+from .window import MOST_LANES, Window, channel_block, plan_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["resample"]
-
-_VECTOR = 16
-"""Elements of the widest vector, which may be read at any element of a table or a line."""
 
 _MODES = {"nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear"}
 
@@ -66,7 +63,7 @@ def _tail(axes: Sequence[Sequence[NDArray[Any]]]) -> tuple[bytes, dict[str, Any]
     for tables in axes:
         for places, table in zip(fields.values(), tables, strict=True):
             places.append(begin + len(tail))
-            tail += table.tobytes() + bytes(4 * (_VECTOR + table.size % 2))
+            tail += table.tobytes() + bytes(4 * (MOST_LANES + table.size % 2))
     return tail, fields | {"epilogue_offset": begin + len(tail)}
 
 
@@ -93,43 +90,13 @@ def resample(
     post_ops: PostOps = NO_POST_OPS,
     isa: str | None = None,
 ) -> KernelCall:
-    """A kernel that resamples f32 images; the module says how coordinates are computed.
+    """A kernel that resamples images; the module says how coordinates are computed, `window.Window` what images are.
 
-    Arguments of the kernel: src, dst (f32), then arguments 1, 2, ... of the epilogue (its argument 0 is dst).
-
-    Parameters
-    ----------
-    mode : {"nearest", "linear", "bilinear", "trilinear"}
-        The linear modes differ in name only: every spatial axis is interpolated.
-    batch, channels : int
-    src_spatial, dst_spatial : sequence of int
-        One to three axes each.
-    src_strides, dst_strides : sequence of int
-        (n, c, spatial...). Unit: elements. dst_strides also tells the order in which results are numbered for the
-        epilogue, as in `graphpool._kernels.image.pool.pooling`.
-    scales : sequence of float, optional
-        What half_pixel divides by, for each axis; dst_spatial / src_spatial by default.
-    coordinate_transformation_mode : {"half_pixel", "align_corners"}
-    post_ops : PostOps
-        An epilogue, and nothing else.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        One task for each row of results and block of channels. The parameter block holds the coordinate tables:
-        12 bytes for each element of each result axis.
-
-    Raises
-    ------
-    InvalidArgumentError, InvalidShapeError, UnsupportedError
-        The arguments do not fit each other, or results are wanted from an empty source.
-
-    Notes
-    -----
-    Threads: the KernelCall is immutable; tasks write disjoint parts of dst.
-    Cost: linear reads 2 to 8 elements a result.
+    Arguments: src, dst. `mode` is nearest, linear, bilinear or trilinear: the linear modes differ in name only, every
+    spatial axis is interpolated. `scales`: what half_pixel divides by, for each axis; dst_spatial / src_spatial by
+    default. InvalidShapeError also where results are wanted from an empty source. The parameter block holds the
+    coordinate tables: 12 bytes for each element of each result axis. Cost: linear reads 2 to 8 elements a result.
+    Tasks: a row of results and block of channels each.
     """
     post_ops.check_only_epilogue()
     transformation = coordinate_transformation_mode
@@ -151,7 +118,7 @@ def resample(
     ]
     tail, fields = _tail(tables)
     rows, ntasks, scratch = plan_rows(window, batch, channels, post_ops)
-    scratch += 4 * channel_block(window, channels) * (window.src[2] + _VECTOR)
+    scratch += 4 * channel_block(window, channels) * (window.src[2] + MOST_LANES)
     return pack(
         f"f32_resample_{_MODES[mode]}", {"rows": rows, **fields},
         ntasks=ntasks, scratch_nbytes=scratch, tail=tail + post_ops.epilogue, isa=isa,

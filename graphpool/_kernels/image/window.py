@@ -1,6 +1,6 @@
 """What convolution, pooling and resampling share: geometry in three spatial axes, tiles of result rows.
 
-`image/gp_window.h` is the C side; the layouts here mirror its structs.
+`image/gp_window.h` is the C side.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..gemm.post_ops import PostOps
 
 __all__ = [
+    "MOST_LANES",
     "Window",
     "channel_block",
     "convolution_window",
@@ -30,6 +31,9 @@ __all__ = [
     "merged_stride",
     "plan_rows",
 ]
+
+MOST_LANES = 16
+"""Elements of the widest vector, which may be read at any element of a table or a line."""
 
 _TILE_ELEMENTS = {True: 16384, False: 1024}
 """Results of a row task, by whether channels are innermost: a tile of 64 KiB stays in L2, and its channels give enough
@@ -41,7 +45,11 @@ _MOST_GAPS, _FEW_PIXELS = 16, 1 << 16
 
 @dataclass(frozen=True)
 class Window:
-    """A checked geometry with exactly three spatial axes; strides are (n, c, depth, height, width) in elements."""
+    """A checked geometry with exactly three spatial axes; strides are (n, c, depth, height, width) in elements.
+
+    `dst_strides` also tell in which order results are numbered for an epilogue, whose argument 0 is dst: (n,
+    spatial..., c) if no spatial stride is smaller than the channel stride, else (n, c, spatial...).
+    """
 
     src: tuple[int, ...]
     dst: tuple[int, ...]
@@ -65,15 +73,7 @@ class Window:
         src_strides: Sequence[int],
         dst_strides: Sequence[int],
     ) -> Window:
-        """Check one to three spatial axes and fill them up to three.
-
-        Raises
-        ------
-        InvalidShapeError
-            Lengths differ, or a value is out of range.
-        UnsupportedError
-            No spatial axis, or more than three.
-        """
+        """Check one to three spatial axes (else UnsupportedError) and fill them up; None: ones, or zero pads."""
         ndim = len(src)
         if not 1 <= ndim <= 3:
             raise UnsupportedError(explain("number of spatial axes", accepted="1, 2, 3", got=ndim))
@@ -156,13 +156,7 @@ def convolution_window(
     transposed: bool = False,
     output_padding: Sequence[int] | None = None,
 ) -> Window:
-    """The window of a convolution or a transposed one, with the extent of its results.
-
-    Raises
-    ------
-    InvalidShapeError, UnsupportedError
-        Lengths differ, or a value is out of range.
-    """
+    """The window of a convolution or a transposed one, with the extent of its results."""
     ndim = len(src_spatial)
     begin, end, steps, gaps = fill_geometry(ndim, pads_begin, pads_end, strides, dilations)
     extra = [0] * ndim if output_padding is None else output_padding
@@ -188,12 +182,9 @@ def is_sparse(
 
 
 def image_strides(name: str, strides: Sequence[int], ndim: int, channels: int) -> tuple[int, int, int, int]:
-    """Strides of images and of three spatial axes, from those of (n, c, spatial...) with contiguous channels.
+    """Strides of images and of three spatial axes, from those of (n, c, spatial...).
 
-    Raises
-    ------
-    InvalidShapeError, UnsupportedError
-        Not one stride for each of `ndim` spatial axes and the two in front; channels with gaps.
+    UnsupportedError: channels with gaps.
     """
     if len(strides) != ndim + 2:
         raise InvalidShapeError(explain(name, accepted=f"{ndim + 2} strides", got=tuple(strides)))

@@ -11,8 +11,11 @@ GP_RECORD(index_params, {
     int64_t tuple_size, tuple_dims[GP_MAX_NDIM], tuple_strides[GP_MAX_NDIM];                /* strides: bytes */
     int64_t index_dtype; /* GP_S32 or GP_S64 */
     int64_t npositions, row_nbytes, rows_per_task;
-    int64_t dtype, reduction; /* of scatter: -1 puts, see reduce_row */
+    int64_t dtype, reduction; /* of scatter */
 });
+
+/* What a row of a scatter does to what is there: NONE replaces it. */
+GP_ENUM(scatter_reduction, NONE = -1, ADD, MUL, MAX, MIN);
 
 /* Negative indices count from the end; whatever they are, the result is an element of the axis. */
 static int64_t index_at(const index_params *p, const void *indices, int64_t at, int64_t dim)
@@ -107,15 +110,15 @@ GP_DEFINE_KERNEL(any_gather)
             const wide x = (wide)(value);                                                                              \
             m = ((const type *)src)[i];                                                                                \
             const wide y = (wide)(value);                                                                              \
-            const wide v = reduction == 0   ? x + y                                                                    \
-                           : reduction == 1 ? x * y                                                                    \
-                           : reduction == 2 ? (x > y || x != x ? x : y)                                                \
-                                            : (x < y || x != x ? x : y);                                               \
+            const wide v = reduction == ADD   ? x + y                                                                  \
+                           : reduction == MUL ? x * y                                                                  \
+                           : reduction == MAX ? (x > y || x != x ? x : y)                                              \
+                                              : (x < y || x != x ? x : y);                                             \
             ((type *)dst)[i] = (type)(element);                                                                        \
         }                                                                                                              \
         break;
 
-/* dst = dst + src (reduction 0), dst * src (1), the larger (2), the smaller (3); integers wrap. */
+/* dst = dst + src, dst * src, the larger or the smaller one; integers wrap. */
 static void reduce_row(int64_t dtype, int64_t reduction, void *dst, const void *src, int64_t n)
 {
     switch (dtype) {
@@ -130,12 +133,12 @@ static void reduce_row(int64_t dtype, int64_t reduction, void *dst, const void *
         GP_REDUCE(GP_U32, uint32_t, uint32_t, m, v)
         GP_REDUCE(GP_U64, uint64_t, uint64_t, m, v)
     case GP_S32:
-        if (reduction < 2)
+        if (reduction <= MUL)
             return reduce_row(GP_U32, reduction, dst, src, n); /* signed overflow is not defined; the bits are the same */
         switch (0) { GP_REDUCE(0, int32_t, int32_t, m, v) }
         break;
     case GP_S64:
-        if (reduction < 2)
+        if (reduction <= MUL)
             return reduce_row(GP_U64, reduction, dst, src, n);
         switch (0) { GP_REDUCE(0, int64_t, int64_t, m, v) }
         break;
@@ -150,7 +153,7 @@ GP_DEFINE_KERNEL(any_scatter)
     for (int64_t row = 0; row < p->npositions; row++) {
         const char *from = (const char *)args[0] + row * p->row_nbytes;
         char *to = (char *)args[2] + row_at(p, args[1], place_of(p, row));
-        if (p->reduction < 0)
+        if (p->reduction == NONE)
             memcpy(to, from, p->row_nbytes);
         else
             reduce_row(p->dtype, p->reduction, to, from, p->row_nbytes);
@@ -160,5 +163,6 @@ GP_DEFINE_KERNEL(any_scatter)
 const gp_kernel_entry GP_KERNEL(index_table)[] = {
     GP_ENTRY(any_gather, index_params),
     GP_ENTRY(any_scatter, index_params),
+    GP_INNER(scatter_reduction),
     GP_TABLE_END,
 };

@@ -1,13 +1,6 @@
 /* Kernels that only move elements: strided copy, concatenation, positions along an axis. */
-#include "core/gp_kernel.h"
 #include "core/gp_quad.h"
-
-#include <string.h>
-
-static inline int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "core/gp_vec.h"
 
 /* ---- copy: args src, dst ---- */
 
@@ -94,7 +87,7 @@ static copy_tile locate_tile(const copy_params *p, void *const *args, int64_t ti
         t.src += at * p->src_strides[k];
         t.dst += at * p->dst_strides[k];
         if (k < 2)
-            n[k] = least(step, p->dims[k] - at);
+            n[k] = gp_min(step, p->dims[k] - at);
     }
     t.n0 = n[0];
     t.n1 = n[1];
@@ -104,7 +97,7 @@ static copy_tile locate_tile(const copy_params *p, void *const *args, int64_t ti
 GP_DEFINE_KERNEL(any_copy)
 {
     const copy_params *p = params;
-    const int64_t last = least(end * p->tiles_per_task, p->ntiles);
+    const int64_t last = gp_min(end * p->tiles_per_task, p->ntiles);
     for (int64_t tile = begin * p->tiles_per_task; tile < last; tile++) {
         const copy_tile t = locate_tile(p, args, tile);
         switch (p->item_nbytes) {
@@ -132,13 +125,13 @@ GP_DEFINE_KERNEL(any_concat)
 {
     const concat_params *p = params;
     char *dst = args[p->ninputs];
-    const int64_t last = least(end * p->task_nbytes, p->nrows * p->row_nbytes);
+    const int64_t last = gp_min(end * p->task_nbytes, p->nrows * p->row_nbytes);
     for (int64_t at = begin * p->task_nbytes; at < last;) {
         const int64_t row = at / p->row_nbytes, column = at % p->row_nbytes;
         int64_t k = 0;
         while (p->ends[k] <= column)
             k++;
-        const int64_t start = k > 0 ? p->ends[k - 1] : 0, n = least(p->ends[k] - column, last - at);
+        const int64_t start = k > 0 ? p->ends[k - 1] : 0, n = gp_min(p->ends[k] - column, last - at);
         memcpy(dst + row * p->dst_pitch + column, (const char *)args[k] + row * p->pitches[k] + column - start, n);
         at += n;
     }
@@ -154,10 +147,10 @@ GP_DEFINE_KERNEL(s32_gen_index)
 {
     const gen_index_params *p = params;
     int32_t *dst = args[0];
-    const int64_t last = least(end * p->task_size, p->size);
+    const int64_t last = gp_min(end * p->task_size, p->size);
     for (int64_t at = begin * p->task_size; at < last;) {
         const int32_t index = (int32_t)(at / p->inner % p->dim);
-        const int64_t stop = least((at / p->inner + 1) * p->inner, last);
+        const int64_t stop = gp_min((at / p->inner + 1) * p->inner, last);
         for (; at < stop; at++)
             dst[at] = index;
     }
@@ -167,5 +160,7 @@ const gp_kernel_entry GP_KERNEL(move_table)[] = {
     GP_ENTRY(any_copy, copy_params),
     GP_ENTRY(any_concat, concat_params),
     GP_ENTRY(s32_gen_index, gen_index_params),
+    GP_NUMBER(GP_TURN),
+    GP_NUMBER(GP_MAX_CONCAT),
     GP_TABLE_END,
 };

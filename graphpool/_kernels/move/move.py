@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
-from ..core.spaces import collapse
+from ..core.records import number
+from ..core.spaces import collapse, normalise_axis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MAX_CONCAT", "concat", "copy", "gen_index"]
+__all__ = ["concat", "copy", "gen_index"]
 
-MAX_CONCAT = 64
-"""Inputs of one concatenation (``GP_MAX_CONCAT``)."""
+_MAX_CONCAT = number("GP_MAX_CONCAT")
 
 _TASK_NBYTES = 1 << 16
-_TURN = 32
-"""Side of a square tile in which axes change places (``GP_TURN``)."""
+_TURN = number("GP_TURN")
+"""Side of a square tile in which axes change places."""
 _ITEM_NBYTES = (1, 2, 4, 8)
 
 
@@ -33,31 +33,12 @@ def copy(
     *,
     isa: str | None = None,
 ) -> KernelCall:
-    """Copy an array between two layouts; arguments: src, dst.
+    """Copy an array of any type between two layouts; arguments: src, dst.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        At most 12 dimensions.
-    src_strides, dst_strides : sequence of int
-        One per axis; a source stride may be 0 (broadcast), either may be negative. The caller passes pointers to the
-        first element. No two points may share an element of dst. Unit: elements.
-    itemsize : int
-        Size of an element: 1, 2, 4 or 8. Unit: bytes.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Raises
-    ------
-    InvalidShapeError
-        Strides that do not fit the shape.
-    UnsupportedError
-        Another item size.
-
-    Notes
-    -----
-    Axes are walked in the order of dst. Where another axis is the innermost of src, squares of the two are turned in
-    L1, so that both sides see whole cache lines.
+    A stride of src may be 0 (broadcast), either may be negative: the caller passes pointers to the first element. No
+    two points may share an element of dst. Elements have 1, 2, 4 or 8 bytes (UnsupportedError). Axes are walked in the
+    order of dst; where another one is the innermost of src, squares of the two are turned in L1, so that both sides see
+    whole cache lines.
     """
     _check_itemsize(itemsize)
     axes = _paired_axes(collapse(shape, src_strides, dst_strides))
@@ -90,57 +71,28 @@ def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
     return [row, max(1, _TASK_NBYTES // itemsize // row)]
 
 
-def concat(
-    shapes: Sequence[Sequence[int]],
-    axis: int,
-    itemsize: int,
-    *,
-    src_pitches: Sequence[int] | None = None,
-    dst_pitch: int | None = None,
-    isa: str | None = None,
-) -> KernelCall:
-    """Join arrays along an axis; arguments: in_0, ..., in_(n-1), dst.
+def concat(shapes: Sequence[Sequence[int]], axis: int, itemsize: int, *, isa: str | None = None) -> KernelCall:
+    """Join dense arrays of any type, equal but for `axis`; arguments: in_0, ..., in_(n-1), dst.
 
-    Parameters
-    ----------
-    shapes : sequence of shapes
-        At most 64, equal but for `axis`.
-    axis : int
-        From the front or, negative, from the end.
-    itemsize : int
-        Size of an element: 1, 2, 4 or 8. Unit: bytes.
-    src_pitches, dst_pitch : int, optional
-        Step from one index of the axes before `axis` (taken together) to the next, in each input and in dst; dense by
-        default. Unit: elements.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Raises
-    ------
-    InvalidShapeError
-        Shapes that differ elsewhere, or an axis out of range.
-    UnsupportedError
-        No input, too many, or another item size.
+    UnsupportedError: no input, too many, or an item size that `copy` has not.
     """
     _check_itemsize(itemsize)
     axis = _check_concat(shapes, axis)
     nrows = math.prod(shapes[0][:axis])
     widths = [math.prod(shape[axis:]) * itemsize for shape in shapes]
-    pitches = widths if src_pitches is None else [pitch * itemsize for pitch in src_pitches]
     row_nbytes = sum(widths)
     values = {
         "ninputs": len(shapes), "nrows": nrows, "row_nbytes": row_nbytes, "task_nbytes": _TASK_NBYTES,
-        "dst_pitch": row_nbytes if dst_pitch is None else dst_pitch * itemsize,
-        "ends": list(accumulate(widths)), "pitches": pitches,
+        "dst_pitch": row_nbytes, "ends": list(accumulate(widths)), "pitches": widths,
     }  # fmt: skip
     return pack("any_concat", values, ntasks=-(-nrows * row_nbytes // _TASK_NBYTES), isa=isa)
 
 
 def _check_concat(shapes: Sequence[Sequence[int]], axis: int) -> int:
     """The axis counted from the front."""
-    if not 0 < len(shapes) <= MAX_CONCAT:
-        raise UnsupportedError(explain("inputs of a concatenation", accepted=f"1 .. {MAX_CONCAT}", got=len(shapes)))
-    axis = _check_axis(shapes[0], axis)
+    if not 0 < len(shapes) <= _MAX_CONCAT:
+        raise UnsupportedError(explain("inputs of a concatenation", accepted=f"1 .. {_MAX_CONCAT}", got=len(shapes)))
+    axis = normalise_axis(axis, len(shapes[0]))
     rests = {(len(shape), *shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(rests) > 1:
         got = [tuple(shape) for shape in shapes]
@@ -149,14 +101,8 @@ def _check_concat(shapes: Sequence[Sequence[int]], axis: int) -> int:
 
 
 def gen_index(shape: Sequence[int], axis: int, *, isa: str | None = None) -> KernelCall:
-    """Positions along `axis` as a dense s32 array of `shape`; argument: dst.
-
-    Raises
-    ------
-    InvalidShapeError
-        An axis out of range.
-    """
-    axis = _check_axis(shape, axis)
+    """Positions along `axis` as a dense s32 array of `shape`; argument: dst."""
+    axis = normalise_axis(axis, len(shape))
     size, task_size = math.prod(shape), _TASK_NBYTES // 4
     values = {"size": size, "dim": shape[axis], "inner": math.prod(shape[axis + 1 :]), "task_size": task_size}
     return pack("s32_gen_index", values, ntasks=-(-size // task_size), isa=isa)
@@ -165,11 +111,3 @@ def gen_index(shape: Sequence[int], axis: int, *, isa: str | None = None) -> Ker
 def _check_itemsize(itemsize: int) -> None:
     if itemsize not in _ITEM_NBYTES:
         raise UnsupportedError(explain("item size", accepted="1, 2, 4, 8 bytes", got=itemsize), itemsize=itemsize)
-
-
-def _check_axis(shape: Sequence[int], axis: int) -> int:
-    """The axis counted from the front."""
-    if not -len(shape) <= axis < len(shape):
-        what = f"axis of a shape of {len(shape)} dimensions"
-        raise InvalidShapeError(explain(what, accepted=f"{-len(shape)} .. {len(shape) - 1}", got=axis), axis=axis)
-    return axis % len(shape)

@@ -9,10 +9,10 @@ GP_RECORD(top_k_params, {
     int64_t k, dtype, is_largest, is_last, has_values, is_nan_first;
 });
 
-typedef struct {
+GP_RECORD(top_k_entry, {
     uint64_t key;
     int64_t index;
-} entry;
+});
 
 #define GP_NAN_KEY UINT64_MAX
 
@@ -26,9 +26,7 @@ static uint64_t key_of_float(double x)
 {
     if (x != x)
         return GP_NAN_KEY;
-    const double number = x + 0.0;
-    uint64_t bits;
-    memcpy(&bits, &number, sizeof bits);
+    const uint64_t bits = gp_bits64(x + 0.0);
     return bits >> 63 ? ~bits : bits | 1ull << 63;
 }
 
@@ -52,15 +50,15 @@ static uint64_t key_of(int64_t dtype, const void *src, int64_t at)
 }
 
 /* Whether a comes behind b; equal keys by index. */
-static int is_behind(entry a, entry b)
+static int is_behind(top_k_entry a, top_k_entry b)
 {
     return a.key > b.key || (a.key == b.key && a.index > b.index);
 }
 
 /* Restore the heap of n entries, the hindmost on top, after heap[0] was replaced. */
-static void sift_down(entry *heap, int64_t n)
+static void sift_down(top_k_entry *heap, int64_t n)
 {
-    const entry moved = heap[0];
+    const top_k_entry moved = heap[0];
     int64_t at = 0;
     for (int64_t child = 1; child < n; child = 2 * at + 1) {
         if (child + 1 < n && is_behind(heap[child + 1], heap[child]))
@@ -73,22 +71,22 @@ static void sift_down(entry *heap, int64_t n)
     heap[at] = moved;
 }
 
-static void sift_up(entry *heap, int64_t at)
+static void sift_up(top_k_entry *heap, int64_t at)
 {
-    const entry moved = heap[at];
+    const top_k_entry moved = heap[at];
     for (; at > 0 && is_behind(moved, heap[(at - 1) / 2]); at = (at - 1) / 2)
         heap[at] = heap[(at - 1) / 2];
     heap[at] = moved;
 }
 
 /* The k first of a line in `heap`, in order. */
-static void select_line(const top_k_params *p, const void *src, int64_t first, entry *heap)
+static void select_line(const top_k_params *p, const void *src, int64_t first, top_k_entry *heap)
 {
     int64_t n = 0;
     for (int64_t step = 0; step < p->axis && p->k > 0; step++) {
         const uint64_t up = key_of(p->dtype, src, first + step * p->axis_stride[0]), key = p->is_largest ? ~up : up;
         const int is_first = p->is_nan_first && up == GP_NAN_KEY && is_float(p->dtype);
-        const entry next = {is_first ? 0 : key, p->is_last ? -step : step};
+        const top_k_entry next = {is_first ? 0 : key, p->is_last ? -step : step};
         if (n < p->k) {
             heap[n] = next;
             sift_up(heap, n++);
@@ -98,7 +96,7 @@ static void select_line(const top_k_params *p, const void *src, int64_t first, e
         }
     }
     while (n > 1) {
-        const entry last = heap[0];
+        const top_k_entry last = heap[0];
         heap[0] = heap[--n];
         sift_down(heap, n);
         heap[n] = last;
@@ -124,7 +122,7 @@ static int64_t nbytes_of(int64_t dtype)
 GP_DEFINE_KERNEL(any_top_k)
 {
     const top_k_params *p = params;
-    entry *heap = scratch;
+    top_k_entry *heap = scratch;
     for (int64_t line = begin; line < end; line++) {
         int64_t at[GP_SPACE_OPERANDS];
         gp_offsets(&p->outer, line, at);
@@ -140,5 +138,6 @@ GP_DEFINE_KERNEL(any_top_k)
 
 const gp_kernel_entry GP_KERNEL(top_k_table)[] = {
     GP_ENTRY(any_top_k, top_k_params),
+    GP_INNER(top_k_entry),
     GP_TABLE_END,
 };

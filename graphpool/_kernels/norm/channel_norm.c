@@ -4,11 +4,8 @@
  * channel, along runs of points where those are contiguous (NCX), or row by row with loops over channels where these
  * are (NXC); groups are merged from channels, so the layout matters nowhere else.
  */
+#include "norm/gp_columns.h"
 #include "norm/gp_moments.h"
-#include "eltwise/gp_sink.h"
-
-#define TILE 64       /* channels that are walked together */
-#define TILE_ROWS 32  /* points of a block: 8 KiB of channels */
 
 GP_RECORD(channel_params, {
     gp_space outer;                        /* samples: src, dst, mean, variance */
@@ -54,13 +51,13 @@ static gp_moments get_channel_moments(const channel_params *p, const float *src,
 
 /* Moments of a tile: its channels have the count in common. */
 typedef struct {
-    double count, mean[TILE], m2[TILE];
+    double count, mean[GP_COLUMNS], m2[GP_COLUMNS];
 } tile_moments;
 
 /* Merge n rows of w channels; the algorithm is that of gp_add_moments. */
 static void add_rows(const float *const *rows, int64_t n, int64_t w, tile_moments *t)
 {
-    float mean[TILE] = {0}, sum[TILE], squares[TILE];
+    float mean[GP_COLUMNS] = {0}, sum[GP_COLUMNS], squares[GP_COLUMNS];
     gp_sum_columns(GP_TERM_VALUE, rows, n, w, NULL, mean);
     for (int64_t j = 0; j < w; j++)
         mean[j] /= (float)n;
@@ -87,18 +84,13 @@ static gp_moments get_column_moments(const channel_params *p, const float *src)
     return m;
 }
 
-/* Moments of w <= TILE channels, side by side. */
+/* Moments of w <= GP_COLUMNS channels, side by side. */
 static void get_tile_moments(const channel_params *p, const float *src, int64_t w, gp_moments *m)
 {
     tile_moments t = {0};
-    for (int64_t first = 0; first < p->npoints; first += TILE_ROWS) {
-        const int64_t n = gp_min(TILE_ROWS, p->npoints - first);
-        const float *rows[TILE_ROWS];
-        for (int64_t i = 0; i < n; i++) {
-            int64_t at[GP_SPACE_OPERANDS];
-            gp_offsets(&p->points, first + i, at);
-            rows[i] = src + at[0];
-        }
+    for (int64_t first = 0; first < p->npoints; first += GP_COLUMN_ROWS) {
+        const float *rows[GP_COLUMN_ROWS];
+        const int64_t n = gp_find_rows(&p->points, p->npoints, first, src, rows);
         add_rows(rows, n, w, &t);
     }
     for (int64_t j = 0; j < w; j++)
@@ -109,8 +101,8 @@ static void get_tile_moments(const channel_params *p, const float *src, int64_t 
 static void get_moments(const channel_params *p, const float *src, int64_t n, const workspace *ws)
 {
     if (p->by_channel)
-        for (int64_t c = 0; c < n; c += TILE)
-            get_tile_moments(p, src + c, gp_min(TILE, n - c), ws->moments + c);
+        for (int64_t c = 0; c < n; c += GP_COLUMNS)
+            get_tile_moments(p, src + c, gp_min(GP_COLUMNS, n - c), ws->moments + c);
     else
         for (int64_t c = 0; c < n; c++)
             ws->moments[c] = get_channel_moments(p, src + c * p->channel_stride[0], ws->row);
@@ -208,5 +200,7 @@ GP_DEFINE_KERNEL(f32_batch_moments)
 const gp_kernel_entry GP_KERNEL(channel_norm_table)[] = {
     GP_ENTRY(f32_group_norm, channel_params),
     GP_ENTRY(f32_batch_moments, channel_params),
+    GP_INNER(gp_moments),
+    GP_NUMBER(GP_COLUMNS),
     GP_TABLE_END,
 };

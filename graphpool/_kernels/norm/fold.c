@@ -56,5 +56,6 @@ GP_DEFINE_KERNEL(f32_batch_norm_fold)
 
 const gp_kernel_entry GP_KERNEL(fold_table)[] = {
     GP_ENTRY(f32_batch_norm_fold, gp_fold),
+    GP_NUMBER(GP_FOLD_BLOCK),
     GP_TABLE_END,
 };

@@ -7,14 +7,15 @@
 #ifndef GP_MOMENTS_H
 #define GP_MOMENTS_H
 
+#include "core/gp_kernel.h"
 #include "core/gp_math.h"
 #include "core/gp_vec.h"
 
 #define GP_MOMENT_BLOCK 2048 /* elements: 8 KiB, well inside L1 */
 
-typedef struct {
+GP_RECORD(gp_moments, {
     double count, mean, m2;  /* m2: sum of squared deviations from the mean */
-} gp_moments;
+});
 
 GP_INLINE void gp_merge_moments(gp_moments *a, double count, double mean, double m2)
 {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -9,144 +10,96 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from graphpool.typing import dense_strides
 
 from ..core.call import KernelCall, pack
-from ..core.spaces import check_strides, normalise_axis, space, split_axes
+from ..core.records import number, record
+from ..core.spaces import check_strides, normalise_axis, space, split_axes, take_innermost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["batch_moments", "group_norm", "layer_norm"]
+__all__ = ["NormOptions", "batch_moments", "group_norm", "layer_norm"]
 
-_TILE = 64
+_COLUMNS = number("GP_COLUMNS")
+
+
+@dataclass(frozen=True)
+class NormOptions:
+    """What layer and group norm have in common: which inputs and outputs there are, and how src and dst lie."""
+
+    gamma: bool = False
+    beta: bool = False
+    keep_stats: bool = False
+    epsilon: float = 1e-5
+    src_strides: Sequence[int] | None = None
+    dst_strides: Sequence[int] | None = None
+    epilogue: bytes = b""
+
+    def layouts(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Strides of src and dst."""
+        return check_strides("src", shape, self.src_strides), check_strides("dst", shape, self.dst_strides)
+
+    def fields(self) -> dict[str, Any]:
+        """Numbers of the optional arguments, behind src and in this order, and of dst; what else both structs have."""
+        numbers, last = {}, 0
+        for name in ("gamma", "beta", "mean", "variance"):
+            exists = self.keep_stats if name in ("mean", "variance") else getattr(self, name)
+            last += exists
+            numbers[name] = last if exists else -1
+        return {**numbers, "dst": last + 1, "has_program": bool(self.epilogue), "epsilon": self.epsilon}
+
+
+_PLAIN = NormOptions()
 
 
 def layer_norm(
     shape: Sequence[int],
     begin: int = -1,
+    options: NormOptions = _PLAIN,
     *,
     is_rms: bool = False,
-    gamma: bool = False,
-    beta: bool = False,
-    keep_stats: bool = False,
-    epsilon: float = 1e-5,
-    src_strides: Sequence[int] | None = None,
-    dst_strides: Sequence[int] | None = None,
-    epilogue: bytes = b"",
     isa: str | None = None,
 ) -> KernelCall:
-    """Normalise f32 over the axes from `begin` on: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
+    """Normalise over the axes from `begin` on: (x - mean) / sqrt(variance + epsilon) * gamma + beta.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Shape of src and dst.
-    begin : int, default=-1
-        First axis of a row; negative counts from the end.
-    is_rms : bool, default=False
-        RMS normalisation: the mean is not subtracted and the mean square takes the place of the variance.
-    gamma, beta : bool, default=False
-        Whether these inputs exist: dense, f32, of shape ``shape[begin:]``. beta needs gamma.
-    keep_stats : bool, default=False
-        Also write mean and biased variance: dense, f32, of shape ``shape[:begin]``.
-    epsilon : float, default=1e-5
-    src_strides, dst_strides : sequence of int, optional
-        Dense by default; each must walk a row with one stride. Unit: elements. With an epilogue, dst_strides are
-        those of its linear index.
-    epilogue : bytes, optional
-        Block of an elementwise program, run on the results instead of a plain write.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        Arguments: src, [gamma], [beta], [mean, variance], dst, [the epilogue's]. Tasks: rows.
-
-    Raises
-    ------
-    InvalidArgumentError
-        beta without gamma, or statistics of an RMS normalisation.
-    InvalidShapeError
-        Shape, axis and strides do not fit together.
-    UnsupportedError
-        The axes of a row have no common stride.
+    Arguments: src, [gamma], [beta], [mean, variance], dst. gamma and beta, which needs gamma, are dense, of shape
+    ``shape[begin:]``; mean and biased variance, which `keep_stats` asks for, of ``shape[:begin]``. `is_rms`: the mean
+    is not subtracted, the mean square takes the place of the variance, and there are no statistics
+    (InvalidArgumentError). Strides must walk a row as one axis (UnsupportedError). Tasks: rows.
     """
-    if (beta and not gamma) or (is_rms and keep_stats):
+    if (options.beta and not options.gamma) or (is_rms and options.keep_stats):
         raise InvalidArgumentError(explain("layer norm", accepted="beta with gamma, statistics of the layer form only"))
     begin = normalise_axis(begin, len(shape))
-    src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
+    src, dst = options.layouts(shape)
     rows, stats = shape[:begin], dense_strides(shape[:begin])
     outer, count = space(rows, src[:begin], dst[:begin], stats, stats)
     size = prod(shape[begin:])
-    arguments = _number(gamma=gamma, beta=beta, mean=keep_stats, variance=keep_stats)
-    values = {
-        "outer": outer, "size": size, "stride": _single_stride(shape[begin:], src[begin:], dst[begin:]), **arguments,
-        "is_rms": is_rms, "has_program": bool(epilogue), "epsilon": epsilon,
-    }  # fmt: skip
-    return pack("f32_layer_norm", values, ntasks=count, scratch_nbytes=4 * size, tail=epilogue, isa=isa)
+    stride = _single_stride(shape[begin:], src[begin:], dst[begin:])
+    values = {"outer": outer, "size": size, "stride": stride, "is_rms": is_rms, **options.fields()}
+    return pack("f32_layer_norm", values, ntasks=count, scratch_nbytes=4 * size, tail=options.epilogue, isa=isa)
 
 
 def group_norm(
-    shape: Sequence[int],
-    groups: int,
-    channel_axis: int,
-    *,
-    gamma: bool = False,
-    beta: bool = False,
-    keep_stats: bool = False,
-    epsilon: float = 1e-5,
-    src_strides: Sequence[int] | None = None,
-    dst_strides: Sequence[int] | None = None,
-    epilogue: bytes = b"",
-    isa: str | None = None,
+    shape: Sequence[int], groups: int, channel_axis: int, options: NormOptions = _PLAIN, *, isa: str | None = None
 ) -> KernelCall:
-    """Normalise f32 over the points and the channels of each group of each sample.
+    """Normalise over the points and the channels of each group of each sample, which axis 0 counts.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Shape of src and dst; axis 0 counts samples.
-    groups : int
-        Groups of channels; must divide their number.
-    channel_axis : int
-        1 for NCX, -1 for NXC.
-    gamma, beta : bool, default=False
-        Whether these inputs exist: dense, f32, one a channel.
-    keep_stats : bool, default=False
-        Also write mean and biased variance: dense, f32, of shape (samples, groups).
-    epsilon : float, default=1e-5
-    src_strides, dst_strides, epilogue, isa
-        See `layer_norm`; any strides will do.
-
-    Returns
-    -------
-    KernelCall
-        Arguments: src, [gamma], [beta], [mean, variance], dst, [the epilogue's]. Tasks: a group each, or with
-        contiguous channels as many groups as make 64 channels.
-
-    Raises
-    ------
-    InvalidShapeError
-        Shape, axis, groups and strides do not fit together.
+    Arguments as of `layer_norm`: gamma and beta one a channel, statistics of shape (samples, groups). `groups` divides
+    the channels, whose axis is 1 for NCX and -1 for NXC. Tasks: a group each, or with contiguous channels as many
+    groups as make 64 channels.
     """
     axis = normalise_axis(channel_axis, len(shape))
     if axis == 0 or groups < 1 or shape[axis] % groups:
         raise InvalidShapeError(
             explain("group norm", accepted="channels behind axis 0, in groups of one size", got=(tuple(shape), groups))
         )
-    src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
+    src, dst = options.layouts(shape)
     outer, samples = space(shape[:1], src[:1], dst[:1], [groups], [groups])
     points = [k for k in range(1, len(shape)) if k != axis]
     group = max(shape[axis] // groups, 1)
     values = _channels(shape, axis, points, src, dst)
-    width = group * max(1, _TILE // group) if values["by_channel"] else group
-    values |= {
-        "outer": outer, "width": width, "group": group, "stat_stride": (1, 1),
-        **_number(gamma=gamma, beta=beta, mean=keep_stats, variance=keep_stats), "has_program": bool(epilogue),
-        "epsilon": epsilon,
-    }  # fmt: skip
-    ntasks = samples * -(-shape[axis] // width)
-    scratch_nbytes = _channel_scratch(values)
-    return pack("f32_group_norm", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)
+    width = group * max(1, _COLUMNS // group) if values["by_channel"] else group
+    values |= {"outer": outer, "width": width, "group": group, "stat_stride": (1, 1), **options.fields()}
+    ntasks, scratch_nbytes = samples * -(-shape[axis] // width), _channel_scratch(values)
+    return pack("f32_group_norm", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=options.epilogue, isa=isa)
 
 
 def batch_moments(
@@ -157,36 +110,16 @@ def batch_moments(
     src_strides: Sequence[int] | None = None,
     isa: str | None = None,
 ) -> KernelCall:
-    """Mean and biased variance of f32 per channel, over all other axes, and how they normalise.
+    """Mean and biased variance per channel, over all other axes, and how they normalise.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Shape of src.
-    channel_axis : int
-        1 for NCX, -1 for NXC.
-    epsilon : float, default=1e-5
-    src_strides : sequence of int, optional
-        Dense by default. Unit: elements.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        Arguments: src, mean, variance, offset, scale; the latter dense, f32, one a channel, such that ``(x / 4 +
-        offset) * scale`` is ``(x - mean) / sqrt(variance + epsilon)`` also where x - mean or the variance would
-        overflow. Tasks: channels, by 64 where they are contiguous.
-
-    Raises
-    ------
-    InvalidShapeError
-        Shape, axis and strides do not fit together.
+    Arguments: src, mean, variance, offset, scale; the latter dense, one a channel, such that ``(x / 4 + offset) *
+    scale`` is ``(x - mean) / sqrt(variance + epsilon)`` also where x - mean or the variance would overflow. Tasks:
+    channels, by 64 where they are contiguous.
     """
     axis = normalise_axis(channel_axis, len(shape))
     src = check_strides("src", shape, src_strides)
     values = _channels(shape, axis, [k for k in range(len(shape)) if k != axis], src, src)
-    width = _TILE if values["by_channel"] else 1
+    width = _COLUMNS if values["by_channel"] else 1
     values |= {
         "width": width, "group": 1, "stat_stride": (1, 1), "gamma": -1, "beta": -1, "mean": 1, "variance": 2, "dst": -1,
         "offset": 3, "scale": 4, "epsilon": epsilon,
@@ -196,24 +129,12 @@ def batch_moments(
     return pack("f32_batch_moments", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, isa=isa)
 
 
-def _number(**present: bool) -> dict[str, int]:
-    """Argument numbers of the optional arguments, behind src and in this order, and of dst."""
-    numbers, last = {}, 0
-    for name, exists in present.items():
-        last += exists
-        numbers[name] = last if exists else -1
-    return {**numbers, "dst": last + 1}
-
-
 def _single_stride(dims: Sequence[int], *strides: Sequence[int]) -> tuple[int, ...]:
     """The stride with which each operand walks these axes, taken as one."""
     merged, columns = split_axes(dims, *strides)
     if len(merged) > 1 and 0 not in dims:
-        raise UnsupportedError(
-            explain(
-                "strides of normalised axes", accepted="axes that merge into one", got=strides, hint="reorder first"
-            )
-        )
+        accepted, hint = "axes that merge into one", "reorder first"
+        raise UnsupportedError(explain("strides of normalised axes", accepted=accepted, got=strides, hint=hint))
     return tuple(column[0] if column else 1 for column in columns)
 
 
@@ -223,12 +144,10 @@ def _channels(
     """The fields that say how channels and points lie in memory."""
     by_channel = src[axis] == 1
     dims, strides = split_axes([shape[k] for k in points], [src[k] for k in points], [dst[k] for k in points])
-    run, run_strides = 1, [1, 1]
-    if dims and not by_channel:
-        run, run_strides = dims.pop(), [column.pop() for column in strides]
-    record, npoints = space(dims, *strides)
+    run, run_strides = take_innermost(dims, strides) if dims and not by_channel else (1, [1, 1])
+    walked, npoints = space(dims, *strides)
     return {
-        "points": record, "npoints": npoints, "run": run, "run_stride": run_strides, "channels": shape[axis],
+        "points": walked, "npoints": npoints, "run": run, "run_stride": run_strides, "channels": shape[axis],
         "channel_stride": (src[axis], dst[axis]), "by_channel": by_channel,
     }  # fmt: skip
 
@@ -236,4 +155,4 @@ def _channels(
 def _channel_scratch(values: dict[str, Any]) -> int:
     """Bytes of ``workspace``: moments, three floats a channel, and a row."""
     width = int(values["width"])
-    return 24 * width + 4 * 3 * width + 4 * max(int(values["run"]), width)
+    return record("gp_moments").nbytes * width + 4 * 3 * width + 4 * max(int(values["run"]), width)

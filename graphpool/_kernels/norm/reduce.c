@@ -1,18 +1,15 @@
 /* Reductions over any set of axes.
  *
- * A task computes up to TILE neighbouring results. Where reduced elements are contiguous it takes them run by run, one
+ * A task computes up to 64 neighbouring results. Where reduced elements are contiguous it takes them run by run, one
  * result after the other; where results are, it walks all columns together, row by row.
  */
-#include "eltwise/gp_sink.h"
-#include "core/gp_vmath.h"
+#include "norm/gp_columns.h"
 
-#define TILE 64       /* results of a task */
-#define TILE_ROWS 32  /* rows that are added up in f32 before they go to f64 */
 #define CHUNK 2048    /* elements of a run that are gathered at once */
 
-/* What is accumulated; the first three are those of gp_term. The order is that of graphpool._kernels.norm.reduce. */
-enum term { VALUE = GP_TERM_VALUE, ABS = GP_TERM_ABS, SQUARE = GP_TERM_SQUARE, BEST, PRODUCT, EXP };
-enum finish { PLAIN, MEAN, ROOT, LOG };
+/* What is accumulated, and what becomes of it. */
+GP_ENUM(reduce_term, VALUE, ABS, SQUARE, BEST, PRODUCT);
+GP_ENUM(reduce_finish, PLAIN, MEAN, ROOT);
 
 GP_RECORD(reduce_params, {
     gp_space outer;                         /* results, but for those of a task's axis: src, dst */
@@ -26,9 +23,8 @@ GP_RECORD(reduce_params, {
 
 /* Accumulators of a task. */
 typedef struct {
-    double sum[TILE];   /* of terms; the product in PRODUCT */
-    float best[TILE];   /* maximum of sign * x; NaN once there was one */
-    float shift[TILE];  /* what EXP subtracts */
+    double sum[GP_COLUMNS];   /* of terms; the product in PRODUCT */
+    float best[GP_COLUMNS];   /* maximum of sign * x; NaN once there was one */
 } state;
 
 static float row_best(const float *x, int64_t n, float sign)
@@ -74,7 +70,7 @@ GP_INLINE void add_sums(const enum gp_term term, const runs *r, int64_t w, state
 }
 
 /* Accumulate a run into each of w results. */
-static void add_runs(enum term term, float sign, const runs *r, int64_t w, state *s)
+static void add_runs(enum reduce_term term, float sign, const runs *r, int64_t w, state *s)
 {
     float row[CHUNK];
     switch (term) {
@@ -85,10 +81,6 @@ static void add_runs(enum term term, float sign, const runs *r, int64_t w, state
         for (int64_t j = 0; j < w; j++)
             s->sum[j] *= row_product(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n);
         break;
-    case EXP:
-        for (int64_t j = 0; j < w; j++)
-            s->sum[j] += gp_exp_row(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, s->shift[j], NULL);
-        break;
     case BEST:
         for (int64_t j = 0; j < w; j++) {
             const float best = row_best(gp_gather(r->src + j * r->step, r->stride, r->n, row), r->n, sign);
@@ -98,7 +90,7 @@ static void add_runs(enum term term, float sign, const runs *r, int64_t w, state
     }
 }
 
-static void scan_runs(const reduce_params *p, enum term term, const float *src, int64_t w, state *s)
+static void scan_runs(const reduce_params *p, enum reduce_term term, const float *src, int64_t w, state *s)
 {
     for (int64_t k = 0; k < p->npoints; k++) {
         int64_t at[GP_SPACE_OPERANDS];
@@ -122,24 +114,13 @@ static double column_sum_f64(enum gp_term term, const float *const *rows, int64_
 /* Add the terms of n rows of w columns; where f32 does not hold the sum, f64 does. */
 GP_INLINE void add_terms(enum gp_term term, const float *const *rows, int64_t n, int64_t w, double *sum)
 {
-    float part[TILE];
+    float part[GP_COLUMNS];
     gp_sum_columns(term, rows, n, w, NULL, part);
     int sound = 1;
     for (int64_t j = 0; j < w; j++)
         sound &= (fabsf(part[j]) < 1e37f) & (term != GP_TERM_SQUARE || part[j] > 1e-30f);
     for (int64_t j = 0; j < w; j++)
         sum[j] += sound ? part[j] : column_sum_f64(term, rows, n, j);
-}
-
-static void add_exps(const float *const *rows, int64_t n, int64_t w, state *s)
-{
-    for (int64_t j = 0; j < w; j += GP_VL) {
-        gp_vf part = {0};
-        for (int64_t i = 0; i < n; i++)
-            part += gp_exp_normal(gp_load_some(rows[i] + j, w - j) - gp_load(s->shift + j));
-        for (int64_t k = 0; k < gp_min(GP_VL, w - j); k++)
-            s->sum[j + k] += part[k];
-    }
 }
 
 static void add_bests(const float *const *rows, int64_t n, int64_t w, float sign, float *best)
@@ -158,30 +139,24 @@ static void add_products(const float *const *rows, int64_t n, int64_t w, double 
             product[j] *= rows[i][j];
 }
 
-static void scan_columns(const reduce_params *p, enum term term, const float *src, int64_t w, state *s)
+static void scan_columns(const reduce_params *p, enum reduce_term term, const float *src, int64_t w, state *s)
 {
-    for (int64_t first = 0; first < p->npoints; first += TILE_ROWS) {
-        const int64_t n = gp_min(TILE_ROWS, p->npoints - first);
-        const float *rows[TILE_ROWS];
-        for (int64_t i = 0; i < n; i++) {
-            int64_t at[GP_SPACE_OPERANDS];
-            gp_offsets(&p->points, first + i, at);
-            rows[i] = src + at[0];
-        }
+    for (int64_t first = 0; first < p->npoints; first += GP_COLUMN_ROWS) {
+        const float *rows[GP_COLUMN_ROWS];
+        const int64_t n = gp_find_rows(&p->points, p->npoints, first, src, rows);
         switch (term) {
         case VALUE: add_terms(GP_TERM_VALUE, rows, n, w, s->sum); break;
         case ABS: add_terms(GP_TERM_ABS, rows, n, w, s->sum); break;
         case SQUARE: add_terms(GP_TERM_SQUARE, rows, n, w, s->sum); break;
         case BEST: add_bests(rows, n, w, (float)p->sign, s->best); break;
         case PRODUCT: add_products(rows, n, w, s->sum); break;
-        case EXP: add_exps(rows, n, w, s); break;
         }
     }
 }
 
-static void reset(enum term term, state *s)
+static void reset(enum reduce_term term, state *s)
 {
-    for (int64_t j = 0; j < TILE; j++) {
+    for (int64_t j = 0; j < GP_COLUMNS; j++) {
         s->sum[j] = term == PRODUCT;
         s->best[j] = -INFINITY;
     }
@@ -191,10 +166,9 @@ static float get_result(const reduce_params *p, const state *s, int64_t j)
 {
     if (p->term == BEST)
         return (float)p->sign * s->best[j];
-    switch ((enum finish)p->finish) {
+    switch ((enum reduce_finish)p->finish) {
     case MEAN: return (float)(s->sum[j] / (double)(p->npoints * p->run));
     case ROOT: return (float)sqrt(s->sum[j]);
-    case LOG: return (float)(log(s->sum[j]) + (p->term == EXP ? s->shift[j] : 0));
     case PLAIN: break;
     }
     return (float)s->sum[j];
@@ -204,7 +178,7 @@ GP_DEFINE_KERNEL(f32_reduce)
 {
     const reduce_params *p = params;
     const gp_sink sink = gp_make_sink(p + 1, p->has_program, args + 1);
-    void (*scan)(const reduce_params *, enum term, const float *, int64_t, state *) =
+    void (*scan)(const reduce_params *, enum reduce_term, const float *, int64_t, state *) =
         p->by_column ? scan_columns : scan_runs;
     const int64_t tiles = (p->width + p->tile - 1) / p->tile;
     for (int64_t task = begin; task < end; task++) {
@@ -213,12 +187,8 @@ GP_DEFINE_KERNEL(f32_reduce)
         gp_offsets(&p->outer, task / tiles, at);
         const float *src = (const float *)args[0] + at[0] + first * p->width_stride[0];
         state s;
-        float results[TILE];
+        float results[GP_COLUMNS];
         reset(p->term, &s);
-        if (p->term == EXP)
-            scan(p, BEST, src, w, &s);
-        for (int64_t j = 0; j < w; j++)
-            s.shift[j] = fabsf(s.best[j]) < INFINITY ? s.best[j] : 0;
         scan(p, p->term, src, w, &s);
         for (int64_t j = 0; j < w; j++)
             results[j] = get_result(p, &s, j);
@@ -229,5 +199,7 @@ GP_DEFINE_KERNEL(f32_reduce)
 const gp_kernel_entry GP_KERNEL(reduce_table)[] = {
     GP_ENTRY(f32_reduce, reduce_params),
     GP_INNER(gp_space),
+    GP_INNER(reduce_term),
+    GP_INNER(reduce_finish),
     GP_TABLE_END,
 };

@@ -9,22 +9,29 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, Unsupporte
 from graphpool.typing import dense_strides
 
 from ..core.call import KernelCall, pack
-from ..core.spaces import check_strides, normalise_axis, space, split_axes, take_contiguous
+from ..core.records import enumeration, number
+from ..core.spaces import (
+    check_strides,
+    normalise_axis,
+    space,
+    split_axes,
+    take_contiguous,
+    take_innermost,
+    without,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["REDUCTIONS", "arg_extreme", "reduce", "running"]
 
-_TILE = 64
+_COLUMNS = number("GP_COLUMNS")
 _TASK_ELEMENTS = 16384
-_VALUE, _ABS, _SQUARE, _BEST, _PRODUCT, _EXP = range(6)
-_PLAIN, _MEAN, _ROOT, _LOG = range(4)
+_TERMS, _FINISHES = enumeration("reduce_term"), enumeration("reduce_finish")
 
 REDUCTIONS = {
-    "sum": (_VALUE, _PLAIN, 1), "mean": (_VALUE, _MEAN, 1), "l1": (_ABS, _PLAIN, 1), "l2": (_SQUARE, _ROOT, 1),
-    "sum_square": (_SQUARE, _PLAIN, 1), "max": (_BEST, _PLAIN, 1), "min": (_BEST, _PLAIN, -1),
-    "prod": (_PRODUCT, _PLAIN, 1), "log_sum": (_VALUE, _LOG, 1), "log_sum_exp": (_EXP, _LOG, 1),
+    "sum": ("value", "plain", 1), "mean": ("value", "mean", 1), "l1": ("abs", "plain", 1), "l2": ("square", "root", 1),
+    "max": ("best", "plain", 1), "min": ("best", "plain", -1), "prod": ("product", "plain", 1),
 }  # fmt: skip
 """Name -> what is accumulated, what is done at the end, sign of x."""
 
@@ -39,51 +46,24 @@ def reduce(
     epilogue: bytes = b"",
     isa: str | None = None,
 ) -> KernelCall:
-    """Reduce f32 over a set of axes.
+    """Reduce over a set of axes, each given once; over none it copies (or takes |x|, x^2, ...). Arguments: src, dst.
 
-    Parameters
-    ----------
-    name : str
-        A key of `REDUCTIONS`.
-    shape : sequence of int
-        Shape of src.
-    axes : sequence of int
-        Reduced axes, each once; negative counts from the end. None of them is a copy (or |x|, x^2, ...).
-    src_strides : sequence of int, optional
-        Dense by default. Unit: elements.
-    dst_strides : sequence of int, optional
-        One for each kept axis, dense by default. With an epilogue, the strides of its linear index.
-    epilogue : bytes, optional
-        Block of an elementwise program, run on the results instead of a plain write.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        Arguments: src, dst, [the epilogue's]. Tasks: up to 64 neighbouring results each.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Unknown name, or an axis given twice.
-    InvalidShapeError
-        Shape, axes and strides do not fit together.
-
-    Notes
-    -----
-    A reduction of nothing gives the identity: 0, 1 for prod, -inf for max, inf for min, NaN for mean. NaN wins in max
-    and min. Sums are blocked and collected in f64; squares that f32 cannot hold are added in f64.
+    `name` is a key of `REDUCTIONS`; dst_strides are those of the kept axes. A reduction of nothing gives the identity:
+    0, 1 for prod, -inf for max, inf for min, NaN for mean. NaN wins in max and min. Sums are blocked and collected in
+    f64; squares that f32 cannot hold are added in f64. InvalidArgumentError: unknown name, or an axis given twice.
+    Tasks: up to 64 neighbouring results each.
     """
-    term, finish, sign = _find_reduction(name)
+    if name not in REDUCTIONS:
+        raise InvalidArgumentError(explain("unknown reduction", accepted=", ".join(REDUCTIONS), got=name))
+    term, finish, sign = REDUCTIONS[name]
     src = check_strides("src", shape, src_strides)
     reduced = [normalise_axis(axis, len(shape)) for axis in axes]
     if len(set(reduced)) != len(reduced):
         raise InvalidArgumentError(explain("reduced axes", accepted="each axis once", got=tuple(axes)))
-    kept = [k for k in range(len(shape)) if k not in reduced]
-    dst = check_strides("dst", [shape[k] for k in kept], dst_strides)
+    kept = [axis for axis in range(len(shape)) if axis not in reduced]
+    dst = check_strides("dst", [shape[axis] for axis in kept], dst_strides)
     values = _divide(shape, src, dst, kept, sorted(reduced))
-    values |= {"term": term, "finish": finish, "sign": sign, "has_program": bool(epilogue)}
+    values |= {"term": _TERMS[term], "finish": _FINISHES[finish], "sign": sign, "has_program": bool(epilogue)}
     ntasks = values.pop("outer_size") * -(-values["width"] // values["tile"])
     return pack("f32_reduce", values, ntasks=ntasks, tail=epilogue, isa=isa)
 
@@ -97,34 +77,10 @@ def arg_extreme(
     src_strides: Sequence[int] | None = None,
     isa: str | None = None,
 ) -> KernelCall:
-    """Index of the largest (or smallest) f32 along an axis; as in NumPy a NaN counts as the extreme.
+    """Index of the largest (or smallest) element along an axis; as in NumPy a NaN counts as the extreme.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Shape of src.
-    axis : int
-        The axis, not empty; negative counts from the end.
-    is_min : bool, default=False
-        Look for the smallest.
-    select_last_index : bool, default=False
-        Of equal extremes take the last instead of the first.
-    src_strides : sequence of int, optional
-        Dense by default. Unit: elements.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        Arguments: src, dst; dst is dense, s64, of the other axes. Tasks: up to 64 lines each.
-
-    Raises
-    ------
-    InvalidShapeError
-        Shape, axis and strides do not fit together, or the axis is empty.
-    UnsupportedError
-        The axis has 2^31 elements or more.
+    Arguments: src, dst (s64, dense, of the other axes). `select_last_index`: of equal extremes the last instead of the
+    first. UnsupportedError: the axis has 2^31 elements or more. Tasks: up to 64 lines each.
     """
     src = check_strides("src", shape, src_strides)
     axis = normalise_axis(axis, len(shape))
@@ -132,7 +88,7 @@ def arg_extreme(
         raise InvalidShapeError(explain("axis of an extreme", accepted="at least one element", got=tuple(shape)))
     if shape[axis] >= 2**31:
         raise UnsupportedError(explain("axis of an extreme", accepted="less than 2^31 elements", got=shape[axis]))
-    dst = list(dense_strides([dim for k, dim in enumerate(shape) if k != axis]))
+    dst = list(dense_strides(*without(axis, shape)))
     dst.insert(axis, 0)
     flags = {"is_min": is_min, "is_last": select_last_index}
     return _scan("f32_arg_extreme", shape, axis, src, dst, flags, isa)
@@ -150,45 +106,14 @@ def running(
     dst_strides: Sequence[int] | None = None,
     isa: str | None = None,
 ) -> KernelCall:
-    """Running sum or product along an axis.
+    """Running sum or product along an axis. Arguments: src, dst, which may be src where strides are equal.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Shape of src and dst.
-    axis : int
-        The axis; negative counts from the end.
-    dtype : {"f32", "f64", "s64"}
-        Type of src and dst. f32 is collected in f64; s64 wraps around.
-    is_product : bool, default=False
-    is_exclusive : bool, default=False
-        Leave the element itself out of its own result.
-    is_reverse : bool, default=False
-        Go from the end.
-    src_strides, dst_strides : sequence of int, optional
-        Dense by default. Unit: elements.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        Arguments: src, dst, which may be the same memory where strides are equal. Tasks: up to 64 lines each.
-
-    Raises
-    ------
-    InvalidShapeError
-        Shape, axis and strides do not fit together.
+    `dtype`, of both: f32, which is collected in f64, f64, or s64, which wraps around. `is_exclusive`: without the
+    element itself; `is_reverse`: from the end. Tasks: up to 64 lines each.
     """
     src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
     flags = {"is_exclusive": is_exclusive, "is_reverse": is_reverse, "is_product": is_product}
     return _scan(f"{dtype}_running", shape, normalise_axis(axis, len(shape)), src, dst, flags, isa)
-
-
-def _find_reduction(name: str) -> tuple[int, int, int]:
-    if name not in REDUCTIONS:
-        raise InvalidArgumentError(explain("unknown reduction", accepted=", ".join(REDUCTIONS), got=name))
-    return REDUCTIONS[name]
 
 
 def _divide(
@@ -200,16 +125,13 @@ def _divide(
     count = prod(points)
     by_column = 1 in strides[0] and not (points and point_strides[-1] == 1)
     run, run_stride = (1, 1) if by_column or not points else (points.pop(), point_strides.pop())
-    if by_column:
-        width, width_strides = take_contiguous(dims, strides)
-    else:
-        width, width_strides = (dims.pop(), [s.pop() for s in strides]) if dims else (1, [0, 0])
-    record, npoints = space(points, point_strides)
+    width, width_strides = (take_contiguous if by_column else take_innermost)(dims, strides)
+    walked, npoints = space(points, point_strides)
     outer, outer_size = space(dims, *strides)
     return {
-        "points": record, "npoints": npoints, "run": run, "run_stride": run_stride, "outer": outer, "width": width,
+        "points": walked, "npoints": npoints, "run": run, "run_stride": run_stride, "outer": outer, "width": width,
         "width_stride": width_strides, "outer_size": outer_size, "by_column": by_column,
-        "tile": _TILE if by_column else max(1, min(_TILE, _TASK_ELEMENTS // max(count, 1))),
+        "tile": _COLUMNS if by_column else max(1, min(_COLUMNS, _TASK_ELEMENTS // max(count, 1))),
     }  # fmt: skip
 
 
@@ -217,13 +139,12 @@ def _scan(
     name: str, shape: Sequence[int], axis: int, src: Sequence[int], dst: Sequence[int], flags: dict[str, Any],
     isa: str | None,
 ) -> KernelCall:  # fmt: skip
-    rest = [k for k in range(len(shape)) if k != axis]
-    dims, strides = split_axes([shape[k] for k in rest], [src[k] for k in rest], [dst[k] for k in rest])
-    width, width_strides = (dims.pop(), [s.pop() for s in strides]) if dims else (1, [0, 0])
+    dims, strides = split_axes(*without(axis, shape, src, dst))
+    width, width_strides = take_innermost(dims, strides)
     outer, count = space(dims, *strides)
     values = {
         "outer": outer, "axis": shape[axis], "axis_stride": (src[axis], dst[axis]), "width": width,
         "width_stride": width_strides, **flags,
     }  # fmt: skip
-    ntasks = count * -(-width // _TILE) if shape[axis] else 0
+    ntasks = count * -(-width // _COLUMNS) if shape[axis] else 0
     return pack(name, values, ntasks=ntasks, isa=isa)

@@ -1,8 +1,5 @@
-/* Walks along one axis that keep order: position of the extreme, running sum and product. A task covers up to TILE lines. */
-#include "eltwise/gp_sink.h"
-#include "core/gp_vec.h"
-
-#define TILE 64
+/* Walks along one axis that keep order: position of the extreme, running sum and product. A task is up to 64 lines. */
+#include "norm/gp_columns.h"
 
 GP_RECORD(scan_params, {
     gp_space outer;                    /* lines, but for those of the width: src, dst */
@@ -20,10 +17,10 @@ typedef struct {
 
 static lines get_lines(const scan_params *p, int64_t task)
 {
-    const int64_t tiles = (p->width + TILE - 1) / TILE, first = task % tiles * TILE;
+    const int64_t tiles = (p->width + GP_COLUMNS - 1) / GP_COLUMNS, first = task % tiles * GP_COLUMNS;
     int64_t at[GP_SPACE_OPERANDS];
     gp_offsets(&p->outer, task / tiles, at);
-    return (lines){gp_min(TILE, p->width - first), at[0] + first * p->width_stride[0],
+    return (lines){gp_min(GP_COLUMNS, p->width - first), at[0] + first * p->width_stride[0],
                    at[1] + first * p->width_stride[1]};
 }
 
@@ -61,9 +58,9 @@ GP_DEFINE_KERNEL(f32_arg_extreme)
     const scan_params *p = params;
     for (int64_t task = begin; task < end; task++) {
         const lines t = get_lines(p, task);
-        float best[TILE], x[TILE];
-        int32_t index[TILE] = {0};
-        for (int64_t j = 0; j < TILE; j++)
+        float best[GP_COLUMNS], x[GP_COLUMNS];
+        int32_t index[GP_COLUMNS] = {0};
+        for (int64_t j = 0; j < GP_COLUMNS; j++)
             best[j] = -INFINITY;
         for (int64_t i = 0; i < p->axis; i++) {
             const float *from = (const float *)args[0] + t.src + i * p->axis_stride[0];
@@ -82,8 +79,8 @@ GP_DEFINE_KERNEL(f32_arg_extreme)
         const scan_params *p = params;                                                                                 \
         for (int64_t task = begin; task < end; task++) {                                                               \
             const lines t = get_lines(p, task);                                                                        \
-            wide total[TILE];                                                                                          \
-            for (int64_t j = 0; j < TILE; j++)                                                                         \
+            wide total[GP_COLUMNS];                                                                                    \
+            for (int64_t j = 0; j < GP_COLUMNS; j++)                                                                   \
                 total[j] = (wide)p->is_product;                                                                        \
             for (int64_t step = 0; step < p->axis; step++) {                                                           \
                 const int64_t i = p->is_reverse ? p->axis - 1 - step : step;                                           \

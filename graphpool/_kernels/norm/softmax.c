@@ -1,13 +1,10 @@
 /* Softmax and log-softmax over one axis.
  *
  * Where the axis is contiguous a task is one row: its maximum, then exponentials and their sum, then the scale. Where
- * another axis is contiguous a task is a tile of that axis, up to TILE columns wide, and every loop runs over columns.
+ * another axis is contiguous a task is a tile of that axis, up to 64 columns wide, and every loop runs over columns.
  */
-#include "eltwise/gp_sink.h"
 #include "core/gp_vmath.h"
-
-#define TILE 64      /* columns: four cache lines */
-#define F32_ROWS 32  /* rows that are added up in f32 before they go to f64 */
+#include "norm/gp_columns.h"
 
 GP_RECORD(softmax_params, {
     gp_space outer;  /* src, dst, stats */
@@ -78,11 +75,11 @@ static void tile_exp(const float *x, int64_t n, int64_t stride, int64_t w, const
 {
     for (int64_t j = 0; j < w; j++)
         sum[j] = 0;
-    for (int64_t first = 0; first < n; first += F32_ROWS)
+    for (int64_t first = 0; first < n; first += GP_COLUMN_ROWS)
         for (int64_t j = 0; j < w; j += GP_VL) {
             const gp_vf s = gp_load(shift + j);
             gp_vf part = {0};
-            for (int64_t i = first; i < gp_min(n, first + F32_ROWS); i++) {
+            for (int64_t i = first; i < gp_min(n, first + GP_COLUMN_ROWS); i++) {
                 const gp_vf term = gp_exp_normal(gp_load_some(x + i * stride + j, w - j) - s);
                 gp_store_part(y + i * w + j, term, w - j);
                 part += term;
@@ -95,8 +92,8 @@ static void tile_exp(const float *x, int64_t n, int64_t stride, int64_t w, const
 static void softmax_tile(const softmax_params *p, const operands *o, const int64_t *at, int64_t w, float *exps)
 {
     const float *x = o->src + at[0];
-    float shift[TILE], scale[TILE], row[TILE];
-    double sum[TILE];
+    float shift[GP_COLUMNS], scale[GP_COLUMNS], row[GP_COLUMNS];
+    double sum[GP_COLUMNS];
     tile_max(x, p->axis, p->axis_stride[0], w, shift);
     for (int64_t j = 0; j < w; j++)
         shift[j] = get_shift(p, shift[j]);
@@ -122,9 +119,9 @@ GP_DEFINE_KERNEL(f32_softmax)
 {
     const softmax_params *p = params;
     const operands o = get_operands(p, args);
-    const int64_t tiles = (p->inner + TILE - 1) / TILE;
+    const int64_t tiles = (p->inner + GP_COLUMNS - 1) / GP_COLUMNS;
     for (int64_t task = begin; task < end; task++) {
-        const int64_t first = task % tiles * TILE;
+        const int64_t first = task % tiles * GP_COLUMNS;
         int64_t at[GP_SPACE_OPERANDS];
         gp_offsets(&p->outer, task / tiles, at);
         for (int k = 0; k < 3; k++)
@@ -132,7 +129,7 @@ GP_DEFINE_KERNEL(f32_softmax)
         if (p->inner == 1)
             softmax_row(p, &o, at, scratch);
         else
-            softmax_tile(p, &o, at, gp_min(TILE, p->inner - first), scratch);
+            softmax_tile(p, &o, at, gp_min(GP_COLUMNS, p->inner - first), scratch);
     }
 }
 

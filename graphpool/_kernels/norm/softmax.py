@@ -6,14 +6,15 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..core.call import KernelCall, pack
-from ..core.spaces import check_strides, normalise_axis, space, split_axes, take_contiguous
+from ..core.records import number
+from ..core.spaces import check_strides, normalise_axis, space, split_axes, take_contiguous, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["softmax"]
 
-_TILE = 64
+_COLUMNS = number("GP_COLUMNS")
 
 
 def softmax(
@@ -29,49 +30,17 @@ def softmax(
     epilogue: bytes = b"",
     isa: str | None = None,
 ) -> KernelCall:
-    """Softmax of f32 over one axis: exp(x - max) / sum(exp(x - max)), or its logarithm.
+    """Softmax over one axis: exp(x - max) / sum(exp(x - max)), or its logarithm (x - max) - log(sum(exp(x - max))).
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Shape of src and dst.
-    axis : int
-        The axis; negative counts from the end.
-    is_log : bool, default=False
-        Compute (x - max) - log(sum(exp(x - max))).
-    inf_as_zero : bool, default=False
-        A row of nothing but -inf gives zeros instead of NaN (no effect on log-softmax, which gives NaN there).
-    stats : bool, default=False
-        Also write max + log(sum(exp(x - max))), f32, of the shape of src with 1 at `axis`.
-    src_strides, dst_strides, stats_strides : sequence of int, optional
-        Dense by default. Unit: elements. With an epilogue, dst_strides are those of its linear index.
-    epilogue : bytes, optional
-        Block of an elementwise program, run on the results instead of a plain write.
-    isa : str, optional
-        Instruction set; the best one by default.
-
-    Returns
-    -------
-    KernelCall
-        Arguments: src, [stats], dst, [the epilogue's]. Tasks: rows, or tiles of 64 columns where `axis` is strided.
-
-    Raises
-    ------
-    InvalidShapeError
-        Shape, axis and strides do not fit together.
-
-    Notes
-    -----
-    src and dst may be the same memory where their strides are equal. A NaN, or +inf, makes its row NaN.
+    Arguments: src, [stats], dst. `stats` asks for max + log(sum(exp(x - max))), of the shape of src with 1 at `axis`.
+    With `inf_as_zero` a row of nothing but -inf gives zeros instead of NaN (but not log-softmax). A NaN, or +inf, makes
+    its row NaN. src and dst may be the same memory where their strides are equal. Tasks: rows, or tiles of columns
+    where the axis is strided.
     """
-    ndim = len(shape)
-    src = check_strides("src", shape, src_strides)
-    dst = check_strides("dst", shape, dst_strides)
-    axis = normalise_axis(axis, ndim)
-    reduced = [*shape[:axis], 1, *shape[axis + 1 :]]
-    stat = check_strides("stats", reduced, stats_strides)
-    rest = [k for k in range(ndim) if k != axis]
-    dims, strides = split_axes([shape[k] for k in rest], *([s[k] for k in rest] for s in (src, dst, stat)))
+    src, dst = check_strides("src", shape, src_strides), check_strides("dst", shape, dst_strides)
+    axis = normalise_axis(axis, len(shape))
+    stat = check_strides("stats", [*shape[:axis], 1, *shape[axis + 1 :]], stats_strides)
+    dims, strides = split_axes(*without(axis, shape, src, dst, stat))
     width, inner_strides = take_contiguous(dims, strides) if src[axis] != 1 else (1, [0, 0, 0])
     outer, count = space(dims, *strides)
     values = {
@@ -79,6 +48,6 @@ def softmax(
         "inner_stride": inner_strides,
         "is_log": is_log, "inf_as_zero": inf_as_zero, "has_stats": stats, "has_program": bool(epilogue),
     }  # fmt: skip
-    ntasks = count * -(-width // _TILE) if prod(shape) else 0
-    scratch_nbytes = 4 * shape[axis] * min(width, _TILE)
+    ntasks = count * -(-width // _COLUMNS) if prod(shape) else 0
+    scratch_nbytes = 4 * shape[axis] * min(width, _COLUMNS)
     return pack("f32_softmax", values, ntasks=ntasks, scratch_nbytes=scratch_nbytes, tail=epilogue, isa=isa)

@@ -9,22 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from .axes import along_axis, channel_axis, other_axes, sum_to_shape
-from .registry import Array, Attrs, reference
+from .registry import Array, Attrs, binary, reference
 
-
-@reference("Add")
-def _add(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-    return np.add(src_0, src_1)
-
-
-@reference("Subtract")
-def _subtract(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-    return np.subtract(src_0, src_1)
-
-
-@reference("Multiply")
-def _multiply(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-    return np.multiply(src_0, src_1)
+binary({
+    "Add": np.add, "Maximum": np.maximum, "Minimum": np.minimum, "Multiply": np.multiply, "Subtract": np.subtract,
+    "SquaredDifference": lambda x, y: np.square(x - y),
+})  # fmt: skip
 
 
 @reference("Divide")
@@ -34,27 +24,6 @@ def _divide(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
         return np.divide(src_0, src_1)
     is_rounded_down = (np.remainder(src_0, src_1) != 0) & ((src_0 < 0) != (src_1 < 0))
     return np.asarray(np.floor_divide(src_0, src_1) + is_rounded_down.astype(src_0.dtype))
-
-
-@reference("Maximum")
-def _maximum(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-    return np.maximum(src_0, src_1)
-
-
-@reference("Minimum")
-def _minimum(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-    return np.minimum(src_0, src_1)
-
-
-@reference("SquaredDifference")
-def _squared_difference(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-    difference: Array = src_0 - src_1
-    return np.square(difference)
-
-
-@reference("GreaterEqual")
-def _greater_equal(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-    return np.greater_equal(src_0, src_1)
 
 
 @reference("Select", raw=True)

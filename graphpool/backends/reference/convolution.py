@@ -14,7 +14,7 @@ computing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -127,16 +127,6 @@ def _convolution_backward_data(attrs: Attrs, diff_dst: Array, weights: Array, ds
     return from_ncx(_spread(window, narrow, oix, attrs["groups"], in_sizes), attrs["data_format"])
 
 
-@reference("ConvolutionBackwardWeights")
-def _convolution_backward_weights(
-    attrs: Attrs, src: Array, diff_dst: Array, weights_shape: Array | None = None
-) -> Array:
-    shape = _shape_of(attrs, "weights_shape", weights_shape, src.ndim)
-    wide, narrow = to_ncx(src, attrs["data_format"]), to_ncx(diff_dst, attrs["data_format"])
-    window = window_of(attrs, wide.shape[2:], _kernel_of(shape, attrs["weights_format"]))
-    return _from_oix(_weight_gradient(window, wide, narrow, attrs["groups"]), attrs["weights_format"])
-
-
 def _transposed_window(attrs: Attrs, src_sizes: Sequence[int], kernel: Sequence[int]) -> Window:
     """The window of a transposed convolution; SAME pads make its output stride times its input."""
     ndim = len(kernel)
@@ -163,16 +153,20 @@ def _conv_transpose(attrs: Attrs, src: Array, weights: Array, bias: Array | None
 @reference("ConvTransposeBackwardData")
 def _conv_transpose_backward_data(attrs: Attrs, diff_dst: Array, weights: Array) -> Array:
     """Output padding is not an attribute here: it must be less than the stride, which the rounding down absorbs."""
-    wide, oix = to_ncx(diff_dst, attrs["data_format"]), _to_oix(weights, attrs["weights_format"])
-    window = window_of(attrs, wide.shape[2:], oix.shape[2:])
-    return from_ncx(_correlate(window, wide, oix, attrs["groups"]), attrs["data_format"])
+    return _convolution(attrs, diff_dst, weights)
 
 
-@reference("ConvTransposeBackwardWeights")
-def _conv_transpose_backward_weights(
-    attrs: Attrs, src: Array, diff_dst: Array, weights_shape: Array | None = None
-) -> Array:
-    shape = _shape_of(attrs, "weights_shape", weights_shape, src.ndim)
-    narrow, wide = to_ncx(src, attrs["data_format"]), to_ncx(diff_dst, attrs["data_format"])
-    window = _transposed_window(attrs, narrow.shape[2:], _kernel_of(shape, attrs["weights_format"]))
-    return _from_oix(_weight_gradient(window, wide, narrow, attrs["groups"]), attrs["weights_format"])
+def _backward_weights(kind: str, find_window: Callable[..., Window], *, is_transposed: bool) -> None:
+    """Register the gradient of weights whose window `find_window` tells from the sizes of src."""
+
+    @reference(kind)
+    def evaluate_gradient(attrs: Attrs, src: Array, diff_dst: Array, weights_shape: Array | None = None) -> Array:
+        shape = _shape_of(attrs, "weights_shape", weights_shape, src.ndim)
+        sides = to_ncx(src, attrs["data_format"]), to_ncx(diff_dst, attrs["data_format"])
+        window = find_window(attrs, sides[0].shape[2:], _kernel_of(shape, attrs["weights_format"]))
+        wide, narrow = reversed(sides) if is_transposed else sides
+        return _from_oix(_weight_gradient(window, wide, narrow, attrs["groups"]), attrs["weights_format"])
+
+
+_backward_weights("ConvolutionBackwardWeights", window_of, is_transposed=False)
+_backward_weights("ConvTransposeBackwardWeights", _transposed_window, is_transposed=True)

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from .registry import Array, Attrs, reference
+from .registry import Array, Attrs, reference, unary
 from .special import erf
 
-
-def _function(kind: str, function: Callable[[Array], Array]) -> None:
-    """Register `function(src)` as the meaning of `kind`."""
-
-    @reference(kind)
-    def evaluate_function(attrs: Attrs, src: Array) -> Array:
-        return np.asarray(function(src))
-
-
-_function("Acos", np.arccos)
-_function("Acosh", np.arccosh)
-_function("Asin", np.arcsin)
-_function("Asinh", np.arcsinh)
-_function("Atan", np.arctan)
-_function("Atanh", np.arctanh)
-_function("BitwiseNot", np.bitwise_not)
-_function("Ceil", np.ceil)
-_function("Cos", np.cos)
-_function("Cosh", np.cosh)
-_function("Erf", erf)
-_function("Floor", np.floor)
-_function("IsNaN", np.isnan)
-_function("Neg", np.negative)
-_function("Not", np.logical_not)
-_function("Sign", np.sign)
-_function("Sin", np.sin)
-_function("Sinh", np.sinh)
-_function("Tan", np.tan)
+unary({
+    "Acos": np.arccos, "Acosh": np.arccosh, "Asin": np.arcsin, "Asinh": np.arcsinh, "Atan": np.arctan,
+    "Atanh": np.arctanh, "BitwiseNot": np.bitwise_not, "Ceil": np.ceil, "Cos": np.cos, "Cosh": np.cosh, "Erf": erf,
+    "Floor": np.floor, "IsNaN": np.isnan, "Neg": np.negative, "Not": np.logical_not, "Sign": np.sign, "Sin": np.sin,
+    "Sinh": np.sinh, "Tan": np.tan,
+})  # fmt: skip
 
 
 @reference("IsInf")

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from .registry import Array, Attrs, reference
+from .registry import Array, Attrs, reference, unary
 from .special import erfc, expit
 
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
@@ -38,9 +38,10 @@ def _gelu_tanh_argument(x: Array) -> Array:
     return _SQRT_2_OVER_PI * (x + _GELU_CUBIC * x**3)
 
 
-@reference("Abs")
-def _abs(attrs: Attrs, src: Array) -> Array:
-    return np.abs(src)
+unary({
+    "Abs": np.abs, "Exp": np.exp, "Log": np.log, "Reciprocal": np.reciprocal, "Round": np.rint, "Sigmoid": _sigmoid,
+    "Sqrt": np.sqrt, "Square": np.square, "Tanh": np.tanh,
+})  # fmt: skip
 
 
 @reference("Clamp")
@@ -53,11 +54,6 @@ def _clamp(attrs: Attrs, src: Array) -> Array:
 def _elu(attrs: Attrs, src: Array) -> Array:
     """`x` for x > 0, else `alpha (e^x - 1)`."""
     return np.where(src > 0, src, attrs["alpha"] * np.expm1(src))
-
-
-@reference("Exp")
-def _exp(attrs: Attrs, src: Array) -> Array:
-    return np.exp(src)
 
 
 @reference("GELU")
@@ -86,11 +82,6 @@ def _leaky_relu(attrs: Attrs, src: Array) -> Array:
     return np.where(src < 0, attrs["alpha"] * src, src)
 
 
-@reference("Log")
-def _log(attrs: Attrs, src: Array) -> Array:
-    return np.log(src)
-
-
 @reference("Mish")
 def _mish(attrs: Attrs, src: Array) -> Array:
     """`x tanh(log(1 + e^x))`."""
@@ -103,46 +94,15 @@ def _pow(attrs: Attrs, src: Array) -> Array:
     return np.float_power(src, attrs["beta"])  # np.power takes a square root for 1/2, which differs at -0 and -inf
 
 
-@reference("Reciprocal")
-def _reciprocal(attrs: Attrs, src: Array) -> Array:
-    return 1.0 / src
-
-
 @reference("ReLU")
 def _relu(attrs: Attrs, src: Array) -> Array:
     """max(x, 0)."""
     return np.maximum(src, 0.0)
 
 
-@reference("Round")
-def _round(attrs: Attrs, src: Array) -> Array:
-    """Nearest integer, halves to even."""
-    return np.rint(src)
-
-
-@reference("Sigmoid")
-def _sigmoid_forward(attrs: Attrs, src: Array) -> Array:
-    return _sigmoid(src)
-
-
 @reference("SoftPlus")
 def _softplus_forward(attrs: Attrs, src: Array) -> Array:
     return _softplus(src, attrs["beta"])
-
-
-@reference("Sqrt")
-def _sqrt(attrs: Attrs, src: Array) -> Array:
-    return np.sqrt(src)
-
-
-@reference("Square")
-def _square(attrs: Attrs, src: Array) -> Array:
-    return np.square(src)
-
-
-@reference("Tanh")
-def _tanh(attrs: Attrs, src: Array) -> Array:
-    return np.tanh(src)
 
 
 @reference("AbsBackward")

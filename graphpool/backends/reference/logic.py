@@ -5,31 +5,15 @@ Any comparison with NaN is false.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from .registry import Array, Attrs, reference
+from .registry import Array, Attrs, binary, reference
 
-
-def _function(kind: str, function: Callable[[Array, Array], Array]) -> None:
-    """Register `function(src_0, src_1)` as the meaning of `kind`."""
-
-    @reference(kind)
-    def evaluate_function(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-        return np.asarray(function(src_0, src_1))
-
-
-_function("And", np.logical_and)
-_function("BitwiseAnd", np.bitwise_and)
-_function("BitwiseOr", np.bitwise_or)
-_function("BitwiseXor", np.bitwise_xor)
-_function("Equal", np.equal)
-_function("Greater", np.greater)
-_function("Less", np.less)
-_function("LessEqual", np.less_equal)
-_function("Or", np.logical_or)
-_function("Xor", np.logical_xor)
+binary({
+    "And": np.logical_and, "BitwiseAnd": np.bitwise_and, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor,
+    "Equal": np.equal, "Greater": np.greater, "GreaterEqual": np.greater_equal, "Less": np.less,
+    "LessEqual": np.less_equal, "Or": np.logical_or, "Xor": np.logical_xor,
+})  # fmt: skip
 
 
 @reference("BitShift")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from graphpool.typing import DataType
 
 from .rounding import round_to, widen
 
-__all__ = ["Array", "Attrs", "OutputSpec", "evaluate", "reference", "registered_kinds"]
+__all__ = ["Array", "Attrs", "OutputSpec", "binary", "evaluate", "reference", "registered_kinds", "unary"]
 
 BLOCK = 1 << 24
 """Elements of a source from which on a kind with independent channels is evaluated block by block: 128 MiB widened."""
@@ -22,6 +22,7 @@ BLOCK = 1 << 24
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Attrs: TypeAlias = Mapping[str, Any]
 Function: TypeAlias = Callable[..., Array | tuple[Array, ...]]
+F = TypeVar("F", bound=Function)
 
 _FUNCTIONS: dict[str, Function] = {}
 _TYPED: set[str] = set()
@@ -49,9 +50,7 @@ class OutputSpec:
     shape: tuple[int, ...] | None = None
 
 
-def reference(
-    kind: str, *, typed: bool = False, channelwise: bool = False, raw: bool = False
-) -> Callable[[Function], Function]:
+def reference(kind: str, *, typed: bool = False, channelwise: bool = False, raw: bool = False) -> Callable[[F], F]:
     """Decorator that registers ``function(attrs, *inputs)`` as the meaning of `kind`.
 
     The function gets widened inputs (float64, int64, uint64 or bool) and float attributes that hold float32 values; it
@@ -62,7 +61,7 @@ def reference(
     one, which only moves elements, gets its inputs as they are.
     """
 
-    def register(function: Function) -> Function:
+    def register(function: F) -> F:
         _FUNCTIONS[kind] = function
         if typed:
             _TYPED.add(kind)
@@ -73,6 +72,30 @@ def reference(
         return function
 
     return register
+
+
+def unary(functions: Mapping[str, Callable[[Array], Array]]) -> None:
+    """Register `function(src)` as the meaning of each kind."""
+
+    def register(kind: str, function: Callable[[Array], Array]) -> None:
+        @reference(kind)
+        def evaluate_unary(attrs: Attrs, src: Array) -> Array:
+            return np.asarray(function(src))
+
+    for kind, function in functions.items():
+        register(kind, function)
+
+
+def binary(functions: Mapping[str, Callable[[Array, Array], Array]]) -> None:
+    """Register `function(src_0, src_1)` as the meaning of each kind."""
+
+    def register(kind: str, function: Callable[[Array, Array], Array]) -> None:
+        @reference(kind)
+        def evaluate_binary(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+            return np.asarray(function(src_0, src_1))
+
+    for kind, function in functions.items():
+        register(kind, function)
 
 
 def registered_kinds() -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ...._kernels.norm.norm import batch_moments, group_norm, layer_norm
+from ...._kernels.norm.norm import NormOptions, batch_moments, group_norm, layer_norm
 from ...._kernels.norm.softmax import softmax
 from ....graph.shapes import channel_axis
 from ....typing import DataType
@@ -28,15 +28,15 @@ def lower_norm(lowering: Lowering, group: AnchorGroup) -> None:
     affine = _affine(lowering, op)
     statistics = [lowering.target(tensor.id, dtype=DataType.F32) for tensor in op.outputs[1:]]
     epilogue = make_epilogue(lowering, group)
-    own = {
-        "gamma": len(affine) > 0, "beta": len(affine) > 1, "keep_stats": bool(statistics),
-        "epsilon": op.attrs["epsilon"], "epilogue": epilogue.block,
-    }  # fmt: skip
+    options = NormOptions(
+        gamma=len(affine) > 0, beta=len(affine) > 1, keep_stats=bool(statistics), epsilon=op.attrs["epsilon"],
+        epilogue=epilogue.block,
+    )  # fmt: skip
     if op.kind == "GroupNorm":
         axis = channel_axis(len(source.shape), op.attrs["data_format"])
-        call = group_norm(source.shape, op.attrs["groups"], axis, **own)
+        call = group_norm(source.shape, op.attrs["groups"], axis, options)
     else:
-        call = layer_norm(source.shape, op.attrs["begin_norm_axis"], is_rms=op.kind == "RMSNorm", **own)
+        call = layer_norm(source.shape, op.attrs["begin_norm_axis"], options, is_rms=op.kind == "RMSNorm")
     emit_anchor(lowering, group, call, [source, *affine, *statistics], epilogue)
     _finish_all(lowering, op, statistics, math.nan if 0 in source.shape else None)
 

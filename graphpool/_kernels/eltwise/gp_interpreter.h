@@ -1,0 +1,183 @@
+/* The interpreter of elementwise programs (gp_eltwise.h). A template: no guard, included once for each type of registers
+ * by a file that has included core/gp_convert.h and eltwise/gp_eltwise.h and defined
+ *
+ *     GP_REG             the type of a register's elements
+ *     GP_REG_DTYPE       the gp_dtype that is the same
+ *     GP_NAME(name)      the name of a static function of this instance
+ *     GP_OPS(X)          operations: X(NAME, expression of x, y, z, alpha, beta)
+ *     GP_OTHER_OPS(X)    X(NAME, anything) for those that are functions GP_NAME(NAME), defined behind the include
+ *     GP_TYPES(X)        elements in memory: X(NAME, C type, value of an element m, element of a value v); without it
+ *                        GP_NAME(load_run) and GP_NAME(store_run) must be there
+ */
+
+/* Instructions run over a multiple of LANES elements, the widest vector, so that their loops have no remainders: a result
+ * does not depend on where it lies in a block, and short blocks (a row of a tile) are as fast as long ones. Loads fill up
+ * with zeros to keep what lies behind the end defined. */
+enum { GP_NAME(LANES) = 64 / sizeof(GP_REG) };
+
+typedef void GP_NAME(instr_fn)(const gp_instr *instr, GP_REG *dst, const GP_REG *a, const GP_REG *b, const GP_REG *c,
+                               int64_t n);
+
+#ifdef GP_TYPES
+#define GP_LOAD(NAME, type, value, element)                                                                            \
+    case GP_##NAME:                                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            const type m = ((const type *)memory)[offset + i * stride];                                                \
+            to[i] = (GP_REG)(value);                                                                                   \
+        }                                                                                                              \
+        break;
+
+static void GP_NAME(load_run)(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
+{
+    GP_REG *to = values;
+    switch (dtype) {
+        GP_TYPES(GP_LOAD)
+    }
+}
+
+#define GP_STORE(NAME, type, value, element)                                                                           \
+    case GP_##NAME:                                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            const GP_REG v = from[i];                                                                                  \
+            ((type *)memory)[offset + i * stride] = (type)(element);                                                   \
+        }                                                                                                              \
+        break;
+
+static void GP_NAME(store_run)(int dtype, void *values, void *memory, int64_t offset, int64_t stride, int64_t n)
+{
+    const GP_REG *from = values;
+    switch (dtype) {
+        GP_TYPES(GP_STORE)
+    }
+}
+#endif
+
+/* One loop: x, y, z are the operands; dst may be one of them, element on element, hence the ivdep. */
+#define GP_DEFINE_OP(NAME, expression)                                                                                 \
+    static void GP_NAME(NAME)(const gp_instr *instr, GP_REG *dst, const GP_REG *a, const GP_REG *b, const GP_REG *c,   \
+                              int64_t n)                                                                               \
+    {                                                                                                                  \
+        const float alpha = instr->alpha, beta = instr->beta;                                                          \
+        (void)alpha, (void)beta;                                                                                       \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < (n & -GP_NAME(LANES)); i++)                                       \
+        {                                                                                                              \
+            const GP_REG x = a[i], y = b[i], z = c[i];                                                                 \
+            (void)x, (void)y, (void)z;                                                                                 \
+            dst[i] = (GP_REG)(expression);                                                                             \
+        }                                                                                                              \
+    }
+
+GP_OPS(GP_DEFINE_OP)
+
+/* Through the memory of the type and back. */
+static void GP_NAME(NARROW)(const gp_instr *instr, GP_REG *dst, const GP_REG *a, const GP_REG *b, const GP_REG *c,
+                            int64_t n)
+{
+    (void)b, (void)c;
+    uint64_t elements[GP_BLOCK]; /* as wide as the widest type */
+    GP_NAME(store_run)((int)instr->alpha, (void *)a, elements, 0, 1, n);
+    GP_NAME(load_run)((int)instr->alpha, dst, elements, 0, 1, n);
+}
+
+#define GP_DECLARE_OP(NAME, expression) static GP_NAME(instr_fn) GP_NAME(NAME);
+#define GP_OP_ROW(NAME, expression) [GP_OP_##NAME] = GP_NAME(NAME),
+
+GP_OTHER_OPS(GP_DECLARE_OP)
+
+static GP_NAME(instr_fn) *const GP_NAME(instructions)[] = {
+    [GP_OP_NARROW] = GP_NAME(NARROW), GP_OPS(GP_OP_ROW) GP_OTHER_OPS(GP_OP_ROW)
+};
+
+/* Zeros from n up to the next multiple of LANES. */
+static void GP_NAME(fill_up)(GP_REG *values, int64_t n)
+{
+    for (int64_t i = n; i & (GP_NAME(LANES) - 1); i++)
+        values[i] = 0;
+}
+
+/* Load n elements. A row that repeats (a bias along the last axis) is read once and then copied within L1. */
+static void GP_NAME(load_view)(const gp_view *view, void *const *args, GP_REG *values, int64_t first, int64_t n)
+{
+    const int repeats = view->ndim == 2 && view->stride[1] == 0 && view->dim[0] < n;
+    int64_t done = repeats ? view->dim[0] : n;
+    gp_move_view(view, args, (char *)values, sizeof(GP_REG), first, done, GP_NAME(load_run));
+    while (done < n) {
+        const int64_t more = n - done < done ? n - done : done;
+        memcpy(values + done, values, more * sizeof(GP_REG));
+        done += more;
+    }
+    GP_NAME(fill_up)(values, n);
+}
+
+/* Where n elements of the registers' type lie one behind the other, or NULL. */
+static GP_REG *GP_NAME(find_run)(const gp_view *view, void *const *args, int64_t first, int64_t n)
+{
+    if (view->dtype != GP_REG_DTYPE || view->stride[0] != 1)
+        return NULL;
+    gp_position p;
+    gp_locate(view, first, &p);
+    return view->dim[0] - p.at[0] < n ? NULL : (GP_REG *)args[view->arg] + p.offset;
+}
+
+/* Registers are read and written where the program says that nothing notices (gp_instr.direct), if whole lanes lie
+ * there: an epilogue of one operation then makes one pass over its elements instead of three. */
+static void GP_NAME(run_block)(const gp_eltwise *program, void *const *args, const GP_REG *acc, int64_t first, int64_t n,
+                               int64_t block, GP_REG *room)
+{
+    const GP_REG *r[GP_ELTWISE_REGISTERS]; /* where the values of a register lie */
+    for (int64_t i = 0; i < program->nregisters; i++)
+        r[i] = room + i * block; /* operands that an instruction has not are read too, and thrown away */
+    const gp_view *views = gp_eltwise_views(program);
+    const gp_instr *instr = gp_eltwise_instrs(program), *const end = instr + program->ninstrs;
+    const int64_t padded = (n + GP_NAME(LANES) - 1) & -GP_NAME(LANES);
+    for (; instr < end; instr++) {
+        const int is_direct = instr->direct && n == padded;
+        if (instr->op == GP_OP_STORE) {
+            gp_move_view(views + instr->dst, args, (char *)r[instr->a], sizeof(GP_REG), first, n, GP_NAME(store_run));
+            continue;
+        }
+        GP_REG *to = room + instr->dst * block, *run = NULL;
+        if (instr->op == GP_OP_LOAD) {
+            run = is_direct ? GP_NAME(find_run)(views + instr->a, args, first, n) : NULL;
+            if (!run)
+                GP_NAME(load_view)(views + instr->a, args, to, first, n);
+        } else if (instr->op == GP_OP_ACC && acc) {
+            run = is_direct ? (GP_REG *)acc : NULL;
+            if (!run) {
+                memcpy(to, acc, n * sizeof(GP_REG));
+                GP_NAME(fill_up)(to, n);
+            }
+        } else {
+            run = is_direct ? GP_NAME(find_run)(views + instr[1].dst, args, first, n) : NULL;
+            GP_NAME(instructions)[instr->op](instr, run ? run : to, r[instr->a], r[instr->b], r[instr->c], padded);
+        }
+        r[instr->dst] = run ? run : to;
+        if (run && instr->op != GP_OP_LOAD && instr->op != GP_OP_ACC)
+            instr++; /* the STORE behind it is done */
+    }
+}
+
+static void GP_NAME(run)(const gp_eltwise *program, void *const *args, const GP_REG *acc, int64_t first, int64_t last)
+{
+    enum { ROOM = GP_ELTWISE_ROOM / sizeof(GP_REG) };
+    _Alignas(64) GP_REG room[ROOM];
+    const int64_t most = ROOM / program->nregisters & -GP_NAME(LANES), block = most < GP_BLOCK ? most : GP_BLOCK;
+    for (int64_t at = first; at < last; at += block) {
+        const int64_t left = last - at;
+        GP_NAME(run_block)(program, args, acc ? acc + (at - first) : NULL, at, left < block ? left : block, block, room);
+    }
+}
+
+GP_DEFINE_KERNEL(GP_NAME(eltwise))
+{
+    const gp_eltwise *program = params;
+    const int64_t last = end * GP_ELTWISE_TASK;
+    GP_NAME(run)(program, args, NULL, begin * GP_ELTWISE_TASK, last < program->size ? last : program->size);
+}
+
+#undef GP_REG
+#undef GP_REG_DTYPE
+#undef GP_NAME
+#undef GP_OPS
+#undef GP_OTHER_OPS
+#undef GP_TYPES
