@@ -40,7 +40,7 @@ def test_demo_fails_when_accuracy_is_off(capsys, monkeypatch):
 def test_demo_prints_what_a_user_wants_to_know():
     done = subprocess.run([sys.executable, "-m", "graphpool", "demo"], capture_output=True, text=True, check=True)
     for word in (
-        "Convolution+ReLU",
+        "Convolution+BatchNormInference+ReLU",
         "accuracy",
         "latency_ms",
         "predicted_peak",
