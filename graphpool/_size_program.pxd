@@ -6,7 +6,7 @@ from graphpool._sizes cimport Term
 cdef class SizeProgram:
     cdef Term *terms
     cdef Term *checks
-    cdef int64_t nterms, nchecks
+    cdef int64_t nterms, nchecks, nhard
     cdef readonly int64_t nsymbols
     cdef int64_t evaluate(self, const int64_t *values, int64_t *results) noexcept nogil
 

@@ -27,7 +27,8 @@ cdef class SizeProgram:
 
     def __cinit__(self, Trace trace not None):
         cdef int64_t k = 0
-        checks = list(trace.checks.items())
+        checks = sorted(trace.checks.items(), key=lambda check: check[0] in trace.preferred)
+        self.nhard = len(checks) - len(trace.preferred)
         self.nterms, self.nsymbols, self.nchecks = trace.nterms, trace.nsymbols, len(checks)
         self.terms = <Term *>malloc(max(self.nterms, 1) * sizeof(Term))
         self.checks = <Term *>malloc(max(self.nchecks, 1) * sizeof(Term))
@@ -79,15 +80,20 @@ cdef class SizeProgram:
         status = self.evaluate(found.values + self.nterms, found.values)
         return None if status == 0 else status - 1
 
-    def compute(self, values):
-        """All terms for these values of the symbols, `SizeValues`; None if a check comes out otherwise."""
+    def compute(self, values, bint exactly=True):
+        """All terms for these values of the symbols, `SizeValues`; None if a check comes out otherwise.
+
+        Those that only say what is faster count if `exactly`.
+        """
+        cdef int64_t status
         cdef SizeValues found = SizeValues(self.nterms, self.nsymbols)
         cdef int64_t k
         if len(values) != self.nsymbols:
             raise StateError(explain("values of symbols", accepted=self.nsymbols, got=len(values)))
         for k in range(self.nsymbols):
             found.values[self.nterms + k] = values[k]
-        return found if self.evaluate(found.values + self.nterms, found.values) == 0 else None
+        status = self.evaluate(found.values + self.nterms, found.values)
+        return found if status == 0 or (status > self.nhard and not exactly) else None
 
 
 cdef class SizeValues:

@@ -82,6 +82,8 @@ cdef class Trace:
     cdef int64_t nterms, room
     cdef dict numbers        # (kind, a, b) -> number of the term
     cdef dict checks         # (kind, a, b) -> whether it held
+    cdef set preferred       # those of them that only say what is faster
+    cdef int64_t npreferences        # blocks under way within which comparisons are such
     cdef readonly int64_t nsymbols
     cdef readonly bint is_closed
     cdef public object on_pin

@@ -17,7 +17,7 @@ from operator import index
 
 from graphpool.errors import StateError, explain
 
-__all__ = ["Real", "Size", "Trace", "as_size", "hint_of", "is_variable", "key_of", "largest", "least"]
+__all__ = ["Preference", "Real", "Size", "Trace", "as_size", "hint_of", "is_variable", "key_of", "largest", "least"]
 
 
 _END = 2**63
@@ -43,7 +43,7 @@ cdef class Trace:
     """
 
     def __cinit__(self):
-        self.numbers, self.checks = {}, {}
+        self.numbers, self.checks, self.preferred = {}, {}, set()
 
     def __dealloc__(self):
         free(self.terms)
@@ -197,6 +197,10 @@ cdef class Trace:
             if self.is_closed:
                 raise StateError(explain("a size of a compilation that has ended was compared", hint="report this"))
             self.checks[key] = result
+            if self.npreferences:
+                self.preferred.add(key)
+        elif not self.npreferences:
+            self.preferred.discard(key)
         return result
 
     cdef bint _is_fixed(self, int64_t term):
@@ -555,6 +559,25 @@ cdef class Real:
 
     def __repr__(self):
         return f"{self.trace.text(self.term)}"
+
+
+class Preference:
+    """Within it, comparisons of these numbers decide what is faster, not what is right.
+
+    A program may then serve sizes for which they come out otherwise. Only what is compared for the first time counts:
+    what is compared outside too must hold.
+    """
+
+    def __init__(self, *numbers):
+        self._trace = next((trace for trace in map(trace_of, numbers) if trace is not None), None)
+
+    def __enter__(self):
+        if self._trace is not None:
+            (<Trace>self._trace).npreferences += 1
+
+    def __exit__(self, *exc_info):
+        if self._trace is not None:
+            (<Trace>self._trace).npreferences -= 1
 
 
 def hint_of(x):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from graphpool._size_program import SizeValues
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
+    from graphpool.memory._arena import ArenaPool
     from graphpool.memory._lease import Lease
 
     from ._compiled import CompiledPartition
@@ -81,6 +82,7 @@ class Executable:
         self.precomputed = form.precomputed
         self._engine, self._variable, self._name = engine, variable, name
         self._first: Executable | None = None
+        self.is_borrowed = False
         self._users, self._lock = 1, threading.Lock()
         stream = Stream(engine)
         self._tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
@@ -144,10 +146,11 @@ class Executable:
         firsts = [None if made is None else made.first(values) for made in found]
         return [self._step(form, p, compiled) for p, compiled in zip(partitions, firsts, strict=True)]
 
-    def resized(self, shapes: Mapping[str, Any]) -> Executable | None:
+    def resized(self, shapes: Mapping[str, Any], exactly: bool = True) -> Executable | None:
         """The form for other shapes of the inputs, without compilation; None if a decision would come out otherwise.
 
-        It shares all but the programs with this one, which is closed after the last of them.
+        Decisions that only say what is faster count if `exactly`. It shares all but the programs with this one, which
+        is closed after the last of them.
 
         Raises
         ------
@@ -155,11 +158,13 @@ class Executable:
             The engine's budget has no room for its programs and arena.
         """
         variable = self._variable
-        values = None if variable is None else variable.values(shapes)
+        values = None if variable is None else variable.values(shapes, exactly)
         if variable is None or values is None or not self._enter():
             return None
         try:
-            return self._resized(variable, values)
+            found = self._resized(variable, values)
+            found.is_borrowed = not exactly
+            return found
         except BaseException:
             self._leave()
             raise
@@ -187,7 +192,6 @@ class Executable:
         self._engine.budget.check(nbytes, holder=self._name, later_nbytes=later_nbytes)
         other._runner = other._make_runner(Stream(self._engine))
         self._engine.budget.charge(other.programs_nbytes, holder=f"programs of {self._name}")
-        self._engine.budget.keep_room_for(other)
         return other
 
     def _ports(self, partition: Partition) -> tuple[list[LogicalTensor], list[LogicalTensor]]:
@@ -309,7 +313,8 @@ class Executable:
         """Memory for arena and results that the next run needs and that is not there, which constants leave free."""
         if self._is_closed:
             return 0
-        arena_nbytes = 0 if self._arenas.current().stats().arenas else self.arena_nbytes
+        pool = self._arenas.current()
+        arena_nbytes = 0 if pool.stats().arenas else max(pool.nbytes, self.arena_nbytes)
         return arena_nbytes + self.host_nbytes + max(self.results_nbytes - self._results.held, 0)
 
     def cached_constants(self) -> dict[Any, int]:
@@ -329,7 +334,8 @@ class Executable:
     @property
     def peak_nbytes(self) -> int:
         """What one run takes of the budget, see `Model.predict_peak`. Unit: bytes."""
-        kept = self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
+        shared_nbytes = 0 if self._first is None else self._first.programs_nbytes
+        kept = self.constants_nbytes + self.cached_nbytes + self.programs_nbytes + shared_nbytes
         return self.arena_nbytes + kept + self.results_nbytes + self.host_nbytes
 
     @property
@@ -362,6 +368,11 @@ class Executable:
         """Most streams that a partition runs on."""
         lists = [c.program.streams for c in self.compiled if c.program is not None]
         return max((streams.nstreams for streams in lists if streams is not None), default=1)
+
+    @property
+    def arenas(self) -> ArenaPool:
+        """Where runs have their arenas, shared by forms for other shapes."""
+        return self._arenas.current()
 
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphpool.errors import StateError, explain
+from graphpool.errors import OutOfMemoryError, StateError, explain
 from graphpool.fork import reset_in_child
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FormCache", "FormUse"]
 
+_MOST_BORROWED = 16
+"""Runs of one shape on a form whose decisions were taken for others; a compilation takes as long as several runs."""
+
 
 @dataclass
 class FormUse:
@@ -25,6 +29,7 @@ class FormUse:
     executable: Executable
     users: int = 0
     is_retired: bool = False
+    hits: int = 0
 
 
 class FormCache:
@@ -51,12 +56,30 @@ class FormCache:
         if self.is_closed:
             raise StateError(explain(f"{self._name} is closed", hint="load the model again"))
 
-    def enter(self, key: Hashable, make: Callable[[], Executable]) -> FormUse:
-        """The form of this key, made if need be; it stays open until `leave`."""
+    def enter(self, key: Hashable, make: Callable[[bool], Executable]) -> FormUse:
+        """The form of this key, made if need be; it stays open until `leave`.
+
+        `make` takes whether each of its decisions must be the one that is fastest. A form of which that does not hold
+        is replaced when it has been found often.
+        """
         use = self._look_up(key)
         if use is None:
             with self._compiling:
-                use = self._look_up(key) or self._add(key, make())
+                use = self._look_up(key) or self._add(key, make(False))
+        elif use.hits == _MOST_BORROWED and use.executable.is_borrowed:
+            with self._compiling, suppress(OutOfMemoryError):
+                use = self._replace(key, use, make(True))
+        return use
+
+    def _replace(self, key: Hashable, old: FormUse, executable: Executable) -> FormUse:
+        """The use of another form for a key, instead of one of the old."""
+        with self._lock:
+            use = FormUse(executable, users=1, is_retired=self.is_closed or self._entries.get(key) is not old)
+            if not use.is_retired:
+                self._entries[key] = use
+        self.leave(old)
+        if not use.is_retired:
+            self._retire([old])
         return use
 
     def _look_up(self, key: Hashable) -> FormUse | None:
@@ -66,6 +89,7 @@ class FormCache:
             if use is not None:
                 self._entries.move_to_end(key)
                 self.hits += 1
+                use.hits += 1
                 use.users += 1
             return use
 

@@ -149,7 +149,7 @@ class Model:
         self._capacity = capacity
         is_fixed = all(port.is_static for port in self.inputs)
         self._varies = getattr(specialise, "takes_sizes", False) and not is_fixed
-        self._variable: dict[tuple[bytes, ...], list[Executable]] = {}
+        self._variable: list[tuple[tuple[bytes, ...], Executable]] = []  # by deciding contents, the last used first
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._forms = FormCache(name, capacity)
@@ -210,29 +210,44 @@ class Model:
         shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
         key = shapes, tuple(arrays[name].tobytes() for name in self._deciding)
         try:
-            return self._forms.enter(key, lambda: self._make(arrays, shapes))
+            return self._forms.enter(key, lambda exactly: self._make(arrays, shapes, exactly))
         finally:
             if self._forms.is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
+                self._close_variable()
                 self._close_packed()
 
     @collection_paused()
-    def _make(self, arrays: Mapping[str, Any], shapes: tuple[Any, ...]) -> Executable:
+    def _make(self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool) -> Executable:
         deciding = {name: arrays[name] for name in self._deciding}
-        contents = tuple(array.tobytes() for array in deciding.values())
         given = dict(zip(arrays, shapes, strict=True))
-        for form in self._variable.get(contents, ()):
-            found = form.resized(given)
+        if self._varies:
+            found = self._resize(given, deciding, exactly)
             if found is not None:
                 return found
-        if self._varies:
-            trace = Trace()
-            symbols = Symbols({port.name: port.shape for port in self.inputs}, given, trace)
-            with suppress(GraphpoolError):  # if something is wrong, it is said below of plain shapes
-                made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine))
-                forms = self._variable.setdefault(contents, [])
-                forms[:] = [made, *(form for form in forms if not form.is_closed)]
-                return made
         return self._compile(given, deciding, None)
+
+    def _resize(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], exactly: bool) -> Executable | None:
+        """A form from one whose sizes may vary, which is compiled if there is none yet that serves these shapes."""
+        contents = tuple(array.tobytes() for array in deciding.values())
+        for best in (True,) if exactly else (True, False):
+            for entry in list(self._variable):  # others may give all of them up meanwhile
+                known, form = entry
+                found = form.resized(shapes, best) if known == contents else None
+                if found is not None:
+                    with suppress(ValueError):
+                        self._variable.remove(entry)
+                        self._variable.insert(0, entry)
+                    return found
+        trace = Trace()
+        symbols = Symbols({port.name: port.shape for port in self.inputs}, shapes, trace)
+        with suppress(GraphpoolError):  # if something is wrong, it is said of plain shapes, which are compiled then
+            made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine))
+            self._variable.insert(0, (contents, made))
+            for _, form in self._variable[self._capacity :]:
+                form.close()
+            del self._variable[self._capacity :]
+            return made.resized(shapes)
+        return None
 
     def _compile(
         self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], variable: VariableForm | None
@@ -353,6 +368,7 @@ class Model:
         Threads: safe; runs that are going on finish with the form they have.
         """
         self._forms.clear()
+        self._close_variable()
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -379,10 +395,10 @@ class Model:
             misses=cache.misses,
             evictions=cache.evictions,
             forms=len(forms),
-            arena_nbytes=sum(form.stats().nbytes for form in forms),
+            arena_nbytes=sum(pool.stats().nbytes for pool in {form.arenas for form in forms}),
             constants_nbytes=sum(constants.values()),
             cached_nbytes=sum(cached.values()),
-            programs_nbytes=sum(form.programs_nbytes for form in forms),
+            programs_nbytes=sum(form.programs_nbytes for form in (*forms, *(own for _, own in self._variable))),
             streams=max((form.streams for form in forms), default=1),
             largest_arena_nbytes=largest[0],
             sequential_arena_nbytes=largest[1],
@@ -403,10 +419,16 @@ class Model:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
         was_closed = self._forms.is_closed
         self._forms.clear(closes=True)
+        self._close_variable()
         self._results.clear()
         self._close_packed()
         if self._owns_engine and not was_closed:
             self.engine.close()
+
+    def _close_variable(self) -> None:
+        with suppress(IndexError):  # another thread has closed the last one
+            while True:
+                self._variable.pop()[1].close()
 
     def _close_packed(self) -> None:
         while self._packed:

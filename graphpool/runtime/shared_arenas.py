@@ -9,6 +9,8 @@ from ..fork import Locked
 from ..memory._arena import ArenaPool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..memory import Budget
     from ..memory._lease import Lease
     from ..typing import MemoryResource
@@ -35,22 +37,23 @@ class SharedArenas(Locked):
 
     def require(self, nbytes: int) -> None:
         """Make arenas of at least `nbytes` from now on."""
-        with self._lock:
-            if nbytes > self._pool.nbytes and not self._is_closed:
-                outgrown, self._pool = self._pool, self._make(nbytes)
-                outgrown.close()
-
-    def current(self) -> ArenaPool:
-        """The arenas of the present size."""
-        with self._lock:
-            return self._pool
+        self._change(nbytes, lambda present: present < nbytes)
 
     def shrink(self, nbytes: int) -> None:
         """Make arenas of so many bytes from now on, if they are larger."""
+        self._change(nbytes, lambda present: present > nbytes)
+
+    def _change(self, nbytes: int, is_wanted: Callable[[int], bool]) -> None:
         with self._lock:
-            if nbytes < self._pool.nbytes and not self._is_closed:
-                outgrown, self._pool = self._pool, self._make(nbytes)
-                outgrown.close()
+            outgrown = self._pool
+            if self._is_closed or not is_wanted(outgrown.nbytes):
+                return
+            self._pool = self._make(nbytes)
+        outgrown.close()  # outside the lock: the budget, to which memory goes back, may ask for the present size
+
+    def current(self) -> ArenaPool:
+        """The arenas of the present size."""
+        return self._pool
 
     def lease(self, nbytes: int = 0) -> Lease:
         """An arena of at least `nbytes` until it is released; its pool may be replaced, and so closed, meanwhile."""
@@ -69,4 +72,4 @@ class SharedArenas(Locked):
         """Free the arenas, leased ones when they are released. Idempotent."""
         with self._lock:
             self._is_closed = True
-            self._pool.close()
+        self._pool.close()

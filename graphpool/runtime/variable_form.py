@@ -157,10 +157,13 @@ class VariableForm:
         assert now is not None  # all checks hold for the values that they were made with
         return now
 
-    def values(self, shapes: Mapping[str, Any]) -> SizeValues | None:
-        """What all sizes are for other shapes of the inputs; None if a decision would come out otherwise."""
+    def values(self, shapes: Mapping[str, Any], exactly: bool = True) -> SizeValues | None:
+        """What all sizes are for other shapes of the inputs; None if a decision would come out otherwise.
+
+        Those that only say what is faster count if `exactly`.
+        """
         symbols = self._symbols.values(shapes)
-        return None if symbols is None else self._program.compute(symbols)
+        return None if symbols is None else self._program.compute(symbols, exactly)
 
     def tensors(self, values: SizeValues) -> SizedTensors:
         """The tensors of the form for other sizes."""

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphpool._sizes import Preference
 from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
@@ -51,7 +52,8 @@ def choose_tile(batch: int, in_channels: int, out_channels: int, dst_spatial: Se
     for tile in TILES:
         time = _tile_ns(tile, batch, in_channels, out_channels, dst_spatial)
         cost[tile] = time + _products(tile) * weights * _NS_PER_BYTE
-    return min(cost, key=cost.__getitem__)
+    with Preference(batch, *dst_spatial):
+        return min(cost, key=cost.__getitem__)
 
 
 def _products(tile: int) -> int:

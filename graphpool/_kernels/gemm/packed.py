@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from graphpool._sizes import largest, least
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
 from ..core._dispatch import isas
@@ -270,7 +271,7 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
 
 def row_block(m: int, most: int = MOST_ROWS) -> int:
     """Rows of a task, about `most`: even parts, in whole tiles where there are several."""
-    return even_part(m, -(-m // most), TILE_ROWS) if m > most else max(m, 1)
+    return least(even_part(m, largest(-(-m // most), 1), TILE_ROWS), largest(m, 1))
 
 
 def streams(rows: int) -> int:

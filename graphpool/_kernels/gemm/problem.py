@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphpool._sizes import largest
 from graphpool.errors import InvalidShapeError, explain
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def aligned(nbytes: int) -> int:
 
 def even_part(extent: int, parts: int, unit: int = 1) -> int:
     """The size of so many even parts of an extent: whole units, one at least."""
-    return max(-(-extent // (max(parts, 1) * unit)), 1) * unit
+    return largest(-(-extent // (largest(parts, 1) * unit)), 1) * unit
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from graphpool._sizes import as_size
+from graphpool._sizes import as_size, largest, least
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from ..gemm.problem import aligned
@@ -206,7 +206,7 @@ def merged_stride(axes: Sequence[tuple[int, int]]) -> int | None:
 def channel_block(window: Window, channels: int) -> int:
     """Channels of a row task."""
     rows = _TILE_ELEMENTS[window.channels_last] // max(window.dst[2], 1)
-    return min(max(rows // 16 * 16, 16), 256, max(channels, 1))
+    return least(least(largest(rows // 16 * 16, 16), 256), largest(channels, 1))
 
 
 def plan_rows(window: Window, batch: int, channels: int, post_ops: PostOps) -> tuple[dict[str, Any], int, int]:

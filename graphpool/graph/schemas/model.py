@@ -263,11 +263,10 @@ class OpSchema:
 def _check_shape(query: ShapeQuery, index: int, shape: tuple[int, ...]) -> None:
     if len(shape) > MAX_NDIM:
         query.fail("has too many dimensions", port=index, accepted=f"at most {MAX_NDIM}", got=len(shape))
-    if shape and min(shape) < 0:
-        for axis, dim in enumerate(shape):
-            if dim < 0 and dim != UNKNOWN_DIM:
-                query.fail(f"has a negative dimension {axis}", port=index, dim=axis,
-                           accepted="0 or more, or UNKNOWN_DIM", got=dim)  # fmt: skip
+    for axis, dim in enumerate(shape):
+        if dim < 0 and dim != UNKNOWN_DIM:
+            query.fail(f"has a negative dimension {axis}", port=index, dim=axis,
+                       accepted="0 or more, or UNKNOWN_DIM", got=dim)  # fmt: skip
 
 
 def _fill(shape: Shape, given: Shape) -> Shape:
