@@ -62,7 +62,8 @@ cdef class Program:
     cdef readonly int64_t arena_nbytes
     cdef public int64_t trials
     cdef char *literals
-    cdef Program origin                     # whose literals and other parameter blocks it uses; None for its own
+    cdef Program origin     # whose literals and other parameter blocks it uses
+    cdef bint borrows       # whether there is one
     cdef char *blocks                       # parameter blocks that differ from the origin's
     cdef int64_t nblocks
     cdef readonly StreamLists streams       # None: the steps run one after another

@@ -407,7 +407,7 @@ cdef class Program:
         free(self.steps)
         free(self.args)
         free(self.blocks)
-        if self.origin is None:
+        if not self.borrows:        # `origin` may be cleared by then
             free(self.literals)
 
     cdef int run(self, char **bases, Team team) noexcept nogil:
@@ -539,7 +539,7 @@ cdef class Program:
     def nbytes(self):
         """Memory of steps, arguments, literals and parameter blocks. Unit: bytes."""
         own = self.nsteps * sizeof(Step) + self.nargs * sizeof(ArgRef) + self.nblocks
-        if self.origin is not None:
+        if self.borrows:
             return own
         return own + self.nliterals + sum([call.params.nbytes for call in self.calls])
 

@@ -119,7 +119,7 @@ cdef class VariableProgram:
         cdef int64_t k, place, n
         cdef Moved moved
         cdef Varied varied
-        made.origin = origin
+        made.origin, made.borrows = origin, True
         made.literals, made.nliterals = origin.literals, origin.nliterals
         made.nargs, made.nsteps = origin.nargs, origin.nsteps
         made.nbases, made.nthreads = origin.nbases, origin.nthreads
