@@ -1,9 +1,10 @@
 from libc.stdint cimport int64_t
 
-from graphpool._sizes cimport Term
+from graphpool._sizes cimport Term, Trace
 
 
 cdef class SizeProgram:
+    cdef Trace trace
     cdef Term *terms
     cdef Term *checks
     cdef int64_t nterms, nchecks, nhard
@@ -12,5 +13,6 @@ cdef class SizeProgram:
 
 
 cdef class SizeValues:
+    cdef Trace trace
     cdef int64_t *values
     cdef int64_t nterms

@@ -5,7 +5,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from graphpool._sizes cimport (
-    CONSTANT, REAL_CONSTANT, REAL_DIV, REAL_OF, SYMBOL, Size, Trace, as_bits, as_real, calculate, calculate_real, holds
+    CONSTANT, REAL_CONSTANT, REAL_DIV, REAL_OF, SYMBOL, Size, Trace, as_bits, as_real, calculate, calculate_real, holds,
+    is_exact
 )
 
 from graphpool.errors import StateError, explain
@@ -22,13 +23,14 @@ cdef class SizeProgram:
 
     Notes
     -----
-    Ownership: owns a copy of the terms. Threads: immutable, safe. Cost: about 2 ns a term.
+    Ownership: owns a copy of the terms, keeps the trace, whose sizes it knows. Threads: immutable, safe. Cost: about 2 ns a term.
     """
 
     def __cinit__(self, Trace trace not None):
         cdef int64_t k = 0
         checks = sorted(trace.checks.items(), key=lambda check: check[0] in trace.preferred)
         self.nhard = len(checks) - len(trace.preferred)
+        self.trace = trace
         self.nterms, self.nsymbols, self.nchecks = trace.nterms, trace.nsymbols, len(checks)
         self.terms = <Term *>malloc(max(self.nterms, 1) * sizeof(Term))
         self.checks = <Term *>malloc(max(self.nchecks, 1) * sizeof(Term))
@@ -45,7 +47,7 @@ cdef class SizeProgram:
         free(self.checks)
 
     cdef int64_t evaluate(self, const int64_t *values, int64_t *results) noexcept nogil:
-        """Fill in the value of each term; 0, -1 where one has none, or the number of a failed check, counted from 1."""
+        """Fill in the value of each term; 0, -1 where one has none, or the number from 1 of a check that fails."""
         cdef int64_t k
         cdef Term term
         for k in range(self.nterms):
@@ -55,6 +57,8 @@ cdef class SizeProgram:
             elif term.kind == CONSTANT or term.kind == REAL_CONSTANT:
                 results[k] = (<int64_t>term.b << 32) | <int64_t><uint32_t>term.a
             elif term.kind == REAL_OF:
+                if not is_exact(results[term.a]):
+                    return -1
                 results[k] = as_bits(<double>results[term.a])
             elif term.kind > REAL_OF:
                 if term.kind == REAL_DIV and as_real(results[term.b]) == 0.0:
@@ -71,22 +75,13 @@ cdef class SizeProgram:
                 return k + 1
         return 0
 
-    def failed(self, values):
-        """The number of the first check that comes out otherwise for these values; None if none does."""
-        cdef SizeValues found = SizeValues(self.nterms, self.nsymbols)
-        cdef int64_t k, status
-        for k in range(self.nsymbols):
-            found.values[self.nterms + k] = values[k]
-        status = self.evaluate(found.values + self.nterms, found.values)
-        return None if status == 0 else status - 1
-
     def compute(self, values, bint exactly=True):
         """All terms for these values of the symbols, `SizeValues`; None if a check comes out otherwise.
 
         Those that only say what is faster count if `exactly`.
         """
         cdef int64_t status
-        cdef SizeValues found = SizeValues(self.nterms, self.nsymbols)
+        cdef SizeValues found = SizeValues(self.trace, self.nterms, self.nsymbols)
         cdef int64_t k
         if len(values) != self.nsymbols:
             raise StateError(explain("values of symbols", accepted=self.nsymbols, got=len(values)))
@@ -104,8 +99,8 @@ cdef class SizeValues:
     Threads: immutable, safe.
     """
 
-    def __cinit__(self, int64_t nterms, int64_t nsymbols):
-        self.nterms = nterms
+    def __cinit__(self, Trace trace not None, int64_t nterms, int64_t nsymbols):
+        self.trace, self.nterms = trace, nterms
         self.values = <int64_t *>malloc((nterms + nsymbols + 1) * sizeof(int64_t))
         if self.values == NULL:
             raise MemoryError()
@@ -115,8 +110,12 @@ cdef class SizeValues:
 
     def of(self, x):
         """The value of a size; other objects as they are."""
-        return self.values[(<Size>x).term] if type(x) is Size else x
+        if type(x) is not Size:
+            return x
+        if (<Size>x).trace is not self.trace or (<Size>x).term >= self.nterms:
+            raise StateError(explain("a size of another compilation", hint="report this"))
+        return self.values[(<Size>x).term]
 
     def shape(self, dims):
         """The values of a shape."""
-        return tuple([self.values[(<Size>x).term] if type(x) is Size else x for x in dims])
+        return tuple([self.of(x) for x in dims])

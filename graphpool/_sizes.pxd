@@ -61,6 +61,11 @@ cdef inline int64_t as_bits(double value) noexcept nogil:
     return bits
 
 
+cdef inline bint is_exact(int64_t value) noexcept nogil:
+    """Whether a real number in double precision is surely the same number."""
+    return -(<int64_t>1 << 53) <= value <= <int64_t>1 << 53
+
+
 cdef inline double calculate_real(int64_t kind, double x, double y) noexcept nogil:
     """The value of a real term."""
     if kind == REAL_ADD:

@@ -86,12 +86,11 @@ cdef class Trace:
 
     cdef object compute(self, int64_t kind, int64_t a, int64_t b):
         """A size, or an int where the result does not vary."""
-        cdef int64_t result = 0, x = self.hints[a], y = self.hints[b]
+        cdef int64_t result = 0
         cdef bint plain_a = self.terms[a].kind == CONSTANT, plain_b = self.terms[b].kind == CONSTANT
-        if kind == FLOORDIV or kind == MOD:
-            if y == 0:
-                raise ZeroDivisionError("integer division or modulo by zero")
-        if calculate(kind, x, y, &result):
+        if (kind == FLOORDIV or kind == MOD) and self.decide(EQUAL, b, self.constant(0)):
+            raise ZeroDivisionError("integer division or modulo by zero")
+        if calculate(kind, self.hints[a], self.hints[b], &result):
             raise OverflowError("size beyond 64 bits")
         if plain_a and plain_b:
             return result
@@ -148,7 +147,6 @@ cdef class Trace:
             rest.remove(factor)
         if left[0] % right[0]:
             return new_size(self, self.put(kind, a, b, result))
-        self.decide(EQUAL, b, self.constant(0))     # that it is not: whatever is divided by 0 stays refused
         return 0 if kind == MOD else self._made_of(left[0] // right[0], rest)
 
     cdef object _sum(self, int64_t kind, int64_t a, int64_t b, int64_t result):
@@ -230,11 +228,13 @@ cdef class Trace:
         lines = []
         for (kind, a, b), result in self.checks.items():
             sign = (_SIGNS if result else _OPPOSITES)[kind]
+            if kind == EQUAL and self._is_fixed(a):
+                a, b = b, a
             lines.append(f"{self.text(a)} {sign} {self.text(b)}")
         return lines
 
-    def text(self, int64_t term):
-        """A term for people."""
+    def text(self, int64_t term, int64_t depth=8):
+        """A term for people; what lies deeper is left out, since terms share parts and would grow without bound."""
         cdef Term found = self.terms[term]
         if found.kind == SYMBOL:
             return f"s{found.a}"
@@ -243,8 +243,10 @@ cdef class Trace:
         if found.kind == REAL_CONSTANT:
             return str(as_real(self.hints[term]))
         if found.kind == REAL_OF:
-            return self.text(found.a)
-        a, b = self.text(found.a), self.text(found.b)
+            return self.text(found.a, depth)
+        if depth == 0:
+            return "..."
+        a, b = self.text(found.a, depth - 1), self.text(found.b, depth - 1)
         if found.kind == MIN or found.kind == MAX:
             return f"{'min' if found.kind == MIN else 'max'}({a}, {b})"
         return f"({a} {_SIGNS[found.kind]} {b})"
@@ -260,8 +262,10 @@ cdef object operate(int64_t kind, x, y):
     """A term of two operands, of which at least one is a size; NotImplemented for what is no integer."""
     cdef Trace trace = (<Size>x).trace if type(x) is Size else (<Size>y).trace
     cdef int64_t a, b
-    if kind <= MUL and (isinstance(x, (float, Real)) or isinstance(y, (float, Real))):
-        return operate_real(REAL_ADD + kind - ADD, x, y)
+    if isinstance(x, (float, Real)) or isinstance(y, (float, Real)):
+        if kind <= MUL:
+            return operate_real(REAL_ADD + kind - ADD, x, y)
+        return plain(x) // plain(y) if kind == FLOORDIV else plain(x) % plain(y)
     a = number_of(trace, x)
     b = number_of(trace, y)
     if a < 0 or b < 0:
@@ -278,7 +282,7 @@ cdef object operate_real(int64_t kind, x, y):
     b = real_of(trace, y)
     if a < 0 or b < 0:
         return NotImplemented
-    if kind == REAL_DIV and as_real(trace.hints[b]) == 0.0:
+    if kind == REAL_DIV and trace.decide(REAL_EQUAL, b, trace.put_real(0.0)):
         raise ZeroDivisionError("float division by zero")
     made = Real.__new__(Real)
     made.trace = trace
@@ -297,13 +301,29 @@ cdef int64_t real_of(Trace trace, x) except -2:
     """The real term of an operand; -1 for what is no number."""
     cdef int64_t term
     if type(x) is Real:
+        check_trace(trace, (<Real>x).trace)
         return (<Real>x).term
     if type(x) is Size:
         term = number_of(trace, x)
+        if not is_exact(trace.hints[term]):
+            raise OverflowError("size beyond what a real number tells from its neighbours")
         return trace.put(REAL_OF, term, 0, as_bits(<double>trace.hints[term]))
-    if isinstance(x, (int, float)) or hasattr(x, "__float__"):
-        return trace.put_real(float(x))
-    return -1
+    if hasattr(x, "__len__") or not hasattr(x, "__float__"):
+        return -1
+    if not isinstance(x, float) and float(x) != x:
+        raise OverflowError("number beyond what a real number tells from its neighbours")
+    return trace.put_real(float(x))
+
+
+cdef int check_trace(Trace trace, Trace other) except -1:
+    if trace is not other:
+        raise StateError(explain("sizes of two compilations meet", hint="report this"))
+    return 0
+
+
+cdef object plain(x):
+    """A number for good: of a size or a `Real` the value that it has now."""
+    return x.__index__() if type(x) is Size else float(x) if type(x) is Real else x
 
 
 cdef object compare_real(int64_t kind, x, y, bint wanted):
@@ -317,10 +337,9 @@ cdef object compare_real(int64_t kind, x, y, bint wanted):
 cdef int64_t number_of(Trace trace, x) except -2:
     """The term of an operand; -1 for what is no integer."""
     if type(x) is Size:
-        if (<Size>x).trace is not trace:
-            raise StateError(explain("sizes of two compilations meet", hint="report this"))
+        check_trace(trace, (<Size>x).trace)
         return (<Size>x).term
-    if isinstance(x, float) or not hasattr(x, "__index__"):
+    if isinstance(x, float) or hasattr(x, "__len__") or not hasattr(x, "__index__"):
         return -1
     return trace.constant(int(x))
 
@@ -330,7 +349,7 @@ cdef object compare(int64_t kind, x, y, bint wanted):
     cdef int64_t a, b
     if isinstance(y, (float, Real)):
         return compare_real(kind - LESS + REAL_LESS, x, y, wanted)
-    if type(y) is int and not INT64_MIN <= y < _END:
+    if type(y) is not Size and hasattr(y, "__index__") and not hasattr(y, "__len__") and not INT64_MIN <= y < _END:
         return (kind != EQUAL and y > 0) == wanted      # beyond all sizes
     a = number_of(trace, x)
     b = number_of(trace, y)
@@ -438,19 +457,61 @@ cdef class Size:
         return operate_real(REAL_DIV, other, self)
 
     def __pow__(self, other, modulo):
-        return pow(self.__index__(), other, modulo)
+        return pow(self.__index__(), plain(other), modulo)
+
+    def __rpow__(self, other, modulo):
+        return pow(other, self.__index__(), modulo)
 
     def __and__(self, other):
-        return self.__index__() & other
+        return self.__index__() & plain(other)
+
+    def __rand__(self, other):
+        return other & self.__index__()
+
+    def __or__(self, other):
+        return self.__index__() | plain(other)
+
+    def __ror__(self, other):
+        return other | self.__index__()
+
+    def __xor__(self, other):
+        return self.__index__() ^ plain(other)
+
+    def __rxor__(self, other):
+        return other ^ self.__index__()
+
+    def __invert__(self):
+        return -1 - self
 
     def __lshift__(self, other):
-        return self * (1 << other)
+        return self * (1 << plain(other))
+
+    def __rlshift__(self, other):
+        return other << self.__index__()
 
     def __rshift__(self, other):
-        return self // (1 << other)
+        return self // (1 << plain(other))
+
+    def __rrshift__(self, other):
+        return other >> self.__index__()
+
+    def __round__(self, digits=None):
+        return self if digits is None else round(self.__index__(), digits)
+
+    def __trunc__(self):
+        return self
+
+    def __floor__(self):
+        return self
+
+    def __ceil__(self):
+        return self
 
     def __hash__(self):
         return hash(self.__index__())
+
+    def __format__(self, spec):
+        return format(self.__index__(), spec) if spec else repr(self)
 
     def bit_length(self):
         return self.__index__().bit_length()
@@ -506,13 +567,28 @@ cdef class Real:
         return -self if self < 0 else self
 
     def __floordiv__(self, other):
-        return self.__float__() // other
+        return self.__float__() // plain(other)
+
+    def __rfloordiv__(self, other):
+        return plain(other) // self.__float__()
 
     def __mod__(self, other):
-        return self.__float__() % other
+        return self.__float__() % plain(other)
+
+    def __rmod__(self, other):
+        return plain(other) % self.__float__()
+
+    def __divmod__(self, other):
+        return divmod(self.__float__(), plain(other))
+
+    def __rdivmod__(self, other):
+        return divmod(plain(other), self.__float__())
 
     def __pow__(self, other, modulo):
-        return pow(self.__float__(), other, modulo)
+        return pow(self.__float__(), plain(other), modulo)
+
+    def __rpow__(self, other, modulo):
+        return pow(other, self.__float__(), modulo)
 
     def __round__(self, digits=None):
         return round(self.__float__(), digits)
@@ -542,10 +618,13 @@ cdef class Real:
         cdef double value = as_real(self.trace.hints[self.term])
         if self.trace.on_pin is not None:
             self.trace.on_pin(self)
-        self.trace.decide(REAL_EQUAL, self.term, self.trace.put_real(value))
+        self.trace.decide(EQUAL, self.term, self.trace.put_real(value))     # bit by bit: NaN, the sign of 0
         return value
 
     def __int__(self):
+        return int(self.__float__())
+
+    def __trunc__(self):
         return int(self.__float__())
 
     def __floor__(self):
@@ -556,6 +635,9 @@ cdef class Real:
 
     def __hash__(self):
         return hash(self.__float__())
+
+    def __format__(self, spec):
+        return format(self.__float__(), spec) if spec else repr(self)
 
     def __repr__(self):
         return f"{self.trace.text(self.term)}"
