@@ -23,7 +23,8 @@ cdef class SizeProgram:
 
     Notes
     -----
-    Ownership: owns a copy of the terms, keeps the trace, whose sizes it knows. Threads: immutable, safe. Cost: about 2 ns a term.
+    Ownership: owns a copy of the terms, keeps the trace, whose sizes it knows. Threads: immutable, safe.
+    Cost: about 2 ns a term.
     """
 
     def __cinit__(self, Trace trace not None):

@@ -227,16 +227,16 @@ def scale_group_axis(shape: Sequence[int], axis: int, count: int) -> int:
     axis : int
         Not negative.
     count : int
-        Number of scales, a multiple of ``shape[axis]``.
+        Number of scales.
 
     Raises
     ------
     InvalidShapeError
-        The axis of the groups does not divide into them.
+        It is no multiple of ``shape[axis]``, or the axis of the groups does not divide into them.
     """
-    groups = count // shape[axis]
+    groups, rest = divmod(count, shape[axis])
     for channels, other in ((1, 0), (len(shape) - 2, len(shape) - 1)):
-        if axis == channels and 0 <= other < len(shape) and shape[other] % groups == 0:
+        if groups and not rest and axis == channels and 0 <= other < len(shape) and shape[other] % groups == 0:
             return other
     accepted = f"{shape[axis]}, or a multiple for weights of a grouped ConvTranspose"
     raise InvalidShapeError(explain(f"scales along axis {axis} of {tuple(shape)}", accepted=accepted, got=count))

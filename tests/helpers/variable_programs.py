@@ -1,0 +1,121 @@
+"""Compares what a model compiled for sizes that vary gives for other shapes with a fresh compilation for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from graphpool._sizes import Trace
+from graphpool.errors import GraphpoolError
+from graphpool.runtime.executable import Executable
+from graphpool.runtime.variable_form import Symbols, VariableForm
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from graphpool.runtime import Engine, Model
+
+__all__ = ["Comparison", "make_unknown", "other_shapes"]
+
+class Comparison:
+    """A model with unknown sizes, compiled for the shapes of some inputs.
+
+    `dims` says what of them may vary, as `Symbols` takes it. `counts` tells how many shapes were alike, how many need a
+    compilation of their own, and how many nothing compiles.
+    """
+
+    def __init__(
+        self, specialise: Any, engine: Engine, dims: Mapping[str, Any], inputs: Mapping[str, Any],
+        deciding: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        self._specialise, self._engine, self.counts = specialise, engine, Counter[str]()
+        self._deciding = {name: inputs[name] for name in deciding}
+        self.shapes = {name: array.shape for name, array in inputs.items()}
+        self.trace = Trace()
+        symbols = Symbols(dims, self.shapes, self.trace)
+        self._variable = VariableForm(self.trace, symbols, engine)
+        self.form = Executable(specialise(symbols.shapes, self._deciding), engine, variable=self._variable)
+
+    @classmethod
+    def of(cls, model: Model, inputs: Mapping[str, Any]) -> Comparison:
+        """For a model."""
+        dims = {port.name: port.shape for port in model.inputs}
+        return cls(model._specialise, model.engine, dims, inputs, model._deciding)
+
+    def compare(self, others: Iterable[Any]) -> None:
+        """Assert that each set of shapes gives the same programs both ways, or is left to a fresh compilation."""
+        assert describe(self.form) == self._fresh(self.shapes)
+        for shapes in others:
+            if any(shapes[name] != array.shape for name, array in self._deciding.items()):
+                continue
+            wanted = self._fresh(shapes)
+            found = self._resized(shapes)
+            if found is None:
+                self.counts["declined" if wanted else "refused"] += 1
+                continue
+            assert wanted is not None, (shapes, "accepted, and no compilation takes it")
+            assert found == wanted, (self.shapes, shapes)
+            self.counts["alike"] += 1
+
+    def _fresh(self, shapes: Any) -> Any:
+        try:
+            executable = Executable(self._specialise(shapes, self._deciding), self._engine)
+        except GraphpoolError:
+            return None
+        try:
+            return describe(executable)
+        finally:
+            executable.close()
+
+    def _resized(self, shapes: Any) -> Any:
+        for partition in self._variable._partitions:
+            partition._plan = None  # else one that is large enough would serve again
+        executable = self.form.resized(shapes)
+        if executable is None:
+            return None
+        try:
+            return describe(executable)
+        finally:
+            executable.close()
+
+    def close(self) -> None:
+        """Close the form."""
+        self.form.close()
+
+    def __enter__(self) -> Comparison:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def describe(executable: Executable) -> Any:
+    """All that a run depends on, but for the addresses in parameter blocks."""
+    programs = []
+    for compiled in executable.compiled:
+        calls = zip(compiled.program.describe(), compiled.program.calls, strict=True)
+        steps = [(*step[:2], None, *step[3:]) if call.keep else step for step, call in calls]
+        ports = [(port.shape, port.strides) for port in (*compiled.inputs, *compiled.outputs)]
+        programs.append((steps, compiled.program.arena_nbytes, ports))
+    places = [executable._offsets.get(i) for step in executable._steps for i in step.outputs]
+    return programs, executable.arena_nbytes, places
+
+
+def make_unknown(model: Any) -> Any:
+    """The ONNX model with all sizes of inputs and outputs unknown."""
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
+            for dim in value.type.tensor_type.shape.dim:
+                dim.ClearField("dim_value")
+                dim.ClearField("dim_param")
+    return model
+
+
+def other_shapes(inputs: Mapping[str, Any]) -> list[dict[str, tuple[int, ...]]]:
+    """Sizes that several inputs may share, changed together: by one, threefold, to 1 and to 0."""
+    sizes = sorted({size for array in inputs.values() for size in array.shape if size > 1})
+    changes = [(size, size + 1) for size in sizes[:3]] + [(size, k) for size in sizes[:1] for k in (3 * size, 1, 0)]
+    return [
+        {name: tuple(new if size == old else size for size in array.shape) for name, array in inputs.items()}
+        for old, new in changes
+    ]

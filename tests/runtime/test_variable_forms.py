@@ -1,0 +1,116 @@
+"""A model compiled for sizes that vary runs, for other shapes, what a fresh compilation for them would run."""
+
+import random
+import warnings
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool.runtime.model_form import ModelForm
+from tests.fuzz.execute import build
+from tests.fuzz.generate import generate
+from tests.helpers.variable_programs import Comparison, make_unknown, other_shapes
+
+onnx = pytest.importorskip("onnx")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with gp.Engine("cpu", threads=2) as engine:
+        yield engine
+
+
+@cache
+def node_cases():
+    """Models of one node and their inputs, which are arrays all."""
+    from onnx.backend.test.loader import load_model_tests
+
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of making the data
+        cases = load_model_tests(kind="node")
+    for case in cases:
+        inputs = [] if case.model is None else case.data_sets[0][0]
+        if inputs and all(isinstance(array, (np.ndarray, np.generic)) for array in inputs):
+            names = [value.name for value in case.model.graph.input]
+            found.append((case.name, case.model, dict(zip(names, map(np.asarray, inputs), strict=True))))
+    return found
+
+
+def compare_case(name, model, inputs, engine, counts):
+    try:
+        loaded = gp.onnx.load(make_unknown(model), engine=engine)
+    except gp.GraphpoolError:
+        counts["not loaded"] += 1
+        return
+    with loaded:
+        try:
+            comparison = Comparison.of(loaded, inputs)
+        except gp.GraphpoolError:
+            counts["not variable"] += 1
+            return
+        with comparison:
+            comparison.compare(other_shapes(inputs))
+            counts.update(comparison.counts)
+
+
+def compare_cases(cases, engine):
+    counts, failed = Counter(), {}
+    for name, model, inputs in cases:
+        try:
+            compare_case(name, model, inputs, engine, counts)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"[:600]
+    assert failed == {}
+    return counts
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_models_of_one_node(engine, part):
+    cases = random.Random(part).sample(node_cases(), 40)
+    counts = compare_cases(cases, engine)
+    assert counts["alike"] > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_all_models_of_one_node(engine, part):
+    assert compare_cases(node_cases()[part::8], engine)["alike"] > 100
+
+
+def of_graph(case):
+    """What specialises a random graph: sizes of its sources that are no constants may vary."""
+    contents = case.inputs()
+    names = {i: f"x{i}" for i, source in case.sources.items() if not source.constant}
+
+    def specialise(shapes, deciding):
+        own = {i: replace(source, shape=shapes.get(names.get(i), source.shape)) for i, source in case.sources.items()}
+        graph = build(replace(case, sources=own, options={}))
+        constants = {i: contents[i] for i in case.sources if i not in names}
+        results = {i for partition in graph.get_partitions() for i in [port.id for port in partition.output_ports]}
+        return ModelForm(graph, constants, {name: i for i, name in names.items()}, {f"y{i}": i for i in results}, {})
+
+    return specialise, {name: contents[i] for i, name in names.items()}
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_random_graphs(engine, part):
+    counts, failed = Counter(), {}
+    for seed in range(part, 240, 8):
+        specialise, inputs = of_graph(generate(seed))
+        dims = {name: (None,) * array.ndim for name, array in inputs.items()}
+        try:
+            with Comparison(specialise, engine, dims, inputs) as comparison:
+                comparison.compare(other_shapes(inputs))
+                counts.update(comparison.counts)
+        except gp.UnsupportedError:
+            counts["on the reference backend"] += 1
+        except Exception as error:
+            failed[seed] = f"{type(error).__name__}: {error}"[:600]
+    print(counts)
+    assert failed == {}
+    assert counts["alike"] > 10
