@@ -37,10 +37,11 @@ class Frame:
     The arrays that it makes are charged through `arrays`.
     """
 
-    __slots__ = ("arrays", "calls", "inputs", "outputs", "values")
+    __slots__ = ("arrays", "calls", "home", "inputs", "outputs", "values")
 
     def __init__(self, values: Mapping[int, Any], arrays: ArrayAllocator) -> None:
         self.arrays = arrays
+        self.home: list[Frame] = []  # where it lies while nobody runs on it
         self.values: dict[int, Any] = dict(values)
         self.calls: list[Callable[[], object]] = []
         self.inputs: dict[int, Tensor] = {}
@@ -77,7 +78,7 @@ class Runner:
         self._passing = {*form.inputs.values(), *written}
         programs = [step.compiled.program for step in steps if step.compiled is not None]
         self._uses_blas = any(program is not None and program.uses_blas for program in programs)
-        self._frames: dict[int, Frame] = {}  # by address: who leases an arena has its frame for himself
+        self._frames: dict[int, list[Frame]] = {}  # idle ones by address, which all arenas without bytes share
 
     def take_room(self, address: int, given: Mapping[str, Any], fresh: dict[int, Any]) -> Frame:
         """Take what a run needs beside the arena at an address: results, put into `fresh` by tensor id, and room.
@@ -87,7 +88,7 @@ class Runner:
         OutOfMemoryError
             There is no memory for it; `fresh` may hold some of the results.
         """
-        frame = self._frames.get(address) or self._keep_frame(address)
+        frame = self._take_frame(address)
         nbytes, wanted = self._host_nbytes, {}
         if len(given) < len(self._form.outputs):
             places = {self._form.outputs[name] for name in given}
@@ -100,6 +101,7 @@ class Runner:
                 self._results.take(wanted, frame.arrays, fresh, 2 * len(self._frames), nbytes)
             except BaseException:
                 frame.arrays.unreserve()
+                frame.home.append(frame)
                 raise
         return frame
 
@@ -128,6 +130,7 @@ class Runner:
                 blas_threads.leave()
             self._unbind(frame)
             frame.arrays.unreserve()
+            frame.home.append(frame)
 
     def clear(self) -> None:
         """Forget the frames: their arenas go."""
@@ -176,12 +179,19 @@ class Runner:
                 own.discard(tensor_id)
         return results
 
-    def _keep_frame(self, address: int) -> Frame:
-        """A new frame, found again when the arena is leased again."""
-        if len(self._frames) > _MAX_FRAMES:
-            self._frames.clear()
-        frame = self._frames[address] = self.make_frame(address)
-        return frame
+    def _take_frame(self, address: int) -> Frame:
+        """An idle frame of an arena, or a new one, found again when the arena is leased again."""
+        idle = self._frames.get(address)
+        if idle is None:
+            if len(self._frames) > _MAX_FRAMES:
+                self._frames.clear()
+            idle = self._frames.setdefault(address, [])
+        try:
+            return idle.pop()
+        except IndexError:
+            frame = self.make_frame(address)
+            frame.home = idle
+            return frame
 
     def make_frame(self, address: int) -> Frame:
         """A frame for the arena at an address."""

@@ -97,6 +97,37 @@ def test_large_results_that_are_kept_stay_what_they_were(model):
     assert all(np.allclose(y, expected(x)[1:], rtol=1e-5, atol=1e-5) for x, y in kept)
 
 
+def test_runs_side_by_side_that_need_no_arena_do_not_share_what_they_write(engine):
+    """Arenas without bytes all have one address."""
+
+    def specialise(shapes, contents):
+        graph = gp.Graph("cpu")
+        x, y = (gp.LogicalTensor(k, "f32", shapes["x"]) for k in range(2))
+        graph.add_op(gp.Op(0, "ReLU", [x], [y]))
+        graph.finalize()
+        return ModelForm(graph, {}, {"x": 0}, {"y": 1}, {})
+
+    ports = ModelPort("x", DataType.F32, (64, 4)), ModelPort("y", DataType.F32, (64, 4))
+    with Model(ports[:1], ports[1:], specialise, engine) as model:
+        assert model.specialise().arena_nbytes == 0
+        errors = []
+
+        def work(seed):
+            x = batch(64, seed)
+            wanted = np.maximum(x, 0)
+            try:
+                errors.extend(1 for _ in range(1000) if not np.array_equal(model.run({"x": x})["y"], wanted))
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+
+
 @pytest.mark.parametrize("change", ["read-only", "transposed", "strided", "dlpack", "unaligned", "memoryview"])
 def test_every_kind_of_input(model, change):
     x = batch(5)
