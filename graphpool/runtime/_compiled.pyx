@@ -442,7 +442,7 @@ cdef class CompiledPartition:
             raise InvalidArgumentError(explain("scratchpad", got=None, hint="it was compiled with scratch='caller'",
                                                accepted=f"{self.scratch_nbytes} bytes, aligned to {ALIGNMENT}"))
         if self.scratch == "shared":
-            with self.engine.shared_arenas.lease() as lease:
+            with self.engine.shared_arenas.lease(self.scratch_nbytes) as lease:
                 address = lease.address
                 bases[0] = <char *>address
                 with nogil:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from graphpool._sizes import Trace
-from graphpool.errors import GraphpoolError, InvalidArgumentError, StateError, explain
+from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.memory._arrays import ArrayAllocator
 
 from .collection import collection_paused
@@ -154,7 +154,7 @@ class Model:
         self._capacity = capacity
         is_fixed = all(port.is_static for port in self.inputs)
         self._varies = getattr(specialise, "takes_sizes", False) and not is_fixed
-        self._variable: list[tuple[tuple[bytes, ...], Executable]] = []  # by deciding contents, the last used first
+        self._variable: list[tuple[tuple[Any, ...], Executable]] = []  # by deciding contents, the last used first
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._forms = FormCache(name, capacity)
@@ -233,7 +233,7 @@ class Model:
 
     def _resize(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], exactly: bool) -> Executable | None:
         """A form from one whose sizes may vary, which is compiled if there is none yet that serves these shapes."""
-        contents = tuple(array.tobytes() for array in deciding.values())
+        contents = tuple((array.shape, array.tobytes()) for array in deciding.values())
         for best in (True,) if exactly else (True, False):
             for entry in list(self._variable):  # others may give all of them up meanwhile
                 known, form = entry
@@ -245,7 +245,7 @@ class Model:
                     return found
         trace = Trace()
         symbols = Symbols({port.name: port.shape for port in self.inputs}, shapes, trace)
-        with suppress(GraphpoolError):  # if something is wrong, it is said of plain shapes, which are compiled then
+        with suppress(Exception):  # if something is wrong, it is said of plain shapes, which are compiled then
             made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine))
             self._variable.insert(0, (contents, made))
             for _, form in self._variable[self._capacity :]:

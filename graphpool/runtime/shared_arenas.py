@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import StateError
+from ..errors import OutOfMemoryError, StateError
 from ..fork import Locked
 from ..memory._arena import ArenaPool
 
@@ -67,6 +67,10 @@ class SharedArenas(Locked):
             except StateError:
                 if self._pool is pool:
                     raise
+            except OutOfMemoryError:
+                if pool.nbytes <= nbytes:
+                    raise
+                self.shrink(nbytes)
 
     def close(self) -> None:
         """Free the arenas, leased ones when they are released. Idempotent."""

@@ -98,22 +98,27 @@ class VariablePartition:
         sized : callable
             Gives a port for these values.
         slack : bool
-            Whether a new plan of the arena may be an eighth larger than needed, to serve somewhat larger sizes too.
+            Whether the arena may be larger than needed, so that one plan serves sizes that are alike.
         """
         plan = self._plan_for(values, slack)
         program = self._link.variable.instance(values, plan.offsets, plan.nbytes)
         return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
 
     def _plan_for(self, values: SizeValues, slack: bool) -> _Plan:
-        """The plan that is there, if all temporaries fit; else another one."""
+        """The plan that is there, if it is not much too large; else one that is exact, or an eighth larger where sizes
+        grow.
+        """
         sizes = [values.of(size) for size in self._link.sizes]
-        plan = self._plan
-        if plan is None or any(size > planned for size, planned in zip(sizes, plan.sizes, strict=True)):
-            if slack and plan is not None:
+        plan = self._plan if slack else None
+        if plan is not None:
+            is_growing = any(size > planned for size, planned in zip(sizes, plan.sizes, strict=True))
+            if not is_growing and sum(plan.sizes) <= 2 * sum(sizes):
+                return plan
+            if is_growing:
                 sizes = [size + size // 8 for size in sizes]
-            offsets, nbytes = self._link.plan(sizes)
-            plan = self._plan = _Plan(tuple(sizes), tuple(offsets), nbytes)
-        return plan
+        offsets, nbytes = self._link.plan(sizes)
+        self._plan = _Plan(tuple(sizes), tuple(offsets), nbytes)
+        return self._plan
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "make_unknown", "other_shapes"]
 
+
 class Comparison:
     """A model with unknown sizes, compiled for the shapes of some inputs.
 

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool.demo import model_path
 from graphpool.runtime.model_form import ModelForm
+from tests.cases.unknown_sizes import MODELS
 from tests.fuzz.execute import build
 from tests.fuzz.generate import generate
 from tests.helpers.variable_programs import Comparison, make_unknown, other_shapes
 
 onnx = pytest.importorskip("onnx")
+
+FEWEST_ALIKE = {"cnn": 1, "attention": 5, "host": 0, "control": 15}
+"""Model -> random shapes that its compilation for the largest ones must serve, where these are fewer than 20 of 32."""
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +116,31 @@ def test_random_graphs(engine, part):
             counts["on the reference backend"] += 1
         except Exception as error:
             failed[seed] = f"{type(error).__name__}: {error}"[:600]
-    print(counts)
     assert failed == {}
     assert counts["alike"] > 10
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_small_models(engine, name):
+    case, rng = MODELS[name], np.random.default_rng(1)
+    with case.load(engine) as model:
+        arrays = case.arrays({key: most for key, (_, most) in case.sizes.items()}, rng)
+        others = [case.arrays(case.draw(rng), rng) for _ in range(30)] + [
+            case.arrays(dict.fromkeys(case.sizes, k), rng) for k in (0, 1)
+        ]
+        shapes = [{key: array.shape for key, array in other.items()} for other in others]
+        with Comparison.of(model, arrays) as comparison:
+            comparison.compare(shapes)
+            assert comparison.counts["alike"] >= FEWEST_ALIKE.get(name, 20)
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_transformer"])
+def test_models_of_the_demonstration(engine, name):
+    model = onnx.load(model_path(name))
+    [port] = model.graph.input
+    shape = [dim.dim_value for dim in port.type.tensor_type.shape.dim]
+    port.type.tensor_type.shape.dim[0].dim_param = "batch"
+    batches = [np.zeros([batch, *shape[1:]], np.float32) for batch in (64, 0, 1, 2, 5, 63, 65, 200)]
+    with gp.onnx.load(model, engine=engine) as loaded, Comparison.of(loaded, {port.name: batches[0]}) as comparison:
+        comparison.compare([{port.name: batch.shape} for batch in batches])
+        assert comparison.counts["alike"] >= 1

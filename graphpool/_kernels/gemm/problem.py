@@ -69,7 +69,7 @@ class MatmulProblem:
         ndim, sizes = len(self.batch_shape), (*self.batch_shape, self.m, self.n, self.k)
         if ndim > MOST_BATCH_AXES:
             raise InvalidShapeError(explain("batch_shape", accepted=f"at most {MOST_BATCH_AXES} axes", got=ndim))
-        if min(sizes) < 0:
+        if any(size < 0 for size in sizes):
             raise InvalidShapeError(explain("a size is negative", accepted=">= 0", got=sizes))
         self.check_strides("a_strides", self.a_strides, 2)
         self.check_strides("c_strides", self.c_strides, 1)

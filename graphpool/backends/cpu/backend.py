@@ -124,8 +124,9 @@ class CpuBackend:
         inputs = [_settle(tensor, partition.ops) for tensor in inputs]
         outputs = [_settle(tensor) for tensor in partition.complete(inputs, outputs)]
         _check_tables(partition.ops, inputs, outputs, engine)
-        made = make_variable(partition, inputs, outputs, engine.threads, options)
-        return VariablePartition(partition, tuple(inputs), tuple(outputs), engine, weights, *made)
+        primitive, link = make_variable(partition, inputs, outputs, engine.threads, options)
+        primitive.evict()  # no cache keeps it for other users: it goes with its last one
+        return VariablePartition(partition, tuple(inputs), tuple(outputs), engine, weights, primitive, link)
 
 
 def _options_on(engine: Any, schedule: str, streams: int) -> ScheduleOptions:

@@ -160,7 +160,8 @@ def conv_backward_data(query: ShapeQuery) -> Sequence[Shape]:
     """
     diff_dst, weights = query.shape(0), query.shape(1)
     shape = _source(query, 2, "dst_shape")
-    if shape is not None and (min(shape, default=-1) < 0 or (diff_dst is not None and len(shape) != len(diff_dst))):
+    rank = None if shape is None or diff_dst is None else len(diff_dst)
+    if shape is not None and (not shape or any(dim < 0 for dim in shape) or rank not in (None, len(shape))):
         query.fail('"dst_shape" is malformed', accepted="as many sizes as diff_dst has, of 0 or more", got=shape,
                    attribute="dst_shape")  # fmt: skip
     if weights is None or diff_dst is None:
@@ -202,7 +203,7 @@ def _weights_shape(query: ShapeQuery) -> tuple[int, ...] | None:
     shape = _source(query, 2, "weights_shape")
     if shape is None:
         return None if data is None else (UNKNOWN_DIM,) * len(data)
-    if min(shape, default=0) < 1 or (data is not None and len(shape) != len(data)):
+    if not shape or any(dim < 1 for dim in shape) or (data is not None and len(shape) != len(data)):
         rank = "" if data is None else f"{len(data)} "
         query.fail('"weights_shape" is malformed', accepted=f"{rank}sizes of at least 1", got=shape,
                    attribute="weights_shape")  # fmt: skip
@@ -286,7 +287,7 @@ def pool_backward_src_shape(query: ShapeQuery) -> Sequence[Shape]:
         query.rank(0, len(diff_dst), "at least 3-D", len(diff_dst) >= 3)
         batch, channels, spatial = _split(query, diff_dst)
         return [_join(query, batch, channels, [UNKNOWN_DIM] * len(spatial))]
-    if shape is not None and (len(shape) < 3 or min(shape) < 0):
+    if shape is not None and (len(shape) < 3 or any(dim < 0 for dim in shape)):
         query.fail('"src_shape" is malformed', accepted="at least 3 sizes of 0 or more", got=shape,
                    attribute="src_shape")  # fmt: skip
     return _pool_backward(query, shape, 0)

@@ -1,0 +1,327 @@
+"""Models of which sizes are unknown: one compilation serves many shapes, within the memory that the engine may take."""
+
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from tests.cases.unknown_sizes import MODELS, DynamicModel
+
+onnx = pytest.importorskip("onnx")
+
+
+@pytest.fixture
+def engine():
+    with gp.Engine("cpu", threads=2) as engine:
+        yield engine
+
+
+def jobs(case, count, engine, seed=0):
+    """Sizes, inputs and what a model compiled for them gives, `count` of them."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        sizes = case.draw(rng)
+        arrays = case.arrays(sizes, rng)
+        with case.load(engine, sizes) as fixed:
+            found.append((arrays, fixed.run(arrays)))
+    return found
+
+
+def check(model, job):
+    arrays, wanted = job
+    found = model.run(arrays)
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+
+
+def in_threads(count, work):
+    """Run `work` of each number in a thread of its own; the first error is raised."""
+    errors = []
+
+    def run(number):
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_results_equal_those_of_models_for_fixed_shapes(engine, name):
+    case = MODELS[name]
+    with case.load(engine) as model:
+        for job in jobs(case, 30, engine):
+            check(model, job)
+            check(model, job)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("capacity", [2, 16])
+def test_shapes_take_turns_in_eight_threads(engine, name, capacity):
+    """With a capacity of 2, forms are evicted while they run."""
+    case = MODELS[name]
+    wanted = jobs(case, 12, engine)
+    with case.load(engine) as model:
+        model._forms._capacity = capacity
+
+        def work(number):
+            order = np.random.default_rng(number).permutation(len(wanted))
+            for k in (*order, *order):
+                check(model, wanted[k])
+
+        in_threads(8, work)
+        stats = model.stats()
+        assert stats.runs == 8 * 24
+        assert stats.forms <= capacity
+
+
+@pytest.mark.parametrize("weights", ["scoped", "cached", "packed"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "attention"])
+def test_all_modes_of_weights(name, weights):
+    case = MODELS[name]
+    with gp.Engine("cpu", threads=2) as engine:
+        wanted = jobs(case, 8, engine)
+        before = engine.budget.in_use
+        with case.load(engine, weights=weights) as model:
+            for job in wanted:
+                check(model, job)
+            for key in case.constants:
+                try:
+                    content = model.read_weight(key)
+                except gp.InvalidArgumentError:
+                    continue  # folded away
+                np.testing.assert_array_equal(content, case.constants[key])
+                del content  # charged while it lives
+        if weights != "cached":
+            assert engine.budget.in_use == before
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_compilation_serves_what_its_conditions_allow(engine, name):
+    case = MODELS[name]
+    with case.load(engine) as model:
+        made = []
+        specialise = model._specialise
+        model._specialise = lambda shapes, deciding: made.append(1) or specialise(shapes, deciding)
+        for job in jobs(case, 30, engine):
+            check(model, job)
+        assert len(made) < model.stats().misses or name in ("cnn", "host")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_closing_gives_all_memory_back(name):
+    case = MODELS[name]
+    with gp.Engine("cpu", threads=2) as engine:
+        wanted = jobs(case, 10, engine)
+        before = engine.budget.in_use, engine.stats().current_nbytes
+        with case.load(engine) as model:
+            for job in wanted:
+                check(model, job)
+            assert engine.budget.in_use > before[0]
+        assert (engine.budget.in_use, engine.stats().current_nbytes) == before
+
+
+def test_a_model_is_closed_while_its_forms_run(engine):
+    case = MODELS["attention"]
+    wanted = jobs(case, 6, engine)
+    before = engine.budget.in_use
+    for attempt in range(6):
+        model = case.load(engine)
+        is_closing = threading.Event()
+
+        def work(number, model=model, is_closing=is_closing):
+            try:
+                for k in range(40):
+                    check(model, wanted[(number + k) % len(wanted)])
+                    if k == 5:
+                        is_closing.set()
+            except gp.StateError:
+                assert model.is_closed
+
+        def close(number, model=model, is_closing=is_closing):
+            is_closing.wait(60)
+            model.close()
+
+        in_threads(5, lambda number, work=work, close=close: close(number) if number == 4 else work(number))
+        gc.collect()
+        assert engine.budget.in_use == before, attempt
+
+
+def test_one_pool_of_arenas_serves_all_shapes():
+    case = MODELS["mlp"]
+    with gp.Engine("cpu", threads=2) as engine, case.load(engine) as model:
+        rng, largest = np.random.default_rng(0), 0
+        for rows in (20, 3000, 40, 2900, 3050, 21, 9000, 100, 9500, 30):
+            model.run(case.arrays({"n": rows}, rng))
+            with case.load(engine, {"n": rows}) as fixed:
+                largest = max(largest, fixed.stats().largest_arena_nbytes)
+            pools = {id(form.arenas): form.arenas for form in model._forms.forms()}
+            families = {id(form._first or form) for form in model._forms.forms()}
+            assert len(pools) == len(families)
+            for pool in pools.values():
+                assert pool.current().nbytes <= largest + largest // 8 + 64 * len(families)
+
+
+def least_limit(case, sizes):
+    """What one run of these sizes takes."""
+    with gp.Engine("cpu", threads=1) as engine, case.load(engine, sizes) as model:
+        return model.predict_peak()
+
+
+def test_the_limit_is_never_passed_and_what_is_refused_leaves_nothing():
+    case, rng = MODELS["mlp"], np.random.default_rng(3)
+    limit = least_limit(case, {"n": 400}) + 2**14
+    with gp.Engine("cpu", threads=1, memory_limit=limit) as engine:
+        before = engine.budget.in_use
+        with case.load(engine) as model:
+            refused = 0
+            for rows in (10, 100, 40_000, 20, 30_000, 390, 41_000, 395, 11, 10):
+                arrays = case.arrays({"n": rows}, rng)
+                if rows > 1000:
+                    held = engine.budget.in_use
+                    with pytest.raises(gp.OutOfMemoryError):
+                        model.run(arrays)
+                    refused += 1
+                    assert engine.budget.in_use <= held
+                else:
+                    assert model.run(arrays)["y"].shape == (rows, 10)
+                assert engine.budget.in_use <= limit
+                assert engine.budget.peak <= limit if hasattr(engine.budget, "peak") else True
+        assert refused == 3
+        assert engine.budget.in_use == before
+
+
+def test_the_peak_that_is_predicted_is_exact_within_a_limit():
+    case = MODELS["attention"]
+    rng = np.random.default_rng(5)
+    with gp.Engine("cpu", threads=1, memory_limit="64MiB") as engine, case.load(engine) as model:
+        for _ in range(12):
+            sizes = case.draw(rng)
+            arrays = case.arrays(sizes, rng)
+            with case.load(engine, sizes) as fixed:
+                wanted = fixed.stats().largest_arena_nbytes
+            assert model.specialise(arrays).arena_nbytes == wanted
+
+
+def outer_product():
+    """Of a column of any length with itself: a small input, an arena as large as its square."""
+    nodes = (
+        onnx.helper.make_node("Transpose", ["x"], ["t"]), onnx.helper.make_node("MatMul", ["x", "t"], ["m"]),
+        onnx.helper.make_node("CumSum", ["m", "axis"], ["s"]), onnx.helper.make_node("MatMul", ["s", "x"], ["y"]),
+    )  # fmt: skip
+    return DynamicModel(nodes, {"x": ("f", "n", 1)}, {"y": 2}, {"axis": np.int64(0)}, {"n": (1, 100)})
+
+
+@pytest.mark.parametrize("limit", [None, "64MiB"])
+def test_a_shape_for_which_there_is_no_memory_leaves_others_theirs(limit):
+    case, rng = outer_product(), np.random.default_rng(0)
+    with gp.Engine("cpu", threads=1, memory_limit=limit) as engine, case.load(engine) as model:
+        for rows in (300, 2**24, 310, 2**24 + 1, 290):
+            arrays = case.arrays({"n": rows}, rng)
+            if rows > 1000:
+                with pytest.raises(gp.OutOfMemoryError):
+                    model.run(arrays)
+            else:
+                assert model.run(arrays)["y"].shape == (rows, 1)
+                assert model.stats().arena_nbytes < 2**20 * 8
+
+
+def test_forms_that_are_given_up_are_forgotten(engine):
+    """The first of a family, too, once the others are gone; of contents that decide, each has a family."""
+    case, rng = MODELS["deciding"], np.random.default_rng(0)
+    with case.load(engine) as model:
+        model._forms._capacity = 3
+        for rows in range(4, 40):
+            x = rng.standard_normal((rows, 12)).astype(np.float32)
+            model.run({"x": x, "shape": np.array([rows * 2, 6], np.int64)})
+        assert len(model._variable) <= 4
+        assert sum(map(len, model._variable.values())) <= 4
+        model.respecialise()
+        assert not model._variable
+        model.run({"x": x, "shape": np.array([-1, 6], np.int64)})
+    assert not model._variable
+
+
+def test_a_family_outlives_its_first_form(engine):
+    case, rng = MODELS["mlp"], np.random.default_rng(0)
+    with case.load(engine) as model:
+        made, specialise = [], model._specialise
+        model._specialise = lambda shapes, deciding: made.append(1) or specialise(shapes, deciding)
+        model._forms._capacity = 2
+        for rows in range(20, 40):
+            model.run(case.arrays({"n": rows}, rng))
+        assert len(made) == 1
+        assert model.stats().evictions == 18
+
+
+def test_a_forked_child_runs_known_and_new_shapes(engine):
+    case = MODELS["attention"]
+    wanted = jobs(case, 6, engine)
+    with case.load(engine) as model:
+        for job in wanted[:3]:
+            check(model, job)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                for job in wanted:
+                    check(model, job)
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        for job in wanted:
+            check(model, job)
+
+
+def test_errors_name_plain_numbers(engine):
+    case = MODELS["cnn"]
+    rng = np.random.default_rng(0)
+    with case.load(engine) as model:
+        model.run(case.arrays({"n": 2, "h": 16, "w": 16}, rng))
+        with pytest.raises(gp.InvalidShapeError, match=r"dimension 1 is 4"):
+            model.run({"x": np.zeros((2, 4, 16, 16), np.float32)})
+    with MODELS["deciding"].load(engine) as model, pytest.raises(gp.GraphpoolError) as raised:
+        model.run({"x": np.zeros((5, 12), np.float32), "shape": np.array([7, 11], np.int64)})
+    assert "s0" not in str(raised.value)
+
+
+def test_a_symbol_of_two_inputs_is_one_size(engine):
+    case = MODELS["shared"]
+    rng = np.random.default_rng(0)
+    with case.load(engine) as model:
+        for rows in (8, 1, 12):
+            check(model, (arrays := case.arrays({"n": rows}, rng), model.run(arrays)))
+        arrays = case.arrays({"n": 9}, rng) | {"c": rng.standard_normal((7, 12)).astype(np.float32)}
+        with pytest.raises(gp.InvalidShapeError) as raised:
+            model.run(arrays)
+        assert "s0" not in str(raised.value)
+        for rows in (9, 1):  # of one row, an operand broadcasts, whatever the names say
+            a = case.arrays({"n": rows}, rng)
+            check(model, (a, model.run(a)))
+
+
+def test_inputs_that_decide_have_compilations_of_their_own(engine):
+    case = MODELS["deciding"]
+    rng = np.random.default_rng(0)
+    with case.load(engine) as model:
+        for shape in ([-1, 6], [4, -1], [-1, 6], [-1, 3], [0, 12], [4, -1]):
+            for rows in (4, 8, 20):
+                x = rng.standard_normal((rows, 12)).astype(np.float32)
+                y = model.run({"x": x, "shape": np.array(shape, np.int64)})["y"]
+                wanted = [size or rows for size in shape]
+                np.testing.assert_allclose(
+                    y, 2 * np.maximum(x @ case.constants["w"], 0).reshape(wanted), rtol=1e-4, atol=1e-5
+                )
