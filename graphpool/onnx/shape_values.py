@@ -78,15 +78,25 @@ def compute_shapes(node: Node, contents: Sequence[Any], opset: int) -> list[Any]
     rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if rule is None or not all(_is_small(content) for content in contents):
         return None
-    dtype = next(content.dtype for content in contents if isinstance(content, ShapeArray))
+    dtype = _dtype_of(node, contents)
     try:
         found = rule(node, *[_items(content) for content in contents])
-    except (_Unknown, ValueError, IndexError, TypeError):
+    except (_Unknown, ValueError, LookupError, TypeError):
         return None
     if not isinstance(found, list):
         found = [found]
     return [item if isinstance(item, np.ndarray) and item.dtype == bool else shape_array(item, dtype) for item in found]
 
+
+def _dtype_of(node: Node, contents: Sequence[Any]) -> Any:
+    """Of the results but for relations: that of the data, whatever type indices and conditions have."""
+    if node.op_type == "Cast":
+        return np.int32 if node.attrs.get("to") == _INT32 else np.int64
+    return contents[node.op_type == "Where"].dtype
+
+
+_INT32, _INT64 = 6, 7
+"""Numbers of types in ONNX."""
 
 _MOST = 4096
 """Elements of such an array; larger ones are data."""
@@ -139,6 +149,8 @@ def _squeeze(node: Node, data: Any, axes: Any = None) -> Any:
 
 
 def _reshape(node: Node, data: Any, shape: Any) -> Any:
+    if node.attrs.get("allowzero", 0):
+        raise _Unknown
     wanted = [data.shape[k] if dim == 0 else dim for k, dim in enumerate(_ints(shape))]
     return data.reshape(wanted)
 
@@ -157,7 +169,7 @@ def _slice(node: Node, data: Any, starts: Any = None, ends: Any = None, axes: An
 
 
 def _cast(node: Node, data: Any) -> Any:
-    if node.attrs["to"] not in (6, 7):  # int32, int64
+    if node.attrs["to"] not in (_INT32, _INT64):
         raise _Unknown
     return data
 
@@ -184,8 +196,8 @@ def _divide(a: Any, b: Any) -> Any:
     return -(abs(a) // abs(b)) if negative else abs(a) // abs(b)
 
 
-def _modulo(a: Any, b: Any) -> Any:
-    if b == 0:
+def _modulo(node: Node, a: Any, b: Any) -> Any:
+    if node.attrs.get("fmod", 0) or np.any(b == 0):
         raise _Unknown
     return a % b
 
@@ -197,7 +209,8 @@ def _where(node: Node, condition: Any, a: Any, b: Any) -> Any:
 def _reduce(compute: Callable[[Any], Any]) -> Callable[..., Any]:
     def rule(node: Node, data: Any, axes: Any = None) -> Any:
         found = _axes_of(node, axes)
-        if data.ndim != 1 or (found is not None and [axis % 1 for axis in found] != [0]):
+        is_all = found in ([0], [-1]) if found is not None else not node.attrs.get("noop_with_empty_axes", 0)
+        if data.ndim != 1 or not is_all:
             raise _Unknown
         result = compute(data.tolist())
         return np.asarray([result] if node.attrs.get("keepdims", 1) else result, object)
@@ -216,7 +229,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "Gather": _gather, "Concat": _concat, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape,
     "Slice": _slice, "Cast": _cast, "Identity": lambda node, data: data, "Split": _split, "Where": _where,
     "Add": _elementwise(lambda a, b: a + b), "Sub": _elementwise(lambda a, b: a - b),
-    "Mul": _elementwise(lambda a, b: a * b), "Div": _elementwise(_divide), "Mod": _elementwise(_modulo),
+    "Mul": _elementwise(lambda a, b: a * b), "Div": _elementwise(_divide), "Mod": _modulo,
     "Neg": _elementwise(lambda a: -a), "Abs": _elementwise(abs),
     "Min": _elementwise(min), "Max": _elementwise(max),
     "Equal": _relation(lambda a, b: a == b), "Less": _relation(lambda a, b: a < b),
