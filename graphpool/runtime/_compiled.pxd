@@ -16,6 +16,7 @@ cdef struct Port:
 # What partitions that differ in nothing but their engine share.
 cdef class PortTable:
     cdef Port *ports
+    cdef list signatures        # whose numbers they are
 
 
 cdef class CompiledPartition:

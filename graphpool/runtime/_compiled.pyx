@@ -12,7 +12,7 @@ from graphpool._finalizing cimport gp_is_finalizing
 from ._constants cimport Constants, acquire, release
 from ._program cimport ARENA_BYTES, BLAS, check_run
 from ._stream cimport Stream
-from ._tensor cimport Tensor, signature_of
+from ._tensor cimport Signature, Tensor, signature_of
 
 import warnings
 
@@ -170,9 +170,10 @@ cdef class CompiledPartition:
         cdef int64_t i
         self.table = PortTable(self.ninputs + self.noutputs)
         self.ports = self.table.ports
+        self.table.signatures = [signature_of(lt) for lt in self.inputs + self.outputs]
         for i, lt in enumerate(self.inputs + self.outputs):
             self.ports[i].id = lt.id
-            self.ports[i].signature = signature_of(lt)
+            self.ports[i].signature = (<Signature>self.table.signatures[i]).number
 
     cdef Constants all_constants(self):
         """The constants of the primitive's parts, made now if nobody has asked for them before."""

@@ -7,26 +7,49 @@ from graphpool._finalizing cimport gp_is_finalizing
 from graphpool._atomic cimport gp_add, gp_load, gp_store
 
 import threading
+from functools import partial
+from weakref import ref
 
 import numpy as np
 
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, StateError, brief, explain
 from graphpool.typing import DataType, LayoutType, PropertyType
 
-cdef dict _signatures = {}
-cdef object _signatures_lock = threading.Lock()
+cdef dict _signatures = {}      # (data type, shape, layout) -> weak reference to the Signature
+cdef object _signatures_lock = threading.RLock()    # the garbage collector may come in between
+cdef int64_t _last_signature = 0
 cdef int64_t _last_version = 0
 cdef char _nothing = 0   # where tensors without bytes point to
 
 
-cdef int64_t signature_of(object lt) except -1:
-    """A small number for (data type, shape, layout): equal exactly when tensors may stand for one another."""
+cdef class Signature:
+    """What tensors must have in common to stand for one another; known for as long as one of them lives."""
+
+
+cdef Signature signature_of(object lt):
+    """The signature of a data type, shape and layout, whose numbers are never used again."""
+    global _last_signature
     key = (lt.dtype, lt.shape, lt.layout, lt.strides, lt.layout_id)
-    found = _signatures.get(key)
-    if found is None:
-        with _signatures_lock:
-            found = _signatures.setdefault(key, len(_signatures) + 1)
-    return found
+    reference = _signatures.get(key)
+    found = None if reference is None else reference()
+    if found is not None:
+        return <Signature>found
+    with _signatures_lock:
+        reference = _signatures.get(key)
+        found = None if reference is None else reference()
+        if found is None:
+            found = Signature.__new__(Signature)
+            _last_signature += 1
+            (<Signature>found).number = _last_signature
+            _signatures[key] = ref(found, partial(_forget, key))
+    return <Signature>found
+
+
+def _forget(key, reference):
+    """Forget a signature that is gone, unless it was made anew meanwhile."""
+    with _signatures_lock:
+        if _signatures.get(key) is reference:
+            del _signatures[key]
 
 
 cdef class Content:
@@ -99,9 +122,14 @@ cdef class Tensor:
         self.lt = lt
         self.engine = engine
         self.lt_id = lt.id
-        self.signature = signature_of(lt)
+        self._sign(lt)
         self.own_version = gp_add(&_last_version, 1)
         self.version_at = &self.own_version
+        return 0
+
+    cdef int _sign(self, object lt) except -1:
+        self.described = signature_of(lt)
+        self.signature = self.described.number
         return 0
 
     cdef int _share_content(self, object id) except -1:
@@ -261,7 +289,7 @@ cdef class Tensor:
             raise InvalidArgumentError(explain(f"tensor {self.lt_id}: content", accepted="an array")) from error
         if self.data == NULL:
             self.lt = self.lt.replace(shape=array.shape)
-            self.signature = signature_of(self.lt)
+            self._sign(self.lt)
             self._allocate()
         if self.is_readonly:
             raise InvalidArgumentError(

@@ -1,5 +1,6 @@
 """Tensor: what it binds, what it refuses, what it gives back."""
 
+import functools
 import gc
 import pickle
 import warnings
@@ -20,6 +21,41 @@ def engine():
 
 def lt(shape=(2, 3), dtype="f32", tensor_id=5, **fields):
     return gp.LogicalTensor(tensor_id, dtype, shape, **fields)
+
+
+def known_descriptions():
+    """How many data types, shapes and layouts tensors are known by."""
+    return sum(isinstance(x, functools.partial) and x.func.__name__ == "_forget" for x in gc.get_objects())
+
+
+def test_descriptions_are_forgotten_with_their_last_tensor(engine):
+    before = known_descriptions()
+    kept = [gp.Tensor(lt((rows, 3)), engine) for rows in range(1, 301)]
+    again = gp.Tensor(lt((7, 3)), engine)
+    assert known_descriptions() == before + 300
+    del kept
+    gc.collect()
+    assert known_descriptions() == before + 1
+    del again
+    assert known_descriptions() == before
+
+
+def test_a_description_that_was_forgotten_is_found_again(engine):
+    x, y = lt((4, 3), tensor_id=0), lt((4, 3), tensor_id=1)
+    graph = gp.Graph("cpu")
+    graph.add_op(gp.Op(0, "ReLU", [x], [y]))
+    graph.finalize()
+    [partition] = graph.get_partitions()
+    a = np.full((4, 3), -1, np.float32)
+    with partition.compile([x], [y], engine) as compiled:
+        for _ in range(3):
+            source, target = gp.Tensor(x, engine, a), gp.Tensor(y, engine, np.empty_like(a))
+            compiled.execute(gp.Stream(engine), [source], [target])
+            np.testing.assert_array_equal(target.numpy(), 0)
+            with pytest.raises(gp.GraphpoolError):
+                compiled.execute(gp.Stream(engine), [gp.Tensor(lt((5, 3), tensor_id=0), engine)], [target])
+            del source, target
+            gc.collect()
 
 
 def test_shares_the_users_memory(engine):
