@@ -21,7 +21,8 @@ __all__ = ["SharedArenas"]
 class SharedArenas(Locked):
     """Arenas of one size, which grows to that of the largest layout asked for; nothing is taken before one is leased.
 
-    Ownership: the arenas; leased ones of a size that was outgrown are freed when they are released. Threads: safe.
+    Where there is no memory for arenas so large, their size falls to what is asked for. Ownership: the arenas;
+    leased ones of a size that was outgrown are freed when they are released. Threads: safe.
     """
 
     def __init__(self, resource: MemoryResource, budget: Budget, name: str = "arenas shared by partitions") -> None:
@@ -55,15 +56,14 @@ class SharedArenas(Locked):
         """The arenas of the present size."""
         return self._pool
 
-    def lease(self, nbytes: int = 0) -> Lease:
+    def lease(self, nbytes: int) -> Lease:
         """An arena of at least `nbytes` until it is released; its pool may be replaced, and so closed, meanwhile."""
         while True:
             pool = self._pool
-            if pool.nbytes < nbytes:
-                self.require(nbytes)
-                pool = self._pool
             try:
-                return pool.lease()
+                if pool.nbytes >= nbytes or self._is_closed:
+                    return pool.lease()
+                self.require(nbytes)
             except StateError:
                 if self._pool is pool:
                     raise

@@ -105,9 +105,7 @@ class VariablePartition:
         return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
 
     def _plan_for(self, values: SizeValues, slack: bool) -> _Plan:
-        """The plan that is there, if it is not much too large; else one that is exact, or an eighth larger where sizes
-        grow.
-        """
+        """The plan that is there, if it is not much too large; else an exact one, with room where sizes grow."""
         sizes = [values.of(size) for size in self._link.sizes]
         plan = self._plan if slack else None
         if plan is not None:

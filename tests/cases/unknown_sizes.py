@@ -134,7 +134,8 @@ ATTENTION = DynamicModel(
         Node("Reshape", ["back", "joined"], ["flat"]), Node("MatMul", ["flat", "wo"], ["out"]),
         Node("Add", ["out", "x"], ["y"]), Node("LayerNormalization", ["y", "gamma", "beta"], ["z"]),
     ),
-    {"x": ("f", "b", "l", 32), "past_k": ("f", "b", 4, "p", 8), "past_v": ("f", "b", 4, "p", 8)}, {"z": 3, "keys": 4, "values": 4},
+    {"x": ("f", "b", "l", 32), "past_k": ("f", "b", 4, "p", 8), "past_v": ("f", "b", 4, "p", 8)},
+    {"z": 3, "keys": 4, "values": 4},
     {
         **{f"w{name}": _weights(32, 32) for name in "qkvo"}, "k0": np.int64(0), "k1": np.int64(1), "axis": _ints(0),
         "heads": _ints(4), "depth": _ints(8), "width": _ints(32), "scale": np.float32(0.35),
@@ -148,7 +149,8 @@ SHARED = DynamicModel(
         Node("MatMul", ["a", "w"], ["m"]), Node("Mul", ["m", "c"], ["s"]), Node("Concat", ["s", "a"], ["j"], axis=0),
         Node("ReduceMean", ["j", "axis"], ["y"], keepdims=1), Node("Transpose", ["s"], ["z"]),
     ),
-    {"a": ("f", "n", 12), "c": ("f", "n", 12)}, {"y": 2, "z": 2}, {"w": _weights(12, 12), "axis": _ints(0)}, {"n": (1, 60)},
+    {"a": ("f", "n", 12), "c": ("f", "n", 12)}, {"y": 2, "z": 2}, {"w": _weights(12, 12), "axis": _ints(0)},
+    {"n": (1, 60)},
 )  # fmt: skip
 
 HOST = DynamicModel(
