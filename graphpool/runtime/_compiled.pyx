@@ -156,9 +156,11 @@ cdef class CompiledPartition:
         other.table = PortTable(self.ninputs + self.noutputs)
         other.ports = other.table.ports
         memcpy(other.ports, self.ports, (self.ninputs + self.noutputs) * sizeof(Port))
+        other.table.signatures = list(self.table.signatures)
         for k, lt in ports.items():
             found[k] = lt
-            other.ports[k].signature = signature_of(lt)
+            other.table.signatures[k] = signature_of(lt)
+            other.ports[k].signature = (<Signature>other.table.signatures[k]).number
         other.program, other.scratch_nbytes = program, program.arena_nbytes
         other.inputs, other.outputs = tuple(found[:self.ninputs]), tuple(found[self.ninputs:])
         other.constants = self.all_constants() if self.nparts else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import OutOfMemoryError, StateError
+from ..errors import OutOfMemoryError, StateError, explain
 from ..fork import Locked
 from ..memory._arena import ArenaPool
 
@@ -61,8 +61,10 @@ class SharedArenas(Locked):
         while True:
             pool = self._pool
             try:
-                if pool.nbytes >= nbytes or self._is_closed:
+                if pool.nbytes >= nbytes:
                     return pool.lease()
+                if self._is_closed:
+                    raise StateError(explain(f"{self._name}: closed", hint="load the model or make the engine again"))
                 self.require(nbytes)
             except StateError:
                 if self._pool is pool:
