@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from graphpool._size_program import SizeValues
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
-    from graphpool.memory._arena import ArenaPool
     from graphpool.memory._lease import Lease
 
     from ._compiled import CompiledPartition
@@ -370,9 +369,9 @@ class Executable:
         return max((streams.nstreams for streams in lists if streams is not None), default=1)
 
     @property
-    def arenas(self) -> ArenaPool:
+    def arenas(self) -> SharedArenas:
         """Where runs have their arenas, shared by forms for other shapes."""
-        return self._arenas.current()
+        return self._arenas
 
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""

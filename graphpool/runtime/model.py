@@ -402,7 +402,7 @@ class Model:
             evictions=cache.evictions,
             compilations=self._compilations,
             forms=len(forms),
-            arena_nbytes=sum(pool.stats().nbytes for pool in {form.arenas for form in forms}),
+            arena_nbytes=sum(arenas.current().stats().nbytes for arenas in {form.arenas for form in forms}),
             constants_nbytes=sum(constants.values()),
             cached_nbytes=sum(cached.values()),
             programs_nbytes=sum(form.programs_nbytes for form in (*forms, *(own for _, own in self._variable))),
