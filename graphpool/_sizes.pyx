@@ -663,10 +663,7 @@ class Preference:
 
 
 def hint_of(x):
-    """The value that a size has now, without a record; other values as they are.
-
-    For what may differ between shapes without making a result wrong: costs, messages.
-    """
+    """The value that a size has now, without a record: for costs and messages; other values as they are."""
     if type(x) is Real:
         return as_real((<Real>x).trace.hints[(<Real>x).term])
     return (<Size>x).trace.hints[(<Size>x).term] if type(x) is Size else x
