@@ -15,6 +15,7 @@ from .form_constants import FormConstants
 from .model_port import check_output
 from .model_step import ModelStep, is_plain, plan_arena, settled_tensors
 from .partition_runs import gather, merge_neighbours
+from .primitive import forget_program
 from .result_arrays import ResultArrays
 from .runner import Runner
 from .scheduling import SEQUENTIAL
@@ -185,12 +186,13 @@ class Executable:
             step if step.compiled is None else replace(step, compiled=next(compiled)) for step in self._steps
         ]
         other._plan()
-        other.programs_nbytes = sum(c.program.nbytes for c in other.compiled if c.program is not None)
+        other.own_nbytes = sum(c.program.nbytes for c in other.compiled if c.program is not None)
+        other.programs_nbytes = self.programs_nbytes + other.own_nbytes
         run_nbytes = other.arena_nbytes + other.host_nbytes
-        nbytes, later_nbytes = other.programs_nbytes + run_nbytes, other.results_nbytes
+        nbytes, later_nbytes = other.own_nbytes + run_nbytes, other.results_nbytes
         self._engine.budget.check(nbytes, holder=self._name, later_nbytes=later_nbytes)
         other._runner = other._make_runner(Stream(self._engine))
-        self._engine.budget.charge(other.programs_nbytes, holder=f"programs of {self._name}")
+        self._engine.budget.charge(other.own_nbytes, holder=f"programs of {self._name}")
         return other
 
     def _ports(self, partition: Partition) -> tuple[list[LogicalTensor], list[LogicalTensor]]:
@@ -220,7 +222,7 @@ class Executable:
         used = [primitive for primitive in {c.primitive: None for c in self.compiled} if primitive is not None]
         weights = list(self._constants.values.values())
         budget, users = self._engine.budget, self._engine.primitives
-        self.programs_nbytes = sum(primitive.nbytes for primitive in used)
+        self.programs_nbytes = self.own_nbytes = sum(primitive.nbytes for primitive in used)
         missing = sum(map(users.missing_nbytes, used)) + self._engine.constants.missing_nbytes(weights)
         run_nbytes = self.arena_nbytes + self.host_nbytes
         budget.check(missing + run_nbytes, holder=name, later_nbytes=self.results_nbytes)
@@ -333,8 +335,7 @@ class Executable:
     @property
     def peak_nbytes(self) -> int:
         """What one run takes of the budget, see `Model.predict_peak`. Unit: bytes."""
-        shared_nbytes = 0 if self._first is None else self._first.programs_nbytes
-        kept = self.constants_nbytes + self.cached_nbytes + self.programs_nbytes + shared_nbytes
+        kept = self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
         return self.arena_nbytes + kept + self.results_nbytes + self.host_nbytes
 
     @property
@@ -394,7 +395,8 @@ class Executable:
             return
         for compiled in self.compiled:
             compiled.close()
-        self._engine.budget.uncharge(self.programs_nbytes)
+            forget_program(compiled.program)
+        self._engine.budget.uncharge(self.own_nbytes)
         self._first._leave()
 
     def _leave(self) -> None:

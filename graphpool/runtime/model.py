@@ -247,11 +247,16 @@ class Model:
         symbols = Symbols({port.name: port.shape for port in self.inputs}, shapes, trace)
         with suppress(Exception):  # if something is wrong, it is said of plain shapes, which are compiled then
             made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine))
+            try:
+                found = made.resized(shapes)
+            except BaseException:
+                made.close()
+                raise
             self._variable.insert(0, (contents, made))
             for _, form in self._variable[self._capacity :]:
                 form.close()
             del self._variable[self._capacity :]
-            return made.resized(shapes)
+            return found
         return None
 
     def _compile(
@@ -405,7 +410,7 @@ class Model:
             arena_nbytes=sum(arenas.current().stats().nbytes for arenas in {form.arenas for form in forms}),
             constants_nbytes=sum(constants.values()),
             cached_nbytes=sum(cached.values()),
-            programs_nbytes=sum(form.programs_nbytes for form in (*forms, *(own for _, own in self._variable))),
+            programs_nbytes=sum(form.own_nbytes for form in {*forms, *(first for _, first in self._variable)}),
             streams=max((form.streams for form in forms), default=1),
             largest_arena_nbytes=largest[0],
             sequential_arena_nbytes=largest[1],

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .engine_primitives import EnginePrimitives
     from .scheduling import ScheduleOptions
 
-__all__ = ["Primitive", "ProgramDetails", "primitive_of"]
+__all__ = ["Primitive", "ProgramDetails", "forget_program", "primitive_of"]
 
 _by_serial: WeakValueDictionary[int, Primitive] = WeakValueDictionary()
 
@@ -90,6 +90,10 @@ class Primitive(Locked):
         self._forms: list[Hashable] = []
         _by_serial[program.serial] = self
 
+    def add_program(self, program: Program) -> None:
+        """Let recordings find it by a program for other sizes."""
+        _by_serial[program.serial] = self
+
     @property
     def users(self) -> int:
         """Compiled partitions and models that use it now, on all engines."""
@@ -142,3 +146,9 @@ class Primitive(Locked):
 def primitive_of(serial: int) -> Primitive | None:
     """The primitive whose program has this serial number, while it lives."""
     return _by_serial.get(serial)
+
+
+def forget_program(program: Program | None) -> None:
+    """Let recordings no longer find a program for other sizes, which is gone."""
+    if program is not None:
+        _by_serial.pop(program.serial, None)

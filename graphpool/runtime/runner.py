@@ -37,11 +37,11 @@ class Frame:
     The arrays that it makes are charged through `arrays`.
     """
 
-    __slots__ = ("arrays", "calls", "home", "inputs", "outputs", "values")
+    __slots__ = ("address", "arrays", "calls", "inputs", "outputs", "values")
 
     def __init__(self, values: Mapping[int, Any], arrays: ArrayAllocator) -> None:
         self.arrays = arrays
-        self.home: list[Frame] = []  # where it lies while nobody runs on it
+        self.address = 0
         self.values: dict[int, Any] = dict(values)
         self.calls: list[Callable[[], object]] = []
         self.inputs: dict[int, Tensor] = {}
@@ -100,8 +100,7 @@ class Runner:
             try:
                 self._results.take(wanted, frame.arrays, fresh, 2 * len(self._frames), nbytes)
             except BaseException:
-                frame.arrays.unreserve()
-                frame.home.append(frame)
+                self._give_back(frame)
                 raise
         return frame
 
@@ -129,8 +128,7 @@ class Runner:
             if self._uses_blas:
                 blas_threads.leave()
             self._unbind(frame)
-            frame.arrays.unreserve()
-            frame.home.append(frame)
+            self._give_back(frame)
 
     def clear(self) -> None:
         """Forget the frames: their arenas go."""
@@ -190,8 +188,14 @@ class Runner:
             return idle.pop()
         except IndexError:
             frame = self.make_frame(address)
-            frame.home = idle
+            frame.address = address
             return frame
+
+    def _give_back(self, frame: Frame) -> None:
+        frame.arrays.unreserve()
+        idle = self._frames.get(frame.address)
+        if idle is not None:
+            idle.append(frame)
 
     def make_frame(self, address: int) -> Frame:
         """A frame for the arena at an address."""

@@ -102,6 +102,7 @@ class VariablePartition:
         """
         plan = self._plan_for(values, slack)
         program = self._link.variable.instance(values, plan.offsets, plan.nbytes)
+        self.primitive.add_program(program)
         return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
 
     def _plan_for(self, values: SizeValues, slack: bool) -> _Plan:
