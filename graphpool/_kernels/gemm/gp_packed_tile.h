@@ -5,17 +5,80 @@
 #include "gemm/gp_packed.h"
 #include "gemm/gp_requant.h"
 
+/* GCC moves parts of sums about until they outgrow 16 registers; what has passed here is in one. */
+GP_INLINE gp_vi gp_keep(gp_vi v)
+{
+#if defined(__SSE2__) && !defined(__AVX512F__)
+    __asm__ volatile("" : "+x"(v));
+#endif
+    return v;
+}
+
 /* s8 without the instruction for it: even and odd bytes widen to s16, which no product of 255 * 128 can overflow. */
 GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
 {
 #if defined(__AVX512VNNI__)
     return (gp_vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)y, (__m512i)x);
+#elif defined(__AVXVNNI__)
+    return gp_keep((gp_vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)y, (__m256i)x));
 #else
-    const gp_vi a_even = y & 0x00ff00ff, a_odd = (gp_vi)((gp_vu)y >> 8) & 0x00ff00ff;
+    const gp_vi a_even = y & 0x00ff00ff, a_odd = (gp_vi)((gp_vuh)y >> 8);
     const gp_vi b_odd = (gp_vi)((gp_vh)x >> 8), b_even = (gp_vi)((gp_vh)((gp_vh)x << 8) >> 8);
-    return acc + gp_madd((gp_vh)a_even, (gp_vh)b_even) + gp_madd((gp_vh)a_odd, (gp_vh)b_odd);
+    return gp_keep(gp_keep(acc + gp_madd((gp_vh)a_even, (gp_vh)b_even)) + gp_madd((gp_vh)a_odd, (gp_vh)b_odd));
 #endif
 }
+
+#if GP_HAS_PAIRS
+
+#define GP_FITTING 16 /* pairs whose limits are compared at once */
+
+/* Products of unsigned and signed bytes, added pair by pair in s16, where they saturate. */
+GP_INLINE gp_vh gp_madd_bytes(gp_vi y, gp_vi x)
+{
+#if defined(__AVX512BW__)
+    return (gp_vh)_mm512_maddubs_epi16((__m512i)y, (__m512i)x);
+#elif defined(__AVX2__)
+    return (gp_vh)_mm256_maddubs_epi16((__m256i)y, (__m256i)x);
+#else
+    return (gp_vh)_mm_maddubs_epi16((__m128i)y, (__m128i)x);
+#endif
+}
+
+/* The products of two words whose sums fit s16. */
+GP_INLINE gp_vi gp_dot_pair(const gp_vi y[2], gp_vi first, gp_vi second, gp_vi acc)
+{
+    const gp_vh sum = gp_madd_bytes(y[0], first) + gp_madd_bytes(y[1], second);
+    return gp_keep(acc + gp_madd(sum, (gp_vh)((gp_vi){0} + 0x00010001)));
+}
+
+/* Which of the next pairs, `count` of them, stay within their limits in all panels: bits. */
+GP_INLINE uint32_t gp_fitting_pairs(const int panels, const uint8_t *largest, const uint8_t *most, int64_t pitch,
+                                    int64_t count)
+{
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)largest);
+    __m128i fit = _mm_cmpeq_epi8(bytes, bytes);
+    GP_EACH(i, panels) {
+        const __m128i limit = _mm_loadu_si128((const __m128i *)(most + i * pitch));
+        fit = _mm_and_si128(fit, _mm_cmpeq_epi8(_mm_max_epu8(bytes, limit), limit));
+    }
+    return (uint32_t)_mm_movemask_epi8(fit) & (uint32_t)((1ull << count) - 1);
+}
+
+/* The largest byte of each pair of words of some rows, `offset` bytes behind where each points. */
+static __attribute__((unused)) void gp_find_largest(const char *const *row, int64_t rows, int64_t offset, int64_t words,
+                                                    uint8_t *to)
+{
+    for (int64_t q = 0; q < words / 2; q++) {
+        __m128i most = _mm_setzero_si128();
+        for (int64_t i = 0; i < rows; i++)
+            most = _mm_max_epu8(most, _mm_loadl_epi64((const __m128i *)(row[i] + offset + q * 8)));
+        for (int bits = 32; bits > 4; bits /= 2)
+            most = _mm_max_epu8(most, _mm_srli_epi64(most, bits));
+        to[q] = (uint8_t)_mm_cvtsi128_si32(most);
+    }
+}
+
+#endif
 
 /* bf16 without the instruction for it: the halves of a word are floats once they stand on top. */
 GP_INLINE gp_vf gp_dot_halves(gp_vi y, gp_vi x, gp_vf acc)
@@ -124,10 +187,49 @@ GP_INLINE void gp_tile_step(const enum gp_packed_type type, const int rows, cons
     GP_EACH(j, nv)
         x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
     GP_EACH(i, rows) {
-        const gp_vi y = gp_splat_word(row[i] + offset);
+        gp_vi y = gp_splat_word(row[i] + offset);
+        if (type == GP_PACKED_S8)
+            y = gp_keep(y); /* or GCC masks the word before it spreads it, which takes two more instructions */
         GP_EACH(j, nv)
             acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
     }
+}
+
+/* Steps along k: `words` words, which lie behind where each row points and in the panels from b on. pair: the number of
+ * the first pair among those of s8 (gp_packed.h). */
+GP_INLINE void gp_tile_steps(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                             int64_t words, const char *const *row, const float *b, int64_t panel_step, gp_acc acc,
+                             const gp_packed_sink *sink, int64_t pair)
+{
+    const int nv = panels * vectors, width = vectors * GP_VL;
+    int64_t p = 0;
+#if GP_HAS_PAIRS
+    if (type == GP_PACKED_S8 && sink->largest)
+        for (const int64_t pairs = words / 2; p < 2 * pairs; p += 2 * GP_FITTING, pair += GP_FITTING) {
+            const int64_t count = gp_min(pairs - p / 2, GP_FITTING);
+            uint32_t fitting = gp_fitting_pairs(panels, sink->largest + pair, sink->most + pair, sink->pairs, count);
+            uint32_t others = ~fitting & (uint32_t)((1ull << count) - 1);
+            for (; fitting; fitting &= fitting - 1) {
+                const int64_t at = p + 2 * __builtin_ctz(fitting);
+                const float *x = b + at * width;
+                GP_EACH(i, rows) {
+                    const gp_vi y[2] = {gp_splat_word(row[i] + at * 4), gp_splat_word(row[i] + at * 4 + 4)};
+                    GP_EACH(j, nv) {
+                        const float *from = x + j / vectors * panel_step + j % vectors * GP_VL;
+                        acc[i][j] = (gp_vf)gp_dot_pair(y, (gp_vi)gp_load(from), (gp_vi)gp_load(from + width), (gp_vi)acc[i][j]);
+                    }
+                }
+            }
+            for (; others; others &= others - 1)
+                for (int64_t at = p + 2 * __builtin_ctz(others), end = at + 2; at < end; at++)
+                    gp_tile_step(type, rows, nv, vectors, row, at * 4, b + at * width, panel_step, acc);
+        }
+    p = gp_min(p, words / 2 * 2);
+#else
+    (void)sink, (void)pair;
+#endif
+    for (; p < words; p++)
+        gp_tile_step(type, rows, nv, vectors, row, p * 4, b + p * width, panel_step, acc);
 }
 
 /* rows x (panels * vectors) vectors of results. `a` holds words at byte strides; panels lie panel_step words apart. */
@@ -139,6 +241,13 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
     gp_acc acc;
     const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
     gp_acc_begin(type, rows, nv, acc, sink);
+    if (type == GP_PACKED_S8 && GP_HAS_PAIRS) {
+        const char *row[GP_TILE_ROWS];
+        GP_EACH(i, rows)
+            row[i] = a + i * a_row;
+        gp_tile_steps(type, rows, panels, vectors, words, row, b, panel_step, acc, sink, 0);
+        words = 0;
+    }
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
         const char *word[GP_TILE_ROWS];
         GP_EACH(i, rows)
@@ -178,15 +287,13 @@ GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, cons
                             int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
                             int64_t panel_step, const gp_packed_sink *sink)
 {
-    const int nv = panels * vectors, width = vectors * GP_VL;
     gp_acc acc;
-    gp_acc_begin(type, rows, nv, acc, sink);
-    for (int64_t r = 0; r < runs; r++) {
+    gp_acc_begin(type, rows, panels * vectors, acc, sink);
+    for (int64_t r = 0; r < runs; r++, b += words * vectors * GP_VL) {
         const char *a[GP_TILE_ROWS];
         GP_EACH(i, rows)
             a[i] = row[i] + run[r];
-        for (int64_t p = 0; p < words; p++, b += width)
-            gp_tile_step(type, rows, nv, vectors, a, p * 4, b, panel_step, acc);
+        gp_tile_steps(type, rows, panels, vectors, words, a, b, panel_step, acc, sink, r * (words / 2));
     }
     gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
@@ -206,7 +313,7 @@ GP_INLINE int gp_tile_column(int panels, int64_t j, int64_t n)
     return gp_panel_width(j, n) == GP_VL ? 0 : panels == 4 ? 3 : panels;
 }
 
-/* Moves a sink down by rows, or to the right by columns. */
+/* Moves a sink down by the rows of a tile, or to the right by columns. */
 GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
 {
     sink->c += sink->c ? rows * sink->ldc : 0;
@@ -214,6 +321,7 @@ GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
     sink->partial += rows * GP_TILE_PANELS * GP_PANEL;
     sink->residual += sink->residual ? rows * sink->residual_row : 0;
     sink->row_sum += sink->row_sum ? rows : 0;
+    sink->largest += sink->largest ? sink->pairs : 0;
 }
 
 GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
@@ -225,6 +333,7 @@ GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
     sink->scale += sink->scale ? cols : 0;
     sink->col_sum += sink->col_sum ? cols : 0;
     sink->col_zero += sink->col_zero ? cols : 0;
+    sink->most += sink->most ? cols / GP_PANEL * sink->pairs : 0;
 }
 
 #endif
