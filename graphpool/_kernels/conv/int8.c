@@ -97,7 +97,7 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
                     .scale = (const float *)args[2] + columns->c,
                     .bias = gp_floats_at(args, b->bias_arg, columns->c),
                     .col_sum = sums + columns->j,
-                    .most = (const uint8_t *)(sums + gp_packed_cols(b->oc)) + columns->j / GP_PANEL * pairs,
+                    .most = (const uint8_t *)(sums + gp_packed_cols(b->oc)) + columns->j / GP_PANEL * 2 * pairs,
                     .largest = pairs ? pixels->largest : NULL,
                     .pairs = pairs,
                     .a_zero = pixels->zero,
@@ -164,11 +164,13 @@ GP_DEFINE_KERNEL(s8_conv_pack)
             memset(to, 0, (size_t)(at.width * words) * 4);
             memset(sums, 0, (size_t)at.width * 4);
         }
-        uint8_t *most = (uint8_t *)(sums - at.j + gp_packed_cols(p->oc)) + at.j / GP_PANEL * p->runs * GP_PAIRS(p->words);
+        const int64_t pairs = p->runs * GP_PAIRS(p->words);
+        uint8_t *most = (uint8_t *)(sums - at.j + gp_packed_cols(p->oc)) + at.j / GP_PANEL * 2 * pairs;
         for (int64_t c = 0; c < at.cols; c++)
             sums[c] = pack_column(p, (const uint8_t *)args[0] + at.weight + c * p->w_oc, to + c, at.width, scratch);
         for (int64_t run = 0; run < p->runs; run++)
-            gp_limit_pairs(to + run * p->words * at.width, at.width, p->words, most + run * GP_PAIRS(p->words));
+            gp_limit_pairs(to + run * p->words * at.width, at.width, p->words, pairs,
+                           most + run * GP_PAIRS(p->words));
     }
 }
 

@@ -78,7 +78,7 @@ class ConvWeights(NamedTuple):
         nbytes = self.runs * self.words * self.cols * 4
         if not self.has_sums:
             return nbytes
-        return aligned(nbytes + self.cols * 4 + pairs_nbytes(-(-self.oc // self.panel), self.pairs))
+        return aligned(nbytes + self.cols * 4 + pairs_nbytes(-(-self.oc // self.panel), 2 * self.pairs))
 
     @property
     def nbytes(self) -> int:

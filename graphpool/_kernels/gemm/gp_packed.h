@@ -6,11 +6,12 @@
  * that holds its columns, and zeros behind them. s8 weights are followed by one s32 a column, the sum over k, and where
  * there is no instruction for products of bytes by the limits of pairs.
  *
- * Pairs. Without that instruction the cheapest exact way is to widen bytes to s16. vpmaddubsw, which adds two products
- * of bytes in s16, would saturate: 255 * 127 twice is 64770. But both factors are rarely large. Of each two words that
- * follow each other the panel knows the largest byte of activations with which no sum of four products leaves s16,
- * whatever the other bytes are. A tile compares that with the largest byte of its rows, and multiplies pair by pair
- * either way: with two vpmaddubsw, whose sums are added and then widened, or wide. Both are exact.
+ * Pairs. Without that instruction the cheapest exact way for all bytes is to widen them to s16. vpmaddubsw, which adds
+ * two products of bytes in s16, would saturate: 255 * 127 twice is 64770. But both factors are rarely large. Of each two
+ * words that follow each other the panel knows the largest byte of activations with which no sum of four products leaves
+ * s16, whatever the other bytes are, and that for the sums of two within either word. A tile compares both with the
+ * largest byte of its rows, and multiplies pair by pair in the cheapest of three ways: two vpmaddubsw, whose sums are
+ * added and then widened; each widened; or bytes widened first. All are exact.
  *
  * Tile. rows x (panels * vectors) accumulators stay in registers while k runs; every step loads one vector per column
  * vector and broadcasts one word per row. 6 x 4 vectors with 32 registers, 6 x 2 with 16: the largest for which
@@ -75,8 +76,8 @@ typedef struct {
     const int32_t *col_sum;
     const int32_t *col_zero, *row_sum; /* NULL: weights without zero points */
     int32_t a_zero;
-    const uint8_t *most;    /* limits of the pairs of the first panel, `pairs` a panel */
-    const uint8_t *largest; /* bytes of the pairs of the tile's rows, `pairs` a tile; NULL: not known */
+    const uint8_t *most;    /* limits of the pairs of the first panel, two times `pairs` a panel */
+    const uint8_t *largest; /* bytes of the pairs of the tile's rows, `pairs` a tile; NULL: not s8 */
     int64_t pairs;
     const struct gp_requant_sink *requant; /* where results go instead of c, which is NULL (gp_requant.h) */
     int64_t row, col;                      /* of the tile, from where that begins */
@@ -117,23 +118,33 @@ GP_INLINE gp_vi gp_madd(gp_vh a, gp_vh b)
 #endif
 }
 
-/* The limits of the pairs of `words` words of a panel: 255 / 4 at least. */
-static inline __attribute__((unused)) void gp_limit_pairs(const uint32_t *panel, int64_t width, int64_t words, uint8_t *most)
+/* The largest byte by which weights can be multiplied whose positive and negative ones add up to so much in s16. */
+GP_INLINE uint8_t gp_largest_factor(int32_t positive, int32_t negative)
+{
+    return (uint8_t)gp_min(gp_min(INT16_MAX / (positive | 1), -INT16_MIN / (negative | 1)), 255);
+}
+
+/* The limits of the pairs of `words` words of a panel: first those of pairs, then those of either word by itself. */
+static inline __attribute__((unused)) void gp_limit_pairs(const uint32_t *panel, int64_t width, int64_t words, int64_t pairs,
+                                                          uint8_t *most)
 {
     for (int64_t q = 0; q < GP_PAIRS(words); q++, panel += 2 * width) {
-        int32_t up = 1, down = 1;
+        int32_t up = 0, down = 0, word_up = 0, word_down = 0;
         for (int half = 0; half < 32; half += 16)
             for (int64_t c = 0; c < width; c++) {
-                int32_t positive = 0, negative = 0;
-                for (int i = 0; i < 4; i++) {
-                    const int32_t w = (int8_t)(panel[i / 2 * width + c] >> (half + i % 2 * 8));
-                    positive += w > 0 ? w : 0;
-                    negative += w < 0 ? -w : 0;
+                int32_t positive[2], negative[2];
+                for (int i = 0; i < 2; i++) {
+                    const int32_t a = (int8_t)(panel[i * width + c] >> half), b = (int8_t)(panel[i * width + c] >> (half + 8));
+                    positive[i] = (a > 0 ? a : 0) + (b > 0 ? b : 0);
+                    negative[i] = positive[i] - a - b;
+                    word_up = positive[i] > word_up ? positive[i] : word_up;
+                    word_down = negative[i] > word_down ? negative[i] : word_down;
                 }
-                up = positive > up ? positive : up;
-                down = negative > down ? negative : down;
+                up = positive[0] + positive[1] > up ? positive[0] + positive[1] : up;
+                down = negative[0] + negative[1] > down ? negative[0] + negative[1] : down;
             }
-        most[q] = (uint8_t)gp_min(gp_min(INT16_MAX / up, -INT16_MIN / down), 255);
+        most[q] = gp_largest_factor(up, down);
+        most[pairs + q] = gp_largest_factor(word_up, word_down);
     }
 }
 

@@ -44,11 +44,10 @@ GP_INLINE gp_vh gp_madd_bytes(gp_vi y, gp_vi x)
 #endif
 }
 
-/* The products of two words whose sums fit s16. */
-GP_INLINE gp_vi gp_dot_pair(const gp_vi y[2], gp_vi first, gp_vi second, gp_vi acc)
+/* acc plus the sums of pairs of s16. */
+GP_INLINE gp_vi gp_add_halves(gp_vh halves, gp_vi acc)
 {
-    const gp_vh sum = gp_madd_bytes(y[0], first) + gp_madd_bytes(y[1], second);
-    return gp_keep(acc + gp_madd(sum, (gp_vh)((gp_vi){0} + 0x00010001)));
+    return gp_keep(acc + gp_madd(halves, (gp_vh)((gp_vi){0} + 0x00010001)));
 }
 
 /* Which of the next pairs, `count` of them, stay within their limits in all panels: bits. */
@@ -61,20 +60,25 @@ GP_INLINE uint32_t gp_fitting_pairs(const int panels, const uint8_t *largest, co
         const __m128i limit = _mm_loadu_si128((const __m128i *)(most + i * pitch));
         fit = _mm_and_si128(fit, _mm_cmpeq_epi8(_mm_max_epu8(bytes, limit), limit));
     }
-    return (uint32_t)_mm_movemask_epi8(fit) & (uint32_t)((1ull << count) - 1);
+    return (uint32_t)_mm_movemask_epi8(fit) & ((1u << count) - 1);
 }
 
 /* The largest byte of each pair of words of some rows, `offset` bytes behind where each points. */
 static __attribute__((unused)) void gp_find_largest(const char *const *row, int64_t rows, int64_t offset, int64_t words,
                                                     uint8_t *to)
 {
-    for (int64_t q = 0; q < words / 2; q++) {
+    for (int64_t q = 0, pairs = words / 2; q < pairs; q += 2) {
+        const int is_last = q + 1 == pairs;
         __m128i most = _mm_setzero_si128();
-        for (int64_t i = 0; i < rows; i++)
-            most = _mm_max_epu8(most, _mm_loadl_epi64((const __m128i *)(row[i] + offset + q * 8)));
+        for (int64_t i = 0; i < rows; i++) {
+            const __m128i *from = (const __m128i *)(row[i] + offset + q * 8);
+            most = _mm_max_epu8(most, is_last ? _mm_loadl_epi64(from) : _mm_loadu_si128(from));
+        }
         for (int bits = 32; bits > 4; bits /= 2)
             most = _mm_max_epu8(most, _mm_srli_epi64(most, bits));
         to[q] = (uint8_t)_mm_cvtsi128_si32(most);
+        if (!is_last)
+            to[q + 1] = (uint8_t)_mm_extract_epi16(most, 4);
     }
 }
 
@@ -195,41 +199,63 @@ GP_INLINE void gp_tile_step(const enum gp_packed_type type, const int rows, cons
     }
 }
 
-/* Steps along k: `words` words, which lie behind where each row points and in the panels from b on. pair: the number of
- * the first pair among those of s8 (gp_packed.h). */
-GP_INLINE void gp_tile_steps(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
-                             int64_t words, const char *const *row, const float *b, int64_t panel_step, gp_acc acc,
-                             const gp_packed_sink *sink, int64_t pair)
+#if GP_HAS_PAIRS
+/* The pair of words from number `at` on, whose sums fit s16: of both words together, or of each. */
+GP_INLINE void gp_tile_pair(const int is_together, const int rows, const int nv, const int vectors, int64_t at,
+                            const char *const *row, const float *b, int64_t panel_step, gp_acc acc)
+{
+    const int width = vectors * GP_VL;
+    b += at * width;
+    GP_EACH(i, rows) {
+        const gp_vi y = gp_splat_word(row[i] + at * 4), z = gp_splat_word(row[i] + at * 4 + 4);
+        GP_EACH(j, nv) {
+            const float *x = b + j / vectors * panel_step + j % vectors * GP_VL;
+            const gp_vh first = gp_madd_bytes(y, (gp_vi)gp_load(x)), second = gp_madd_bytes(z, (gp_vi)gp_load(x + width));
+            if (is_together)
+                acc[i][j] = (gp_vf)gp_add_halves(first + second, (gp_vi)acc[i][j]);
+            else
+                acc[i][j] = (gp_vf)gp_add_halves(second, gp_add_halves(first, (gp_vi)acc[i][j]));
+        }
+    }
+}
+
+/* The pairs among `words` words, each in the cheapest way that is exact; pair: the number of the first one. */
+GP_INLINE void gp_tile_pairs(const int rows, const int panels, const int vectors, int64_t words, const char *const *row,
+                             const float *b, int64_t panel_step, gp_acc acc, const gp_packed_sink *sink, int64_t pair)
 {
     const int nv = panels * vectors, width = vectors * GP_VL;
+    for (int64_t p = 0, left = words / 2; left > 0; p += 2 * GP_FITTING, pair += GP_FITTING, left -= GP_FITTING) {
+        const uint8_t *largest = sink->largest + pair, *most = sink->most + pair;
+        const int64_t count = gp_min(left, GP_FITTING), pitch = 2 * sink->pairs;
+        uint32_t together = gp_fitting_pairs(panels, largest, most, pitch, count);
+        uint32_t each = gp_fitting_pairs(panels, largest, most + sink->pairs, pitch, count) & ~together;
+        uint32_t others = ((1u << count) - 1) & ~together & ~each;
+        for (; together; together &= together - 1)
+            gp_tile_pair(1, rows, nv, vectors, p + 2 * __builtin_ctz(together), row, b, panel_step, acc);
+        for (; each; each &= each - 1)
+            gp_tile_pair(0, rows, nv, vectors, p + 2 * __builtin_ctz(each), row, b, panel_step, acc);
+        for (; others; others &= others - 1)
+            for (int64_t at = p + 2 * __builtin_ctz(others), end = at + 2; at < end; at++)
+                gp_tile_step(GP_PACKED_S8, rows, nv, vectors, row, at * 4, b + at * width, panel_step, acc);
+    }
+}
+#endif
+
+/* Steps along k: `words` words, which lie behind where each row points and in the panels from b on. pair: the number of
+ * the first pair of s8 (gp_packed.h). */
+GP_INLINE void gp_tile_steps(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                             int64_t words, const char *const *row, const float *b, int64_t panel_step, gp_acc acc,
+                             const gp_packed_sink *sink __attribute__((unused)), int64_t pair __attribute__((unused)))
+{
     int64_t p = 0;
 #if GP_HAS_PAIRS
-    if (type == GP_PACKED_S8 && sink->largest)
-        for (const int64_t pairs = words / 2; p < 2 * pairs; p += 2 * GP_FITTING, pair += GP_FITTING) {
-            const int64_t count = gp_min(pairs - p / 2, GP_FITTING);
-            uint32_t fitting = gp_fitting_pairs(panels, sink->largest + pair, sink->most + pair, sink->pairs, count);
-            uint32_t others = ~fitting & (uint32_t)((1ull << count) - 1);
-            for (; fitting; fitting &= fitting - 1) {
-                const int64_t at = p + 2 * __builtin_ctz(fitting);
-                const float *x = b + at * width;
-                GP_EACH(i, rows) {
-                    const gp_vi y[2] = {gp_splat_word(row[i] + at * 4), gp_splat_word(row[i] + at * 4 + 4)};
-                    GP_EACH(j, nv) {
-                        const float *from = x + j / vectors * panel_step + j % vectors * GP_VL;
-                        acc[i][j] = (gp_vf)gp_dot_pair(y, (gp_vi)gp_load(from), (gp_vi)gp_load(from + width), (gp_vi)acc[i][j]);
-                    }
-                }
-            }
-            for (; others; others &= others - 1)
-                for (int64_t at = p + 2 * __builtin_ctz(others), end = at + 2; at < end; at++)
-                    gp_tile_step(type, rows, nv, vectors, row, at * 4, b + at * width, panel_step, acc);
-        }
-    p = gp_min(p, words / 2 * 2);
-#else
-    (void)sink, (void)pair;
+    if (type == GP_PACKED_S8) {
+        gp_tile_pairs(rows, panels, vectors, words, row, b, panel_step, acc, sink, pair);
+        p = words / 2 * 2;
+    }
 #endif
     for (; p < words; p++)
-        gp_tile_step(type, rows, nv, vectors, row, p * 4, b + p * width, panel_step, acc);
+        gp_tile_step(type, rows, panels * vectors, vectors, row, p * 4, b + p * vectors * GP_VL, panel_step, acc);
 }
 
 /* rows x (panels * vectors) vectors of results. `a` holds words at byte strides; panels lie panel_step words apart. */
@@ -333,7 +359,7 @@ GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
     sink->scale += sink->scale ? cols : 0;
     sink->col_sum += sink->col_sum ? cols : 0;
     sink->col_zero += sink->col_zero ? cols : 0;
-    sink->most += sink->most ? cols / GP_PANEL * sink->pairs : 0;
+    sink->most += sink->most ? cols / GP_PANEL * 2 * sink->pairs : 0;
 }
 
 #endif

@@ -220,7 +220,7 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
         find_largest(a, rows, words, largest);
         sink.largest = largest;
         sink.pairs = GP_PAIRS(words);
-        sink.most = (const uint8_t *)(sums + gp_packed_cols(p->n)) + j / GP_PANEL * sink.pairs;
+        sink.most = (const uint8_t *)(sums + gp_packed_cols(p->n)) + j / GP_PANEL * 2 * sink.pairs;
 #endif
         if (p->dynamic.columns_arg) {
             sink.col_zero = (const int32_t *)args[p->dynamic.columns_arg] + j;

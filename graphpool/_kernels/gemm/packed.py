@@ -142,7 +142,7 @@ class MatrixFormat:
 class PackedFormat(MatrixFormat):
     """A `MatrixFormat`: a `batch` of matrices of f32, bf16 or s8, k in whole words.
 
-    s8 takes 4 bytes more a column, and without VNNI a byte for each two words of a panel.
+    s8 takes 4 bytes more a column, and without VNNI a byte for each word of a panel.
 
     Any address will do, but few rows are up to 1.5 times as fast where it is a multiple of 64.
     """
@@ -164,7 +164,7 @@ class PackedFormat(MatrixFormat):
     @property
     def pitch(self) -> int:
         """From one matrix of the batch to the next, a multiple of 64. Unit: bytes."""
-        pairs = pairs_nbytes(-(-self.n // self.panel), pair_count(self.words, self.dtype, self.isa))
+        pairs = pairs_nbytes(-(-self.n // self.panel), 2 * pair_count(self.words, self.dtype, self.isa))
         return aligned((self.words + (self.dtype == "s8")) * self.cols * 4 + pairs)
 
     @property

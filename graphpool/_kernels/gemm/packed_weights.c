@@ -144,11 +144,11 @@ static void add_columns(const gp_pack_task *t)
     const int64_t words = word_count(t->p), cols = gp_packed_cols(t->p->n);
     const int32_t *panel = (const int32_t *)t->packed + t->j * words;
     int32_t *restrict sums = (int32_t *)t->packed + words * cols + t->j;
-    uint8_t *most = (uint8_t *)((int32_t *)t->packed + (words + 1) * cols) + t->j / GP_PANEL * GP_PAIRS(words);
+    uint8_t *most = (uint8_t *)((int32_t *)t->packed + (words + 1) * cols) + t->j / GP_PANEL * 2 * GP_PAIRS(words);
     for (int64_t j = t->j; j < t->j + t->cols; j += GP_PANEL, sums += GP_PANEL) {
         const int64_t width = gp_panel_width(j, t->p->n);
-        gp_limit_pairs((const uint32_t *)panel, width, words, most);
-        most += GP_PAIRS(words);
+        gp_limit_pairs((const uint32_t *)panel, width, words, GP_PAIRS(words), most);
+        most += 2 * GP_PAIRS(words);
         memset(sums, 0, (size_t)width * 4);
         for (int64_t w = 0; w < words; w++, panel += width)
             for (int64_t c = 0; c < width; c++)
