@@ -82,7 +82,8 @@ class ConvBlocks(NamedTuple):
         largest = sums + pixels * 4
         room = aligned(largest + pairs_nbytes(-(-pixels // TILE_ROWS), weights.pairs))
         offsets = {
-            "rows_offset": rows, "runs_offset": runs, "sums_offset": sums, "largest_offset": largest, "room_offset": room
+            "rows_offset": rows, "runs_offset": runs, "sums_offset": sums, "largest_offset": largest,
+            "room_offset": room,
         }  # fmt: skip
         if self.is_direct:
             return offsets, room

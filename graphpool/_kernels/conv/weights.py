@@ -28,8 +28,8 @@ class ConvWeights(NamedTuple):
 
     `ic` and `oc` are channels of a group. `merged` taps along width are a run; `words` of one, zeros at its end
     included, and `runs` of a pixel. `depth`: weights in a word of 32 bits. `pixel`: channels of a tap, more than `ic`
-    where a word ends with the tap. `has_sums`: the sums of the columns of a group stand behind its panels, and
-    behind those the limits of `pairs` a panel. `lanes`: columns of half a panel, up to whole ones of which `oc` is filled.
+    where a word ends with the tap. `has_sums`: the sums of the columns of a group stand behind its panels, and behind
+    those the limits of `pairs` a panel. `lanes`: columns of half a panel, up to whole ones of which `oc` is filled.
     """
 
     groups: int

@@ -30,7 +30,15 @@ GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
 
 #if GP_HAS_PAIRS
 
-#define GP_FITTING 16 /* pairs whose limits are compared at once */
+/* Fewer rows spend their time on reading weights, fewer words of a run on branches that nobody predicts. */
+#define GP_PAIR_ROWS 4
+#define GP_PAIR_WORDS 8
+
+#if defined(__AVX2__)
+#define GP_FITTING 32 /* pairs whose limits are compared at once */
+#else
+#define GP_FITTING 16
+#endif
 
 /* Products of unsigned and signed bytes, added pair by pair in s16, where they saturate. */
 GP_INLINE gp_vh gp_madd_bytes(gp_vi y, gp_vi x)
@@ -50,17 +58,24 @@ GP_INLINE gp_vi gp_add_halves(gp_vh halves, gp_vi acc)
     return gp_keep(acc + gp_madd(halves, (gp_vh)((gp_vi){0} + 0x00010001)));
 }
 
-/* Which of the next pairs, `count` of them, stay within their limits in all panels: bits. */
+/* Which of the next pairs stay within their limits in all panels, as bits; those behind the `count` that exist do not. */
 GP_INLINE uint32_t gp_fitting_pairs(const int panels, const uint8_t *largest, const uint8_t *most, int64_t pitch,
                                     int64_t count)
 {
-    const __m128i bytes = _mm_loadu_si128((const __m128i *)largest);
-    __m128i fit = _mm_cmpeq_epi8(bytes, bytes);
+    typedef uint8_t bytes __attribute__((vector_size(GP_FITTING)));
+    bytes a, limit, fit = {0};
+    memcpy(&a, largest, sizeof a);
+    fit = ~fit;
     GP_EACH(i, panels) {
-        const __m128i limit = _mm_loadu_si128((const __m128i *)(most + i * pitch));
-        fit = _mm_and_si128(fit, _mm_cmpeq_epi8(_mm_max_epu8(bytes, limit), limit));
+        memcpy(&limit, most + i * pitch, sizeof limit);
+        fit &= (bytes)(a <= limit);
     }
-    return (uint32_t)_mm_movemask_epi8(fit) & ((1u << count) - 1);
+#if defined(__AVX2__)
+    const uint32_t bits = (uint32_t)_mm256_movemask_epi8((__m256i)fit);
+#else
+    const uint32_t bits = (uint32_t)_mm_movemask_epi8((__m128i)fit);
+#endif
+    return bits & (uint32_t)((1ull << count) - 1);
 }
 
 /* The largest byte of each pair of words of some rows, `offset` bytes behind where each points. */
@@ -229,7 +244,11 @@ GP_INLINE void gp_tile_pairs(const int rows, const int panels, const int vectors
         const int64_t count = gp_min(left, GP_FITTING), pitch = 2 * sink->pairs;
         uint32_t together = gp_fitting_pairs(panels, largest, most, pitch, count);
         uint32_t each = gp_fitting_pairs(panels, largest, most + sink->pairs, pitch, count) & ~together;
-        uint32_t others = ((1u << count) - 1) & ~together & ~each;
+        uint32_t others = (uint32_t)((1ull << count) - 1) & ~together & ~each;
+        if (__builtin_popcount(others) * 2 > count) { /* then a loop of known length is faster than three */
+            others |= together | each;
+            together = each = 0;
+        }
         for (; together; together &= together - 1)
             gp_tile_pair(1, rows, nv, vectors, p + 2 * __builtin_ctz(together), row, b, panel_step, acc);
         for (; each; each &= each - 1)
@@ -249,7 +268,7 @@ GP_INLINE void gp_tile_steps(const enum gp_packed_type type, const int rows, con
 {
     int64_t p = 0;
 #if GP_HAS_PAIRS
-    if (type == GP_PACKED_S8) {
+    if (type == GP_PACKED_S8 && rows >= GP_PAIR_ROWS && words >= GP_PAIR_WORDS) {
         gp_tile_pairs(rows, panels, vectors, words, row, b, panel_step, acc, sink, pair);
         p = words / 2 * 2;
     }

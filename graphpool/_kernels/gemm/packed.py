@@ -86,7 +86,7 @@ def pair_count(words: int, dtype: str, isa: str | None) -> int:
 
 def pairs_nbytes(count: int, pairs: int) -> int:
     """Of the bytes of pairs of so many panels or tiles, and what is read behind the last. Unit: bytes."""
-    return count * pairs + 16 if pairs else 0
+    return count * pairs + 32 if pairs else 0
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,8 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
     largest_offset = row_offset + (k * 4 if dtype == "bf16" else 0)
     largest_nbytes = pairs_nbytes(-(-rows // TILE_ROWS), pair_count(part_words, dtype, weights.isa))
     fields = p.fields(weights.pitch) | values | {
-        "largest_offset": largest_offset, "n": n, "k": k, "row_block": rows, "col_block": cols, "word_block": word_block, "residual_row": p.rows[2],
+        "largest_offset": largest_offset,
+        "n": n, "k": k, "row_block": rows, "col_block": cols, "word_block": word_block, "residual_row": p.rows[2],
         "partial_offset": partial_offset, "words_offset": words_offset, "row_offset": row_offset,
     }  # fmt: skip
     return pack(
