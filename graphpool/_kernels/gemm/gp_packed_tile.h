@@ -5,13 +5,21 @@
 #include "gemm/gp_packed.h"
 #include "gemm/gp_requant.h"
 
-/* GCC moves parts of sums about until they outgrow 16 registers; what has passed here is in one. */
+/* GCC takes expressions apart and moves the parts about; what has passed here is in a register. */
 GP_INLINE gp_vi gp_keep(gp_vi v)
 {
-#if defined(__SSE2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+    __asm__ volatile("" : "+v"(v));
+#elif defined(__SSE2__)
     __asm__ volatile("" : "+x"(v));
 #endif
     return v;
+}
+
+/* The same of sums, which would outgrow 16 registers. */
+GP_INLINE gp_vi gp_keep_sum(gp_vi v)
+{
+    return GP_TILE_VECTORS > 12 ? v : gp_keep(v);
 }
 
 /* s8 without the instruction for it: even and odd bytes widen to s16, which no product of 255 * 128 can overflow. */
@@ -20,11 +28,11 @@ GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
 #if defined(__AVX512VNNI__)
     return (gp_vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)y, (__m512i)x);
 #elif defined(__AVXVNNI__)
-    return gp_keep((gp_vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)y, (__m256i)x));
+    return gp_keep_sum((gp_vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)y, (__m256i)x));
 #else
     const gp_vi a_even = y & 0x00ff00ff, a_odd = (gp_vi)((gp_vuh)y >> 8);
     const gp_vi b_odd = (gp_vi)((gp_vh)x >> 8), b_even = (gp_vi)((gp_vh)((gp_vh)x << 8) >> 8);
-    return gp_keep(gp_keep(acc + gp_madd((gp_vh)a_even, (gp_vh)b_even)) + gp_madd((gp_vh)a_odd, (gp_vh)b_odd));
+    return gp_keep_sum(gp_keep_sum(acc + gp_madd((gp_vh)a_even, (gp_vh)b_even)) + gp_madd((gp_vh)a_odd, (gp_vh)b_odd));
 #endif
 }
 
@@ -55,7 +63,7 @@ GP_INLINE gp_vh gp_madd_bytes(gp_vi y, gp_vi x)
 /* acc plus the sums of pairs of s16. */
 GP_INLINE gp_vi gp_add_halves(gp_vh halves, gp_vi acc)
 {
-    return gp_keep(acc + gp_madd(halves, (gp_vh)((gp_vi){0} + 0x00010001)));
+    return gp_keep_sum(acc + gp_madd(halves, (gp_vh)((gp_vi){0} + 0x00010001)));
 }
 
 /* Which of the next pairs stay within their limits in all panels, as bits; those behind the `count` that exist do not. */
@@ -82,18 +90,28 @@ GP_INLINE uint32_t gp_fitting_pairs(const int panels, const uint8_t *largest, co
 static __attribute__((unused)) void gp_find_largest(const char *const *row, int64_t rows, int64_t offset, int64_t words,
                                                     uint8_t *to)
 {
-    for (int64_t q = 0, pairs = words / 2; q < pairs; q += 2) {
-        const int is_last = q + 1 == pairs;
+    int64_t q = 0;
+    if (rows < GP_PAIR_ROWS || words < GP_PAIR_WORDS)
+        return;
+#if defined(__AVX2__)
+    for (; q + 4 <= words / 2; q += 4) {
+        __m256i most = _mm256_setzero_si256();
+        for (int64_t i = 0; i < rows; i++)
+            most = _mm256_max_epu8(most, _mm256_loadu_si256((const __m256i *)(row[i] + offset + q * 8)));
+        for (int bits = 32; bits > 4; bits /= 2)
+            most = _mm256_max_epu8(most, _mm256_srli_epi64(most, bits));
+        const __m256i pairs = _mm256_shuffle_epi8(most, _mm256_set1_epi16(0x0800));
+        const uint32_t low = (uint16_t)_mm256_extract_epi16(pairs, 0), high = (uint16_t)_mm256_extract_epi16(pairs, 8);
+        memcpy(to + q, &(uint32_t){low | high << 16}, 4);
+    }
+#endif
+    for (; q < words / 2; q++) {
         __m128i most = _mm_setzero_si128();
-        for (int64_t i = 0; i < rows; i++) {
-            const __m128i *from = (const __m128i *)(row[i] + offset + q * 8);
-            most = _mm_max_epu8(most, is_last ? _mm_loadl_epi64(from) : _mm_loadu_si128(from));
-        }
+        for (int64_t i = 0; i < rows; i++)
+            most = _mm_max_epu8(most, _mm_loadl_epi64((const __m128i *)(row[i] + offset + q * 8)));
         for (int bits = 32; bits > 4; bits /= 2)
             most = _mm_max_epu8(most, _mm_srli_epi64(most, bits));
         to[q] = (uint8_t)_mm_cvtsi128_si32(most);
-        if (!is_last)
-            to[q + 1] = (uint8_t)_mm_extract_epi16(most, 4);
     }
 }
 
@@ -207,7 +225,7 @@ GP_INLINE void gp_tile_step(const enum gp_packed_type type, const int rows, cons
         x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
     GP_EACH(i, rows) {
         gp_vi y = gp_splat_word(row[i] + offset);
-        if (type == GP_PACKED_S8)
+        if (type == GP_PACKED_S8 && GP_HAS_PAIRS)
             y = gp_keep(y); /* or GCC masks the word before it spreads it, which takes two more instructions */
         GP_EACH(j, nv)
             acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
