@@ -50,8 +50,8 @@ cdef class Kernel:
 
 
 cdef tuple _load():
-    """Read the C tables: the instruction sets of this build, weakest first, {isa: {name: Kernel}} for those of them that
-    the processor has, and {name: (text, nbytes)} of what kernels share with Python, which is the same in all of them.
+    """Read the C tables: the instruction sets of this build, weakest first, {isa: {name: Kernel}} for those of them
+    that the processor has, and {name: (text, nbytes)} of what kernels share with Python, the same in all of them.
     """
     cdef gp_isa isas[8]
     cdef int n = gp_list_isas(isas)
