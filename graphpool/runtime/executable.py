@@ -78,11 +78,12 @@ class Executable(ResizableForm):
         packed: list[PackedWeight] | None = None,
         results: ResultArrays | None = None,
         variable: VariableForm | None = None,
+        stream: Stream | None = None,
     ) -> None:
         super().__init__()
         self.precomputed = form.precomputed
         self._engine, self._variable, self._name = engine, variable, name
-        stream = Stream(engine)
+        self._stream = Stream(engine) if stream is None else stream
         self._tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
         self.partitions = tuple(gather(partitions) if options.may_be_parallel(engine.threads) else partitions)
@@ -93,11 +94,11 @@ class Executable(ResizableForm):
         else:
             self._steps = self._compile_variable(form, merged, kept, options, variable)
         self.compiled = tuple(step.compiled for step in self._steps if step.compiled is not None)
-        self._constants = FormConstants(form, self._tensors, self._steps, stream, {} if bound is None else bound)
+        self._constants = FormConstants(form, self._tensors, self._steps, self._stream, {} if bound is None else bound)
         self.form = replace(form, constants=self._constants.values)
         self._results = ResultArrays(engine.budget, f"results of {name}") if results is None else results
         self._plan()
-        self._runner = self._make_runner(stream)
+        self._runner = self._make_runner()
         self._shares: list[PrimitiveShare] = []
         self._charge(name)
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}")
@@ -122,10 +123,10 @@ class Executable(ResizableForm):
         self.results_nbytes = sum(self._results_nbytes.values())
         self.host_nbytes = max((self._host_nbytes(step) for step in self._steps), default=0)
 
-    def _make_runner(self, stream: Stream) -> Runner:
+    def _make_runner(self) -> Runner:
         return Runner(
             self.form, self._tensors, self._steps, self._offsets, self._targets, self._results_nbytes, self.host_nbytes,
-            self._constants, stream, self._results,
+            self._constants, self._stream, self._results,
         )  # fmt: skip
 
     def _compile_variable(
@@ -193,7 +194,7 @@ class Executable(ResizableForm):
         run_nbytes = other.arena_nbytes + other.host_nbytes
         nbytes, later_nbytes = other.own_nbytes + run_nbytes, other.results_nbytes
         self._engine.budget.check(nbytes, holder=self._name, later_nbytes=later_nbytes)
-        other._runner = other._make_runner(Stream(self._engine))
+        other._runner = other._make_runner()
         self._engine.budget.charge(other.own_nbytes, holder=f"programs of {self._name}")
         return other
 

@@ -14,6 +14,7 @@ import numpy as np
 from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.memory._arrays import ArrayAllocator
 
+from ._stream import Stream
 from .collection import collection_paused
 from .constant_part import check_files, held_nbytes
 from .executable import Executable
@@ -160,6 +161,7 @@ class Model:
         self._variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._stream = Stream(engine)  # of all forms: whoever finds its threads taken works alone
         self._forms: FormCache[Executable] = FormCache(name, capacity)
         try:
             engine.attach(self)
@@ -237,7 +239,7 @@ class Model:
         form = loading.call(self._specialise, shapes, deciding)
         loading.hand_over()  # constants are charged as such
         shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
-        return Executable(form, self.engine, *shared, variable)
+        return Executable(form, self.engine, *shared, variable, self._stream)
 
     # ---- what is known of it
 
