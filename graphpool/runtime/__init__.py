@@ -24,6 +24,7 @@
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for each set of input shapes
     dynamic_partition.py  a partition of unknown shapes
+    request_batches.py  many requests to a model: side by side, or filled up to batches
     form_cache.py   forms of either, each closed after the last run that uses it
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits

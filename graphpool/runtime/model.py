@@ -20,12 +20,13 @@ from .constant_part import check_files, held_nbytes
 from .executable import Executable
 from .form_cache import FormCache, FormUse
 from .model_port import as_input, check_names, check_outputs, describe_port, stand_in
+from .request_batches import Padding, run_side_by_side
 from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from graphpool.graph.partition import Partition
 
@@ -214,6 +215,51 @@ class Model:
             return use.executable.run(arrays, outputs)
         finally:
             self._forms.leave(use, runs=1)
+
+    def run_many(
+        self, requests: Iterable[Mapping[str, Any]], *, mask: str | None = None, most_rows: int = 8
+    ) -> list[dict[str, Any]]:
+        """Compute the outputs of many requests.
+
+        Parameters
+        ----------
+        requests : iterable of mapping of str to array
+            The inputs of each, as for `run`; shapes may differ.
+        mask : str, optional
+            The input, of shape (batch, length), whose zeros hide positions from the model, such as
+            ``attention_mask``. Requests of like lengths are then filled up with zeros and run as one batch, and results
+            cut to the request's own size; they may differ from those of `run` in the last places, as between kernels.
+            None: requests run side by side, one on each thread of the engine, with the results of `run`.
+        most_rows : int, default=8
+            Of a batch.
+
+        Returns
+        -------
+        results : list of dict of str to ndarray
+            In the order of the requests.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The mask is no input of that kind, or a port does not say where its rows are.
+
+        Otherwise as `run`, of the first request that fails, after all others have ended.
+
+        Notes
+        -----
+        Threads: safe. Each request that runs has an arena of its own; where the engine's limit has no room for
+        another, it waits. With a mask all requests are checked before anything runs.
+        """
+        jobs = list(requests)
+        if mask is None:
+            return run_side_by_side(self.run, jobs, self._stream)
+        padding = Padding(self.inputs, self.outputs, mask, most_rows)
+        checked = [padding.checked(request) for request in jobs]
+        results: list[dict[str, Any]] = [{} for _ in checked]
+        for batch in padding.batches(checked):
+            for number, found in padding.split(self.run(padding.join(checked, batch)), batch):
+                results[number] = found
+        return results
 
     def _enter(self, arrays: Mapping[str, Any]) -> FormUse[Executable]:
         """The form for these inputs, made if need be; it stays open until it is left."""
