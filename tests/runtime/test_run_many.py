@@ -14,7 +14,8 @@ Node = onnx.helper.make_node
 HIDING = DynamicModel(
     (
         Node("Cast", ["mask"], ["on"], to=1), Node("Unsqueeze", ["on", "last"], ["onto"]),
-        Node("Mul", ["x", "onto"], ["seen"]), Node("MatMul", ["seen", "w"], ["y"]), Node("ReduceSum", ["y", "axis"], ["sum"], keepdims=0),
+        Node("Mul", ["x", "onto"], ["seen"]), Node("MatMul", ["seen", "w"], ["y"]),
+        Node("ReduceSum", ["y", "axis"], ["sum"], keepdims=0),
     ),
     {"x": ("f", "b", "n", 6), "mask": ("i", "b", "n")}, {"y": 3, "sum": 2},
     {
