@@ -324,7 +324,7 @@ def test_inputs_that_decide_have_compilations_of_their_own(engine):
 
 
 def test_broadcast_sizes_stay_variable(engine):
-    Node = onnx.helper.make_node  # noqa: N806
+    Node = onnx.helper.make_node
     nodes = (
         Node("MatMul", ["x", "w"], ["m"]), Node("Shape", ["m"], ["s"]), Node("Expand", ["v", "s"], ["e"]),
         Node("Greater", ["m", "e"], ["is_larger"]), Node("Where", ["is_larger", "zero", "v"], ["y"]),

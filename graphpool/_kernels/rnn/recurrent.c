@@ -69,9 +69,9 @@ static void activate(const recurrent_task *t, int which, float clip, float *v, i
         GP_APPLY(GP_ACT_AFFINE, gp_vfma(alpha, x, beta))
         GP_APPLY(GP_ACT_LEAKYRELU, gp_vselect(gp_vless(x, zero), alpha * x, x))
         GP_APPLY(GP_ACT_THRESHOLDEDRELU, gp_vselect(gp_vless(alpha, x), x, zero))
-        GP_APPLY(GP_ACT_SCALEDTANH, alpha *gp_tanh(beta *x))
+        GP_APPLY(GP_ACT_SCALEDTANH, alpha * gp_tanh(beta * x))
         GP_APPLY(GP_ACT_HARDSIGMOID, gp_vclamp(gp_vfma(alpha, x, beta), zero, one))
-        GP_APPLY(GP_ACT_ELU, gp_vselect(gp_vless(x, zero), alpha *gp_expm1(gp_vat_most(x, zero)), x))
+        GP_APPLY(GP_ACT_ELU, gp_vselect(gp_vless(x, zero), alpha * gp_expm1(gp_vat_most(x, zero)), x))
         GP_APPLY(GP_ACT_SOFTSIGN, x / (one + gp_vabs(x)))
         GP_APPLY(GP_ACT_SOFTPLUS, gp_softplus(x, one))
     }

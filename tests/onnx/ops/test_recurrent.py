@@ -190,6 +190,26 @@ def test_a_layer_is_one_kernel_however_long_it_is():
         assert max(counts) <= 6
 
 
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("directions", [1, 2])
+def test_packed_weights_come_back_and_may_be_declined(kind, directions):
+    model, inputs = layer(kind, directions, steps="t", batch="b")
+    given = inputs(9, 3)
+    with gp.onnx.load(model.SerializeToString(), fallback=False, weights="packed") as loaded:
+        wanted = loaded.run(given)
+        for tensor in model.graph.initializer:
+            np.testing.assert_array_equal(loaded.read_weight(tensor.name), numpy_helper.to_array(tensor))
+        assert loaded.stats().constants_nbytes < sum(len(tensor.raw_data) for tensor in model.graph.initializer) / 2
+    gp.set_constant_tensor_cache_capacity("cpu", 0)
+    try:
+        with gp.onnx.load(model, fallback=False) as loaded:
+            found = loaded.run(given)
+    finally:
+        gp.set_constant_tensor_cache_capacity("cpu", None)
+    for name in wanted:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+
+
 def test_results_do_not_depend_on_the_number_of_threads():
     model, inputs = layer("GRU", 2, steps="t", batch="b")
     given, found = inputs(30, 20), []
