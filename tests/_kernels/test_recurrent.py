@@ -6,6 +6,7 @@ import pytest
 from graphpool._kernels.core._dispatch import isas
 from graphpool._kernels.rnn.recurrent import ACTIVATIONS, GATES, RecurrentWeights, recurrent
 from graphpool.errors import InvalidArgumentError, InvalidShapeError
+from tests.helpers.guard_pages import guarded_copy
 from tests.helpers.kernel_runs import assert_guards, guarded, run_in_steps
 from tests.oracle.recurrence import DEFAULTS
 from tests.oracle.recurrence import recurrent as expect
@@ -60,6 +61,7 @@ def check(cell, isa, steps=5, batch=3, hidden=9, *, lengths=None, peepholes=Fals
         has_peepholes=peepholes, nlengths=len(lengths), state_rows=(rows, rows),
     )  # fmt: skip
     args = [src, packed(weights, r), biases, lengths, *states, *numbers]
+    args = [guarded_copy(array) if array.size else array for array in args]
     found = []
     for step in (max(call.ntasks, 1), 1):
         results = [guarded(max(array.size, 1)) for array in wanted]
