@@ -8,13 +8,8 @@ import numpy as np
 
 from .registry import Array, Attrs, reference
 
-__all__ = ["DEFAULT_ACTIVATIONS"]
-
-Function = Callable[[Array], Array]
-Cell = Callable[[Attrs, list[Function], Array, Array, "_Direction"], Array]
-
-DEFAULT_ACTIVATIONS = {"rnn": ["tanh"], "gru": ["sigmoid", "tanh"], "lstm": ["sigmoid", "tanh", "tanh"]}
-"""By cell."""
+_DEFAULTS = {"rnn": ["tanh"], "gru": ["sigmoid", "tanh"], "lstm": ["sigmoid", "tanh", "tanh"]}
+"""Cell -> activations of a direction."""
 
 
 def _sigmoid(x: Array) -> Array:
@@ -40,8 +35,8 @@ class _Direction:
     """The weights of a direction, its activations, and the states h and c, which steps replace."""
 
     def __init__(self, attrs: Attrs, number: int, weights: Array, bias: Array, h: Array, c: Array, peep: Array) -> None:
-        names = attrs["activations"].split() or DEFAULT_ACTIVATIONS[attrs["cell"]] * (number + 1)
-        count = len(DEFAULT_ACTIVATIONS[attrs["cell"]])
+        names = attrs["activations"].split() or _DEFAULTS[attrs["cell"]] * (number + 1)
+        count = len(_DEFAULTS[attrs["cell"]])
         numbers = [attrs[name] or (0.0,) * len(names) for name in ("alpha", "beta")]
         self._functions = list(zip(names, *numbers, strict=True))[number * count : (number + 1) * count]
         self._limit = attrs.get("clip", np.inf)
@@ -112,7 +107,7 @@ def _recurrent(
     h, c = np.broadcast_to(h, rows), np.broadcast_to(h if c is None else c, rows)
     peepholes = np.zeros((directions, 3 * hidden)) if peepholes is None else peepholes
     given = src.reshape(steps, batch, directions, width)
-    dst, last = np.zeros((steps, *rows[:1], *rows[1:])), []
+    dst, last = np.zeros((steps, *rows)), []
     for d in range(directions):
         own = _Direction(attrs, d, columns[d], biases[d, width:], h[d], c[d], peepholes[d])
         order = range(steps)[:: -1 if d or attrs["direction"] == "reverse" else 1]
