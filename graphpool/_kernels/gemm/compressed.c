@@ -18,6 +18,10 @@
 
 #define GP_FEW_ROWS 4
 
+/* Bytes of the weights that are asked for ahead of those that are read, one stream of memory: one core alone then gets
+ * nearly what memory gives, where four streams of their own accord got half of it. */
+#define GP_AHEAD 8192
+
 GP_RECORD(gp_compressed_matmul, {
     int64_t m, n, k;
     int64_t row_block, col_block, k_block;   /* k_block: rows of the weights that are panels at a time; 0: none are */
@@ -122,68 +126,72 @@ GP_INLINE void float_rows(const int bits, const int rows, const int panels, cons
 
 /* ---- rows as digits ---- */
 
-typedef gp_vi gp_digit_acc[GP_DIGITS][GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
+typedef gp_vi gp_digit_acc[GP_DIGITS][GP_FEW_ROWS][GP_PANEL_VECTORS]; /* of one panel */
 
 /* Adds the products of the digits of all rows, from x on, with a word of each column. */
-GP_INLINE void add_digits(const int bits, const int digits, const int rows, const int nv, const int32_t *x,
-                          const gp_vi *words, gp_vi (*sum)[GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS])
+GP_INLINE void add_digits(const int bits, const int digits, const int rows, const int vectors, const int32_t *x,
+                          const gp_vi *words, gp_vi (*sum)[GP_FEW_ROWS][GP_PANEL_VECTORS])
 {
     GP_EACH(r, rows)
         GP_EACH(d, digits) {
             const char *at = (const char *)(x + r * digits + d);
             const gp_vi low = gp_splat_word(at), high = bits == 4 ? gp_splat_word(at + GP_FEW_ROWS * digits * 4) : low;
-            GP_EACH(j, nv)
+            GP_EACH(j, vectors)
                 sum[d][r][j] = bits == 4 ? gp_dot_nibbles(words[j], low, high, sum[d][r][j])
                                          : gp_dot_digits(words[j], low, sum[d][r][j]);
         }
 }
 
 /* The accumulators of a block of rows of the weights, first to end, to `total`. */
-GP_INLINE void digit_block(const int bits, const int digits, const int rows, const int panels, const int vectors,
-                           matrix x, int64_t block, weights w, const gp_vi *zero,
-                           int64_t first, int64_t end, gp_acc total)
+GP_INLINE void digit_block(const int bits, const int digits, const int rows, const int vectors, matrix x,
+                           int64_t block, weights w, const gp_vi *zero, int64_t first, int64_t end, gp_acc total)
 {
-    const int nv = panels * vectors, depth = 32 / bits, row_words = GP_FEW_ROWS * digits;
+    const int depth = 32 / bits, row_words = GP_FEW_ROWS * digits;
     gp_digit_acc sum;
     GP_EACH(r, rows)
         GP_EACH(d, digits) {
             /* of pairs of s16: the sum of at most 256 digits is one, and its partner is 0 */
             const int32_t digit_sum = x.sums[block * row_words + r * digits + d] & 0xffff;
-            GP_EACH(j, nv)
+            GP_EACH(j, vectors)
                 sum[d][r][j] = gp_madd((gp_vh)-zero[j], (gp_vh)(digit_sum - (gp_vi){0}));
         }
-    for (int64_t i = first; i < end; i += depth) {
-        gp_vi words[GP_TILE_PANELS * GP_PANEL_VECTORS];
-        GP_EACH(j, nv)
-            words[j] = words_of(vectors, w, i / depth, j);
-        add_digits(bits, digits, rows, nv, x.digits + i / 4 * row_words, words, sum);
+    const int32_t *digit = x.digits + first / 4 * row_words;
+    const char *from = w.numbers + first / depth * vectors * GP_VL * 4;
+    for (int64_t left = end - first; left > 0; left -= depth) {
+        gp_vi words[GP_PANEL_VECTORS];
+        GP_EACH(j, vectors) {
+            words[j] = gp_load_words(from + j * GP_VL * 4);
+            if (j * GP_VL * 4 % 64 == 0)
+                __builtin_prefetch((const void *)((uintptr_t)from + GP_AHEAD + j * GP_VL * 4));
+        }
+        add_digits(bits, digits, rows, vectors, digit, words, sum);
+        digit += depth / 4 * row_words;
+        from += vectors * GP_VL * 4;
     }
     GP_EACH(r, rows) {
         const gp_vf factor = gp_splat(x.factors[block * GP_FEW_ROWS + r]);
-        GP_EACH(j, nv) {
+        GP_EACH(j, vectors) {
             gp_vf all = __builtin_convertvector(sum[0][r][j], gp_vf);
             for (int d = 1; d < digits; d++)
                 all = gp_vfma(all, gp_splat(256.0f), __builtin_convertvector(sum[d][r][j], gp_vf));
-            total[r][j] = gp_vfma(all * factor, gp_load(w.scales + group_at(vectors, w, j)), total[r][j]);
+            total[r][j] = gp_vfma(all * factor, gp_load(w.scales + j * GP_VL), total[r][j]);
         }
     }
 }
 
-GP_INLINE void digit_rows(const int bits, const int digits, const int rows, const int panels, const int vectors,
+GP_INLINE void digit_rows(const int bits, const int digits, const int rows, const int vectors,
                           const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
 {
-    const int nv = panels * vectors;
     gp_acc total;
-    gp_acc_begin(GP_PACKED_F32, rows, nv, total, sink);
+    gp_acc_begin(GP_PACKED_F32, rows, vectors, total, sink);
     for (int64_t i = 0, block = 0; i < p->k; w = skip_groups(p, vectors, w, 1)) {
         const int64_t end = gp_min(i + p->group, p->k);
         gp_zeros zero;
-        load_zeros(p, nv, vectors, w, zero);
+        load_zeros(p, vectors, vectors, w, zero);
         for (; i < end; i = gp_min(i + p->digit_block, end), block++)
-            digit_block(bits, digits, rows, panels, vectors, x, block, w, zero, i, gp_min(i + p->digit_block, end),
-                        total);
+            digit_block(bits, digits, rows, vectors, x, block, w, zero, i, gp_min(i + p->digit_block, end), total);
     }
-    gp_acc_end(GP_PACKED_F32, rows, panels, vectors, total, sink);
+    gp_acc_end(GP_PACKED_F32, rows, 1, vectors, total, sink);
 }
 
 /* The digits of a block of a number each, as digit_rows reads them; returns whether it has any. */
@@ -222,13 +230,13 @@ GP_INLINE void any_rows(const int bits, const int rows, const int panels, const 
     if (rows > GP_FEW_ROWS || rows * panels * vectors > 8 || (bits == 4 && panels > 2))
         return;
 #if defined(__AVX512VNNI__)
-    if (x.digits && p->ndigits == GP_DIGITS) {
-        digit_rows(bits, GP_DIGITS, rows, panels, vectors, p, x, w, sink);
+    if (panels == 1 && x.digits && p->ndigits == GP_DIGITS) {
+        digit_rows(bits, GP_DIGITS, rows, vectors, p, x, w, sink);
         return;
     }
 #endif
-    if (x.digits)
-        digit_rows(bits, 1, rows, panels, vectors, p, x, w, sink);
+    if (panels == 1 && x.digits)
+        digit_rows(bits, 1, rows, vectors, p, x, w, sink);
     else
         float_rows(bits, rows, panels, vectors, p, x, w, sink);
 }
@@ -311,7 +319,7 @@ static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int6
 {
     const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS, words = gp_word_count(p->bits, p->k);
     for (int64_t left = cols; left > 0;) {
-        int panels = rows > 2 ? 1 : rows > 1 || p->bits == 4 ? 2 : 4; /* as many streams as memory likes */
+        int panels = rows > 2 || x.digits ? 1 : rows > 1 || p->bits == 4 ? 2 : 4; /* as many streams as memory likes */
         if (p->k_block) /* scratch has room for two */
             panels = (int)gp_min(gp_streams((rows + ntiles - 1) / ntiles, left), 2);
         while (panels > 1 && panels * GP_PANEL > left)
