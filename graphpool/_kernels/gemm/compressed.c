@@ -41,7 +41,7 @@ GP_RECORD(gp_compressed_matmul, {
 typedef struct {
     const char *numbers;
     const float *scales; /* of the first group */
-    const int32_t *zeros;
+    const int16_t *zeros;
     int64_t step, group_step; /* to the next panel's: bytes of the numbers, elements of scales and zero points */
 } weights;
 
@@ -62,7 +62,7 @@ GP_INLINE int64_t group_at(const int vectors, weights w, int j)
 GP_INLINE void load_zeros(const gp_compressed_matmul *p, const int nv, const int vectors, weights w, gp_vi *zero)
 {
     GP_EACH(j, nv)
-        zero[j] = p->has_zeros ? gp_load_words((const char *)(w.zeros + group_at(vectors, w, j)))
+        zero[j] = p->has_zeros ? gp_load_shorts(w.zeros + group_at(vectors, w, j))
                                : (int32_t)p->zero - (gp_vi){0};
 }
 
@@ -327,7 +327,7 @@ static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int6
         const int64_t width = gp_panel_width(j, p->n), step = gp_min(panels * GP_PANEL, left);
         const int column = gp_tile_column(panels, j, p->n);
         const weights w = {packed + j * words * 4, (const float *)(packed + p->scales_offset) + j * p->ngroups,
-                           (const int32_t *)(packed + p->zeros_offset) + j * p->ngroups, GP_PANEL * words * 4,
+                           (const int16_t *)(packed + p->zeros_offset) + j * p->ngroups, GP_PANEL * words * 4,
                            GP_PANEL * p->ngroups};
         sink.cols = step;
         if (p->k_block)

@@ -110,7 +110,7 @@ class CompressedFormat(MatrixFormat):
     @property
     def nbytes(self) -> int:
         """Of all. Unit: bytes."""
-        return aligned(self.zeros_offset + (self.ngroups * self.cols * 4 if self.zero is None else 0))
+        return aligned(self.zeros_offset + (self.ngroups * self.cols * 2 if self.zero is None else 0))
 
     def pack(
         self,
