@@ -186,7 +186,18 @@ CONTROL = DynamicModel(
     {"flag": [True, False]},
 )  # fmt: skip
 
+COMPRESSED = DynamicModel(
+    (
+        Node("DequantizeLinear", ["w", "s"], ["f"], axis=1), Node("MatMul", ["x", "f"], ["h"]),
+        Node("Relu", ["h"], ["r"]), Node("DequantizeLinear", ["v", "t"], ["g"]), Node("MatMul", ["r", "g"], ["y"]),
+    ),
+    {"x": ("f", "n", 24)}, {"y": 2},
+    {"w": np.arange(24 * 70).reshape(24, 70).astype(np.int8), "s": np.abs(_weights(70)),
+     "v": np.arange(70 * 10).reshape(70, 10).astype(np.int8), "t": np.float32(0.125)},
+    {"n": (0, 32)},
+)  # fmt: skip
+
 MODELS = {
     "mlp": MLP, "cnn": CNN, "attention": ATTENTION, "shared": SHARED, "host": HOST, "deciding": DECIDING,
-    "control": CONTROL,
+    "control": CONTROL, "compressed": COMPRESSED,
 }  # fmt: skip
