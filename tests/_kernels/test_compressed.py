@@ -185,7 +185,7 @@ def test_nan_and_infinity_stay_in_their_row(isa, m):
     assert np.isfinite(out[1:]).all()
 
 
-# ---- activations of 8 bits
+# ---- activations of 8 bits, by dynamic quantisation
 
 INT8_SIZES = [
     (1, 1, 1, None), (2, 17, 7, None), (3, 33, 64, 16), (4, 70, 100, 32), (4, 16, 20, 8), (1, 130, 272, 64),
