@@ -93,7 +93,8 @@ def print_products(seconds: float) -> None:
 def print_compressed(seconds: float, copies: int, *, int8: bool = False) -> None:
     """Weights of 8 and 4 bits beside float32, by activations in float32 or 8 bits."""
     names = [f"{d} by {g or 'column'}{', zeros' * z}" for d, g, z in SCHEMES]
-    print(f"\n| m{', weights cold' * (copies > 1)}{', activations in 8 bits' * int8} | f32 us | " + " | ".join(names) + " |")
+    title = f"m{', weights cold' * (copies > 1)}{', activations in 8 bits' * int8}"
+    print(f"\n| {title} | f32 us | " + " | ".join(names) + " |")
     print("|---|---:|" + "---:|" * len(names))
     for m in ROWS if copies == 1 else ROWS[:3]:
         f32 = seconds_of(*packed_product((m, 4096, 4096), copies=copies), seconds)
