@@ -42,7 +42,9 @@ CONVOLUTIONS = [
 """Channels, pixels along an edge, kernel, stride: of ResNet-50."""
 
 
-def compressed_product(m: int, scheme: tuple[str, int | None, bool], copies: int = 1) -> tuple[KernelCall, Arguments]:
+def compressed_product(
+    m: int, scheme: tuple[str, int | None, bool], copies: int = 1, *, int8: bool = False
+) -> tuple[KernelCall, Arguments]:
     """A product with compressed weights of 4096 x 4096, and its arguments once for each copy of them."""
     k = n = 4096
     dtype, group, zeros = scheme
@@ -56,7 +58,7 @@ def compressed_product(m: int, scheme: tuple[str, int | None, bool], copies: int
     for packed in rows:
         pack(q, scales, *([points] if zeros else []), packed)
     a, dst = rng.standard_normal((m, k), np.float32), np.empty((m, n), np.float32)
-    call = weights.matmul(MatmulProblem((), m, n, k, (k, 1), (n,)))
+    call = weights.matmul(MatmulProblem((), m, n, k, (k, 1), (n,)), int8=int8)
     return call, [(a, packed, dst) for packed in rows]
 
 
@@ -88,15 +90,17 @@ def print_products(seconds: float) -> None:
         print(f"| {' x '.join(map(str, shape))} | {f32 * 1e6:.0f} | {bf16 * 1e6:.0f} | {f32 / bf16:.2f} |", flush=True)
 
 
-def print_compressed(seconds: float, copies: int) -> None:
-    """Weights of 8 and 4 bits beside float32."""
+def print_compressed(seconds: float, copies: int, *, int8: bool = False) -> None:
+    """Weights of 8 and 4 bits beside float32, by activations in float32 or 8 bits."""
     names = [f"{d} by {g or 'column'}{', zeros' * z}" for d, g, z in SCHEMES]
-    print(f"\n| m{', weights cold' * (copies > 1)} | f32 us | " + " | ".join(names) + " |")
+    title = f"m{', weights cold' * (copies > 1)}{', activations in 8 bits' * int8}"
+    print(f"\n| {title} | f32 us | " + " | ".join(names) + " |")
     print("|---|---:|" + "---:|" * len(names))
     for m in ROWS if copies == 1 else ROWS[:3]:
         f32 = seconds_of(*packed_product((m, 4096, 4096), copies=copies), seconds)
         times = [
-            seconds_of(*compressed_product(m, scheme, 4 * copies if copies > 1 else 1), seconds) for scheme in SCHEMES
+            seconds_of(*compressed_product(m, scheme, 4 * copies if copies > 1 else 1, int8=int8), seconds)
+            for scheme in SCHEMES
         ]
         cells = [f"{t * 1e6:.0f} ({f32 / t:.2f} x)" for t in times]
         print(f"| {m} | {f32 * 1e6:.0f} | " + " | ".join(cells) + " |", flush=True)
@@ -138,8 +142,9 @@ def main() -> None:
     chosen = parser.parse_args()
     with threadpool_limits(1):
         print_products(chosen.seconds)
-        print_compressed(chosen.seconds, 1)
-        print_compressed(chosen.seconds, 2)
+        for int8 in (False, True):
+            print_compressed(chosen.seconds, 1, int8=int8)
+            print_compressed(chosen.seconds, 2, int8=int8)
         print_convolutions(chosen.seconds)
 
 

@@ -234,7 +234,7 @@ def quantization(op: OpLike) -> None:
 def dynamic_quantization(op: OpLike) -> None:
     """One scale and zero point (per_tensor), one a channel, or src / group_shape along each axis (per_group).
 
-    With per_channel one zero point may stand for all channels.
+    With per_channel and per_group one zero point may stand for all.
     """
     qtype = op.attrs["qtype"]
     expected = _group_counts(op) if qtype == "per_group" else (1 if qtype == "per_tensor" else _channel_count(op),)
@@ -244,7 +244,7 @@ def dynamic_quantization(op: OpLike) -> None:
             continue
         if qtype != "per_group" and UNKNOWN_DIM not in shape:
             shape = (math.prod(shape),)
-        if name == "zps" and qtype == "per_channel" and shape == (1,):
+        if name == "zps" and qtype != "per_tensor" and shape == (1,) * len(expected):
             continue
         if len(shape) != len(expected) or any(a != b and UNKNOWN_DIM not in (a, b)
                                               for a, b in zip(shape, expected, strict=True)):  # fmt: skip

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Graph"]
 
-FPMATH_MODES = ("strict", "bf16", "f16", "tf32", "any")
+FPMATH_MODES = ("strict", "bf16", "f16", "tf32", "int8", "any")
 PREFERENCES = ("memory", "latency")
 POLICIES = ("fusion", "debug")
 
@@ -48,11 +48,14 @@ class Graph:
     ----------
     engine_kind : {"cpu", "gpu"}, default="cpu"
         Kind of the engines for which partitions will be compiled.
-    fpmath : {"strict", "bf16", "f16", "tf32", "any"}, default="strict"
+    fpmath : {"strict", "bf16", "f16", "tf32", "int8", "any"}, default="strict"
         Precision to which float32 arithmetic may be lowered: ``bf16`` and ``any`` let MatMul and Convolution with
         constant weights round both operands to bf16 and sum in float32, on processors with AVX512-BF16 and where the
         constant tensor cache keeps the weights; ``f16`` and ``tf32`` change nothing here. A product then differs from
-        the exact one by at most about 2**-8 (2**-9 an operand) of the sum of magnitudes.
+        the exact one by at most about 2**-8 (2**-9 an operand) of the sum of magnitudes. ``int8``, which is not
+        oneDNN's, lets MatMul round activations to 8 bits where it reads constant weights of 8 or 4 bits behind a
+        Dequantize: each by at most 1/254 of the largest of its row in a block of at most 128. An op's attribute
+        ``fpmath`` overrides the graph's.
     apply_to_int : bool, default=False
         Whether `fpmath` is meant for products of integers too.
     prefer : {"memory", "latency"}, default="memory"

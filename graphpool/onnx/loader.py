@@ -57,7 +57,7 @@ def load(
         How steps are placed on streams, and on how many: see `Model`.
     prefer : {"latency", "memory"}, default="latency"
         Whether convolutions may multiply fewer times on larger weights: see `Graph`.
-    fpmath : {"strict", "bf16", "f16", "tf32", "any"}, default="strict"
+    fpmath : {"strict", "bf16", "f16", "tf32", "int8", "any"}, default="strict"
         Precision to which float32 products may be lowered: see `Graph`.
     weights : {"scoped", "cached", "packed"}, default="scoped"
         What becomes of packed weights, and of the plain ones in memory: see `Model`.

@@ -1,5 +1,6 @@
 """Products with weights of 8 and 4 bits, against the dequantised weights in float64."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -38,10 +39,10 @@ def as_bytes(q, dtype):
     return np.ascontiguousarray(flat[0::2] | flat[1::2] << 4)
 
 
-def product(weights, m, a_strides=None, **post_ops):
+def product(weights, m, a_strides=None, *, int8=False, **post_ops):
     """The call of a product of m rows with weights of a format."""
     n, k = weights.n, weights.k
-    return weights.matmul(MatmulProblem((), m, n, k, a_strides or (k, 1), (n,)), PostOps(**post_ops))
+    return weights.matmul(MatmulProblem((), m, n, k, a_strides or (k, 1), (n,)), PostOps(**post_ops), int8=int8)
 
 
 class Weights:
@@ -67,15 +68,19 @@ class Weights:
         assert (whole[:32] == 0x55).all()
         assert (whole[-32:] == 0x55).all()
 
-    def product(self, m, a_strides=None, **post_ops):
+    def product(self, m, a_strides=None, **options):
         """The call on m rows, dense by default."""
-        return product(self.format, m, a_strides, **post_ops)
+        return product(self.format, m, a_strides, **options)
+
+    def multiply(self, a, **options):
+        """The product of rows, wherever they lie."""
+        m = len(a)
+        call = self.product(m, tuple(stride // 4 for stride in a.strides), **options)
+        return run_checked(call, m * self.n, a.ctypes.data, self.packed, dst_index=2).reshape(m, self.n)
 
     def check(self, a):
         """Multiply rows a and compare."""
-        m = len(a)
-        call = self.product(m, tuple(stride // 4 for stride in a.strides))
-        out = run_checked(call, m * self.n, a.ctypes.data, self.packed, dst_index=2).reshape(m, self.n)
+        out = self.multiply(a)
         error = (self.k + 4) * EPS * (np.abs(a).astype(np.float64) @ np.abs(self.values))
         error += 4 * EPS * np.abs(a).max(1, initial=0)[:, None] * np.abs(self.values).sum(0) + 1e-37
         assert (np.abs(out - a.astype(np.float64) @ self.values) <= error).all()
@@ -180,6 +185,107 @@ def test_nan_and_infinity_stay_in_their_row(isa, m):
     assert np.isfinite(out[1:]).all()
 
 
+# ---- activations of 8 bits, by dynamic quantisation
+
+INT8_SIZES = [
+    (1, 1, 1, None), (2, 17, 7, None), (3, 33, 64, 16), (4, 70, 100, 32), (4, 16, 20, 8), (1, 130, 272, 64),
+    (2, 9, 300, None), (3, 65, 272, 128), (5, 40, 512, 256), (37, 33, 48, 16),
+]  # fmt: skip
+"""Rows, columns, depth, rows of a group."""
+
+
+def blocks_of(weights):
+    """Where the blocks begin whose activations share a scale: groups in even parts of at most 128, and the end."""
+    parts = -(-weights.group_rows // 128)
+    size = -(-weights.group_rows // (parts * 8)) * 8
+    starts = [i for first in range(0, weights.k, weights.group_rows)
+              for i in range(first, min(first + weights.group_rows, weights.k), size)]  # fmt: skip
+    return [*starts, weights.k]
+
+
+def rounded(a, weights):
+    """Activations as the kernel has them: integers of 8 bits times a factor for each block of a row."""
+    q, factor, starts = np.zeros(a.shape, np.int64), np.zeros(a.shape, np.float32), blocks_of(weights)
+    for first, end in itertools.pairwise(starts):
+        most = np.abs(a[:, first:end]).max(1, keepdims=True)
+        q[:, first:end] = np.rint(a[:, first:end] * (np.float32(127) / most))
+        factor[:, first:end] = most / np.float32(127)
+    return q, factor
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("size", INT8_SIZES, ids=str)
+def test_activations_of_8_bits(isa, dtype, zeros, size):
+    m, n, k, group = size
+    weights, a = Weights(k, n, dtype, isa, group=group, zeros=zeros), normal((m, k))
+    out = weights.multiply(a, int8=True)
+    q, factor = rounded(a, weights.format)
+    seen, magnitudes = q * factor.astype(np.float64), np.abs(a).astype(np.float64) @ np.abs(weights.values)
+    assert np.abs(q).max() == 127
+    assert (np.abs(out - seen @ weights.values) <= (len(blocks_of(weights.format)) + 4) * EPS * magnitudes).all()
+    bound = factor.astype(np.float64) / 2 @ np.abs(weights.values)
+    assert (np.abs(out - a @ weights.values) <= bound + 1e-5 * magnitudes).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("size", INT8_SIZES, ids=str)
+def test_sums_of_8_bits_are_exact(isa, dtype, zeros, size):
+    m, n, k, group = size
+    weights = Weights(k, n, dtype, isa, group=group, zeros=zeros)
+    a = np.random.default_rng(5).integers(-127, 128, (m, k)).astype(np.float32)
+    a[:, blocks_of(weights.format)[:-1]] = 127
+    np.testing.assert_array_equal(weights.multiply(a, int8=True), a.astype(np.float64) @ weights.values)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["u8", "s4"])
+@pytest.mark.parametrize("extreme", [0, -1])
+def test_numbers_at_the_ends_of_their_range_do_not_saturate(isa, dtype, extreme):
+    k, n = 64, 40
+    weights, value = CompressedFormat(k, n, dtype, isa=isa), range(*RANGES[dtype])[extreme]
+    packed, out = np.empty(weights.nbytes, np.uint8), np.empty((2, n), np.float32)
+    q = as_bytes(np.full((k, n), value), dtype)
+    run_all(weights.pack((n, 1), ("f32", (0, 0))), q, np.ones(1, np.float32), packed)
+    a = np.array([[127] * k, [-127] * k], np.float32)
+    run_all(product(weights, 2, int8=True), a, packed, out)
+    np.testing.assert_array_equal(out, (a.sum(1, keepdims=True) * value).repeat(n, 1))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", BITS)
+def test_a_row_of_8_bits_depends_on_no_other_row(isa, dtype):
+    weights, a = Weights(80, 90, dtype, isa, group=16, zeros=True), normal((70, 80))
+    a[5, 3], a[6, 70], a[7] = np.nan, np.inf, 0
+    out = weights.multiply(a, int8=True)
+    alone = np.concatenate([weights.multiply(row[None], int8=True) for row in a])
+    np.testing.assert_array_equal(out, alone)
+    np.testing.assert_array_equal(np.isnan(out).all(1), [k in (5, 6) for k in range(70)])
+    assert not out[7].any()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["u8", "s4"])
+def test_activations_of_8_bits_may_lie_by_any_strides(isa, dtype):
+    weights, a = Weights(64, 37, dtype, isa, group=32), normal((12, 128))
+    turned, skipped = normal((64, 6)).T, a[::-3, ::2]
+    for rows in (turned, skipped):
+        expected = weights.multiply(np.ascontiguousarray(rows), int8=True)
+        np.testing.assert_array_equal(weights.multiply(rows, int8=True), expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("size", [1e-40, 1e-31, 1e-25, 1e25], ids=str)
+def test_activations_of_8_bits_near_the_ends_of_the_range(isa, size):
+    weights, a = Weights(32, 20, "s8", isa), normal((3, 32)) * np.float32(size)
+    q, factor = rounded(a, weights.format) if size > 1e-31 else (0 * a, a)
+    expected = q * factor.astype(np.float64) @ weights.values
+    np.testing.assert_allclose(weights.multiply(a, int8=True), expected, rtol=1e-5, atol=size * 1e-5)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_random_geometry(data):
@@ -193,7 +299,7 @@ def test_random_geometry(data):
 def test_layouts_take_a_quarter_and_an_eighth():
     full = 4096 * 4096 * 4
     assert CompressedFormat(4096, 4096, "s8").nbytes == full // 4 + 4096 * 4
-    assert CompressedFormat(4096, 4096, "u4", group=32, zero=None).nbytes == full // 8 + 2 * 128 * 4096 * 4
+    assert CompressedFormat(4096, 4096, "u4", group=32, zero=None).nbytes == full // 8 + 128 * 4096 * (4 + 2)
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,17 @@ CONTROL = DynamicModel(
     {"flag": [True, False]},
 )  # fmt: skip
 
+COMPRESSED = DynamicModel(
+    (
+        Node("DequantizeLinear", ["w", "s"], ["f"], axis=1), Node("MatMul", ["x", "f"], ["h"]),
+        Node("Relu", ["h"], ["r"]), Node("DequantizeLinear", ["v", "t"], ["g"]), Node("MatMul", ["r", "g"], ["y"]),
+    ),
+    {"x": ("f", "n", 24)}, {"y": 2},
+    {"w": np.arange(24 * 70).reshape(24, 70).astype(np.int8), "s": np.abs(_weights(70)),
+     "v": np.arange(70 * 10).reshape(70, 10).astype(np.int8), "t": np.float32(0.125)},
+    {"n": (0, 32)},
+)  # fmt: skip
+
 RECURRENT = DynamicModel(
     (
         Node("LSTM", ["x", "w", "r"], ["both", "", "c"], hidden_size=12, direction="bidirectional"),
@@ -204,5 +215,5 @@ RECURRENT = DynamicModel(
 
 MODELS = {
     "mlp": MLP, "cnn": CNN, "attention": ATTENTION, "shared": SHARED, "host": HOST, "deciding": DECIDING,
-    "control": CONTROL, "recurrent": RECURRENT,
+    "control": CONTROL, "compressed": COMPRESSED, "recurrent": RECURRENT,
 }  # fmt: skip

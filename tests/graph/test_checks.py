@@ -53,6 +53,12 @@ def test_every_check_is_used_by_a_row() -> None:
         ("DynamicQuantize", ["f32 2,3", "f32 3", "s32 1"], ["u8 2,3"], {"qtype": "per_channel"}),
         ("DynamicDequantize", ["s8 2,3", "f32 3", "s32"], ["f32 2,3"], {"qtype": "per_channel"}),
         ("DynamicDequantize", ["s4 *", "f16 2,2"], ["f16 *"], {"qtype": "per_group", "group_shape": (1, 4)}),
+        (
+            "DynamicDequantize",
+            ["s4 2,8", "f16 2,2", "s8 1,1"],
+            ["f16 *"],
+            {"qtype": "per_group", "group_shape": (1, 4)},
+        ),
     ],
 )
 def test_accepts(kind: str, inputs: list[str], outputs: list[str], attrs: dict[str, Any]) -> None:
@@ -153,6 +159,8 @@ def test_inputs_that_contradict_attributes(
         ("DynamicQuantize", ["f32 2,3", "f32 3", "s32 2"], {"qtype": "per_channel"}, r'"zps" .* accepted: \(3,\)'),
         ("DynamicDequantize", ["u4 2,8", "f32 2,4"], {"qtype": "per_group", "group_shape": (1, 4)},
          r"accepted: \(2, 2\) for qtype per_group; got: \(2, 4\)"),
+        ("DynamicDequantize", ["u4 2,8", "f32 2,2", "u8 1"], {"qtype": "per_group", "group_shape": (1, 4)},
+         r'"zps" .* accepted: \(2, 2\) for qtype per_group; got: \(1,\)'),
     ],
 )  # fmt: skip
 def test_shapes_that_contradict_attributes(kind: str, inputs: list[str], attrs: dict[str, Any], message: str) -> None:

@@ -120,10 +120,10 @@ def test_random_graphs(engine, part):
     assert counts["alike"] > 10
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_small_models(engine, name):
+@pytest.mark.parametrize(("name", "mode"), [*[(name, "strict") for name in MODELS], ("compressed", "int8")])
+def test_small_models(engine, name, mode):
     case, rng = MODELS[name], np.random.default_rng(1)
-    with case.load(engine) as model:
+    with case.load(engine, fpmath=mode) as model:
         arrays = case.arrays({key: most for key, (_, most) in case.sizes.items()}, rng)
         others = [case.arrays(case.draw(rng), rng) for _ in range(30)] + [
             case.arrays(dict.fromkeys(case.sizes, k), rng) for k in (0, 1)

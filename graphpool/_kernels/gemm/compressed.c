@@ -2,7 +2,9 @@
  *
  * With VNNI, rows of A become integers of three bytes (gp_digits.h), whose products with the numbers are summed exactly
  * for a block of rows of the weights, then scaled: three instructions for 64 weights, so that a single row takes the
- * time of reading the weights. Rows without digits, and other instruction sets, turn numbers into floats in registers.
+ * time of reading the weights. Where one byte is enough (f32_matmul_compressed_dynamic) any instruction set does so,
+ * with two to eight instructions a vector of weights.
+ * Rows without digits, and other instruction sets, turn numbers into floats in registers.
  * There many rows are multiplied by panels of f32 instead, which a block of the weights becomes in scratch, small
  * enough to stay in L2.
  *
@@ -16,6 +18,10 @@
 
 #define GP_FEW_ROWS 4
 
+/* Bytes of the weights that are asked for ahead of those that are read, one stream of memory: one core alone then gets
+ * nearly what memory gives, where four streams of their own accord got half of it. */
+#define GP_AHEAD 8192
+
 GP_RECORD(gp_compressed_matmul, {
     int64_t m, n, k;
     int64_t row_block, col_block, k_block;   /* k_block: rows of the weights that are panels at a time; 0: none are */
@@ -26,7 +32,8 @@ GP_RECORD(gp_compressed_matmul, {
     int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
     int64_t partial_offset, panels_offset;   /* bytes into scratch; the tile lies at 0 */
-    int64_t digit_block, nblocks;            /* rows of the weights with one exponent, at most; 0: no digits */
+    int64_t ndigits;                         /* of a number of A: 3, or 1 by dynamic quantisation; 0: it stays f32 */
+    int64_t digit_block, nblocks;            /* rows of the weights with one factor, at most */
     int64_t digits_offset, digits_nbytes;
     float lo, hi;
 });
@@ -34,7 +41,7 @@ GP_RECORD(gp_compressed_matmul, {
 typedef struct {
     const char *numbers;
     const float *scales; /* of the first group */
-    const int32_t *zeros;
+    const int16_t *zeros;
     int64_t step, group_step; /* to the next panel's: bytes of the numbers, elements of scales and zero points */
 } weights;
 
@@ -55,7 +62,7 @@ GP_INLINE int64_t group_at(const int vectors, weights w, int j)
 GP_INLINE void load_zeros(const gp_compressed_matmul *p, const int nv, const int vectors, weights w, gp_vi *zero)
 {
     GP_EACH(j, nv)
-        zero[j] = p->has_zeros ? gp_load_words((const char *)(w.zeros + group_at(vectors, w, j)))
+        zero[j] = p->has_zeros ? gp_load_shorts(w.zeros + group_at(vectors, w, j))
                                : (int32_t)p->zero - (gp_vi){0};
 }
 
@@ -119,93 +126,100 @@ GP_INLINE void float_rows(const int bits, const int rows, const int panels, cons
 
 /* ---- rows as digits ---- */
 
-#if defined(__AVX512VNNI__)
+typedef gp_vi gp_digit_acc[GP_DIGITS][GP_FEW_ROWS][GP_PANEL_VECTORS]; /* of one panel */
 
-typedef gp_vi gp_digit_acc[GP_DIGITS][GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS];
-
-/* Words of all rows' digits for four rows of the weights. */
-#define GP_DIGIT_WORDS (GP_FEW_ROWS * GP_DIGITS)
-
-/* Adds the products of the digits of all rows with words of unsigned bytes. */
-GP_INLINE void add_digits(const int rows, const int nv, const int32_t *digits, const gp_vi *bytes,
-                          gp_vi (*sum)[GP_FEW_ROWS][GP_TILE_PANELS * GP_PANEL_VECTORS])
+/* Adds the products of the digits of all rows, from x on, with a word of each column. */
+GP_INLINE void add_digits(const int bits, const int digits, const int rows, const int vectors, const int32_t *x,
+                          const gp_vi *words, gp_vi (*sum)[GP_FEW_ROWS][GP_PANEL_VECTORS])
 {
     GP_EACH(r, rows)
-        GP_EACH(d, GP_DIGITS) {
-            const gp_vi digit = gp_splat_word((const char *)(digits + r * GP_DIGITS + d));
-            GP_EACH(j, nv)
-                sum[d][r][j] = (gp_vi)_mm512_dpbusd_epi32((__m512i)sum[d][r][j], (__m512i)bytes[j], (__m512i)digit);
+        GP_EACH(d, digits) {
+            const char *at = (const char *)(x + r * digits + d);
+            const gp_vi low = gp_splat_word(at), high = bits == 4 ? gp_splat_word(at + GP_FEW_ROWS * digits * 4) : low;
+            GP_EACH(j, vectors)
+                sum[d][r][j] = bits == 4 ? gp_dot_nibbles(words[j], low, high, sum[d][r][j])
+                                         : gp_dot_digits(words[j], low, sum[d][r][j]);
         }
 }
 
 /* The accumulators of a block of rows of the weights, first to end, to `total`. */
-GP_INLINE void digit_block(const int bits, const int rows, const int panels, const int vectors,
-                           matrix x, int64_t block, weights w, const gp_vi *zero,
-                           int64_t first, int64_t end, gp_acc total)
+GP_INLINE void digit_block(const int bits, const int digits, const int rows, const int vectors, matrix x,
+                           int64_t block, weights w, const gp_vi *zero, int64_t first, int64_t end, gp_acc total)
 {
-    const int nv = panels * vectors, depth = 32 / bits;
+    const int depth = 32 / bits, row_words = GP_FEW_ROWS * digits;
     gp_digit_acc sum;
     GP_EACH(r, rows)
-        GP_EACH(d, GP_DIGITS) {
+        GP_EACH(d, digits) {
             /* of pairs of s16: the sum of at most 256 digits is one, and its partner is 0 */
-            const int32_t digits = x.sums[block * GP_DIGIT_WORDS + r * GP_DIGITS + d] & 0xffff;
-            GP_EACH(j, nv)
-                sum[d][r][j] = gp_madd((gp_vh)-zero[j], (gp_vh)(digits - (gp_vi){0}));
+            const int32_t digit_sum = x.sums[block * row_words + r * digits + d] & 0xffff;
+            GP_EACH(j, vectors)
+                sum[d][r][j] = gp_madd((gp_vh)-zero[j], (gp_vh)(digit_sum - (gp_vi){0}));
         }
-    for (int64_t i = first; i < end; i += depth) {
-        const int32_t *digits = x.digits + i / 4 * GP_DIGIT_WORDS;
-        gp_vi bytes[GP_TILE_PANELS * GP_PANEL_VECTORS];
-        GP_EACH(j, nv)
-            bytes[j] = words_of(vectors, w, i / depth, j) & (bits == 8 ? -1 : 0x0f0f0f0f);
-        add_digits(rows, nv, digits, bytes, sum);
-        if (bits == 8)
-            continue;
-        GP_EACH(j, nv)
-            bytes[j] = words_of(vectors, w, i / depth, j) >> 4 & 0x0f0f0f0f;
-        add_digits(rows, nv, digits + GP_DIGIT_WORDS, bytes, sum);
+    const int32_t *digit = x.digits + first / 4 * row_words;
+    const char *from = w.numbers + first / depth * vectors * GP_VL * 4;
+    for (int64_t left = end - first; left > 0; left -= depth) {
+        gp_vi words[GP_PANEL_VECTORS];
+        GP_EACH(j, vectors) {
+            words[j] = gp_load_words(from + j * GP_VL * 4);
+            if (j * GP_VL * 4 % 64 == 0)
+                __builtin_prefetch((const void *)((uintptr_t)from + GP_AHEAD + j * GP_VL * 4));
+        }
+        add_digits(bits, digits, rows, vectors, digit, words, sum);
+        digit += depth / 4 * row_words;
+        from += vectors * GP_VL * 4;
     }
     GP_EACH(r, rows) {
         const gp_vf factor = gp_splat(x.factors[block * GP_FEW_ROWS + r]);
-        GP_EACH(j, nv) {
-            const gp_vf base = gp_splat(256.0f), high = __builtin_convertvector(sum[0][r][j], gp_vf);
-            const gp_vf middle = gp_vfma(high, base, __builtin_convertvector(sum[1][r][j], gp_vf));
-            const gp_vf all = gp_vfma(middle, base, __builtin_convertvector(sum[2][r][j], gp_vf)) * factor;
-            total[r][j] = gp_vfma(all, gp_load(w.scales + group_at(vectors, w, j)), total[r][j]);
+        GP_EACH(j, vectors) {
+            gp_vf all = __builtin_convertvector(sum[0][r][j], gp_vf);
+            for (int d = 1; d < digits; d++)
+                all = gp_vfma(all, gp_splat(256.0f), __builtin_convertvector(sum[d][r][j], gp_vf));
+            total[r][j] = gp_vfma(all * factor, gp_load(w.scales + j * GP_VL), total[r][j]);
         }
     }
 }
 
-GP_INLINE void digit_rows(const int bits, const int rows, const int panels, const int vectors,
+GP_INLINE void digit_rows(const int bits, const int digits, const int rows, const int vectors,
                           const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
 {
-    const int nv = panels * vectors;
     gp_acc total;
-    gp_acc_begin(GP_PACKED_F32, rows, nv, total, sink);
+    gp_acc_begin(GP_PACKED_F32, rows, vectors, total, sink);
     for (int64_t i = 0, block = 0; i < p->k; w = skip_groups(p, vectors, w, 1)) {
         const int64_t end = gp_min(i + p->group, p->k);
         gp_zeros zero;
-        load_zeros(p, nv, vectors, w, zero);
+        load_zeros(p, vectors, vectors, w, zero);
         for (; i < end; i = gp_min(i + p->digit_block, end), block++)
-            digit_block(bits, rows, panels, vectors, x, block, w, zero, i, gp_min(i + p->digit_block, end), total);
+            digit_block(bits, digits, rows, vectors, x, block, w, zero, i, gp_min(i + p->digit_block, end), total);
     }
-    gp_acc_end(GP_PACKED_F32, rows, panels, vectors, total, sink);
+    gp_acc_end(GP_PACKED_F32, rows, 1, vectors, total, sink);
 }
 
-/* The digits of row r, block after block as digit_rows reads them; returns whether it has any. */
+/* The digits of a block of a number each, as digit_rows reads them; returns whether it has any. */
+GP_INLINE int make_block(const gp_compressed_matmul *p, const float *a, int64_t count, int32_t *digits, float *factor,
+                         int32_t *sums)
+{
+#if defined(__AVX512VNNI__)
+    if (p->ndigits == GP_DIGITS)
+        return gp_make_digits(a, count, digits, GP_FEW_ROWS * GP_DIGITS, factor, sums);
+#endif
+    gp_make_bytes(a, count, digits, GP_FEW_ROWS, factor, sums);
+    return p->ndigits == 1;
+}
+
+/* The digits of row r, block after block; returns whether it has any. */
 static int make_row(const gp_compressed_matmul *p, const float *a, int64_t r, int32_t *digits, float *factors,
                     int32_t *sums)
 {
+    const int64_t row_words = GP_FEW_ROWS * p->ndigits, own = r * p->ndigits;
     for (int64_t i = 0, block = 0; i < p->k; block++) {
         const int64_t end = gp_min(i / p->group * p->group + p->group, p->k), count = gp_min(p->digit_block, end - i);
-        if (!gp_make_digits(a + i, count, digits + i / 4 * GP_DIGIT_WORDS + r * GP_DIGITS, GP_DIGIT_WORDS,
-                            factors + block * GP_FEW_ROWS + r, sums + block * GP_DIGIT_WORDS + r * GP_DIGITS))
+        if (!make_block(p, a + i, count, digits + i / 4 * row_words + own, factors + block * GP_FEW_ROWS + r,
+                        sums + block * row_words + own))
             return 0;
         i += count;
     }
     return 1;
 }
-
-#endif
 
 /* ---- tiles ---- */
 
@@ -216,12 +230,15 @@ GP_INLINE void any_rows(const int bits, const int rows, const int panels, const 
     if (rows > GP_FEW_ROWS || rows * panels * vectors > 8 || (bits == 4 && panels > 2))
         return;
 #if defined(__AVX512VNNI__)
-    if (x.digits) {
-        digit_rows(bits, rows, panels, vectors, p, x, w, sink);
+    if (panels == 1 && x.digits && p->ndigits == GP_DIGITS) {
+        digit_rows(bits, GP_DIGITS, rows, vectors, p, x, w, sink);
         return;
     }
 #endif
-    float_rows(bits, rows, panels, vectors, p, x, w, sink);
+    if (panels == 1 && x.digits)
+        digit_rows(bits, 1, rows, vectors, p, x, w, sink);
+    else
+        float_rows(bits, rows, panels, vectors, p, x, w, sink);
 }
 
 #define GP_ROWS_PARAMETERS (const gp_compressed_matmul *p, matrix x, weights w, const gp_packed_sink *sink)
@@ -302,7 +319,7 @@ static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int6
 {
     const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS, words = gp_word_count(p->bits, p->k);
     for (int64_t left = cols; left > 0;) {
-        int panels = rows > 2 ? 1 : rows > 1 || p->bits == 4 ? 2 : 4; /* as many streams as memory likes */
+        int panels = rows > 2 || x.digits ? 1 : rows > 1 || p->bits == 4 ? 2 : 4; /* as many streams as memory likes */
         if (p->k_block) /* scratch has room for two */
             panels = (int)gp_min(gp_streams((rows + ntiles - 1) / ntiles, left), 2);
         while (panels > 1 && panels * GP_PANEL > left)
@@ -310,7 +327,7 @@ static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int6
         const int64_t width = gp_panel_width(j, p->n), step = gp_min(panels * GP_PANEL, left);
         const int column = gp_tile_column(panels, j, p->n);
         const weights w = {packed + j * words * 4, (const float *)(packed + p->scales_offset) + j * p->ngroups,
-                           (const int32_t *)(packed + p->zeros_offset) + j * p->ngroups, GP_PANEL * words * 4,
+                           (const int16_t *)(packed + p->zeros_offset) + j * p->ngroups, GP_PANEL * words * 4,
                            GP_PANEL * p->ngroups};
         sink.cols = step;
         if (p->k_block)
@@ -326,21 +343,14 @@ static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int6
 /* The next few rows, with digits where they all have some: `room` holds as many. */
 static matrix make_matrix(const gp_compressed_matmul *p, const float *a, int64_t rows, char *room)
 {
-    matrix x = {a, NULL, NULL, NULL};
-#if defined(__AVX512VNNI__)
     int32_t *digits = (int32_t *)room;
     float *factors = (float *)(room + p->digits_nbytes);
     int32_t *sums = (int32_t *)(factors + GP_FEW_ROWS * p->nblocks);
-    float *row = (float *)(sums + GP_DIGIT_WORDS * p->nblocks);
-    int is_sound = p->digit_block > 0;
+    float *row = (float *)(sums + GP_FEW_ROWS * p->ndigits * p->nblocks);
+    int is_sound = p->ndigits > 0;
     for (int64_t r = 0; r < rows && is_sound; r++)
         is_sound = make_row(p, gp_gather(a + r * p->a_row, p->a_col, p->k, row), r, digits, factors, sums);
-    if (is_sound)
-        x = (matrix){a, digits, factors, sums};
-#else
-    (void)p, (void)rows, (void)room;
-#endif
-    return x;
+    return is_sound ? (matrix){a, digits, factors, sums} : (matrix){a, NULL, NULL, NULL};
 }
 
 static void task(const gp_compressed_matmul *p, void *const *args, int64_t i, int64_t j, char *scratch)
@@ -368,7 +378,14 @@ GP_DEFINE_KERNEL(f32_matmul_compressed)
         task(p, args, t / col_blocks * p->row_block, t % col_blocks * p->col_block, scratch);
 }
 
+/* The same by another name: with one digit. */
+GP_DEFINE_KERNEL(f32_matmul_compressed_dynamic)
+{
+    GP_KERNEL(f32_matmul_compressed)(params, args, begin, end, scratch);
+}
+
 const gp_kernel_entry GP_KERNEL(compressed_table)[] = {
     GP_ENTRY(f32_matmul_compressed, gp_compressed_matmul),
+    GP_ENTRY(f32_matmul_compressed_dynamic, gp_compressed_matmul),
     GP_TABLE_END,
 };

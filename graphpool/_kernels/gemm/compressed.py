@@ -5,7 +5,8 @@
     weights.matmul(MatmulProblem((), 1, 4096, 4096, (4096, 1), (4096,)))(a, packed, dst)
 
 A weight is (q - zero) * scale, with a scale and perhaps a zero point for each column, and within it for each `group` of
-rows, as ``gemm/gp_compressed.h`` describes. Kernels: ``f32_matmul_compressed``, ``f32_matmul_pack_compressed``.
+rows, as ``gemm/gp_compressed.h`` describes. Kernels: ``f32_matmul_compressed``,
+``f32_matmul_compressed_dynamic``, ``f32_matmul_pack_compressed``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from graphpool._sizes import largest, least
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
 
 from ..core._dispatch import isas
@@ -42,6 +44,9 @@ _FEW_ROWS = 4
 
 _DIGITS, _DIGIT_BLOCK = 3, 256
 """Bytes of an activation as an integer, and rows of the weights, at most, for which activations share an exponent."""
+
+_INT8_BLOCK = 128
+"""The same for activations of one byte, which share a scale: fewer would cost more than a tenth of the time."""
 
 _DIGIT_ROWS = 32
 """Rows of a task with digits: enough to hide that a panel comes from L3."""
@@ -106,7 +111,7 @@ class CompressedFormat(MatrixFormat):
     @property
     def nbytes(self) -> int:
         """Of all. Unit: bytes."""
-        return aligned(self.zeros_offset + (self.ngroups * self.cols * 4 if self.zero is None else 0))
+        return aligned(self.zeros_offset + (self.ngroups * self.cols * 2 if self.zero is None else 0))
 
     def pack(
         self,
@@ -142,12 +147,16 @@ class CompressedFormat(MatrixFormat):
         }  # fmt: skip
         return pack("f32_matmul_pack_compressed", values, ntasks=-(-self.n // self.panel), isa=self.isa)
 
-    def matmul(self, problem: MatmulProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
+    def matmul(self, problem: MatmulProblem, post_ops: PostOps = NO_POST_OPS, *, int8: bool = False) -> KernelCall:
         """A kernel for products with these weights; arguments: a, packed, those of the post-ops.
 
         f32 without a batch; rows of dst lie side by side, as do those of a residual. Tasks are blocks of rows and
         columns; they write disjoint parts of dst, which must not overlap a. The last bits of a row may depend on which
         rows there are, but not on how tasks are divided.
+
+        With `int8` activations are rounded to integers of 8 bits: round(127 x / m), m the largest magnitude of their
+        row in a block of rows of the weights, a group or at most 128 rows of one. A row then depends on no other one; a
+        block of it that is not finite makes all its results NaN.
 
         Raises
         ------
@@ -160,24 +169,27 @@ class CompressedFormat(MatrixFormat):
         -----
         Cost: with AVX-512 VNNI 3/4 of the multiplications of `PackedFormat.matmul`, so that one row takes the time to
         read the weights, an eighth or a quarter of f32's; else, beyond 4 rows, that of `PackedFormat.matmul` and some
-        instructions a weight.
-        Error: with AVX-512 VNNI activations are integers of 23 bits, with one exponent for those of at most 256 rows
-        of the weights; their products are exact. A result's error is then about 2**-23 of the largest activation among
-        them times the sum of their weights' magnitudes; elsewhere it is that of sums in f32.
+        instructions a weight. With `int8` a row takes the time to read the weights everywhere.
+        Error: with `int8` an activation's is at most m / 254, and sums over a block are exact. Else with AVX-512 VNNI
+        activations are integers of 23 bits, with one exponent for those of at most 256 rows of the weights; their
+        products are exact. A result's error is then about 2**-23 of the largest activation among them times the sum of
+        their weights' magnitudes; elsewhere it is that of sums in f32.
         """
         m, n, k, panel, isa = problem.m, self.n, self.k, self.panel, self.isa
         _check(self, problem, post_ops)
         post = post_ops.float_fields()
-        has_digits = (isa or isas()[-1]) == "avx512_bf16"
-        rows = min(row_block(m), _DIGIT_ROWS) if has_digits else row_block(m)
-        cols = _col_block(rows, n, k, panel, max(min(_WIDE, n // _LEAST_TASKS), 1) if has_digits else 1)
+        ndigits = 1 if int8 else _DIGITS if (isa or isas()[-1]) == "avx512_bf16" else 0
+        has_digits = ndigits > 0
+        rows = least(row_block(m), _DIGIT_ROWS) if has_digits else row_block(m)
+        unit, few = (panel, max(min(_WIDE, n // _LEAST_TASKS), 1)) if has_digits else (_unit(rows, panel), 1)
+        cols = _col_block(rows, n, k, unit, few)
         k_block = 0 if has_digits or rows <= _FEW_ROWS else _k_block(rows, k, panel)
         partial_offset = aligned(rows * cols * 4) if post["tile_in_scratch"] else 0
         panels_offset = partial_offset + (aligned(rows * TILE_PANELS * panel * 4) if 0 < k_block < k else 0)
-        digits_offset = panels_offset + k_block * streams(rows) * panel * 4
-        block, nblocks = _digit_blocks(self) if has_digits else (0, 0)
+        digits_offset = panels_offset + (k_block * streams(rows) * panel * 4 if k_block else 0)
+        block, nblocks = _digit_blocks(self, _INT8_BLOCK if int8 else _DIGIT_BLOCK) if has_digits else (0, 0)
         # a vector of the last digits may reach up to 12 numbers beyond whole words
-        digits_nbytes = _FEW_ROWS * _DIGITS * (k + 16) // 64 * 64 + 64 if has_digits else 0
+        digits_nbytes = _FEW_ROWS * ndigits * (k + 16) // 64 * 64 + 64 if has_digits else 0
         fields = post | {
             "m": m, "n": n, "k": k, "row_block": rows, "col_block": cols, "k_block": k_block, "group": self.group_rows,
             "ngroups": self.ngroups, "bits": BITS[self.dtype],
@@ -185,12 +197,14 @@ class CompressedFormat(MatrixFormat):
             "scales_offset": self.scales_offset, "zeros_offset": self.zeros_offset,
             "a_row": problem.a_strides[0], "a_col": problem.a_strides[1], "dst_row": n, "residual_row": n,
             "partial_offset": partial_offset, "panels_offset": panels_offset,
-            "digit_block": block, "nblocks": nblocks, "digits_offset": digits_offset, "digits_nbytes": digits_nbytes,
+            "ndigits": ndigits, "digit_block": block, "nblocks": nblocks,
+            "digits_offset": digits_offset, "digits_nbytes": digits_nbytes,
         }  # fmt: skip
-        numbers_nbytes = _FEW_ROWS * (1 + _DIGITS) * 4 * nblocks
+        numbers_nbytes = _FEW_ROWS * (1 + ndigits) * 4 * nblocks
         row_nbytes = k * 4 if has_digits and problem.a_strides[1] != 1 else 0
         return pack(
-            "f32_matmul_compressed", fields, ntasks=-(-m // rows) * -(-n // cols),
+            "f32_matmul_compressed_dynamic" if int8 else "f32_matmul_compressed", fields,
+            ntasks=-(-m // rows) * -(-n // cols),
             scratch_nbytes=digits_offset + digits_nbytes + numbers_nbytes + row_nbytes, tail=post_ops.epilogue,
             isa=isa,
         )  # fmt: skip
@@ -207,16 +221,20 @@ def _check(weights: CompressedFormat, problem: MatmulProblem, post_ops: PostOps)
         raise UnsupportedError(explain("strides of dst and residual", accepted=(problem.n,), got=sides))
 
 
-def _digit_blocks(weights: CompressedFormat) -> tuple[int, int]:
-    """Rows of the weights with one exponent, in even parts of a group, and at most how many such blocks there are."""
-    parts = -(-weights.group_rows // _DIGIT_BLOCK)
+def _digit_blocks(weights: CompressedFormat, most: int) -> tuple[int, int]:
+    """Rows of the weights with one factor, in even parts of a group, and at most how many such blocks there are."""
+    parts = -(-weights.group_rows // most)
     return even_part(weights.group_rows, parts, _WHOLE), weights.ngroups * parts
 
 
-def _col_block(rows: int, n: int, k: int, panel: int, least: int) -> int:
-    """Columns of a task: whole groups of panels, at least so many, as few as still make a task worth handing out."""
-    unit = panel * (streams(rows) if rows > _FEW_ROWS else max(TILE_PANELS // rows, 1))
-    cols = max(-(-_LEAST_WORK // (max(rows, 4) * max(k, 4))), least)
+def _unit(rows: int, panel: int) -> int:
+    """Columns that tiles of f32 read at once."""
+    return panel * (streams(rows) if rows > _FEW_ROWS else max(TILE_PANELS // rows, 1))
+
+
+def _col_block(rows: int, n: int, k: int, unit: int, few: int) -> int:
+    """Columns of a task: whole units, at least so `few`, as few as still make a task worth handing out."""
+    cols = largest(-(-_LEAST_WORK // (largest(rows, 4) * max(k, 4))), few)
     return even_part(n, n // cols, unit)
 
 

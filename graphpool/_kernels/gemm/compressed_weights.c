@@ -61,14 +61,14 @@ static void pack_scales(const gp_compress_params *p, const void *scales, int64_t
     }
 }
 
-static void pack_zeros(const gp_compress_params *p, const void *zeros, int64_t j, int64_t cols, int32_t *to,
+static void pack_zeros(const gp_compress_params *p, const void *zeros, int64_t j, int64_t cols, int16_t *to,
                        int64_t width)
 {
     for (int64_t g = 0; g < p->ngroups; g++, to += width) {
         float row[GP_PANEL] = {0};
         GP_KERNEL(load_row)((int)p->zero_dtype, row, zeros, g * p->zero_group + j * p->zero_col, p->zero_col, cols);
         for (int64_t c = 0; c < width; c++)
-            to[c] = (int32_t)row[c] + half_of(p->dtype);
+            to[c] = (int16_t)((int16_t)row[c] + half_of(p->dtype));
     }
 }
 
@@ -82,7 +82,7 @@ GP_DEFINE_KERNEL(f32_matmul_pack_compressed)
         pack_panel(p, args[0], j, cols, (uint32_t *)packed + j * words, width);
         pack_scales(p, args[1], j, cols, (float *)(packed + p->scales_offset) + j * p->ngroups, width);
         if (p->has_zeros)
-            pack_zeros(p, args[2], j, cols, (int32_t *)(packed + p->zeros_offset) + j * p->ngroups, width);
+            pack_zeros(p, args[2], j, cols, (int16_t *)(packed + p->zeros_offset) + j * p->ngroups, width);
     }
 }
 

@@ -4,7 +4,7 @@
  * their zero points), lie in words of 32 bits, each holding one column's next 4 bytes, or 8 nibbles: the first four in
  * the low halves of the bytes, the others in the high halves, so that a mask gives words of bytes. Words lie in panels
  * of GP_PANEL columns as in gp_packed.h, the last one half as wide if that holds its columns, zeros behind the last row
- * and column. Behind the panels lie the scales, f32, then the zero points, s32, in panels too: for each group one a
+ * and column. Behind the panels lie the scales, f32, then the zero points, s16, in panels too: for each group one a
  * column, so that a product reads every part in order. */
 #ifndef GP_COMPRESSED_H
 #define GP_COMPRESSED_H
@@ -33,6 +33,13 @@ GP_INLINE gp_vi gp_load_words(const char *from)
     gp_vi words;
     memcpy(&words, from, sizeof words);
     return words;
+}
+
+GP_INLINE gp_vi gp_load_shorts(const int16_t *from)
+{
+    int16_t shorts __attribute__((vector_size(2 * GP_VL)));
+    memcpy(&shorts, from, sizeof shorts);
+    return __builtin_convertvector(shorts, gp_vi);
 }
 
 /* Number t of every word as f32: nibbles by one look-up in a register where there are sixteen lanes. */

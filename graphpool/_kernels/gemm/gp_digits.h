@@ -1,15 +1,92 @@
-/* Rows of f32 as integers of three signed bytes, by which VNNI instructions multiply unsigned bytes exactly.
+/* Rows of f32 as integers of one or three signed bytes, their digits, which are multiplied by unsigned bytes exactly.
  *
- * The numbers of a block share an exponent: x = (65536 d0 + 256 d1 + d2) * factor, where the largest has 23 bits. The
- * error of x is at most 2^-23 of the largest of its block. Blocks with a NaN, an infinity or nothing but denormals, and
- * those near the ends of the range, have no such digits. */
+ * Three digits, for VNNI: the numbers of a block share an exponent: x = (65536 d0 + 256 d1 + d2) * factor, where the
+ * largest has 23 bits. The error of x is at most 2^-23 of the largest of its block. Blocks with a NaN, an infinity or
+ * nothing but denormals, and those near the ends of the range, have no such digits.
+ *
+ * One digit: x = d * factor, where the largest of a block is 127 or -127, so that the error of x is at most 1/254 of it.
+ * A block with a NaN or an infinity has the factor NaN; one below 2^-100 counts as zeros. */
 #ifndef GP_DIGITS_H
 #define GP_DIGITS_H
 
 #include "core/gp_math.h"
-#include "core/gp_vec.h"
+#include "gemm/gp_packed.h"
 
-#define GP_DIGITS 3
+#define GP_DIGITS 3 /* at most */
+
+/* Products of bytes of u, unsigned, and of s, signed, added pair by pair in s16, which must hold them. */
+GP_INLINE gp_vh gp_add_byte_pairs(gp_vi u, gp_vi s)
+{
+#if defined(__AVX512BW__)
+    return (gp_vh)_mm512_maddubs_epi16((__m512i)u, (__m512i)s);
+#elif defined(__AVX2__)
+    return (gp_vh)_mm256_maddubs_epi16((__m256i)u, (__m256i)s);
+#elif defined(__SSSE3__)
+    return (gp_vh)_mm_maddubs_epi16((__m128i)u, (__m128i)s);
+#else
+    const gp_vh even = (gp_vh)(u & 0x00ff00ff) * ((gp_vh)((gp_vh)s << 8) >> 8);
+    return even + (gp_vh)((gp_vu)u >> 8 & 0x00ff00ff) * ((gp_vh)s >> 8);
+#endif
+}
+
+/* acc plus the products of four bytes of u, unsigned, and four of s, signed. */
+GP_INLINE gp_vi gp_dot_digits(gp_vi u, gp_vi s, gp_vi acc)
+{
+#if defined(__AVX512VNNI__)
+    return (gp_vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)u, (__m512i)s);
+#elif defined(__AVXVNNI__)
+    return (gp_vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)u, (__m256i)s);
+#else
+    const gp_vh even = (gp_vh)((gp_vh)s << 8) >> 8, odd = (gp_vh)s >> 8;
+    return acc + gp_madd((gp_vh)(u & 0x00ff00ff), even) + gp_madd((gp_vh)((gp_vu)u >> 8 & 0x00ff00ff), odd);
+#endif
+}
+
+/* acc plus the products of the low nibbles of u with bytes of `low`, and of the high ones with `high`. */
+GP_INLINE gp_vi gp_dot_nibbles(gp_vi u, gp_vi low, gp_vi high, gp_vi acc)
+{
+    const gp_vi first = u & 0x0f0f0f0f, second = (gp_vi)((gp_vu)u >> 4) & 0x0f0f0f0f;
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+    return gp_dot_digits(second, high, gp_dot_digits(first, low, acc));
+#else
+    const gp_vh one = (gp_vh)(0x00010001 - (gp_vi){0}); /* four products of 15 * 128 fit s16 */
+    return acc + gp_madd(gp_add_byte_pairs(first, low) + gp_add_byte_pairs(second, high), one);
+#endif
+}
+
+typedef int8_t gp_vb __attribute__((vector_size(GP_VL)));
+
+/* The n numbers of a block from x on, one digit each: words of four of them lie `step` words apart, zeros beyond n up to
+ * whole vectors. Also the factor and the sum of the digits. */
+static inline __attribute__((unused)) void gp_make_bytes(const float *x, int64_t n, int32_t *to, int64_t step,
+                                                         float *factor, int32_t *sum)
+{
+    const gp_vf magic = gp_splat(0x1.8p23f); /* a float so large has no fraction: adding it rounds to nearest even */
+    gp_vi most = {0}, total = {0};
+    for (int64_t i = 0; i < n; i += GP_VL) {
+        const gp_vi bits = (gp_vi)gp_load_some(x + i, n - i) & 0x7fffffff, is_more = bits > most;
+        most = (bits & is_more) | (most & ~is_more);
+    }
+    int32_t largest = 0;
+    for (int l = 0; l < GP_VL; l++)
+        largest = most[l] > largest ? most[l] : largest;
+    const int is_finite = largest < 0x7f800000, is_used = is_finite && largest >= 27 << 23;
+    const gp_vf scale = gp_splat(is_used ? 127.0f / gp_float((uint32_t)largest) : 0);
+    *factor = is_used ? gp_float((uint32_t)largest) / 127.0f : is_finite ? 0 : NAN;
+    for (int64_t i = 0; i < n; i += GP_VL) {
+        const gp_vf rounded = is_used ? gp_load_some(x + i, n - i) * scale + magic : magic;
+        const gp_vi digit = (gp_vi)rounded - (gp_vi)magic;
+        const gp_vb bytes = __builtin_convertvector(digit, gp_vb);
+        int32_t words[GP_VL / 4];
+        memcpy(words, &bytes, sizeof words);
+        for (int w = 0; w < GP_VL / 4; w++)
+            to[(i / 4 + w) * step] = words[w];
+        total += digit;
+    }
+    *sum = 0;
+    for (int l = 0; l < GP_VL; l++)
+        *sum += total[l];
+}
 
 #if defined(__AVX512VNNI__)
 

@@ -18,11 +18,11 @@ from .registry import Array, Attrs, reference
 
 def _spread(values: Array, src: Array, attrs: Attrs) -> Array:
     """Scales or zero points with the rank of src, one element for each of its elements up to broadcasting."""
-    if attrs["qtype"] == "per_tensor":
+    if attrs["qtype"] == "per_tensor" or values.size == 1:
         return values.reshape((1,) * src.ndim)
     if attrs["qtype"] == "per_channel":
         axis = attrs["axis"] % src.ndim
-        if values.size in (1, src.shape[axis]):
+        if values.size == src.shape[axis]:
             return along_axis(values, src.ndim, axis)
         return _by_group(values, src, axis)
     for axis, size in enumerate(attrs["group_shape"]):

@@ -42,6 +42,7 @@ def dequantize_matrix(n: NodeView, x: Value, scale: Value, point: Value | None, 
 def _matmul_nbits(n: NodeView) -> Value:
     """A times the transpose of B, whose rows are blocks of 4 or 8 bits, the first number in the low bits.
 
+    The accuracy level is the least precision of A: 1 f32, 2 f16, 3 bf16, 4 int8; 0 leaves it to the float mode.
     Source: the operators of domain com.microsoft, as ONNX Runtime documents them.
     """
     bits, block, rows, k = n.attr("bits", 4), n.attr("block_size", 0), n.attr("N", 0), n.attr("K", 0)
@@ -56,13 +57,16 @@ def _matmul_nbits(n: NodeView) -> Value:
     points = n.builder.literal(_points(n, bits, rows, groups), DataType.U8)
     kinds = {"qtype": "per_group", "group_shape": [1, block]}
     floats = n.emit_several("DynamicDequantize", [a.dtype], weights, scale, points, **kinds)[0]
-    return n.emit("MatMul", a, floats, *([n[5]] if n.has(5) else []), transpose_b=True)
+    level = n.attr("accuracy_level", 0)
+    n.require(level in range(5), "such an accuracy level")
+    mode = {"fpmath": "int8" if level == 4 else "strict"} if level else {}
+    return n.emit("MatMul", a, floats, *([n[5]] if n.has(5) else []), transpose_b=True, **mode)
 
 
 def _points(n: NodeView, bits: int, rows: int, groups: int) -> np.ndarray[Any, Any]:
-    """The zero point of each block; half the range where none are given."""
+    """The zero point of each block, or of all: half the range where none are given."""
     if not n.has(3):
-        return np.full((rows, groups), 1 << (bits - 1), np.uint8)
+        return np.full((1, 1), 1 << (bits - 1), np.uint8)
     n.require(n[3].dtype is DataType.U8, "zero points that are no integers")
     packed = n.known(3).reshape(rows, -1)
     if bits == 8:

@@ -180,3 +180,113 @@ def test_the_cache_keeps_the_compressed_form_and_results_are_the_same_without(en
         finally:
             cache.set_capacity(None)
         np.testing.assert_array_equal(kept.numpy(), plain.numpy())
+
+
+# ---- activations of 8 bits
+
+
+def graph_of(mode="int8", *, m=3, scheme="per_group", own=None, tail=False, **options):
+    """A product with weights of 8 bits by default, in a float mode of the graph or one of its own."""
+    b = GraphBuilder(gp.Graph("cpu", fpmath=mode))
+    y = b.op("MatMul", b.input((m, 48)), weights(b, scheme=scheme, **options), **({"fpmath": own} if own else {}))
+    if tail:
+        b.op("GELU", b.op("Add", b.op("Add", y, b.input((40,))), b.input((m, 40))))
+    return b
+
+
+def run(engine, builder):
+    """The result, the steps, and all inputs in the order of the graph."""
+    [partition] = builder.finish()
+    [y] = [lt.replace(shape=builder.graph_shape(lt)) for lt in partition.output_ports]
+    rng = np.random.default_rng(0)
+    tensors = [gp.Tensor(lt, engine, content(rng, lt)) for lt in builder.inputs]
+    with partition.compile(builder.inputs, [y], engine) as compiled:
+        [out] = compiled.execute(gp.Stream(engine), tensors)
+        return out.numpy().astype(np.float64), " ".join(compiled.implementations), [t.numpy() for t in tensors]
+
+
+def quantised(a, block):
+    """Activations as multiples of 1/127 of the largest of their row and block."""
+    parts = a.reshape(len(a), -1, block)
+    most = np.abs(parts).max(-1, keepdims=True)
+    return (np.rint(parts * (np.float32(127) / most)) * (most / np.float32(127)).astype(np.float64)).reshape(a.shape)
+
+
+@pytest.mark.parametrize(("scheme", "block"), [("per_group", 16), ("per_channel", 48), ("per_tensor", 48)])
+@pytest.mark.parametrize("dtype", ["s8", "u8", "s4", "u4"])
+@pytest.mark.parametrize("m", [1, 3, 40])
+def test_a_float_mode_rounds_activations_to_8_bits(engine, dtype, scheme, block, m):
+    out, steps, (a, q, scales, zeros) = run(engine, graph_of(dtype=dtype, scheme=scheme, m=m))
+    assert "f32_matmul_compressed_dynamic" in steps
+    spread = (lambda x: np.repeat(x, 16, 0)) if scheme == "per_group" else (lambda x: x)
+    values = (q.astype(int) - spread(zeros.astype(int))) * spread(scales.astype(np.float64))
+    np.testing.assert_allclose(out, quantised(a, block) @ values, rtol=1e-5, atol=1e-5)
+
+
+def test_post_ops_behind_activations_of_8_bits(engine):
+    near, steps, _ = run(engine, graph_of(tail=True))
+    exact, other, _ = run(engine, graph_of("strict", tail=True))
+    assert "f32_matmul_compressed_dynamic" in steps
+    assert "dynamic" not in other
+    np.testing.assert_allclose(near, exact, atol=0.02 * np.abs(exact).max())
+
+
+def test_an_op_may_have_a_float_mode_of_its_own(engine):
+    exact, _, _ = run(engine, graph_of("strict"))
+    near, _, _ = run(engine, graph_of("int8"))
+    assert not np.array_equal(exact, near)
+    for mode, own, expected in (("int8", "strict", exact), ("strict", "int8", near), ("any", None, exact)):
+        np.testing.assert_array_equal(run(engine, graph_of(mode, own=own))[0], expected)
+
+
+def test_other_products_stay_as_they_are_in_mode_int8(engine):
+    results = []
+    for mode in ("strict", "int8"):
+        b = GraphBuilder(gp.Graph("cpu", fpmath=mode))
+        b.op("MatMul", b.input((3, 48)), b.input((48, 40), property="constant"))
+        results.append(run(engine, b)[0])
+    np.testing.assert_array_equal(*results)
+
+
+def test_modes_share_packed_weights_and_results_are_the_same_without(engine):
+    cache, results = constant_tensor_cache("cpu"), []
+    b = graph_of(m=2)
+    [partition] = b.finish()
+    [y] = [lt.replace(shape=(2, 40)) for lt in partition.output_ports]
+    rng, stream = np.random.default_rng(0), gp.Stream(engine)
+    tensors = [gp.Tensor(lt, engine, content(rng, lt)) for lt in b.inputs]
+    with partition.compile(b.inputs, [y], engine) as compiled:
+        results += [out.numpy().copy() for out in compiled.execute(stream, tensors)]
+        before = cache.stats().nbytes
+        strict = gp.Graph("cpu")
+        for op in partition.ops:
+            strict.add_op(op)
+        strict.finalize()
+        [other] = strict.get_partitions()
+        with other.compile(b.inputs, [y], engine) as exact:
+            exact.execute(stream, tensors)
+        assert cache.stats().nbytes == before
+        cache.set_capacity(0)
+        try:
+            results += [out.numpy().copy() for out in compiled.execute(stream, tensors)]
+        finally:
+            cache.set_capacity(None)
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_one_zero_point_stands_for_all_groups(engine, kept, transposed):
+    b = GraphBuilder()
+    inputs = [b.input((40, 48) if transposed else (48, 40), "u4", property="constant")]
+    inputs += [b.input((40, 3) if transposed else (3, 40), property="constant")]
+    inputs += [b.input((1, 1), "u8", property="constant", **({"value": 5} if kept else {}))]
+    group = [1, 16] if transposed else [16, 1]
+    w = b.op("DynamicDequantize", *inputs, dtype="f32", qtype="per_group", group_shape=group)
+    b.op("MatMul", b.input((5, 48)), w, transpose_b=transposed)
+    fixed = lambda rng, lt: np.full((1, 1), 5, np.uint8) if lt.shape == (1, 1) else content(rng, lt)  # noqa: E731
+    check_graph(b, engine, np.random.default_rng(0), scale=10.0, content=fixed)
+    other = GraphBuilder()
+    other.op("DynamicDequantize", *[other.input(t.shape, t.dtype.value) for t in inputs], dtype="f32",
+             qtype="per_group", group_shape=group)  # fmt: skip
+    check_graph(other, engine, np.random.default_rng(0), content=content)

@@ -101,5 +101,12 @@ def test_groups_share_a_scale_and_a_zero_point(dtype, shape):
         assert result[index] == (src[index] - zps[cell]) * scales[cell]
 
 
+def test_one_zero_point_stands_for_all_groups():
+    src, scales = np.arange(24).reshape(6, 4), np.array([[1.0, 2.0], [4.0, 8.0]])
+    attrs = {"qtype": "per_group", "axis": 1, "group_shape": [3, 2]}
+    result = run_one("DynamicDequantize", src.astype(np.uint8), scales, np.array([[3]], np.uint8), **attrs)
+    np.testing.assert_array_equal(result, (src - 3) * scales.repeat(3, 0).repeat(2, 1))
+
+
 def test_an_empty_tensor():
     assert run_one("Quantize", np.zeros((0, 3)), dtype="u8", scales=[1.0], **PER_TENSOR).shape == (0, 3)

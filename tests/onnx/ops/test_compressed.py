@@ -53,11 +53,11 @@ def test_weights_of_a_product_are_not_blown_up(elem_type, block, per_channel, ze
         assert "f32_matmul_compressed" in implementations(model, {"x": x})
 
 
-def nbits_product(bits, *, zeros, bias, dtype="float32", batch=(2, 3), k=K):
+def nbits_product(bits, *, zeros=False, bias=False, dtype="float32", batch=(2, 3), k=K, block=BLOCK, level=None):
     """A MatMulNBits, and what its weights stand for."""
     rng = np.random.default_rng(bits)
-    q, points = rng.integers(0, 1 << bits, (N, k)), rng.integers(0, 1 << bits, (N, k // BLOCK))
-    scales = rng.uniform(0.01, 0.1, (N, k // BLOCK)).astype(dtype)
+    q, points = rng.integers(0, 1 << bits, (N, k)), rng.integers(0, 1 << bits, (N, k // block))
+    scales = rng.uniform(0.01, 0.1, (N, k // block)).astype(dtype)
 
     def pack(array):
         if bits == 8:
@@ -65,13 +65,14 @@ def nbits_product(bits, *, zeros, bias, dtype="float32", batch=(2, 3), k=K):
         array = np.pad(array, ((0, 0), (0, array.shape[1] % 2)))
         return (array[:, 0::2] | array[:, 1::2] << 4).astype(np.uint8)
 
-    given = {"b": pack(q).reshape(N, k // BLOCK, -1), "scales": scales}
+    given = {"b": pack(q).reshape(N, k // block, -1), "scales": scales}
     names = ["a", "b", "scales", "", "", ""]
     if zeros:
         given["zeros"], names[3] = pack(points), "zeros"
     if bias:
         given["bias"], names[5] = random_array((N,), dtype), "bias"
-    node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", K=k, N=N, bits=bits, block_size=BLOCK)
+    own = {"K": k, "N": N, "bits": bits, "block_size": block} | ({} if level is None else {"accuracy_level": level})
+    node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", **own)
     elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     graph = helper.make_graph(
         [node], "g", [helper.make_tensor_value_info("a", elem_type, (*batch, k))],
@@ -79,8 +80,8 @@ def nbits_product(bits, *, zeros, bias, dtype="float32", batch=(2, 3), k=K):
         [numpy_helper.from_array(value, name) for name, value in given.items()],
     )  # fmt: skip
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    shift = np.repeat(points, BLOCK, 1) if zeros else 1 << (bits - 1)
-    weights = (q - shift) * np.repeat(scales.astype(np.float64), BLOCK, 1)
+    shift = np.repeat(points, block, 1) if zeros else 1 << (bits - 1)
+    weights = (q - shift) * np.repeat(scales.astype(np.float64), block, 1)
     return helper.make_model(graph, opset_imports=imports, ir_version=10), weights.T, given.get("bias", 0)
 
 
@@ -113,9 +114,49 @@ def test_forms_for_other_shapes_share_the_weights():
             np.testing.assert_allclose(model.run({"a": a})["y"], a @ weights, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("change", [{"block_size": 24}, {"bits": 2}])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("block", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 9])
+def test_accuracy_level_4_rounds_activations_to_8_bits(bits, zeros, block, rows):
+    proto, weights, _ = nbits_product(bits, zeros=zeros, batch=(rows,), k=512, block=block, level=4)
+    a = random_array((rows, 512))
+    parts = a.reshape(rows, -1, min(block, 128))
+    most = np.abs(parts).max(-1, keepdims=True)
+    seen = (np.rint(parts * (np.float32(127) / most)) * (most / np.float32(127)).astype(np.float64)).reshape(a.shape)
+    with gp.onnx.load(proto, fallback=False) as model:
+        result = model.run({"a": a})["y"]
+        assert "f32_matmul_compressed_dynamic" in implementations(model, {"a": a})
+    np.testing.assert_allclose(result, seen @ weights, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(result, a @ weights, atol=0.02 * np.abs(a @ weights).max())
+
+
+@pytest.mark.parametrize(
+    ("level", "mode", "is_rounded"),
+    [(None, "strict", False), (0, "strict", False), (1, "strict", False), (2, "int8", False), (3, "strict", False),
+     (0, "int8", True), (1, "int8", False), (4, "strict", True), (None, "int8", True)],
+)  # fmt: skip
+def test_accuracy_levels_and_float_modes(level, mode, is_rounded):
+    plain, _, _ = nbits_product(4)
+    proto, _, _ = nbits_product(4, level=level)
+    a = random_array((2, 3, K))
+    with gp.onnx.load(plain) as exact, gp.onnx.load(proto, fpmath=mode) as model:
+        assert ("dynamic" in implementations(model, {"a": a})) == is_rounded
+        assert np.array_equal(model.run({"a": a})["y"], exact.run({"a": a})["y"]) == (not is_rounded)
+
+
+def test_rows_of_8_bits_are_the_same_in_batches_of_other_sizes():
+    proto, _, _ = nbits_product(8, batch=("n",), level=4)
+    a = random_array((9, K))
+    with gp.onnx.load(proto, fallback=False) as model:
+        whole = model.run({"a": a})["y"]
+        for rows in (1, 2, 4, 5):
+            np.testing.assert_array_equal(model.run({"a": a[:rows]})["y"], whole[:rows])
+
+
+@pytest.mark.parametrize("change", [{"block_size": 24}, {"bits": 2}, {"accuracy_level": 5}])
 def test_what_has_no_expression_is_refused(change):
-    proto, _, _ = nbits_product(4, zeros=False, bias=False)
+    proto, _, _ = nbits_product(4, level=0)
     for attribute in proto.graph.node[0].attribute:
         attribute.i = change.get(attribute.name, attribute.i)
     with pytest.raises(gp.UnsupportedError, match="MatMulNBits"):

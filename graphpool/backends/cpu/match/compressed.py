@@ -91,6 +91,9 @@ def _groups(
 def _zero_of(op: Op) -> tuple[bool, int | None]:
     """Whether kernels take the zero points of a Dequantize, and the one of all weights."""
     if op.kind == "DynamicDequantize":
-        return (True, 0) if len(op.inputs) < 3 else (op.inputs[2].dtype.value in BITS, None)
+        if len(op.inputs) < 3:
+            return True, 0
+        zero = op.inputs[2].value
+        return op.inputs[2].dtype.value in BITS, None if zero is None else int(zero)
     zeros = [int(zero) for zero in op.attrs.get("zps") or [0]]
     return max(map(abs, zeros)) <= _LARGEST_ZERO, zeros[0] if len(set(zeros)) == 1 else None

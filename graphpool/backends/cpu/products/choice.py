@@ -45,6 +45,12 @@ class Site:
         """Shape of the result."""
         return self.lowering.shapes[self.group.result]
 
+    @property
+    def fpmath(self) -> str:
+        """The anchor's float mode: its own, else the graph's."""
+        found: str = self.op.attrs.get("fpmath", self.lowering.fpmath)
+        return found
+
     def target(self) -> Value:
         """Where kernels that can write any strides may put the result."""
         return self.lowering.target(self.group.result, order=self.order, any_strides=True)

@@ -52,7 +52,8 @@ def _numbers(lowering: Lowering, op: Op, scheme: Scheme) -> tuple[dict[str, Any]
         if scheme.zero is None:
             found.append(lowering.literal(np.asarray(op.attrs["zps"], np.float32)))
     else:
-        found = [lowering.dense(lowering.value(port.id), port.dtype) for port in op.inputs[1:]]
+        ports = op.inputs[1 : 3 if scheme.zero is None else 2]
+        found = [lowering.dense(lowering.value(port.id), port.dtype) for port in ports]
     strides = [scheme.strides if prod(value.shape) > 1 else (0, 0) for value in found]
     kinds = {n: (v.dtype.value, own) for n, v, own in zip(("scales", "zeros"), found, strides, strict=False)}
     return kinds, found
@@ -67,7 +68,8 @@ def _emit(site: MatmulSite, weights: CompressedFormat, packed: Value) -> Value:
         tail = epilogue.tail(needs_scratch=not epilogue.is_dense_f32)
     else:
         tail = fused.tail(epilogue.place, site.group.ops, rows)
-    call = weights.matmul(MatmulProblem((), m, weights.n, weights.k, strides, rows), tail.post_ops)
+    problem = MatmulProblem((), m, weights.n, weights.k, strides, rows)
+    call = weights.matmul(problem, tail.post_ops, int8=site.fpmath == "int8")
     site.lowering.emit(call, [a, packed, *tail.args], tail.name)
     return epilogue.place
 

@@ -40,7 +40,7 @@ def find_packed(site: MatmulSite) -> Choice | None:
     if not lowering.is_constant(b) or b.dtype not in FLOATS or not product.has_one_b or forced("MatMul") == "blas":
         return None
     types = {product.a.dtype, b.dtype}
-    dtype = "bf16" if types == {DataType.BF16} or allows_bf16(lowering.fpmath, types) else "f32"
+    dtype = "bf16" if types == {DataType.BF16} or allows_bf16(site.fpmath, types) else "f32"
     weights_format, place = PackedFormat(product.k, product.n, dtype), site.epilogue.place
 
     def fill(panels: Value) -> None:
