@@ -23,7 +23,7 @@ class Case:
 
     def __init__(
         self, batch, heads, kv_heads, queries, keys, depth, value_depth, *, dtype="f32", scale=0.5, causal=None,
-        additive=None, boolean=None, fill=-np.inf, probability=None,
+        factor=None, additive=None, boolean=None, fill=-np.inf, probability=None,
     ):  # fmt: skip
         rng = np.random.default_rng(queries * 1000 + keys)
         self.group, self.scale, self.fill, self.dtype = heads // kv_heads, scale, fill, dtype
@@ -35,13 +35,15 @@ class Case:
         self.arrays = {name: rng.normal(size=shape).astype(TYPES[dtype]) for name, shape in shapes.items()}
         self.scores_shape = (batch, heads, queries, keys)
         self.masks = {
-            name: rng.normal(size=shape).astype(TYPES[dtype]) if name == "additive" else rng.random(shape) < 0.8
-            for name, shape in (("additive", additive), ("boolean", boolean))
+            name: rng.random(shape) < 0.8 if name == "boolean" else rng.normal(size=shape).astype(TYPES[dtype])
+            for name, shape in (("factor", factor), ("additive", additive), ("boolean", boolean))
             if shape is not None
         }
         q, k, v, d = (self.arrays[name].astype(np.float64) for name in "qkvd")
         k, v = (np.repeat(x, self.group, 1) for x in (k, v))
         scores = q @ k.swapaxes(2, 3) * scale
+        if factor is not None:
+            scores = scores * self.masks["factor"].astype(np.float64)
         if additive is not None:
             scores = scores + self.masks["additive"].astype(np.float64)
         if boolean is not None:
@@ -54,17 +56,18 @@ class Case:
             self.stats = top + np.log(np.exp(scores - top).sum(-1, keepdims=True))
         weights = np.exp(scores - np.where(np.isneginf(self.stats), 0, self.stats))
         self.kept = np.ones(self.scores_shape, bool)
-        factor = 1.0
+        inverse_kept = 1.0
         if probability is not None:
             self.kept = mask_reference(scores.size, SEED, 5, probability).reshape(scores.shape)
-            factor = 1 / (1 - np.float64(np.float32(probability)))
-        self.result = weights * self.kept * factor @ v
+            inverse_kept = 1 / (1 - np.float64(np.float32(probability)))
+        self.result = weights * self.kept * inverse_kept @ v
         self.rounded = self.result.astype(TYPES[dtype])
         delta = (self.rounded.astype(np.float64) * d).sum(-1, keepdims=True)
-        dropped = weights * self.kept * factor
-        d_weights = d @ v.swapaxes(2, 3) * self.kept * factor
+        dropped = weights * self.kept * inverse_kept
+        d_weights = d @ v.swapaxes(2, 3) * self.kept * inverse_kept
         self.d_scores = weights * (d_weights - delta)
-        terms = weights * (np.abs(d_weights) + np.abs(delta))  # their difference may cancel
+        terms = np.abs(d) @ np.abs(v).swapaxes(2, 3) * self.kept * inverse_kept  # what is summed may cancel
+        terms = weights * (terms + np.abs(self.rounded.astype(np.float64) * d).sum(-1, keepdims=True))
         k_size, q_size, d_size = (np.abs(x) for x in (k, q, d))
         self.gradients = {
             "d_q": (self.d_scores @ k * scale, terms @ k_size * scale),
@@ -83,7 +86,7 @@ class Case:
             for name, mask in self.masks.items()
         }
         q, k, v = (self.arrays[name] for name in "qkv")
-        names = ("q", "k", "v", "additive")
+        names = ("q", "k", "v", "factor", "additive")
         options = {"dtypes": dict.fromkeys(names, self.dtype), "scale": self.scale, "fill": self.fill} | options
         has_dropout = self.probability is not None
         return AttentionProblem(
@@ -137,6 +140,9 @@ CASES = {
     "group": ((2, 6, 2, 40, 70, 8, 12), {"additive": (2, 1, 40, 70)}),
     "mask of rows": ((2, 2, 2, 40, 70, 8, 12), {"additive": (1, 2, 40, 1)}),
     "mask of columns": ((2, 2, 2, 70, 70, 8, 12), {"additive": (2, 1, 1, 70), "boolean": (2, 1, 1, 70)}),
+    "factor of columns": ((2, 2, 2, 70, 70, 8, 12), {"factor": (1, 1, 1, 70)}),
+    "factors": ((1, 2, 2, 70, 70, 8, 12), {"factor": (1, 2, 70, 70), "additive": (1, 1, 70, 1)}),
+    "factor of a query": ((1, 4, 2, 1, 70, 8, 12), {"factor": (1, 4, 1, 70)}),
     "causal": ((1, 2, 1, 130, 200, 8, 8), {"causal": 0}),
     "few keys seen": ((1, 2, 2, 200, 130, 8, 8), {"causal": -70}),
     "shown in vain": ((1, 2, 2, 70, 70, 8, 8), {"causal": 0, "fill": -2.0}),

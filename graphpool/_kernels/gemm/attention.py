@@ -29,14 +29,15 @@ class AttentionProblem:
     """softmax(scale * q k^T, capped and masked), then Dropout, times v: the geometry, checked, and what scores become.
 
     Arguments: q of shape (batch, heads, queries, depth); k (batch, kv_heads, keys, depth), of which neighbouring heads
-    share one; v (batch, kv_heads, keys, value_depth); [scale]; [soft_cap]; [fill]; [ahead]; [behind]; [additive mask];
-    [boolean mask]; [seed; offset; probability]. Strides are dense by default, those of a mask over (batch, heads,
-    queries, keys); without them there is no mask. Unit: elements.
+    share one; v (batch, kv_heads, keys, value_depth); [scale]; [soft_cap]; [fill]; [ahead]; [behind]; [factor];
+    [additive mask]; [boolean mask]; [seed; offset; probability]. Strides are dense by default, those of a factor and
+    of masks over (batch, heads, queries, keys); without them there is none. Unit: elements.
 
     Attributes
     ----------
     scale : float, optional
-        Scores are multiplied by it, or divided if `is_divisor`. None, here and below: a number among the arguments.
+        Scores are multiplied by it and by the factor, or divided if `is_divisor`. None, here and below: a number among
+        the arguments.
     soft_cap : float, optional
         They become soft_cap * tanh(score / soft_cap) unless it is 0. The additive mask is added then.
     fill : float, optional
@@ -48,7 +49,7 @@ class AttentionProblem:
     dropout : bool
         Dropout as the op computes it, over the matrix of all scores: seed and offset are s64, the probability f32.
     dtypes : mapping of str to str
-        Types of q, k, v, additive, scale, cap, fill that are no f32.
+        Types of q, k, v, factor, additive, scale, cap, fill that are no f32.
 
     Raises
     ------
@@ -67,6 +68,7 @@ class AttentionProblem:
     causal_offset: int | None = None
     ahead: bool = False
     behind: bool = False
+    factor_strides: Sequence[int] | None = None
     additive_strides: Sequence[int] | None = None
     boolean_strides: Sequence[int] | None = None
     dropout: bool = False
@@ -107,8 +109,9 @@ class AttentionProblem:
         """The struct gp_attention, and the number of the argument behind its own."""
         present = {
             "scale": self.scale is None, "cap": self.soft_cap is None, "fill": self.fill is None, "ahead": self.ahead,
-            "behind": self.behind, "additive": self.additive_strides is not None,
-            "boolean": self.boolean_strides is not None, "dropout": self.dropout,
+            "behind": self.behind, "factor": self.factor_strides is not None,
+            "additive": self.additive_strides is not None, "boolean": self.boolean_strides is not None,
+            "dropout": self.dropout,
         }  # fmt: skip
         numbers, end = number_args(3, present, absent=-1)
         batch, heads, queries, depth = self.q_shape
@@ -116,6 +119,7 @@ class AttentionProblem:
         sides = {
             "q": (0, self.q_shape, self.q_strides), "k": (1, self.k_shape, self.k_strides),
             "v": (2, v_shape, self.v_strides),
+            "factor": (numbers["factor"], self.scores_shape, self.factor_strides or none),
             "additive": (numbers["additive"], self.scores_shape, self.additive_strides or none),
             "boolean": (numbers["boolean"], self.scores_shape, self.boolean_strides or none),
         }  # fmt: skip
@@ -164,7 +168,9 @@ def attention(
         "kept": _side("kept", own["kept"], problem.scores_shape, kept_strides or none, "u8"),
     }
     if problem.q_shape[2] == 1 and problem.group > 1 and problem.causal_offset is None:
-        _take_heads_as_queries(scores, [*sides.values(), *(scores[name] for name in ("q", "additive", "boolean"))])
+        _take_heads_as_queries(
+            scores, [*sides.values(), *(scores[name] for name in ("q", "factor", "additive", "boolean"))]
+        )
     queries, depth, value_depth = (scores[name] for name in ("queries", "depth", "value_depth"))
     by_row = queries <= _MAX_ROWS and scores["k"]["stride"][3] == 1 and scores["v"]["stride"][3] == 1
     block, lanes = min(_LANES, max(queries, 1)), 1 if by_row else _LANES
@@ -174,7 +180,7 @@ def attention(
     }  # fmt: skip
     floats = lanes * (depth + _TILE) + (0 if by_row else lanes * value_depth) + value_depth
     floats += _TILE * depth * (not problem.is_f32("q", "k")) + _TILE * value_depth * (not problem.is_f32("v"))
-    floats += _TILE * lanes * (not problem.is_f32("additive"))
+    floats += _TILE * lanes * (not problem.is_f32("factor", "additive"))
     ntasks = scores["batch"] * scores["heads"] * -(-queries // block) if value_depth else 0
     return pack("f32_attention", values, ntasks=ntasks, scratch_nbytes=4 * floats, tail=epilogue, isa=isa)
 

@@ -33,9 +33,9 @@ GP_RECORD(gp_scalar, {
 
 GP_RECORD(gp_attention, {
     int64_t batch, heads, heads_per_kv, queries, keys, depth, value_depth;
-    gp_side q, k, v, additive, boolean;    /* v has rows of value_depth, masks are (queries, keys) */
+    gp_side q, k, v, factor, additive, boolean;  /* v has rows of value_depth, the last three are (queries, keys) */
     gp_scalar scale, cap, fill;            /* fill: the score of keys that the boolean or causal mask hides */
-    int64_t is_divisor, has_cap, is_causal, fills_first;
+    int64_t is_divisor, has_cap, is_causal, fills_first;  /* is_divisor: scale and factor */
     int64_t causal_offset, ahead_arg, behind_arg;  /* query i sees the keys up to i + offset [+ ahead] [- behind] */
     int64_t dropout_arg;                   /* seed, offset and probability; -1 for no dropout */
 });
@@ -137,24 +137,29 @@ static inline void gp_turn(gp_rows x, int64_t n, int64_t depth, float factor, fl
 
 /* ---- tiles of scores: cap, masks, dropout ---------------------------------------------------------------------- */
 
-GP_INLINE void gp_add_mask(const float *mask, const int64_t stride, int64_t n, float *row)
+enum gp_change { GP_ADD, GP_MULTIPLY, GP_DIVIDE };
+
+GP_INLINE void gp_change_row(enum gp_change change, const float *by, const int64_t stride, int64_t n, float *row)
 {
-    for (int64_t i = 0; i < n; i++)
-        row[i] += mask[i * stride];
+    for (int64_t i = 0; i < n; i++) {
+        const float x = by[i * stride];
+        row[i] = change == GP_ADD ? row[i] + x : change == GP_MULTIPLY ? row[i] * x : row[i] / x;
+    }
 }
 
-static void gp_add_masks(const gp_scores *s, const gp_score_tile *t, float *m, int64_t ld, float *room)
+/* Add a mask to the scores, or multiply or divide them by one. */
+GP_INLINE void gp_change_scores(const enum gp_change change, const gp_side *side, const gp_scores *s,
+                                const gp_score_tile *t, float *m, int64_t ld, float *room)
 {
-    const gp_side *side = &s->p->additive;
     const int64_t offset = gp_offset_of(side, t->batch, t->head, t->query) + t->key * side->stride[ELEMENT];
     const gp_rows x = gp_get_rows(side, s->args, offset, t->queries, t->keys, room);
     const int64_t rows = t->turned ? t->keys : t->queries, lanes = t->turned ? t->queries : t->keys;
     const int64_t row = t->turned ? x.element : x.row, lane = t->turned ? x.row : x.element;
     for (int64_t r = 0; r < rows; r++) {
         if (lane == 1)
-            gp_add_mask(x.at + r * row, 1, lanes, m + r * ld);
+            gp_change_row(change, x.at + r * row, 1, lanes, m + r * ld);
         else
-            gp_add_mask(x.at + r * row, lane, lanes, m + r * ld);
+            gp_change_row(change, x.at + r * row, lane, lanes, m + r * ld);
     }
 }
 
@@ -186,12 +191,16 @@ static void gp_adjust_scores(const gp_scores *s, const gp_score_tile *t, float *
 {
     const int64_t rows = t->turned ? t->keys : t->queries, lanes = t->turned ? t->queries : t->keys;
     const int64_t extent = (rows - 1) * ld + lanes;
+    if (s->p->factor.arg >= 0 && s->p->is_divisor)
+        gp_change_scores(GP_DIVIDE, &s->p->factor, s, t, m, ld, room);
+    else if (s->p->factor.arg >= 0)
+        gp_change_scores(GP_MULTIPLY, &s->p->factor, s, t, m, ld, room);
     for (int64_t i = 0; s->p->has_cap && i < extent; i += GP_VL)
         gp_store_part(m + i, s->cap * gp_tanh(gp_load_some(m + i, extent - i) / s->cap), extent - i);
     if (s->p->fills_first)
         gp_hide(s, t, m, ld);
     if (s->p->additive.arg >= 0)
-        gp_add_masks(s, t, m, ld, room);
+        gp_change_scores(GP_ADD, &s->p->additive, s, t, m, ld, room);
     if (!s->p->fills_first)
         gp_hide(s, t, m, ld);
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphpool._sizes import least
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, UnsupportedError, explain
 
 from ..core._dispatch import blas_slot, isas
@@ -26,7 +27,7 @@ BLAS_INT_MAX = 2**31 - 1
 """Largest extent or stride that BLAS takes."""
 
 PANEL_NBYTES = 512
-"""Bytes of scratch that one row of a panel of the own loops takes (``GP_PANEL_NBYTES``)."""
+"""Bytes of scratch that one row of a panel of the own loops takes at most (``GP_PANEL_NBYTES``)."""
 
 _BLOCKS = {"blas": (256, 512), "simd": (64, 512)}
 """Most rows and columns of a task: a tile stays in L2; BLAS gets more rows because it packs B anew for each tile."""
@@ -149,7 +150,8 @@ def _build(
     pack_a, pack_b = on_blas and needs_pack(p.m, k, a_row, a_col), on_blas and needs_pack(k, n, b_row, b_col)
     pack_a_offset = aligned(rows * cols * itemsize) if tile_in_scratch else 0
     pack_b_offset = pack_a_offset + (aligned(rows * k * itemsize) if pack_a else 0)
-    room_b = k * (cols * itemsize if pack_b else 0 if on_blas else PANEL_NBYTES)
+    panel = least(PANEL_NBYTES, aligned(cols * itemsize))  # columns in whole vectors, of 64 bytes at most
+    room_b = k * (cols * itemsize if pack_b else 0 if on_blas else panel)
     sums_offset = aligned(pack_b_offset + room_b)
     values = p.fields() | {
         "n": n, "k": k, "row_block": rows, "col_block": cols, "a_col": a_col, "b_row": b_row, "b_col": b_col,

@@ -37,9 +37,9 @@ class Scores:
     ----------
     product : Op
         Of queries and keys.
-    scale, cap, mask, fill : int, optional
-        The factor of the scores, or their divisor; their soft cap; what is added to them; the number that hidden ones
-        become: in front of the scale if `fills_first`, else behind all others.
+    scale, factor, cap, mask, fill : int, optional
+        The number that scores are multiplied or divided by, or a tensor of such; their soft cap; what is added to them;
+        the number that hidden ones become: in front of the scale if `fills_first`, else behind all others.
     shown : int, optional
         A condition: where it is false, scores are hidden.
     is_causal : bool
@@ -48,6 +48,7 @@ class Scores:
 
     product: Op
     scale: int | None = None
+    factor: int | None = None
     is_divisor: bool = False
     cap: int | None = None
     mask: int | None = None
@@ -192,13 +193,14 @@ class Finder:
                     return None
                 found = replace(found, cap=others[0])
                 todo = todo[2:]
-            elif scales and is_number and found.scale is found.cap is None:
-                found = replace(found, scale=others[0], is_divisor=op.kind == "Divide")
+            elif scales and found.scale is found.factor is found.cap is None and (is_number or found.fill is None):
+                found = replace(found, is_divisor=op.kind == "Divide")
+                found = replace(found, scale=others[0]) if is_number else replace(found, factor=others[0])
             elif op.kind == "Add":
                 found = replace(found, mask=others[0])
             else:
                 return None
-        if found.scale is found.cap is found.mask is None:
+        if found.scale is found.factor is found.cap is found.mask is None:
             found = replace(found, fills_first=False)
         return found, members
 
@@ -209,7 +211,7 @@ class Finder:
             return None
         if op.inputs[2].dtype not in FLOATS:
             return None
-        is_first = found.scale is found.cap is found.mask is None
+        is_first = found.scale is found.factor is found.cap is found.mask is None
         found = replace(found, fill=fill, fills_first=is_first)
         causal = self._find_causal(shown, self.shapes[scores])
         if causal is not None:

@@ -96,11 +96,11 @@ def _make_problem(
     offsets = [lowering.value(tensor) for tensor in (scores.ahead, scores.behind) if tensor is not None]
     masks = {
         name: _foldable(lowering, lowering.value(tensor).broadcast((*heads, q.shape[-2], k.shape[-2])))
-        for name, tensor in (("additive", scores.mask), ("boolean", scores.shown))
+        for name, tensor in (("factor", scores.factor), ("additive", scores.mask), ("boolean", scores.shown))
         if tensor is not None
     }
     q, k, v = (_foldable(lowering, x) for x in (q, k, v))
-    typed = {"q": q, "k": k, "v": v, **given, **{name: mask for name, mask in masks.items() if name == "additive"}}
+    typed = {"q": q, "k": k, "v": v, **given, **{name: mask for name, mask in masks.items() if name != "boolean"}}
     draws = [] if dropout is None else [lowering.value(tensor.id) for tensor in dropout.inputs[1:]]
     problem = AttentionProblem(
         (prod(batch), prod(heads[BATCH_AXES:]), *q.shape[-2:]),
@@ -114,8 +114,7 @@ def _make_problem(
         causal_offset=0 if scores.is_causal else None,
         ahead=scores.ahead is not None,
         behind=scores.behind is not None,
-        additive_strides=_fold(masks["additive"]) if "additive" in masks else None,
-        boolean_strides=_fold(masks["boolean"]) if "boolean" in masks else None,
+        **{f"{name}_strides": _fold(mask) for name, mask in masks.items()},
         dropout=dropout is not None,
         q_strides=_fold(q),
         k_strides=_fold(k),
