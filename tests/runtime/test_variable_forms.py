@@ -12,8 +12,8 @@ import pytest
 import graphpool as gp
 from graphpool.demo import model_path
 from graphpool.runtime.model_form import ModelForm
-from tests.cases.attention_training import Training
 from tests.cases.graphs import GraphBuilder
+from tests.cases.training import Training
 from tests.cases.unknown_sizes import MODELS
 from tests.fuzz.execute import build
 from tests.fuzz.generate import generate

@@ -170,21 +170,6 @@ static void attend_lanes(const attention_params *p, const gp_scores *s, block *b
 
 /* ---- single queries, vectors along the depth ------------------------------------------------------------------- */
 
-static float dot(const float *a, const float *b, int64_t n)
-{
-    gp_vf sum[2] = {{0}, {0}};
-    int64_t i = 0;
-    for (; i + 2 * GP_VL <= n; i += 2 * GP_VL) {
-        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
-        sum[1] = gp_vfma(gp_load(a + i + GP_VL), gp_load(b + i + GP_VL), sum[1]);
-    }
-    for (; i + GP_VL <= n; i += GP_VL)
-        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
-    if (i < n)
-        sum[1] = gp_vfma(gp_load_part(a + i, n - i, 0), gp_load_part(b + i, n - i, 0), sum[1]);
-    return gp_lane_sum(sum[0] + sum[1]);
-}
-
 /* y = y * rescale + the sum of n rows of v, row j times weight[j] */
 static void add_values(const float *v, int64_t stride, int64_t n, int64_t depth, const float *weight, float rescale,
                        float *y)
@@ -219,7 +204,7 @@ static void attend_row(const attention_params *p, const gp_scores *s, block *b, 
         one.tile.keys = n;
         const gp_rows keys = get_keys(s, &one, t);
         for (int64_t j = 0; j < n; j++)
-            scores[j] = dot(q, keys.at + j * keys.row, s->p->depth);
+            scores[j] = gp_dot(q, keys.at + j * keys.row, s->p->depth);
         gp_adjust_scores(s, &one.tile, scores, 1, t->mask_room);
         const float before = max, here = gp_row_max(scores, n);
         max = here > max ? here : max;

@@ -61,10 +61,14 @@ static gp_rows start_queries(const attention_backward_params *p, const gp_scores
     const gp_rows y = get_rows(s, &p->result, t->batch, t->head, t->query, n, depth, st->room[1]);
     const float *stats = (const float *)s->args[p->stats.arg] + gp_offset_of(&p->stats, t->batch, t->head, t->query);
     for (int64_t i = 0; i < TILE; i++) {
-        double sum = 0;
-        for (int64_t c = 0; i < n && c < depth; c++)
-            sum += (double)(d.at[i * d.row + c * d.element] * y.at[i * y.row + c * y.element]);
-        st->delta[i] = (float)sum;
+        const float *x = d.at + i * d.row, *own = y.at + i * y.row;
+        float sum = 0;
+        if (i < n && d.element == 1 && y.element == 1)
+            sum = gp_dot(x, own, depth);
+        else
+            for (int64_t c = 0; i < n && c < depth; c++)
+                sum += x[c * d.element] * own[c * y.element];
+        st->delta[i] = sum;
         st->lse[i] = i < n ? stats[i * p->stats.stride[ROW]] : 0;
     }
     return d;

@@ -278,6 +278,21 @@ static void gp_multiply(gp_rows a, const float *b, int64_t n, float *c, const fl
         gp_multiply_lanes(a.at, a.row, a.element, b + i, n, c + i, rescale ? rescale + i : NULL, rows, 1);
 }
 
+static float gp_dot(const float *a, const float *b, int64_t n)
+{
+    gp_vf sum[2] = {{0}, {0}};
+    int64_t i = 0;
+    for (; i + 2 * GP_VL <= n; i += 2 * GP_VL) {
+        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
+        sum[1] = gp_vfma(gp_load(a + i + GP_VL), gp_load(b + i + GP_VL), sum[1]);
+    }
+    for (; i + GP_VL <= n; i += GP_VL)
+        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
+    if (i < n)
+        sum[1] = gp_vfma(gp_load_part(a + i, n - i, 0), gp_load_part(b + i, n - i, 0), sum[1]);
+    return gp_lane_sum(sum[0] + sum[1]);
+}
+
 GP_INLINE gp_rows gp_turned(gp_rows x)
 {
     return (gp_rows){x.at, x.element, x.row};

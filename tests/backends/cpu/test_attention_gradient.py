@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import graphpool as gp
-from tests.cases.attention_training import Training
 from tests.cases.graphs import GraphBuilder
+from tests.cases.training import Training
 from tests.helpers.partitions import check_graph, random_array, run_partitions
 
 HEADS = {
