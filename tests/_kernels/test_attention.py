@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
-from graphpool._kernels.gemm.attention import attention
-from graphpool.errors import InvalidArgumentError, InvalidShapeError
+from graphpool._kernels.gemm.attention import AttentionProblem, attention
+from graphpool.errors import InvalidShapeError
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 
 ISAS = _dispatch.isas()
@@ -27,26 +27,25 @@ def inputs(batch, heads, kv_heads, queries, keys, depth, value_depth):
     )
 
 
-def causal_mask(queries, keys, causal):
-    offset = {"none": keys, "top_left": 0, "bottom_right": keys - queries}[causal]
-    return np.arange(keys) <= np.arange(queries)[:, None] + offset
+def causal_mask(queries, keys, offset):
+    return np.arange(keys) <= np.arange(queries)[:, None] + (keys if offset is None else offset)
 
 
-def reference(q, k, v, scale=1.0, cap=0.0, causal="none", additive=0.0, boolean=True, fill=-np.inf):
+def reference(q, k, v, scale=1.0, cap=0.0, causal=None, additive=0.0, boolean=True, fill=-np.inf):
     """The formula in float64; an empty or all -inf row gives NaN."""
     group = q.shape[1] // max(k.shape[1], 1)
     q, k, v = (x.astype(np.float64) for x in (q, np.repeat(k, group, 1), np.repeat(v, group, 1)))
     scores = scale * (q @ k.swapaxes(2, 3))
     scores = cap * np.tanh(scores / cap) if cap else scores
     scores = np.where(boolean, scores + additive, fill)
-    scores = np.where(causal_mask(q.shape[2], k.shape[2], causal), scores, -np.inf)
+    scores = np.where(causal_mask(q.shape[2], k.shape[2], causal), scores, fill)
     with np.errstate(invalid="ignore", divide="ignore"):
         exps = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
         return exps / exps.sum(-1, keepdims=True) @ v if k.shape[2] else np.full((*q.shape[:3], v.shape[3]), np.nan)
 
 
-def attend(q, k, v, *extra, isa, **options):
-    call = attention(q.shape, k.shape, v.shape[3], isa=isa, **options)
+def attend(q, k, v, *extra, isa, inf_as_zero=False, **options):
+    call = attention(AttentionProblem(q.shape, k.shape, v.shape[3], **options), inf_as_zero=inf_as_zero, isa=isa)
     return execute(call, q, k, v, *extra, Out((*q.shape[:3], v.shape[3])))
 
 
@@ -82,27 +81,32 @@ def test_any_shape_mask_and_stride(data):
     mask = sample(*(dim if keep else 1 for dim, keep in zip(full, kept, strict=True)))
     mask_strides = [s // 4 for s in np.broadcast_to(mask, full).strides]
     allowed = np.random.default_rng(keys).random(mask.shape) < 0.9
-    causal = data.draw(st.sampled_from(["none", "top_left", "bottom_right"]))
+    causal = data.draw(st.sampled_from([None, 0, keys - queries]))
     cap = data.draw(st.sampled_from([0.0, 2.0]))
     for isa in ISAS:
-        call = attention(
-            q.shape, k.shape, value_depth, scale=0.5, soft_cap=cap, causal=causal, additive_strides=mask_strides,
+        problem = AttentionProblem(
+            q.shape, k.shape, value_depth, scale=0.5, soft_cap=cap, causal_offset=causal, additive_strides=mask_strides,
             boolean_strides=mask_strides, q_strides=strides[0], k_strides=strides[1], v_strides=strides[2],
-            dst_strides=dst_strides, isa=isa,
         )  # fmt: skip
+        call = attention(problem, dst_strides=dst_strides, isa=isa)
         y = execute(call, *flats, mask, allowed.view("u1"), Out((dst.size,)))
         expected = reference(q, k, v, 0.5, cap, causal, mask, allowed)
         assert_near(unstride(y, shape, dst_strides), expected, *TOLERANCE)
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("causal", ["top_left", "bottom_right"])
+@pytest.mark.parametrize("is_bottom_right", [False, True])
 @pytest.mark.parametrize(("queries", "keys"), [(1, 9), (2, 70), (70, 70), (130, 40), (40, 130)], ids=str)
-def test_causal(queries, keys, causal, isa):
+def test_causal(queries, keys, is_bottom_right, isa):
     q, k, v = inputs(1, 4, 2, queries, keys, 16, 16)
+    causal = keys - queries if is_bottom_right else 0
     expected = reference(q, k, v, causal=causal)
-    assert_near(attend(q, k, v, causal=causal, isa=isa), expected, *TOLERANCE)
-    zeroed = attend(q, k, v, causal=causal, inf_as_zero=True, isa=isa)
+    assert_near(attend(q, k, v, causal_offset=causal, isa=isa), expected, *TOLERANCE)
+    ahead, behind = (np.array([n], np.int32) for n in (keys, queries))
+    if is_bottom_right:
+        y = attend(q, k, v, ahead, behind, causal_offset=0, ahead=True, behind=True, isa=isa)
+        assert_near(y, expected, *TOLERANCE)
+    zeroed = attend(q, k, v, causal_offset=causal, inf_as_zero=True, isa=isa)
     assert_near(zeroed, np.nan_to_num(expected), *TOLERANCE)
 
 
@@ -147,7 +151,7 @@ def test_scalars_among_the_arguments(queries, isa):
 def test_finite_fill_makes_a_hidden_row_uniform(queries, isa):
     q, k, v = inputs(1, 2, 2, queries, 33, 8, 8)
     hidden = np.zeros(1, np.uint8)
-    y = attend(q, k, v, hidden, boolean_strides=(0, 0, 0, 0), boolean_fill=-1e9, isa=isa)
+    y = attend(q, k, v, hidden, boolean_strides=(0, 0, 0, 0), fill=-1e9, isa=isa)
     assert_near(y, np.broadcast_to(v.mean(2, dtype=np.float64, keepdims=True), y.shape), *TOLERANCE)
 
 
@@ -159,22 +163,22 @@ def test_epilogue_over_transposed_heads(queries, isa):
     builder = EltwiseBuilder(shape)
     builder.store(0, "f32", None, builder.unary("relu", builder.acc()))
     strides = (queries * 24, 8, 24, 1)
-    call = attention(q.shape, k.shape, 8, dst_strides=strides, epilogue=builder.epilogue(), isa=isa)
+    problem = AttentionProblem(q.shape, k.shape, 8)
+    call = attention(problem, dst_strides=strides, epilogue=builder.epilogue(), isa=isa)
     y = execute(call, q, k, v, Out(shape))
     assert_near(y, np.maximum(reference(q, k, v), 0).swapaxes(1, 2), *TOLERANCE)
 
 
 def test_scratch_does_not_grow_with_keys():
-    sizes = [attention((1, 1, 64, 64), (1, 1, keys, 64), 64).scratch_nbytes for keys in (64, 65536)]
+    problems = [AttentionProblem((1, 1, 64, 64), (1, 1, keys, 64), 64) for keys in (64, 65536)]
+    sizes = [attention(problem).scratch_nbytes for problem in problems]
     assert sizes[0] == sizes[1] < 64 * 1024
 
 
 def test_bad_arguments():
-    with pytest.raises(InvalidArgumentError, match="causal mask"):
-        attention((1, 1, 1, 1), (1, 1, 1, 1), 1, causal="left")
     with pytest.raises(InvalidShapeError, match="equal batch and depth"):
-        attention((1, 1, 1, 2), (1, 1, 1, 1), 1)
+        AttentionProblem((1, 1, 1, 2), (1, 1, 1, 1), 1)
     with pytest.raises(InvalidShapeError, match="multiple of kv_heads"):
-        attention((1, 3, 1, 1), (1, 2, 1, 1), 1)
+        AttentionProblem((1, 3, 1, 1), (1, 2, 1, 1), 1)
     with pytest.raises(InvalidShapeError, match="strides of q"):
-        attention((1, 1, 1, 1), (1, 1, 1, 1), 1, q_strides=(1,))
+        attention(AttentionProblem((1, 1, 1, 1), (1, 1, 1, 1), 1, q_strides=(1,)))

@@ -254,3 +254,9 @@ def test_bad_arguments_raise(error, change):
     good = {"batch_shape": (), "m": 2, "n": 4, "k": 3, "a_strides": (3, 1), "b_strides": (4, 1), "c_strides": (4,)}
     with pytest.raises(error):
         matmul(**(good | change))
+
+
+def test_scratch_of_few_columns_is_a_panel_of_few():
+    x = normal((1, 4096))
+    assert check(x, x.T, impl="simd").scratch_nbytes == 64 * x.size
+    assert check(x, normal((4096, 3)), impl="simd").scratch_nbytes == 64 * x.size

@@ -1,7 +1,8 @@
 """``python -m tests.benchdnn FOLDER [--json OUT] [--only TEXT]``: run benchdnn's graph cases, one record a run.
 
 FOLDER holds ``cases/`` and ``manifest.jsonl``; by default it is ``$GRAPHPOOL_BENCHDNN``. Exit status 1 when a
-run fails.
+run fails. With ``--arenas FACTOR`` nothing runs: the partitions are listed whose arena exceeds so many times their
+tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ DEFAULT = Path(os.environ.get("GRAPHPOOL_BENCHDNN") or Path(__file__).parents[2]
 def main() -> int:
     """Run and report."""
     from tests.benchdnn.batch import read_batch
-    from tests.benchdnn.runner import as_json, as_table, count, read_manifest, run_all
+    from tests.benchdnn.runner import as_json, as_table, count, list_arenas, read_manifest, run_all
 
     parser = argparse.ArgumentParser(prog="python -m tests.benchdnn", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT)
@@ -33,9 +34,15 @@ def main() -> int:
     parser.add_argument("--only", default="", help="run the rows in which this text occurs")
     parser.add_argument("--batch", type=Path, help="a batch file of benchdnn instead of the manifest")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--arenas", type=float, metavar="FACTOR", help="list large arenas instead of running")
     args = parser.parse_args()
     rows = read_batch(args.batch) if args.batch else read_manifest(args.folder)
     rows = [row for row in rows if args.only in json.dumps(row)]
+    if args.arenas is not None:
+        for found in list_arenas(args.folder, rows, args.arenas):
+            ratio = found.arena_nbytes / max(found.tensors_nbytes, 1)
+            print(f"{ratio:8.2f}{found.arena_nbytes:12} {found.case} {found.knobs}: {', '.join(found.kernels)}")
+        return 0
     start = time.perf_counter()
     records = []
     for record in run_all(args.folder, rows, args.processes):

@@ -69,6 +69,17 @@ class Record:
     peak_nbytes: int = 0
 
 
+@dataclass(frozen=True)
+class Arena:
+    """What a partition takes for temporaries, beside its inputs and outputs; and its kernels. Unit: bytes."""
+
+    case: str
+    knobs: dict[str, str]
+    arena_nbytes: int
+    tensors_nbytes: int
+    kernels: tuple[str, ...]
+
+
 def read_manifest(folder: Path) -> list[dict[str, str]]:
     """The runs of a folder of cases."""
     return [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines() if line]
@@ -251,6 +262,25 @@ def _needs_kernel(op: gp.Op) -> bool:
     """Whether an op must not run on the reference backend: forward, on float or int8 data."""
     is_f8 = any(t.dtype in (DataType.F8_E4M3, DataType.F8_E5M2) for t in (*op.inputs, *op.outputs))
     return not is_f8 and "Backward" not in op.kind
+
+
+def list_arenas(folder: Path, rows: Iterable[dict[str, str]], factor: float) -> Iterator[Arena]:
+    """The partitions whose arena is larger than so many times their tensors; they are compiled for one thread, not run.
+
+    Cost: about 2 ms a row.
+    """
+    with gp.Engine(threads=1) as engine:
+        for row in rows:
+            for partition in build((folder, row)).get_partitions():
+                if not partition.is_supported or partition.backend_name == "reference":
+                    continue
+                with partition.compile(partition.input_ports, partition.output_ports, engine) as compiled:
+                    ports = (*partition.input_ports, *partition.output_ports)
+                    nbytes = sum(compiled.query_logical_tensor(port.id).nbytes for port in ports)
+                    names = tuple(name.split(":")[0] for name in compiled.implementations)
+                    found = Arena(row["case"], _knobs(row), compiled.scratchpad_nbytes, nbytes, names)
+                if found.arena_nbytes > factor * nbytes:
+                    yield found
 
 
 def as_json(record: Record) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import threading
 from multiprocessing import active_children
 
 import graphpool as gp
-from tests.benchdnn.runner import run_all
+from tests.benchdnn.runner import list_arenas, run_all
 
 
 def write_case(folder, name, shape):
@@ -41,3 +41,11 @@ def test_a_process_that_dies_fails_its_row_only(tmp_path):
         (f"{k}.json", "failed" if k == 2 else "passed") for k in range(6)
     ]
     assert "its process ended with status -9" in next(record.error for record in done if record.case == "2.json")
+
+
+def test_large_arenas_are_listed(tmp_path):
+    rows = [write_case(tmp_path, f"{k}.json", (shape, 400)) for k, shape in enumerate((1, 1000))]
+    found = list(list_arenas(tmp_path, rows, 0.1))
+    assert [(arena.case, arena.kernels) for arena in found] == [("0.json", ("f32_matmul_simd",))]
+    assert found[0].arena_nbytes > 0.1 * found[0].tensors_nbytes == 0.1 * 4 * (400 + 4 * 400 + 4)
+    assert len(list(list_arenas(tmp_path, rows, 0.0))) == 2

@@ -1,5 +1,6 @@
 """What tests run on and benchmarks time: graphs, their inputs, one table of cases. Nothing here measures or compares.
 
+training.py          attention as training spells it, forward and backward
 graphs.py            GraphBuilder: graphs in a few lines
 inputs.py            random content of tensors, the same in every run
 workloads.py         CASES: one row for each thing that the CPU backend lowers

@@ -8,6 +8,7 @@ from typing import Any
 
 import graphpool as gp
 from tests.cases.graphs import GraphBuilder
+from tests.cases.training import Training
 
 __all__ = ["BY_NAME", "CASES", "Case"]
 
@@ -544,6 +545,10 @@ CASES: list[Case] = [
       for kind in ("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum") for dtype in ("f64", "s64", "u8")],
     Case("Attention", _attention, scale=8),
     Case("Attention_causal_grouped", _causal_attention, scale=8),
+    Case("Attention_training", lambda g: Training(g, (2, 2, 3), (2, 2, 1), dtype="bf16", select="causal").forward(),
+         scale=64, bounds={"low": -1.0, "high": 1.0}),
+    Case("Attention_gradient", lambda g: Training(g, (2, 2, 3), (2, 2, 1), 70, 90, mask="keys").backward(), scale=64,
+         bounds={"low": -1.0, "high": 1.0}),
     Case("Attention_backward", _attention_backward, scale=64, bounds={"low": -1.0, "high": 1.0}),
     Case("Gated_mlp", _gated_mlp, scale=64),
     Case("MatMul_int8_sum", _quantized_sum(None)),

@@ -12,6 +12,8 @@ import pytest
 import graphpool as gp
 from graphpool.demo import model_path
 from graphpool.runtime.model_form import ModelForm
+from tests.cases.graphs import GraphBuilder
+from tests.cases.training import Training
 from tests.cases.unknown_sizes import MODELS
 from tests.fuzz.execute import build
 from tests.fuzz.generate import generate
@@ -132,6 +134,36 @@ def test_small_models(engine, name, mode):
         with Comparison.of(model, arrays) as comparison:
             comparison.compare(shapes)
             assert comparison.counts["alike"] >= FEWEST_ALIKE.get(name, 20)
+
+
+def of_training(direction, **options):
+    """What specialises attention in training: its batch and the lengths of its sequences may vary."""
+
+    def specialise(shapes, deciding):
+        (batch, heads, queries, _), (_, _, keys, _) = shapes["q"], shapes["k"]
+        g = GraphBuilder()
+        training = Training(g, (batch, heads), queries=queries, keys=keys, **options)
+        getattr(training, direction)()
+        results = {port.id for partition in g.finish() for port in partition.output_ports}
+        names = {"q": training.q.id, "k": training.k.id} | {f"x{lt.id}": lt.id for lt in g.inputs[2:]}
+        return ModelForm(g.graph, {}, names, {f"y{i}": i for i in results}, {})
+
+    return specialise
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "bf16", "mask": "full"}, {"select": "bottom_right"}, {"dropout": True}]
+)
+def test_attention_in_training(engine, direction, options):
+    specialise, rng = of_training(direction, **options), np.random.default_rng(0)
+    own = {"q": (2, 3, 100, 8), "k": (2, 3, 90, 8)}
+    inputs = {name: np.broadcast_to(np.float32(0), shape) for name, shape in own.items()}
+    others = rng.integers(2, (5, 200, 200), (20, 3)).tolist()
+    shapes = [{"q": (batch, 3, queries, 8), "k": (batch, 3, keys, 8)} for batch, queries, keys in others]
+    with Comparison(specialise, engine, dict.fromkeys(own, ("batch", 3, None, 8)), inputs) as comparison:
+        comparison.compare(shapes)
+        assert comparison.counts["alike"] >= 7
 
 
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_transformer"])

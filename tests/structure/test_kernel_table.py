@@ -17,8 +17,8 @@ OPS = (
     "range", "recurrent", "reduce", "resample", "running", "scatter", "softmax", "top_k",
 )  # fmt: skip
 VARIANTS = (
-    "blas", "compressed", "depthwise", "dynamic", "fold", "im2col", "linear", "nearest", "pack", "packed", "plain",
-    "simd", "unpack", "winograd",
+    "backward", "blas", "compressed", "depthwise", "dynamic", "fold", "im2col", "linear", "nearest", "pack", "packed",
+    "plain", "simd", "unpack", "winograd",
 )  # fmt: skip
 NAME = re.compile(rf"({'|'.join(TYPES)})_({'|'.join(OPS)})((?:_(?:{'|'.join(VARIANTS)}))*)((?:_\d+x\d+)?)")
 

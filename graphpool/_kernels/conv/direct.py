@@ -19,7 +19,7 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from ..core._dispatch import blas_slot, isas
 from ..core.call import KernelCall, pack
-from ..gemm.matmul import BLAS_INT_MAX, PANEL_NBYTES, needs_pack
+from ..gemm.matmul import BLAS_INT_MAX, needs_pack, panel_nbytes
 from ..gemm.post_ops import NO_POST_OPS, PostOps
 from ..gemm.problem import aligned
 from ..image.window import Window, merged_stride, plan_rows
@@ -206,7 +206,7 @@ def _plan(problem: _Convolution, impl: str, post_ops: PostOps) -> tuple[dict[str
         pixels * p.oc * 4 if in_scratch else 0,
         pixels * p.depth * 4 if src_pixel is None else 0,
         p.depth * p.oc * 4 if row is None else 0,
-        p.depth * PANEL_NBYTES if impl == "simd_im2col" else 0,
+        panel_nbytes(p.depth, p.oc if p.window.channels_last else pixels) if impl == "simd_im2col" else 0,
         pixels * p.oc * 8 if p.parts else 0,
     )
     offsets = [sum(map(aligned, sizes[:i])) for i in range(6)]

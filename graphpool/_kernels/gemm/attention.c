@@ -6,166 +6,124 @@
  * Blocks of queries lie across the lanes of vectors: the queries are transposed once, scores^T = K Q^T and result^T =
  * V^T scores^T then take single elements of K and V where these lie, in any stride, and every step of the softmax runs
  * lane by lane. The few queries of a decoding step would leave lanes empty; they go one by one, with vectors along the
- * depth (`by_row`). At depth 64 a block and a tile of K and V take 80 KiB. */
+ * depth (`by_row`). At depth 64 a block and a tile of K and V take 80 KiB; operands of other types than f32 are converted
+ * a tile at a time. */
 #include "eltwise/gp_sink.h"
-#include "core/gp_vmath.h"
-
-#define LANES 64   /* queries of a block: rows of all matrices in scratch have this length */
-#define TILE 64    /* keys of a tile */
-#define ROWS 4     /* rows of a register block */
-#if GP_VL == 16
-#define VECTORS 4  /* vectors of a register block: 16 of 32 registers accumulate */
-#else
-#define VECTORS 2
-#endif
-
-enum { BATCH, HEAD, ROW, ELEMENT };
+#include "gemm/gp_attention.h"
 
 GP_RECORD(attention_params, {
-    int64_t batch, heads, heads_per_kv, queries, keys, depth, value_depth;
-    int64_t q[4], k[4], v[4], dst[4], additive[4], boolean[4];      /* strides of batch, head, row, element */
-    int64_t by_row, block;                                      /* block: queries of a task */
-    int64_t is_causal, causal_offset;                           /* query i sees the keys up to i + causal_offset */
-    int64_t is_divisor, has_cap, inf_as_zero, has_program;
-    int64_t scale_arg, cap_arg, additive_arg, boolean_arg, dst_arg;  /* their arguments; -1 for none */
-    float scale, cap, fill;                                     /* fill: score where the boolean mask is false */
+    gp_attention scores;
+    gp_side dst, stats, kept;           /* stats: log-sum-exp of each query's scores; kept: what Dropout keeps */
+    int64_t by_row, block;              /* block: queries of a task */
+    int64_t inf_as_zero, has_program;
 });
 
-/* One task. Pointers are at its first query; the masks' may be NULL. */
+/* One task: the queries of a tile that begins at key 0, and the keys that any of them sees. */
 typedef struct {
-    const float *q, *k, *v, *additive;
-    const uint8_t *boolean;
-    int64_t first, n, keys;  /* queries first .. first + n - 1; keys that any of them sees */
-    int64_t dst;
-    float scale, cap;
+    gp_score_tile tile;
+    int64_t kv, keys;
 } block;
 
-static float get_scalar(void *const *args, int64_t index, float immediate)
+/* Room for what one task holds; matrices have rows of LANES, of one float where queries go one by one. */
+typedef struct {
+    float *q, *scores, *result;           /* transposed: (depth, LANES), (TILE, LANES), (value_depth, LANES) */
+    float *row;                           /* value_depth */
+    float *k_room, *v_room, *mask_room;   /* a tile of each that is converted */
+    uint8_t kept[TILE * LANES];
+    double sum[LANES];
+    float max[LANES], rescale[LANES];
+    int64_t lanes;                        /* queries rounded up to whole vectors */
+} state;
+
+static block get_block(const attention_params *params, const gp_scores *s, int64_t task)
 {
-    return index < 0 ? immediate : *(const float *)args[index];
+    const gp_attention *p = s->p;
+    const int64_t blocks = (p->queries + params->block - 1) / params->block, first = task % blocks * params->block;
+    const int64_t head = task / blocks % p->heads, n = gp_min(params->block, p->queries - first);
+    const gp_score_tile tile = {task / blocks / p->heads, head, first, n, 0, 0, 1};
+    return (block){tile, head / p->heads_per_kv, gp_count_visible(s, first + n)};
 }
 
-static block get_block(const attention_params *p, void *const *args, int64_t task)
+static void divide_scratch(const attention_params *params, float *scratch, state *t)
 {
-    const int64_t blocks = (p->queries + p->block - 1) / p->block, first = task % blocks * p->block;
-    const int64_t head = task / blocks % p->heads, batch = task / blocks / p->heads, kv = head / p->heads_per_kv;
-    const int64_t n = gp_min(p->block, p->queries - first), end = first + n + p->causal_offset;
-    const float scale = get_scalar(args, p->scale_arg, p->scale);
-    block b = {.first = first, .n = n, .scale = p->is_divisor ? 1 / scale : scale};
-    b.q = (const float *)args[0] + batch * p->q[BATCH] + head * p->q[HEAD] + first * p->q[ROW];
-    b.k = (const float *)args[1] + batch * p->k[BATCH] + kv * p->k[HEAD];
-    b.v = (const float *)args[2] + batch * p->v[BATCH] + kv * p->v[HEAD];
-    if (p->additive_arg >= 0)
-        b.additive = (const float *)args[p->additive_arg] + batch * p->additive[BATCH] + head * p->additive[HEAD] +
-                     first * p->additive[ROW];
-    if (p->boolean_arg >= 0)
-        b.boolean = (const uint8_t *)args[p->boolean_arg] + batch * p->boolean[BATCH] + head * p->boolean[HEAD] +
-                    first * p->boolean[ROW];
-    b.keys = !p->is_causal ? p->keys : end < 0 ? 0 : gp_min(p->keys, end);
-    b.dst = batch * p->dst[BATCH] + head * p->dst[HEAD] + first * p->dst[ROW];
-    b.cap = get_scalar(args, p->cap_arg, p->cap);
-    return b;
+    const gp_attention *p = &params->scores;
+    const int64_t lanes = params->by_row ? 1 : LANES;
+    t->q = scratch;
+    t->scores = t->q + p->depth * lanes;
+    t->result = t->scores + TILE * lanes;
+    t->row = t->result + (params->by_row ? 0 : p->value_depth * lanes);
+    t->k_room = t->row + p->value_depth;
+    t->v_room = t->k_room + (p->k.dtype == GP_F32 && p->q.dtype == GP_F32 ? 0 : p->depth * TILE);
+    t->mask_room = t->v_room + (p->v.dtype == GP_F32 ? 0 : p->value_depth * TILE);
 }
 
-/* ---- scores: cap and masks ------------------------------------------------------------------------------------- */
-
-/* Scores s[j][i] of n keys from `key` on, for `queries` queries from number `query` of the block on; rows of `ld`. */
-static void adjust_scores(const attention_params *p, const block *b, int64_t key, int64_t n, int64_t query,
-                          int64_t queries, float *s, int64_t ld)
+static gp_rows get_queries(const gp_scores *s, const block *b, state *t)
 {
-    const int64_t extent = (n - 1) * ld + queries;
-    for (int64_t i = 0; p->has_cap && i < extent; i += GP_VL)
-        gp_store_part(s + i, b->cap * gp_tanh(gp_load_some(s + i, extent - i) / b->cap), extent - i);
-    for (int64_t j = 0; j < n; j++) {
-        float *row = s + j * ld;
-        if (b->additive) {
-            const float *mask = b->additive + (key + j) * p->additive[ELEMENT] + query * p->additive[ROW];
-            for (int64_t i = 0; i < queries; i++)
-                row[i] += mask[i * p->additive[ROW]];
-        }
-        if (b->boolean) {
-            const uint8_t *mask = b->boolean + (key + j) * p->boolean[ELEMENT] + query * p->boolean[ROW];
-            for (int64_t i = 0; i < queries; i++)
-                row[i] = mask[i * p->boolean[ROW]] ? row[i] : p->fill;
-        }
-        if (p->is_causal)
-            for (int64_t i = 0; i < gp_min(queries, key + j - p->causal_offset - b->first - query); i++)
-                row[i] = -INFINITY;
-    }
+    const gp_score_tile *tile = &b->tile;
+    const int64_t offset = gp_offset_of(&s->p->q, tile->batch, tile->head, tile->query);
+    return gp_get_rows(&s->p->q, s->args, offset, tile->queries, s->p->depth, t->k_room);
+}
+
+static gp_rows get_keys(const gp_scores *s, const block *b, state *t)
+{
+    const int64_t offset = gp_offset_of(&s->p->k, b->tile.batch, b->kv, b->tile.key);
+    return gp_get_rows(&s->p->k, s->args, offset, b->tile.keys, s->p->depth, t->k_room);
+}
+
+static gp_rows get_values(const gp_scores *s, const block *b, state *t)
+{
+    const int64_t offset = gp_offset_of(&s->p->v, b->tile.batch, b->kv, b->tile.key);
+    return gp_get_rows(&s->p->v, s->args, offset, b->tile.keys, s->p->value_depth, t->v_room);
+}
+
+/* Dropout on a tile of exponentials, which are summed already; what it keeps is stored if that is wanted. */
+static void drop(const attention_params *p, const gp_scores *s, const gp_score_tile *t, uint8_t *kept, float *m,
+                 int64_t ld)
+{
+    if (s->p->dropout_arg < 0)
+        return;
+    gp_draw(s, t, kept);
+    gp_drop(s, t, kept, m, ld);
+    const int64_t *stride = p->kept.stride, offset = gp_offset_of(&p->kept, t->batch, t->head, t->query);
+    for (int64_t i = 0; p->kept.arg >= 0 && i < t->queries; i++)
+        for (int64_t j = 0; j < t->keys; j++)
+            ((uint8_t *)s->args[p->kept.arg])[offset + i * stride[ROW] + (t->key + j) * stride[ELEMENT]] =
+                kept[i * TILE + j];
+}
+
+/* 1 / sum: NaN results for a query that sees nothing, or zeros where these are wanted. */
+static float get_inverse(const attention_params *p, double sum)
+{
+    return p->inf_as_zero && sum == 0 ? 0 : (float)(1 / sum);
+}
+
+/* Hand over what query i of the block computed: its row, and the logarithm of the sum of its exponentials. */
+static void finish(const attention_params *p, const gp_scores *s, const gp_sink *sink, const block *b, int64_t i,
+                   float *row, float max, double sum)
+{
+    const gp_score_tile *t = &b->tile;
+    const int64_t query = t->query + i;
+    gp_emit(sink, row, s->p->value_depth, gp_offset_of(&p->dst, t->batch, t->head, query), p->dst.stride[ELEMENT]);
+    if (p->stats.arg >= 0)
+        ((float *)s->args[p->stats.arg])[gp_offset_of(&p->stats, t->batch, t->head, query)] =
+            sum != 0 ? (float)(max + log(sum)) : p->inf_as_zero ? -INFINITY : NAN;
 }
 
 /* ---- blocks of queries across lanes ---------------------------------------------------------------------------- */
 
-/* Scratch of a block; matrices have rows of LANES. */
-typedef struct {
-    float *q, *scores, *result;  /* transposed: (depth, LANES), (TILE, LANES), (value_depth, LANES) */
-    float *row;                  /* value_depth */
-    double sum[LANES];
-    float max[LANES], rescale[LANES];
-    int64_t lanes;               /* n rounded up to whole vectors */
-} lane_state;
-
-/* c[r][i] = c[r][i] * rescale[i] + sum over k of a[r][k] b[k][i], for `rows` x `vectors` registers; c starts as 0
- * where rescale is NULL. a has any strides, b and c have rows of LANES. */
-GP_INLINE void multiply_registers(const float *a, int64_t a_row, int64_t a_k, const float *b, int64_t n, float *c,
-                                  const float *rescale, const int rows, const int vectors)
+static void start_lanes(const gp_scores *s, const block *b, state *t)
 {
-    gp_vf sum[ROWS][VECTORS];
-    GP_EACH(r, rows)
-        GP_EACH(v, vectors)
-            sum[r][v] = rescale ? gp_load(c + r * LANES + v * GP_VL) * gp_load(rescale + v * GP_VL) : (gp_vf){0};
-    for (int64_t k = 0; k < n; k++) {
-        gp_vf lane[VECTORS];
-        GP_EACH(v, vectors)
-            lane[v] = gp_load(b + k * LANES + v * GP_VL);
-        GP_EACH(r, rows)
-            GP_EACH(v, vectors)
-                sum[r][v] = gp_vfma(gp_splat(a[r * a_row + k * a_k]), lane[v], sum[r][v]);
-    }
-    GP_EACH(r, rows)
-        GP_EACH(v, vectors)
-            gp_store(c + r * LANES + v * GP_VL, sum[r][v]);
-}
-
-GP_INLINE void multiply_lanes(const float *a, int64_t a_row, int64_t a_k, const float *b, int64_t n, float *c,
-                              const float *rescale, int64_t rows, const int vectors)
-{
-    int64_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS)
-        multiply_registers(a + r * a_row, a_row, a_k, b, n, c + r * LANES, rescale, ROWS, vectors);
-    for (; r < rows; r++)
-        multiply_registers(a + r * a_row, a_row, a_k, b, n, c + r * LANES, rescale, 1, vectors);
-}
-
-static void multiply(const float *a, int64_t a_row, int64_t a_k, const float *b, int64_t n, float *c,
-                     const float *rescale, int64_t rows, int64_t lanes)
-{
-    int64_t i = 0;
-    for (; i + VECTORS * GP_VL <= lanes; i += VECTORS * GP_VL)
-        multiply_lanes(a, a_row, a_k, b + i, n, c + i, rescale ? rescale + i : NULL, rows, VECTORS);
-    for (; i < lanes; i += GP_VL)
-        multiply_lanes(a, a_row, a_k, b + i, n, c + i, rescale ? rescale + i : NULL, rows, 1);
-}
-
-static void start_lanes(const attention_params *p, const block *b, float *scratch, lane_state *s)
-{
-    s->q = scratch;
-    s->scores = s->q + p->depth * LANES;
-    s->result = s->scores + TILE * LANES;
-    s->row = s->result + p->value_depth * LANES;
-    s->lanes = (b->n + GP_VL - 1) / GP_VL * GP_VL;
-    for (int64_t k = 0; k < p->depth; k++)
-        for (int64_t i = 0; i < s->lanes; i++)
-            s->q[k * LANES + i] = i < b->n ? b->q[i * p->q[ROW] + k * p->q[ELEMENT]] * b->scale : 0;
-    memset(s->result, 0, p->value_depth * LANES * sizeof *s->result);
+    t->lanes = (b->tile.queries + GP_VL - 1) / GP_VL * GP_VL;
+    gp_turn(get_queries(s, b, t), b->tile.queries, s->p->depth, s->scale, t->q);
+    memset(t->result, 0, s->p->value_depth * LANES * sizeof *t->result);
     for (int64_t i = 0; i < LANES; i++) {
-        s->max[i] = -INFINITY;
-        s->sum[i] = 0;
+        t->max[i] = -INFINITY;
+        t->sum[i] = 0;
     }
 }
 
 /* Turn the scores of n keys into exponentials; update maximum and sum, and say how to rescale what came before. */
-static void exponentiate(lane_state *s, int64_t n)
+static void exponentiate(state *s, int64_t n)
 {
     for (int64_t i = 0; i < s->lanes; i += GP_VL) {
         const gp_vf before = gp_load(s->max + i), least = gp_splat(-INFINITY);
@@ -187,50 +145,30 @@ static void exponentiate(lane_state *s, int64_t n)
     }
 }
 
-/* 1 / sum: NaN results for a query that sees nothing, or zeros where these are wanted. */
-static float get_inverse(const attention_params *p, double sum)
+static void attend_lanes(const attention_params *p, const gp_scores *s, block *b, const gp_sink *sink, state *t)
 {
-    return p->inf_as_zero && sum == 0 ? 0 : (float)(1 / sum);
-}
-
-static void attend_lanes(const attention_params *p, const block *b, const gp_sink *sink, float *scratch)
-{
-    lane_state s;
-    start_lanes(p, b, scratch, &s);
+    start_lanes(s, b, t);
     for (int64_t key = 0; key < b->keys; key += TILE) {
         const int64_t n = gp_min(TILE, b->keys - key);
-        multiply(b->k + key * p->k[ROW], p->k[ROW], p->k[ELEMENT], s.q, p->depth, s.scores, NULL, n, s.lanes);
-        adjust_scores(p, b, key, n, 0, b->n, s.scores, LANES);
-        exponentiate(&s, n);
-        multiply(b->v + key * p->v[ROW], p->v[ELEMENT], p->v[ROW], s.scores, n, s.result, s.rescale, p->value_depth,
-                 s.lanes);
+        b->tile.key = key;
+        b->tile.keys = n;
+        gp_multiply(get_keys(s, b, t), t->q, s->p->depth, t->scores, NULL, n, t->lanes);
+        gp_adjust_scores(s, &b->tile, t->scores, LANES, t->mask_room);
+        exponentiate(t, n);
+        drop(p, s, &b->tile, t->kept, t->scores, LANES);
+        gp_multiply(gp_turned(get_values(s, b, t)), t->scores, n, t->result, t->rescale, s->p->value_depth, t->lanes);
     }
-    for (int64_t i = 0; i < b->n; i++) {
-        const int64_t offset = b->dst + i * p->dst[ROW];
-        const float inverse = get_inverse(p, s.sum[i]);
-        float *row = gp_sink_row(sink, offset, p->dst[ELEMENT], s.row);
-        for (int64_t c = 0; c < p->value_depth; c++)
-            row[c] = s.result[c * LANES + i] * inverse;
-        gp_emit(sink, row, p->value_depth, offset, p->dst[ELEMENT]);
+    for (int64_t i = 0; i < b->tile.queries; i++) {
+        const int64_t offset = gp_offset_of(&p->dst, b->tile.batch, b->tile.head, b->tile.query + i);
+        const float inverse = get_inverse(p, t->sum[i]);
+        float *row = gp_sink_row(sink, offset, p->dst.stride[ELEMENT], t->row);
+        for (int64_t c = 0; c < s->p->value_depth; c++)
+            row[c] = t->result[c * LANES + i] * inverse;
+        finish(p, s, sink, b, i, row, t->max[i], t->sum[i]);
     }
 }
 
 /* ---- single queries, vectors along the depth ------------------------------------------------------------------- */
-
-static float dot(const float *a, const float *b, int64_t n)
-{
-    gp_vf sum[2] = {{0}, {0}};
-    int64_t i = 0;
-    for (; i + 2 * GP_VL <= n; i += 2 * GP_VL) {
-        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
-        sum[1] = gp_vfma(gp_load(a + i + GP_VL), gp_load(b + i + GP_VL), sum[1]);
-    }
-    for (; i + GP_VL <= n; i += GP_VL)
-        sum[0] = gp_vfma(gp_load(a + i), gp_load(b + i), sum[0]);
-    if (i < n)
-        sum[1] = gp_vfma(gp_load_part(a + i, n - i, 0), gp_load_part(b + i, n - i, 0), sum[1]);
-    return gp_lane_sum(sum[0] + sum[1]);
-}
 
 /* y = y * rescale + the sum of n rows of v, row j times weight[j] */
 static void add_values(const float *v, int64_t stride, int64_t n, int64_t depth, const float *weight, float rescale,
@@ -249,44 +187,59 @@ static void add_values(const float *v, int64_t stride, int64_t n, int64_t depth,
             y[c] += weight[j] * v[j * stride + c];
 }
 
-static void attend_row(const attention_params *p, const block *b, int64_t i, const gp_sink *sink, float *scratch)
+static void attend_row(const attention_params *p, const gp_scores *s, block *b, int64_t i, const gp_sink *sink, state *t)
 {
-    float *q = scratch, *row = q + p->depth, scores[TILE], max = -INFINITY;
+    float *q = t->q, *row = t->row, *scores = t->scores, max = -INFINITY;
     double sum = 0;
-    for (int64_t k = 0; k < p->depth; k++)
-        q[k] = b->q[i * p->q[ROW] + k * p->q[ELEMENT]] * b->scale;
-    memset(row, 0, p->value_depth * sizeof *row);
+    block one = *b;
+    one.tile.query += i;
+    one.tile.queries = 1;
+    const gp_rows x = get_queries(s, &one, t);
+    for (int64_t k = 0; k < s->p->depth; k++)
+        q[k] = x.at[k * x.element] * s->scale;
+    memset(row, 0, s->p->value_depth * sizeof *row);
     for (int64_t key = 0; key < b->keys; key += TILE) {
         const int64_t n = gp_min(TILE, b->keys - key);
+        one.tile.key = key;
+        one.tile.keys = n;
+        const gp_rows keys = get_keys(s, &one, t);
         for (int64_t j = 0; j < n; j++)
-            scores[j] = dot(q, b->k + (key + j) * p->k[ROW], p->depth);
-        adjust_scores(p, b, key, n, i, 1, scores, 1);
+            scores[j] = gp_dot(q, keys.at + j * keys.row, s->p->depth);
+        gp_adjust_scores(s, &one.tile, scores, 1, t->mask_room);
         const float before = max, here = gp_row_max(scores, n);
         max = here > max ? here : max;
         const float shift = max == -INFINITY ? 0 : max, rescale = gp_exp_normal(gp_splat(before - shift))[0];
         sum = sum * rescale + gp_exp_row(scores, n, shift, scores);
-        add_values(b->v + key * p->v[ROW], p->v[ROW], n, p->value_depth, scores, rescale, row);
+        drop(p, s, &one.tile, t->kept, scores, 1);
+        const gp_rows values = get_values(s, &one, t);
+        add_values(values.at, values.row, n, s->p->value_depth, scores, rescale, row);
     }
     const float inverse = get_inverse(p, sum);
-    for (int64_t c = 0; c < p->value_depth; c++)
+    for (int64_t c = 0; c < s->p->value_depth; c++)
         row[c] *= inverse;
-    gp_emit(sink, row, p->value_depth, b->dst + i * p->dst[ROW], p->dst[ELEMENT]);
+    finish(p, s, sink, &one, 0, row, max, sum);
 }
 
 GP_DEFINE_KERNEL(f32_attention)
 {
     const attention_params *p = params;
-    const gp_sink sink = gp_make_sink(p + 1, p->has_program, args + p->dst_arg);
+    const gp_sink sink = gp_make_sink(p + 1, p->has_program, args + p->dst.arg);
+    const gp_scores s = gp_make_scores(&p->scores, args);
+    state t;
+    divide_scratch(p, scratch, &t);
     for (int64_t task = begin; task < end; task++) {
-        const block b = get_block(p, args, task);
-        for (int64_t i = 0; p->by_row && i < b.n; i++)
-            attend_row(p, &b, i, &sink, scratch);
+        block b = get_block(p, &s, task);
+        for (int64_t i = 0; p->by_row && i < b.tile.queries; i++)
+            attend_row(p, &s, &b, i, &sink, &t);
         if (!p->by_row)
-            attend_lanes(p, &b, &sink, scratch);
+            attend_lanes(p, &s, &b, &sink, &t);
     }
 }
 
 const gp_kernel_entry GP_KERNEL(attention_table)[] = {
+    GP_INNER(gp_side),
+    GP_INNER(gp_scalar),
+    GP_INNER(gp_attention),
     GP_ENTRY(f32_attention, attention_params),
     GP_TABLE_END,
 };

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphpool._sizes import least
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, UnsupportedError, explain
 
 from ..core._dispatch import blas_slot, isas
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
     from .problem import Folded, MatmulProblem
 
-__all__ = ["BLAS_INT_MAX", "PANEL_NBYTES", "choose_matmul", "matmul", "needs_pack"]
+__all__ = ["BLAS_INT_MAX", "choose_matmul", "matmul", "needs_pack", "panel_nbytes"]
 
 BLAS_INT_MAX = 2**31 - 1
 """Largest extent or stride that BLAS takes."""
 
-PANEL_NBYTES = 512
-"""Bytes of scratch that one row of a panel of the own loops takes (``GP_PANEL_NBYTES``)."""
+_PANEL_NBYTES = 512
+"""Bytes of scratch that one row of a panel of the own loops takes at most (``GP_PANEL_NBYTES``)."""
 
 _BLOCKS = {"blas": (256, 512), "simd": (64, 512)}
 """Most rows and columns of a task: a tile stays in L2; BLAS gets more rows because it packs B anew for each tile."""
@@ -119,6 +120,11 @@ def _choose(problem: MatmulProblem, b_strides: Sequence[int], p: Folded, impl: s
     return choose_matmul(p.m, transposed_b=is_transposed, isa=isa, macs=macs)
 
 
+def panel_nbytes(k: int, cols: int, itemsize: int = 4) -> int:
+    """Scratch of the own loops for a panel of so many columns of B, in whole vectors, or of the widest one."""
+    return k * least(_PANEL_NBYTES, aligned(cols * itemsize))
+
+
 def _blocks(m: int, n: int, k: int, impl: str) -> tuple[int, int]:
     """Rows and columns of a task: even parts, and for the own loops whole panels, up to eight for few rows.
 
@@ -149,7 +155,8 @@ def _build(
     pack_a, pack_b = on_blas and needs_pack(p.m, k, a_row, a_col), on_blas and needs_pack(k, n, b_row, b_col)
     pack_a_offset = aligned(rows * cols * itemsize) if tile_in_scratch else 0
     pack_b_offset = pack_a_offset + (aligned(rows * k * itemsize) if pack_a else 0)
-    room_b = k * (cols * itemsize if pack_b else 0 if on_blas else PANEL_NBYTES)
+    room_b = 0 if on_blas else panel_nbytes(k, cols, itemsize)
+    room_b = k * cols * itemsize if pack_b else room_b
     sums_offset = aligned(pack_b_offset + room_b)
     values = p.fields() | {
         "n": n, "k": k, "row_block": rows, "col_block": cols, "a_col": a_col, "b_row": b_row, "b_col": b_col,

@@ -64,6 +64,8 @@ FUSED = {
     "turned values": {"transposed_v": True},
     "factor": {"steps": [multiply]},
     "divisor": {"steps": [divide]},
+    "factors of keys": {"steps": [lambda g, x: g.op("Multiply", x, g.input((7,), x.dtype))]},
+    "divisors": {"steps": [lambda g, x: g.op("Divide", x, g.input((5, 7), x.dtype)), mask(7)], "dtype": "bf16"},
     "cap": {"steps": [cap]},
     "factor, cap, mask": {"steps": [multiply, cap, mask(2, 1, 5, 7)]},
     "mask of rows": {"steps": [divide, mask(7)]},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..match.groups import AnchorGroup
+from ..match.groups import AnchorGroup, GradientGroup
 from ..products import convolution, matmul  # noqa: F401  (imported for their rules)
-from ..products.attention import lower_attention
+from ..products.attention import lower_attention, lower_gradient
 from ..support import ANCHORS, INSTRUCTIONS, RULES, is_elementwise
 from . import indexing, movement, norm, parts, quantization, recurrent, reduce, scan, windows  # noqa: F401
 from .elementwise import lower_elementwise
@@ -28,6 +28,8 @@ def lower_group(lowering: Lowering, group: Group) -> None:
     if all(0 in lowering.shapes[tensor.id] for tensor in group.outputs):
         for tensor in group.outputs:
             lowering.finish(tensor.id, lowering.target(tensor.id))
+    elif isinstance(group, GradientGroup):
+        lower_gradient(lowering, group)
     elif not isinstance(group, AnchorGroup):
         if is_elementwise(group.first):
             lower_elementwise(lowering, group.ops)

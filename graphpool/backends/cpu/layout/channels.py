@@ -111,7 +111,7 @@ def _may_follow(group: Group, shapes: Mapping[int, tuple[int, ...]]) -> bool:
     """Whether the group computes images of whatever layout its operands have."""
     if isinstance(group, AnchorGroup) or not 3 <= len(shapes[group.result]) <= 5:
         return False
-    op = group.ops[0]
+    op = group.first
     if is_elementwise(op) or op.kind == "DynamicQuantizeLinear":
         return True
     return op.kind == "Concat" and op.attrs["axis"] % len(shapes[group.result]) == 1

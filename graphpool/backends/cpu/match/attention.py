@@ -1,46 +1,83 @@
 """Scaled dot-product attention among the ops of a partition.
 
-scores = q k^T [* or / scale] [soft cap] [+ mask];  result = SoftMax(scores) v
+scores = q k^T [* or / scale] [soft cap] [+ mask], with one Select in front of all or behind;
+result = [Dropout](SoftMax(scores)) v
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ....typing import DataType
 from ..support import FLOATS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from ....graph.logical_tensor import LogicalTensor
     from ....graph.op import Op
     from ....graph.view import GraphView
 
-__all__ = ["BATCH_AXES", "Attention", "find_attention"]
+__all__ = ["BATCH_AXES", "Attention", "Finder", "Scores", "find_attention"]
 
 
 BATCH_AXES = 1
 """Leading axes that are the batch; all others but the last two are heads."""
+
+_MOST_STEPS = 9
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The product of queries and keys, and what it goes through; tensors where they are said by id.
+
+    Attributes
+    ----------
+    product : Op
+        Of queries and keys.
+    scale, factor, cap, mask, fill : int, optional
+        The number that scores are multiplied or divided by, or a tensor of such; their soft cap; what is added to them;
+        the number that hidden ones become: in front of the scale if `fills_first`, else behind all others.
+    shown : int, optional
+        A condition: where it is false, scores are hidden.
+    is_causal : bool
+        Whether query i hides the keys behind i, plus the number `ahead`, minus the number `behind`.
+    """
+
+    product: Op
+    scale: int | None = None
+    factor: int | None = None
+    is_divisor: bool = False
+    cap: int | None = None
+    mask: int | None = None
+    fill: int | None = None
+    fills_first: bool = False
+    shown: int | None = None
+    is_causal: bool = False
+    ahead: int | None = None
+    behind: int | None = None
 
 
 @dataclass(frozen=True)
 class Attention:
     """Two products with a SoftMax between them.
 
-    `members` are the numbers, in the view, of `scores`, the product of queries and keys, `softmax`, `product`, that
-    with the values, and of the ops between them. `scale` (a divisor perhaps), `cap` and `mask` are tensors: the factor
-    of the scores, their soft cap, what is added to them.
+    `members` are the numbers, in the view, of all ops from the product of queries and keys to `product`, that with the
+    values.
     """
 
-    scores: Op
+    scores: Scores
     softmax: Op
     product: Op
     members: tuple[int, ...]
-    scale: int | None = None
-    is_divisor: bool = False
-    cap: int | None = None
-    mask: int | None = None
+    dropout: Op | None = None
+
+    @property
+    def side_outputs(self) -> tuple[LogicalTensor, ...]:
+        """The statistics, and the mask of Dropout, where they are asked for."""
+        return (*self.softmax.outputs[1:], *(self.dropout.outputs[1:] if self.dropout else ()))
 
 
 def find_attention(
@@ -50,97 +87,184 @@ def find_attention(
 
     Tensors among `outputs` are needed elsewhere.
     """
-    return _Finder(view, shapes, outputs).find(number)
+    return Finder(view, shapes, outputs).find(number)
 
 
 @dataclass(frozen=True)
-class _Finder:
+class Finder:
+    """Looks for attention among the ops of a view, with the shapes of all tensors; `outputs` are needed elsewhere."""
+
     view: GraphView
     shapes: Mapping[int, tuple[int, ...]]
     outputs: set[int]
 
+    # ---- forward
+
     def find(self, number: int) -> Attention | None:
+        """The attention around the SoftMax of this number."""
         softmax = self.view.ops[number]
         rank = len(self.shapes[softmax.inputs[0].id])
-        if softmax.attrs["axis"] not in (-1, rank - 1) or not 2 <= rank <= 5 or len(softmax.outputs) != 1:
+        if softmax.attrs["axis"] not in (-1, rank - 1) or not 2 <= rank <= 5:
             return None
-        behind, before = self._follow(number), self._trace(softmax.inputs[0].id, [])
+        behind, before = self._follow(number), self.find_scores(softmax.inputs[0].id)
         if behind is None or before is None:
             return None
-        ops = [self.view.ops[n] for n in before]
-        steps, product = self._read_chain(ops), self.view.ops[behind[-1]]
-        if steps is None or not self._are_matrices(ops[0], product):
-            return None
-        return Attention(ops[0], softmax, product, tuple(sorted((*before, number, *behind))), **steps)
-
-    def _sole_user(self, tensor_id: int) -> int | None:
-        users = self.view.users(tensor_id)
-        return users[0] if len(users) == 1 and tensor_id not in self.outputs else None
+        scores, inside = before
+        product = self.view.ops[behind[-1]]
+        members = tuple(sorted({*inside, number, *behind}))
+        dropout = next((op for op in map(self.view.ops.__getitem__, behind) if op.kind == "Dropout"), None)
+        found = Attention(scores, softmax, product, members, dropout)
+        results = {product.outputs[0].id, *(tensor.id for tensor in found.side_outputs)}
+        operands = *scores.product.inputs, product.inputs[1]
+        is_whole = self.is_closed(members, results) and self.are_matrices(operands, self.shapes[product.outputs[0].id])
+        return found if is_whole else None
 
     def _follow(self, number: int) -> list[int] | None:
         """Numbers of the ops from behind the SoftMax to the product with the values."""
         found: list[int] = []
         while True:
             result = self.view.ops[number].outputs[0]
-            user = self._sole_user(result.id)
-            if user is None or result.dtype not in FLOATS:
+            users = self.view.users(result.id)
+            if len(users) != 1 or result.dtype not in FLOATS:
                 return None
-            found.append(user)
-            op = self.view.ops[user]
+            number = users[0]
+            op = self.view.ops[number]
             if op.kind == "MatMul":
                 is_left = op.inputs[0].id == result.id and len(op.inputs) == 2
-                return found if is_left and not op.attrs["transpose_a"] else None
-            if op.kind != "TypeCast":
+                return [*found, number] if is_left and not op.attrs["transpose_a"] else None
+            is_second = op.kind == "Dropout" and any(self.view.ops[n].kind == "Dropout" for n in found)
+            if op.kind not in ("TypeCast", "Dropout") or is_second:
                 return None
-            number = user
+            found.append(number)
+
+    def is_closed(self, members: Collection[int], results: Collection[int]) -> bool:
+        """Whether nobody outside reads what the members compute but the results."""
+        return all(
+            tensor.id in results
+            or (tensor.id not in self.outputs and all(user in members for user in self.view.users(tensor.id)))
+            for number in members
+            for tensor in self.view.ops[number].outputs
+        )
+
+    # ---- scores
+
+    def find_scores(self, tensor_id: int) -> tuple[Scores, set[int]] | None:
+        """What a tensor is as scores, and the numbers of the ops that make it so."""
+        chain = self._trace(tensor_id, [])
+        return None if chain is None else self._read_chain(chain)
 
     def _trace(self, tensor_id: int, behind: list[int]) -> list[int] | None:
-        """Numbers of the ops from the product of queries and keys to the tensor, each read by the next one alone."""
+        """Numbers of the ops from the product of queries and keys to the tensor."""
         number = self.view.producer.get(tensor_id)
-        if number is None or self._sole_user(tensor_id) is None or len(behind) > 6:
+        if number is None or len(behind) > _MOST_STEPS:
             return None
         op = self.view.ops[number]
         found = [number, *behind]
         if op.kind == "MatMul":
             return found if len(op.inputs) == 2 else None
-        if op.kind not in ("Multiply", "Divide", "Tanh", "Add", "TypeCast"):
+        if op.kind not in ("Multiply", "Divide", "Tanh", "Add", "TypeCast", "Select"):
             return None
         like = [t.id for t in op.inputs if self.shapes[t.id] == self.shapes[op.outputs[0].id] and t.dtype in FLOATS]
         return next((whole for tensor in like if (whole := self._trace(tensor, found)) is not None), None)
 
-    def _read_chain(self, chain: Sequence[Op]) -> dict[str, Any] | None:
-        """What the ops from the product to the SoftMax do: scale, then soft cap, then mask, each at most once."""
-        found: dict[str, Any] = {}
-        todo = [op for op in chain[1:] if op.kind != "TypeCast"]
-        values = {op.outputs[0].id for op in chain}
+    def _read_chain(self, chain: Sequence[int]) -> tuple[Scores, set[int]] | None:
+        """What the ops from the product on do: scale, then soft cap, then mask, each at most once, and one Select."""
+        ops = [self.view.ops[number] for number in chain]
+        found, members = Scores(ops[0]), set(chain)
+        todo = [op for op in ops[1:] if op.kind != "TypeCast"]
+        values = {op.outputs[0].id for op in ops}
         while todo:
             op = todo.pop(0)
             others = [tensor.id for tensor in op.inputs if tensor.id not in values]
-            if len(others) != 1 or "mask" in found:
+            if op.kind == "Select":
+                selected = self._read_select(op, found, values)
+                if selected is None:
+                    return None
+                found, inside = selected
+                members |= inside
+                continue
+            is_late = found.mask is not None or (found.fill is not None and not found.fills_first)
+            if len(others) != 1 or is_late:
                 return None
-            is_number = prod(self.shapes[others[0]]) == 1
+            is_number = self.is_number(others[0])
             scales = op.kind == "Multiply" or (op.kind == "Divide" and op.inputs[0].id in values)
             if op.kind == "Divide" and scales and len(todo) >= 2 and todo[0].kind == "Tanh":
-                if not is_number or "cap" in found or not _undoes(todo[1], others[0]):
+                if not is_number or found.cap is not None or not _undoes(todo[1], others[0]):
                     return None
-                found["cap"] = others[0]
+                found = replace(found, cap=others[0])
                 todo = todo[2:]
-            elif scales and is_number and not found:
-                found |= {"scale": others[0], "is_divisor": op.kind == "Divide"}
+            elif scales and found.scale is found.factor is found.cap is None and (is_number or found.fill is None):
+                found = replace(found, is_divisor=op.kind == "Divide")
+                found = replace(found, scale=others[0]) if is_number else replace(found, factor=others[0])
             elif op.kind == "Add":
-                found["mask"] = others[0]
+                found = replace(found, mask=others[0])
             else:
                 return None
-        return found
+        if found.scale is found.factor is found.cap is found.mask is None:
+            found = replace(found, fills_first=False)
+        return found, members
 
-    def _are_matrices(self, scores: Op, product: Op) -> bool:
-        """Whether all operands are floats of the results' rank, and neighbouring heads share keys and values."""
-        operands = [*scores.inputs, product.inputs[1]]
-        result = self.shapes[product.outputs[0].id]
+    def _read_select(self, op: Op, found: Scores, values: Collection[int]) -> tuple[Scores, set[int]] | None:
+        """What is known of scores with a Select behind it, and the numbers of the ops that make its condition."""
+        shown, scores, fill = (tensor.id for tensor in op.inputs)
+        if found.fill is not None or scores not in values or not self.is_number(fill) or fill in values:
+            return None
+        if op.inputs[2].dtype not in FLOATS:
+            return None
+        is_first = found.scale is found.factor is found.cap is found.mask is None
+        found = replace(found, fill=fill, fills_first=is_first)
+        causal = self._find_causal(shown, self.shapes[scores])
+        if causal is not None:
+            ahead, behind, members = causal
+            return replace(found, is_causal=True, ahead=ahead, behind=behind), members
+        return replace(found, shown=shown), set()
+
+    def _find_causal(self, tensor_id: int, shape: tuple[int, ...]) -> tuple[int | None, int | None, set[int]] | None:
+        """What is added to a query's number in front of a comparison with those of keys, what is subtracted then.
+
+        Third come the numbers of the ops that make the condition.
+        """
+        number = self.view.producer.get(tensor_id)
+        op = None if number is None else self.view.ops[number]
+        if number is None or op is None or op.kind != "GreaterEqual":
+            return None
+        rows, columns = (tensor.id for tensor in op.inputs)
+        added: dict[str, int | None] = {"Subtract": None, "Add": None}
+        members = {number}
+        for kind in added:
+            before = self.producer_of(rows, kind)
+            if before is None:
+                continue
+            sides = [tensor.id for tensor in self.view.ops[before].inputs]
+            sides = sides[::-1] if kind == "Add" and self.is_number(sides[0]) else sides
+            rows, added[kind] = sides
+            if not self.is_number(sides[1]) or self.view.ops[before].inputs[0].dtype is not DataType.S32:
+                return None
+            members.add(before)
+        for positions, axis in ((rows, len(shape) - 2), (columns, len(shape) - 1)):
+            index = self.producer_of(positions, "GenIndex")
+            if index is None or self.shapes[positions] != shape:
+                return None
+            if self.view.ops[index].attrs["axis"] % len(shape) != axis:
+                return None
+            members.add(index)
+        return added["Add"], added["Subtract"], members
+
+    def is_number(self, tensor_id: int) -> bool:
+        """Whether the tensor has one element."""
+        return prod(self.shapes[tensor_id]) == 1
+
+    def producer_of(self, tensor_id: int, kind: str) -> int | None:
+        """Number of the op that computes the tensor, if it is of this kind."""
+        number = self.view.producer.get(tensor_id)
+        return number if number is not None and self.view.ops[number].kind == kind else None
+
+    def are_matrices(self, operands: Sequence[LogicalTensor], result: tuple[int, ...]) -> bool:
+        """Whether q, k, v are floats of the result's rank, nothing is empty, and neighbouring heads share k and v."""
         if any(t.dtype not in FLOATS or len(self.shapes[t.id]) != len(result) for t in operands) or 0 in result:
             return False
         q, k, v = (self.shapes[t.id][:-2] for t in operands)
-        if q != result[:-2] or k != v or 0 in self.shapes[scores.outputs[0].id]:
+        if q != result[:-2] or k != v or any(0 in self.shapes[t.id][-2:] for t in operands[:2]):
             return False
         shared = [b == 1 and a > 1 for a, b in zip(q[BATCH_AXES:], k[BATCH_AXES:], strict=True)]
         own = [b > 1 for b in k[BATCH_AXES:]]

@@ -15,6 +15,7 @@ from ....graph.view import GraphView
 from ....typing import DataType
 from ..support import INTEGERS, is_anchor, is_elementwise, register_of, registers_go_together
 from .attention import find_attention
+from .attention_gradient import AttentionGradient, find_gradient
 from .compressed import find_compressed
 from .integers import find_dequantized
 from .segments import split_region
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from .attention import Attention
 
-__all__ = ["AnchorGroup", "Group", "make_groups"]
+__all__ = ["AnchorGroup", "GradientGroup", "Group", "make_groups"]
 
 REQUANTIZED = frozenset({"Add", "BiasAdd", "ReLU", "Clamp", "Quantize"})
 """Kinds that may follow a rounding within int8 kernels."""
@@ -79,12 +80,13 @@ class AnchorGroup(Group):
     @property
     def first(self) -> Op:
         """The op that comes first."""
-        return self.anchor if self.attention is None else self.attention.scores
+        return self.anchor if self.attention is None else self.attention.scores.product
 
     @property
     def outputs(self) -> tuple[LogicalTensor, ...]:
-        """The result, and statistics that the anchor computes beside it."""
-        return (*self.last.outputs, *(tensor for tensor in self.anchor.outputs[1:] if tensor not in self.last.outputs))
+        """The result, and what the anchor or the attention computes beside it."""
+        more = self.anchor.outputs[1:] if self.attention is None else self.attention.side_outputs
+        return (*self.last.outputs, *(tensor for tensor in more if tensor not in self.last.outputs))
 
     @property
     def last(self) -> Op:
@@ -94,6 +96,25 @@ class AnchorGroup(Group):
     def reached(self, count: int = 0) -> int:
         """Id of the tensor that the anchor and the first `count` ops behind it compute."""
         return (self.ops[count - 1] if count else self.anchor).outputs[0].id
+
+
+@dataclass(frozen=True)
+class GradientGroup(Group):
+    """All ops of the gradient of attention."""
+
+    gradient: AttentionGradient
+
+    @property
+    def first(self) -> Op:
+        """The product of queries and keys."""
+        return self.gradient.scores.product
+
+    @property
+    def outputs(self) -> tuple[LogicalTensor, ...]:
+        """The gradients."""
+        found = self.gradient
+        wanted = found.d_q, found.d_k, found.d_v, found.d_scores
+        return tuple(tensor for op in self.ops for tensor in op.outputs if tensor.id in wanted)
 
 
 def make_groups(
@@ -129,6 +150,7 @@ class _Grouper:
         self.dequantized: dict[int, dict[int, int]] = {}
         self.compressed: set[int] = set()
         self.attentions: dict[int, Attention] = {}
+        self.gradients: dict[int, AttentionGradient] = {}
 
     def groups(self) -> list[Group]:
         """All groups, in an order in which they can be computed."""
@@ -170,11 +192,17 @@ class _Grouper:
         """
         for number, op in enumerate(self.view.ops):
             found = find_attention(self.view, number, self.shapes, self.outputs) if op.kind == "SoftMax" else None
-            if found is None or not all(self.free[n] and n not in self.dequantized for n in found.members):
+            gradient = find_gradient(self.view, number, self.shapes, self.outputs) if op.kind == "Exp" else None
+            members = found.members if found else gradient.members if gradient else ()
+            is_free = all(self.free[n] and n not in self.dequantized for n in members)
+            if not members or not is_free or not self.quotient.merge(members):
                 continue
-            if self.quotient.merge(found.members):
-                self._take(self._grow(list(found.members)))
-                self.attentions[found.members[0]] = found
+            if found is not None:
+                self._take(self._grow(list(members)))
+                self.attentions[members[0]] = found
+            elif gradient is not None:
+                self._take(members)
+                self.gradients[members[0]] = gradient
 
     def _grow(self, taken: list[int]) -> list[int]:
         """The ops of a kernel, the last of which gives its result, and the regions behind that keep its shape.
@@ -188,7 +216,8 @@ class _Grouper:
         shape = shapes[value]
         has_anchor = nmembers > 1 or is_anchor(last)
         register = "f32" if has_anchor else register_of(last) or "s64"
-        statistics = {tensor.id for tensor in last.outputs[1:]}  # they are complete when the kernel is done
+        # what a kernel computes beside its result is complete when it is done
+        statistics = {tensor.id for number in taken for tensor in view.ops[number].outputs[1:]}
 
         def fits(op: Op) -> bool:
             is_alike = is_elementwise(op) and registers_go_together(op, register)
@@ -230,9 +259,12 @@ class _Grouper:
     def _as_group(self, merged: Sequence[int]) -> Group:
         """The group of these ops: what is inside an attention, or absorbed in front of an anchor, apart from others."""
         ops = self.view.ops
+        gradient = next((self.gradients[n] for n in merged if n in self.gradients), None)
+        if gradient is not None:
+            return GradientGroup(tuple(ops[n] for n in merged), gradient)
         numbers = [n for n in merged if n not in self.compressed]
         compressed = next((ops[n] for n in merged if n in self.compressed), None)
-        attention = self.attentions.get(numbers[0])
+        attention = next((self.attentions[n] for n in numbers if n in self.attentions), None)
         if attention is not None:
             behind = tuple(ops[n] for n in numbers if n not in attention.members)
             return AnchorGroup(behind, attention.product, attention, compressed=compressed)
