@@ -22,6 +22,8 @@ from .form_cache import FormCache, FormUse
 from .model_port import as_input, check_names, check_outputs, describe_port, stand_in
 from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
+from .session import Session, Sessions
+from .session_states import find_states
 from .variable_form import Symbols, VariableForm
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from ._tensor import Tensor
     from .engine import Engine
+    from .held_states import HeldStates
     from .model_form import ModelForm
     from .model_port import ModelPort
     from .packed_weight import PackedWeight
@@ -158,6 +161,7 @@ class Model:
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._forms = FormCache(name, capacity)
+        self._sessions = Sessions()
         try:
             engine.attach(self)
         except StateError:
@@ -210,30 +214,67 @@ class Model:
         finally:
             self._forms.leave(use, runs=1)
 
-    def _enter(self, arrays: Mapping[str, Any]) -> FormUse:
+    def session(self, state: Mapping[str, str] | None = None, capacity: Mapping[str, Any] | None = None) -> Session:
+        """Runs of which each finds the states that the one before has left, such as the caches of attention.
+
+        Parameters
+        ----------
+        state : mapping of str to str, optional
+            Output -> the input that it is in the next run. Default: `states`.
+        capacity : mapping of str to int or tuple of int, optional
+            Most that a dimension of the states becomes, by its name; or the largest shape of a state, by its input. It
+            is needed for dimensions that grow and for those without a name; others are 1 if it does not say.
+
+        Returns
+        -------
+        session : Session
+
+        Raises
+        ------
+        InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
+            A name is unknown, an output cannot be the input, or a capacity is missing or does not fit.
+        OutOfMemoryError
+            The engine's budget has no room for the states; nor, where the shapes of the other inputs are known, for
+            the last run that they have room for. `smallest_limit` would do.
+        StateError
+            The model is closed.
+        """
+        self._forms.check_open()
+        return Session(self, self.states if state is None else state, {} if capacity is None else capacity)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Outputs that are inputs of the next run, as their names say: ``present...`` becomes ``past...``."""
+        return find_states(self.inputs, self.outputs)
+
+    def _enter(self, arrays: Mapping[str, Any], states: HeldStates | None = None) -> FormUse:
         """The form for these inputs, made if need be; it stays open until it is left."""
         shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
-        key = shapes, tuple(arrays[name].tobytes() for name in self._deciding)
+        key = shapes, tuple(arrays[name].tobytes() for name in self._deciding), None if states is None else states.key
         try:
-            return self._forms.enter(key, lambda exactly: self._make(arrays, shapes, exactly))
+            return self._forms.enter(key, lambda exactly: self._make(arrays, shapes, exactly, states))
         finally:
             if self._forms.is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
                 self._close_variable()
                 self._close_packed()
 
     @collection_paused()
-    def _make(self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool) -> Executable:
+    def _make(
+        self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool, states: HeldStates | None
+    ) -> Executable:
         deciding = {name: arrays[name] for name in self._deciding}
-        given = dict(zip(arrays, shapes, strict=True))
+        given = dict(zip(arrays, shapes, strict=True)) | ({} if states is None else states.shapes)
         if self._varies:
-            found = self._resize(given, deciding, exactly)
+            found = self._resize(given, deciding, exactly, states)
             if found is not None:
                 return found
-        return self._compile(given, deciding, None)
+        return self._compile(given, deciding, None, states)
 
-    def _resize(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], exactly: bool) -> Executable | None:
+    def _resize(
+        self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], exactly: bool, states: HeldStates | None
+    ) -> Executable | None:
         """A form from one whose sizes may vary, which is compiled if there is none yet that serves these shapes."""
-        contents = tuple((array.shape, array.tobytes()) for array in deciding.values())
+        contents = (*((array.shape, array.tobytes()) for array in deciding.values()), states and states.pairs)
         for best in (True,) if exactly else (True, False):
             for entry in list(self._variable):  # others may give all of them up meanwhile
                 known, form = entry
@@ -244,9 +285,10 @@ class Model:
                         self._variable.insert(0, entry)
                     return found
         trace = Trace()
-        symbols = Symbols({port.name: port.shape for port in self.inputs}, shapes, trace)
+        dims = {port.name: port.shape for port in self.inputs} | ({} if states is None else states.dims)
+        symbols = Symbols(dims, shapes, trace)
         with suppress(Exception):  # if something is wrong, it is said of plain shapes, which are compiled then
-            made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine))
+            made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine), states)
             try:
                 found = made.resized(shapes)
             except BaseException:
@@ -260,15 +302,19 @@ class Model:
         return None
 
     def _compile(
-        self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], variable: VariableForm | None
+        self,
+        shapes: Mapping[str, Any],
+        deciding: Mapping[str, Any],
+        variable: VariableForm | None,
+        states: HeldStates | None,
     ) -> Executable:
         """A form for these shapes, in which sizes may vary."""
         self._compilations += 1
         loading = ArrayAllocator(self.engine.budget, f"loading of {self.name}")
-        form = loading.call(self._specialise, shapes, deciding)
+        form = loading.call(self._specialise, {port.name: shapes[port.name] for port in self.inputs}, deciding)
         loading.hand_over()  # constants are charged as such
         shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
-        return Executable(form, self.engine, *shared, variable)
+        return Executable(form, self.engine, *shared, variable, None if states is None else states.sized(shapes))
 
     # ---- what is known of it
 
@@ -307,9 +353,10 @@ class Model:
         """What one run at a time takes of the engine's budget.
 
         That is the arena, scratch included, the constants, packed ones that are cached, the compiled programs, and the
-        results; inputs are the caller's. A ``memory_limit`` of so many bytes will do if the results of one run are let
-        go of before the next, and so will one without the packed ones: kernels for plain layouts run then. What follows
-        from contents is not known before: results without a shape, and arrays of host functions.
+        results, and the states of open sessions; inputs are the caller's. A ``memory_limit`` of so many bytes will do
+        if the results of one run are let go of before the next, and so will one without the packed ones: kernels for
+        plain layouts run then. What follows from contents is not known before: results without a shape, and arrays of
+        host functions.
 
         Parameters
         ----------
@@ -335,6 +382,7 @@ class Model:
         executable = self.specialise(shapes)
         executable.check_room(executable.form.outputs if outputs else ())
         nbytes = executable.sequential_peak_nbytes if sequential else executable.peak_nbytes
+        nbytes += self._sessions.nbytes
         return nbytes if outputs else nbytes - executable.results_nbytes
 
     def read_weight(self, name: str) -> np.ndarray[Any, Any]:
@@ -431,6 +479,7 @@ class Model:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
         was_closed = self._forms.is_closed
         self._forms.clear(closes=True)
+        self._sessions.close()
         self._close_variable()
         self._results.clear()
         self._close_packed()

@@ -75,8 +75,8 @@ class VariablePartition:
         self._ports = (*inputs, *outputs)
         self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
 
-    def first(self, values: SizeValues) -> CompiledPartition:
-        """The compiled partition for the sizes of the compilation."""
+    def first(self, values: SizeValues | None) -> CompiledPartition:
+        """The compiled partition for the sizes of the compilation; None where none of them varies."""
         ports = with_sizes(self.inputs, values), with_sizes(self.outputs, values)
         return CompiledPartition(
             self.partition, *ports, self.engine, primitive=self.primitive, scratch="caller", weights=self._weights
@@ -129,6 +129,6 @@ class _Plan:
     nbytes: int
 
 
-def with_sizes(tensors: Sequence[LogicalTensor], values: SizeValues) -> tuple[LogicalTensor, ...]:
+def with_sizes(tensors: Sequence[LogicalTensor], values: SizeValues | None) -> tuple[LogicalTensor, ...]:
     """The tensors with other sizes."""
     return tuple([tensor.with_sizes(values) for tensor in tensors])

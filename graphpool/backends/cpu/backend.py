@@ -35,7 +35,7 @@ from .rewrites import REWRITES
 from .support import supports
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
@@ -118,13 +118,17 @@ class CpuBackend:
         weights: str = "cached",
         schedule: str = "sequential",
         streams: int = 1,
+        appends: Sequence[tuple[int, int]] = (),
     ) -> VariablePartition:
-        """Compile for sizes that may vary; no cache is asked, since the result belongs to one compilation."""
+        """Compile for sizes that may vary; no cache is asked, since the result belongs to one compilation.
+
+        `appends` has the ids of inputs, and of outputs that have them at their beginning, in the same memory.
+        """
         options = _options_on(engine, schedule, streams)
         inputs = [_settle(tensor, partition.ops) for tensor in inputs]
         outputs = [_settle(tensor) for tensor in partition.complete(inputs, outputs)]
         _check_tables(partition.ops, inputs, outputs, engine)
-        primitive, link = make_variable(partition, inputs, outputs, engine.threads, options)
+        primitive, link = make_variable(partition, inputs, outputs, engine.threads, options, dict(appends))
         primitive.evict()  # no cache keeps it for other users: it goes with its last one
         return VariablePartition(partition, tuple(inputs), tuple(outputs), engine, weights, primitive, link)
 
@@ -268,14 +272,18 @@ def make_variable(
     outputs: Sequence[LogicalTensor],
     threads: int,
     options: ScheduleOptions,
+    appends: Mapping[int, int],
 ) -> tuple[Primitive, VariableLink]:
-    """`make_primitive` for sizes that may vary: schedules go by the sizes that there are now."""
+    """`make_primitive` for sizes that may vary: schedules go by the sizes that there are now.
+
+    Each input in `appends` lies at the beginning of the output there.
+    """
     ops, prefer, fpmath = partition.ops, partition.prefer, partition.fpmath
     lowered: dict[int, Lowering] = {}
 
     @functools.cache
     def relower(merges: tuple[tuple[int, ...], ...]) -> Lowering:
-        variable = lower(ops, inputs, outputs, prefer, fpmath, merges)
+        variable = lower(ops, inputs, outputs, prefer, fpmath, merges, appends)
         now = variable.with_hints()
         lowered[id(now)] = variable
         return now
@@ -283,7 +291,7 @@ def make_variable(
     now, plan = place_steps(Relowering(relower, ops, (len(inputs), len(outputs)), threads), options)
     lowering, schedule = lowered[id(now)], plan.schedule if plan.is_parallel else None
     link = link_variable(lowering, len(inputs) + len(outputs), threads, schedule)
-    inplace = find_inplace_ports(lowering.steps, inputs, outputs, schedule)
+    inplace = [*find_inplace_ports(lowering.steps, inputs, outputs, schedule), *appends.items()]
     parts, ports = link_constants(lowering, threads), (inputs, outputs)
     nbytes = link.linked.program.arena_nbytes
     primitive = _assemble(object(), partition, ports, now, link.linked, plan, options, inplace, parts, nbytes)
@@ -328,8 +336,12 @@ def lower(
     prefer: str = "memory",
     fpmath: str = "strict",
     merges: Collection[tuple[int, ...]] = (),
+    appends: Mapping[int, int] | None = None,
 ) -> Lowering:
-    """The steps of a partition; each of `merges` names the convolutions of one image that one call computes."""
+    """The steps of a partition; each of `merges` names the convolutions of one image that one call computes.
+
+    Each input in `appends` lies at the beginning of the output there.
+    """
     results = {tensor.id for tensor in outputs}
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
@@ -339,7 +351,7 @@ def lower(
     constants = frozenset(tensor.id for tensor in inputs if tensor.property is PropertyType.CONSTANT)
     groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
-    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath)
+    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath, appends)
     lowering.kinds = {op.id: op.kind for op in ops}
     fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}
     lowering.horizontal_fusions = tuple(fusions)
