@@ -291,7 +291,8 @@ def make_variable(
     now, plan = place_steps(Relowering(relower, ops, (len(inputs), len(outputs)), threads), options)
     lowering, schedule = lowered[id(now)], plan.schedule if plan.is_parallel else None
     link = link_variable(lowering, len(inputs) + len(outputs), threads, schedule)
-    inplace = [*find_inplace_ports(lowering.steps, inputs, outputs, schedule), *appends.items()]
+    inplace = [pair for pair in find_inplace_ports(lowering.steps, inputs, outputs, schedule) if pair[0] not in appends]
+    inplace += appends.items()
     parts, ports = link_constants(lowering, threads), (inputs, outputs)
     nbytes = link.linked.program.arena_nbytes
     primitive = _assemble(object(), partition, ports, now, link.linked, plan, options, inplace, parts, nbytes)

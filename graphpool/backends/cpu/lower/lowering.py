@@ -64,9 +64,8 @@ class Lowering(Emitter):
         self._values = {tensor.id: _external(tensor, number) for number, tensor in enumerate(inputs, FIRST_EXTERNAL)}
         self._targets = {tensor.id: _external(tensor, number) for number, tensor in enumerate(outputs, first_output)}
         for source, result in (appends or {}).items():
-            # an input without elements has no address, so it is seen from the output's; others write behind it
-            whole = self._targets[result].buffer
-            self._values[source] = self._values[source]._replace(buffer=replace(whole, within=whole))
+            value = self._values[source]
+            self._values[source] = value._replace(buffer=replace(value.buffer, within=self._targets[result].buffer))
         self._homes: dict[int, Value] = {}
 
     def with_hints(self) -> Lowering:

@@ -23,7 +23,8 @@ class Buffer:
 
     `base` is a base pointer of the program: `ARENA` for temporaries, whose `offset` from it the memory plan decides,
     `LITERALS`, or an external tensor. A buffer `within` another is a part of it that other steps write than the rest:
-    base, size and offset are the whole's.
+    base, size and offset are the whole's; but for an external tensor with which another one begins, and which nobody
+    writes, that are its own.
     """
 
     base: int
