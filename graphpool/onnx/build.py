@@ -11,6 +11,7 @@ import numpy as np
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
+from graphpool.graph.shapes import broadcast_shapes
 from graphpool.runtime.packed_weight import PackedWeight
 from graphpool.typing import DataType, PropertyType
 
@@ -274,6 +275,13 @@ class NodeView:
         """Refuse unless the condition holds."""
         if not condition:
             self.refuse(reason)
+
+    def broadcast(self, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+        """The shape that two become together; sizes in it may vary."""
+        shape = broadcast_shapes(tuple(a), tuple(b))
+        if isinstance(shape, int):
+            self.refuse(f"shapes {tuple(a)} and {tuple(b)}, which do not go together")
+        return shape
 
     def allow_table(self, nbytes: int) -> None:
         """Raise LimitError unless a table that stands for the node may have so many bytes, those of its making too."""

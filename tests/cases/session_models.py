@@ -7,7 +7,7 @@ from onnx import helper
 
 from .unknown_sizes import ATTENTION, DynamicModel
 
-__all__ = ["KEPT", "MIXED", "PAIRS", "RECURRENT", "STACKED", "capacity_of"]
+__all__ = ["GROUPED", "KEPT", "MIXED", "PAIRS", "RECURRENT", "STACKED", "capacity_of"]
 
 Node = helper.make_node
 
@@ -15,6 +15,37 @@ Node = helper.make_node
 def _weights(*shape: int) -> np.ndarray:
     return (np.random.default_rng(shape).standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
 
+
+GROUPED = DynamicModel(
+    (
+        *[node for name, head in (("q", "four"), ("k", "two"), ("v", "two")) for node in (
+            Node("MatMul", ["x", f"w{name}"], [f"p{name}"]), Node("Reshape", [f"p{name}", head], [f"r{name}"]),
+            Node("Transpose", [f"r{name}"], [f"t{name}"], perm=[0, 2, 1, 3]),
+        )],
+        Node("Shape", ["x"], ["sx"]), Node("Gather", ["sx", "first"], ["batch"]),
+        *[node for name in "kv" for node in (
+            Node("Concat", [f"past_{name}", f"t{name}"], [f"all_{name}"], axis=2),
+            Node("Unsqueeze", [f"all_{name}", "axis"], [f"u{name}"]), Node("Shape", [f"all_{name}"], [f"s{name}"]),
+            Node("Gather", [f"s{name}", "third"], [f"n{name}"]),
+            Node("Concat", ["batch", "twice", f"n{name}", "depth"], [f"e{name}"], axis=0),
+            Node("Expand", [f"u{name}", f"e{name}"], [f"x{name}"]),
+            Node("Reshape", [f"x{name}", "joined"], [f"y{name}"]),
+        )],
+        Node("Transpose", ["yk"], ["turned"], perm=[0, 1, 3, 2]), Node("MatMul", ["tq", "turned"], ["scores"]),
+        Node("Mul", ["scores", "scale"], ["scaled"]), Node("Softmax", ["scaled"], ["weights"]),
+        Node("MatMul", ["weights", "yv"], ["mixed"]), Node("Transpose", ["mixed"], ["z"], perm=[0, 2, 1, 3]),
+    ),
+    {"x": ("f", "b", "l", 32), "past_k": ("f", "b", 2, "p", 8), "past_v": ("f", "b", 2, "p", 8)},
+    {"z": 4, "all_k": 4, "all_v": 4},
+    {
+        "wq": _weights(32, 32), "wk": _weights(32, 16), "wv": _weights(32, 16), "four": np.array([0, 0, 4, 8]),
+        "two": np.array([0, 0, 2, 8]), "joined": np.array([0, 4, -1, 8]), "axis": np.array([2]),
+        "first": np.array([0]), "third": np.array([2]), "twice": np.array([2, 2]), "depth": np.array([8]),
+        "scale": np.float32(0.35),
+    },
+    {"b": (1, 3), "l": (1, 9), "p": (0, 20)},
+)  # fmt: skip
+"""Two heads of keys and values, repeated for four of queries."""
 
 RECURRENT = DynamicModel(
     (
@@ -64,6 +95,7 @@ KEPT = DynamicModel(
 
 PAIRS = {
     "attention": (ATTENTION, {"keys": "past_k", "values": "past_v"}),
+    "grouped": (GROUPED, {"all_k": "past_k", "all_v": "past_v"}),
     "recurrent": (RECURRENT, {"hn": "h", "kn": "k", "tn": "t"}),
     "stacked": (STACKED, {"present": "past"}),
     "mixed": (MIXED, {"all": "past_x", "hn": "h"}),

@@ -108,6 +108,19 @@ def test_a_cache_is_appended_to(engine, model, session):
     assert not session._buffers._sides[1]
 
 
+def test_repeated_heads_are_compiled_once_for_all_lengths(engine):
+    """Nor is what is repeated copied before."""
+    case, pairs = PAIRS["grouped"]
+    with case.load(engine) as model, model.session(pairs, {"p": 64}) as session:
+        for inputs in words(20):
+            session.run(inputs)
+        assert model.stats().compilations <= 3
+        [compiled] = model._forms.forms()[-1].compiled
+        names = [name.split(":")[0] for name in compiled.implementations]
+        assert names.count("f32_attention") == 1
+        assert names.count("any_copy") == 3  # two new parts, the result
+
+
 def test_states_are_found_by_name():
     def ports(*names, dtype=DataType.F32):
         return [ModelPort(name, dtype, ("batch", 2)) for name in names]

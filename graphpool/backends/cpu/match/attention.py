@@ -5,7 +5,7 @@ scores = q k^T [* or / scale] [soft cap] [+ mask];  result = SoftMax(scores) v
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,23 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ....graph.view import GraphView
 
-__all__ = ["BATCH_AXES", "Attention", "find_attention"]
+__all__ = ["BATCH_AXES", "Attention", "SharedHeads", "find_attention"]
 
 
 BATCH_AXES = 1
 """Leading axes that are the batch; all others but the last two are heads."""
+
+
+@dataclass(frozen=True)
+class SharedHeads:
+    """Keys or values that are repeated for the heads which share them: (batch, heads, 1, positions, depth) in `source`.
+
+    `members` are the numbers of the ops that repeat, and of one that turns positions and depth round if there is any.
+    """
+
+    source: int
+    members: tuple[int, ...]
+    is_turned: bool
 
 
 @dataclass(frozen=True)
@@ -30,7 +42,7 @@ class Attention:
 
     `members` are the numbers, in the view, of `scores`, the product of queries and keys, `softmax`, `product`, that
     with the values, and of the ops between them. `scale` (a divisor perhaps), `cap` and `mask` are tensors: the factor
-    of the scores, their soft cap, what is added to them.
+    of the scores, their soft cap, what is added to them. `keys` and `values` are set where they need not be repeated.
     """
 
     scores: Op
@@ -41,6 +53,14 @@ class Attention:
     is_divisor: bool = False
     cap: int | None = None
     mask: int | None = None
+    keys: SharedHeads | None = None
+    values: SharedHeads | None = None
+
+    def repeated(self) -> Attention:
+        """The same for repeated keys and values."""
+        shared = [*(self.keys.members if self.keys else ()), *(self.values.members if self.values else ())]
+        members = tuple(number for number in self.members if number not in shared)
+        return replace(self, members=members, keys=None, values=None)
 
 
 def find_attention(
@@ -71,7 +91,37 @@ class _Finder:
         steps, product = self._read_chain(ops), self.view.ops[behind[-1]]
         if steps is None or not self._are_matrices(ops[0], product):
             return None
-        return Attention(ops[0], softmax, product, tuple(sorted((*before, number, *behind))), **steps)
+        members = [*before, number, *behind]
+        keys, values = (self._find_shared(tensor.id) for tensor in (ops[0].inputs[1], product.inputs[1]))
+        if keys is not None and values is not None and self._are_alike(keys, values):
+            members += [*keys.members, *values.members]
+        else:
+            keys = values = None
+        return Attention(ops[0], softmax, product, tuple(sorted(members)), **steps, keys=keys, values=values)
+
+    def _find_shared(self, tensor_id: int) -> SharedHeads | None:
+        """What is repeated to become the tensor: by an Expand, whose new axis is then joined to that of the heads."""
+        members: list[int] = []
+        for kind in ("StaticTranspose", "StaticReshape", "Expand"):
+            number = None if self._sole_user(tensor_id) is None else self.view.producer.get(tensor_id)
+            if number is not None and self.view.ops[number].kind == kind:
+                members.append(number)
+                tensor_id = self.view.ops[number].inputs[0].id
+            elif kind != "StaticTranspose":
+                return None
+        turn, join, expand = (self.view.ops[number] for number in (members[0], *members[-2:]))
+        is_turned = turn is not join
+        if is_turned and [axis % 4 for axis in turn.attrs["order"]] != [0, 1, 3, 2]:
+            return None
+        own, whole, joined = (self.shapes[i] for i in (tensor_id, expand.outputs[0].id, join.outputs[0].id))
+        if (len(own), len(whole), len(joined)) != (5, 5, 4) or own[2] != 1:
+            return None
+        is_alike = (*own[:2], *own[3:]) == (*whole[:2], *whole[3:]) and (own[0], *own[3:]) == (joined[0], *joined[2:])
+        return SharedHeads(tensor_id, tuple(members), is_turned) if is_alike else None
+
+    def _are_alike(self, keys: SharedHeads, values: SharedHeads) -> bool:
+        """Whether as many heads share the keys as the values."""
+        return self.shapes[keys.source][:2] == self.shapes[values.source][:2]
 
     def _sole_user(self, tensor_id: int) -> int | None:
         users = self.view.users(tensor_id)

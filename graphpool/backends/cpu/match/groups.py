@@ -170,11 +170,13 @@ class _Grouper:
         """
         for number, op in enumerate(self.view.ops):
             found = find_attention(self.view, number, self.shapes, self.outputs) if op.kind == "SoftMax" else None
-            if found is None or not all(self.free[n] and n not in self.dequantized for n in found.members):
-                continue
-            if self.quotient.merge(found.members):
-                self._take(self._grow(list(found.members)))
-                self.attentions[found.members[0]] = found
+            for attention in () if found is None else (found, found.repeated()):
+                members = attention.members
+                is_free = all(self.free[n] and n not in self.dequantized for n in members)
+                if is_free and self.quotient.merge(members):
+                    self._take(self._grow(list(members)))
+                    self.attentions[members[0]] = attention
+                    break
 
     def _grow(self, taken: list[int]) -> list[int]:
         """The ops of a kernel, the last of which gives its result, and the regions behind that keep its shape.

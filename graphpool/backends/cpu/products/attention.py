@@ -52,13 +52,18 @@ def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
 
 
 def _operands(lowering: Lowering, found: Attention) -> list[Value]:
-    """Queries, keys and values in f32, each (..., positions, depth)."""
+    """Queries, keys and values in f32, each (..., positions, depth); of keys and values each head once."""
     sides = [
-        (found.scores.inputs[0], found.scores.attrs["transpose_a"]),
-        (found.scores.inputs[1], not found.scores.attrs["transpose_b"]),
-        (found.product.inputs[1], found.product.attrs["transpose_b"]),
+        (found.scores.inputs[0], None, found.scores.attrs["transpose_a"]),
+        (found.scores.inputs[1], found.keys, not found.scores.attrs["transpose_b"]),
+        (found.product.inputs[1], found.values, found.product.attrs["transpose_b"]),
     ]
-    values = [(lowering.typed(lowering.value(tensor.id)), is_turned) for tensor, is_turned in sides]
+    values = [
+        (lowering.typed(lowering.value(tensor.id)), is_turned)
+        if shared is None
+        else (lowering.typed(lowering.value(shared.source)).squeezed(2), is_turned != shared.is_turned)
+        for tensor, shared, is_turned in sides
+    ]
     order = list(range(len(values[0][0].shape)))
     turned = [*order[:-2], order[-1], order[-2]]
     return [value.transposed(turned) if is_turned else value for value, is_turned in values]
