@@ -276,13 +276,6 @@ class NodeView:
         if not condition:
             self.refuse(reason)
 
-    def broadcast(self, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-        """The shape that two become together; sizes in it may vary."""
-        shape = broadcast_shapes(tuple(a), tuple(b))
-        if isinstance(shape, int):
-            self.refuse(f"shapes {tuple(a)} and {tuple(b)}, which do not go together")
-        return shape
-
     def allow_table(self, nbytes: int) -> None:
         """Raise LimitError unless a table that stands for the node may have so many bytes, those of its making too."""
         self.builder.bounds.check_table(nbytes, self.node.label)
@@ -304,6 +297,13 @@ class NodeView:
         if value.shape == tuple(shape):
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
+
+    def broadcast(self, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+        """The shape to which both broadcast."""
+        shape = broadcast_shapes(a, b)
+        if isinstance(shape, int):
+            self.refuse("shapes that do not broadcast")
+        return shape
 
     def vector(self, value: Value) -> Value:
         """A known scalar as a vector of one; itself otherwise."""

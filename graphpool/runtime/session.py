@@ -28,6 +28,7 @@ from .state_buffers import StateBuffers, StateContent
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from .executable import Executable
     from .form_cache import FormUse
     from .held_states import HeldState, HeldStates
     from .model import Model
@@ -211,7 +212,7 @@ class Session:
     def _view(self, state: HeldState, shapes: Mapping[str, tuple[int, ...]]) -> np.ndarray[Any, Any]:
         return self._buffers.view(state, self._content.sides.get(state.input, 0), shapes[state.input])
 
-    def _enter(self, arrays: dict[str, Any], views: Mapping[str, Any]) -> FormUse:
+    def _enter(self, arrays: dict[str, Any], views: Mapping[str, Any]) -> FormUse[Executable]:
         """The form for inputs and states, of which `arrays` has both from now on, in the model's order."""
         given = {**arrays, **views}
         arrays.clear()
@@ -220,7 +221,7 @@ class Session:
 
     def _run(
         self,
-        use: FormUse,
+        use: FormUse[Executable],
         arrays: Mapping[str, Any],
         outputs: Mapping[str, Any] | None,
         shapes: Mapping[str, tuple[int, ...]],
