@@ -43,7 +43,17 @@ if _TYPE_CHECKING:
     from .graph import Graph, LogicalTensor, Op, Partition
     from .memory import CallbackResource as Allocator
     from .profile import profile_ops
-    from .runtime import CompiledPartition, DynamicPartition, Engine, Event, ExecuteOptions, Model, Stream, Tensor
+    from .runtime import (
+        CompiledPartition,
+        DynamicPartition,
+        Engine,
+        Event,
+        ExecuteOptions,
+        Model,
+        Session,
+        Stream,
+        Tensor,
+    )
 
 __all__ = [
     "UNKNOWN_DIM",
@@ -74,6 +84,7 @@ __all__ = [
     "PerformanceWarning",
     "PropertyType",
     "ScheduleError",
+    "Session",
     "StateError",
     "Stream",
     "Tensor",
@@ -99,7 +110,7 @@ _HOMES = {
     **dict.fromkeys([name for name in __all__ if "_cache" in name], "cache"),
     **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),
     **dict.fromkeys(["CompiledPartition", "DynamicPartition", "Engine", "Event", "ExecuteOptions"], "runtime"),
-    **dict.fromkeys(["Model", "Stream", "Tensor"], "runtime"),
+    **dict.fromkeys(["Model", "Session", "Stream", "Tensor"], "runtime"),
     "profile_ops": "profile",
 }
 

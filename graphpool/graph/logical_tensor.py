@@ -176,9 +176,9 @@ class LogicalTensor:
         """Whether one of its sizes may vary."""
         return any(map(is_variable, (*(self.shape or ()), *(self.strides or ()))))
 
-    def with_sizes(self, values: SizeValues) -> LogicalTensor:
+    def with_sizes(self, values: SizeValues | None) -> LogicalTensor:
         """The tensor with its sizes as they are for other values, which the checks of a compilation allow."""
-        if not self.varies:
+        if values is None or not self.varies:
             return self
         put, other = object.__setattr__, object.__new__(LogicalTensor)
         shape, strides = (None if side is None else values.shape(side) for side in (self.shape, self.strides))

@@ -37,6 +37,9 @@
     model_step.py   a partition of it, and where the tensors between partitions lie
     form_constants.py   its constants: bound as they are, or kept packed alone
     runner.py       a run on one arena: binds arrays, calls the steps, collects results
+    session.py      Session: runs of a model that share states, in memory of its own
+    session_states.py  which outputs are inputs of the next run; held_states.py: forms for the memory where they stay
+    state_buffers.py   that memory, shared by forks
     result_arrays.py   arrays for results, in memory that earlier results have left
 
     execute(stream, inputs, outputs) -> bind pointers -> find constants -> lease an arena -> Program.run -> release
@@ -52,6 +55,7 @@ from .constant_part import ExecuteOptions
 from .dynamic_partition import DynamicPartition
 from .engine import Engine
 from .model import Model
+from .session import Session
 
 __all__ = [
     "CompiledPartition",
@@ -61,6 +65,7 @@ __all__ = [
     "ExecuteOptions",
     "Model",
     "Program",
+    "Session",
     "Stream",
     "Tensor",
 ]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ._share import PrimitiveShare
     from ._tensor import Tensor
     from .engine import Engine
+    from .held_states import HeldStates
     from .model_form import Fallback, ModelForm
     from .packed_weight import PackedWeight
     from .runner import Frame
@@ -57,7 +58,9 @@ class Executable(ResizableForm):
     `results` gives fresh results, shared with other forms. `precomputed` as in `ModelForm`; `sequential_arena_nbytes`
     is what the arena would take if every step followed the one before. `results_nbytes` are the outputs of one run but
     for those whose shape follows from contents; `host_nbytes` is reserved by a run for arrays that NumPy makes in host
-    functions: for what the one that takes most gives and is given copies of, as far as shapes are known.
+    functions: for what the one that takes most gives and is given copies of, as far as shapes are known. With `states`,
+    outputs go into the memory of a session, which brings it; `appended` are the names of those for which the part that
+    they have in common with their input is not written.
 
     Raises `UnsupportedError` for an op that has neither a backend nor a host function, and `OutOfMemoryError`, whose
     `smallest_limit` would do, where the engine's budget can never hold programs, constants and arena at once; nothing
@@ -79,20 +82,29 @@ class Executable(ResizableForm):
         results: ResultArrays | None = None,
         variable: VariableForm | None = None,
         stream: Stream | None = None,
+        states: HeldStates | None = None,
     ) -> None:
         super().__init__()
         self.precomputed = form.precomputed
         self._engine, self._variable, self._name = engine, variable, name
         self._stream = Stream(engine) if stream is None else stream
+        self._states = states
         self._tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
+        if states is not None:
+            self._tensors = states.place(form, self._tensors)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
         self.partitions = tuple(gather(partitions) if options.may_be_parallel(engine.threads) else partitions)
         merged = merge_neighbours(form.graph, self.partitions)
+        appends = [[] if states is None else states.appends(form, partition) for partition in merged]
+        written = {i for pairs in appends for _, i in pairs}
+        self.appended = frozenset(name for name, i in form.outputs.items() if i in written)
         kept = "cached" if weights == "cached" else "scoped"
         if variable is None:
-            self._steps = [self._compile(form, partition, kept, options) for partition in merged]
+            self._steps = [
+                self._compile(form, p, kept, options, pairs) for p, pairs in zip(merged, appends, strict=True)
+            ]
         else:
-            self._steps = self._compile_variable(form, merged, kept, options, variable)
+            self._steps = self._compile_variable(form, merged, kept, options, variable, appends)
         self.compiled = tuple(step.compiled for step in self._steps if step.compiled is not None)
         self._constants = FormConstants(form, self._tensors, self._steps, self._stream, {} if bound is None else bound)
         self.form = replace(form, constants=self._constants.values)
@@ -119,7 +131,10 @@ class Executable(ResizableForm):
         sizes = {i: self._tensors[i].nbytes for i in between if is_plain(self._tensors[i])}
         self._offsets, self.arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.scratchpad_nbytes)
         _, self.sequential_arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.sequential_nbytes)
-        self._results_nbytes = {output: self._nbytes_of([i]) for output, i in self.form.outputs.items()}
+        held = () if self._states is None else self._states.outputs
+        self._results_nbytes = {
+            output: self._nbytes_of([i]) for output, i in self.form.outputs.items() if output not in held
+        }
         self.results_nbytes = sum(self._results_nbytes.values())
         self.host_nbytes = max((self._host_nbytes(step) for step in self._steps), default=0)
 
@@ -136,9 +151,13 @@ class Executable(ResizableForm):
         weights: str,
         options: ScheduleOptions,
         variable: VariableForm,
+        appends: Sequence[Sequence[tuple[int, int]]],
     ) -> list[ModelStep]:
         """Compile for sizes that may vary; the steps for those that there are now."""
-        found = [variable.add(p, *self._ports(p), weights, options) if p.is_supported else None for p in partitions]
+        found = [
+            variable.add(p, *self._ports(p), weights, options, pairs) if p.is_supported else None
+            for p, pairs in zip(partitions, appends, strict=True)
+        ]
         values = variable.finish(self._tensors)
         self._tensors = variable.tensors(values)
         firsts = [None if made is None else made.first(values) for made in found]
@@ -202,10 +221,24 @@ class Executable(ResizableForm):
         inputs, outputs = partition.input_ports, partition.output_ports
         return [self._tensors[port.id] for port in inputs], [self._tensors[port.id] for port in outputs]
 
-    def _compile(self, form: ModelForm, partition: Partition, weights: str, options: ScheduleOptions) -> ModelStep:
+    def _compile(
+        self,
+        form: ModelForm,
+        partition: Partition,
+        weights: str,
+        options: ScheduleOptions,
+        appends: Sequence[tuple[int, int]],
+    ) -> ModelStep:
         if not partition.is_supported:
             return self._step(form, partition, None)
         policy, streams = options.policy, options.streams
+        if appends:
+            backend: Any = partition.backend
+            made = backend.compile_variable(
+                partition, *self._ports(partition), self._engine, weights=weights, schedule=policy, streams=streams,
+                appends=appends,
+            )  # fmt: skip
+            return self._step(form, partition, made.first(None))
         compiled = partition.compile(
             *self._ports(partition), self._engine, scratch="caller", weights=weights, schedule=policy, streams=streams
         )
@@ -245,15 +278,22 @@ class Executable(ResizableForm):
 
     # ---- running
 
-    def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any] | None = None,
+        held: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Outputs by name for inputs by name: arrays of exactly the specialised shapes and types, dense and aligned.
 
-        Results go into the arrays of `outputs` where those are given. Raises as `Model.run`; where an array of
-        `outputs` does not fit, or there is no memory for the arena or a result, nothing was run.
+        Results go into the arrays of `outputs`, and of `held` for states, where those are given. Raises as `Model.run`;
+        where an array of `outputs` does not fit, or there is no memory for the arena or a result, nothing was run.
         """
         given = {} if outputs is None else outputs
         for name, array in given.items():
             check_output(name, array, self._tensors.get(self.form.outputs[name]))
+        if held:
+            given = {**given, **held}
         fresh: dict[int, Any] = {}
         lease, frame = self._take_room(given, fresh)
         with lease:
@@ -286,6 +326,11 @@ class Executable(ResizableForm):
 
     def _missing(self, given: Mapping[str, Any]) -> list[str]:
         return [name for name in self.form.outputs if name not in given]
+
+    def shape_of(self, output: str) -> tuple[int, ...] | None:
+        """Shape of an output; None where it follows from contents."""
+        tensor = self._tensors.get(self.form.outputs[output])
+        return tensor.shape if tensor is not None and is_plain(tensor) else None
 
     def check_room(self, outputs: Iterable[str]) -> int:
         """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""

@@ -6,6 +6,7 @@ import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -23,6 +24,8 @@ from .model_port import as_input, check_names, check_outputs, describe_port, sta
 from .request_batches import Padding, run_side_by_side
 from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
+from .session import Session, Sessions
+from .session_states import find_states
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from ._tensor import Tensor
     from .engine import Engine
+    from .held_states import HeldStates
     from .model_form import ModelForm
     from .model_port import ModelPort
     from .packed_weight import PackedWeight
@@ -164,6 +168,7 @@ class Model:
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._stream = Stream(engine)  # of all forms: whoever finds its threads taken works alone
         self._forms: FormCache[Executable] = FormCache(name, capacity)
+        self._sessions = Sessions()
         try:
             engine.attach(self)
         except StateError:
@@ -261,31 +266,76 @@ class Model:
                 results[number] = found
         return results
 
-    def _enter(self, arrays: Mapping[str, Any]) -> FormUse[Executable]:
+    def session(self, state: Mapping[str, str] | None = None, capacity: Mapping[str, Any] | None = None) -> Session:
+        """Runs of which each finds the states that the one before has left, such as the caches of attention.
+
+        Parameters
+        ----------
+        state : mapping of str to str, optional
+            Output -> the input that it is in the next run. Default: `states`.
+        capacity : mapping of str to int or tuple of int, optional
+            Most that a dimension of the states becomes, by its name; or the largest shape of a state, by its input. It
+            is needed for dimensions that grow and for those without a name; others are 1 if it does not say.
+
+        Returns
+        -------
+        session : Session
+
+        Raises
+        ------
+        InvalidArgumentError, InvalidDataTypeError, InvalidShapeError
+            A name is unknown, an output cannot be the input, or a capacity is missing or does not fit.
+        OutOfMemoryError
+            The engine's budget has no room for the states; nor, where the shapes of the other inputs are known, for
+            the last run that they have room for. `smallest_limit` would do.
+        StateError
+            The model is closed.
+        """
+        self._forms.check_open()
+        return Session(self, self.states if state is None else state, {} if capacity is None else capacity)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Outputs that are inputs of the next run, as their names say: ``present...`` becomes ``past...``."""
+        return find_states(self.inputs, self.outputs)
+
+    def _enter(self, arrays: Mapping[str, Any], states: HeldStates | None = None) -> FormUse[Executable]:
         """The form for these inputs, made if need be; it stays open until it is left."""
         shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
-        key = shapes, tuple(arrays[name].tobytes() for name in self._deciding)
+        key = shapes, tuple(arrays[name].tobytes() for name in self._deciding), None if states is None else states.key
         try:
-            return self._forms.enter(key, lambda exactly: self._make(arrays, shapes, exactly))
+            return self._forms.enter(key, lambda exactly: self._make(arrays, shapes, exactly, states))
         finally:
             if self._forms.is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
                 self._variable.close()
                 self._close_packed()
 
     @collection_paused()
-    def _make(self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool) -> Executable:
+    def _make(
+        self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool, states: HeldStates | None
+    ) -> Executable:
         deciding = {name: arrays[name] for name in self._deciding}
-        return self._variable.form(dict(zip(arrays, shapes, strict=True)), deciding, exactly, self._compile)
+        given = dict(zip(arrays, shapes, strict=True))
+        if states is None:
+            return self._variable.form(given, deciding, exactly, self._compile)
+        compile_form = partial(self._compile, states=states)
+        return self._variable.form(given | states.shapes, deciding, exactly, compile_form, states.dims, states.pairs)
 
     def _compile(
-        self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], variable: VariableForm | None
+        self,
+        shapes: Mapping[str, Any],
+        deciding: Mapping[str, Any],
+        variable: VariableForm | None,
+        states: HeldStates | None = None,
     ) -> Executable:
         """A form for these shapes, in which sizes may vary."""
         loading = ArrayAllocator(self.engine.budget, f"loading of {self.name}")
-        form = loading.call(self._specialise, shapes, deciding)
+        form = loading.call(self._specialise, {port.name: shapes[port.name] for port in self.inputs}, deciding)
         loading.hand_over()  # constants are charged as such
         shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
-        return Executable(form, self.engine, *shared, variable, self._stream)
+        return Executable(
+            form, self.engine, *shared, variable, self._stream, None if states is None else states.sized(shapes)
+        )
 
     # ---- what is known of it
 
@@ -324,9 +374,10 @@ class Model:
         """What one run at a time takes of the engine's budget.
 
         That is the arena, scratch included, the constants, packed ones that are cached, the compiled programs, and the
-        results; inputs are the caller's. A ``memory_limit`` of so many bytes will do if the results of one run are let
-        go of before the next, and so will one without the packed ones: kernels for plain layouts run then. What follows
-        from contents is not known before: results without a shape, and arrays of host functions.
+        results, and the states of open sessions; inputs are the caller's. A ``memory_limit`` of so many bytes will do
+        if the results of one run are let go of before the next, and so will one without the packed ones: kernels for
+        plain layouts run then. What follows from contents is not known before: results without a shape, and arrays of
+        host functions.
 
         Parameters
         ----------
@@ -352,6 +403,7 @@ class Model:
         executable = self.specialise(shapes)
         executable.check_room(executable.form.outputs if outputs else ())
         nbytes = executable.sequential_peak_nbytes if sequential else executable.peak_nbytes
+        nbytes += self._sessions.nbytes
         return nbytes if outputs else nbytes - executable.results_nbytes
 
     def read_weight(self, name: str) -> np.ndarray[Any, Any]:
@@ -449,6 +501,7 @@ class Model:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
         was_closed = self._forms.is_closed
         self._forms.clear(closes=True)
+        self._sessions.close()
         self._variable.close()
         self._results.clear()
         self._close_packed()

@@ -129,9 +129,11 @@ class VariableForm:
 
     def add(
         self, partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], weights: str,
-        options: ScheduleOptions,
+        options: ScheduleOptions, appends: Sequence[tuple[int, int]] = (),
     ) -> VariablePartition:  # fmt: skip
         """Compile one more partition.
+
+        `appends` has the ids of inputs, and of outputs that have them at their beginning, in the same memory.
 
         Raises
         ------
@@ -142,8 +144,9 @@ class VariableForm:
         if compile_variable is None:
             raise UnsupportedError(explain(f"{partition!r} with sizes that vary", accepted="the CPU backend"))
         found: VariablePartition = compile_variable(
-            partition, inputs, outputs, self._engine, weights=weights, schedule=options.policy, streams=options.streams
-        )
+            partition, inputs, outputs, self._engine, weights=weights, schedule=options.policy,
+            streams=options.streams, appends=appends,
+        )  # fmt: skip
         self._partitions.append(found)
         return found
 

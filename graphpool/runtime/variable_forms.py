@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from graphpool._sizes import Trace
@@ -12,12 +13,14 @@ from .resizable_form import SizedForm
 from .variable_form import Symbols, VariableForm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from .engine import Engine
 
 __all__ = ["VariableForms"]
 
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 Form = TypeVar("Form", bound=SizedForm)
 
@@ -57,16 +60,19 @@ class VariableForms(Generic[Form]):
         deciding: Mapping[str, Any],
         exactly: bool,
         compile_form: Callable[[Mapping[str, Any], Mapping[str, Any], VariableForm | None], Form],
+        more_dims: Mapping[str, Any] = _NONE,
+        key: Hashable = None,
     ) -> Form:
         """A form for these shapes, compiled if there is none yet that serves them.
 
         Decisions that only say what is faster count if `exactly`, or where others find nothing. `compile_form` takes
-        the shapes, the deciding contents by name, and a `VariableForm` where sizes among the shapes vary.
+        the shapes, the deciding contents by name, and a `VariableForm` where sizes among the shapes vary. `more_dims`
+        are of shapes beside those that all forms have; `key` tells forms apart that are made in different ways.
         """
         if self._dims is None:
             self.compilations += 1
             return compile_form(shapes, deciding, None)
-        contents = tuple((array.shape, array.tobytes()) for array in deciding.values())
+        contents = key, *((array.shape, array.tobytes()) for array in deciding.values())
         found = self._resized(shapes, contents, exactly)
         if found is not None:
             return found
@@ -75,7 +81,7 @@ class VariableForms(Generic[Form]):
             self.respecialisations.append(reason)
         self.compilations += 1
         trace = Trace()
-        symbols = Symbols(self._dims, shapes, trace)
+        symbols = Symbols({**self._dims, **more_dims}, shapes, trace)
         try:
             made = compile_form(symbols.shapes, deciding, VariableForm(trace, symbols, self._engine))
             try:

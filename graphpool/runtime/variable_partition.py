@@ -74,8 +74,11 @@ class VariablePartition:
         self._ports = (*inputs, *outputs)
         self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
 
-    def first(self, values: SizeValues, scratch: str = "caller") -> CompiledPartition:
-        """The compiled partition for the sizes of the compilation, and where those for others have temporaries."""
+    def first(self, values: SizeValues | None, scratch: str = "caller") -> CompiledPartition:
+        """The compiled partition for the sizes of the compilation, and where those for others have temporaries.
+
+        `values` are None where no size varies.
+        """
         inputs, outputs = ([tensor.with_sizes(values) for tensor in side] for side in (self.inputs, self.outputs))
         return CompiledPartition(
             self.partition,

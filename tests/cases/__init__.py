@@ -5,6 +5,7 @@ graphs.py            GraphBuilder: graphs in a few lines
 inputs.py            random content of tensors, the same in every run
 workloads.py         CASES: one row for each thing that the CPU backend lowers
 unknown_sizes.py     MODELS: small ONNX models of which input sizes are unknown
+session_models.py    PAIRS: small ONNX models with states
 stream_graphs.py     graphs whose steps may run side by side
 schedule_graphs.py   dependency graphs to schedule: known blocks and random families
 resource_log.py      the calls of a `LoggingResource`, read from its file and repeated

@@ -36,7 +36,7 @@ from .rewrites import REWRITES
 from .support import supports
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from ...graph.logical_tensor import LogicalTensor
     from ...graph.op import Op
@@ -119,11 +119,15 @@ class CpuBackend:
         weights: str = "cached",
         schedule: str = "sequential",
         streams: int = 1,
+        appends: Sequence[tuple[int, int]] = (),
     ) -> VariablePartition:
-        """Compile for sizes that may vary; no cache is asked, since the result belongs to one compilation."""
+        """Compile for sizes that may vary; no cache is asked, since the result belongs to one compilation.
+
+        `appends` has the ids of inputs, and of outputs that have them at their beginning, in the same memory.
+        """
         options = _options_on(engine, schedule, streams)
         inputs, outputs = _settle_ports(partition, inputs, outputs, engine)
-        primitive, linked = make_primitive(object(), partition, inputs, outputs, engine.threads, options)
+        primitive, linked = make_primitive(object(), partition, inputs, outputs, engine.threads, options, dict(appends))
         primitive.evict()  # no cache keeps it for other users: it goes with its last one
         return VariablePartition(
             partition, inputs, outputs, engine, weights, primitive, linked.variable(), linked.temporaries
@@ -215,9 +219,14 @@ def make_primitive(
     outputs: Sequence[LogicalTensor],
     threads: int,
     options: ScheduleOptions = SEQUENTIAL,
+    appends: Mapping[int, int] | None = None,
 ) -> tuple[Primitive, LinkedProgram]:
-    """Lower, schedule, plan and link; where sizes vary, schedules go by those that there are now."""
-    lowering, plan = place_steps(relowering(partition, inputs, outputs, threads), options)
+    """Lower, schedule, plan and link; where sizes vary, schedules go by those that there are now.
+
+    Each input in `appends` lies at the beginning of the output there.
+    """
+    appends = appends or {}
+    lowering, plan = place_steps(relowering(partition, inputs, outputs, threads, appends), options)
     schedule = plan.schedule if plan.is_parallel else None
     nports = len(inputs) + len(outputs)
     linked = link(lowering, nports, threads, schedule)
@@ -238,7 +247,8 @@ def make_primitive(
         signature=plan.signature,
         sequential_nbytes=sequential.program.arena_nbytes,
     )
-    inplace = find_inplace_ports(lowering.steps, inputs, outputs, schedule)
+    inplace = [pair for pair in find_inplace_ports(lowering.steps, inputs, outputs, schedule) if pair[0] not in appends]
+    inplace += appends.items()
     pairs = [(in_port[i], out_port[j]) for i, j in inplace]
     names = [step.name for step in steps]
     step_ops = [position[step.op_id] for step in steps]
@@ -275,14 +285,18 @@ def _settle(tensor: LogicalTensor, readers: Sequence[Op] = ()) -> LogicalTensor:
 
 
 def relowering(
-    partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], threads: int
+    partition: Partition,
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    threads: int,
+    appends: Mapping[int, int] | None = None,
 ) -> Relowering:
     """The partition with its ports settled, to be lowered once with each choice of merges."""
     ops, prefer, fpmath = partition.ops, partition.prefer, partition.fpmath
 
     @functools.cache
     def relower(merges: tuple[tuple[int, ...], ...]) -> Lowering:
-        return lower(ops, inputs, outputs, prefer, fpmath, merges)
+        return lower(ops, inputs, outputs, prefer, fpmath, merges, appends)
 
     return Relowering(relower, ops, (len(inputs), len(outputs)), threads)
 
@@ -294,8 +308,12 @@ def lower(
     prefer: str = "memory",
     fpmath: str = "strict",
     merges: Collection[tuple[int, ...]] = (),
+    appends: Mapping[int, int] | None = None,
 ) -> Lowering:
-    """The steps of a partition; each of `merges` names the convolutions of one image that one call computes."""
+    """The steps of a partition; each of `merges` names the convolutions of one image that one call computes.
+
+    Each input in `appends` lies at the beginning of the output there.
+    """
     results = {tensor.id for tensor in outputs}
     given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
     shapes: dict[int, Any] = complete_shapes(ops, given, trust_ops=False)
@@ -305,7 +323,7 @@ def lower(
     constants = frozenset(tensor.id for tensor in inputs if tensor.property is PropertyType.CONSTANT)
     groups = make_groups(ops, shapes, results, constants)
     channels_last = choose_channels_last(groups, shapes, results)
-    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath)
+    lowering = Lowering(inputs, outputs, shapes, dtypes, channels_last, prefer, fpmath, appends)
     lowering.kinds = {op.id: op.kind for op in ops}
     fusions = {alike.op_ids: alike for alike in find_horizontal_fusions(lowering, groups)}
     lowering.horizontal_fusions = tuple(fusions)

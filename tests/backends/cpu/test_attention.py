@@ -5,7 +5,8 @@ import pytest
 
 import graphpool as gp
 from tests.cases.graphs import GraphBuilder
-from tests.helpers.partitions import check_graph
+from tests.cases.inputs import random_inputs
+from tests.helpers.partitions import assert_close, check_graph, run_partitions, run_reference
 
 
 @pytest.fixture
@@ -155,3 +156,47 @@ def test_long_sequences_need_no_memory_for_scores(engine):
     outputs = [lt.replace(shape=None) for lt in partition.output_ports]
     with partition.compile(partition.input_ports, outputs, engine) as compiled:
         assert compiled.scratchpad_nbytes < 2**18 < 4 * 1024 * 1024 * 4
+
+
+def repeat(g, x, count, order=None, axis=2):
+    """Each head `count` times, as exporters spell it; then axes in another order."""
+    batch, heads, *rest = g.graph_shape(x)
+    shape = [batch, heads, 1, *rest] if axis == 2 else [batch, 1, heads, *rest]
+    one = g.op("StaticReshape", x, shape=shape, special_zero=False)
+    many = [batch, heads, count, *rest] if axis == 2 else [batch, count, heads, *rest]
+    wide = g.op("Expand", one, shape=many)
+    joined = g.op("StaticReshape", wide, shape=[batch, heads * count, *rest], special_zero=False)
+    return joined if order is None else g.op("StaticTranspose", joined, order=order)
+
+
+def repeated(g, turned=False, keys=2, values=2, axis=2, is_read=False, rows=5, tail=()):
+    q = g.input((2, 6, rows, 8))
+    k = repeat(g, g.input((2, keys, 7, 8)), 6 // keys, [0, 1, 3, 2] if turned else None, axis)
+    v = repeat(g, g.input((2, values, 7, 6)), 6 // values, axis=axis)
+    scores = g.op("Add", g.op("MatMul", q, k, transpose_b=not turned), g.input((rows, 7)))
+    y = g.op("MatMul", g.op("SoftMax", scores, axis=-1), v)
+    if is_read:
+        g.op("Abs", k)
+    for kind in tail:
+        y = g.op(kind, y)
+
+
+@pytest.mark.parametrize(
+    ("form", "copies"),
+    [
+        ({}, 0), ({"turned": True}, 0), ({"turned": True, "rows": 1}, 0), ({"tail": ["GELU", "Abs"]}, 0),
+        ({"values": 3}, 2), ({"axis": 1}, 2), ({"is_read": True}, 2), ({"keys": 6, "values": 6}, 0),
+    ],
+)  # fmt: skip
+def test_heads_that_share_keys_are_not_repeated(engine, form, copies):
+    """Where keys and values are alike, each head is read once, where it lies."""
+    g = GraphBuilder()
+    repeated(g, **form)
+    whole = g.graph.merge_partitions(g.finish())
+    values = random_inputs(g, np.random.default_rng(0), low=0.5)
+    expected, actual = run_reference(whole.ops, values), run_partitions([whole], values, engine)
+    for port in whole.output_ports:
+        assert_close(actual[port.id], expected[port.id], port.dtype, scale=4)
+    names = kernels([whole], engine)
+    assert names.count("f32_attention") == 1
+    assert len([name for name in names if "copy" in name]) == copies

@@ -5,6 +5,8 @@ import pytest
 
 import graphpool as gp
 from graphpool.backends.cpu.backend import lower
+from graphpool.backends.cpu.place.streams import step_edges
+from graphpool.runtime._program import FIRST_EXTERNAL
 from tests.cases.graphs import GraphBuilder
 from tests.cases.inputs import random_inputs
 from tests.helpers.partitions import assert_close, run_partitions, run_reference
@@ -209,3 +211,26 @@ def test_parts_are_written_on_several_streams(build, schedule):
         for _ in range(20):
             [result] = compiled.execute(gp.Stream(engine), tensors)
             assert_close(result.numpy(), expected[outputs[0].id], outputs[0].dtype, scale=16)
+
+
+def test_what_is_appended_to_is_neither_read_nor_written():
+    """Who reads the joined tensor waits for the new part, and not for those who have read the old one before."""
+    b = GraphBuilder()
+    past, x = b.input((2, 5, 8)), b.input((2, 3, 8))
+    b.op("ReLU", past)
+    joined = b.op("Concat", past, b.op("SoftMax", x, axis=-1), axis=1)
+    b.op("SoftMax", joined, axis=1)
+    whole = b.graph.merge_partitions(b.finish())
+    strides = {past.id: (80, 8, 1), joined.id: (80, 8, 1)}
+    inputs = [lt.replace(strides=strides.get(lt.id)) for lt in whole.input_ports]
+    outputs = [lt.replace(shape=b.graph_shape(lt)) for lt in (*whole.output_ports, joined)]
+    outputs = [lt.replace(strides=strides.get(lt.id)) for lt in outputs]
+    steps = lower(whole.ops, inputs, outputs, appends={past.id: joined.id}).steps
+    places = {lt.id: base for base, lt in enumerate([*inputs, *outputs], FIRST_EXTERNAL)}
+    past_at, joined_at = (
+        [[(arg.shape, arg.offset) for arg in step.args if arg.buffer.base == places[lt.id]] for step in steps]
+        for lt in (past, joined)
+    )
+    assert past_at == [[((2, 5, 8), 0)], [], [], []]
+    assert joined_at == [[], [], [((2, 3, 8), 40)], [((2, 8, 8), 0)]]
+    assert step_edges(steps, len(inputs), len(outputs)) == [(1, 2), (2, 3)]

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 @rule("StaticReshape")
 def lower_reshape(lowering: Lowering, op: Op) -> None:
-    """The same memory under another shape; a copy only where the source has gaps or the result leaves the partition."""
-    source = lowering.value(op.inputs[0].id)
-    result = lowering.dense(source, source.dtype).reshaped(lowering.shapes[op.outputs[0].id])
-    lowering.finish(op.outputs[0].id, result)
+    """The same memory under another shape; a copy only where the source has gaps or the result leaves the partition.
+
+    Axes of one element come and go whatever the gaps.
+    """
+    source, shape = lowering.value(op.inputs[0].id), lowering.shapes[op.outputs[0].id]
+    seen = None if source.is_dense else source.with_ones(shape)
+    lowering.finish(op.outputs[0].id, seen or lowering.dense(source, source.dtype).reshaped(shape))
 
 
 @rule("StaticTranspose")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...._sizes import hint_of, is_variable
@@ -34,6 +35,8 @@ class Lowering(Emitter):
         Ids of tensors whose temporaries lie with their second axis innermost.
     prefer, fpmath : str
         Of the graph.
+    appends : mapping of int to int, optional
+        Ids of outputs by those of inputs that lie at their beginning, in the same memory.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Lowering(Emitter):
         channels_last: Collection[int] = (),
         prefer: str = "memory",
         fpmath: str = "strict",
+        appends: Mapping[int, int] | None = None,
     ) -> None:
         first_output = FIRST_EXTERNAL + len(inputs)
         super().__init__(first_output + len(outputs))
@@ -59,6 +63,9 @@ class Lowering(Emitter):
         self._constants = {n for n, t in enumerate(inputs, FIRST_EXTERNAL) if t.property is PropertyType.CONSTANT}
         self._values = {tensor.id: _external(tensor, number) for number, tensor in enumerate(inputs, FIRST_EXTERNAL)}
         self._targets = {tensor.id: _external(tensor, number) for number, tensor in enumerate(outputs, first_output)}
+        for source, result in (appends or {}).items():
+            value = self._values[source]
+            self._values[source] = value._replace(buffer=replace(value.buffer, within=self._targets[result].buffer))
         self._homes: dict[int, Value] = {}
 
     def with_hints(self) -> Lowering:

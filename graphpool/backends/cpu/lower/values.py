@@ -23,7 +23,8 @@ class Buffer:
 
     `base` is a base pointer of the program: `ARENA` for temporaries, whose `offset` from it the memory plan decides,
     `LITERALS`, or an external tensor. A buffer `within` another is a part of it that other steps write than the rest:
-    base, size and offset are the whole's.
+    base, size and offset are the whole's; but for an external tensor with which another one begins, and which nobody
+    writes, that are its own.
     """
 
     base: int
@@ -115,6 +116,15 @@ class Value(NamedTuple):
         """The same elements under another dense shape; the value must be dense."""
         return Value(self.dtype, tuple(shape), dense_strides(shape), self.buffer, self.offset)
 
+    def with_ones(self, shape: Sequence[int]) -> Value | None:
+        """The same memory under a shape that differs in axes of one element; None where it differs otherwise."""
+        axes = [(dim, stride) for dim, stride in zip(self.shape, self.strides, strict=True) if dim != 1]
+        dims = [dim for dim in shape if dim != 1]
+        if len(dims) != len(axes) or any(dim != own for dim, (own, _) in zip(dims, axes, strict=True)):
+            return None
+        strides = iter([stride for _, stride in axes])
+        return self._replace(shape=tuple(shape), strides=tuple([0 if dim == 1 else next(strides) for dim in shape]))
+
     def broadcast(self, shape: Sequence[int]) -> Value:
         """The same memory seen with another shape, to which its own broadcasts as in numpy."""
         dims = tuple(shape)
@@ -130,6 +140,11 @@ class Value(NamedTuple):
         """The same memory with the sizes that there are now as plain numbers."""
         shape, strides = tuple(map(hint_of, self.shape)), tuple(map(hint_of, self.strides))
         return self._replace(shape=shape, strides=strides, offset=hint_of(self.offset))
+
+    def squeezed(self, axis: int) -> Value:
+        """The same memory without an axis of size 1."""
+        shape, strides = ((*axes[:axis], *axes[axis + 1 :]) for axes in (self.shape, self.strides))
+        return Value(self.dtype, shape, strides, self.buffer, self.offset)
 
     def unsqueezed(self, axis: int) -> Value:
         """The same memory with a new axis of size 1."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from ....graph.view import GraphView
 
-__all__ = ["BATCH_AXES", "Attention", "Finder", "Scores", "find_attention"]
+__all__ = ["BATCH_AXES", "Attention", "Finder", "Scores", "SharedHeads", "find_attention"]
 
 
 BATCH_AXES = 1
@@ -61,11 +61,23 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class SharedHeads:
+    """Keys or values that are repeated for the heads which share them: (batch, heads, 1, positions, depth) in `source`.
+
+    `members` are the numbers of the ops that repeat, and of one that turns positions and depth round if there is any.
+    """
+
+    source: int
+    members: tuple[int, ...]
+    is_turned: bool
+
+
+@dataclass(frozen=True)
 class Attention:
     """Two products with a SoftMax between them.
 
     `members` are the numbers, in the view, of all ops from the product of queries and keys to `product`, that with the
-    values.
+    values. `keys` and `values` are set where they need not be repeated.
     """
 
     scores: Scores
@@ -73,11 +85,19 @@ class Attention:
     product: Op
     members: tuple[int, ...]
     dropout: Op | None = None
+    keys: SharedHeads | None = None
+    values: SharedHeads | None = None
 
     @property
     def side_outputs(self) -> tuple[LogicalTensor, ...]:
         """The statistics, and the mask of Dropout, where they are asked for."""
         return (*self.softmax.outputs[1:], *(self.dropout.outputs[1:] if self.dropout else ()))
+
+    def repeated(self) -> Attention:
+        """The same for repeated keys and values."""
+        shared = [*(self.keys.members if self.keys else ()), *(self.values.members if self.values else ())]
+        members = tuple(number for number in self.members if number not in shared)
+        return replace(self, members=members, keys=None, values=None)
 
 
 def find_attention(
@@ -111,13 +131,46 @@ class Finder:
             return None
         scores, inside = before
         product = self.view.ops[behind[-1]]
-        members = tuple(sorted({*inside, number, *behind}))
+        members = {*inside, number, *behind}
+        keys, values = (self._find_shared(tensor.id) for tensor in (scores.product.inputs[1], product.inputs[1]))
+        if keys is None or values is None or not self._are_alike(keys, values):
+            keys = values = None
+        else:
+            members |= {*keys.members, *values.members}
         dropout = next((op for op in map(self.view.ops.__getitem__, behind) if op.kind == "Dropout"), None)
-        found = Attention(scores, softmax, product, members, dropout)
+        found = Attention(scores, softmax, product, tuple(sorted(members)), dropout, keys, values)
         results = {product.outputs[0].id, *(tensor.id for tensor in found.side_outputs)}
         operands = *scores.product.inputs, product.inputs[1]
         is_whole = self.is_closed(members, results) and self.are_matrices(operands, self.shapes[product.outputs[0].id])
         return found if is_whole else None
+
+    def _find_shared(self, tensor_id: int) -> SharedHeads | None:
+        """What is repeated to become the tensor: by an Expand, whose new axis is then joined to that of the heads."""
+        members: list[int] = []
+        for kind in ("StaticTranspose", "StaticReshape", "Expand"):
+            number = None if self._sole_user(tensor_id) is None else self.view.producer.get(tensor_id)
+            if number is not None and self.view.ops[number].kind == kind:
+                members.append(number)
+                tensor_id = self.view.ops[number].inputs[0].id
+            elif kind != "StaticTranspose":
+                return None
+        turn, join, expand = (self.view.ops[number] for number in (members[0], *members[-2:]))
+        is_turned = turn is not join
+        if is_turned and [axis % 4 for axis in turn.attrs["order"]] != [0, 1, 3, 2]:
+            return None
+        own, whole, joined = (self.shapes[i] for i in (tensor_id, expand.outputs[0].id, join.outputs[0].id))
+        if (len(own), len(whole), len(joined)) != (5, 5, 4) or own[2] != 1:
+            return None
+        is_alike = (*own[:2], *own[3:]) == (*whole[:2], *whole[3:]) and (own[0], *own[3:]) == (joined[0], *joined[2:])
+        return SharedHeads(tensor_id, tuple(members), is_turned) if is_alike else None
+
+    def _are_alike(self, keys: SharedHeads, values: SharedHeads) -> bool:
+        """Whether as many heads share the keys as the values."""
+        return self.shapes[keys.source][:2] == self.shapes[values.source][:2]
+
+    def _sole_user(self, tensor_id: int) -> int | None:
+        users = self.view.users(tensor_id)
+        return users[0] if len(users) == 1 and tensor_id not in self.outputs else None
 
     def _follow(self, number: int) -> list[int] | None:
         """Numbers of the ops from behind the SoftMax to the product with the values."""

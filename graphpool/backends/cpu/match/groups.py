@@ -192,17 +192,19 @@ class _Grouper:
         """
         for number, op in enumerate(self.view.ops):
             found = find_attention(self.view, number, self.shapes, self.outputs) if op.kind == "SoftMax" else None
+            for attention in () if found is None else (found, found.repeated()):
+                if self._try_merge(attention.members):
+                    self._take(self._grow(list(attention.members)))
+                    self.attentions[attention.members[0]] = attention
+                    break
             gradient = find_gradient(self.view, number, self.shapes, self.outputs) if op.kind == "Exp" else None
-            members = found.members if found else gradient.members if gradient else ()
-            is_free = all(self.free[n] and n not in self.dequantized for n in members)
-            if not members or not is_free or not self.quotient.merge(members):
-                continue
-            if found is not None:
-                self._take(self._grow(list(members)))
-                self.attentions[members[0]] = found
-            elif gradient is not None:
-                self._take(members)
-                self.gradients[members[0]] = gradient
+            if gradient is not None and self._try_merge(gradient.members):
+                self._take(gradient.members)
+                self.gradients[gradient.members[0]] = gradient
+
+    def _try_merge(self, members: Sequence[int]) -> bool:
+        """Make the ops one group; whether that is possible."""
+        return all(self.free[n] and n not in self.dequantized for n in members) and self.quotient.merge(members)
 
     def _grow(self, taken: list[int]) -> list[int]:
         """The ops of a kernel, the last of which gives its result, and the regions behind that keep its shape.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...._kernels.gemm.attention import AttentionProblem, attention, attention_backward
 from ....typing import DataType
 from ..lower.epilogue import Epilogue, emit_anchor, make_epilogue
-from ..match.attention import BATCH_AXES, Scores
+from ..match.attention import BATCH_AXES, Scores, SharedHeads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def lower_attention(lowering: Lowering, group: AnchorGroup) -> None:
     found = group.attention
     assert found is not None
     values = found.product.inputs[1], found.product.attrs["transpose_b"]
-    problem, args = _make_problem(lowering, found.scores, values, found.dropout)
+    problem, args = _make_problem(lowering, found.scores, values, found.dropout, (found.keys, found.values))
     stats, kept = _own(lowering, found.softmax.outputs[1:]), []
     if found.dropout is not None:
         kept = _own(lowering, found.dropout.outputs[1:])
@@ -79,14 +79,19 @@ def lower_gradient(lowering: Lowering, group: GradientGroup) -> None:
 
 
 def _make_problem(
-    lowering: Lowering, scores: Scores, values: tuple[LogicalTensor, bool], dropout: Op | None
+    lowering: Lowering,
+    scores: Scores,
+    values: tuple[LogicalTensor, bool],
+    dropout: Op | None,
+    shared: tuple[SharedHeads | None, SharedHeads | None] = (None, None),
 ) -> tuple[AttentionProblem, list[Value]]:
     """The problem that kernels are asked, and its arguments."""
     product = scores.product
     sides = [
         (product.inputs[0], product.attrs["transpose_a"]), (product.inputs[1], not product.attrs["transpose_b"]), values
     ]  # fmt: skip
-    q, k, v = (_matrix(lowering, tensor, is_turned) for tensor, is_turned in sides)
+    pairs = zip(sides, (None, *shared), strict=True)
+    q, k, v = (_matrix(lowering, tensor, is_turned, heads) for (tensor, is_turned), heads in pairs)
     heads = q.shape[:-2]
     batch = heads[:BATCH_AXES]
     kv_heads = k.shape[BATCH_AXES:-2]
@@ -124,9 +129,10 @@ def _make_problem(
     return problem, [q, k, v, *given.values(), *offsets, *masks.values(), *draws]
 
 
-def _matrix(lowering: Lowering, tensor: LogicalTensor, is_turned: bool) -> Value:
-    """An operand as (..., positions, depth)."""
-    value = lowering.value(tensor.id)
+def _matrix(lowering: Lowering, tensor: LogicalTensor, is_turned: bool, shared: SharedHeads | None) -> Value:
+    """An operand as (..., positions, depth); of keys and values each head once."""
+    value = lowering.value(tensor.id) if shared is None else lowering.value(shared.source).squeezed(2)
+    is_turned = is_turned != (shared is not None and shared.is_turned)
     order = list(range(len(value.shape)))
     return value.transposed([*order[:-2], order[-1], order[-2]]) if is_turned else value
 

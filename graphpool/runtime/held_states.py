@@ -1,0 +1,172 @@
+"""Outputs of a model that are the inputs of its next run: how a form is compiled for the memory in which they stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from graphpool.errors import InvalidShapeError, StateError, explain
+from graphpool.typing import dense_strides
+
+from .model_step import is_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.graph.partition import Partition
+    from graphpool.typing import DataType
+
+    from .model_form import ModelForm
+
+__all__ = ["HeldState", "HeldStates"]
+
+
+@dataclass(frozen=True)
+class HeldState:
+    """An output that is an input of the next run.
+
+    Attributes
+    ----------
+    input, output : str
+    dtype : DataType
+    dims : tuple of int, str or None
+        Of the input, as the model describes it.
+    capacity : tuple of int
+        The largest shape: its strides are those of all others.
+    growing : tuple of int
+        Axes along which a run makes it longer; they begin at 0.
+    """
+
+    input: str
+    output: str
+    dtype: DataType
+    dims: tuple[int | str | None, ...]
+    capacity: tuple[int, ...]
+    growing: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory for the largest shape. Unit: bytes."""
+        return prod(self.capacity) * self.dtype.numpy.itemsize
+
+    def describe_axis(self, axis: int) -> str:
+        """An axis for messages."""
+        dim = self.dims[axis]
+        return f"{dim} (dimension {axis})" if isinstance(dim, str) else f"dimension {axis}"
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Raise unless a result of this shape can stay and be the next run's input.
+
+        Raises
+        ------
+        InvalidShapeError
+            It is no shape of the input.
+        StateError
+            There is no room for it.
+        """
+        if len(shape) != len(self.dims):
+            raise self._unfit(shape, None)
+        for axis, (dim, size, room) in enumerate(zip(self.dims, shape, self.capacity, strict=True)):
+            if isinstance(dim, int) and size != dim:
+                raise self._unfit(shape, axis)
+            if size > room:
+                raise StateError(
+                    explain(
+                        f"state {self.input!r} has no room left: {self.describe_axis(axis)}",
+                        accepted=f"at most {room}",
+                        got=int(size),
+                        hint="reset or truncate the session, or make one with a larger capacity",
+                    ),
+                    input_name=self.input,
+                    dim=axis,
+                )
+
+    def _unfit(self, shape: Sequence[int], axis: int | None) -> InvalidShapeError:
+        message = explain(
+            f"output {self.output!r} cannot be input {self.input!r} of the next run",
+            accepted=f"shape {list(self.dims)}",
+            got=[int(size) for size in shape],
+        )
+        return InvalidShapeError(message, output=self.output, dim=axis)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldStates:
+    """The states of sessions of one capacity. Immutable.
+
+    Attributes
+    ----------
+    states : tuple of HeldState
+    key : tuple
+        Equal for equal states. `pairs`: for those that differ in nothing but their capacity.
+    inputs, outputs : frozenset of str
+    dims, shapes : dict
+        The capacities as if they were shapes of inputs, which may vary where those of the states may.
+    """
+
+    states: tuple[HeldState, ...]
+    key: tuple[Any, ...] = field(init=False)
+    pairs: tuple[Any, ...] = field(init=False)
+    inputs: frozenset[str] = field(init=False)
+    outputs: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "pairs", tuple((state.input, state.output) for state in self.states))
+        put(self, "key", (self.pairs, *chain(*(state.capacity for state in self.states))))
+        put(self, "inputs", frozenset(state.input for state in self.states))
+        put(self, "outputs", frozenset(state.output for state in self.states))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all at their largest. Unit: bytes."""
+        return sum(state.nbytes for state in self.states)
+
+    @property
+    def dims(self) -> dict[Any, Any]:
+        """Of `shapes`: equal names are one size, as with inputs."""
+        named = ([d if d is None or isinstance(d, int) else ("capacity", d) for d in s.dims] for s in self.states)
+        return {("capacity", s.input): tuple(dims) for s, dims in zip(self.states, named, strict=True)}
+
+    @property
+    def shapes(self) -> dict[Any, tuple[int, ...]]:
+        """The capacities by names that no input has."""
+        return {("capacity", state.input): state.capacity for state in self.states}
+
+    def sized(self, shapes: Mapping[Any, Any]) -> HeldStates:
+        """The states with capacities of these `shapes`, in which sizes may vary."""
+        return HeldStates(tuple([replace(state, capacity=shapes["capacity", state.input]) for state in self.states]))
+
+    def place(self, form: ModelForm, tensors: Mapping[int, LogicalTensor]) -> dict[int, LogicalTensor]:
+        """The tensors of a form, those of states with the strides that they have where they stay.
+
+        Raises
+        ------
+        InvalidShapeError, StateError
+            A result cannot stay, or has no room.
+        """
+        placed, given = dict(tensors), {*form.inputs.values(), *form.constants}
+        for state in self.states:
+            source, result = form.inputs[state.input], form.outputs[state.output]
+            strides = dense_strides(state.capacity)
+            for tensor_id in (source, *({result} - given)):
+                tensor = tensors.get(tensor_id)
+                if tensor is not None and is_plain(tensor):
+                    state.check(tensor.shape or ())
+                    placed[tensor_id] = tensor.replace(strides=strides)
+        return placed
+
+    def appends(self, form: ModelForm, partition: Partition) -> list[tuple[int, int]]:
+        """Ids of inputs and outputs of a partition: states that it makes longer at their end, and nothing else."""
+        if not hasattr(partition.backend, "compile_variable"):
+            return []
+        wanted = {(form.inputs[state.input], form.outputs[state.output]) for state in self.states}
+        found = []
+        for op in partition.ops:
+            pair = op.inputs[0].id if op.inputs else None, op.outputs[0].id if op.outputs else None
+            if op.kind == "Concat" and pair in wanted and all(t.id != pair[0] for t in op.inputs[1:]):
+                found.append((op.inputs[0].id, op.outputs[0].id))
+        return found
