@@ -130,6 +130,10 @@ cdef class SizeBounds:
         """The least that a size is; other objects as they are."""
         return self.spans[self._number(x)].least if type(x) is Size else x
 
+    def shape(self, dims):
+        """The most that each dimension of a shape is."""
+        return tuple([self.most(x) for x in dims])
+
     def join(self, SizeBounds other not None):
         """Let these be the bounds for the other box too; what holds is then that of the first one."""
         cdef int64_t k

@@ -12,16 +12,20 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from graphpool._sizes import Trace
-from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.memory._arrays import ArrayAllocator
+from graphpool.memory._budget import IDLE_PRIMITIVES
 
 from .collection import collection_paused
 from .constant_part import check_files, held_nbytes
+from .declared_shapes import DeclaredShapes
 from .executable import Executable
 from .form_cache import FormCache, FormUse
 from .model_port import as_input, check_names, check_outputs, describe_port, stand_in
 from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
+from .shape_ranges import ShapeRanges
+from .shared_arenas import SharedArenas
 from .variable_form import Symbols, VariableForm
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from .model_form import ModelForm
     from .model_port import ModelPort
     from .packed_weight import PackedWeight
+    from .shape_ranges import RangePeak
 
 __all__ = ["Model", "ModelStats", "check_weights_mode"]
 
@@ -104,6 +109,11 @@ class Model:
         Whether packed constants leave the constant tensor cache with the model, stay there when it is closed, or
         replace the constants: of a weight in memory that kernels read packed alone, whose packing can be undone, the
         model then keeps the packed weights alone, whatever becomes of the cache. `read_weight` unpacks it.
+    shapes : mapping of str to int, (int, int) or sequence, optional
+        The shapes to come, such as ``{"batch": (1, 8), "tokens": (1, 512)}``: for a named dimension a number or a
+        range, both ends included; for an input one of these for each dimension. With all sizes declared, and no
+        `deciding` inputs, the model is compiled at once, one plan of memory holds for all shapes, `predict_peak` tells
+        the most that any of them takes, and what does not fit the engine's limit is refused now.
 
     Attributes
     ----------
@@ -112,6 +122,14 @@ class Model:
     name : str
     options : ScheduleOptions
     weights : str
+
+    Raises
+    ------
+    InvalidArgumentError
+        An option is none of those accepted; `shapes` has a name that no dimension or input has, or no range.
+    OutOfMemoryError
+        The declared shapes do not fit the engine's limit. ``largest`` has, for each size that varies, the largest upper
+        end that would fit, were the others left as they are.
 
     Notes
     -----
@@ -135,6 +153,7 @@ class Model:
         schedule: str | None = None,
         streams: int | None = None,
         weights: str = "scoped",
+        shapes: Mapping[str, Any] | None = None,
     ) -> None:
         check_weights_mode(weights)
         if not isinstance(capacity, int) or capacity < 1:
@@ -147,22 +166,39 @@ class Model:
         self.name = name
         self.weights = weights
         self._packed: list[PackedWeight] = []
-        self._results = ResultArrays(engine.budget, f"results of {name}")
+        self._results = ResultArrays(engine.budget, f"results of {name}", grows=shapes is None)
         self._specialise = specialise
         self._compilations = 0
         self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
         self._capacity = capacity
-        is_fixed = all(port.is_static for port in self.inputs)
+        ranges = ShapeRanges({} if shapes is None else shapes, self.inputs)
+        self._dims = ranges.dims
+        self._shapes = shapes
+        is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in self._dims.values())
         self._varies = getattr(specialise, "takes_sizes", False) and not is_fixed
         self._variable: list[tuple[tuple[Any, ...], Executable]] = []  # by deciding contents, the last used first
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._forms = FormCache(name, capacity)
+        engine.budget.register(self._forms, stage=IDLE_PRIMITIVES)
+        self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}")
+        self._arenas.enter()
         try:
             engine.attach(self)
         except StateError:
             self._forms.clear(closes=True)
             raise
+        self._declared: DeclaredShapes | None = None
+        self._roomy: FormUse | None = None  # the last one that room was made for
+        if shapes is not None:
+            self._declared = DeclaredShapes(
+                ranges, name, self._deciding, engine.budget, self._compile_planned, self._peak_at
+            )
+            try:
+                self._declared.load()
+            except BaseException:
+                self.close()
+                raise
 
     # ---- running
 
@@ -204,11 +240,28 @@ class Model:
         arrays = {port.name: as_input(port, inputs[port.name]) for port in self.inputs}
         if outputs is not None:
             check_outputs(outputs, arrays, self.outputs)
-        use = self._enter(arrays)
+        number = self._forms.begin()
         try:
-            return use.executable.run(arrays, outputs)
+            return self._run(arrays, outputs)
+        except OutOfMemoryError:
+            if not self._forms.may_fit_alone(number):
+                raise
         finally:
-            self._forms.leave(use, runs=1)
+            self._forms.end()
+        return self._forms.run_alone(lambda: self._run(arrays, outputs))
+
+    def _run(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
+        use, runs = self._enter(arrays), 1
+        try:
+            if self._declared is not None and self._roomy is not use:
+                form, self._roomy = use.executable, use
+                self._make_room(form.arena_nbytes, form.results_nbytes + form.host_nbytes)
+            return use.executable.run(arrays, outputs)
+        except OutOfMemoryError:
+            runs = 0
+            raise
+        finally:
+            self._forms.leave(use, runs)
 
     def _enter(self, arrays: Mapping[str, Any]) -> FormUse:
         """The form for these inputs, made if need be; it stays open until it is left."""
@@ -225,11 +278,26 @@ class Model:
     def _make(self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool) -> Executable:
         deciding = {name: arrays[name] for name in self._deciding}
         given = dict(zip(arrays, shapes, strict=True))
+        if self._declared is not None:
+            self._declared.check(given)
+            self._declared.prepare()
+            self._make_room(0, max((form.instance_nbytes for _, form in self._variable), default=0))
         if self._varies:
             found = self._resize(given, deciding, exactly)
             if found is not None:
                 return found
         return self._compile(given, deciding, None)
+
+    def _make_room(self, arena_nbytes: int, nbytes: int) -> None:
+        """Keep to what is promised for declared shapes, without a limit too: give up what is kept for other shapes.
+
+        A run takes an arena so large at least, and so many bytes beside it.
+        """
+        most_nbytes = None if self._declared is None else self._declared.most_run_nbytes
+        if most_nbytes is not None:
+            excess = self._forms.held + max(self._arenas.current().nbytes, arena_nbytes) + nbytes - most_nbytes
+            if excess > 0 and self._forms.reclaim(excess) < excess:
+                self._arenas.shrink(arena_nbytes)
 
     def _resize(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], exactly: bool) -> Executable | None:
         """A form from one whose sizes may vary, which is compiled if there is none yet that serves these shapes."""
@@ -243,24 +311,53 @@ class Model:
                         self._variable.remove(entry)
                         self._variable.insert(0, entry)
                     return found
-        trace = Trace()
-        symbols = Symbols({port.name: port.shape for port in self.inputs}, shapes, trace)
         with suppress(Exception):  # if something is wrong, it is said of plain shapes, which are compiled then
-            made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine))
+            made = self._compile_variable(shapes, deciding)
             try:
                 found = made.resized(shapes)
             except BaseException:
                 made.close()
                 raise
-            self._variable.insert(0, (contents, made))
-            for _, form in self._variable[self._capacity :]:
-                form.close()
-            del self._variable[self._capacity :]
+            self._keep_variable(contents, made)
             return found
         return None
 
+    def _keep_variable(self, contents: tuple[Any, ...], made: Executable) -> None:
+        """Make other forms of it from now on; the least recently used ones are given up, but for those of ranges."""
+        self._variable.insert(0, (contents, made))
+        rest = [entry for entry in self._variable if not entry[1].is_planned]
+        for entry in rest[self._capacity :]:
+            self._variable.remove(entry)
+            entry[1].close()
+
+    def _compile_variable(
+        self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], is_planned: bool = False
+    ) -> Executable:
+        """A form of which sizes may vary; with `is_planned`, memory is planned and counted later, for all shapes."""
+        trace = Trace()
+        symbols = Symbols(self._dims, shapes, trace)
+        return self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine), is_planned)
+
+    @collection_paused()
+    def _compile_planned(self, shapes: Mapping[str, Any]) -> Executable | None:
+        """A form for declared shapes, kept for good; None if sizes cannot vary, of which plain shapes say why."""
+        if not self._varies:
+            return None
+        try:
+            made = self._compile_variable(shapes, {}, is_planned=True)
+        except OutOfMemoryError:
+            raise
+        except Exception:
+            return None
+        self._keep_variable((), made)
+        return made
+
     def _compile(
-        self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], variable: VariableForm | None
+        self,
+        shapes: Mapping[str, Any],
+        deciding: Mapping[str, Any],
+        variable: VariableForm | None,
+        is_planned: bool = False,
     ) -> Executable:
         """A form for these shapes, in which sizes may vary."""
         self._compilations += 1
@@ -268,7 +365,7 @@ class Model:
         form = loading.call(self._specialise, shapes, deciding)
         loading.hand_over()  # constants are charged as such
         shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
-        return Executable(form, self.engine, *shared, variable)
+        return Executable(form, self.engine, *shared, variable, self._arenas, is_planned)
 
     # ---- what is known of it
 
@@ -291,19 +388,23 @@ class Model:
         InvalidArgumentError, InvalidShapeError
             A shape is missing or does not fit.
         """
+        use = self._enter_shapes(shapes)
+        self._forms.leave(use)
+        return use.executable
+
+    def _enter_shapes(self, shapes: Mapping[str, Any] | None) -> FormUse:
+        """The form for these shapes, which stays open until it is left."""
         given = dict(shapes or {})
         unknown = [name for name in given if all(port.name != name for port in self.inputs)]
         if unknown:
             names = [port.name for port in self.inputs]
             raise InvalidArgumentError(explain(f"unknown input {unknown[0]!r}", accepted=f"inputs {names}"))
         arrays = {port.name: stand_in(port, given.get(port.name), port.name in self._deciding) for port in self.inputs}
-        use = self._enter(arrays)
-        self._forms.leave(use)
-        return use.executable
+        return self._enter(arrays)
 
     def predict_peak(
         self, shapes: Mapping[str, Any] | None = None, *, sequential: bool = False, outputs: bool = True
-    ) -> int:
+    ) -> int | RangePeak:
         """What one run at a time takes of the engine's budget.
 
         That is the arena, scratch included, the constants, packed ones that are cached, the compiled programs, and the
@@ -314,7 +415,7 @@ class Model:
         Parameters
         ----------
         shapes : mapping of str to shape or array, optional
-            As for `specialise`.
+            As for `specialise`. None, for a model with declared shapes: all of these.
         sequential : bool, default=False
             Whether to tell what one stream would need, whatever the schedule.
         outputs : bool, default=True
@@ -323,7 +424,8 @@ class Model:
         Returns
         -------
         nbytes : int
-            Exact. Unit: bytes.
+            Exact. Of declared shapes the most that any takes, a `RangePeak`: its ``sizes`` and ``shapes`` say where.
+            Programs of all forms compiled for them count, since they are kept. Unit: bytes.
 
         Raises
         ------
@@ -332,10 +434,27 @@ class Model:
         OutOfMemoryError
             It is more than the engine's limit.
         """
-        executable = self.specialise(shapes)
-        executable.check_room(executable.form.outputs if outputs else ())
-        nbytes = executable.sequential_peak_nbytes if sequential else executable.peak_nbytes
-        return nbytes if outputs else nbytes - executable.results_nbytes
+        if shapes is not None or self._declared is None:
+            return self._peak_at(shapes, outputs, sequential)
+        self._declared.check_plannable()
+        self._forms.exclusively(self._declared.prepare)
+        return self._declared.peak(self._kept_nbytes(), outputs)
+
+    def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool, sequential: bool = False) -> int:
+        use = self._enter_shapes(shapes)
+        try:
+            form = use.executable
+            form.check_room(form.form.outputs if outputs else ())
+            nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
+            if self._declared is not None:  # beside all forms of the ranges, which are kept
+                nbytes += self._kept_nbytes(form) - form.kept_nbytes
+        finally:
+            self._forms.leave(use)
+        return nbytes if outputs else nbytes - form.results_nbytes
+
+    def _kept_nbytes(self, *forms: Executable) -> int:
+        """Memory of these forms, and of those that others are made of, between runs. Unit: bytes."""
+        return sum(_shared_nbytes([*forms, *(form for _, form in list(self._variable))]))
 
     def read_weight(self, name: str) -> np.ndarray[Any, Any]:
         """The content of a constant under the importer's name.
@@ -380,6 +499,8 @@ class Model:
         """
         self._forms.clear()
         self._close_variable()
+        if self._declared is not None:
+            self._declared.undo()
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -397,8 +518,8 @@ class Model:
     def stats(self) -> ModelStats:
         """Counters of the model."""
         forms, cache = self._forms.forms(), self._forms
-        constants = {id(value): held_nbytes(value) for form in forms for value in form.form.constants.values()}
-        cached = {key: nbytes for form in forms for key, nbytes in form.cached_constants().items()}
+        known = self._known_forms()
+        programs, constants, cached = _shared_nbytes(known)
         largest = max(((form.arena_nbytes, form.sequential_arena_nbytes) for form in forms), default=(0, 0))
         return ModelStats(
             runs=cache.runs,
@@ -407,14 +528,18 @@ class Model:
             evictions=cache.evictions,
             compilations=self._compilations,
             forms=len(forms),
-            arena_nbytes=sum(arenas.current().stats().nbytes for arenas in {form.arenas for form in forms}),
-            constants_nbytes=sum(constants.values()),
-            cached_nbytes=sum(cached.values()),
-            programs_nbytes=sum(form.own_nbytes for form in {*forms, *(first for _, first in self._variable)}),
-            streams=max((form.streams for form in forms), default=1),
+            arena_nbytes=self._arenas.current().stats().nbytes,
+            constants_nbytes=constants,
+            cached_nbytes=cached,
+            programs_nbytes=programs,
+            streams=max((form.streams for form in known), default=1),
             largest_arena_nbytes=largest[0],
             sequential_arena_nbytes=largest[1],
         )
+
+    def _known_forms(self) -> list[Executable]:
+        """Those that are kept, and those that others are made of."""
+        return list(dict.fromkeys([*self._forms.forms(), *(form for _, form in list(self._variable))]))
 
     # ---- life
 
@@ -424,16 +549,23 @@ class Model:
         return self._forms.is_closed
 
     def trim(self) -> int:
-        """Give the memory of idle arenas, and of results that nobody holds, back; returns its bytes."""
-        return sum(form.trim() for form in self._forms.forms())
+        """Give back idle arenas, results that nobody holds, and programs for other shapes; returns their bytes.
+
+        Programs that can be had again without compilation are meant; no run uses them now.
+        """
+        for form in self._forms.forms():
+            form.clear()
+        freed = self._results.clear() + self._arenas.current().trim()
+        return freed + self._forms.reclaim(self._forms.reclaimable)
 
     def close(self) -> None:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
-        was_closed = self._forms.is_closed
-        self._forms.clear(closes=True)
+        was_closed = self._forms.clear(closes=True)
         self._close_variable()
         self._results.clear()
         self._close_packed()
+        if not was_closed:
+            self._arenas.leave()
         if self._owns_engine and not was_closed:
             self.engine.close()
 
@@ -454,7 +586,9 @@ class Model:
         which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
         """
         self._forms.check_open()
-        options = (self._deciding, self._capacity, self._owns_engine, self.name, self.options, self.weights)
+        options = (
+            self._deciding, self._capacity, self._owns_engine, self.name, self.options, self.weights, self._shapes,
+        )  # fmt: skip
         return _restore, (self.inputs, self.outputs, self._specialise, self.engine, *options)
 
     def __enter__(self) -> Model:
@@ -493,6 +627,7 @@ def _restore(
     name: str,
     options: ScheduleOptions,
     weights: str,
+    shapes: Mapping[str, Any] | None,
 ) -> Model:
     """A model from its pickle."""
     return Model(
@@ -507,4 +642,12 @@ def _restore(
         schedule=options.policy,
         streams=options.streams,
         weights=weights,
+        shapes=shapes,
     )
+
+
+def _shared_nbytes(forms: Sequence[Executable]) -> tuple[int, int, int]:
+    """Bytes of the programs, the constants and the packed constants of forms, shared ones counted once."""
+    constants = {id(value): held_nbytes(value) for form in forms for value in form.form.constants.values()}
+    cached = {key: nbytes for form in forms for key, nbytes in form.cached_constants().items()}
+    return sum(form.own_nbytes for form in forms), sum(constants.values()), sum(cached.values())

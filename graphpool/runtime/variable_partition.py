@@ -10,6 +10,7 @@ from ._compiled import CompiledPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from graphpool._size_bounds import SizeBounds
     from graphpool._size_program import SizeValues
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ._variable import VariableProgram
     from .primitive import Primitive
 
-__all__ = ["VariablePartition", "with_sizes"]
+__all__ = ["Plan", "VariablePartition", "with_sizes"]
 
 
 class _Link(Protocol):
@@ -71,7 +72,7 @@ class VariablePartition:
         self.partition, self.inputs, self.outputs, self.engine = partition, inputs, outputs, engine
         self.primitive, self._link = primitive, link
         self._weights = weights
-        self._plan: _Plan | None = None
+        self._plan: Plan | None = None
         self._ports = (*inputs, *outputs)
         self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
 
@@ -88,6 +89,7 @@ class VariablePartition:
         values: SizeValues,
         sized: Callable[[LogicalTensor], LogicalTensor],
         slack: bool,
+        plan: Plan | None = None,
     ) -> CompiledPartition:
         """The compiled partition for other sizes, which shares all constants with the first.
 
@@ -99,29 +101,49 @@ class VariablePartition:
             Gives a port for these values.
         slack : bool
             Whether the arena may be larger than needed, so that one plan serves sizes that are alike.
+        plan : Plan, optional
+            One that holds for these sizes, instead of one made for them.
         """
-        plan = self._plan_for(values, slack)
+        if plan is None:
+            plan = self._plan_for(values, slack)
         program = self._link.variable.instance(values, plan.offsets, plan.nbytes)
         self.primitive.add_program(program)
         return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
 
-    def _plan_for(self, values: SizeValues, slack: bool) -> _Plan:
+    @property
+    def instance_nbytes(self) -> int:
+        """Memory of a program for other sizes. Unit: bytes."""
+        return self._link.variable.instance_nbytes
+
+    def bounded_plan(self, bounds: SizeBounds) -> Plan:
+        """The plan for the most that each temporary takes, which holds for all sizes within the bounds."""
+        return self._plan_of([bounds.most(size) for size in self._link.sizes])
+
+    def is_within(self, plan: Plan, values: SizeValues) -> bool:
+        """Whether a plan holds for these sizes."""
+        return all(values.of(size) <= most for size, most in zip(self._link.sizes, plan.sizes, strict=True))
+
+    def _plan_for(self, values: SizeValues, slack: bool) -> Plan:
         """The plan that is there, if it is not much too large; else an exact one, with room where sizes grow."""
         sizes = [values.of(size) for size in self._link.sizes]
-        plan = self._plan if slack else None
-        if plan is not None:
-            is_growing = any(size > planned for size, planned in zip(sizes, plan.sizes, strict=True))
-            if not is_growing and sum(plan.sizes) <= 2 * sum(sizes):
-                return plan
-            if is_growing:
-                sizes = [size + size // 8 for size in sizes]
-        offsets, nbytes = self._link.plan(sizes)
-        self._plan = _Plan(tuple(sizes), tuple(offsets), nbytes)
+        known = self._plan if slack else None
+        is_growing = known is not None and any(a > b for a, b in zip(sizes, known.sizes, strict=True))
+        if known is not None and not is_growing and sum(known.sizes) <= 2 * sum(sizes):
+            return known
+        self._plan = self._plan_of(sizes)
+        if is_growing:
+            wider = self._plan_of([size + size // 8 for size in sizes])
+            if wider.nbytes <= self._plan.nbytes + self._plan.nbytes // 8:  # else places or their alignment cost more
+                self._plan = wider
         return self._plan
+
+    def _plan_of(self, sizes: Sequence[int]) -> Plan:
+        offsets, nbytes = self._link.plan(sizes)
+        return Plan(tuple(sizes), tuple(offsets), nbytes)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """Sizes and offsets of temporaries, and the size of their arena. Unit: bytes."""
 
     sizes: tuple[int, ...]

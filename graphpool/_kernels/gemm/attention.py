@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._sizes import largest, least
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 
 from ..core.call import KernelCall, pack
@@ -84,7 +85,7 @@ def attention(
         heads, queries, group = _swap_heads(values, heads, group)
         keys, is_causal = max(0, min(keys, offset + 1)) if is_causal else keys, False
     by_row = queries <= _MAX_ROWS and values["k"][3] == 1 and values["v"][3] == 1
-    block = min(_LANES, max(queries, 1))
+    block = least(_LANES, largest(queries, 1))
     present = {
         "scale_arg": scale is None, "cap_arg": soft_cap is None, "additive_arg": additive_strides is not None,
         "boolean_arg": boolean_strides is not None,
@@ -107,7 +108,11 @@ def _check_shapes(q_shape: Sequence[int], k_shape: Sequence[int], value_depth: i
         raise InvalidShapeError(
             explain("shapes of q and k", accepted="4 axes, of equal batch and depth", got=(q_shape, k_shape))
         )
-    if min(value_depth, *q_shape, *k_shape) < 0 or q_shape[1] % max(k_shape[1], 1) or (q_shape[1] and not k_shape[1]):
+    if (
+        any(size < 0 for size in (value_depth, *q_shape, *k_shape))
+        or q_shape[1] % max(k_shape[1], 1)
+        or (q_shape[1] and not k_shape[1])
+    ):
         accepted = "sizes of at least 0, heads a multiple of kv_heads"
         raise InvalidShapeError(explain("attention", accepted=accepted, got=(q_shape, k_shape, value_depth)))
 
