@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from copy import copy
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import OutOfMemoryError, UnsupportedError, explain
+from graphpool.fork import Locked
 
 from ._stream import Stream
 from .form_constants import FormConstants
@@ -47,7 +47,7 @@ _SMALL_NBYTES = 2**10
 """For what a host function makes of numbers and shapes."""
 
 
-class Executable:
+class Executable(Locked):
     """Compiles a `ModelForm` and runs it.
 
     Tensors between partitions and the scratch memory of all partitions lie in one arena, planned by lifetimes; in-place
@@ -89,7 +89,8 @@ class Executable:
         self._first: Executable | None = None
         self._layout: RangeLayout | None = None
         self.is_borrowed = False
-        self._users, self._lock = 1, threading.Lock()
+        super().__init__()
+        self._users = 1
         stream = Stream(engine)
         self._tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
@@ -189,6 +190,16 @@ class Executable:
             self._leave()
             raise
 
+    def refusal(self, shapes: Mapping[str, Any]) -> str:
+        """Why `resized` gives no form for these shapes, for people."""
+        return "fixed sizes" if self._variable is None else self._variable.refusal(shapes)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What must hold of the sizes for which this compilation serves, for people; none where they are fixed."""
+        variable = self._variable if self._first is None else self._first._variable
+        return () if variable is None else variable.conditions
+
     # ---- ranges of shapes
 
     def bounds(self, spans: Mapping[str, Any]) -> SizeBounds:
@@ -247,6 +258,7 @@ class Executable:
     def _resized(self, variable: VariableForm, values: SizeValues) -> Executable | None:
         """The form for these sizes, which is counted already; None where the plan does not hold for them."""
         other, layout, slack = copy(self), self._layout, self._engine.memory_limit is None
+        Locked.__init__(other)  # its own: what it closes first is its own too
         other._first, other._variable, other._shares, other._is_closed = self, None, [], False
         other._tensors = tensors = variable.tensors(values)
         if layout is not None and not (layout.holds(tensors) and variable.are_within(layout.plans, values)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from .scheduling import ScheduleOptions, parse_options
 from .shape_ranges import ShapeRanges
 from .shared_arenas import SharedArenas
 from .variable_form import Symbols, VariableForm
+from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,6 +58,9 @@ class ModelStats:
     compilations : int
         How often the model was compiled: other shapes are served by what was compiled, where all decisions taken on
         sizes come out alike.
+    respecialisations : tuple of str
+        Why it was compiled anew, the last 32 times: the shapes, and what held for those of the compilation that was
+        used last and does not hold for them.
     forms : int
         Specialised forms kept now.
     arena_nbytes, constants_nbytes, cached_nbytes, programs_nbytes : int
@@ -72,6 +77,7 @@ class ModelStats:
     misses: int
     evictions: int
     compilations: int
+    respecialisations: tuple[str, ...]
     forms: int
     arena_nbytes: int
     constants_nbytes: int
@@ -176,7 +182,8 @@ class Model:
         self._shapes = shapes
         is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in self._dims.values())
         self._varies = getattr(specialise, "takes_sizes", False) and not is_fixed
-        self._variable: list[tuple[tuple[Any, ...], Executable]] = []  # by deciding contents, the last used first
+        self._variable = VariableForms(capacity)
+        self._respecialisations: deque[str] = deque(maxlen=32)
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._forms = FormCache(name, capacity)
@@ -271,7 +278,7 @@ class Model:
             return self._forms.enter(key, lambda exactly: self._make(arrays, shapes, exactly))
         finally:
             if self._forms.is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
-                self._close_variable()
+                self._variable.close()
                 self._close_packed()
 
     @collection_paused()
@@ -281,7 +288,7 @@ class Model:
         if self._declared is not None:
             self._declared.check(given)
             self._declared.prepare()
-            self._make_room(0, max((form.instance_nbytes for _, form in self._variable), default=0))
+            self._make_room(0, max((form.instance_nbytes for form in self._variable), default=0))
         if self._varies:
             found = self._resize(given, deciding, exactly)
             if found is not None:
@@ -302,33 +309,24 @@ class Model:
     def _resize(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], exactly: bool) -> Executable | None:
         """A form from one whose sizes may vary, which is compiled if there is none yet that serves these shapes."""
         contents = tuple((array.shape, array.tobytes()) for array in deciding.values())
-        for best in (True,) if exactly else (True, False):
-            for entry in list(self._variable):  # others may give all of them up meanwhile
-                known, form = entry
-                found = form.resized(shapes, best) if known == contents else None
-                if found is not None:
-                    with suppress(ValueError):
-                        self._variable.remove(entry)
-                        self._variable.insert(0, entry)
-                    return found
-        with suppress(Exception):  # if something is wrong, it is said of plain shapes, which are compiled then
+        found = self._variable.resized(shapes, contents, exactly)
+        if found is not None:
+            return found
+        reason = self._variable.refusal(shapes, contents)
+        if reason is not None:
+            self._respecialisations.append(reason)
+        try:
             made = self._compile_variable(shapes, deciding)
             try:
                 found = made.resized(shapes)
             except BaseException:
                 made.close()
                 raise
-            self._keep_variable(contents, made)
-            return found
-        return None
-
-    def _keep_variable(self, contents: tuple[Any, ...], made: Executable) -> None:
-        """Make other forms of it from now on; the least recently used ones are given up, but for those of ranges."""
-        self._variable.insert(0, (contents, made))
-        rest = [entry for entry in self._variable if not entry[1].is_planned]
-        for entry in rest[self._capacity :]:
-            self._variable.remove(entry)
-            entry[1].close()
+        except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
+            self._respecialisations.append(f"compiled for one set of shapes: {error}")
+            return None
+        self._variable.add(made, contents)
+        return found
 
     def _compile_variable(
         self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], is_planned: bool = False
@@ -349,7 +347,7 @@ class Model:
             raise
         except Exception:
             return None
-        self._keep_variable((), made)
+        self._variable.add(made, ())
         return made
 
     def _compile(
@@ -454,7 +452,7 @@ class Model:
 
     def _kept_nbytes(self, *forms: Executable) -> int:
         """Memory of these forms, and of those that others are made of, between runs. Unit: bytes."""
-        return sum(_shared_nbytes([*forms, *(form for _, form in list(self._variable))]))
+        return sum(_shared_nbytes([*forms, *self._variable]))
 
     def read_weight(self, name: str) -> np.ndarray[Any, Any]:
         """The content of a constant under the importer's name.
@@ -498,7 +496,7 @@ class Model:
         Threads: safe; runs that are going on finish with the form they have.
         """
         self._forms.clear()
-        self._close_variable()
+        self._variable.close()
         if self._declared is not None:
             self._declared.undo()
 
@@ -527,6 +525,7 @@ class Model:
             misses=cache.misses,
             evictions=cache.evictions,
             compilations=self._compilations,
+            respecialisations=tuple(self._respecialisations),
             forms=len(forms),
             arena_nbytes=self._arenas.current().stats().nbytes,
             constants_nbytes=constants,
@@ -539,7 +538,7 @@ class Model:
 
     def _known_forms(self) -> list[Executable]:
         """Those that are kept, and those that others are made of."""
-        return list(dict.fromkeys([*self._forms.forms(), *(form for _, form in list(self._variable))]))
+        return list(dict.fromkeys([*self._forms.forms(), *self._variable]))
 
     # ---- life
 
@@ -561,18 +560,13 @@ class Model:
     def close(self) -> None:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
         was_closed = self._forms.clear(closes=True)
-        self._close_variable()
+        self._variable.close()
         self._results.clear()
         self._close_packed()
         if not was_closed:
             self._arenas.leave()
         if self._owns_engine and not was_closed:
             self.engine.close()
-
-    def _close_variable(self) -> None:
-        with suppress(IndexError):  # another thread has closed the last one
-            while True:
-                self._variable.pop()[1].close()
 
     def _close_packed(self) -> None:
         while self._packed:

@@ -18,24 +18,19 @@ if TYPE_CHECKING:
     from ._variable import VariableProgram
     from .primitive import Primitive
 
-__all__ = ["Plan", "VariablePartition", "with_sizes"]
+__all__ = ["Plan", "VariablePartition"]
 
 
-class _Link(Protocol):
-    """Where the temporaries of a program lie for given sizes."""
-
-    @property
-    def variable(self) -> VariableProgram:
-        """The program, and what of it varies."""
-        ...
+class Temporaries(Protocol):
+    """The temporaries of a program, which a backend plans."""
 
     @property
-    def sizes(self) -> tuple[Any, ...]:
-        """Of the temporaries. Unit: bytes."""
+    def sizes(self) -> Sequence[Any]:
+        """Of each, an int or Size. Unit: bytes."""
         ...
 
     def plan(self, sizes: Sequence[int]) -> tuple[Sequence[int], int]:
-        """Offsets of the temporaries, and the size of the arena."""
+        """Offset of each for other sizes, and the size of the arena. Unit: bytes."""
         ...
 
 
@@ -51,8 +46,10 @@ class VariablePartition:
     weights : {"cached", "scoped"}
     primitive : Primitive
         For the sizes of the compilation; no cache knows it.
-    link : object
-        Has the program that varies, and plans its temporaries.
+    variable : VariableProgram
+        What makes the programs for other sizes.
+    temporaries : object
+        What has sizes in their arenas, and plans them.
 
     Notes
     -----
@@ -67,10 +64,11 @@ class VariablePartition:
         engine: Any,
         weights: str,
         primitive: Primitive,
-        link: _Link,
+        variable: VariableProgram,
+        temporaries: Temporaries,
     ) -> None:
         self.partition, self.inputs, self.outputs, self.engine = partition, inputs, outputs, engine
-        self.primitive, self._link = primitive, link
+        self.primitive, self._variable, self._temporaries = primitive, variable, temporaries
         self._weights = weights
         self._plan: Plan | None = None
         self._ports = (*inputs, *outputs)
@@ -78,9 +76,15 @@ class VariablePartition:
 
     def first(self, values: SizeValues) -> CompiledPartition:
         """The compiled partition for the sizes of the compilation."""
-        ports = with_sizes(self.inputs, values), with_sizes(self.outputs, values)
+        inputs, outputs = ([tensor.with_sizes(values) for tensor in side] for side in (self.inputs, self.outputs))
         return CompiledPartition(
-            self.partition, *ports, self.engine, primitive=self.primitive, scratch="caller", weights=self._weights
+            self.partition,
+            inputs,
+            outputs,
+            self.engine,
+            primitive=self.primitive,
+            scratch="caller",
+            weights=self._weights,
         )
 
     def instance(
@@ -106,26 +110,26 @@ class VariablePartition:
         """
         if plan is None:
             plan = self._plan_for(values, slack)
-        program = self._link.variable.instance(values, plan.offsets, plan.nbytes)
+        program = self._variable.instance(values, plan.offsets, plan.nbytes)
         self.primitive.add_program(program)
         return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
 
     @property
     def instance_nbytes(self) -> int:
         """Memory of a program for other sizes. Unit: bytes."""
-        return self._link.variable.instance_nbytes
+        return self._variable.instance_nbytes
 
     def bounded_plan(self, bounds: SizeBounds) -> Plan:
         """The plan for the most that each temporary takes, which holds for all sizes within the bounds."""
-        return self._plan_of([bounds.most(size) for size in self._link.sizes])
+        return self._plan_of([bounds.most(size) for size in self._temporaries.sizes])
 
     def is_within(self, plan: Plan, values: SizeValues) -> bool:
         """Whether a plan holds for these sizes."""
-        return all(values.of(size) <= most for size, most in zip(self._link.sizes, plan.sizes, strict=True))
+        return all(values.of(size) <= most for size, most in zip(self._temporaries.sizes, plan.sizes, strict=True))
 
     def _plan_for(self, values: SizeValues, slack: bool) -> Plan:
         """The plan that is there, if it is not much too large; else an exact one, with room where sizes grow."""
-        sizes = [values.of(size) for size in self._link.sizes]
+        sizes = [values.of(size) for size in self._temporaries.sizes]
         known = self._plan if slack else None
         is_growing = known is not None and any(a > b for a, b in zip(sizes, known.sizes, strict=True))
         if known is not None and not is_growing and sum(known.sizes) <= 2 * sum(sizes):
@@ -138,7 +142,7 @@ class VariablePartition:
         return self._plan
 
     def _plan_of(self, sizes: Sequence[int]) -> Plan:
-        offsets, nbytes = self._link.plan(sizes)
+        offsets, nbytes = self._temporaries.plan(sizes)
         return Plan(tuple(sizes), tuple(offsets), nbytes)
 
 
@@ -149,8 +153,3 @@ class Plan:
     sizes: tuple[int, ...]
     offsets: tuple[int, ...]
     nbytes: int
-
-
-def with_sizes(tensors: Sequence[LogicalTensor], values: SizeValues) -> tuple[LogicalTensor, ...]:
-    """The tensors with other sizes."""
-    return tuple([tensor.with_sizes(values) for tensor in tensors])

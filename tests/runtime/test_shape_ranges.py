@@ -214,7 +214,7 @@ def test_a_name_of_two_inputs_has_one_size(engine):
     case, rng = MODELS["shared"], np.random.default_rng(0)
     with case.load(engine, shapes={"n": (1, 20)}) as model:
         arrays = case.arrays({"n": 9}, rng) | {"c": rng.standard_normal((7, 12)).astype(np.float32)}
-        with pytest.raises(gp.InvalidShapeError, match="dimension 'n' is 9 in input '.' and 7 in input 'c'"):
+        with pytest.raises(gp.InvalidShapeError, match=r"dimension 'n' is 9 in input '.' and 7 in input 'c'"):
             model.run(arrays)
 
 
@@ -240,8 +240,6 @@ def test_a_name_of_two_inputs_has_one_size(engine):
     ],
 )
 def test_declarations_that_are_none(engine, shapes, message):
-    if shapes == {"x": ((4, 5), None), "n": (4, 6)}:
-        message = message.replace("is declared", "is declared")
     with pytest.raises(gp.InvalidArgumentError, match=re.escape(message)):
         MODELS["mlp"].load(engine, shapes=shapes)
     assert engine.budget.in_use == 0
@@ -358,7 +356,7 @@ def test_names_of_inputs_and_dimensions():
 
 
 def hump():
-    """Rows are split at a place that a second input's length says: the halves' products are largest between the ends."""
+    """Of k numbers, k rows by 20 - k columns: most in the middle."""
     nodes = (
         onnx.helper.make_node("Shape", ["k"], ["m"]), onnx.helper.make_node("Constant", [], ["one"], value_ints=[20]),
         onnx.helper.make_node("Sub", ["one", "m"], ["rest"]),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from graphpool.fork import cached_property
 
 from ...._kernels.gemm.problem import MatmulProblem
