@@ -193,6 +193,15 @@ class ShapeRanges:
                     what = f"dimension {key!r} is {known} in input {where!r} and {size} in input {name!r}"
                     raise InvalidShapeError(explain(what, accepted="one size"), input_name=name, dim=axis)
 
+    def largest_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The largest shape of each input of which all sizes are declared or fixed."""
+        sizes = {key: most for key, (_, most) in self.spans.items()}
+        known = {name: keys for name, keys in self._keys.items() if keys is not None}
+        whole = {
+            name: keys for name, keys in known.items() if all(isinstance(key, int) or key in sizes for key in keys)
+        }
+        return {name: tuple([sizes.get(key, key) for key in keys]) for name, keys in whole.items()}
+
     # ---- boxes: part of the ranges
 
     @property
@@ -257,6 +266,8 @@ def halves(box: Box, key: Any) -> list[Box]:
 
 def parse_span(name: str, value: Any) -> Span:
     """The ends of a range; raises `InvalidArgumentError`."""
+    if isinstance(value, (tuple, list)) and len(value) == 1:  # the one dimension of a shape
+        value = value[0]
     entries = value if isinstance(value, (tuple, list)) else (value, value)
     try:
         least, most = (index(entry) for entry in entries)

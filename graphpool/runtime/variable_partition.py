@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ._compiled import CompiledPartition
@@ -50,6 +51,8 @@ class VariablePartition:
         What makes the programs for other sizes.
     temporaries : object
         What has sizes in their arenas, and plans them.
+    uses : sequence of (int, tuple of int)
+        Of each buffer the number of the temporary that it is, and the steps that use it.
 
     Notes
     -----
@@ -66,10 +69,11 @@ class VariablePartition:
         primitive: Primitive,
         variable: VariableProgram,
         temporaries: Temporaries,
+        uses: Sequence[tuple[int, tuple[int, ...]]],
     ) -> None:
         self.partition, self.inputs, self.outputs, self.engine = partition, inputs, outputs, engine
         self.primitive, self._variable, self._temporaries = primitive, variable, temporaries
-        self._weights = weights
+        self._weights, self._uses = weights, uses
         self._plan: Plan | None = None
         self._ports = (*inputs, *outputs)
         self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
@@ -111,7 +115,8 @@ class VariablePartition:
         if plan is None:
             plan = self._plan_for(values, slack)
         program = self._variable.instance(values, plan.offsets, plan.nbytes)
-        self.primitive.add_program(program)
+        sizes = [values.of(size) for size in self._temporaries.sizes]
+        self.primitive.add_program(program, partial(_buffers_of, self._uses, sizes, plan))
         return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
 
     @property
@@ -144,6 +149,13 @@ class VariablePartition:
     def _plan_of(self, sizes: Sequence[int]) -> Plan:
         offsets, nbytes = self._temporaries.plan(sizes)
         return Plan(tuple(sizes), tuple(offsets), nbytes)
+
+
+def _buffers_of(
+    uses: Sequence[tuple[int, tuple[int, ...]]], sizes: Sequence[int], plan: Plan
+) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """As in `ProgramDetails`."""
+    return tuple([(plan.offsets[number], sizes[number], steps) for number, steps in uses])
 
 
 @dataclass(frozen=True)
