@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from graphpool._sizes import Trace
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.memory._budget import IDLE_PRIMITIVES
 
+from ._stream import Stream
 from .collection import collection_paused
 from .constant_part import check_files, held_nbytes
 from .declared_shapes import DeclaredShapes
 from .executable import Executable
 from .form_cache import FormCache, FormUse
 from .model_port import as_input, check_names, check_outputs, describe_port, stand_in
+from .request_batches import Padding, run_side_by_side
 from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
 from .shape_ranges import ShapeRanges
 from .shared_arenas import SharedArenas
-from .variable_form import Symbols, VariableForm
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from graphpool.graph.partition import Partition
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .model_port import ModelPort
     from .packed_weight import PackedWeight
     from .shape_ranges import RangePeak
+    from .variable_form import VariableForm
 
 __all__ = ["Model", "ModelStats", "check_weights_mode"]
 
@@ -174,19 +175,16 @@ class Model:
         self._packed: list[PackedWeight] = []
         self._results = ResultArrays(engine.budget, f"results of {name}", grows=shapes is None)
         self._specialise = specialise
-        self._compilations = 0
         self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
         self._capacity = capacity
-        ranges = ShapeRanges({} if shapes is None else shapes, self.inputs)
-        self._dims = ranges.dims
-        self._shapes = shapes
-        is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in self._dims.values())
-        self._varies = getattr(specialise, "takes_sizes", False) and not is_fixed
-        self._variable = VariableForms(capacity)
-        self._respecialisations: deque[str] = deque(maxlen=32)
+        self._shapes, ranges = shapes, ShapeRanges({} if shapes is None else shapes, self.inputs)
+        is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in ranges.dims.values())
+        dims = ranges.dims if getattr(specialise, "takes_sizes", False) and not is_fixed else None
+        self._variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
-        self._forms = FormCache(name, capacity)
+        self._stream = Stream(engine)  # of all forms: whoever finds its threads taken works alone
+        self._forms: FormCache[Executable] = FormCache(name, capacity)
         engine.budget.register(self._forms, stage=IDLE_PRIMITIVES)
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}")
         self._arenas.enter()
@@ -196,7 +194,7 @@ class Model:
             self._forms.clear(closes=True)
             raise
         self._declared: DeclaredShapes | None = None
-        self._roomy: FormUse | None = None  # the last one that room was made for
+        self._roomy: FormUse[Executable] | None = None  # the last one that room was made for
         if shapes is not None:
             self._declared = DeclaredShapes(
                 ranges, name, self._deciding, engine.budget, self._compile_planned, self._peak_at
@@ -270,7 +268,52 @@ class Model:
         finally:
             self._forms.leave(use, runs)
 
-    def _enter(self, arrays: Mapping[str, Any]) -> FormUse:
+    def run_many(
+        self, requests: Iterable[Mapping[str, Any]], *, mask: str | None = None, most_rows: int = 8
+    ) -> list[dict[str, Any]]:
+        """Compute the outputs of many requests.
+
+        Parameters
+        ----------
+        requests : iterable of mapping of str to array
+            The inputs of each, as for `run`; shapes may differ.
+        mask : str, optional
+            The input, of shape (batch, length), whose zeros hide positions from the model, such as
+            ``attention_mask``. Requests of like lengths are then filled up with zeros and run as one batch, and results
+            cut to the request's own size; they may differ from those of `run` in the last places, as between kernels.
+            None: requests run side by side, one on each thread of the engine, with the results of `run`.
+        most_rows : int, default=8
+            Of a batch.
+
+        Returns
+        -------
+        results : list of dict of str to ndarray
+            In the order of the requests.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The mask is no input of that kind, or a port does not say where its rows are.
+
+        Otherwise as `run`, of the first request that fails, after all others have ended.
+
+        Notes
+        -----
+        Threads: safe. Each request that runs has an arena of its own; where the engine's limit has no room for
+        another, it waits. With a mask all requests are checked before anything runs.
+        """
+        jobs = list(requests)
+        if mask is None:
+            return run_side_by_side(self.run, jobs, self._stream)
+        padding = Padding(self.inputs, self.outputs, mask, most_rows)
+        checked = [padding.checked(request) for request in jobs]
+        results: list[dict[str, Any]] = [{} for _ in checked]
+        for batch in padding.batches(checked):
+            for number, found in padding.split(self.run(padding.join(checked, batch)), batch):
+                results[number] = found
+        return results
+
+    def _enter(self, arrays: Mapping[str, Any]) -> FormUse[Executable]:
         """The form for these inputs, made if need be; it stays open until it is left."""
         shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
         key = shapes, tuple(arrays[name].tobytes() for name in self._deciding)
@@ -289,11 +332,7 @@ class Model:
             self._declared.check(given)
             self._declared.prepare()
             self._make_room(0, max((form.instance_nbytes for form in self._variable), default=0))
-        if self._varies:
-            found = self._resize(given, deciding, exactly)
-            if found is not None:
-                return found
-        return self._compile(given, deciding, None)
+        return self._variable.form(given, deciding, exactly, self._compile)
 
     def _make_room(self, arena_nbytes: int, nbytes: int) -> None:
         """Keep to what is promised for declared shapes, without a limit too: give up what is kept for other shapes.
@@ -306,49 +345,10 @@ class Model:
             if excess > 0 and self._forms.reclaim(excess) < excess:
                 self._arenas.shrink(arena_nbytes)
 
-    def _resize(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], exactly: bool) -> Executable | None:
-        """A form from one whose sizes may vary, which is compiled if there is none yet that serves these shapes."""
-        contents = tuple((array.shape, array.tobytes()) for array in deciding.values())
-        found = self._variable.resized(shapes, contents, exactly)
-        if found is not None:
-            return found
-        reason = self._variable.refusal(shapes, contents)
-        if reason is not None:
-            self._respecialisations.append(reason)
-        try:
-            made = self._compile_variable(shapes, deciding)
-            try:
-                found = made.resized(shapes)
-            except BaseException:
-                made.close()
-                raise
-        except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
-            self._respecialisations.append(f"compiled for one set of shapes: {error}")
-            return None
-        self._variable.add(made, contents)
-        return found
-
-    def _compile_variable(
-        self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], is_planned: bool = False
-    ) -> Executable:
-        """A form of which sizes may vary; with `is_planned`, memory is planned and counted later, for all shapes."""
-        trace = Trace()
-        symbols = Symbols(self._dims, shapes, trace)
-        return self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine), is_planned)
-
     @collection_paused()
     def _compile_planned(self, shapes: Mapping[str, Any]) -> Executable | None:
         """A form for declared shapes, kept for good; None if sizes cannot vary, of which plain shapes say why."""
-        if not self._varies:
-            return None
-        try:
-            made = self._compile_variable(shapes, {}, is_planned=True)
-        except OutOfMemoryError:
-            raise
-        except Exception:
-            return None
-        self._variable.add(made, ())
-        return made
+        return self._variable.plan(shapes, partial(self._compile, is_planned=True))
 
     def _compile(
         self,
@@ -358,12 +358,11 @@ class Model:
         is_planned: bool = False,
     ) -> Executable:
         """A form for these shapes, in which sizes may vary."""
-        self._compilations += 1
         loading = ArrayAllocator(self.engine.budget, f"loading of {self.name}")
         form = loading.call(self._specialise, shapes, deciding)
         loading.hand_over()  # constants are charged as such
         shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
-        return Executable(form, self.engine, *shared, variable, self._arenas, is_planned)
+        return Executable(form, self.engine, *shared, variable, self._stream, self._arenas, is_planned)
 
     # ---- what is known of it
 
@@ -390,7 +389,7 @@ class Model:
         self._forms.leave(use)
         return use.executable
 
-    def _enter_shapes(self, shapes: Mapping[str, Any] | None) -> FormUse:
+    def _enter_shapes(self, shapes: Mapping[str, Any] | None) -> FormUse[Executable]:
         """The form for these shapes, which stays open until it is left."""
         given = dict(shapes or {})
         unknown = [name for name in given if all(port.name != name for port in self.inputs)]
@@ -524,8 +523,8 @@ class Model:
             hits=cache.hits,
             misses=cache.misses,
             evictions=cache.evictions,
-            compilations=self._compilations,
-            respecialisations=tuple(self._respecialisations),
+            compilations=self._variable.compilations,
+            respecialisations=tuple(self._variable.respecialisations),
             forms=len(forms),
             arena_nbytes=self._arenas.current().stats().nbytes,
             constants_nbytes=constants,

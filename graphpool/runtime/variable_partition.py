@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ._variable import VariableProgram
     from .primitive import Primitive
+    from .shared_arenas import SharedArenas
 
 __all__ = ["Plan", "VariablePartition"]
 
@@ -78,8 +79,8 @@ class VariablePartition:
         self._ports = (*inputs, *outputs)
         self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
 
-    def first(self, values: SizeValues) -> CompiledPartition:
-        """The compiled partition for the sizes of the compilation."""
+    def first(self, values: SizeValues, scratch: str = "caller") -> CompiledPartition:
+        """The compiled partition for the sizes of the compilation, and where those for others have temporaries."""
         inputs, outputs = ([tensor.with_sizes(values) for tensor in side] for side in (self.inputs, self.outputs))
         return CompiledPartition(
             self.partition,
@@ -87,7 +88,7 @@ class VariablePartition:
             outputs,
             self.engine,
             primitive=self.primitive,
-            scratch="caller",
+            scratch=scratch,
             weights=self._weights,
         )
 
@@ -98,6 +99,7 @@ class VariablePartition:
         sized: Callable[[LogicalTensor], LogicalTensor],
         slack: bool,
         plan: Plan | None = None,
+        arenas: SharedArenas | None = None,
     ) -> CompiledPartition:
         """The compiled partition for other sizes, which shares all constants with the first.
 
@@ -111,13 +113,15 @@ class VariablePartition:
             Whether the arena may be larger than needed, so that one plan serves sizes that are alike.
         plan : Plan, optional
             One that holds for these sizes, instead of one made for them.
+        arenas : SharedArenas, optional
+            Where executions have their temporaries; the default is as for the first.
         """
         if plan is None:
             plan = self._plan_for(values, slack)
         program = self._variable.instance(values, plan.offsets, plan.nbytes)
         sizes = [values.of(size) for size in self._temporaries.sizes]
         self.primitive.add_program(program, partial(_buffers_of, self._uses, sizes, plan))
-        return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
+        return first.resized(program, {k: sized(self._ports[k]) for k in self._varied}, arenas)
 
     @property
     def instance_nbytes(self) -> int:

@@ -44,9 +44,8 @@ class Product:
         """The operands as matrices where they lie."""
         a_shape, a_strides = as_matrix(a, transpose=op.attrs["transpose_a"], is_left=True)
         b_shape, b_strides = as_matrix(b, transpose=op.attrs["transpose_b"], is_left=False)
-        ndim = max(len(a_shape), len(b_shape))
-        batch = broadcast_shapes(a_shape[:-2], b_shape[:-2])
-        assert isinstance(batch, tuple)  # checked by the schema
+        ndim, batch = max(len(a_shape), len(b_shape)), broadcast_shapes(a_shape[:-2], b_shape[:-2])
+        assert not isinstance(batch, int)  # the shape rule refuses those that clash
         return cls(
             batch,
             a_shape[-2],
