@@ -30,6 +30,7 @@ from .cli_graph import (
 from .config import STREAM_POLICIES
 from .errors import GraphpoolError, InvalidArgumentError, explain
 from .runtime.model_port import describe_port
+from .runtime.shape_ranges import RangePeak, ShapeRanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 MIN_ACCURACY = 0.98
+SHAPE_HELP = "shape of an input, or size of a named dimension; 1..8 instead of a number is a range"
 Report = dict[str, Any]
 
 
@@ -80,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--schedule", choices=STREAM_POLICIES, help="how steps are placed on streams (default: auto)")
     model.add_argument("--streams", type=int, help="most streams (default: 2)")
     model.add_argument("--untrusted", action="store_true", help="the file is a stranger's: strict limits, no host")
-    model.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help="shape of a dynamic input")
+    model.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help=SHAPE_HELP)
 
     def add(name: str, command: Callable[..., Any], text: str, parent: argparse.ArgumentParser) -> Any:
         sub = commands.add_parser(name, help=text, description=text, parents=[parent])
@@ -182,20 +184,23 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
 
 
 def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
-    """Memory of one run at a time."""
+    """Memory of one run at a time; of declared ranges that of the worst shape."""
     with _engine(arguments) as engine, _load(arguments, engine) as model:
-        form = model.specialise(_random_inputs(model, arguments))
+        worst = model.predict_peak() if _has_range(arguments) else None
+        assert worst is None or isinstance(worst, RangePeak)
+        form = model.specialise(_random_inputs(model, arguments) if worst is None else worst.shapes)
+        rest = form.run_nbytes + form.constants_nbytes + form.cached_nbytes
         return {
             "arena_nbytes": form.arena_nbytes,
             "constants_nbytes": form.constants_nbytes,
             "cached_nbytes": form.cached_nbytes,
-            "programs_nbytes": form.programs_nbytes,
+            "programs_nbytes": form.programs_nbytes if worst is None else int(worst) - rest,  # of all forms
             "results_nbytes": form.results_nbytes,
             "host_nbytes": form.host_nbytes,
-            "peak_nbytes": form.peak_nbytes,
+            "peak_nbytes": form.peak_nbytes if worst is None else int(worst),
             "streams": form.streams,
             "sequential_peak_nbytes": form.sequential_peak_nbytes,
-        }, True
+        } | _describe_worst(worst), True
 
 
 def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
@@ -260,13 +265,21 @@ def plan(arguments: argparse.Namespace) -> tuple[Report, bool]:
 # ---- helpers
 
 
+def _describe_worst(peak: RangePeak | None) -> Report:
+    """Where in the declared ranges a run takes most, and how sure that is."""
+    if peak is None:
+        return {}
+    return {"at": peak.sizes, "is_exact": peak.is_exact, "is_complete": peak.is_complete}
+
+
 def _engine(arguments: argparse.Namespace) -> gp.Engine:
     return gp.Engine(threads=arguments.threads, memory_limit=arguments.memory_limit)
 
 
 def _load(arguments: argparse.Namespace, engine: gp.Engine) -> Model:
     options = {name: getattr(arguments, name) for name in ("schedule", "streams", "untrusted")}
-    return gp.onnx.load(arguments.model, engine=engine, **options)
+    shapes = _shapes(arguments) if _has_range(arguments) else None
+    return gp.onnx.load(arguments.model, engine=engine, shapes=shapes, **options)
 
 
 def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:
@@ -324,14 +337,26 @@ def _median_ms(model: Model, inputs: Mapping[str, Any], seconds: float) -> float
 
 
 def _random_inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, Any]]:
-    return gp.profile.random_inputs(model, dict(_parse_shape(text) for text in arguments.shape))
+    """Content for the inputs, in the largest of the shapes that are asked for."""
+    return gp.profile.random_inputs(model, ShapeRanges(_shapes(arguments), model.inputs).largest_shapes())
 
 
-def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+def _shapes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The shapes that are asked for, as `Model` takes them."""
+    return dict(map(_parse_shape, arguments.shape))
+
+
+def _has_range(arguments: argparse.Namespace) -> bool:
+    """Whether shapes are asked for of which the model has to serve all."""
+    return any(least != most for spans in _shapes(arguments).values() for least, most in spans)
+
+
+def _parse_shape(text: str) -> tuple[str, list[tuple[int, int]]]:
     name, _, dims = text.rpartition("=")
-    if not name or not all(dim.isdigit() for dim in dims.split("x")):
-        raise InvalidArgumentError(explain("--shape", accepted="NAME=2x3", got=text))
-    return name, tuple(int(dim) for dim in dims.split("x"))
+    spans = [dim.split("..") for dim in dims.split("x")]
+    if not name or not all(len(span) <= 2 and all(end.isdecimal() and end.isascii() for end in span) for span in spans):
+        raise InvalidArgumentError(explain("--shape", accepted="NAME=2x3, or a range: NAME=1..8", got=text))
+    return name, [(int(span[0]), int(span[-1])) for span in spans]
 
 
 # ---- text

@@ -135,7 +135,7 @@ def test_info(capsys):
     ("arguments", "message"),
     [
         (["run", CNN], "input 'image' has no fixed shape; accepted: --shape image=2x3"),
-        (["run", CNN, "--shape", "image"], "--shape; accepted: NAME=2x3; got: image"),
+        (["run", CNN, "--shape", "image"], "--shape; accepted: NAME=2x3, or a range: NAME=1..8; got: image"),
         (["run", "no-such-file.onnx"], "no-such-file.onnx"),
         (["demo", "--memory-limit", "lots"], "not a size"),
         (["demo", "--memory-limit", "1MiB"], "limit"),
@@ -235,3 +235,38 @@ def test_options_of_the_other_kind_of_file(capsys, graph_file):
     assert "--in-shapes" in capsys.readouterr().err
     assert cli.main(["inspect", CNN, "--dt", "bf16"]) == 2
     assert "graph file" in capsys.readouterr().err
+
+
+def test_ranges_of_shapes(capsys):
+    worst = report(capsys, "predict", CNN, "--shape", "batch=1..8")
+    assert worst["at"]["batch"] in range(1, 9)
+    assert worst["is_exact"]
+    assert worst["is_complete"]
+    parts = [worst[f"{part}_nbytes"] for part in ("arena", "constants", "cached", "programs", "results", "host")]
+    assert worst["peak_nbytes"] == sum(parts)
+    assert report(capsys, "predict", CNN, "--shape", "image=1..8x1x8x8") == worst
+    assert report(capsys, "run", CNN, "--shape", "batch=2..5")["outputs"]["probabilities"]["shape"] == [5, 10]
+    assert report(capsys, "run", CNN, "--shape", "batch=3")["outputs"]["probabilities"]["shape"] == [3, 10]
+    assert report(capsys, "bench", CNN, "--shape", "batch=1..2", "--seconds", "0.01")["median_ms"] > 0
+    assert report(capsys, "inspect", CNN, "--shape", "batch=1..2")["partitions"]
+    assert cli.main(["predict", CNN, "--shape", "batch=1..8"]) == 0
+    assert "at:\n  batch: " in capsys.readouterr().out
+    limit = ["--memory-limit", str(worst["peak_nbytes"] * 9 // 10 - worst["cached_nbytes"])]
+    assert cli.main(["run", CNN, "--shape", "batch=1..8", *limit]) == 2
+    assert "what fits, each alone: dimension 'batch' 1 to " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("batch=8..1", "shapes: 'batch'; accepted: a number, or (least, most) with 0 <= least <= most; got: (8, 1)"),
+        ("batch=..8", "--shape; accepted: NAME=2x3, or a range: NAME=1..8; got: batch=..8"),
+        ("batch=1..2..3", "--shape; accepted: NAME=2x3, or a range: NAME=1..8"),
+        ("batch=2x3", "shapes: 'batch'"),
+        ("image=1..8", "input 'image'; accepted: one entry for each dimension of f32 [batch, 1, 8, 8]"),
+        ("words=1..8", "no dimension or input is called 'words'; accepted: batch, image"),
+    ],
+)
+def test_ranges_that_are_none(capsys, shape, message):
+    assert cli.main(["predict", CNN, "--shape", shape]) == 2
+    assert message in capsys.readouterr().err

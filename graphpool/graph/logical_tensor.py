@@ -18,6 +18,7 @@ from .backend import opaque_nbytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .._size_bounds import SizeBounds
     from .._size_program import SizeValues
 
 __all__ = ["MAX_ID", "LogicalTensor"]
@@ -176,8 +177,8 @@ class LogicalTensor:
         """Whether one of its sizes may vary."""
         return any(map(is_variable, (*(self.shape or ()), *(self.strides or ()))))
 
-    def with_sizes(self, values: SizeValues | None) -> LogicalTensor:
-        """The tensor with its sizes as they are for other values, which the checks of a compilation allow."""
+    def with_sizes(self, values: SizeValues | SizeBounds | None) -> LogicalTensor:
+        """The tensor with its sizes as they are for other values, which a compilation's checks allow, or at most."""
         if values is None or not self.varies:
             return self
         put, other = object.__setattr__, object.__new__(LogicalTensor)

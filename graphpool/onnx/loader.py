@@ -17,6 +17,7 @@ from graphpool.runtime.model import check_weights_mode
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
 __all__ = ["importer", "load"]
 
@@ -38,6 +39,7 @@ def load(
     limits: Limits | None = None,
     host_deadline_s: float | None = None,
     untrusted: bool = False,
+    shapes: Mapping[str, Any] | None = None,
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -71,21 +73,25 @@ def load(
     untrusted : bool, default=False
         Whether the file comes from a stranger: `limits` are then ``Limits.strict()`` unless given, and the host runs
         nothing, as with ``fallback=False``. `SECURITY.md` says what is promised.
+    shapes : mapping of str to int, (int, int) or sequence, optional
+        Ranges of the sizes to come, by the names of the file's dimensions or by input: see `Model`.
 
     Returns
     -------
     model : Model
-        Compiled already if all input shapes are given in the file, else at the first run of each set of shapes.
+        Compiled already if all input shapes are given in the file or declared, else at the first run of new shapes.
 
     Raises
     ------
     InvalidArgumentError
         Not an ONNX model, truncated or malformed; external data is missing; an engine was given together with
-        `threads` or `memory_limit`; no such schedule, preference, float mode, mode of weights or mapping.
+        `threads` or `memory_limit`; no such schedule, preference, float mode, mode of weights or mapping; `shapes` has
+        a name that no dimension or input has, or no range.
     LimitError
         The model asks for more than `limits` allow; the message names the limit and the node.
     OutOfMemoryError
-        Constants, programs and arena do not fit `memory_limit`.
+        Constants, programs and arena do not fit `memory_limit`; with declared shapes, for the largest of them:
+        ``largest`` has the largest upper end of each range that would fit.
     UnsupportedError
         The package onnx is not installed; or, with ``fallback=False``, an op that graphpool does not have, which the
         message names.
@@ -133,24 +139,32 @@ def load(
         raise
     loading.hand_over()  # constants are charged as such
     info = specialiser.source
-    model = Model(
-        info.inputs,
-        info.outputs,
-        specialiser,
-        engine,
-        deciding=specialiser.deciding,
-        owns_engine=owned,
-        name=info.name,
-        schedule=schedule,
-        streams=streams,
-        weights=weights,
-    )
+    try:
+        model = Model(
+            info.inputs,
+            info.outputs,
+            specialiser,
+            engine,
+            deciding=specialiser.deciding,
+            owns_engine=owned,
+            name=info.name,
+            schedule=schedule,
+            streams=streams,
+            weights=weights,
+            shapes=shapes,
+        )
+    except BaseException:
+        if owned:
+            engine.close()
+        raise
     if all(port.is_static and port.name not in specialiser.deciding for port in info.inputs):
         try:
             model.specialise()
         except BaseException:
             model.close()
             raise
+        specialiser.drop_pages()
+    elif shapes is not None:
         specialiser.drop_pages()
     return model
 

@@ -182,7 +182,8 @@ class Trace:
         if primitive is None:
             raise StateError(explain("the program of this run is gone", hint="keep the model until the trace is read"))
         times = {step.step: (step.start_ns, step.end_ns) for step in steps}
-        return measure_footprint(primitive.details.buffers, times, primitive.program.arena_nbytes)
+        buffers, arena_nbytes = primitive.buffers_of(steps[0].program)
+        return measure_footprint(buffers, times, arena_nbytes)
 
     def _run(self, run: int) -> tuple[TracedStep, ...]:
         runs = self.runs()

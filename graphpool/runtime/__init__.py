@@ -34,6 +34,8 @@
     executable.py   one of those: compiled partitions and host functions over one arena
     variable_forms.py  compiles for shapes, or finds a form for all shapes for which its decisions hold:
                        variable_form.py, variable_partition.py: a partition of it, resizable_form.py: how it lives
+    shape_ranges.py    shapes that a model is declared for; declared_shapes.py: what it promises for them
+    range_cover.py     the forms that serve all of them, and what runs take at most; range_layout.py: a plan for a range
     model_step.py   a partition of it, and where the tensors between partitions lie
     form_constants.py   its constants: bound as they are, or kept packed alone
     runner.py       a run on one arena: binds arrays, calls the steps, collects results

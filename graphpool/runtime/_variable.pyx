@@ -101,6 +101,11 @@ cdef class VariableProgram:
         free(self.moved)
         free(self.varied)
 
+    @property
+    def instance_nbytes(self):
+        """Memory of a program for other sizes, `Program.nbytes`. Unit: bytes."""
+        return self.program.nsteps * sizeof(Step) + self.program.nargs * sizeof(ArgRef) + self.nblocks
+
     def instance(self, SizeValues values not None, offsets, int64_t arena_nbytes):
         """The program for other sizes.
 

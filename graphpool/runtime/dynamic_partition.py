@@ -273,7 +273,7 @@ class _Form(ResizableForm):
             return None
         try:
             engine, sized = self.compiled.engine, variable.tensors(values).sized
-            made = maker.instance(self.compiled, values, sized, engine.memory_limit is None, self._arenas)
+            made = maker.instance(self.compiled, values, sized, engine.memory_limit is None, arenas=self._arenas)
             form = _Form(made)
             form._become(self)
             form.is_borrowed = not exactly

@@ -15,6 +15,7 @@ from .model_port import check_output
 from .model_step import ModelStep, is_plain, plan_arena, settled_tensors
 from .partition_runs import gather, merge_neighbours
 from .primitive import forget_program
+from .range_layout import RangeLayout
 from .resizable_form import ResizableForm
 from .result_arrays import ResultArrays
 from .runner import Runner
@@ -24,6 +25,7 @@ from .shared_arenas import SharedArenas
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
+    from graphpool._size_bounds import SizeBounds
     from graphpool._size_program import SizeValues
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
@@ -83,10 +85,14 @@ class Executable(ResizableForm):
         variable: VariableForm | None = None,
         stream: Stream | None = None,
         states: HeldStates | None = None,
+        arenas: SharedArenas | None = None,
+        is_planned: bool = False,
     ) -> None:
         super().__init__()
         self.precomputed = form.precomputed
         self._engine, self._variable, self._name = engine, variable, name
+        self.is_planned = is_planned
+        self._layout: RangeLayout | None = None
         self._stream = Stream(engine) if stream is None else stream
         self._states = states
         self._tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
@@ -113,7 +119,9 @@ class Executable(ResizableForm):
         self._runner = self._make_runner()
         self._shares: list[PrimitiveShare] = []
         self._charge(name)
-        self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}")
+        self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}") if arenas is None else arenas
+        self._need_nbytes = self.arena_nbytes if variable is None else 0
+        self._arenas.enter(self._need_nbytes)
         engine.budget.keep_room_for(self)
         try:
             if weights == "packed":
@@ -127,16 +135,25 @@ class Executable(ResizableForm):
         """Places of the tensors between steps, and of the scratch memory of steps."""
         made = {i for step in self._steps for i in step.outputs}
         self._targets = [i for i in self.form.outputs.values() if i in made]
-        between = made.difference(self._targets)
-        sizes = {i: self._tensors[i].nbytes for i in between if is_plain(self._tensors[i])}
-        self._offsets, self.arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.scratchpad_nbytes)
-        _, self.sequential_arena_nbytes = plan_arena(self._steps, sizes, lambda compiled: compiled.sequential_nbytes)
+        self._offsets: Mapping[Any, int]
+        if self._layout is None:
+            sizes = self._sizes_between(self._tensors)
+            self._offsets, self.arena_nbytes = plan_arena(self._steps, sizes, lambda c: c.scratchpad_nbytes)
+            _, self.sequential_arena_nbytes = plan_arena(self._steps, sizes, lambda c: c.sequential_nbytes)
+        else:
+            self._offsets, self.arena_nbytes = self._layout.offsets, self._layout.nbytes
+            self.sequential_arena_nbytes = self.arena_nbytes
         held = () if self._states is None else self._states.outputs
         self._results_nbytes = {
-            output: self._nbytes_of([i]) for output, i in self.form.outputs.items() if output not in held
+            output: _nbytes_of(self._tensors, [i]) for output, i in self.form.outputs.items() if output not in held
         }
         self.results_nbytes = sum(self._results_nbytes.values())
-        self.host_nbytes = max((self._host_nbytes(step) for step in self._steps), default=0)
+        self.host_nbytes = self._host_nbytes(self._tensors)
+
+    def _sizes_between(self, tensors: Mapping[int, LogicalTensor]) -> dict[int, int]:
+        """Memory of the tensors that lie in the arena."""
+        between = {i for step in self._steps for i in step.outputs}.difference(self._targets)
+        return {i: tensors[i].nbytes for i in between if is_plain(tensors[i])}
 
     def _make_runner(self) -> Runner:
         return Runner(
@@ -180,7 +197,10 @@ class Executable(ResizableForm):
             return None
         try:
             found = self._resized(variable, values)
-            found.is_borrowed = not exactly
+            if found is None:
+                self._leave()
+            else:
+                found.is_borrowed = not exactly and self._layout is None
             return found
         except BaseException:
             self._leave()
@@ -196,13 +216,60 @@ class Executable(ResizableForm):
         variable = self._variable if self._first is None else self._first._variable
         return () if variable is None else variable.conditions
 
-    def _resized(self, variable: VariableForm, values: SizeValues) -> Executable:
-        """The form for these sizes, which is counted already."""
-        other = copy(self)
+    # ---- ranges of shapes
+
+    def bounds(self, spans: Mapping[str, Any]) -> SizeBounds:
+        """Of all sizes of a form of which sizes vary, for spans of the inputs' dimensions."""
+        assert self._variable is not None
+        return self._variable.bounds(spans)
+
+    def open_places(self, bounds: SizeBounds) -> list[tuple[str, int]]:
+        """Inputs and axes of which narrower spans may tell whether all decisions come out alike."""
+        assert self._variable is not None
+        return self._variable.open_places(bounds)
+
+    def serves(self, shapes: Mapping[str, Any], exactly: bool) -> bool:
+        """Whether all decisions come out alike for these shapes, those too that say what is faster if `exactly`."""
+        return self._variable is not None and self._variable.values(shapes, exactly) is not None
+
+    @property
+    def instance_nbytes(self) -> int:
+        """Memory of the programs of a form for other shapes. Unit: bytes."""
+        assert self._variable is not None
+        return self._variable.instance_nbytes
+
+    def layout(self, bounds: SizeBounds) -> RangeLayout:
+        """The plan that holds for all shapes within bounds."""
+        assert self._variable is not None
+        tensors, plans = self._variable.tensors(bounds), self._variable.plans(bounds)
+        scratch = {id(compiled): plan.nbytes for compiled, plan in zip(self.compiled, plans, strict=True)}
+        sizes = self._sizes_between(tensors)
+        offsets, nbytes = plan_arena(self._steps, sizes, lambda compiled: scratch[id(compiled)])
+        return RangeLayout(plans, sizes, offsets, nbytes)
+
+    def use_layout(self, layout: RangeLayout) -> None:
+        """Let all runs for other shapes have this plan; shapes for which it does not hold are not served."""
+        self._layout, self.arena_nbytes = layout, layout.nbytes
+
+    def most_run_nbytes(self, bounds: SizeBounds, outputs: bool) -> int:
+        """The most that arrays of host functions, and results if so told, take within bounds. Unit: bytes."""
+        assert self._variable is not None
+        tensors = self._variable.tensors(bounds)
+        results = self.form.outputs.values() if outputs else ()
+        return _nbytes_of(tensors, results) + self._host_nbytes(tensors)
+
+    # ---- other shapes
+
+    def _resized(self, variable: VariableForm, values: SizeValues) -> Executable | None:
+        """The form for these sizes, which is counted already; None where the plan does not hold for them."""
+        other, layout, slack = copy(self), self._layout, self._engine.memory_limit is None
         other._become(self)
         other._variable, other._shares = None, []
         other._tensors = tensors = variable.tensors(values)
-        other.compiled = tuple(variable.instances(self.compiled, values, tensors, self._engine.memory_limit is None))
+        if layout is not None and not (layout.holds(tensors) and variable.are_within(layout.plans, values)):
+            return None
+        plans = None if layout is None else layout.plans
+        other.compiled = tuple(variable.instances(self.compiled, values, tensors, slack, plans))
         compiled = iter(other.compiled)
         other._steps = [
             step if step.compiled is None else replace(step, compiled=next(compiled)) for step in self._steps
@@ -215,6 +282,8 @@ class Executable(ResizableForm):
         self._engine.budget.check(nbytes, holder=self._name, later_nbytes=later_nbytes)
         other._runner = other._make_runner()
         self._engine.budget.charge(other.own_nbytes, holder=f"programs of {self._name}")
+        other._need_nbytes = other.arena_nbytes
+        self._arenas.enter(other._need_nbytes)
         return other
 
     def _ports(self, partition: Partition) -> tuple[list[LogicalTensor], list[LogicalTensor]]:
@@ -260,8 +329,9 @@ class Executable(ResizableForm):
         budget, users = self._engine.budget, self._engine.primitives
         self.programs_nbytes = self.own_nbytes = sum(primitive.nbytes for primitive in used)
         missing = sum(map(users.missing_nbytes, used)) + self._engine.constants.missing_nbytes(weights)
-        run_nbytes = self.arena_nbytes + self.host_nbytes
-        budget.check(missing + run_nbytes, holder=name, later_nbytes=self.results_nbytes)
+        run_nbytes = 0 if self.is_planned else self.arena_nbytes + self.host_nbytes  # told for all shapes later on
+        later_nbytes = 0 if self.is_planned else self.results_nbytes
+        budget.check(missing + run_nbytes, holder=name, later_nbytes=later_nbytes)
         self._engine.constants.hold(weights, holder=f"weights of {name}")
         try:
             for primitive in used:
@@ -334,21 +404,14 @@ class Executable(ResizableForm):
 
     def check_room(self, outputs: Iterable[str]) -> int:
         """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""
-        made = self._nbytes_of(self.form.outputs[name] for name in outputs)
+        made = _nbytes_of(self._tensors, (self.form.outputs[name] for name in outputs))
         nbytes = self.arena_nbytes + self.host_nbytes + made
         self._engine.budget.check(nbytes, holder=self._results.holder)
         return nbytes
 
-    def _nbytes_of(self, tensor_ids: Iterable[int]) -> int:
-        """Memory of arrays for these tensors, as far as shapes are known. Unit: bytes."""
-        found = [self._tensors.get(i) for i in tensor_ids]
-        return sum(prod(t.shape or ()) * t.dtype.numpy.itemsize for t in found if t is not None and is_plain(t))
-
-    def _host_nbytes(self, step: ModelStep) -> int:
-        if step.compiled is not None:
-            return 0
-        are_plain = all(is_plain(self._tensors[i]) for i in step.outputs)
-        return _SMALL_NBYTES + self._nbytes_of(step.outputs if are_plain else (*step.inputs, *step.outputs))
+    def _host_nbytes(self, tensors: Mapping[int, LogicalTensor]) -> int:
+        """Memory for the arrays of the host function that takes most."""
+        return max((_host_nbytes(tensors, step) for step in self._steps if step.compiled is None), default=0)
 
     # ---- memory
 
@@ -376,10 +439,19 @@ class Executable(ResizableForm):
         return sum(self.cached_constants().values())
 
     @property
+    def kept_nbytes(self) -> int:
+        """What is held between runs: constants, packed ones that are cached, programs. Unit: bytes."""
+        return self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
+
+    @property
+    def run_nbytes(self) -> int:
+        """What one run takes beside that: arena, results, room for host functions. Unit: bytes."""
+        return self.arena_nbytes + self.results_nbytes + self.host_nbytes
+
+    @property
     def peak_nbytes(self) -> int:
         """What one run takes of the budget, see `Model.predict_peak`. Unit: bytes."""
-        kept = self.constants_nbytes + self.cached_nbytes + self.programs_nbytes
-        return self.arena_nbytes + kept + self.results_nbytes + self.host_nbytes
+        return self.kept_nbytes + self.run_nbytes
 
     @property
     def sequential_peak_nbytes(self) -> int:
@@ -412,19 +484,13 @@ class Executable(ResizableForm):
         lists = [c.program.streams for c in self.compiled if c.program is not None]
         return max((streams.nstreams for streams in lists if streams is not None), default=1)
 
-    @property
-    def arenas(self) -> SharedArenas:
-        """Where runs have their arenas, shared by forms for other shapes."""
-        return self._arenas
-
     def stats(self) -> Any:
         """Counters of the arenas: an `ArenaStats`."""
         return self._arenas.current().stats()
 
-    def trim(self) -> int:
-        """Give the memory of idle arenas, and of results that nobody holds, back; returns its bytes."""
+    def clear(self) -> None:
+        """Forget what runs keep for the next one: their arenas go."""
         self._runner.clear()
-        return self._results.clear() + self._arenas.current().trim()
 
     def _free_own(self) -> None:
         self._runner.clear()
@@ -434,9 +500,22 @@ class Executable(ResizableForm):
             compiled.close()
             forget_program(compiled.program)
         self._engine.budget.uncharge(self.own_nbytes)
+        self._arenas.leave(self._need_nbytes)
 
     def _free_shared(self) -> None:
-        self._arenas.close()
+        self._arenas.leave(self._need_nbytes)
         self._uncharge()
         for compiled in self.compiled:
             compiled.close()
+
+
+def _nbytes_of(tensors: Mapping[int, LogicalTensor], tensor_ids: Iterable[int]) -> int:
+    """Memory of arrays for these tensors, as far as shapes are known. Unit: bytes."""
+    found = [tensors.get(i) for i in tensor_ids]
+    return sum(prod(t.shape or ()) * t.dtype.numpy.itemsize for t in found if t is not None and is_plain(t))
+
+
+def _host_nbytes(tensors: Mapping[int, LogicalTensor], step: ModelStep) -> int:
+    """Memory for the arrays of a host function. Unit: bytes."""
+    are_plain = all(is_plain(tensors[i]) for i in step.outputs)
+    return _SMALL_NBYTES + _nbytes_of(tensors, step.outputs if are_plain else (*step.inputs, *step.outputs))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FormCache", "FormUse"]
 
+V = TypeVar("V")
 Form = TypeVar("Form", bound=SizedForm)
 
 _MOST_BORROWED = 16
@@ -45,6 +46,7 @@ class FormCache(Generic[Form]):
         self._entries: OrderedDict[Hashable, FormUse[Form]] = OrderedDict()
         self.runs = self.hits = self.misses = self.evictions = 0
         self.is_closed = False
+        self._begun = 0
         self._reset_in_child()
         reset_in_child(self)
 
@@ -52,11 +54,69 @@ class FormCache(Generic[Form]):
         """Fresh locks: in a forked child nobody is left who would release the old ones."""
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
+        self._turn = threading.Lock()  # of runs that found too little memory beside others
+        self._changed = threading.Condition(self._lock)
+        self._running: list[int] = []  # threads
+        self._has_turn = False
 
     def check_open(self) -> None:
         """Raise `StateError` after `close`."""
         if self.is_closed:
             raise StateError(explain(f"{self._name} is closed", hint="load the model again"))
+
+    def exclusively(self, work: Callable[[], None]) -> None:
+        """Do something while no form is made."""
+        with self._compiling:
+            self.check_open()
+            work()
+
+    # ---- runs: one that finds too little memory beside others lets go of all, and goes on when it is alone
+
+    def begin(self) -> int:
+        """Count a run of this thread, once nobody needs to be alone; its number, 0 unless no other is going on."""
+        with self._lock:
+            while self._has_turn:
+                self._changed.wait()
+            return self._count_run()
+
+    def _count_run(self) -> int:
+        self._begun += 1
+        self._running.append(threading.get_ident())
+        return self._begun if len(self._running) == 1 else 0
+
+    def end(self) -> None:
+        """End a run of this thread."""
+        with self._lock:
+            with suppress(ValueError):  # in a child that was forked meanwhile
+                self._running.remove(threading.get_ident())
+            self._changed.notify_all()
+
+    def may_fit_alone(self, number: int) -> bool:
+        """Whether others were running beside a run of this thread, or began to, and may be waited for."""
+        with self._lock:
+            return number != self._begun and self._running.count(threading.get_ident()) == 1
+
+    def run_alone(self, run: Callable[[], V]) -> V:
+        """Run while no other run is going on, each caller in turn; no run of this thread may be."""
+        with self._turn:
+            with self._lock:
+                self._has_turn = True
+                try:
+                    while self._running:
+                        self._changed.wait()
+                    self._count_run()
+                except BaseException:
+                    self._has_turn = False
+                    self._changed.notify_all()
+                    raise
+            try:
+                return run()
+            finally:
+                with self._lock:
+                    self._has_turn = False
+                self.end()
+
+    # ---- forms
 
     def enter(self, key: Hashable, make: Callable[[bool], Form]) -> FormUse[Form]:
         """The form of this key, made if need be; it stays open until `leave`.
@@ -127,15 +187,45 @@ class FormCache(Generic[Form]):
             if is_idle:
                 use.executable.close()
 
+    # ---- for the budget: forms that others can be made of again in a fraction of a millisecond
+
+    def _idle(self) -> list[Hashable]:
+        """Keys of such forms that nobody uses, the least recently used first. The lock is held."""
+        return [key for key, use in self._entries.items() if use.users == 0 and use.executable.is_resized]
+
+    @property
+    def held(self) -> int:
+        """Memory of their programs. Unit: bytes."""
+        return sum(form.own_nbytes for form in self.forms() if form.is_resized)
+
+    @property
+    def reclaimable(self) -> int:
+        """What `reclaim` could free now. Unit: bytes."""
+        with self._lock:
+            return sum(self._entries[key].executable.own_nbytes for key in self._idle())
+
+    def reclaim(self, nbytes: int) -> int:
+        """Give up forms that nobody uses until so many bytes are free; returns them."""
+        freed, retired = 0, []
+        with self._lock:
+            for key in self._idle():
+                if freed < nbytes:
+                    retired.append(self._entries.pop(key))
+                    freed += retired[-1].executable.own_nbytes
+            self.evictions += len(retired)
+        self._retire(retired)
+        return freed
+
     def forms(self) -> list[Form]:
         """Those that are kept, the one used last at the end."""
         with self._lock:
             return [use.executable for use in self._entries.values()]
 
-    def clear(self, *, closes: bool = False) -> None:
-        """Give up all forms; with `closes`, refuse further ones."""
+    def clear(self, *, closes: bool = False) -> bool:
+        """Give up all forms; with `closes`, refuse further ones. Whether they were refused already."""
         with self._lock:
-            self.is_closed |= closes
+            was_closed, self.is_closed = self.is_closed, self.is_closed or closes
             retired = list(self._entries.values())
             self._entries.clear()
         self._retire(retired)
+        return was_closed

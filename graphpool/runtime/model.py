@@ -12,12 +12,14 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, StateError, explain
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 from graphpool.memory._arrays import ArrayAllocator
+from graphpool.memory._budget import IDLE_PRIMITIVES
 
 from ._stream import Stream
 from .collection import collection_paused
 from .constant_part import check_files, held_nbytes
+from .declared_shapes import DeclaredShapes
 from .executable import Executable
 from .form_cache import FormCache, FormUse
 from .model_port import as_input, check_names, check_outputs, describe_port, stand_in
@@ -26,6 +28,8 @@ from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
 from .session import Session, Sessions
 from .session_states import find_states
+from .shape_ranges import ShapeRanges
+from .shared_arenas import SharedArenas
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from .model_form import ModelForm
     from .model_port import ModelPort
     from .packed_weight import PackedWeight
+    from .shape_ranges import RangePeak
     from .variable_form import VariableForm
 
 __all__ = ["Model", "ModelStats", "check_weights_mode"]
@@ -114,6 +119,11 @@ class Model:
         Whether packed constants leave the constant tensor cache with the model, stay there when it is closed, or
         replace the constants: of a weight in memory that kernels read packed alone, whose packing can be undone, the
         model then keeps the packed weights alone, whatever becomes of the cache. `read_weight` unpacks it.
+    shapes : mapping of str to int, (int, int) or sequence, optional
+        The shapes to come, such as ``{"batch": (1, 8), "tokens": (1, 512)}``: for a named dimension a number or a
+        range, both ends included; for an input one of these for each dimension. With all sizes declared, and no
+        `deciding` inputs, the model is compiled at once, one plan of memory holds for all shapes, `predict_peak` tells
+        the most that any of them takes, and what does not fit the engine's limit is refused now.
 
     Attributes
     ----------
@@ -122,6 +132,14 @@ class Model:
     name : str
     options : ScheduleOptions
     weights : str
+
+    Raises
+    ------
+    InvalidArgumentError
+        An option is none of those accepted; `shapes` has a name that no dimension or input has, or no range.
+    OutOfMemoryError
+        The declared shapes do not fit the engine's limit. ``largest`` has, for each size that varies, the largest upper
+        end that would fit, were the others left as they are.
 
     Notes
     -----
@@ -145,6 +163,7 @@ class Model:
         schedule: str | None = None,
         streams: int | None = None,
         weights: str = "scoped",
+        shapes: Mapping[str, Any] | None = None,
     ) -> None:
         check_weights_mode(weights)
         if not isinstance(capacity, int) or capacity < 1:
@@ -157,23 +176,38 @@ class Model:
         self.name = name
         self.weights = weights
         self._packed: list[PackedWeight] = []
-        self._results = ResultArrays(engine.budget, f"results of {name}")
+        self._results = ResultArrays(engine.budget, f"results of {name}", grows=shapes is None)
         self._specialise = specialise
         self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
         self._capacity = capacity
-        varies = getattr(specialise, "takes_sizes", False) and not all(port.is_static for port in self.inputs)
-        dims = {port.name: port.shape for port in self.inputs} if varies else None
+        self._shapes, ranges = shapes, ShapeRanges({} if shapes is None else shapes, self.inputs)
+        is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in ranges.dims.values())
+        dims = ranges.dims if getattr(specialise, "takes_sizes", False) and not is_fixed else None
         self._variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._stream = Stream(engine)  # of all forms: whoever finds its threads taken works alone
         self._forms: FormCache[Executable] = FormCache(name, capacity)
         self._sessions = Sessions()
+        engine.budget.register(self._forms, stage=IDLE_PRIMITIVES)
+        self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}")
+        self._arenas.enter()
         try:
             engine.attach(self)
         except StateError:
             self._forms.clear(closes=True)
             raise
+        self._declared: DeclaredShapes | None = None
+        self._roomy: FormUse[Executable] | None = None  # the last one that room was made for
+        if shapes is not None:
+            self._declared = DeclaredShapes(
+                ranges, name, self._deciding, engine.budget, self._compile_planned, self._peak_at
+            )
+            try:
+                self._declared.load()
+            except BaseException:
+                self.close()
+                raise
 
     # ---- running
 
@@ -215,11 +249,28 @@ class Model:
         arrays = {port.name: as_input(port, inputs[port.name]) for port in self.inputs}
         if outputs is not None:
             check_outputs(outputs, arrays, self.outputs)
-        use = self._enter(arrays)
+        number = self._forms.begin()
         try:
-            return use.executable.run(arrays, outputs)
+            return self._run(arrays, outputs)
+        except OutOfMemoryError:
+            if not self._forms.may_fit_alone(number):
+                raise
         finally:
-            self._forms.leave(use, runs=1)
+            self._forms.end()
+        return self._forms.run_alone(lambda: self._run(arrays, outputs))
+
+    def _run(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
+        use, runs = self._enter(arrays), 1
+        try:
+            if self._declared is not None and self._roomy is not use:
+                form, self._roomy = use.executable, use
+                self._make_room(form.arena_nbytes, form.results_nbytes + form.host_nbytes)
+            return use.executable.run(arrays, outputs)
+        except OutOfMemoryError:
+            runs = 0
+            raise
+        finally:
+            self._forms.leave(use, runs)
 
     def run_many(
         self, requests: Iterable[Mapping[str, Any]], *, mask: str | None = None, most_rows: int = 8
@@ -316,10 +367,33 @@ class Model:
     ) -> Executable:
         deciding = {name: arrays[name] for name in self._deciding}
         given = dict(zip(arrays, shapes, strict=True))
-        if states is None:
-            return self._variable.form(given, deciding, exactly, self._compile)
-        compile_form = partial(self._compile, states=states)
-        return self._variable.form(given | states.shapes, deciding, exactly, compile_form, states.dims, states.pairs)
+        if self._declared is not None:
+            self._declared.check(given)
+        if states is not None:
+            compile_form = partial(self._compile, states=states)
+            return self._variable.form(
+                given | states.shapes, deciding, exactly, compile_form, states.dims, states.pairs
+            )
+        if self._declared is not None:
+            self._declared.prepare()
+            self._make_room(0, max((form.instance_nbytes for form in self._variable), default=0))
+        return self._variable.form(given, deciding, exactly, self._compile)
+
+    def _make_room(self, arena_nbytes: int, nbytes: int) -> None:
+        """Keep to what is promised for declared shapes, without a limit too: give up what is kept for other shapes.
+
+        A run takes an arena so large at least, and so many bytes beside it.
+        """
+        most_nbytes = None if self._declared is None else self._declared.most_run_nbytes
+        if most_nbytes is not None:
+            excess = self._forms.held + max(self._arenas.current().nbytes, arena_nbytes) + nbytes - most_nbytes
+            if excess > 0 and self._forms.reclaim(excess) < excess:
+                self._arenas.shrink(arena_nbytes)
+
+    @collection_paused()
+    def _compile_planned(self, shapes: Mapping[str, Any]) -> Executable | None:
+        """A form for declared shapes, kept for good; None if sizes cannot vary, of which plain shapes say why."""
+        return self._variable.plan(shapes, partial(self._compile, is_planned=True))
 
     def _compile(
         self,
@@ -327,15 +401,15 @@ class Model:
         deciding: Mapping[str, Any],
         variable: VariableForm | None,
         states: HeldStates | None = None,
+        is_planned: bool = False,
     ) -> Executable:
         """A form for these shapes, in which sizes may vary."""
         loading = ArrayAllocator(self.engine.budget, f"loading of {self.name}")
         form = loading.call(self._specialise, {port.name: shapes[port.name] for port in self.inputs}, deciding)
         loading.hand_over()  # constants are charged as such
         shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
-        return Executable(
-            form, self.engine, *shared, variable, self._stream, None if states is None else states.sized(shapes)
-        )
+        held = None if states is None else states.sized(shapes)
+        return Executable(form, self.engine, *shared, variable, self._stream, held, self._arenas, is_planned)
 
     # ---- what is known of it
 
@@ -358,19 +432,23 @@ class Model:
         InvalidArgumentError, InvalidShapeError
             A shape is missing or does not fit.
         """
+        use = self._enter_shapes(shapes)
+        self._forms.leave(use)
+        return use.executable
+
+    def _enter_shapes(self, shapes: Mapping[str, Any] | None) -> FormUse[Executable]:
+        """The form for these shapes, which stays open until it is left."""
         given = dict(shapes or {})
         unknown = [name for name in given if all(port.name != name for port in self.inputs)]
         if unknown:
             names = [port.name for port in self.inputs]
             raise InvalidArgumentError(explain(f"unknown input {unknown[0]!r}", accepted=f"inputs {names}"))
         arrays = {port.name: stand_in(port, given.get(port.name), port.name in self._deciding) for port in self.inputs}
-        use = self._enter(arrays)
-        self._forms.leave(use)
-        return use.executable
+        return self._enter(arrays)
 
     def predict_peak(
         self, shapes: Mapping[str, Any] | None = None, *, sequential: bool = False, outputs: bool = True
-    ) -> int:
+    ) -> int | RangePeak:
         """What one run at a time takes of the engine's budget.
 
         That is the arena, scratch included, the constants, packed ones that are cached, the compiled programs, and the
@@ -382,7 +460,7 @@ class Model:
         Parameters
         ----------
         shapes : mapping of str to shape or array, optional
-            As for `specialise`.
+            As for `specialise`. None, for a model with declared shapes: all of these.
         sequential : bool, default=False
             Whether to tell what one stream would need, whatever the schedule.
         outputs : bool, default=True
@@ -391,7 +469,8 @@ class Model:
         Returns
         -------
         nbytes : int
-            Exact. Unit: bytes.
+            Exact. Of declared shapes the most that any takes, a `RangePeak`: its ``sizes`` and ``shapes`` say where.
+            Programs of all forms compiled for them count, since they are kept. Unit: bytes.
 
         Raises
         ------
@@ -400,11 +479,28 @@ class Model:
         OutOfMemoryError
             It is more than the engine's limit.
         """
-        executable = self.specialise(shapes)
-        executable.check_room(executable.form.outputs if outputs else ())
-        nbytes = executable.sequential_peak_nbytes if sequential else executable.peak_nbytes
-        nbytes += self._sessions.nbytes
-        return nbytes if outputs else nbytes - executable.results_nbytes
+        if shapes is not None or self._declared is None:
+            return self._peak_at(shapes, outputs, sequential)
+        self._declared.check_plannable()
+        self._forms.exclusively(self._declared.prepare)
+        return self._declared.peak(self._kept_nbytes() + self._sessions.nbytes, outputs)
+
+    def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool, sequential: bool = False) -> int:
+        use = self._enter_shapes(shapes)
+        try:
+            form = use.executable
+            form.check_room(form.form.outputs if outputs else ())
+            nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
+            nbytes += self._sessions.nbytes
+            if self._declared is not None:  # beside all forms of the ranges, which are kept
+                nbytes += self._kept_nbytes(form) - form.kept_nbytes
+        finally:
+            self._forms.leave(use)
+        return nbytes if outputs else nbytes - form.results_nbytes
+
+    def _kept_nbytes(self, *forms: Executable) -> int:
+        """Memory of these forms, and of those that others are made of, between runs. Unit: bytes."""
+        return sum(_shared_nbytes([*forms, *self._variable]))
 
     def read_weight(self, name: str) -> np.ndarray[Any, Any]:
         """The content of a constant under the importer's name.
@@ -449,6 +545,8 @@ class Model:
         """
         self._forms.clear()
         self._variable.close()
+        if self._declared is not None:
+            self._declared.undo()
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -466,8 +564,8 @@ class Model:
     def stats(self) -> ModelStats:
         """Counters of the model."""
         forms, cache = self._forms.forms(), self._forms
-        constants = {id(value): held_nbytes(value) for form in forms for value in form.form.constants.values()}
-        cached = {key: nbytes for form in forms for key, nbytes in form.cached_constants().items()}
+        known = self._known_forms()
+        programs, constants, cached = _shared_nbytes(known)
         largest = max(((form.arena_nbytes, form.sequential_arena_nbytes) for form in forms), default=(0, 0))
         return ModelStats(
             runs=cache.runs,
@@ -477,14 +575,18 @@ class Model:
             compilations=self._variable.compilations,
             respecialisations=tuple(self._variable.respecialisations),
             forms=len(forms),
-            arena_nbytes=sum(arenas.current().stats().nbytes for arenas in {form.arenas for form in forms}),
-            constants_nbytes=sum(constants.values()),
-            cached_nbytes=sum(cached.values()),
-            programs_nbytes=sum(form.own_nbytes for form in {*forms, *self._variable}),
-            streams=max((form.streams for form in forms), default=1),
+            arena_nbytes=self._arenas.current().stats().nbytes,
+            constants_nbytes=constants,
+            cached_nbytes=cached,
+            programs_nbytes=programs,
+            streams=max((form.streams for form in known), default=1),
             largest_arena_nbytes=largest[0],
             sequential_arena_nbytes=largest[1],
         )
+
+    def _known_forms(self) -> list[Executable]:
+        """Those that are kept, and those that others are made of."""
+        return list(dict.fromkeys([*self._forms.forms(), *self._variable]))
 
     # ---- life
 
@@ -494,17 +596,24 @@ class Model:
         return self._forms.is_closed
 
     def trim(self) -> int:
-        """Give the memory of idle arenas, and of results that nobody holds, back; returns its bytes."""
-        return sum(form.trim() for form in self._forms.forms())
+        """Give back idle arenas, results that nobody holds, and programs for other shapes; returns their bytes.
+
+        Programs that can be had again without compilation are meant; no run uses them now.
+        """
+        for form in self._forms.forms():
+            form.clear()
+        freed = self._results.clear() + self._arenas.current().trim()
+        return freed + self._forms.reclaim(self._forms.reclaimable)
 
     def close(self) -> None:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
-        was_closed = self._forms.is_closed
-        self._forms.clear(closes=True)
+        was_closed = self._forms.clear(closes=True)
         self._sessions.close()
         self._variable.close()
         self._results.clear()
         self._close_packed()
+        if not was_closed:
+            self._arenas.leave()
         if self._owns_engine and not was_closed:
             self.engine.close()
 
@@ -520,7 +629,9 @@ class Model:
         which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
         """
         self._forms.check_open()
-        options = (self._deciding, self._capacity, self._owns_engine, self.name, self.options, self.weights)
+        options = (
+            self._deciding, self._capacity, self._owns_engine, self.name, self.options, self.weights, self._shapes,
+        )  # fmt: skip
         return _restore, (self.inputs, self.outputs, self._specialise, self.engine, *options)
 
     def __enter__(self) -> Model:
@@ -559,6 +670,7 @@ def _restore(
     name: str,
     options: ScheduleOptions,
     weights: str,
+    shapes: Mapping[str, Any] | None,
 ) -> Model:
     """A model from its pickle."""
     return Model(
@@ -573,4 +685,12 @@ def _restore(
         schedule=options.policy,
         streams=options.streams,
         weights=weights,
+        shapes=shapes,
     )
+
+
+def _shared_nbytes(forms: Sequence[Executable]) -> tuple[int, int, int]:
+    """Bytes of the programs, the constants and the packed constants of forms, shared ones counted once."""
+    constants = {id(value): held_nbytes(value) for form in forms for value in form.form.constants.values()}
+    cached = {key: nbytes for form in forms for key, nbytes in form.cached_constants().items()}
+    return sum(form.own_nbytes for form in forms), sum(constants.values()), sum(cached.values())

@@ -17,13 +17,15 @@ from graphpool.cache import compiled_partition_cache, primitive_cache
 from ..fork import Locked
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from ..schedule import Schedule
     from ._program import Program
     from .constant_part import ConstantPart
     from .engine_primitives import EnginePrimitives
     from .scheduling import ScheduleOptions
+
+    Buffers = tuple[tuple[int, int, tuple[int, ...]], ...]
 
 __all__ = ["Primitive", "ProgramDetails", "forget_program", "primitive_of"]
 
@@ -44,7 +46,7 @@ class ProgramDetails:
     kinds: tuple[str, ...]
     signatures: tuple[str, ...]
     nodes: tuple[int, ...]
-    buffers: tuple[tuple[int, int, tuple[int, ...]], ...]
+    buffers: Buffers
     options: ScheduleOptions
     schedule: Schedule | None
     speedups: tuple[float, ...]
@@ -88,11 +90,22 @@ class Primitive(Locked):
         self.is_evicted = False
         self._owners: WeakSet[EnginePrimitives] = WeakSet()
         self._forms: list[Hashable] = []
+        self._others: dict[int, tuple[int, Callable[[], Buffers]]] = {}
         _by_serial[program.serial] = self
 
-    def add_program(self, program: Program) -> None:
-        """Let recordings find it by a program for other sizes."""
+    def add_program(self, program: Program, buffers: Callable[[], Buffers]) -> None:
+        """Let recordings find it by a program for other sizes, which has other buffers."""
+        self._others[program.serial] = program.arena_nbytes, buffers
         _by_serial[program.serial] = self
+
+    def forget_program(self, serial: int) -> None:
+        """Forget a program for other sizes."""
+        self._others.pop(serial, None)
+
+    def buffers_of(self, serial: int) -> tuple[Buffers, int]:
+        """Offset, size and steps of each temporary of a program, and the size of its arena. Unit: bytes."""
+        found = self._others.get(serial)
+        return (self.details.buffers, self.program.arena_nbytes) if found is None else (found[1](), found[0])
 
     @property
     def users(self) -> int:
@@ -151,4 +164,6 @@ def primitive_of(serial: int) -> Primitive | None:
 def forget_program(program: Program | None) -> None:
     """Let recordings no longer find a program for other sizes, which is gone."""
     if program is not None:
-        _by_serial.pop(program.serial, None)
+        found = _by_serial.pop(program.serial, None)
+        if found is not None:
+            found.forget_program(program.serial)

@@ -21,6 +21,21 @@ class SizedForm(Protocol):
         """Whether a decision of it would be faster otherwise."""
         ...
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether it is for declared shapes, and stays."""
+        ...
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether it is one for other shapes, made without compilation."""
+        ...
+
+    @property
+    def own_nbytes(self) -> int:
+        """Memory of its programs. Unit: bytes."""
+        ...
+
     def resized(self, shapes: Mapping[str, Any], exactly: bool = True) -> Self | None:
         """One for other shapes; None if a decision would come out otherwise."""
         ...
@@ -41,6 +56,9 @@ class ResizableForm(Locked):
     last of them. Threads: safe, also in a forked child.
     """
 
+    is_planned = False
+    own_nbytes = 0
+
     def __init__(self) -> None:
         super().__init__()
         self._first: Self | None = None
@@ -52,6 +70,11 @@ class ResizableForm(Locked):
         """Be a form of its own, of a copy of the first, which counts it already."""
         super().__init__()
         self._first, self._is_closed = first, False
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether it is one for other shapes, made without compilation."""
+        return self._first is not None
 
     @property
     def is_closed(self) -> bool:

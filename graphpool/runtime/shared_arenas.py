@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..errors import OutOfMemoryError, StateError, explain
@@ -32,6 +33,7 @@ class SharedArenas(Locked):
         self._budget = budget
         self._pool = self._make(0)
         self._is_closed = False
+        self._needs: Counter[int] = Counter()
 
     def _make(self, nbytes: int) -> ArenaPool:
         return ArenaPool(self._resource, nbytes, alignment=64, budget=self._budget, name=self._name)
@@ -73,6 +75,22 @@ class SharedArenas(Locked):
                 if pool.nbytes <= nbytes:
                     raise
                 self.shrink(nbytes)
+
+    def enter(self, nbytes: int = 0) -> None:
+        """Count a user, who may need arenas so large."""
+        with self._lock:
+            self._needs[nbytes] += 1
+
+    def leave(self, nbytes: int = 0) -> None:
+        """One user less: arenas become as large as the others need at most; the last one closes them."""
+        with self._lock:
+            self._needs[nbytes] -= 1
+            self._needs += Counter()  # without zeros
+            most = max(self._needs, default=None)
+        if most is None:
+            self.close()
+        else:
+            self.shrink(most)
 
     def close(self) -> None:
         """Free the arenas, leased ones when they are released. Idempotent."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from graphpool._size_bounds import SizeBounds
 from graphpool._size_program import SizeProgram
 from graphpool._sizes import hint_of
 from graphpool.errors import UnsupportedError, explain
 
-from .variable_partition import VariablePartition
+from .variable_partition import Plan, VariablePartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,10 +42,12 @@ class Symbols:
     ----------
     shapes : dict of str to tuple
         With sizes where they may vary.
+    places : list of list of (str, int)
+        Of each of these the inputs and axes where it stands.
     """
 
     def __init__(self, dims: Mapping[str, Any], shapes: Mapping[str, Any], trace: Trace) -> None:
-        self._places: list[list[tuple[str, int]]] = []
+        self.places: list[list[tuple[str, int]]] = []
         self.shapes: dict[str, Any] = {}
         found: dict[tuple[str, int], tuple[Size, list[tuple[str, int]]]] = {}
         for name, shape in shapes.items():
@@ -61,18 +64,21 @@ class Symbols:
                 key = (name, axis) if dim is None else (dim, ~size)
                 if key not in found:
                     found[key] = trace.symbol(size, f"{name}[{axis}]" if dim is None else dim), []
-                    self._places.append(found[key][1])
+                    self.places.append(found[key][1])
                 found[key][1].append((name, axis))
                 sizes.append(found[key][0])
             self.shapes[name] = tuple(sizes)
         self._ranks = {name: None if shape is None else len(shape) for name, shape in shapes.items()}
 
-    def values(self, shapes: Mapping[str, Any]) -> list[int] | None:
-        """The values of the symbols for other shapes; None where one would have two, or a rank is another."""
+    def values(self, shapes: Mapping[str, Any]) -> list[Any] | None:
+        """The values of the symbols for other shapes; None where one would have two, or a rank is another.
+
+        What stands in the shapes for sizes need not be numbers.
+        """
         if any((None if shape is None else len(shape)) != self._ranks[name] for name, shape in shapes.items()):
             return None
         found = []
-        for places in self._places:
+        for places in self.places:
             numbers = {shapes[name][axis] for name, axis in places}
             if len(numbers) != 1:
                 return None
@@ -83,7 +89,7 @@ class Symbols:
 class SizedTensors(Mapping[int, "LogicalTensor"]):
     """Tensors for one set of sizes, made when they are asked for."""
 
-    def __init__(self, tensors: Mapping[int, LogicalTensor], values: SizeValues) -> None:
+    def __init__(self, tensors: Mapping[int, LogicalTensor], values: SizeValues | SizeBounds) -> None:
         self._tensors, self._values = tensors, values
         self._made: dict[int, LogicalTensor] = {}
 
@@ -167,16 +173,45 @@ class VariableForm:
         symbols = self._symbols.values(shapes)
         return None if symbols is None else self._program.compute(symbols, exactly)
 
-    def tensors(self, values: SizeValues) -> SizedTensors:
-        """The tensors of the form for other sizes."""
+    def bounds(self, spans: Mapping[str, Any]) -> SizeBounds:
+        """What all sizes are at least and at most, where each dimension of the inputs is from one number to another."""
+        box = self._symbols.values(spans)
+        assert box is not None  # of one set of inputs and names
+        return SizeBounds(self._program, box)
+
+    def open_places(self, bounds: SizeBounds) -> list[tuple[str, int]]:
+        """Inputs and axes of which narrower bounds may tell whether all decisions come out alike."""
+        return [place for number in bounds.open_symbols() for place in self._symbols.places[number]]
+
+    @property
+    def instance_nbytes(self) -> int:
+        """Memory of the programs for other sizes. Unit: bytes."""
+        return sum(variable.instance_nbytes for variable in self._partitions)
+
+    def plans(self, bounds: SizeBounds) -> tuple[Plan, ...]:
+        """Plans of all partitions that hold within bounds."""
+        return tuple([variable.bounded_plan(bounds) for variable in self._partitions])
+
+    def are_within(self, plans: Sequence[Plan], values: SizeValues) -> bool:
+        """Whether plans of all partitions hold for these sizes."""
+        pairs = zip(self._partitions, plans, strict=True)
+        return all(variable.is_within(plan, values) for variable, plan in pairs)
+
+    def tensors(self, values: SizeValues | SizeBounds) -> SizedTensors:
+        """The tensors of the form for other sizes, or the largest that they are within bounds."""
         return SizedTensors(self._tensors, values)
 
     def instances(
-        self, first: Sequence[CompiledPartition], values: SizeValues, tensors: SizedTensors, slack: bool
+        self,
+        first: Sequence[CompiledPartition],
+        values: SizeValues,
+        tensors: SizedTensors,
+        slack: bool,
+        plans: Sequence[Plan] | None,
     ) -> list[CompiledPartition]:
-        """The compiled partitions for other sizes, each made from the one of the compilation."""
-        pairs = zip(self._partitions, first, strict=True)
-        return [variable.instance(own, values, tensors.sized, slack) for variable, own in pairs]
+        """The compiled partitions for other sizes, each made from the one of the compilation and its plan, if any."""
+        rows = zip(self._partitions, first, [None] * len(first) if plans is None else plans, strict=True)
+        return [variable.instance(own, values, tensors.sized, slack, plan) for variable, own, plan in rows]
 
     def refusal(self, shapes: Mapping[str, Any]) -> str:
         """The first decision that would come out otherwise for these shapes, for people."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from graphpool._sizes import Trace
+from graphpool.errors import OutOfMemoryError
 
 from .resizable_form import SizedForm
 from .variable_form import Symbols, VariableForm
@@ -79,11 +80,8 @@ class VariableForms(Generic[Form]):
         reason = self._refusal(shapes, contents)
         if reason is not None:
             self.respecialisations.append(reason)
-        self.compilations += 1
-        trace = Trace()
-        symbols = Symbols({**self._dims, **more_dims}, shapes, trace)
         try:
-            made = compile_form(symbols.shapes, deciding, VariableForm(trace, symbols, self._engine))
+            made = self._compile({**self._dims, **more_dims}, shapes, deciding, compile_form)
             try:
                 found = made.resized(shapes)
             except BaseException:
@@ -117,11 +115,45 @@ class VariableForms(Generic[Form]):
         found = next((form.refusal(shapes) for known, form in entries if known == contents), None)
         return found or ("contents that decide shapes are new" if entries else None)
 
+    def plan(
+        self,
+        shapes: Mapping[str, Any],
+        compile_form: Callable[[Mapping[str, Any], Mapping[str, Any], VariableForm | None], Form],
+    ) -> Form | None:
+        """Compile a form that others are made of, at these shapes; None if sizes cannot vary."""
+        if self._dims is None:
+            return None
+        try:
+            made = self._compile(self._dims, shapes, {}, compile_form)
+        except OutOfMemoryError:
+            raise
+        except Exception:
+            return None
+        self._add(made, (None,))
+        return made
+
+    def _compile(
+        self,
+        dims: Mapping[str, Any],
+        shapes: Mapping[str, Any],
+        deciding: Mapping[str, Any],
+        compile_form: Callable[[Mapping[str, Any], Mapping[str, Any], VariableForm | None], Form],
+    ) -> Form:
+        self.compilations += 1
+        trace = Trace()
+        symbols = Symbols(dims, shapes, trace)
+        return compile_form(symbols.shapes, deciding, VariableForm(trace, symbols, self._engine))
+
     def _add(self, form: Form, contents: Any) -> None:
+        """Keep one more form, and give the one up that was not used for longest if there are too many.
+
+        Those for declared shapes stay, and do not count.
+        """
         self._entries.insert(0, (contents, form))
-        for _, old in self._entries[self._capacity :]:
-            old.close()
-        del self._entries[self._capacity :]
+        others = [entry for entry in self._entries if not entry[1].is_planned]
+        for entry in others[self._capacity :]:
+            self._entries.remove(entry)
+            entry[1].close()
 
     def __iter__(self) -> Iterator[Form]:
         return iter([form for _, form in list(self._entries)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ._compiled import CompiledPartition
@@ -10,6 +11,7 @@ from ._compiled import CompiledPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from graphpool._size_bounds import SizeBounds
     from graphpool._size_program import SizeValues
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from .primitive import Primitive
     from .shared_arenas import SharedArenas
 
-__all__ = ["VariablePartition"]
+__all__ = ["Plan", "VariablePartition"]
 
 
 class Temporaries(Protocol):
@@ -50,6 +52,8 @@ class VariablePartition:
         What makes the programs for other sizes.
     temporaries : object
         What has sizes in their arenas, and plans them.
+    uses : sequence of (int, tuple of int)
+        Of each buffer the number of the temporary that it is, and the steps that use it.
 
     Notes
     -----
@@ -66,11 +70,12 @@ class VariablePartition:
         primitive: Primitive,
         variable: VariableProgram,
         temporaries: Temporaries,
+        uses: Sequence[tuple[int, tuple[int, ...]]],
     ) -> None:
         self.partition, self.inputs, self.outputs, self.engine = partition, inputs, outputs, engine
         self.primitive, self._variable, self._temporaries = primitive, variable, temporaries
-        self._weights = weights
-        self._plan: _Plan | None = None
+        self._weights, self._uses = weights, uses
+        self._plan: Plan | None = None
         self._ports = (*inputs, *outputs)
         self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
 
@@ -96,6 +101,7 @@ class VariablePartition:
         values: SizeValues,
         sized: Callable[[LogicalTensor], LogicalTensor],
         slack: bool,
+        plan: Plan | None = None,
         arenas: SharedArenas | None = None,
     ) -> CompiledPartition:
         """The compiled partition for other sizes, which shares all constants with the first.
@@ -108,31 +114,59 @@ class VariablePartition:
             Gives a port for these values.
         slack : bool
             Whether the arena may be larger than needed, so that one plan serves sizes that are alike.
+        plan : Plan, optional
+            One that holds for these sizes, instead of one made for them.
         arenas : SharedArenas, optional
             Where executions have their temporaries; the default is as for the first.
         """
-        plan = self._plan_for(values, slack)
+        if plan is None:
+            plan = self._plan_for(values, slack)
         program = self._variable.instance(values, plan.offsets, plan.nbytes)
-        self.primitive.add_program(program)
+        sizes = [values.of(size) for size in self._temporaries.sizes]
+        self.primitive.add_program(program, partial(_buffers_of, self._uses, sizes, plan))
         return first.resized(program, {k: sized(self._ports[k]) for k in self._varied}, arenas)
 
-    def _plan_for(self, values: SizeValues, slack: bool) -> _Plan:
+    @property
+    def instance_nbytes(self) -> int:
+        """Memory of a program for other sizes. Unit: bytes."""
+        return self._variable.instance_nbytes
+
+    def bounded_plan(self, bounds: SizeBounds) -> Plan:
+        """The plan for the most that each temporary takes, which holds for all sizes within the bounds."""
+        return self._plan_of([bounds.most(size) for size in self._temporaries.sizes])
+
+    def is_within(self, plan: Plan, values: SizeValues) -> bool:
+        """Whether a plan holds for these sizes."""
+        return all(values.of(size) <= most for size, most in zip(self._temporaries.sizes, plan.sizes, strict=True))
+
+    def _plan_for(self, values: SizeValues, slack: bool) -> Plan:
         """The plan that is there, if it is not much too large; else an exact one, with room where sizes grow."""
         sizes = [values.of(size) for size in self._temporaries.sizes]
-        plan = self._plan if slack else None
-        if plan is not None:
-            is_growing = any(size > planned for size, planned in zip(sizes, plan.sizes, strict=True))
-            if not is_growing and sum(plan.sizes) <= 2 * sum(sizes):
-                return plan
-            if is_growing:
-                sizes = [size + size // 8 for size in sizes]
-        offsets, nbytes = self._temporaries.plan(sizes)
-        self._plan = _Plan(tuple(sizes), tuple(offsets), nbytes)
+        known = self._plan if slack else None
+        is_growing = known is not None and any(a > b for a, b in zip(sizes, known.sizes, strict=True))
+        if known is not None and not is_growing and sum(known.sizes) <= 2 * sum(sizes):
+            return known
+        self._plan = self._plan_of(sizes)
+        if is_growing:
+            wider = self._plan_of([size + size // 8 for size in sizes])
+            if wider.nbytes <= self._plan.nbytes + self._plan.nbytes // 8:  # else places or their alignment cost more
+                self._plan = wider
         return self._plan
+
+    def _plan_of(self, sizes: Sequence[int]) -> Plan:
+        offsets, nbytes = self._temporaries.plan(sizes)
+        return Plan(tuple(sizes), tuple(offsets), nbytes)
+
+
+def _buffers_of(
+    uses: Sequence[tuple[int, tuple[int, ...]]], sizes: Sequence[int], plan: Plan
+) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """As in `ProgramDetails`."""
+    return tuple([(plan.offsets[number], sizes[number], steps) for number, steps in uses])
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """Sizes and offsets of temporaries, and the size of their arena. Unit: bytes."""
 
     sizes: tuple[int, ...]

@@ -81,7 +81,7 @@ def test_what_is_kept_for_the_next_result_comes_back_under_pressure_and_by_trim(
         del tensor
         model.run({"x": X})
         assert model.trim() >= X.nbytes
-        assert engine.budget.in_use == kept - X.nbytes
+        assert engine.budget.in_use < kept - X.nbytes  # the program goes too
         model.run({"x": X})
         assert engine.trim() >= X.nbytes
         assert engine.budget.in_use == kept - X.nbytes

@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 
 import graphpool as gp
 from graphpool.profile import trace
 from graphpool.profile.footprint import measure_footprint
+from tests.cases.unknown_sizes import MODELS
 from tests.helpers.tower_model import tower_model
 
 
@@ -30,3 +32,19 @@ def test_the_footprint_needs_its_program(inputs):
     del model
     with pytest.raises(gp.StateError, match="is gone"):
         recorded.footprint()
+
+
+def test_the_footprint_of_other_shapes_is_theirs():
+    case, rng = MODELS["mlp"], np.random.default_rng(0)
+    with gp.Engine("cpu", threads=1) as engine, case.load(engine) as model:
+        peaks = []
+        for rows in (3000, 2000, 1000, 3000):
+            arrays = case.arrays({"n": rows}, rng)
+            model.run(arrays)
+            with trace() as recorded:
+                model.run(arrays)
+            footprint = recorded.footprint()
+            assert footprint.arena_nbytes == model.specialise(arrays).compiled[0].scratchpad_nbytes
+            assert footprint.peak_nbytes <= footprint.arena_nbytes
+            peaks.append(footprint.peak_nbytes)
+    assert peaks[0] == peaks[3] > peaks[1] > peaks[2] > 0

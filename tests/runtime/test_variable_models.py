@@ -167,11 +167,8 @@ def test_one_pool_of_arenas_serves_all_shapes():
             model.run(case.arrays({"n": rows}, rng))
             with case.load(engine, {"n": rows}) as fixed:
                 largest = max(largest, fixed.stats().largest_arena_nbytes)
-            pools = {id(form.arenas): form.arenas for form in model._forms.forms()}
-            families = {id(form._first or form) for form in model._forms.forms()}
-            assert len(pools) == len(families)
-            for pool in pools.values():
-                assert pool.current().nbytes <= largest + largest // 8 + 64 * len(families)
+            assert 0 < model.stats().arena_nbytes <= largest + largest // 8
+        assert model.stats().compilations > 1
 
 
 def least_limit(case, sizes):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEAVES = {
-    "_atomic", "_finalizing", "_size_program", "_sizes", "_unraisable", "_version", "config", "errors", "fork",
-    "limits", "mapped_file", "typing",
+    "_atomic", "_finalizing", "_size_bounds", "_size_program", "_sizes", "_unraisable", "_version", "config", "errors",
+    "fork", "limits", "mapped_file", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "_atomic": set(),
     "_sizes": {"errors"},
     "_size_program": {"_sizes", "errors"},
+    "_size_bounds": {"_size_program", "_sizes", "errors"},
     "_finalizing": set(),
     "_unraisable": set(),
     "_version": set(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphpool._sizes import largest, least
 from graphpool.errors import InvalidShapeError, explain
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
@@ -173,7 +174,7 @@ def attention(
         )
     queries, depth, value_depth = (scores[name] for name in ("queries", "depth", "value_depth"))
     by_row = queries <= _MAX_ROWS and scores["k"]["stride"][3] == 1 and scores["v"]["stride"][3] == 1
-    block, lanes = min(_LANES, max(queries, 1)), 1 if by_row else _LANES
+    block, lanes = least(_LANES, largest(queries, 1)), 1 if by_row else _LANES
     values = {
         "scores": scores, "by_row": by_row, "block": block, "inf_as_zero": inf_as_zero, "has_program": bool(epilogue),
         **sides,

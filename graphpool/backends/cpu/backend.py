@@ -130,7 +130,7 @@ class CpuBackend:
         primitive, linked = make_primitive(object(), partition, inputs, outputs, engine.threads, options, dict(appends))
         primitive.evict()  # no cache keeps it for other users: it goes with its last one
         return VariablePartition(
-            partition, inputs, outputs, engine, weights, primitive, linked.variable(), linked.temporaries
+            partition, inputs, outputs, engine, weights, primitive, linked.variable(), linked.temporaries, linked.uses()
         )
 
 

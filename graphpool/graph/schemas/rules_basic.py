@@ -217,7 +217,7 @@ def reshape(query: ShapeQuery) -> Sequence[Shape]:
     """Attribute shape, of which one -1 takes what is left; with special_zero a 0 copies the dimension of src."""
     target: tuple[int, ...] = query.attrs["shape"]
     src = query.shape(0)
-    if len(target) > MAX_NDIM or min(target, default=0) < -1 or target.count(-1) > 1:
+    if len(target) > MAX_NDIM or any(dim < -1 for dim in target) or target.count(-1) > 1:
         query.fail('attribute "shape" is malformed', accepted=f"at most {MAX_NDIM} sizes of 0 or more, one -1",
                    got=target, attribute="shape")  # fmt: skip
     out = [_copied_dim(query, src, axis) if dim == 0 else dim for axis, dim in enumerate(target)]

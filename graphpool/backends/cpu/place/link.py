@@ -45,9 +45,14 @@ class LinkedProgram:
     places: Sequence[int]
 
     def buffers(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """The offset, the size and the steps, ascending, of each temporary."""
-        offsets, uses = self.temporaries.offsets(self.places), uses_of(self.steps)
-        return tuple([(offsets[b], hint_of(b.nbytes), tuple(sorted(set(users)))) for b, users in uses.items()])
+        """The offset, the size and the steps of each buffer."""
+        sizes = self.temporaries.sizes
+        return tuple([(self.places[number], hint_of(sizes[number]), steps) for number, steps in self.uses()])
+
+    def uses(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Of each buffer the temporary that it is, as large as itself, and the steps, ascending."""
+        numbers = self.temporaries.numbers
+        return tuple([(numbers[b], tuple(sorted(set(users)))) for b, users in uses_of(self.steps).items()])
 
     def variable(self) -> VariableProgram:
         """What makes the programs for other sizes."""

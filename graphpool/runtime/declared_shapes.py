@@ -1,0 +1,162 @@
+"""What a model promises for declared shapes: forms compiled ahead, the largest peak, and what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError, explain
+
+from .range_cover import RangeCover
+from .shape_ranges import RangePeak, corners_of, count_points, describe_key, describe_span, name_of, points_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from graphpool.memory import Budget
+
+    from .executable import Executable
+    from .range_cover import Worst
+    from .shape_ranges import Box, ShapeRanges
+
+__all__ = ["DeclaredShapes"]
+
+_MOST_POINTS = 16
+"""Shapes that are compiled one by one at loading, where sizes cannot vary in a form."""
+
+
+class DeclaredShapes:
+    """The declared shapes of a model.
+
+    Parameters
+    ----------
+    ranges : ShapeRanges
+    name : str
+        Of the model.
+    deciding : sequence of str
+        Inputs whose content decides shapes: nothing can be told before it is known.
+    budget : Budget
+    compile_at : callable
+        Takes shapes; returns a form of which sizes vary, which the model keeps, or None if there can be none.
+    peak_at : callable
+        Takes shapes and whether results are made; returns the peak of a form for these alone.
+
+    Notes
+    -----
+    Threads: `prepare` one at a time.
+    """
+
+    def __init__(
+        self,
+        ranges: ShapeRanges,
+        name: str,
+        deciding: tuple[str, ...],
+        budget: Budget,
+        compile_at: Callable[[Mapping[str, Any]], Executable | None],
+        peak_at: Callable[[Mapping[str, Any], bool], int],
+    ) -> None:
+        self._ranges, self._name, self._deciding, self._budget = ranges, name, deciding, budget
+        self._compile_at, self._peak_at = compile_at, peak_at
+        self._is_prepared = False
+        self._worst: dict[bool, Worst] = {}  # by whether runs make their results
+        self._points: list[dict[Any, int]] = []
+        self._is_complete = True
+
+    def check(self, shapes: Mapping[str, Any]) -> None:
+        """Raise `InvalidShapeError` unless these shapes are declared."""
+        self._ranges.check(shapes)
+
+    @property
+    def is_plannable(self) -> bool:
+        """Whether memory can be planned ahead."""
+        return not self._ranges.missing and not self._deciding
+
+    def check_plannable(self) -> None:
+        """Raise `InvalidArgumentError` if memory cannot be planned ahead."""
+        needed = [*self._ranges.missing, *(f"the content of input {name!r}" for name in self._deciding)]
+        if needed:
+            what = "predict_peak without shapes needs a range for every size"
+            hint = "declare it, or give shapes to predict_peak"
+            raise InvalidArgumentError(explain(what, got=f"none for {', '.join(needed)}", hint=hint))
+
+    def load(self) -> None:
+        """Compile for all shapes, as far as that is possible, and refuse what never fits the budget.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The run that takes most does not fit.
+        """
+        if not self.is_plannable:
+            return
+        cover = self._cover()
+        self._check_room(cover)
+        self._points = list(self._points_of(cover.open_boxes))
+        for point in self._points:
+            self._peak_at(self._ranges.shapes_at(point), True)
+
+    def prepare(self) -> None:
+        """Compile for all shapes where that was undone since."""
+        if self.is_plannable and not self._is_prepared:
+            self._cover()
+
+    @property
+    def most_run_nbytes(self) -> int | None:
+        """What a run takes at most beside what is kept for all shapes; None if that is not known. Unit: bytes."""
+        return self._worst[True].nbytes if self._is_complete and not self._points and self._worst else None
+
+    def undo(self) -> None:
+        """The forms are closed."""
+        self._is_prepared = False
+
+    def _cover(self) -> RangeCover:
+        cover = RangeCover(self._ranges, self._compile_at)
+        self._worst = {outputs: cover.worst(outputs=outputs) for outputs in (True, False)}
+        self._is_prepared = True
+        return cover
+
+    def _points_of(self, boxes: list[Box]) -> Iterator[dict[Any, int]]:
+        """Shapes of which the peak is looked up where no form serves a range: all, or corners."""
+        self._is_complete = sum(map(count_points, boxes)) <= _MOST_POINTS
+        left = _MOST_POINTS
+        for box in boxes:
+            for point in points_of(box) if self._is_complete else corners_of(box):
+                if left:
+                    left -= 1
+                    yield point
+
+    def _check_room(self, cover: RangeCover) -> None:
+        worst = self._worst[True]
+        try:
+            self._budget.check(worst.nbytes, holder=self._name)
+        except OutOfMemoryError as error:
+            raise self._refusal(cover, worst, error) from None
+
+    def _refusal(self, cover: RangeCover, worst: Worst, error: Any) -> OutOfMemoryError:
+        """The error for ranges of which a run does not fit, with those that do."""
+        kept_nbytes = error.smallest_limit - worst.nbytes
+        fitting = cover.largest_that_fits(error.limit - kept_nbytes)
+        ranges = {
+            key: f"{describe_key(key)} {describe_span((self._ranges.spans[key][0], most))}"
+            for key, most in fitting.items()
+        }
+        sizes = ", ".join(f"{name} = {size}" for name, size in self._ranges.sizes_at(worst.point).items())
+        fits = f"what fits, each alone: {'; '.join(ranges.values())}" if ranges else "no smaller range of one size fits"
+        message = explain(
+            f"{self._name}: a run of the declared shapes takes up to {worst.nbytes} bytes (at {sizes})",
+            accepted=f"up to {error.limit} bytes in all",
+            got=f"{kept_nbytes} bytes of constants, programs and others' in use",
+            hint=f"{fits}; the smallest limit that serves all is {error.smallest_limit} bytes",
+        )
+        largest = {name_of(key): most for key, most in fitting.items()}
+        return OutOfMemoryError(message, **{**error.fields, "largest": largest})
+
+    def peak(self, kept_nbytes: int, outputs: bool) -> RangePeak:
+        """The most that a run takes, beside so much that is kept for all shapes."""
+        worst = self._worst[outputs]
+        nbytes, point, is_exact = kept_nbytes + worst.nbytes, worst.point, worst.found_nbytes == worst.nbytes
+        for other in self._points:
+            other_nbytes = self._peak_at(self._ranges.shapes_at(other), outputs)
+            if other_nbytes > nbytes or not point:
+                nbytes, point, is_exact = other_nbytes, other, True
+        sizes, shapes = self._ranges.sizes_at(point), self._ranges.shapes_at(point)
+        return RangePeak(nbytes, sizes, shapes, is_exact and self._is_complete, self._is_complete)
