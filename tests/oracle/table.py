@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import elementwise, gradients, indexing, movement, normalisation, pairs, products, quantisation, reductions
+from . import trees as trees_
 from . import windows as windows_
 from .numbers import exact, round_to
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DISCONTINUOUS", "EXACT", "KINDS", "compute", "evaluate"]
 
 FAMILIES = (elementwise, gradients, pairs, products, windows_, normalisation, reductions, movement, indexing,
-            quantisation)  # fmt: skip
+            quantisation, trees_)  # fmt: skip
 
 KINDS: dict[str, Callable[..., Any]] = {
     kind: function for family in FAMILIES for kind, function in family.KINDS.items()
