@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from math import fsum, isnan
+from functools import reduce
+from math import isnan
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,9 +49,7 @@ def aggregate(how: str, numbers: list[float], ntrees: int) -> float:
     if how in ("min", "max"):
         known = [number for number in numbers if not isnan(number)]
         return (min if how == "min" else max)(known, default=0.0)
-    return (fsum(numbers) if np.isfinite(numbers).all() else float(np.sum(numbers))) / (
-        max(ntrees, 1) if how == "average" else 1
-    )
+    return reduce(add, numbers, 0.0) / (max(ntrees, 1) if how == "average" else 1)
 
 
 KINDS = {"TreeEnsemble": tree_ensemble}
