@@ -7,6 +7,7 @@
     gemm      matrix products, packed and compressed weights, attention
     image     windows, pooling, resizing
     conv      convolutions
+    rnn       recurrent layers
     tree      ensembles of decision trees
 
 A family's description (``.py``: parameter block, and builders that return a KernelCall) lies beside its kernels

@@ -12,6 +12,7 @@
     movement.py       copies, parts, layouts, conversions
     indexing.py       access by index
     quantisation.py   integers for reals and back
+    recurrence.py     recurrent layers
     trees.py          decision trees
     randomness.py     what holds of random results
 

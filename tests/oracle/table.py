@@ -6,8 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import elementwise, gradients, indexing, movement, normalisation, pairs, products, quantisation, reductions
-from . import trees as trees_
+from . import (
+    elementwise,
+    gradients,
+    indexing,
+    movement,
+    normalisation,
+    pairs,
+    products,
+    quantisation,
+    recurrence,
+    reductions,
+    trees,
+)
 from . import windows as windows_
 from .numbers import exact, round_to
 
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["DISCONTINUOUS", "EXACT", "KINDS", "compute", "evaluate"]
 
 FAMILIES = (elementwise, gradients, pairs, products, windows_, normalisation, reductions, movement, indexing,
-            quantisation, trees_)  # fmt: skip
+            quantisation, recurrence, trees)  # fmt: skip
 
 KINDS: dict[str, Callable[..., Any]] = {
     kind: function for family in FAMILIES for kind, function in family.KINDS.items()
@@ -31,7 +42,7 @@ EXACT: frozenset[str] = frozenset().union(*(getattr(family, "EXACT", ()) for fam
 DISCONTINUOUS: frozenset[str] = frozenset().union(*(getattr(family, "DISCONTINUOUS", ()) for family in FAMILIES))
 """Kinds that turn a rounding error into another result."""
 
-LISTS_OF_REALS = ("scales",)
+LISTS_OF_REALS = ("scales", "alpha", "beta")
 
 
 def _attribute(name: str, value: Any) -> Any:

@@ -76,6 +76,15 @@ def _scatter_nd(attrs: Attrs, src: Array, indices: Array, updates: Array) -> Arr
     return _scatter(attrs, src, _tuples(indices, src.shape), updates)
 
 
+@reference("ReverseSequence", raw=True)
+def _reverse_sequence(attrs: Attrs, src: Array, lengths: Array) -> Array:
+    batch, time = attrs["batch_axis"] % src.ndim, attrs["time_axis"] % src.ndim
+    rows = np.moveaxis(src, (batch, time), (0, 1))
+    steps, lengths = np.arange(rows.shape[1]), lengths.reshape(-1, 1)
+    sources = within(np.where(steps < lengths, lengths - 1 - steps, steps), rows.shape[1])
+    return np.moveaxis(rows[np.arange(len(rows)).reshape(-1, 1), sources], (0, 1), (batch, time))
+
+
 @reference("OneHot", raw=True)
 def _one_hot(attrs: Attrs, indices: Array, values: Array) -> Array:
     """Indices lose their fraction; one outside -depth .. depth - 1 is hot nowhere."""

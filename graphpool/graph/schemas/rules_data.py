@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "along_axis", "arg_extreme", "expand", "gather", "gather_elements", "gather_nd", "one_hot", "pad", "rotary",
-    "scatter_elements", "scatter_nd", "slice_", "split", "tile", "top_k", "tree_ensemble", "trilu",
+    "along_axis", "arg_extreme", "expand", "gather", "gather_elements", "gather_nd", "one_hot", "pad",
+    "reverse_sequence", "rotary", "scatter_elements", "scatter_nd", "slice_", "split", "tile", "top_k", "tree_ensemble",
+    "trilu",
 ]  # fmt: skip
 
 
@@ -287,6 +288,18 @@ def arg_extreme(query: ShapeQuery) -> Sequence[Shape]:
     if shape[axis] == 0:
         query.fail("has no element along the axis", port=0, accepted="at least one", got=0, dim=axis)
     return [_replaced(shape, axis, *([1] if query.attrs["keep_dims"] else []))]
+
+
+def reverse_sequence(query: ShapeQuery) -> Sequence[Shape]:
+    """The shape of src; lengths has one element for each index of batch_axis, which is not time_axis."""
+    shape = query.shape(0)
+    if shape is None:
+        return [None]
+    batch, time = (query.axis(name, query.attrs[name], len(shape)) for name in ("batch_axis", "time_axis"))
+    if batch == time:
+        _refuse(query, "time_axis", "is batch_axis", "another axis", query.attrs["time_axis"])
+    query.match(1, (shape[batch],), "one for each sequence")
+    return [shape]
 
 
 def dynamic_quantize(query: ShapeQuery) -> Sequence[Shape]:
