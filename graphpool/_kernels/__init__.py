@@ -8,6 +8,7 @@
     image     windows, pooling, resizing
     conv      convolutions
     rnn       recurrent layers
+    tree      ensembles of decision trees
 
 A family's description (``.py``: parameter block, and builders that return a KernelCall) lies beside its kernels
 (``.c``) and what those share (``gp_*.h``). Kernels know pointers, sizes and strides; they never see a graph, a tensor

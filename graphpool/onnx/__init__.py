@@ -5,6 +5,7 @@ source.py      reads and checks the protobuf: ports, constants (large and extern
 wire.py        finds large weights inside a model's file
 bounds.py      what a model asks for, found out before it is done
 node.py        nodes and the graphs among their attributes, read once
+trees.py       the decision trees among a node's attributes, checked
 boundary.py    whatever a step raises becomes an error of graphpool that names the node
 rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded
 fold.py        computes nodes ahead, where everything that they read is known

@@ -12,6 +12,7 @@ from graphpool.errors import InvalidArgumentError, InvalidGraphError, InvalidOpE
 from graphpool.fork import cached_property
 
 from .boundary import Boundary
+from .trees import TREE_OPS, read_trees
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -49,9 +50,11 @@ class Node:
         Strings as bytes, lists as list, graphs as `Subgraph`.
     captured : tuple of str
         Outer values that the graphs among the attributes read.
+    trees : Trees or None
+        The decision trees among the attributes.
     """
 
-    __slots__ = ("attrs", "captured", "domain", "input", "name", "op_type", "output", "proto")
+    __slots__ = ("attrs", "captured", "domain", "input", "name", "op_type", "output", "proto", "trees")
 
     def __init__(self, proto: NodeProto) -> None:
         self.proto = proto
@@ -66,6 +69,8 @@ class Node:
             self.attrs: dict[str, Any] = {item.name: _value_of(item) for item in proto.attribute}
             self.captured = _captured_by(self.attrs.values())
             _check_attributes(self)
+            has_trees = self.domain == "ai.onnx.ml" and self.op_type in TREE_OPS
+            self.trees = read_trees(self.label, self.op_type, self.attrs) if has_trees else None
 
     @property
     def label(self) -> str:

@@ -273,8 +273,24 @@ def by_range(m: Maker) -> int:
     return m.add("DynamicQuantizeLinear", [x], ["u8", "f32", "u8"])
 
 
+def trees(m: Maker) -> int:
+    """Nodes, of which about half have children that come behind them."""
+    dtype, nfeatures = m.choose(["f32", "f32", "f64"]), m.integer(1, 6)
+    found = [x for x in m.live({dtype}, low=2, high=2) if m.shape_of(x)[1] > 0]
+    x = m.choose(found) if found and m.chance(m.reuse) else m.fresh(dtype, (m.integer(1, 140), nfeatures))
+    nnodes, nentries, ntargets = m.integer(1, 60), m.integer(0, 20), m.integer(1, 4)
+    out, constant = m.choose(["f32", "f64"]), m.chance(0.7)
+    parts = [
+        (dtype, (nnodes,), {}), ("s32", (nnodes, 3), {"low": -1, "high": nnodes}),
+        ("s32", (m.integer(0, 40),), {"low": -1, "high": nnodes}), (out, (nentries,), {}),
+        ("s32", (nentries,), {"low": -1, "high": ntargets}), (out, (ntargets,), {}),
+    ]  # fmt: skip
+    inputs = [m.fresh(kind, shape, constant, **fill) for kind, shape, fill in parts]
+    return m.add("TreeEnsemble", [x, *inputs], out, aggregate=m.choose(["sum", "sum", "average", "min", "max"]))
+
+
 DRAWS: tuple[tuple[float, Callable[[Maker], int]], ...] = (
     (1, concat), (1, reshape), (1, transpose), (1.2, copy), (0.8, pad), (1.2, slice_), (0.8, split), (1, by_index),
     (0.8, scatter), (0.4, one_hot), (0.4, rotary), (0.3, reverse_sequence), (1, search), (1, scan), (1, cast),
-    (1.2, quantise), (0.7, bytes_through), (0.3, by_range),
+    (1.2, quantise), (0.7, bytes_through), (0.3, by_range), (0.4, trees),
 )  # fmt: skip

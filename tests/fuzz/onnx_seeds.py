@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphpool.demo import MODELS, model_path
 
 MICROSOFT = "com.microsoft"
+ML = "ai.onnx.ml"
 OPSET = 23
 IMAGE, FILTERS = (1, 2, 6, 6), (3, 2, 3, 3)
 
@@ -123,6 +124,12 @@ ROWS = [
      {"num_heads": 2, "kv_num_heads": 1}, (5, 6), MICROSOFT),
     ("QLinearAdd", [_bytes(4), _scalar(0.1), _scalar(1, np.uint8), _bytes(4), _scalar(0.2), _scalar(2, np.uint8),
                     _scalar(0.3), _scalar(3, np.uint8)], {}, (1, 2, 4, 5, 6, 7), MICROSOFT),
+    ("TreeEnsembleRegressor", [_floats(3, 2)],
+     {"nodes_treeids": [0] * 5, "nodes_nodeids": [0, 1, 2, 3, 4], "nodes_featureids": [0, 1, 0, 0, 0],
+      "nodes_modes": ["BRANCH_LEQ", "BRANCH_EQ", *["LEAF"] * 3], "nodes_values": [0.5, 1.0, 0.0, 0.0, 0.0],
+      "nodes_truenodeids": [1, 2, 0, 0, 0], "nodes_falsenodeids": [4, 3, 0, 0, 0], "target_treeids": [0] * 3,
+      "target_nodeids": [2, 3, 4], "target_ids": [0, 1, 0], "target_weights": [1.0, 2.0, 3.0], "n_targets": 2},
+     (), ML),
 ]  # fmt: skip
 """Op, example inputs, attributes, numbers of the inputs that are initialisers, domain."""
 
@@ -139,7 +146,8 @@ def _model(nodes, inputs, constants, outputs, **fields):
     infos = [info if isinstance(info, onnx.ValueInfoProto) else _info(name, info) for name, info in inputs.items()]
     results = [name if isinstance(name, onnx.ValueInfoProto) else onnx.ValueInfoProto(name=name) for name in outputs]
     graph = helper.make_graph(nodes, "g", infos, results, initialisers)
-    imports = [helper.make_opsetid(domain, version) for domain, version in (("", OPSET), (MICROSOFT, 1), ("own", 1))]
+    versions = {"": OPSET, MICROSOFT: 1, ML: 3, "own": 1}
+    imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     model = onnx.shape_inference.infer_shapes(
         helper.make_model(graph, opset_imports=imports, ir_version=10, **fields), data_prop=True
     )

@@ -17,6 +17,7 @@ from . import (
     quantisation,
     recurrence,
     reductions,
+    trees,
 )
 from . import windows as windows_
 from .numbers import exact, round_to
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["DISCONTINUOUS", "EXACT", "KINDS", "compute", "evaluate"]
 
 FAMILIES = (elementwise, gradients, pairs, products, windows_, normalisation, reductions, movement, indexing,
-            quantisation, recurrence)  # fmt: skip
+            quantisation, recurrence, trees)  # fmt: skip
 
 KINDS: dict[str, Callable[..., Any]] = {
     kind: function for family in FAMILIES for kind, function in family.KINDS.items()

@@ -6,7 +6,7 @@
     special.py         functions of SciPy
     <group>.py         eltwise binary matmul convolution pooling interpolation normalization softmax reduction
                        movement quantization dropout: the operations, forward and backward side by side
-                       elementary logic parts indexing scan recurrent: the extension kinds
+                       elementary logic parts indexing scan recurrent tree: the extension kinds
     backend.py         hands whole partitions to evaluate, one operation after another
 
 A group's functions are private; their contract stands at `registry.reference`. KINDS names all kinds that compute
@@ -34,6 +34,7 @@ from . import (  # noqa: F401  (imported for their registrations)
     reduction,
     scan,
     softmax,
+    tree,
 )
 from .backend import ReferenceBackend
 from .registry import OutputSpec, evaluate, registered_kinds

@@ -159,4 +159,17 @@ RECURRENT = (
         types={"T1": FLOAT, "T2": f"{FLOAT} s8 u8", "T3": "s32"}, infer=r.recurrent, checks=(c.recurrent,)),
 )  # fmt: skip
 
-TABLE = (*UNARY, *BINARY, *MOVEMENT, *SCANS, *QUANTISATION, *RECURRENT)
+TREES = (
+    row("TreeEnsemble", "Scores of rows by decision trees. A node is three numbers: a feature, its first child, and "
+        "whether a NaN goes to the second child, the node behind the first; there a feature above the threshold goes, "
+        "all else to the first. A node whose children do not come behind it is a leaf: its numbers are its first "
+        "entry, anything, and how many entries it has. An entry adds its weight to its target; what the trees in roots "
+        "find is aggregated, 0 for a target without weights, and base is added. Indices outside their range are taken "
+        "for the nearest number inside.",
+        Attribute("aggregate", "str", default="sum", choices=("sum", "average", "min", "max")),
+        category="Extensions: decision trees",
+        inputs="src:T1 thresholds:T1 nodes:T_index roots:T_index weights:T2 targets:T_index base:T2", outputs="dst:T2",
+        types={"T1": "f32 f64", "T2": "f32 f64", "T_index": "s32"}, infer=d.tree_ensemble),
+)  # fmt: skip
+
+TABLE = (*UNARY, *BINARY, *MOVEMENT, *SCANS, *QUANTISATION, *RECURRENT, *TREES)

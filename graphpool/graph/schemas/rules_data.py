@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "along_axis", "arg_extreme", "expand", "gather", "gather_elements", "gather_nd", "one_hot", "pad",
-    "reverse_sequence", "rotary", "scatter_elements", "scatter_nd", "slice_", "split", "tile", "top_k", "trilu",
+    "reverse_sequence", "rotary", "scatter_elements", "scatter_nd", "slice_", "split", "tile", "top_k", "tree_ensemble",
+    "trilu",
 ]  # fmt: skip
 
 
@@ -354,3 +355,29 @@ def _head_size(query: ShapeQuery, shape: tuple[int, ...]) -> int:
     if heads < 1 or (shape[-1] != UNKNOWN_DIM and shape[-1] % heads):
         _refuse(query, "num_heads", "does not fit a 3-D src", f"a divisor of {shape[-1]}", heads)
     return UNKNOWN_DIM if shape[-1] == UNKNOWN_DIM else shape[-1] // heads
+
+
+# ---- decision trees
+
+
+def tree_ensemble(query: ShapeQuery) -> Sequence[Shape]:
+    """(rows, features) to (rows, targets); thresholds (nodes), nodes (nodes, 3), weights and targets (entries).
+
+    Where there are trees there are nodes, where nodes features, where entries targets.
+    """
+    src = query.shape(0)
+    for port, ndim in enumerate((2, 1, 2, 1, 1, 1, 1)):
+        shape = query.shape(port)
+        if shape is not None:
+            query.rank(port, len(shape), f"{ndim}-D", len(shape) == ndim)
+    [nnodes] = query.shape(1) or (UNKNOWN_DIM,)
+    [nentries] = query.shape(4) or (UNKNOWN_DIM,)
+    query.match(2, (nnodes, 3), "three numbers a node")
+    query.match(5, (nentries,), "one for each weight")
+    [ntrees] = query.shape(3) or (UNKNOWN_DIM,)
+    [ntargets] = query.shape(6) or (UNKNOWN_DIM,)
+    needed = (1, 0, nnodes, ntrees), (0, 1, src and src[1], nnodes), (6, 0, ntargets, nentries)
+    for port, axis, count, users in needed:
+        if count == 0 and users > 0:
+            query.fail(f"has nothing along dimension {axis}", port=port, accepted="at least 1", got=0, dim=axis)
+    return [None if src is None else (src[0], ntargets)]

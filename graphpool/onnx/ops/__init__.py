@@ -23,6 +23,8 @@ refused by them.
     fused.py         fused products, convolutions and activations, com.microsoft
     skip_norm.py     normalised sums and embeddings, com.microsoft
     resize.py        interpolation
+    trees.py         ensembles of decision trees, ai.onnx.ml
+    ml.py            linear models, scaling and categories, ai.onnx.ml; scores.py: labels and probabilities
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from . import (
     fused_attention,
     grouped_attention,
     matmul,
+    ml,
     movement,
     norm,
     pooling,
@@ -50,6 +53,7 @@ from . import (
     reduction,
     resize,
     skip_norm,
+    trees,
     window,
 )
 
@@ -81,6 +85,7 @@ CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
 _DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
     "": CONVERTERS,
     "ai.onnx": CONVERTERS,
+    "ai.onnx.ml": {**trees.CONVERTERS, **ml.CONVERTERS},
     "com.microsoft": {
         **compressed.CONTRIBUTED,
         **quantization.CONTRIBUTED,

@@ -1,0 +1,179 @@
+"""Scaling, linear models and categories that are numbers: domain ai.onnx.ml. What concerns texts is left to the host.
+
+Source: the specification of the operators and, where it says nothing, what ONNX Runtime computes. What the
+specification has as f32 is computed in f32, but for Scaler, of f64.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import numpy_helper
+
+from graphpool.typing import DataType
+
+from .scores import labels_of, transform
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphpool.onnx.build import NodeView, Value
+
+__all__ = ["CONVERTERS"]
+
+_FLOATS = (DataType.F32, DataType.F64)
+_MOST_KEYS = 256
+"""Of a LabelEncoder that compares each element with all keys."""
+
+
+def _row(n: NodeView, name: str, like: Value) -> Value:
+    """A list of real numbers, one for each column or one for all."""
+    numbers = np.array(n.attr(name) or (), np.float32)
+    n.require(len(like.shape) in (1, 2) and numbers.size in (1, like.shape[-1]), f"the length of {name}")
+    return n.literal(numbers, like)
+
+
+def _scaler(n: NodeView) -> Value:
+    x = n[0] if n[0].dtype is DataType.F64 else n.cast(n[0], DataType.F32)
+    shifted = n.emit("Subtract", x, _row(n, "offset", x))
+    return n.cast(n.emit("Multiply", shifted, _row(n, "scale", x)), DataType.F32)
+
+
+def _normalizer(n: NodeView) -> Value:
+    """Rows divided by their largest element or by a norm; where that is 0 they stay."""
+    x, norm = n.cast(n[0], DataType.F32), n.attr("norm", "MAX")
+    n.require(len(x.shape) in (1, 2) and x.shape[-1] > 0, "an input that is no matrix")
+    n.require(norm in ("MAX", "L1", "L2"), "another norm")
+    size = n.emit("ReduceMax" if norm == "MAX" else f"Reduce{norm}", x, axes=[-1], keep_dims=True)
+    is_zero = n.emit_several("Equal", [DataType.BOOLEAN], size, n.literal(0.0, size))[0]
+    return n.emit("Divide", x, _select(n, is_zero, n.literal(1.0, size), size))
+
+
+def _select(n: NodeView, condition: Value, a: Value, b: Value) -> Value:
+    return n.emit_several("Select", [a.dtype], condition, a, b)[0]
+
+
+def _linear(n: NodeView, count: int) -> Value:
+    """So many products with rows of coefficients, and their intercepts."""
+    x = n.cast(n[0], DataType.F32)
+    coefficients = np.array(n.attr("coefficients") or (), np.float32)
+    n.require(len(x.shape) == 2 and coefficients.size == count * x.shape[1], "the number of coefficients")
+    intercepts = np.array(n.attr("intercepts") or (0.0,), np.float32)
+    n.require(intercepts.size in (1, count), "the number of intercepts")
+    weights = np.ascontiguousarray(coefficients.reshape(count, x.shape[1]).T)
+    bias = np.broadcast_to(intercepts, (count,))
+    return n.emit("MatMul", x, n.literal(weights, x), n.literal(bias, x))
+
+
+def _linear_regressor(n: NodeView) -> Value:
+    scores = _linear(n, n.attr("targets", 1))
+    return transform(n, scores, n.attr("post_transform", "NONE"))
+
+
+def _linear_classifier(n: NodeView) -> list[Value]:
+    labels, post = n.attr("classlabels_ints"), n.attr("post_transform", "NONE")
+    n.require(bool(labels) and len(labels) > 1, "labels that are texts, or a single one")
+    intercepts = n.attr("intercepts") or ()
+    count = len(intercepts) or len(n.attr("coefficients") or ()) // max(n[0].shape[-1], 1)
+    n.require(count == len(labels), "another number of scores than of labels")
+    scores = _linear(n, count)
+    return [labels_of(n, scores, labels), transform(n, scores, post)]
+
+
+def _binarizer(n: NodeView) -> Value:
+    x = n[0]
+    is_above = n.emit_several("Greater", [DataType.BOOLEAN], x, n.literal(np.float32(n.attr("threshold", 0.0)), x))[0]
+    return n.cast(is_above, x.dtype)
+
+
+def _imputer(n: NodeView) -> Value:
+    """Other numbers, one for each column or for all, in place of one number, or of NaN."""
+    x = n[0]
+    kind = "float" if x.dtype in _FLOATS else "int64"
+    given = n.attr(f"imputed_value_{kind}s") or ()
+    n.require(len(x.shape) == 2 and len(given) in (1, x.shape[1]), "the number of values")
+    replaced = n.attr(f"replaced_value_{kind}", 0)
+    values = n.literal(np.array(given, np.float32 if kind == "float" else np.int64), x)
+    if np.isnan(replaced):
+        is_number = n.emit_several("Equal", [DataType.BOOLEAN], x, x)[0]
+        return n.emit_several("Select", [x.dtype], is_number, x, values)[0]
+    is_replaced = n.emit_several("Equal", [DataType.BOOLEAN], x, n.literal(replaced, x))[0]
+    return _select(n, is_replaced, n.emit("Expand", values, shape=x.shape), x)
+
+
+def _feature_extractor(n: NodeView) -> Value:
+    """Elements along the last axis; of a vector, as one row."""
+    x, places = n[0], n[1]
+    n.require(len(x.shape) > 0 and x.shape[-1] > 0, "nothing to pick from")
+    count = int(np.prod(places.shape, dtype=object))
+    x = x if len(x.shape) > 1 else n.reshape(x, (1, *x.shape))
+    return n.emit("Gather", x, n.reshape(places, (count,)), axis=-1)
+
+
+def _one_hot_encoder(n: NodeView) -> Value:
+    """Which of the categories each element is; none of them where it is another."""
+    x, categories = n[0], n.attr("cats_int64s") or ()
+    n.require(x.dtype in (DataType.S64, DataType.S32) and len(categories) > 0, "categories that are texts")
+    n.require(n.attr("zeros", 1) != 0, "an error for other categories")
+    n.require(len(set(categories)) == len(categories), "a category that comes twice")
+    return n.cast(_is_each(n, n.cast(x, DataType.S64), categories), DataType.F32)
+
+
+def _is_each(n: NodeView, x: Value, keys: Sequence[Any]) -> Value:
+    """Whether each element is each of the keys, along a new last axis."""
+    return n.emit_several("Equal", [DataType.BOOLEAN], n.reshape(x, (*x.shape, 1)), n.literal(np.array(keys), x))[0]
+
+
+def _label_encoder(n: NodeView) -> Value:
+    """The value beside the key that each element is, else the default."""
+    keys, values = _numbers(n, "keys"), _numbers(n, "values")
+    default: Any = {"f": n.attr("default_float", -0.0), "i": n.attr("default_int64", -1)}[values.dtype.kind]
+    if n.node.attrs.get("default_tensor") is not None:
+        default = numpy_helper.to_array(n.node.attrs["default_tensor"]).reshape(())
+    x = n[0]
+    n.require(x.dtype is DataType.parse(keys.dtype) and 0 < len(keys) <= _MOST_KEYS, "so many keys, or of this type")
+    n.require(len(values) == len(keys) == len(np.unique(keys)), "keys without values, or one twice")
+    n.require(not (keys.dtype.kind == "f" and np.isnan(keys).any()), "a key that is NaN")
+    is_key = n.cast(_is_each(n, x, keys.tolist()), DataType.F32)
+    place = n.emit_several("ArgMax", [DataType.S64], is_key, axis=-1, keep_dims=False)[0]
+    table = n.builder.literal(values, DataType.parse(values.dtype))
+    found = n.emit("Gather", table, place, axis=0)
+    is_found = n.cast(n.emit("ReduceMax", is_key, axes=[-1], keep_dims=False), DataType.BOOLEAN)
+    return _select(n, is_found, found, n.emit("Expand", n.literal(default, found), shape=found.shape))
+
+
+def _numbers(n: NodeView, name: str) -> np.ndarray[Any, Any]:
+    """Keys or values that are numbers."""
+    for suffix, dtype in (("int64s", np.int64), ("floats", np.float32)):
+        if n.attr(f"{name}_{suffix}"):
+            return np.array(n.attr(f"{name}_{suffix}"), dtype)
+    tensor = n.attr(f"{name}_tensor")
+    n.require(tensor is not None and not n.attr(f"{name}_strings"), f"{name} that are texts")
+    found = numpy_helper.to_array(tensor).reshape(-1)
+    n.require(found.dtype.kind in "if", f"{name} that are texts")
+    return found
+
+
+def _feature_vectorizer(n: NodeView) -> Value:
+    """Columns of several inputs side by side, as f32."""
+    widths = n.attr("inputdimensions") or ()
+    parts = [n.cast(n[k], DataType.F32) for k in range(len(n.inputs))]
+    fits = [len(part.shape) == 2 and part.shape[1] == width for part, width in zip(parts, widths, strict=False)]
+    n.require(len(parts) == len(widths) and all(fits), "inputs of another width than asked for")
+    return n.join(parts, 1)
+
+
+CONVERTERS = {
+    "ArrayFeatureExtractor": _feature_extractor,
+    "Binarizer": _binarizer,
+    "FeatureVectorizer": _feature_vectorizer,
+    "Imputer": _imputer,
+    "LabelEncoder": _label_encoder,
+    "LinearClassifier": _linear_classifier,
+    "LinearRegressor": _linear_regressor,
+    "Normalizer": _normalizer,
+    "OneHotEncoder": _one_hot_encoder,
+    "Scaler": _scaler,
+}
+"""Converters of domain ai.onnx.ml."""

@@ -1,0 +1,421 @@
+"""Decision trees as attributes of ONNX's nodes hold them: checked once, and in the form of the kind TreeEnsemble.
+
+Trees are graphs without cycles: converters let the nodes of a set's members share a child. In our form the children of
+a node are neighbours, so a shared one lies below its last parent, and nodes that send every row to it below the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from onnx import numpy_helper
+
+from graphpool.errors import InvalidOpError, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["TREE_OPS", "Trees", "read_trees"]
+
+Array = np.ndarray[Any, Any]
+
+TREE_OPS = {"TreeEnsembleClassifier": "class", "TreeEnsembleRegressor": "target", "TreeEnsemble": "leaf"}
+"""Op -> how the names of its attributes of leaves begin."""
+
+_MODES = ("LEAF", "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+_LEAF, _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER = range(len(_MODES))
+_MOST = 2**31 - 1
+
+
+@dataclass(eq=False)
+class Trees:
+    """Trees in the form of the kind TreeEnsemble, but for thresholds, whose type is that of the features.
+
+    Attributes
+    ----------
+    nodes : array of shape (nodes, 3), roots : array of shape (trees,)
+    limits : array of shape (nodes,)
+        What thresholds follow from; NaN where every row goes to the first child.
+    is_strict : array of shape (nodes,)
+        Whether the threshold is the largest number below the limit, not the limit.
+    weights, targets : array of shape (entries,)
+    ntargets : int
+    base : array of shape (any,)
+    """
+
+    nodes: Array
+    roots: Array
+    limits: Array
+    is_strict: Array
+    weights: Array
+    targets: Array
+    ntargets: int
+    base: Array
+    _constants: dict[str, tuple[Array, ...]] = field(default_factory=dict)
+
+    @property
+    def nfeatures(self) -> int:
+        """How many features the nodes ask for at least."""
+        is_inner = self.nodes[:, 1] > 0
+        return int(self.nodes[is_inner, 0].max(initial=-1)) + 1
+
+    def constants(self, dtype: str) -> tuple[Array, ...]:
+        """What the kind TreeEnsemble reads beside features of a float type, the same arrays each time.
+
+        Weights are f32 where that holds them, else f64. The base is 0 where none is given for a target.
+        """
+        if dtype not in self._constants:
+            numbers = np.concatenate([self.weights, self.base, np.zeros(self.ntargets - self.base.size)])
+            with np.errstate(over="ignore"):
+                narrow = numbers.astype(np.float32)
+            if np.array_equal(narrow, numbers, equal_nan=True):
+                numbers = narrow
+            weights, base = np.split(numbers, [len(self.weights)])
+            self._constants[dtype] = (
+                self._thresholds(dtype), self.nodes, self.roots, weights, self.targets.astype(np.int32), base
+            )  # fmt: skip
+        return self._constants[dtype]
+
+    def _thresholds(self, dtype: str) -> Array:
+        with np.errstate(over="ignore"):
+            nearest = self.limits.astype(dtype)
+        is_beyond = np.where(self.is_strict, nearest >= self.limits, nearest > self.limits)
+        below = np.nextafter(nearest, nearest.dtype.type(-np.inf))
+        return np.where(is_beyond, below, nearest)
+
+
+@dataclass
+class _Graph:
+    """Nodes as a file has them.
+
+    Attributes
+    ----------
+    features, limits, modes : array of shape (nodes,)
+        What a node compares, with what, and how.
+    children : array of shape (nodes, 2)
+        Where a comparison that is true leads, and one that is not.
+    missing : array of shape (nodes,)
+        Whether a comparison with a NaN counts as true.
+    entries : array of shape (nodes, 2)
+        Where the entries of a leaf begin, and how many there are.
+    tree : array of shape (nodes,)
+        In which tree a node lies.
+    roots : array of shape (trees,)
+    """
+
+    features: Array
+    limits: Array
+    modes: Array
+    children: Array
+    missing: Array
+    entries: Array
+    tree: Array
+    roots: Array
+
+    def extended(self, parents: Array, **changes: Array) -> _Graph:
+        """The graph with nodes behind the others that are like `parents` but for the changes."""
+        columns = {name: (own, changes.get(name, own[parents])) for name, own in vars(self).items() if name != "roots"}
+        return _Graph(**{name: np.concatenate(pair) for name, pair in columns.items()}, roots=self.roots)
+
+
+# ---- what a node says
+
+
+class _Reader:
+    """The attributes of a node, read as arrays."""
+
+    def __init__(self, label: str, op_type: str, attrs: Mapping[str, Any]) -> None:
+        self.label, self.op_type, self.attrs = label, op_type, attrs
+
+    def refuse(self, name: str, accepted: object, got: object) -> NoReturn:
+        """Raise InvalidOpError for an attribute."""
+        what = f"node {self.label!r} ({self.op_type}): attribute {name!r}"
+        raise InvalidOpError(explain(what, accepted=accepted, got=got), node=self.label, op_type=self.op_type)
+
+    def ints(self, name: str, count: int | None, low: int = -(2**63), high: int = 2**63 - 1) -> Array:
+        """So many integers in a range; none where the attribute is left out and their number is free."""
+        found = np.array(self.attrs.get(name, ()), np.int64).reshape(-1)
+        self._check_count(name, found, count)
+        if found.size and not (low <= found.min() and found.max() <= high):
+            wrong = found[(found < low) | (found > high)][0]
+            self.refuse(name, f"{low} .. {high}", wrong)
+        return found
+
+    def floats(self, name: str, count: int | None) -> Array:
+        """So many numbers, given as a list or, by a name of its own, as a tensor."""
+        tensor = self.attrs.get(f"{name}_as_tensor")
+        given = self.attrs.get(name, ()) if tensor is None else tensor
+        found = numpy_helper.to_array(given) if hasattr(given, "data_type") else np.array(given, np.float32)
+        if found.dtype.kind != "f":
+            self.refuse(name, "real numbers", found.dtype)
+        found = found.astype(np.float64).reshape(-1)
+        self._check_count(name, found, count)
+        return found
+
+    def missing(self, count: int) -> Array:
+        """Whether a comparison with a NaN counts as true."""
+        name = "nodes_missing_value_tracks_true"
+        return self.ints(name, count) != 0 if self.attrs.get(name) else np.zeros(count, bool)
+
+    def _check_count(self, name: str, found: Array, count: int | None) -> None:
+        if count is not None and len(found) != count:
+            self.refuse(name, f"{count} numbers", f"{len(found)} numbers")
+
+
+def read_trees(label: str, op_type: str, attrs: Mapping[str, Any]) -> Trees:
+    """The trees of a node. Raises InvalidOpError, which names the node, for what are no trees. Cost: linear."""
+    reader = _Reader(label, op_type, attrs)
+    if op_type == "TreeEnsemble":
+        graph, weights, targets, ntargets = _read_branches(reader)
+    else:
+        graph, weights, targets, ntargets = _read_nodes(reader, TREE_OPS[op_type])
+    base = reader.floats("base_values", None)
+    if base.size > ntargets:
+        reader.refuse("base_values", f"at most {ntargets} numbers", f"{base.size} numbers")
+    graph = _without_equalities(graph)
+    nodes = _arranged(graph, _levels_of(reader, graph))
+    return Trees(*nodes, weights, targets, ntargets, base)
+
+
+def _read_nodes(r: _Reader, prefix: str) -> tuple[Any, ...]:
+    """Of the ops whose nodes have numbers: the graph, weights, targets, and how many of those there may be."""
+    modes = _modes_of(r)
+    count = len(modes)
+    trees, tree = np.unique(r.ints("nodes_treeids", count), return_inverse=True)
+    numbers = _Numbers(tree, r.ints("nodes_nodeids", count))
+    if numbers.has_twins:
+        r.refuse("nodes_nodeids", "other numbers for all nodes of a tree", "one twice")
+    is_inner = modes != _LEAF
+    features = np.where(is_inner, r.ints("nodes_featureids", count), 0)
+    if not (features.min(initial=0) >= 0 and features.max(initial=0) < _MOST):
+        r.refuse("nodes_featureids", f"0 .. {_MOST - 1}", "others")
+    children = np.zeros((count, 2), np.int64)
+    for side, name in enumerate(("nodes_truenodeids", "nodes_falsenodeids")):
+        asked = r.ints(name, count)[is_inner]
+        children[is_inner, side] = found = numbers.find(tree[is_inner], asked)
+        if (found < 0).any():
+            r.refuse(name, "nodes of the same tree", f"node {asked[found < 0][0]}, which it has not")
+    roots = np.full(len(trees), count, np.int64)
+    np.minimum.at(roots, tree, np.arange(count))
+    weights, targets, entries, ntargets = _read_entries(r, prefix, trees, numbers, modes)
+    graph = _Graph(features, r.floats("nodes_values", count), modes, children, r.missing(count), entries, tree, roots)
+    return graph, weights, targets, ntargets
+
+
+def _modes_of(r: _Reader) -> Array:
+    """What the nodes do, as places in `_MODES`."""
+    given = r.attrs.get("nodes_modes", ())
+    if hasattr(given, "data_type"):  # of opset 5, without leaves
+        codes = numpy_helper.to_array(given).astype(np.int64).reshape(-1) + 1
+        if codes.size and not (codes.min() >= _LEQ and codes.max() <= _MEMBER):
+            r.refuse("nodes_modes", f"0 .. {_MEMBER - 1}", "others")
+        return codes
+    places = {name.encode(): place for place, name in enumerate(_MODES[:_MEMBER])}
+    unknown = next((name for name in given if name not in places), None)
+    if unknown is not None:
+        r.refuse("nodes_modes", _MODES[:_MEMBER], unknown)
+    return np.array([places[name] for name in given], np.int64)
+
+
+class _Numbers:
+    """Finds nodes by their tree and number."""
+
+    def __init__(self, tree: Array, numbers: Array) -> None:
+        self._known, ranks = np.unique(numbers, return_inverse=True)
+        keys = tree * len(self._known) + ranks
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether two nodes of a tree have the same number."""
+        return bool((self._keys[1:] == self._keys[:-1]).any())
+
+    def find(self, tree: Array, numbers: Array) -> Array:
+        """Their places; -1 where there is none."""
+        if not self._keys.size:
+            return np.full(len(numbers), -1)
+        ranks = np.searchsorted(self._known, numbers).clip(max=len(self._known) - 1)
+        keys = tree * len(self._known) + ranks
+        places = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
+        is_found = (self._known[ranks] == numbers) & (self._keys[places] == keys)
+        return np.where(is_found, self._order[places], -1)
+
+
+def _read_entries(
+    r: _Reader, prefix: str, trees: Array, numbers: _Numbers, modes: Array
+) -> tuple[Array, Array, Array, int]:
+    """Weights and targets in the order of nodes, where those of each node are, and how many targets there are."""
+    labels = r.attrs.get("classlabels_int64s") or r.attrs.get("classlabels_strings") or ()
+    ntargets = len(labels) if prefix == "class" else int(r.attrs.get("n_targets", 0))
+    if not 0 < ntargets <= _MOST:
+        r.refuse("classlabels_int64s" if prefix == "class" else "n_targets", "at least 1", ntargets)
+    weights = r.floats(f"{prefix}_weights", None)
+    count = len(weights)
+    targets = r.ints(f"{prefix}_ids", count, 0, ntargets - 1)
+    asked = r.ints(f"{prefix}_treeids", count)
+    tree = np.searchsorted(trees, asked).clip(max=max(len(trees) - 1, 0))
+    nodes = numbers.find(tree, r.ints(f"{prefix}_nodeids", count))
+    if count and (not len(trees) or (nodes < 0).any() or (trees[tree] != asked).any()):
+        r.refuse(f"{prefix}_nodeids", "nodes of the trees", "others")
+    counts = modes[nodes] == _LEAF if count else np.zeros(0, bool)
+    if r.attrs.get("aggregate_function", b"SUM") in (b"SUM", b"AVERAGE"):
+        counts &= weights != 0  # most of a forest's, whose leaves have a weight for every class
+    kept = np.flatnonzero(counts)
+    kept = kept[np.argsort(nodes[kept], kind="stable")]
+    counts = np.bincount(nodes[kept], minlength=len(modes))
+    entries = np.stack([np.cumsum(counts) - counts, counts], 1)
+    return weights[kept], targets[kept], entries, ntargets
+
+
+def _read_branches(r: _Reader) -> tuple[Any, ...]:
+    """The same of the op whose leaves stand apart; an edge to a leaf becomes a leaf of its own."""
+    modes = _modes_of(r)
+    count, ntargets = len(modes), int(r.attrs.get("n_targets", 0))
+    if not 0 < ntargets <= _MOST:
+        r.refuse("n_targets", "at least 1", ntargets)
+    weights = r.floats("leaf_weights", None)
+    targets = r.ints("leaf_targetids", len(weights), 0, ntargets - 1)
+    children, leaves = np.zeros((count, 2), np.int64), [np.zeros(0, np.int64)]
+    for side, name in enumerate(("true", "false")):
+        is_leaf = r.ints(f"nodes_{name}leafs", count, 0, 1) != 0
+        asked = r.ints(f"nodes_{name}nodeids", count, 0, _MOST)
+        if (asked >= np.where(is_leaf, len(weights), count)).any():
+            r.refuse(f"nodes_{name}nodeids", f"nodes below {count}, leaves below {len(weights)}", "others")
+        children[:, side] = np.where(is_leaf, count + sum(map(len, leaves)) + np.cumsum(is_leaf) - 1, asked)
+        leaves.append(asked[is_leaf])
+    entries = np.concatenate(leaves)
+    graph = _Graph(
+        r.ints("nodes_featureids", count, 0, _MOST - 1), r.floats("nodes_splits", count), modes, children,
+        r.missing(count), np.zeros((count, 2), np.int64), np.zeros(count, np.int64),
+        r.ints("tree_roots", None, 0, count - 1),
+    )  # fmt: skip
+    graph = graph.extended(
+        np.zeros(len(entries), np.int64), modes=np.full(len(entries), _LEAF),
+        entries=np.stack([entries, np.ones_like(entries)], 1),
+    )  # fmt: skip
+    return _without_sets(r, graph), weights, targets, ntargets
+
+
+# ---- fewer ways to compare
+
+
+def _without_sets(r: _Reader, graph: _Graph) -> _Graph:
+    """The graph with a chain of nodes, one for each member, in place of a node that compares with a set."""
+    nodes, values = np.flatnonzero(graph.modes == _MEMBER), r.floats("membership_values", None)
+    sets = np.split(values, np.flatnonzero(np.isnan(values)) + 1)
+    if len(sets) - 1 != len(nodes) or sets[-1].size:
+        r.refuse("membership_values", f"{len(nodes)} sets with a NaN behind each", f"{len(sets) - 1} sets")
+    parents, limits, children, end = [], [], graph.children.copy(), len(graph.modes)
+    for node, members in zip(nodes.tolist(), sets, strict=False):
+        others = members[1:-1]
+        graph.limits[node] = members[0]  # a NaN, which nothing equals, where the set is empty
+        parents += [node] * len(others)
+        limits += others.tolist()
+        if len(others):
+            children[node, 1] = end
+            end += len(others)
+    graph.modes[nodes] = _EQ
+    added, last = np.array(parents, np.int64), end - len(parents)
+    follow = np.stack([graph.children[added, 0], np.arange(last + 1, end + 1)], 1)
+    is_last = np.append(added[1:] != added[:-1], True)[: len(added)]
+    follow[is_last, 1] = graph.children[added[is_last], 1]
+    graph = replace(graph, children=children)
+    return graph.extended(added, limits=np.array(limits, np.float64), children=follow)
+
+
+def _without_equalities(graph: _Graph) -> _Graph:
+    """The graph with two nodes, at most and at least, in place of one that asks whether numbers are equal, or not."""
+    nodes = np.flatnonzero((graph.modes == _EQ) | (graph.modes == _NEQ))
+    is_not = graph.modes[nodes] == _NEQ
+    children = graph.children[nodes]
+    children[is_not] = children[is_not, ::-1]
+    graph.missing[nodes[is_not]] = False  # a NaN is not equal to anything
+    behind = graph.extended(nodes, modes=np.full(len(nodes), _GTE), children=children)
+    behind.modes[nodes] = _LEQ
+    behind.children[nodes, 0] = len(graph.modes) + np.arange(len(nodes))
+    behind.children[nodes, 1] = children[:, 1]
+    return behind
+
+
+# ---- order
+
+
+def _levels_of(r: _Reader, graph: _Graph) -> Array:
+    """How far below the roots each node lies, by the longest way; -1 for nodes that no root leads to.
+
+    Nodes that trees share go to the last of these. Raises for trees that lead back to a node.
+    """
+    is_inner = graph.modes != _LEAF
+    is_reached, front = np.zeros(len(is_inner), bool), np.unique(graph.roots)
+    while front.size:
+        is_reached[front] = True
+        below = np.unique(graph.children[front[is_inner[front]]])
+        front = below[~is_reached[below]]
+    nabove = np.bincount(graph.children[is_reached & is_inner].reshape(-1), minlength=len(is_inner))
+    levels, front, level = np.full(len(is_inner), -1), np.flatnonzero(is_reached & (nabove == 0)), 0
+    while front.size:
+        levels[front] = level
+        parents = front[is_inner[front]]
+        edges = graph.children[parents].reshape(-1)
+        np.maximum.at(graph.tree, edges, np.repeat(graph.tree[parents], 2))
+        below, counts = np.unique(edges, return_counts=True)
+        nabove[below] -= counts
+        front, level = below[nabove[below] == 0], level + 1
+    if (is_reached & (levels < 0)).any():
+        r.refuse("nodes_truenodeids", "trees without cycles", "a node that leads back to itself")
+    return levels
+
+
+def _arranged(graph: _Graph, levels: Array) -> tuple[Array, Array, Array, Array]:
+    """Nodes, roots, limits and their strictness, tree by tree: roots, then the children of each node side by side."""
+    inner = np.flatnonzero((levels >= 0) & (graph.modes != _LEAF))
+    tops = np.unique(graph.roots)
+    tops = tops[levels[tops] == 0]
+    owners = np.concatenate([tops, inner])
+    sizes = np.repeat([1, 2], [len(tops), len(inner)])
+    order = np.lexsort((np.where(sizes == 1, -1, levels[owners]), graph.tree[owners]))
+    places = np.empty(len(owners), np.int64)
+    places[order] = np.cumsum(sizes[order]) - sizes[order]
+    pairs = np.zeros(len(levels), np.int64)  # where the children of a node lie
+    pairs[inner] = places[len(tops) :]
+
+    first, second, limits, is_strict, nan_second = _compared(graph)
+    slots = np.concatenate([places[: len(tops)], pairs[inner], pairs[inner] + 1])
+    tenants = np.concatenate([tops, first[inner], second[inner]])
+    where = np.full(len(levels), -1)
+    np.maximum.at(where, tenants, slots)
+    is_link = where[tenants] != slots  # the node lies elsewhere
+
+    count = len(slots) + bool(is_link.any())  # links are followed by the neighbour of where they lead
+    is_inner = graph.modes != _LEAF
+    own = np.stack([graph.features, pairs, nan_second], 1)
+    leaf = np.stack([graph.entries[:, 0], np.zeros_like(pairs), graph.entries[:, 1]], 1)
+    nodes = np.zeros((count, 3), np.int32)
+    nodes[slots] = np.where(is_inner[:, None], own, leaf)[tenants]
+    nodes[slots[is_link]] = np.stack([np.zeros_like(slots), where[tenants], np.zeros_like(slots)], 1)[is_link]
+    found, strict = np.full(count, np.nan), np.zeros(count, bool)
+    found[slots[~is_link]] = np.where(is_inner, limits, np.nan)[tenants[~is_link]]
+    strict[slots] = is_strict[tenants]
+    return nodes, where[graph.roots].astype(np.int32), found, strict
+
+
+def _compared(graph: _Graph) -> tuple[Array, Array, Array, Array, Array]:
+    """First and second children, limits, whether these are strict, and whether a NaN goes to the second child.
+
+    A row goes to the second child where its feature is above the threshold; where no limit makes that so, all numbers
+    go to the first one.
+    """
+    modes, limits = graph.modes, graph.limits
+    is_strict = (modes == _LT) | (modes == _GTE)
+    is_upper = (modes == _GT) | (modes == _GTE)
+    never = np.isnan(limits) | ((modes == _LT) & (limits == -np.inf))
+    always = (modes == _GTE) & (limits == -np.inf)
+    true_first = (~is_upper & ~never) | always
+    true, false = graph.children.T
+    return (
+        np.where(true_first, true, false), np.where(true_first, false, true),
+        np.where(never | always, np.nan, limits), is_strict, graph.missing != true_first,
+    )  # fmt: skip

@@ -1,0 +1,139 @@
+"""Ops of domain ai.onnx.ml that are not trees, without the host."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import graphpool as gp
+
+DOMAIN = "ai.onnx.ml"
+RNG = np.random.default_rng(0)
+X = (RNG.standard_normal((7, 4)) * 3).astype(np.float32)
+X[2] = 0
+INTS = RNG.integers(0, 6, (7, 4))
+
+
+def load(kind, inputs, noutputs=1, opset=3, **attributes):
+    outputs = [f"y{k}" for k in range(noutputs)]
+    node = helper.make_node(kind, list(inputs), outputs, "the_node", domain=DOMAIN, **attributes)
+    sources = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), [None, *x.shape[1:]])
+        for name, x in inputs.items()
+    ]
+    graph = helper.make_graph([node], "g", sources, [helper.make_empty_tensor_value_info(name) for name in outputs])
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, opset)]
+    return gp.onnx.load(helper.make_model(graph, opset_imports=imports, ir_version=9), fallback=False)
+
+
+def run(kind, *inputs, noutputs=1, opset=3, **attributes):
+    named = {f"x{k}": x for k, x in enumerate(inputs)}
+    with load(kind, named, noutputs, opset, **attributes) as model:
+        results = list(model.run(named).values())
+    return results if noutputs > 1 else results[0]
+
+
+def check(got, expected, dtype="float32"):
+    assert got.dtype == dtype
+    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
+def test_scaler(dtype):
+    x = X.astype(dtype)
+    offset, scale = [0.1, 0.2, 0.3, 0.4], [2.0, 3.0, 4.0, 0.5]
+    check(run("Scaler", x, offset=offset, scale=scale), (x - np.float32(offset)) * np.float32(scale))
+    check(run("Scaler", x, offset=[1.0], scale=[0.5]), (x - 1.0) * 0.5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_normalizer(dtype):
+    x = X.astype(dtype)
+    for norm, sizes in (("MAX", x.max(1)), ("L1", np.abs(x).sum(1)), ("L2", np.sqrt(np.square(x).sum(1)))):
+        check(run("Normalizer", x, norm=norm), x / np.where(sizes == 0, 1, sizes)[:, None])
+
+
+def test_linear_regressor():
+    c = RNG.standard_normal(8).astype(np.float32)
+    scores = X @ c.reshape(2, 4).T + np.float32([0.5, 0.1])
+    numbers = {"coefficients": c.tolist(), "intercepts": [0.5, 0.1], "targets": 2}
+    check(run("LinearRegressor", X, **numbers), scores)
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    check(run("LinearRegressor", X, **numbers, post_transform="SOFTMAX"), powers / powers.sum(1, keepdims=True))
+    check(run("LinearRegressor", X, coefficients=c[:4].tolist()), X @ c[:4, None])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_linear_classifier(dtype):
+    c, x = RNG.standard_normal(12).astype(np.float32), X.astype(dtype)
+    numbers = {"coefficients": c.tolist(), "intercepts": [0.1, 0.2, 0.3], "classlabels_ints": [5, 9, -6]}
+    scores = x @ c.reshape(3, 4).T + np.float32([0.1, 0.2, 0.3])
+    labels, got = run("LinearClassifier", x, noutputs=2, **numbers, post_transform="LOGISTIC")
+    np.testing.assert_array_equal(labels, np.array([5, 9, -6])[scores.argmax(1)])
+    check(got, 1 / (1 + np.exp(-scores)))
+
+
+def test_binarizer():
+    check(run("Binarizer", X, threshold=0.25), X > 0.25)
+
+
+@pytest.mark.parametrize("replaced", [float("nan"), 0.0])
+def test_imputer(replaced):
+    x = X.copy()
+    x[0, 1] = x[3] = np.nan
+    is_replaced = np.isnan(x) if np.isnan(replaced) else x == replaced
+    for values in ([1.0, 2.0, 3.0, 4.0], [7.0]):
+        got = run("Imputer", x, imputed_value_floats=values, replaced_value_float=replaced)
+        check(got, np.where(is_replaced, np.float32(values), x))
+
+
+def test_imputer_of_integers():
+    got = run("Imputer", INTS, imputed_value_int64s=[7, 8, 9, 2**60], replaced_value_int64=3)
+    np.testing.assert_array_equal(got, np.where(INTS == 3, [7, 8, 9, 2**60], INTS))
+
+
+def test_array_feature_extractor():
+    for places in (np.array([2, 0, 2]), np.array([[3, 1]])):
+        check(run("ArrayFeatureExtractor", X, places), X[:, places.reshape(-1)])
+    check(run("ArrayFeatureExtractor", X[0], np.array([2, 0])), X[:1, [2, 0]])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_one_hot_encoder(dtype):
+    for x in (INTS.astype(dtype), INTS[0].astype(dtype)):
+        got = run("OneHotEncoder", x, cats_int64s=[3, 1, 5])
+        check(got, x[..., None] == [3, 1, 5])
+
+
+def test_label_encoder():
+    table = {3: 0.5, 1: 1.5, 5: 2.5}
+    want = np.vectorize(lambda x: table.get(x, 9.0))(INTS)
+    keys, values = {"keys_int64s": list(table)}, {"values_floats": list(table.values()), "default_float": 9.0}
+    check(run("LabelEncoder", INTS, **keys, **values), want)
+    keys = {"keys_floats": list(map(float, table))}
+    check(run("LabelEncoder", INTS.astype(np.float32), **keys, **values), want)
+    tensors = {"keys_tensor": list(table), "values_tensor": [2, 4, 6], "default_tensor": [-3]}
+    tensors = {name: helper.make_tensor(name, TensorProto.INT64, [len(v)], v) for name, v in tensors.items()}
+    got = run("LabelEncoder", INTS, opset=4, **tensors)
+    np.testing.assert_array_equal(got, np.vectorize(lambda x: {3: 2, 1: 4, 5: 6}.get(x, -3))(INTS))
+
+
+def test_feature_vectorizer():
+    got = run("FeatureVectorizer", X, INTS, inputdimensions=[4, 4])
+    check(got, np.hstack([X, INTS]))
+
+
+@pytest.mark.parametrize(("kind", "x", "attributes", "reason"), [
+    ("Scaler", X, {"offset": [0.0, 1.0], "scale": [1.0]}, "the length of offset"),
+    ("LinearClassifier", X, {"coefficients": [1.0] * 4, "intercepts": [0.0], "classlabels_ints": [3, 4]}, "of labels"),
+    ("LinearRegressor", X, {"coefficients": [1.0] * 5}, "the number of coefficients"),
+    ("OneHotEncoder", INTS, {"cats_int64s": [1, 1]}, "comes twice"),
+    ("OneHotEncoder", INTS, {"cats_int64s": [1, 2], "zeros": 0}, "an error for other categories"),
+    ("LabelEncoder", INTS, {"keys_int64s": [1], "values_strings": ["a"]}, "texts"),
+    ("LabelEncoder", INTS, {"keys_int64s": [1, 1], "values_int64s": [1, 2]}, "one twice"),
+    ("Imputer", X, {"imputed_value_floats": [1.0, 2.0]}, "the number of values"),
+    ("Normalizer", X, {"norm": "L3"}, "another norm"),
+])  # fmt: skip
+def test_the_rest_is_for_the_host(kind, x, attributes, reason):
+    noutputs = 2 if kind == "LinearClassifier" else 1
+    with load(kind, {"x": x}, noutputs, **attributes) as model, pytest.raises(gp.UnsupportedError, match=reason):
+        model.run({"x": x})
