@@ -1,6 +1,7 @@
-"""Convolution and transposed convolution with their gradients.
+"""Matrix multiplication; convolution and transposed convolution with their gradients.
 
-Six kinds, three sums. With x the wide side (N, I, X), y the narrow side (N, O, Y) and w (O, I / groups, K):
+Convolutions are six kinds and three sums. With x the wide side (N, I, X), y the narrow side (N, O, Y) and w (O, I /
+groups, K):
 
     correlate         y = sum over k of w[k] x[k]          Convolution, ConvTransposeBackwardData
     spread            x[k] += w[k]^T y for each k          ConvolutionBackwardData, ConvTranspose
@@ -170,3 +171,19 @@ def _backward_weights(kind: str, find_window: Callable[..., Window], *, is_trans
 
 _backward_weights("ConvolutionBackwardWeights", window_of, is_transposed=False)
 _backward_weights("ConvTransposeBackwardWeights", _transposed_window, is_transposed=True)
+
+
+def _transpose(matrix: Array, flag: bool) -> Array:
+    """The last two axes swapped where `flag` says so; a vector stays as it is."""
+    return np.swapaxes(matrix, -1, -2) if flag and matrix.ndim > 1 else matrix
+
+
+@reference("MatMul")
+def _matmul(attrs: Attrs, src: Array, weights: Array, bias: Array | None = None) -> Array:
+    """`a @ b + bias` with NumPy's rules: vectors are promoted, batches broadcast, vector times vector has rank 0.
+
+    ``accumulation_mode`` does not matter: float64 is at least as wide as any mode.
+    """
+    a, b = _transpose(src, attrs["transpose_a"]), _transpose(weights, attrs["transpose_b"])
+    product = np.asarray(np.matmul(a, b))
+    return product if bias is None else product + bias
