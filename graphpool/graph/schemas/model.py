@@ -11,10 +11,13 @@ from graphpool.errors import InvalidDataTypeError, InvalidOpError, InvalidShapeE
 from graphpool.graph.logical_tensor import describe_shape
 from graphpool.typing import MAX_NDIM, UNKNOWN_DIM, DataType
 
-from .query import OpLike, Shape, ShapeQuery, TensorLike, refuse
+from .query import Shape, ShapeQuery, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.graph.op import Op
 
     from .attributes import Attribute, AttributeValue
 
@@ -56,7 +59,7 @@ class OpSchema:
     infer : callable
         The shape rule, ``(ShapeQuery) -> list of Shape``; its docstring says it in words.
     checks : tuple of callable
-        Further rules, ``(OpLike) -> None``, which raise; their docstrings say them in words.
+        Further rules, ``(Op) -> None``, which raise; their docstrings say them in words.
     commutative : tuple of (int, int)
         Pairs of inputs that may be swapped.
     differences : str
@@ -78,7 +81,7 @@ class OpSchema:
     types: Mapping[str, frozenset[DataType]]
     attributes: Mapping[str, Attribute]
     infer: Callable[[ShapeQuery], Sequence[Shape]]
-    checks: tuple[Callable[[OpLike], None], ...] = ()
+    checks: tuple[Callable[[Op], None], ...] = ()
     commutative: tuple[tuple[int, int], ...] = ()
     differences: str = ""
     _defaults: dict[str, AttributeValue] = field(init=False, repr=False)
@@ -139,7 +142,7 @@ class OpSchema:
             explain(what, accepted=accepted, hint=closest(name, names)), op_kind=self.kind, attribute=name
         )
 
-    def validate(self, op: OpLike) -> None:
+    def validate(self, op: Op) -> None:
         """Vet an op whose attributes are complete.
 
         The order is input count, input types, output count, output types, further checks. Types bind from left to
@@ -147,7 +150,7 @@ class OpSchema:
 
         Parameters
         ----------
-        op : OpLike
+        op : Op
 
         Raises
         ------
@@ -165,8 +168,8 @@ class OpSchema:
             check(op)
 
     def _check_ports(
-        self, op: OpLike, side: str, ports: tuple[Port, ...], counts: frozenset[int] | range,
-        tensors: Sequence[TensorLike], bound: dict[str, DataType],
+        self, op: Op, side: str, ports: tuple[Port, ...], counts: frozenset[int] | range,
+        tensors: Sequence[LogicalTensor], bound: dict[str, DataType],
     ) -> None:  # fmt: skip
         count = len(tensors)
         if count not in counts:
@@ -185,14 +188,14 @@ class OpSchema:
                 self._refuse_type(op, side, port, tensor, want)
 
     def _refuse_count(
-        self, op: OpLike, side: str, ports: tuple[Port, ...], counts: frozenset[int] | range, got: int
+        self, op: Op, side: str, ports: tuple[Port, ...], counts: frozenset[int] | range, got: int
     ) -> NoReturn:
         what = f"wrong number of {side}s"
         names = ", ".join(port.name for port in ports) or "none"
         accepted = format_counts(counts)
         refuse(op, what, accepted=f"{accepted} ({names})", got=got, side=side, expected=accepted)
 
-    def _refuse_type(self, op: OpLike, side: str, port: Port, tensor: TensorLike, want: DataType | None) -> NoReturn:
+    def _refuse_type(self, op: Op, side: str, port: Port, tensor: LogicalTensor, want: DataType | None) -> NoReturn:
         what = f'{side} "{port.name}" (tensor {tensor.id}) has a data type that does not fit'
         if want is None:
             accepted, hint = ", ".join(sorted(self.types[port.type])), None
@@ -203,13 +206,13 @@ class OpSchema:
                port=port.name, tensor_id=tensor.id, dtype=tensor.dtype)  # fmt: skip
 
     def infer_shapes(
-        self, op: OpLike, input_shapes: Sequence[Shape], values: Mapping[int, Any] | None = None
+        self, op: Op, input_shapes: Sequence[Shape], values: Mapping[int, Any] | None = None
     ) -> list[Shape]:
         """Shapes of the outputs, for given shapes of the inputs.
 
         Parameters
         ----------
-        op : OpLike
+        op : Op
             Validated. Where the inputs do not determine an output, the shape that the op gives for it is used.
         input_shapes : sequence of Shape
             One for each input.
@@ -248,7 +251,7 @@ class OpSchema:
                 self._check_result(op, index, shape)
         return shapes
 
-    def _check_result(self, op: OpLike, index: int, shape: tuple[int, ...]) -> None:
+    def _check_result(self, op: Op, index: int, shape: tuple[int, ...]) -> None:
         if len(shape) > MAX_NDIM:
             what, accepted = "has too many dimensions", f"at most {MAX_NDIM}"
         elif math.prod([dim for dim in shape if dim > 0]) >= 2**63:

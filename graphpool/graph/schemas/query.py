@@ -2,78 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from graphpool.errors import GraphpoolError, InvalidOpError, InvalidShapeError, explain
 from graphpool.graph.logical_tensor import describe_shape
-from graphpool.typing import UNKNOWN_DIM, DataType
+from graphpool.typing import UNKNOWN_DIM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from graphpool.graph.op import Op
+
     from .model import OpSchema
 
-__all__ = ["OpLike", "Shape", "ShapeQuery", "TensorLike", "refuse"]
+__all__ = ["Shape", "ShapeQuery", "refuse"]
 
 Shape: TypeAlias = tuple[int, ...] | None
 """Dimensions, of which some may be UNKNOWN_DIM; None when even the rank is unknown."""
 
 
-class TensorLike(Protocol):
-    """The part of a logical tensor that schemas read."""
-
-    @property
-    def id(self) -> int:
-        """Number, unique in its graph."""
-        ...
-
-    @property
-    def dtype(self) -> DataType:
-        """Data type."""
-        ...
-
-    @property
-    def shape(self) -> Shape:
-        """Dimensions."""
-        ...
-
-
-class OpLike(Protocol):
-    """The part of an op that schemas read; `attrs` is complete (see `OpSchema.complete`)."""
-
-    @property
-    def id(self) -> int:
-        """Number, unique in its graph."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """Kind, as oneDNN spells it."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """How messages name the op."""
-        ...
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """Complete attributes."""
-        ...
-
-    @property
-    def inputs(self) -> Sequence[TensorLike]:
-        """Inputs in port order."""
-        ...
-
-    @property
-    def outputs(self) -> Sequence[TensorLike]:
-        """Outputs in port order."""
-        ...
-
-
 def refuse(
-    op: OpLike,
+    op: Op,
     what: str,
     *,
     error: type[GraphpoolError] = InvalidOpError,
@@ -90,19 +39,12 @@ def refuse(
 class ShapeQuery:
     """One question to a shape rule: the op, the shapes of its inputs, the constant inputs whose content is known.
 
-    Attributes
-    ----------
-    schema : OpSchema
-    op : OpLike
-    shapes : sequence of Shape
-        One for each input that the op has.
-    values : mapping of int to ndarray
-        Input index -> content.
+    `shapes` has one entry for each input that the op has; `values` is input index -> content.
     """
 
     __slots__ = ("op", "schema", "shapes", "values")
 
-    def __init__(self, schema: OpSchema, op: OpLike, shapes: Sequence[Shape], values: Mapping[int, Any]) -> None:
+    def __init__(self, schema: OpSchema, op: Op, shapes: Sequence[Shape], values: Mapping[int, Any]) -> None:
         self.schema, self.op, self.shapes, self.values = schema, op, shapes, values
 
     @property
