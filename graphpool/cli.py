@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .runtime import Model
     from .runtime.model_form import Fallback
 
-__all__ = ["main"]
-
 MIN_ACCURACY = 0.98
 Report = dict[str, Any]
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from .cache.comparison import Comparison
 
-__all__ = ["add_cache"]
-
 Report = dict[str, Any]
 CAPACITIES = ("25%", "50%", "75%", "100%")
 

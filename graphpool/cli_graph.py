@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .graph.dumps.json import GraphFile
 
-__all__ = ["add_knobs", "for_each_form", "inspect_form", "is_graph_file", "read_inputs", "run_form"]
-
 _CHUNK = 1 << 20
 """Elements of random content that are made at a time."""
 

@@ -15,8 +15,6 @@ from .errors import InvalidArgumentError, explain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["STREAM_POLICIES", "VARIABLES", "Variable", "get"]
-
 
 def _count(text: str) -> int:
     value = int(text)

@@ -19,8 +19,6 @@ from .errors import InvalidArgumentError, StateError, explain
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["MAPPINGS", "MappedFile", "check_mapping", "open_regular"]
-
 MAPPINGS = ("map", "copy")
 """Whether a file is mapped or read."""
 

@@ -13,8 +13,6 @@ from ._stats import CacheStats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["BoundedCache"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

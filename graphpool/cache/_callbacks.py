@@ -9,8 +9,6 @@ from .._unraisable import report_unraisable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Callbacks"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

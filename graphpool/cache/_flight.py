@@ -8,8 +8,6 @@ from typing import Any, Generic, TypeVar, cast
 
 from ..errors import StateError, explain
 
-__all__ = ["Flight"]
-
 V = TypeVar("V")
 
 _waiting: dict[int, Flight[Any]] = {}

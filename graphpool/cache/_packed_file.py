@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..typing import MemoryResource
     from .packed_store import PackedKey
 
-__all__ = ["HEADER_NBYTES", "DamagedFileError", "copy_file", "file_name", "map_file", "write_file"]
-
 MAGIC = b"GPPACK\x00\x01"
 HEADER_NBYTES = 4096
 CHUNK_NBYTES = 8 << 20

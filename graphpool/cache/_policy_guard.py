@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ._hits import Entry
     from .policies import Item, Policy
 
-__all__ = ["PolicyGuard"]
-
 
 class PolicyGuard:
     """A policy and the entries that it decides about. Used under the cache's lock.

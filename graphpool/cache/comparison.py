@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from .policies import Item
 
-__all__ = ["Comparison", "compare_policies", "distinct_nbytes", "plot_savings"]
-
 
 class Comparison(NamedTuple):
     """One capacity in bytes: what each policy achieved there, by name, and the bounds on what any could."""

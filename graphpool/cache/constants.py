@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ._stats import CacheStats
     from .policies import Policy
 
-__all__ = ["ConstantTensorCache"]
-
 CALL_COST_S, BYTES_PER_S = 5e-6, 10e9
 """What making a constant is taken to cost if nothing is said: a call, and one pass of packing."""
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from .policies import Item
 
-__all__ = ["CostPolicy"]
-
 MEMORY = 8192
 """Keys that are not kept but remembered, so that their second use is known as one."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ._recency import Node
     from ._stats import CacheStats
 
-__all__ = ["LruCache"]
-
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
 _NONE = object()

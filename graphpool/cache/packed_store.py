@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..typing import MemoryResource
     from ._handle import ConstantBuffer
 
-__all__ = ["PackedKey", "PackedStore"]
-
 
 class PackedKey(NamedTuple):
     """What the bytes of a packed weight depend on: its content, the layout's id, the instruction set it is for."""

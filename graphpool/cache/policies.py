@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "Item",
-    "LruPolicy",
-    "NoEvictPolicy",
-    "Policy",
-    "choose_victims",
-    "make_policy",
-    "policy_names",
-]
-
 ENTRY_POINT_GROUP = "graphpool.policies"
 """Entry points of this group name further policies: each loads a callable that returns a new policy."""
 

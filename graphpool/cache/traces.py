@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from .policies import Policy
 
-__all__ = ["Clairvoyant", "Replay", "UseRecorder", "clairvoyant", "read_trace", "replay", "write_trace"]
-
 HEADER = ["key", "nbytes", "cost"]
 
 MOST = 2**62

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .pattern import Pattern
     from .spelling import Spelling
 
-__all__ = ["ENGINE_KINDS", "Backend", "backends_for", "opaque_nbytes", "register_backend", "set_loader"]
-
 ENGINE_KINDS = ("cpu", "gpu")
 
 

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.op import Op
 
-__all__ = [
-    "arithmetic_types", "dynamic_quantization", "groups", "interpolate_sizes", "norm_outputs", "norm_types",
-    "pool_kernel", "quantization", "reduce_axes", "result_types", "scatter_types", "shape_source", "softmax_types",
-    "typecast_types", "windows",
-]  # fmt: skip
-
 
 def _refuse_type(op: Op, port: str, tensor: LogicalTensor, accepted: str, hint: str | None = None) -> NoReturn:
     refuse(op, f'"{port}" (tensor {tensor.id}) has a data type that does not fit', error=InvalidDataTypeError,

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .logical_tensor import LogicalTensor
     from .op import Op
 
-__all__ = ["complete_shapes"]
-
 Shape = tuple[int, ...] | None
 
 

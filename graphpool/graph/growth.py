@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .pattern import Cluster, OpNode, Ops
     from .view import GraphView
 
-__all__ = ["MAX_CHAIN", "MAX_REGION", "Growth"]
-
 MAX_REGION = 64
 """Most ops that may lie between the two ends of one branching elementwise region, or inside one cluster."""
 

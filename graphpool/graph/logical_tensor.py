@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from .._size_program import SizeValues
 
-__all__ = ["MAX_ID", "LogicalTensor"]
-
 MAX_ID = 2**64 - 1
 """Largest id of a tensor, an op or a layout: oneDNN's are of C's size_t."""
 

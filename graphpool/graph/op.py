@@ -12,8 +12,6 @@ from .schema import get_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Op", "first_free_id"]
-
 
 class Op:
     """One operation: a kind of the schema, its attributes, its input and output tensors.

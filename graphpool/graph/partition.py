@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from .backend import Backend
 
-__all__ = ["Partition"]
-
 _ids = Counter(1)
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .op import Op
     from .pattern import Residual, TailElement
 
-__all__ = ["Cover", "Quotient", "cover"]
-
 
 @dataclass(frozen=True)
 class Cover:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from .growth import Growth
     from .pattern import Residual
 
-__all__ = ["Blocks"]
-
 _NOWHERE = -1
 """In place of the number of an op: before all others."""
 

@@ -14,21 +14,6 @@ from graphpool.typing import MAX_NDIM, UNKNOWN_DIM
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "broadcast_shapes",
-    "channel_axis",
-    "conv_weight_axes",
-    "is_broadcastable",
-    "per_axis",
-    "resolve_pads",
-    "scale_group_axis",
-    "slice_size",
-    "spatial_axes",
-    "transposed_size",
-    "window_extent",
-    "window_size",
-]
-
 
 def channel_axis(ndim: int, data_format: str) -> int:
     """Axis of the channels: 1 in "NCX", the last one in "NXC"."""

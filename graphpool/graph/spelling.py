@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .expression import Pattern
     from .view import GraphView
 
-__all__ = ["Respelt", "Spelling", "possible_spellings", "respell"]
-
 _Shape: TypeAlias = "tuple[int, ...] | None"
 _Parts: TypeAlias = list[tuple[int, float]]
 _Captured: TypeAlias = dict[str, Any]

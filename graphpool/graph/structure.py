@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from .op import Op
 
-__all__ = ["Structure"]
-
 
 class Structure:
     """Ops with their attributes, types, wires and known values; tensors numbered in the order in which ops name them.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 
-__all__ = ["MAX_NBYTES", "check_request", "not_held", "out_of_memory"]
-
 MAX_NBYTES = 2**47
 """The largest request that is handed to an operating system: what a 64-bit process can address."""
 

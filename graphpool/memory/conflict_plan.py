@@ -14,8 +14,6 @@ from .planner import MAX_TOTAL, Problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["plan_conflicts"]
-
 
 def plan_conflicts(nbytes: Sequence[int], conflicts: Sequence[int], alignment: int = 64) -> tuple[tuple[int, ...], int]:
     """Offsets at which no two conflicting buffers share bytes, and the size of the arena. Unit: bytes.

@@ -9,8 +9,6 @@ from graphpool.errors import InvalidArgumentError, brief, explain
 
 from .planner import BufferInfo
 
-__all__ = ["read_csv"]
-
 _REQUIRED = ("id", "lower", "upper", "size")
 _OPTIONAL = ("alignment", "offset", "gaps")
 

@@ -22,8 +22,6 @@ from ._search import search
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-__all__ = ["METHODS", "BufferInfo", "MemoryPlan", "plan"]
-
 METHODS = ("auto", "greedy", "exact", *(f"{order}_{fit}" for order in ORDERS for fit in ("best", "first")))
 """What ``plan(method=)`` accepts: a strategy, or one greedy order with best or first fit."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from .node import Node
 
-__all__ = ["Boundary"]
-
 _PASSED = (GraphpoolError, NotConvertible, OSError, Warning)
 """What says itself what was wrong; files that cannot be opened are the caller's."""
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["Bounds", "check_model", "deep_nbytes", "graphs_of", "infer_types"]
-
 _SMALL = 1024
 """Elements of a content that may decide shapes; weights never do, and handing them to ONNX would copy them."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .bounds import Bounds
     from .node import Node
 
-__all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value", "static_id"]
-
 
 _MOST_JOINED = 64
 """Inputs of one Concat."""

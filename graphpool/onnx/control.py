@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .node import Node, Subgraph
     from .walk import Walk
 
-__all__ = ["CONTROL_FLOW"]
-
 
 def _require(condition: bool, reason: str) -> None:
     if not condition:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from .bounds import Bounds
 
-__all__ = ["CountingEvaluator"]
-
 _running = threading.local()
 """Bounds and name of the node that the thread evaluates."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["compute", "find_host_function", "fold_constants", "is_kept"]
-
 _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                      "RandomUniformLike", "Dropout"})  # fmt: skip
 _KEPT = _RANDOM | {"DequantizeLinear"}

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["make_host_function", "make_inner_function"]
-
 
 def make_host_function(
     source: OnnxModel,

@@ -15,8 +15,6 @@ from onnx.reference.op_run import OpRun
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Loop", "Scan"]
-
 
 class _Repeated(OpRun):
     """An op whose graph is evaluated many times, and sees what is around it."""

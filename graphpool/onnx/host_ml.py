@@ -14,8 +14,6 @@ from onnx.reference.ops.aionnxml.op_svm_classifier import SVMClassifier as _SVMC
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ML_OPS"]
-
 _DOMAIN = "ai.onnx.ml"
 
 

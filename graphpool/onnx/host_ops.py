@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .node import Node
 
-__all__ = ["MOVES", "VIEWS", "getter"]
-
 
 def getter(node: Node, places: Sequence[int | None], known: Mapping[str, Any]) -> Callable[[list[Any]], list[Any]]:
     """A function from a call's arguments to the node's inputs in order, None for those that are left out."""

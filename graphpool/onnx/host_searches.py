@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .node import Node
 
-__all__ = ["SEARCHES"]
-
 
 def _unique(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction | None:
     get, attrs = getter(node, places, known), node.attrs

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from .node import Subgraph
 
-__all__ = ["Path", "Scope", "enter_graph", "enter_nodes", "function_nodes"]
-
 Path: TypeAlias = tuple[Any, ...]
 """Place of a node in the model: number of the node, then of the iteration or branch, then of the node in it, ..."""
 

@@ -18,8 +18,6 @@ from graphpool.runtime.model import check_weights_mode
 if TYPE_CHECKING:
     import os
 
-__all__ = ["importer", "load"]
-
 
 @collection_paused()
 def load(

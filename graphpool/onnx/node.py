@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto
 
-__all__ = ["Node", "Subgraph", "check_text", "count_reads", "make_node", "names_read"]
-
 _SINGLE = {
     AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
     AttributeProto.SPARSE_TENSOR: "sparse_tensor", AttributeProto.TYPE_PROTO: "tp",

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["rewrite"]
-
 
 def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     """The nodes that are needed, in topological order, and the constants that they read or that are outputs."""

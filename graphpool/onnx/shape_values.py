@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from .node import Node
 
-__all__ = ["ShapeArray", "compute_shapes", "shape_array"]
-
 
 class ShapeArray:
     """An integer array of which some elements are sizes that may vary.

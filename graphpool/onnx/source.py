@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from graphpool.runtime.model_port import ModelPort
 
-__all__ = ["OnnxModel", "read_model"]
-
 
 @dataclass
 class OnnxModel:

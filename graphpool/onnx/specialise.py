@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["Specialiser", "find_deciding_inputs"]
-
 # Inputs whose content an op needs to know when it is compiled: from one port to before another (None: to the last).
 _DECIDING_PORTS = {
     **DECIDING_PORTS,

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .specialise import Specialiser
 
-__all__ = ["Walk"]
-
 _NO_EXPRESSION = "graphpool has no ops for it"
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..runtime.model_form import ModelForm
     from .tracing import Trace
 
-__all__ = ["OpCost", "OpProfile", "profile_ops"]
-
 ROUNDS = 2
 """How often all policies have their turn, so that a slow spell of the machine does not decide against one."""
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Footprint", "measure_footprint"]
-
 
 @dataclass(frozen=True, slots=True)
 class Footprint:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..runtime import CompiledPartition
     from ..runtime.scheduling import ScheduleOptions
 
-__all__ = ["measure_stages"]
-
 Stage = tuple[tuple[int, ...], ...]
 
 

@@ -18,8 +18,6 @@ from .footprint import Footprint, measure_footprint
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Trace", "TracedStep", "trace"]
-
 _NS_PER_US = 1e3
 _NS_PER_S = 1e9
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .instructions import Instruction
     from .schedule import Schedule
 
-__all__ = ["Task", "control_tasks"]
-
 
 @dataclass(frozen=True, slots=True)
 class Task:

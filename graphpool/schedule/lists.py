@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from .control import Task
     from .schedule import Schedule
 
-__all__ = ["ListedCall", "stream_lists"]
-
 
 @dataclass(frozen=True, slots=True)
 class ListedCall:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from .schedule import Schedule
 
-__all__ = ["HappensBefore", "happens_before"]
-
 
 class HappensBefore:
     """For each node, the nodes that end before it starts in every run of a schedule, as a bit set.

@@ -9,8 +9,6 @@ from graphpool.errors import UnsupportedError, explain
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-__all__ = ["draw"]
-
 
 def draw(simulation: Simulation, title: str) -> Any:
     """A matplotlib figure with one row a stream."""

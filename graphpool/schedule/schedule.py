@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .graph import DependencyGraph
     from .simulation import Simulation
 
-__all__ = ["Schedule"]
-
 
 @dataclass(frozen=True, eq=False)
 class Schedule:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from .schedule import Schedule
 
-__all__ = ["conflicts"]
-
 
 def conflicts(schedule: Schedule, uses: Sequence[Sequence[int]]) -> list[int]:
     """For each buffer the others that must lie apart from it, as a bit set; symmetric.

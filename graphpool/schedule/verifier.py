@@ -12,8 +12,6 @@ from .ordering import happens_before
 if TYPE_CHECKING:
     from .schedule import Schedule
 
-__all__ = ["verify"]
-
 
 def verify(schedule: Schedule) -> None:
     """Check that every edge of the graph is ordered by streams, events and barriers.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ...graph.partition import Partition
     from ...graph.spelling import Spelling
 
-__all__ = ["ReferenceBackend"]
-
 PATTERNS = (
     Pattern(
         "batch_norm_backward", 8.8, "batch_norm_backward",

@@ -15,10 +15,6 @@ from graphpool.typing import DataType
 
 from .rounding import round_to, widen
 
-__all__ = [
-    "Array", "Attrs", "OutputSpec", "binary", "evaluate", "formulas", "reference", "registered_kinds", "unary",
-]  # fmt: skip
-
 BLOCK = 1 << 24
 """Elements of a source from which on a kind with independent channels is evaluated block by block: 128 MiB widened."""
 

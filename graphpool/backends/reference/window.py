@@ -17,8 +17,6 @@ import numpy as np
 
 from .registry import Array, Attrs
 
-__all__ = ["Index", "Meeting", "Window", "window_of"]
-
 Index: TypeAlias = tuple[EllipsisType | slice | int, ...]
 
 

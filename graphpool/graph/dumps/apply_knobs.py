@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..schema import OpSchema
     from .knobs import Knobs, Shape
 
-__all__ = ["apply_knobs", "unknown_ids"]
-
 FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 NORMS = frozenset({"BatchNormInference", "BatchNormForwardTraining", "BatchNormTrainingBackward", "LayerNorm",
                    "LayerNormBackward", "GroupNorm", "RMSNorm"})  # fmt: skip

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ..graph import Graph
     from .knobs import Knobs
 
-__all__ = ["GraphFile", "dump_graph", "read_graph", "write_graph"]
-
 VERSION = "3.12.0"
 """Version of the format that is written: the oneDNN release whose reader knows all of it."""
 

@@ -26,8 +26,6 @@ from ..logical_tensor import MAX_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["KNOBS", "Knobs", "expand_knobs", "parse_knobs"]
-
 KNOBS: Mapping[str, tuple[str, str]] = {
     "in-shapes": ("ID:DIMS[*STRIDES|*TAG]+...", "shapes, strides or layout tags of inputs: 0:2x3+1:*ba"),
     "op-attrs": ("ID:NAME:VALUE*...+...", "attributes of ops: 4:strides:2x2*groups:1"),

@@ -14,8 +14,6 @@ from graphpool.errors import InvalidOpError, brief, explain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Attribute", "AttributeValue"]
-
 AttributeValue: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 
 _S64 = range(-(2**63), 2**63)

@@ -17,8 +17,6 @@ from . import rules_data as d
 from .attributes import Attribute
 from .onednn import AUTO_BROADCAST, BYTES, FLOATS, NUMBERS, row
 
-__all__ = ["TABLE"]
-
 INTEGERS = "s8 s16 s32 s64 u8 u16 u32 u64"
 SIGNED = f"{FLOATS} s8 s16 s32 s64"
 INDEX = "s32 s64"

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from .attributes import Attribute, AttributeValue
 
-__all__ = ["OpSchema", "Port", "closest", "format_counts"]
-
 
 def closest(name: str, names: Sequence[str]) -> str | None:
     """A hint that names the likeliest spellings, or None."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from .query import Shape, ShapeQuery
 
-__all__ = ["AUTO_BROADCAST", "BYTES", "FLOATS", "NUMBERS", "TABLE", "row"]
-
 
 def _ports(text: str) -> tuple[Port, ...]:
     return tuple(Port(*item.split(":")) for item in text.split())

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from .model import OpSchema
 
-__all__ = ["Shape", "ShapeQuery", "refuse"]
-
 Shape: TypeAlias = tuple[int, ...] | None
 """Dimensions, of which some may be UNKNOWN_DIM; None when even the rank is unknown."""
 

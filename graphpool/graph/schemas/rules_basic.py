@@ -15,11 +15,6 @@ from .query import Shape, ShapeQuery
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "bias_add", "bias_add_backward", "binary", "concat", "data_axis", "dropout", "gen_index", "identity", "markers",
-    "matmul", "prelu", "prelu_backward", "reduce", "reshape", "same_inputs", "select", "transpose", "vector",
-]  # fmt: skip
-
 
 def identity(query: ShapeQuery) -> Sequence[Shape]:
     """Every output has the shape of the first input."""

@@ -17,11 +17,6 @@ from .query import Shape, ShapeQuery
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "along_axis", "arg_extreme", "expand", "gather", "gather_elements", "gather_nd", "one_hot", "pad", "rotary",
-    "scatter_elements", "scatter_nd", "slice_", "split", "tile", "top_k", "trilu",
-]  # fmt: skip
-
 
 def _refuse(query: ShapeQuery, name: str, what: str, accepted: str, got: object) -> None:
     query.fail(f'attribute "{name}" {what}', accepted=accepted, got=got, attribute=name, error=InvalidOpError)

@@ -17,8 +17,6 @@ from graphpool.typing import DataType
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["Attended", "Rules", "attend", "join_heads", "split_heads"]
-
 
 @dataclass(frozen=True)
 class Rules:

@@ -11,8 +11,6 @@ from .attend import Rules, attend, join_heads, split_heads
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
-
 _QUERY, _KEY, _VALUE, _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = range(7)
 
 

@@ -11,8 +11,6 @@ from graphpool.typing import DataType
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED", "dequantize_matrix"]
-
 _NUMBERS = frozenset({DataType.S8, DataType.U8, DataType.S4, DataType.U4})
 
 

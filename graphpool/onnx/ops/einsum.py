@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
-
 _FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS", "swish"]
-
 # Defaults are those of the ONNX operator specification.
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED"]
-
 _OPSET = 13
 """Of the ops of ONNX that are meant; all of those since broadcast as NumPy does."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED", "refuse_attributes", "refuse_inputs", "score_scale", "split_last"]
-
 _OPSET = 23
 
 

@@ -20,8 +20,6 @@ from .fused_attention import refuse_attributes, refuse_inputs, score_scale, spli
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED"]
-
 _REFUSED = {9: "position_ids", 11: "head_sink", 12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight"}
 _PLAIN = {
     "k_quant_type": "NONE",

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
-
 
 def _matmul(n: NodeView) -> Value:
     return n.emit("MatMul", n[0], n[1])

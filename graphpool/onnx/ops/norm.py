@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS", "layer_norm"]
-
 
 def _axis(n: NodeView, default: int, rank: int) -> int:
     axis = n.attr("axis", default)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS", "maxima"]
-
 _BYTES = (DataType.U8, DataType.S8)
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED"]
-
 _OPSET = 13
 """Of the float ops, whose axes and reduced dimensions are attributes still where they are here."""
 

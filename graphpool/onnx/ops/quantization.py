@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED", "CONVERTERS", "dequantize", "integer_bias", "quantize", "scaling"]
-
 _BYTES = (DataType.U8, DataType.S8)
 _F8 = (DataType.F8_E4M3, DataType.F8_E5M2)
 _RANGES = {DataType.U8: (0, 255), DataType.S8: (-128, 127), DataType.U16: (0, 65535), DataType.S16: (-32768, 32767)}

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED", "CONVERTERS"]
-
 _MOST_STEPS = 512
 """Steps that are unrolled; each takes about a millisecond to compile."""
 _ACTIVATIONS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "ReLU"}

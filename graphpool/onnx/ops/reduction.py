@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
-
 
 def _axes(n: NodeView) -> list[int]:
     """Axes to reduce; none is all of them, unless the node says that it is none."""

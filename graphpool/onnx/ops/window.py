@@ -10,8 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS", "dilations_of", "window"]
-
 
 def window(n: NodeView, spatial: int) -> dict[str, Any]:
     """Strides and pads in our spelling."""
