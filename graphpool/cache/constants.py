@@ -14,8 +14,7 @@ from ._check import check_limit, check_nbytes
 from ._entry import FullKey, Outcome, Reservation
 from ._handle import ConstantBuffer, ConstantHandle
 from ._hits import Entry, HitPath
-from ._policy_guard import PolicyGuard
-from .policies import Item, make_policy
+from .policies import Item, PolicyGuard, make_policy
 from .traces import UseRecorder
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .growth import MAX_CHAIN, Growth
+from .growth import MAX_CHAIN, Blocks, Growth
 from .pattern import ANY_PORT, OpNode, Pattern, PostOps
-from .residual import Blocks
 from .spelling import Spelling, possible_spellings, respell
 from .view import GraphView
 

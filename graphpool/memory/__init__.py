@@ -4,7 +4,7 @@
     managers.py      MemoryManagerOnDemand, MemoryManagerCached, PoolManager
     lifetime.py      BlobLifetimeManager, OffsetLifetimeManager: layouts from the order of uses
     planner.py       plan(): lifetimes to offsets; _greedy.pyx its passes, _search.pyx the exact search
-    conflict_plan.py plan_conflicts(): what must lie apart to offsets, for programs on several streams
+                     plan_conflicts(): what must lie apart to offsets, for programs on several streams
     plan_check.py    check_plan(): the independent judge       plan_csv.py  files
     _arena.pyx       ArenaPool: arenas of one size, lock-free when warm; a resource too
     _slots.pyx       their states    _lease.pyx the right to one    _wait_queue.pyx who waits for one

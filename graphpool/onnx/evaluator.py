@@ -14,10 +14,9 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from .evaluator_ops import ML_OPS, Loop, Scan
 from .expressions import compile_pattern
 from .host import make_inner_function
-from .host_loops import Loop, Scan
-from .host_ml import ML_OPS
 from .node import Node
 
 if TYPE_CHECKING:

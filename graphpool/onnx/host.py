@@ -1,6 +1,6 @@
 """Host functions: what runs the nodes of which too little is known when a model is specialised, and computes constants.
 
-NumPy runs the ops of host_ops.py and host_searches.py; where a node has an expression in our ops once its inputs are
+NumPy runs the ops of host_ops.py; where a node has an expression in our ops once its inputs are
 known, the reference backend runs those; ONNX's evaluator runs the rest.
 """
 
@@ -18,8 +18,7 @@ from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
 
 from .build import GraphBuilder, NotConvertible, Value
-from .host_ops import MOVES, VIEWS
-from .host_searches import SEARCHES
+from .host_ops import MOVES, SEARCHES, VIEWS
 from .node import make_node
 from .ops import convert, has_converter
 from .types import make_type

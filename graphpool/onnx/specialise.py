@@ -1,4 +1,8 @@
-"""Specialises a model to input shapes."""
+"""Rewrites a model once, whatever its input shapes will be, and specialises it to input shapes.
+
+Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
+(integers.py), and Scatter gets its new name. Other rules are the graph's and the backend's.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .build import Value, static_id
+from .fold import fold_constants
+from .integers import restore_floats
+from .node import names_read
 from .ops.direct import DECIDING_PORTS
-from .rewrite import rewrite
 from .walk import Walk
 
 if TYPE_CHECKING:
@@ -171,3 +177,30 @@ class Specialiser:
         self._check_files()
         with Boundary("specialised", f"model {self.source.name!r}"):
             return Walk(self, shapes, contents).form()
+
+
+# ---- rewriting, once a model
+
+
+def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
+    """The nodes that are needed, in topological order, and the constants that they read or that are outputs."""
+    outputs = [port.name for port in source.outputs]
+    nodes = _needed([_renamed(node) for node in source.nodes], outputs)
+    nodes, constants = fold_constants(source, nodes, source.constants)
+    nodes = _needed(restore_floats(source, nodes, constants), outputs)
+    read = names_read(nodes, outputs)
+    return nodes, {name: content for name, content in constants.items() if name in read}
+
+
+def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.output):
+            needed.update(node.input, node.captured)
+            kept.append(node)
+    return kept[::-1]
+
+
+def _renamed(node: Node) -> Node:
+    """The node; ScatterElements for Scatter, whose place it took."""
+    return node.changed(op_type="ScatterElements") if node.op_type == "Scatter" else node

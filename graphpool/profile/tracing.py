@@ -12,7 +12,7 @@ from ..errors import InvalidArgumentError, StateError, explain
 from ..runtime._trace import Recorder
 from ..runtime.primitive import primitive_of
 from ..schedule import Simulation
-from ..schedule.render import draw
+from ..schedule.schedule import draw
 from .footprint import Footprint, measure_footprint
 
 if TYPE_CHECKING:
