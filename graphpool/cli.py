@@ -42,17 +42,9 @@ Report = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
+    """Run the command with these arguments, by default those of the process; returns its status.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments; those of the process by default.
-
-    Returns
-    -------
-    status : int
-        0 when all is well, 1 when a check of the subcommand failed, 2 for an error, whose message goes to stderr.
+    It is 0 when all is well, 1 when a check of the subcommand failed, 2 for an error, whose message goes to stderr.
     """
     arguments = _parser().parse_args(argv)
     try:

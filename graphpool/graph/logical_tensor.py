@@ -292,13 +292,7 @@ def describe_shape(shape: Sequence[int] | None) -> str:
 
 
 def check_id(value: object, what: str) -> int:
-    """The id of a tensor, an op or a layout as an int.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is none; `what` names it.
-    """
+    """The id of a tensor, op or layout as an int; InvalidArgumentError, which names `what`, for anything else."""
     if type(value) is int and 0 <= value <= MAX_ID:
         return value
     try:

@@ -30,18 +30,9 @@ _TRAITS: dict[str, frozenset[str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What the caller expects of one output.
+    """What the caller expects of one output: the type that it is rounded to, and its shape; None accepts any.
 
-    Parameters
-    ----------
-    dtype : DataType
-        Type that the result is rounded to.
-    shape : tuple of int or None, default=None
-        Shape that the result must have; None accepts any.
-
-    Notes
-    -----
-    Ownership: a value. Threads: immutable, safe.
+    Threads: immutable, safe.
     """
 
     dtype: DataType

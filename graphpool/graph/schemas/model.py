@@ -100,24 +100,10 @@ class OpSchema:
         return self.outputs[min(index, len(self.outputs) - 1)]
 
     def complete(self, op_label: str, attrs: Mapping[str, Any]) -> dict[str, AttributeValue]:
-        """Vet an op's attributes and fill in the defaults.
+        """An op's attributes, vetted, in the stored form of `Attribute`, with the defaults filled in.
 
-        Parameters
-        ----------
-        op_label : str
-            How messages name the op.
-        attrs : mapping of str to value
-            As the user gave them. Unchanged.
-
-        Returns
-        -------
-        attrs : dict of str to value
-            A new dict in the stored form of `Attribute`. Optional attributes without a default are left out.
-
-        Raises
-        ------
-        InvalidOpError
-            An unknown attribute (the message names the closest ones), a wrong kind or value, or a missing one.
+        Optional ones without a default are left out. Raises InvalidOpError for an unknown attribute (the message names
+        the closest ones), a wrong kind or value, or a missing one.
         """
         done = self._defaults.copy()
         for name, value in attrs.items():
@@ -141,23 +127,9 @@ class OpSchema:
         )
 
     def validate(self, op: Op) -> None:
-        """Vet an op whose attributes are complete.
+        """Vet an op whose attributes are complete: input count and types, output count and types, further checks.
 
-        The order is input count, input types, output count, output types, further checks. Types bind from left to
-        right.
-
-        Parameters
-        ----------
-        op : Op
-
-        Raises
-        ------
-        InvalidOpError
-            A wrong number of inputs or outputs, or attributes that contradict one another.
-        InvalidDataTypeError
-            A data type that a port does not accept.
-        InvalidShapeError
-            A shape that contradicts an attribute.
+        Types bind from left to right. Raises InvalidOpError, InvalidDataTypeError or InvalidShapeError.
         """
         bound: dict[str, DataType] = {}
         self._check_ports(op, "input", self.inputs, self.input_counts, op.inputs, bound)
@@ -206,30 +178,12 @@ class OpSchema:
     def infer_shapes(
         self, op: Op, input_shapes: Sequence[Shape], values: Mapping[int, Any] | None = None
     ) -> list[Shape]:
-        """Shapes of the outputs, for given shapes of the inputs.
+        """Shapes of the outputs of a validated op for given shapes of its inputs, as far as they can be known.
 
-        Parameters
-        ----------
-        op : Op
-            Validated. Where the inputs do not determine an output, the shape that the op gives for it is used.
-        input_shapes : sequence of Shape
-            One for each input.
-        values : mapping of int to ndarray, optional
-            Content of those inputs that hold axes, sizes or a shape and are known.
-
-        Returns
-        -------
-        shapes : list of Shape
-            One for each output; what is still unknown is UNKNOWN_DIM or None.
-
-        Raises
-        ------
-        InvalidShapeError
-            The shapes do not fit the op or one another; the message names op, tensor, dimension, expected and got.
-
-        Notes
-        -----
-        A given shape only fills what the inputs leave open: that it contradicts them is for the caller to see.
+        `values` is the content of those inputs that hold axes, sizes or a shape and are known. Where the inputs do not
+        determine an output, the shape that the op gives for it is used: that it contradicts them is for the caller to
+        see. Raises InvalidShapeError where shapes do not fit; the message names op, tensor, dimension, expected and
+        got.
         """
         query = ShapeQuery(self, op, input_shapes, values or {})
         for index, shape in enumerate(input_shapes):

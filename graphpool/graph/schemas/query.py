@@ -79,13 +79,7 @@ class ShapeQuery:
         refuse(self.op, what, error=error, accepted=accepted, got=got, **fields)
 
     def dim(self, port: int, axis: int, got: int, expected: int, why: str) -> int:
-        """The dimension that two sources agree on; either may be unknown.
-
-        Raises
-        ------
-        InvalidShapeError
-            They differ.
-        """
+        """The dimension that two sources agree on; either may be unknown. InvalidShapeError if they differ."""
         if got == UNKNOWN_DIM:
             return expected
         if expected not in (UNKNOWN_DIM, got):
@@ -101,13 +95,7 @@ class ShapeQuery:
             self.fail("has the wrong rank", port=port, accepted=accepted, got=found, ndim=ndim)
 
     def match(self, port: int, expected: Shape, why: str) -> Shape:
-        """The shape that input `port` and `expected` agree on; unknown parts of one are taken from the other.
-
-        Raises
-        ------
-        InvalidShapeError
-            They differ.
-        """
+        """The shape that input `port` and `expected` agree on, each filling the other; else InvalidShapeError."""
         got = self.shape(port)
         if got is None or expected is None or got == expected:
             return expected if got is None else got
@@ -116,13 +104,7 @@ class ShapeQuery:
         return tuple(self.dim(port, axis, dim, want, why) for axis, (dim, want) in pairs)
 
     def axis(self, name: str, value: int, ndim: int) -> int:
-        """Attribute `name` as a non-negative axis of a tensor of rank `ndim`.
-
-        Raises
-        ------
-        InvalidShapeError
-            Out of range.
-        """
+        """Attribute `name` as a non-negative axis of a tensor of rank `ndim`; InvalidShapeError out of range."""
         if not -ndim <= value < ndim:
             accepted = f"{-ndim} .. {ndim - 1} for a {ndim}-D input"
             self.fail(f'attribute "{name}" is out of range', accepted=accepted, got=value, attribute=name, ndim=ndim)
