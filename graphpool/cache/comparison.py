@@ -31,29 +31,11 @@ def distinct_nbytes(trace: Iterable[Item]) -> int:
 def compare_policies(
     trace: Sequence[Item], capacities_nbytes: Iterable[int], policies: Sequence[str] | None = None
 ) -> list[Comparison]:
-    """Replay a trace with every policy at every capacity.
+    """Replay a trace with every policy at every capacity; one comparison a capacity, in their order.
 
-    Parameters
-    ----------
-    trace : sequence of Item
-    capacities_nbytes : iterable of int
-        Unit: bytes.
-    policies : sequence of str, optional
-        Names as for `make_policy`; by default all, installed ones included.
-
-    Returns
-    -------
-    comparisons : list of Comparison
-        One a capacity, in their order.
-
-    Raises
-    ------
-    InvalidArgumentError
-        No policy has one of the names; nothing was replayed.
-
-    Notes
-    -----
-    Cost: about a microsecond an access and policy, and `clairvoyant` once a capacity.
+    Policies are names as for `make_policy`, by default all, installed ones included; InvalidArgumentError for a name
+    that no policy has, before anything is replayed. Cost: about a microsecond an access and policy, and `clairvoyant`
+    once a capacity.
     """
     names = policy_names() if policies is None else list(policies)
     for name in names:
@@ -67,19 +49,8 @@ def compare_policies(
 def plot_savings(comparisons: Sequence[Comparison], path: str | Path, *, title: str = "") -> None:
     """Draw the share of the cost that each policy saves against the capacity, and the bounds as a band.
 
-    Parameters
-    ----------
-    comparisons : sequence of Comparison
-    path : str or Path
-        The picture's file; its ending chooses the format, such as ``.png`` or ``.svg``.
-    title : str, default=""
-
-    Raises
-    ------
-    UnsupportedError
-        matplotlib is not installed.
-    InvalidArgumentError
-        matplotlib writes no such format.
+    The ending of `path` chooses the format, such as ``.png`` or ``.svg``; InvalidArgumentError for one that matplotlib
+    does not write, UnsupportedError where that is not installed.
     """
     try:
         from matplotlib.figure import Figure

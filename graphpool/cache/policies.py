@@ -182,12 +182,7 @@ def choose_victims(
 
 
 class PolicyGuard:
-    """A policy and the entries that it decides about. Used under the cache's lock.
-
-    Attributes
-    ----------
-    policy : Policy
-    """
+    """A policy and the entries that it decides about. Used under the cache's lock."""
 
     def __init__(self, policy: Policy, entries: Mapping[FullKey, Entry]) -> None:
         self.policy = policy
@@ -203,10 +198,7 @@ class PolicyGuard:
     def choose(self, item: Item, missing: int) -> list[Entry] | None:
         """Whom to evict for a newcomer that misses so many bytes; None declines it.
 
-        Raises
-        ------
-        BackendError
-            The policy failed, or named what is not there.
+        Raises BackendError where the policy failed, or named what is not there.
         """
         try:
             keys = choose_victims(self.policy, item, missing, lambda key: self._kept(key).item.nbytes)

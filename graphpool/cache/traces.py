@@ -28,10 +28,7 @@ MOST = 2**62
 class UseRecorder:
     """Uses of constants in order, as a trace. Used under the cache's lock.
 
-    Attributes
-    ----------
-    trace : list of Item
-        It grows; keys are numbers in the order of first use.
+    `trace` grows; its keys are numbers in the order of first use.
     """
 
     def __init__(self) -> None:
@@ -80,21 +77,7 @@ class Clairvoyant(NamedTuple):
 def replay(trace: Iterable[Item], policy: str | Policy, capacity_nbytes: int) -> Replay:
     """Run a policy over a trace, with the decisions that `ConstantTensorCache` would take.
 
-    Parameters
-    ----------
-    trace : iterable of Item
-        Sizes and costs of one key do not change.
-    policy : str or Policy
-        As for `make_policy`; an object must be new.
-    capacity_nbytes : int
-        Unit: bytes.
-
-    Returns
-    -------
-    result : Replay
-
-    Notes
-    -----
+    Sizes and costs of one key do not change; a policy that is an object, not a name as for `make_policy`, must be new.
     Cost: that of the policy; about 1 µs an access besides.
     """
     policy = make_policy(policy)
@@ -197,10 +180,7 @@ def _intervals(trace: Sequence[Item], capacity_nbytes: int) -> tuple[np.ndarray,
 def read_trace(path: str | Path) -> list[Item]:
     """The accesses of a CSV file with the columns key, nbytes, cost.
 
-    Raises
-    ------
-    InvalidArgumentError
-        The file is no CSV in UTF-8, or the header or a line is not of this form.
+    Raises InvalidArgumentError where the file is no CSV in UTF-8, or the header or a line is not of this form.
     """
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = csv.reader(file)

@@ -59,23 +59,10 @@ _WITH_TEMPORARIES = frozenset({
 
 
 class Bounds:
-    """The limits of a model, and what of them is used up.
+    """The limits of a model under an engine's limit in bytes, if any, and what of them is used up.
 
-    Parameters
-    ----------
-    limits : Limits
-    memory_limit : int or None
-        Of the engine. Unit: bytes.
-    file_nbytes : int
-        Size of the constants. Unit: bytes.
-
-    Attributes
-    ----------
-    limits : Limits
-        With ``folded_nbytes`` as the engine's limit leaves it.
-    left_nbytes : int
-        What may be computed ahead still. Unit: bytes.
-    host : HostBudget
+    `limits` has ``folded_nbytes`` as the engine's limit leaves it; `left_nbytes` may be computed ahead still, for a
+    file whose constants take `file_nbytes`; `host` is what host functions may take.
     """
 
     def __init__(self, limits: Limits, memory_limit: int | None, file_nbytes: int) -> None:
@@ -88,17 +75,7 @@ class Bounds:
     def asks_too_much(
         self, source: OnnxModel, node: Node, values: Mapping[str, Value], left_nbytes: int
     ) -> LimitError | None:
-        """Why a node whose inputs are all known is not computed ahead; None if it may be.
-
-        Parameters
-        ----------
-        source : OnnxModel
-        node : Node
-        values : mapping of str to Value
-            What it reads.
-        left_nbytes : int
-            What may be computed ahead. Unit: bytes.
-        """
+        """Why a node that reads these values, all known, is not computed ahead; None if it may be."""
         asked: float | None = None
         if node.op_type == "Constant":
             asked = _constant_nbytes(node)
@@ -174,10 +151,7 @@ def _type_nbytes(type_: Any) -> int | None:
 def infer_types(source: OnnxModel, node: Node, values: Mapping[str, Value]) -> Mapping[str, TypeProto]:
     """Types and shapes of a node's outputs as ONNX infers them; empty where it has no means to.
 
-    Raises
-    ------
-    onnx.shape_inference.InferenceError
-        The inputs do not fit.
+    Raises ``onnx.shape_inference.InferenceError`` where the inputs do not fit.
     """
     types = {name: type_ for name, value in values.items() if (type_ := _type_of(value)) is not None}
     if not all(name in types for name in node.input if name):
@@ -211,16 +185,9 @@ def _type_of(value: Value) -> TypeProto | None:
 
 
 def check_model(model: ModelProto, limits: Limits) -> None:
-    """Raise unless nodes, nesting, attributes and ranks of a model are within limits.
+    """Raise LimitError unless nodes, nesting, attributes and ranks of a model are within limits.
 
-    Raises
-    ------
-    LimitError
-        One is not; or functions call one another in a circle.
-
-    Notes
-    -----
-    Cost: linear in the file, whatever functions would expand to.
+    Also where functions call one another in a circle. Cost: linear in the file, whatever functions would expand to.
     """
     for tensor in model.graph.initializer:
         _check_shape(tensor.dims, f"tensor {tensor.name!r}", limits)

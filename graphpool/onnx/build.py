@@ -37,17 +37,10 @@ class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, no
 class Value:
     """What is known of a tensor of the model, in one form.
 
-    Attributes
-    ----------
-    type : TypeProto or None
-        ONNX's type, when inferred.
-    tensor : LogicalTensor or None
-        The tensor in our graph; constants get theirs when an op first reads them.
-    content : array, PackedWeight or other value
-        Of a value that is known now; None otherwise. NumPy unpacks a packed weight where its elements are read.
-    is_static, from_inputs : bool
-        Whether the content lasts as long as the specialiser, so that forms may share it, and whether it follows from
-        that of the model's inputs, not from their shapes alone.
+    `type` is ONNX's, when inferred; `tensor` the one in our graph, which constants get when an op first reads them;
+    `content` is known now or None, and NumPy unpacks a packed weight where its elements are read. `is_static` says
+    whether the content lasts as long as the specialiser, so that forms may share it, `from_inputs` whether it follows
+    from that of the model's inputs, not from their shapes alone.
     """
 
     type: TypeProto | None = None

@@ -25,19 +25,10 @@ Path: TypeAlias = tuple[Any, ...]
 
 @dataclass
 class Scope:
-    """Nodes that are walked together, and the values that they see.
+    """Nodes that are walked together, and the values that they see, which the walk extends.
 
-    Attributes
-    ----------
-    nodes : sequence of Node
-    values : mapping of str to Value
-        Extended by the walk.
-    outputs : tuple of str
-        What is wanted of it.
-    used : collection of str
-        Names that nodes read or `outputs` holds.
-    path : Path
-        Of the node that the scope stands for; empty for the model's own nodes.
+    `outputs` is what is wanted of it, `used` are the names that nodes read or `outputs` holds; `path` is that of the
+    node that the scope stands for, empty for the model's own nodes.
     """
 
     nodes: Sequence[Node]

@@ -35,18 +35,10 @@ _EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_LABELS, _LABELS, _LABELS))
 
 
 class Node:
-    """A node of a model. Immutable; pickles as its message.
+    """A node of a model, read from `proto`. Immutable; pickles as its message.
 
-    Attributes
-    ----------
-    proto : NodeProto
-        What it was read from.
-    op_type, domain, name : str
-    input, output : tuple of str
-    attrs : dict of str to value
-        Strings as bytes, lists as list, graphs as `Subgraph`.
-    captured : tuple of str
-        Outer values that the graphs among the attributes read.
+    `attrs` has strings as bytes, lists as list, graphs as `Subgraph`; `captured` are the outer values that these graphs
+    read.
     """
 
     __slots__ = ("attrs", "captured", "domain", "input", "name", "op_type", "output", "proto")
@@ -88,15 +80,7 @@ class Node:
 
 
 class Subgraph:
-    """A graph among the attributes of a node.
-
-    Attributes
-    ----------
-    nodes : list of Node
-    inputs, outputs : tuple of str
-    captured : tuple of str
-        Outer values that it reads.
-    """
+    """A graph among the attributes of a node; `captured` are the outer values that it reads."""
 
     def __init__(self, proto: GraphProto) -> None:
         self._proto = proto

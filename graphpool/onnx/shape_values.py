@@ -16,17 +16,8 @@ if TYPE_CHECKING:
 
 
 class ShapeArray:
-    """An integer array of which some elements are sizes that may vary.
+    """An integer array, int64 or int32, of which some elements are sizes that may vary: `items`, of objects.
 
-    Parameters
-    ----------
-    items : ndarray of object
-        Sizes and ints.
-    dtype : dtype
-        ``int64`` or ``int32``.
-
-    Notes
-    -----
     NumPy takes it for the plain array of the values that the sizes have now, which the compilation is then for.
     """
 

@@ -92,37 +92,14 @@ _REALS = (DataType.F32, DataType.F64, DataType.F16, DataType.BF16)
 class Specialiser:
     """Turns an `OnnxModel` into a `ModelForm` for given input shapes.
 
-    Parameters
-    ----------
-    source : OnnxModel
-    fallback : bool
-        Whether the host may run what has no expression in our ops.
-    prefer : {"memory", "latency"}
-        Of the graphs.
-    fpmath : str
-        Likewise.
+    `fallback` says whether the host may run what has no expression in our ops; `prefer` and `fpmath` are those of the
+    graphs. Of the model after rewriting, `source` is all but its constants, `nodes` its nodes, `deciding` the inputs
+    whose content the forms depend on, `constants` name -> content. `folded` is what nodes compute from contents that
+    last as long as the specialiser: results of nodes that are computed once, by place of the node and numbers of what
+    it reads; `static_ids`: see `GraphBuilder`.
 
-    Attributes
-    ----------
-    source : OnnxModel
-        After rewriting, without its constants.
-    fallback : bool
-    prefer, fpmath : str
-    nodes : list of Node
-        After rewriting.
-    deciding : frozenset of str
-        Inputs whose content the forms depend on.
-    constants : dict of str to content
-    folded : dict of key to list of content
-        What nodes compute from contents that last as long as the specialiser: results of nodes that are computed once,
-        by place of the node and numbers of what it reads.
-    static_ids : dict
-        See `GraphBuilder`.
-
-    Notes
-    -----
-    What all forms share are contents; `Value` and tensors belong to one form.
-    Threads: one at a time; `Model` sees to that. Cost: about 50 microseconds a node.
+    What all forms share are contents; `Value` and tensors belong to one form. Threads: one at a time; `Model` sees to
+    that. Cost: about 50 microseconds a node.
     """
 
     takes_sizes = True

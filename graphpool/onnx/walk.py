@@ -42,21 +42,9 @@ _NO_EXPRESSION = "graphpool has no ops for it"
 
 
 class Walk:
-    """One pass over the nodes.
+    """One pass over the nodes; parameters as for `Specialiser.__call__`.
 
-    Parameters
-    ----------
-    owner : Specialiser
-    shapes, contents : mapping of str to value
-        As for `Specialiser.__call__`.
-
-    Attributes
-    ----------
-    builder : GraphBuilder
-    scope : Scope
-        What is walked now.
-    nnodes : int
-        Nodes that were walked, iterations counted one by one.
+    `scope` is what is walked now, `nnodes` counts the nodes that were walked, iterations one by one.
     """
 
     def __init__(self, owner: Specialiser, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> None:

@@ -90,10 +90,8 @@ def _checked_id(value: object, name: str, index: int) -> int:
 def control_tasks(schedule: Schedule) -> list[Task]:
     """The calls and barriers of `schedule` in issue order; what a task is after always has a smaller index.
 
-    Raises
-    ------
-    ScheduleError
-        A bad stream or event id, an event added twice or never, a node that runs twice, never, or does not exist.
+    Raises ScheduleError for a bad stream or event id, an event added twice or never, a node that runs twice, never, or
+    does not exist.
     """
     issuer = _Issuer()
     for index, instruction in enumerate(schedule.instructions):

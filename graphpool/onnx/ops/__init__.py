@@ -79,10 +79,7 @@ def convert(
 ) -> list[Value]:
     """The outputs of a node in our ops, which are added to those of `builder`; see `NodeView` for the parameters.
 
-    Raises
-    ------
-    NotConvertible, GraphpoolError
-        There is no such expression. Ops may have been added.
+    Raises NotConvertible or a GraphpoolError where there is no such expression; ops may have been added.
     """
     converter = _DOMAINS.get(node.domain, {}).get(node.op_type)
     if converter is None:

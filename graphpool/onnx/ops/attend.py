@@ -22,20 +22,11 @@ if TYPE_CHECKING:
 class Rules:
     """Which keys a query sees, and how.
 
-    Attributes
-    ----------
-    scale : float or None
-        Of the scores; 1 / sqrt(depth) by default.
-    cap : float, default=0
-        Scores become cap * tanh(scores / cap); 0 for none.
-    mask : Value, optional
-        Added to the scores, or booleans that say what is kept; a mask that is too short hides the keys behind it.
-    left, right : int, default=-1
-        Keys seen in front of and behind a query's own place; -1 for all.
-    past : int, default=0
-        Keys in front of that of the first query.
-    lengths : Value, optional
-        Keys in use of each batch entry, s32; the queries then are the last ones of those.
+    The scores are scaled by `scale`, 1 / sqrt(depth) by default, and become cap * tanh(scores / cap) unless `cap` is 0.
+    `mask` is added to them, or booleans that say what is kept; a mask that is too short hides the keys behind it. A
+    query sees `left` and `right` keys in front of and behind its own place, -1 for all; `past` keys are in front of
+    that of the first query. `lengths`, s32, are the keys in use of each batch entry, whose last ones the queries then
+    are.
     """
 
     scale: float | None = None

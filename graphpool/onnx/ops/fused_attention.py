@@ -219,14 +219,8 @@ _TENSOR_SCATTER = 24
 class _Course:
     """Where the new tokens come to lie.
 
-    Attributes
-    ----------
-    new, total : int
-        New tokens, and the longest batch entry with them.
-    room : int
-        Rows of the past cache.
-    lengths : Value or None
-        Of the batch entries with the new tokens, where they may differ and decide what is seen; s32.
+    There are `new` ones, and `total` in the longest batch entry with them; the past cache has `room` rows. `lengths`
+    are those of the batch entries with the new tokens, s32, where they may differ and decide what is seen.
     """
 
     new: int
