@@ -11,13 +11,13 @@
     traces.py        a simulator of policies; comparison.py: several at several capacities, plotted
     identity.py      names of contents; _quick.pyx: a digest at the speed of memory, for those inside a process
     packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file
-    _bounded.py      what both share: a bound in bytes, counters, callbacks; _check.py  _stats.py
+    _bounded.py      what both share: a bound in bytes, counters, callbacks; _check.py
 
 Nothing here knows of graphs, memory pools or kernels.
 """
 
+from ._bounded import CacheStats
 from ._handle import ConstantBuffer
-from ._stats import CacheStats
 from .constants import ConstantTensorCache
 from .identity import fingerprint
 from .lru import LruCache

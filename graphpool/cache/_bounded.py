@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._unraisable import report_unraisable
 from ..errors import InvalidArgumentError, explain
 from ._check import check_limit
-from ._stats import CacheStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """Counters of a cache at one instant.
+
+    Attributes
+    ----------
+    hits, misses : int
+        Lookups that found a value (also after waiting for its producer), and those that did not.
+    evictions : int
+        Entries that have left, for whatever reason.
+    declined : int
+        Newcomers that were not kept, because they did not fit.
+    entries, nbytes : int
+        What is held and being produced now. Unit of `nbytes`: bytes.
+    capacity : int or None
+        Most entries; None is no bound.
+    capacity_nbytes : int or None
+        Most bytes; None is no bound. Unit: bytes.
+    """
+
+    hits: int
+    misses: int
+    evictions: int
+    declined: int
+    entries: int
+    nbytes: int
+    capacity: int | None
+    capacity_nbytes: int | None
+
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -41,7 +72,7 @@ class BoundedCache(Generic[K, V]):
         self._lock = threading.RLock()
         self._nbytes = 0  # of entries and productions
         self._misses = self._evictions = self._declined = 0
-        self._callbacks: Callbacks[K, V] = Callbacks()
+        self._callbacks: tuple[Callable[[K, V], object], ...] = ()  # replaced, never changed
 
     @property
     def capacity_nbytes(self) -> int | None:
@@ -65,7 +96,22 @@ class BoundedCache(Generic[K, V]):
         """
         if not callable(callback):
             raise InvalidArgumentError(explain("callback", accepted="a callable(key, value)", got=repr(callback)))
-        return self._callbacks.add(callback)
+        self._callbacks = (*self._callbacks, callback)
+
+        def unsubscribe() -> None:
+            self._callbacks = tuple(other for other in self._callbacks if other is not callback)
+
+        return unsubscribe
+
+    def _tell(self, left: Iterable[tuple[K, V]]) -> None:
+        """Call every callback for every (key, value); an error is reported through `sys.unraisablehook`."""
+        callbacks = self._callbacks
+        for key, value in left:
+            for callback in callbacks:
+                try:
+                    callback(key, value)
+                except Exception as error:
+                    report_unraisable(error, callback)
 
     def _stats(self, *, hits: int, entries: int, capacity: int | None = None) -> CacheStats:
         """The counters now. Under the lock."""
@@ -85,31 +131,3 @@ class BoundedCache(Generic[K, V]):
 
     def _after_fork_in_parent(self) -> None:
         self._lock.release()
-
-
-# ---- callbacks
-
-
-class Callbacks(Generic[K, V]):
-    """The functions to call with each (key, value) that leaves a cache. The tuple is replaced, never changed."""
-
-    def __init__(self) -> None:
-        self._functions: tuple[Callable[[K, V], object], ...] = ()
-
-    def add(self, function: Callable[[K, V], object]) -> Callable[[], None]:
-        """Call `function` from now on; returns what ends that."""
-        self._functions = (*self._functions, function)
-        return lambda: self._remove(function)
-
-    def _remove(self, function: Callable[[K, V], object]) -> None:
-        self._functions = tuple(f for f in self._functions if f is not function)
-
-    def run(self, left: Iterable[tuple[K, V]]) -> None:
-        """Call every function for every pair; an error is reported through `sys.unraisablehook`."""
-        functions = self._functions
-        for key, value in left:
-            for function in functions:
-                try:
-                    function(key, value)
-                except Exception as error:
-                    report_unraisable(error, function)

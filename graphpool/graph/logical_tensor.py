@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builtins import property as accessor  # the class has an attribute of that name
+from functools import partial
 from math import isfinite, nan, prod
 from operator import index
 from sys import float_info
@@ -133,33 +134,17 @@ class LogicalTensor:
         raise AttributeError(f"LogicalTensor is immutable; make another one: tensor.replace({name}=...)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.id, self.dtype.value, self.shape, self._keywords())
-
-    def _keywords(self) -> dict[str, Any]:
-        keep_strides = self.layout is LayoutType.STRIDED and not self.is_dense
-        return {
-            "strides": self.strides if keep_strides else None,
-            "layout": self.layout.value,
-            "layout_id": self.layout_id,
-            "property": self.property.value,
-            "value": self.value,
-        }
+        options = {name: getattr(self, name) for name in ("layout", "layout_id", "property", "value")}
+        if self.layout is LayoutType.STRIDED and not self.is_dense:
+            options["strides"] = self.strides
+        return partial(LogicalTensor, **options), (self.id, self.dtype, self.shape)
 
     def replace(self, **changes: Any) -> LogicalTensor:
         """The same tensor with some fields changed: any argument of the constructor.
 
         Without being given, strides do not outlast a shape, and a value no other type, shape or property.
         """
-        fields: dict[str, Any] = {
-            "id": self.id,
-            "dtype": self.dtype,
-            "shape": self.shape,
-            "strides": self.strides,
-            "layout": self.layout,
-            "layout_id": self.layout_id,
-            "property": self.property,
-            "value": self.value,
-        }
+        fields: dict[str, Any] = {name: getattr(self, name) for name in LogicalTensor.__slots__ if name != "_signature"}
         if "shape" in changes or "layout" in changes:
             fields["strides"] = None
         if changes.get("layout", "opaque") not in ("opaque", LayoutType.OPAQUE):
@@ -277,10 +262,6 @@ class LogicalTensor:
         if self.value is not None:
             extra += f", value={self.value!r}"
         return f"LogicalTensor({self.id}, {self.dtype.value!r}, {describe_shape(self.shape)}{extra})"
-
-
-def _rebuild(id: int, dtype: str, shape: tuple[int, ...] | None, keywords: dict[str, Any]) -> LogicalTensor:
-    return LogicalTensor(id, dtype, shape, **keywords)
 
 
 def describe_shape(shape: Sequence[int] | None) -> str:
