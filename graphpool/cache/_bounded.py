@@ -49,19 +49,9 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """A bound in bytes, counters, callbacks, and a lock that is held across a fork (`graphpool.fork.guard_fork`).
+    """A bound in bytes (None for none), counters, callbacks, and a lock that is held across a fork.
 
-    Parameters
-    ----------
-    name : str
-        Shown by ``repr``.
-    capacity_nbytes : int, str or None
-        Most bytes; None sets no bound.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Not a size.
+    See `graphpool.fork.guard_fork`; `name` is shown by ``repr``. Raises InvalidArgumentError for what is no size.
     """
 
     _lock: Any

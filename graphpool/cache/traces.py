@@ -121,27 +121,13 @@ def clairvoyant(trace: Sequence[Item], capacity_nbytes: int) -> Clairvoyant:
     """Bounds on the cost that the best policy with knowledge of the future saves, newcomers turned away included.
 
     For sizes that differ the optimum is NP-hard, so two bounds are computed over the intervals between two uses of a
-    key, each of which, if kept, saves one production and occupies nbytes x length of the space capacity x accesses:
+    key, each of which, if kept, saves one production and occupies nbytes x length of the space capacity x accesses.
+    `bound_cost` is the best fraction of intervals by cost per space in that total space; no policy saves more.
+    `achievable_cost` takes intervals greedily in the same order wherever they fit at every access; a policy that knew
+    the future would save this.
 
-    - `bound_cost`: the best fraction of intervals by cost per space in that total space; no policy saves more;
-    - `achievable_cost`: intervals taken greedily in the same order wherever they fit at every access; a policy that
-      knew the future would save this.
-
-    Parameters
-    ----------
-    trace : sequence of Item
-    capacity_nbytes : int
-        Unit: bytes.
-
-    Returns
-    -------
-    bounds : Clairvoyant
-
-    Notes
-    -----
-    Cost: O(n log n) for the bound, O(n x mean interval) for the other, for n accesses.
-    Source: the relaxation of D. Berger, N. Beckmann, M. Harchol-Balter, "Practical bounds on optimal caching with
-    variable object sizes" (2018).
+    Cost: O(n log n) for the bound, O(n x mean interval) for the other, for n accesses. Source: the relaxation of D.
+    Berger, N. Beckmann, M. Harchol-Balter, "Practical bounds on optimal caching with variable object sizes" (2018).
     """
     capacity_nbytes = min(capacity_nbytes, MOST)
     starts, ends, sizes, costs = _intervals(trace, capacity_nbytes)

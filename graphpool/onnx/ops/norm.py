@@ -122,7 +122,8 @@ def _hardmax(n: NodeView) -> Value:
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _group_norm,
-    "InstanceNormalization": lambda n: _normalise_groups(n, n[1], n[2], n[0].shape[1]), "RMSNormalization": _rms_norm, "LpNormalization": _lp_norm,
+    "InstanceNormalization": lambda n: _normalise_groups(n, n[1], n[2], n[0].shape[1]),
+    "RMSNormalization": _rms_norm, "LpNormalization": _lp_norm,
     "MeanVarianceNormalization": _mean_variance_norm, "Softmax": _softmax("SoftMax"),
     "LogSoftmax": _softmax("LogSoftmax"), "Hardmax": _hardmax,
 }  # fmt: skip
