@@ -10,7 +10,6 @@ from graphpool.errors import InvalidArgumentError, brief, explain
 from .planner import BufferInfo
 
 _REQUIRED = ("id", "lower", "upper", "size")
-_OPTIONAL = ("alignment", "offset", "gaps")
 
 
 def read_csv(path: str | Path) -> list[BufferInfo]:

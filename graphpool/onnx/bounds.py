@@ -88,15 +88,11 @@ class Bounds:
         what = f"node {node.label!r} ({node.op_type}): computed ahead, with {left_nbytes} bytes left for that, it"
         return self.limits.error("folded_nbytes", inf if asked is None else asked, what, node.label)
 
-    def spend(self, nbytes: int, what: str, node: str | None = None) -> None:
+    def spend(self, nbytes: int, what: str) -> None:
         """Count memory for something that the file names; raise LimitError where it is not left."""
         if nbytes > self.left_nbytes:
-            raise self.limits.error("folded_nbytes", nbytes, what, node)
+            raise self.limits.error("folded_nbytes", nbytes, what)
         self.left_nbytes -= nbytes
-
-    def check_table(self, nbytes: int, node: str) -> None:
-        """Raise unless a table that stands for an op may be made."""
-        self.limits.check("folded_nbytes", nbytes, f"node {node!r}: a table of {nbytes} bytes for it", node)
 
 
 def deep_nbytes(content: Any) -> int:

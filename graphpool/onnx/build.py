@@ -268,7 +268,9 @@ class NodeView:
 
     def allow_table(self, nbytes: int) -> None:
         """Raise LimitError unless a table that stands for the node may have so many bytes, those of its making too."""
-        self.builder.bounds.check_table(nbytes, self.node.label)
+        node = self.node.label
+        limits = self.builder.bounds.limits
+        limits.check("folded_nbytes", nbytes, f"node {node!r}: a table of {nbytes} bytes for it", node)
 
     def emit(self, kind: str, *inputs: Value, **attrs: Any) -> Value:
         """Add an op of one output of the first input's type."""

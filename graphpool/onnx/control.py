@@ -52,7 +52,7 @@ def _loop(walk: Walk, node: Node, inputs: Sequence[Value | None], path: Path) ->
     while going and number < most:
         walk.count(1, node)  # a body without nodes is not for nothing
         _require(walk.nnodes + len(body.nodes) <= end, "a long loop")
-        given = [_known(np.array(number)), _known(np.array(True)), *states]
+        given = [Value(content=np.array(number)), Value(content=np.array(True)), *states]
         check, *results = walk.unroll(enter_graph(body, walk.scope, given, (*path, number)), end)
         _require(check.is_known, "an iteration decides whether another one follows")
         going = bool(np.asarray(check.content).reshape(()))
@@ -114,10 +114,6 @@ def _scanned_outputs(builder: GraphBuilder, attrs: dict[str, Any], columns: list
         _stack(builder, list(column[::-1] if back else column), axis)
         for column, axis, back in zip(columns, axes, backwards, strict=True)
     ]
-
-
-def _known(content: Any) -> Value:
-    return Value(content=content)
 
 
 def _present(value: Value | None) -> Value:

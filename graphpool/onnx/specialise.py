@@ -119,7 +119,7 @@ class Specialiser:
         self.static_ids: dict[Hashable, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check_files()
+        check_files(self.constants.values())
         constants = {name: Value(content=content).plain_content for name, content in self.constants.items()}
         return Specialiser, (replace(self.source, constants=constants), self.fallback, self.prefer, self.fpmath)
 
@@ -131,9 +131,6 @@ class Specialiser:
     def fold_key(self, path: Path, contents: Sequence[Any]) -> Hashable:
         """The key of `folded` for a node that reads these contents, all static."""
         return path, tuple([static_id(self.static_ids, content) for content in contents])
-
-    def _check_files(self) -> None:
-        check_files(self.constants.values())
 
     def forget(self, content: Any, packed: PackedWeight) -> None:
         """Keep a packed weight instead of a content; tensor ids stay."""
@@ -151,7 +148,7 @@ class Specialiser:
 
         Raises `StateError` if a mapped file was changed in place, as far as that can be seen before it is read.
         """
-        self._check_files()
+        check_files(self.constants.values())
         with Boundary("specialised", f"model {self.source.name!r}"):
             return Walk(self, shapes, contents).form()
 
@@ -162,7 +159,8 @@ class Specialiser:
 def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     """The nodes that are needed, in topological order, and the constants that they read or that are outputs."""
     outputs = [port.name for port in source.outputs]
-    nodes = _needed([_renamed(node) for node in source.nodes], outputs)
+    renamed = [n.changed(op_type="ScatterElements") if n.op_type == "Scatter" else n for n in source.nodes]
+    nodes = _needed(renamed, outputs)
     nodes, constants = fold_constants(source, nodes, source.constants)
     nodes = _needed(restore_floats(source, nodes, constants), outputs)
     read = names_read(nodes, outputs)
@@ -176,8 +174,3 @@ def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
             needed.update(node.input, node.captured)
             kept.append(node)
     return kept[::-1]
-
-
-def _renamed(node: Node) -> Node:
-    """The node; ScatterElements for Scatter, whose place it took."""
-    return node.changed(op_type="ScatterElements") if node.op_type == "Scatter" else node

@@ -27,11 +27,6 @@ def data_type(elem: int) -> DataType | None:
     return _PAIRS.get(elem)
 
 
-def elem_type(dtype: DataType) -> int:
-    """ONNX's element type for ours."""
-    return _BACK[dtype]
-
-
 def make_type(dtype: DataType, shape: tuple[int, ...] | None) -> TypeProto:
     """The type of a tensor as ONNX writes it."""
     return helper.make_tensor_type_proto(_BACK[dtype], None if shape is None else [int(dim) for dim in shape])

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .specialise import Specialiser
 
-_NO_EXPRESSION = "graphpool has no ops for it"
-
 
 class Walk:
     """One pass over the nodes; parameters as for `Specialiser.__call__`.
@@ -278,7 +276,7 @@ class Walk:
         label = node.label
         if self._limit_error is not None and not self._owner.fallback:
             raise self._limit_error
-        reason = self._refusal or _NO_EXPRESSION
+        reason = self._refusal or "graphpool has no ops for it"
         if self._is_expanding:
             raise NotConvertible(f"{node.op_type} of its definition: {reason}")
         if not self._owner.fallback:

@@ -316,7 +316,7 @@ MOVEMENT = (
          differences="Any two types; oneDNN converts between f32 and 16-bit types. Without saturate, what is beyond "
          "f8_e5m2 is infinite, and what is beyond f8_e4m3 is NaN."),
     move("GenIndex", "Each element's position along an axis.", AXIS, inputs="src:T1", outputs="dst:T2",
-         types={"T1": FLOAT, "T2": "s32"}, infer=b.gen_index, differences=""),
+         types={"T1": FLOAT, "T2": "s32"}, infer=b.along_axis, differences=""),
 )  # fmt: skip
 
 quant = partial(row, category="Quantisation", inputs="src:T1", outputs="dst:T2", infer=b.identity)
