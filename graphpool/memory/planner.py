@@ -6,9 +6,11 @@ be computed long before any memory exists, and `check_plan` verifies it without 
 
 from __future__ import annotations
 
+import csv
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -360,3 +362,61 @@ def _place(sizes: np.ndarray[Any, Any], apart: np.ndarray[Any, Any], order: np.n
 
 def _end(offsets: Sequence[int], nbytes: Sequence[int]) -> int:
     return max((offset + size for offset, size in zip(offsets, nbytes, strict=True)), default=0)
+
+
+# ---- buffers from CSV files, in the columns that MiniMalloc's benchmarks use
+
+
+_REQUIRED = ("id", "lower", "upper", "size")
+
+
+def read_csv(path: str | Path) -> list[BufferInfo]:
+    """Buffers of a CSV file with the columns id, lower, upper, size and optionally alignment, offset, gaps.
+
+    Parameters
+    ----------
+    path : str or Path
+        Gaps are written ``lower-upper``, separated by spaces. Other columns are ignored; ids stay strings.
+
+    Returns
+    -------
+    list of BufferInfo
+
+    Raises
+    ------
+    InvalidArgumentError
+        The file is no CSV in UTF-8, a column is missing, or a value is no number; the message names the line.
+    """
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        try:
+            missing = [name for name in _REQUIRED if name not in (rows.fieldnames or ())]
+            if missing:
+                got = brief(rows.fieldnames)
+                raise InvalidArgumentError(explain(f"{path} lacks columns", accepted=", ".join(_REQUIRED), got=got))
+            return [_parse(row, f"{path}, line {rows.line_num}") for row in rows]
+        except (csv.Error, UnicodeDecodeError) as error:
+            where = f"{path}, behind line {rows.line_num}"
+            raise InvalidArgumentError(explain(where, accepted="CSV in UTF-8", got=error)) from error
+
+
+def _parse(row: dict[str, str | None], where: str) -> BufferInfo:
+    try:
+        if row["id"] is None:
+            raise ValueError("the line ends before its id")
+        return BufferInfo(
+            row["id"],
+            int(row["lower"] or ""),
+            int(row["upper"] or ""),
+            int(row["size"] or ""),
+            int(row.get("alignment") or 1),
+            int(row["offset"] or "") if row.get("offset") else None,
+            tuple(_parse_gap(gap) for gap in (row.get("gaps") or "").split()),
+        )
+    except ValueError as error:
+        raise InvalidArgumentError(explain(f"{where} is malformed", accepted="integers", got=brief(row))) from error
+
+
+def _parse_gap(text: str) -> tuple[int, int]:
+    lower, _, upper = text.partition("-")
+    return int(lower), int(upper)

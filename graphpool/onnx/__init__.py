@@ -12,8 +12,7 @@ specialise.py  once a model: dead nodes go, constants are computed, arithmetic i
                same for all input shapes, and which inputs' contents decide shapes
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
 shape_values.py  arrays of sizes that may vary, and the nodes that compute with them
-inline.py      nodes in place of one: ONNX's functions and the graphs of control flow, as scopes of the walk
-control.py     If, Loop and Scan whose course is known
+inline.py      nodes in place of one, as scopes of the walk: ONNX's functions; If, Loop and Scan whose course is known
 build.py       the graph under construction: values, constants, ops with inferred shapes
 types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
@@ -22,7 +21,7 @@ host.py        host functions: NumPy (host_ops.py), our ops on the reference bac
 evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops and ops of domain ai.onnx.ml;
                expressions.py: regular expressions
 
-load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | control | host -> Graph -> partitions
+load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | host -> Graph -> partitions
 """
 
 from contextlib import suppress

@@ -20,9 +20,8 @@ from graphpool.runtime.model_form import Fallback, ModelForm
 from .boundary import Boundary
 from .bounds import deep_nbytes, infer_types
 from .build import GraphBuilder, NotConvertible, Value
-from .control import CONTROL_FLOW
 from .fold import compute, find_host_function, is_kept
-from .inline import Scope, enter_nodes, function_nodes
+from .inline import CONTROL_FLOW, Scope, enter_nodes, function_nodes
 from .node import names_read
 from .ops import convert
 from .shape_values import ShapeArray, compute_shapes, shape_array

@@ -1,8 +1,7 @@
 """See what ran: when, on which stream, in how much memory, and what each step costs.
 
     tracing.py   trace(): what every thread did -> Trace: save for Perfetto, plot; Footprint: bytes in use over a run
-    costs.py     profile_ops(): measures steps on one and on all threads, for schedules to be made of
-    stages.py    stages measured as wholes, and calls for several convolutions
+    costs.py     profile_ops(): measures steps on one and on all threads, and stages, for schedules to be made of
     timeline.py  explain(): predicted beside measured, stream by stream
     inputs.py    random_inputs(): content for a model's inputs
 

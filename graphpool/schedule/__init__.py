@@ -5,9 +5,8 @@
       emit.py          order and streams -> instructions, without redundant waits      (used by the policies)
     instructions.py    SetStream Run AddEvent WaitEvent StreamBarrier
     schedule.py        Schedule: a graph with its instructions, and its plot
-    control.py         what instructions order, read from outside                       (used by all below)
+    control.py         what instructions order, read from outside: tasks, and lists for threads (used by all below)
       simulation.py    simulate: when does what run?   report.py: predicted beside measured
-      lists.py        the static list of each stream, for threads
       ordering.py      happens-before; verify: is every edge ordered? conflicts: which buffers must lie apart
     latency.py         measured latencies by signature, on disk, for ios
 
