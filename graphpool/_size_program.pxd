@@ -10,6 +10,7 @@ cdef class SizeProgram:
     cdef int64_t nterms, nchecks, nhard
     cdef readonly int64_t nsymbols
     cdef int64_t evaluate(self, const int64_t *values, int64_t *results) noexcept nogil
+    cdef int64_t _first_failing(self, int64_t nterms, const int64_t *results) noexcept nogil
 
 
 cdef class SizeValues:

@@ -14,6 +14,25 @@ from graphpool.errors import StateError, explain
 __all__ = ["SizeProgram", "SizeValues"]
 
 
+cdef inline bint lacks_value(Term term, const int64_t *values, const int64_t *results, int64_t *result) noexcept nogil:
+    """Whether a term has no value; it follows from those of earlier ones."""
+    if term.kind == SYMBOL:
+        result[0] = values[term.a]
+    elif term.kind == CONSTANT or term.kind == REAL_CONSTANT:
+        result[0] = (<int64_t>term.b << 32) | <int64_t><uint32_t>term.a
+    elif term.kind == REAL_OF:
+        if not is_exact(results[term.a]):
+            return 1
+        result[0] = as_bits(<double>results[term.a])
+    elif term.kind > REAL_OF:
+        if term.kind == REAL_DIV and as_real(results[term.b]) == 0.0:
+            return 1
+        result[0] = as_bits(calculate_real(term.kind, as_real(results[term.a]), as_real(results[term.b])))
+    else:
+        return calculate(term.kind, results[term.a], results[term.b], result)
+    return 0
+
+
 cdef class SizeProgram:
     """Terms and checks of a `Trace`, computed for other values of its symbols.
 
@@ -48,31 +67,23 @@ cdef class SizeProgram:
         free(self.checks)
 
     cdef int64_t evaluate(self, const int64_t *values, int64_t *results) noexcept nogil:
-        """Fill in the value of each term; 0, -1 where one has none, or the number from 1 of a check that fails."""
+        """Fill in the value of each term; 0, or the number from 1 of a check that fails, negative for a term that has
+        no value."""
+        cdef int64_t k
+        for k in range(self.nterms):
+            if lacks_value(self.terms[k], values, results, &results[k]):
+                return -k - 1
+        return self._first_failing(self.nterms, results)
+
+    cdef int64_t _first_failing(self, int64_t nterms, const int64_t *results) noexcept nogil:
+        """The number from 1 of the first check on these first terms that fails; 0 if none does."""
         cdef int64_t k
         cdef Term term
-        for k in range(self.nterms):
-            term = self.terms[k]
-            if term.kind == SYMBOL:
-                results[k] = values[term.a]
-            elif term.kind == CONSTANT or term.kind == REAL_CONSTANT:
-                results[k] = (<int64_t>term.b << 32) | <int64_t><uint32_t>term.a
-            elif term.kind == REAL_OF:
-                if not is_exact(results[term.a]):
-                    return -1
-                results[k] = as_bits(<double>results[term.a])
-            elif term.kind > REAL_OF:
-                if term.kind == REAL_DIV and as_real(results[term.b]) == 0.0:
-                    return -1
-                results[k] = as_bits(calculate_real(term.kind, as_real(results[term.a]), as_real(results[term.b])))
-            elif calculate(term.kind, results[term.a], results[term.b], &results[k]):
-                return -1
         for k in range(self.nchecks):
             term = self.checks[k]
-            if term.kind < 0:
-                if holds(-term.kind, results[term.a], results[term.b]):
-                    return k + 1
-            elif not holds(term.kind, results[term.a], results[term.b]):
+            if term.a >= nterms or term.b >= nterms:
+                continue
+            if holds(term.kind if term.kind > 0 else -term.kind, results[term.a], results[term.b]) != (term.kind > 0):
                 return k + 1
         return 0
 
@@ -90,6 +101,21 @@ cdef class SizeProgram:
             found.values[self.nterms + k] = values[k]
         status = self.evaluate(found.values + self.nterms, found.values)
         return found if status == 0 or (status > self.nhard and not exactly) else None
+
+    def failing(self, values):
+        """The first check that comes out otherwise for these values of the symbols, for people; None if none does."""
+        cdef SizeValues found = SizeValues(self.trace, self.nterms, self.nsymbols)
+        cdef int64_t k, status
+        cdef Term check
+        for k in range(self.nsymbols):
+            found.values[self.nterms + k] = values[k]
+        status = self.evaluate(found.values + self.nterms, found.values)
+        if status < 0:
+            status = self._first_failing(-status - 1, found.values) or status
+        if status <= 0:
+            return None if status == 0 else "sizes within 64 bits"
+        check = self.checks[status - 1]
+        return self.trace.condition(abs(check.kind), check.a, check.b, check.kind > 0)
 
 
 cdef class SizeValues:

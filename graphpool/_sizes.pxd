@@ -85,13 +85,13 @@ cdef class Trace:
     cdef Term *terms
     cdef int64_t *hints
     cdef int64_t nterms, room
+    cdef list names          # of the symbols
     cdef dict numbers        # (kind, a, b) -> number of the term
     cdef dict checks         # (kind, a, b) -> whether it held
     cdef set preferred       # those of them that only say what is faster
     cdef int64_t npreferences        # blocks under way within which comparisons are such
     cdef readonly int64_t nsymbols
     cdef readonly bint is_closed
-    cdef public object on_pin
     cdef int64_t put(self, int64_t kind, int64_t a, int64_t b, int64_t hint) except -1
     cdef int64_t constant(self, int64_t value) except -1
     cdef list _factors(self, int64_t term)

@@ -43,14 +43,15 @@ cdef class Trace:
     """
 
     def __cinit__(self):
-        self.numbers, self.checks, self.preferred = {}, {}, set()
+        self.names, self.numbers, self.checks, self.preferred = [], {}, {}, set()
 
     def __dealloc__(self):
         free(self.terms)
         free(self.hints)
 
-    def symbol(self, int64_t value):
-        """A new size that may vary, `value` now."""
+    def symbol(self, int64_t value, name=None):
+        """A new size that may vary, `value` now, and what people call it."""
+        self.names.append(f"s{self.nsymbols}" if name is None else name)
         return new_size(self, self.put(SYMBOL, self.nsymbols, 0, value))
 
     cdef int64_t put(self, int64_t kind, int64_t a, int64_t b, int64_t hint) except -1:
@@ -218,26 +219,21 @@ cdef class Trace:
         numbers = [self.numbers[SYMBOL, k, 0] for k in range(self.nsymbols)]
         return [new_size(self, number) for number in numbers]
 
-    @property
-    def nchecks(self):
-        """Decisions that were taken on sizes."""
-        return len(self.checks)
-
     def conditions(self):
         """The checks for people: what the compilation took for granted, in its order."""
-        lines = []
-        for (kind, a, b), result in self.checks.items():
-            sign = (_SIGNS if result else _OPPOSITES)[kind]
-            if kind == EQUAL and self._is_fixed(a):
-                a, b = b, a
-            lines.append(f"{self.text(a)} {sign} {self.text(b)}")
-        return lines
+        return [self.condition(*check, result) for check, result in self.checks.items()]
+
+    def condition(self, int64_t kind, int64_t a, int64_t b, bint result):
+        """A check that came out so, for people."""
+        if kind == EQUAL and self._is_fixed(a):
+            a, b = b, a
+        return f"{self.text(a)} {(_SIGNS if result else _OPPOSITES)[kind]} {self.text(b)}"
 
     def text(self, int64_t term, int64_t depth=8):
         """A term for people; what lies deeper is left out, since terms share parts and would grow without bound."""
         cdef Term found = self.terms[term]
         if found.kind == SYMBOL:
-            return f"s{found.a}"
+            return self.names[found.a]
         if found.kind == CONSTANT:
             return str(self.hints[term])
         if found.kind == REAL_CONSTANT:
@@ -439,8 +435,6 @@ cdef class Size:
 
     def __index__(self):
         value = self.trace.hints[self.term]
-        if self.trace.on_pin is not None:
-            self.trace.on_pin(self)
         self.trace.decide(EQUAL, self.term, self.trace.constant(value))
         return value
 
@@ -616,8 +610,6 @@ cdef class Real:
 
     def __float__(self):
         cdef double value = as_real(self.trace.hints[self.term])
-        if self.trace.on_pin is not None:
-            self.trace.on_pin(self)
         self.trace.decide(EQUAL, self.term, self.trace.put_real(value))     # bit by bit: NaN, the sign of 0
         return value
 

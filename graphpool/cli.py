@@ -167,6 +167,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
             "inputs": {port.name: describe_port(port) for port in model.inputs},
             "outputs": {port.name: describe_port(port) for port in model.outputs},
             "partitions": _partitions(model, inputs),
+            "conditions": list(model.specialise(inputs).conditions),
         }, True
 
 

@@ -61,7 +61,9 @@ def test_a_file_of_a_stranger_is_held_to_strict_limits(capsys, tmp_path):
 
 def test_inspect_predict_run_and_bench(capsys, tmp_path):
     shape = ["--shape", "image=3x1x8x8"]
-    assert len(report(capsys, "inspect", CNN, *shape)["partitions"]) > 5
+    inspected = report(capsys, "inspect", CNN, *shape)
+    assert len(inspected["partitions"]) > 5
+    assert any(condition.startswith("batch") for condition in inspected["conditions"])
     predicted = report(capsys, "predict", CNN, *shape)
     parts = [predicted[f"{part}_nbytes"] for part in ("arena", "constants", "cached", "programs", "results", "host")]
     assert predicted["peak_nbytes"] == sum(parts)

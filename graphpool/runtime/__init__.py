@@ -30,7 +30,8 @@
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   one of those: compiled partitions and host functions over one arena
-    variable_form.py   a form for all shapes for which its decisions hold; variable_partition.py: a partition of it
+    variable_form.py   a form for all shapes for which its decisions hold; variable_partition.py: a partition of it;
+                       variable_forms.py: those of a model
     model_step.py   a partition of it, and where the tensors between partitions lie
     form_constants.py   its constants: bound as they are, or kept packed alone
     runner.py       a run on one arena: binds arrays, calls the steps, collects results

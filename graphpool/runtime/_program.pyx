@@ -222,16 +222,17 @@ def count_threads(calls, threads, streams=0):
 
 def count_scratch(nbytes, int64_t nthreads):
     """Bytes of scratch that `nbytes` for each thread take, every thread on cache lines of its own."""
-    return (nthreads - 1) * ((nbytes + 63) // 64 * 64) + nbytes
+    return (nthreads - 1) * aligned(nbytes) + nbytes
+
+
+def aligned(nbytes):
+    """Bytes in whole cache lines."""
+    return (nbytes + 63) // 64 * 64
 
 
 cdef int64_t gp_next_serial() noexcept:
     """A number under which recordings know a program."""
     return gp_add(&_last_serial, 1)
-
-
-cdef int64_t round_up(int64_t nbytes) noexcept:
-    return (nbytes + 63) // 64 * 64
 
 
 cdef int64_t call_numbered(void *context, int64_t number, int64_t begin, int64_t end, int64_t thread) noexcept nogil:
@@ -342,9 +343,9 @@ cdef class Program:
 
     def _append_scratch(self):
         """Make the arena larger by scratch for every step, or, on one stream, for any one; its offset for each step."""
-        offsets, most = [], round_up(self.arena_nbytes)
+        offsets, most = [], aligned(self.arena_nbytes)
         for call in self.calls:
-            start = most if self.streams is not None else round_up(self.arena_nbytes)
+            start = most if self.streams is not None else aligned(self.arena_nbytes)
             offsets.append(start)
             if call.scratch_nbytes:
                 most = max(most, start + count_scratch(call.scratch_nbytes, self.nthreads))
@@ -382,7 +383,7 @@ cdef class Program:
             step.args = &self.args[first]
             step.nargs = len(args)
             step.ntasks = call.ntasks
-            step.scratch, step.scratch_stride = scratch[k], round_up(call.scratch_nbytes)
+            step.scratch, step.scratch_stride = scratch[k], aligned(call.scratch_nbytes)
             step.guard, step.wants_constant = guards[k] or (NO_GUARD, False)
             if "blas" in call.kernel.name:
                 step.resources |= BLAS

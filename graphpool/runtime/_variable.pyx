@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 from graphpool._size_program cimport SizeValues
 
 from ._program cimport ArgRef, Program, Step, gp_next_serial
+from ._program import aligned
 from ._streams import StreamLists
 
 from graphpool.errors import StateError, explain
@@ -50,6 +51,8 @@ cdef class VariableProgram:
     args : sequence of (int, int)
         Of each argument, in order of the steps: the number of the temporary in which it lies or None, and its offset
         there or from its base. Unit: bytes.
+    lists : sequence of sequence of tuple, default=()
+        What each stream runs: of each step its number, what it waits for, and whether others wait for it.
 
     Notes
     -----
@@ -74,7 +77,7 @@ cdef class VariableProgram:
         if self.patches == NULL or self.moved == NULL or self.varied == NULL:
             raise MemoryError()
         for n, (ntasks, scratch_nbytes, home, patches) in enumerate(steps):
-            term, stride = term_of(ntasks), term_of((scratch_nbytes + 63) // 64 * 64)
+            term, stride = term_of(ntasks), term_of(aligned(scratch_nbytes))
             if term == NONE and stride == NONE and home is None and not patches:
                 continue
             self.varied[self.nvaried] = Varied(n, term, self.nblocks if patches else NONE,
@@ -86,7 +89,7 @@ cdef class VariableProgram:
                     self.patches[k] = Patch(self.nblocks + place, nbytes, term_of(size))
                     k += 1
                 self.sources.append((self.nblocks, block))
-                self.nblocks += (len(block) + 63) // 64 * 64
+                self.nblocks += aligned(len(block))
         for n, (home, offset) in enumerate(args):
             if home is not None or term_of(offset) != NONE:
                 term = term_of(offset)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from copy import copy
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import OutOfMemoryError, UnsupportedError, explain
+from graphpool.fork import Locked
 
 from ._stream import Stream
 from .form_constants import FormConstants
@@ -45,7 +45,7 @@ _SMALL_NBYTES = 2**10
 """For what a host function makes of numbers and shapes."""
 
 
-class Executable:
+class Executable(Locked):
     """Compiles a `ModelForm` and runs it.
 
     Tensors between partitions and the scratch memory of all partitions lie in one arena, planned by lifetimes; in-place
@@ -83,7 +83,8 @@ class Executable:
         self._engine, self._variable, self._name = engine, variable, name
         self._first: Executable | None = None
         self.is_borrowed = False
-        self._users, self._lock = 1, threading.Lock()
+        super().__init__()
+        self._users = 1
         stream = Stream(engine)
         self._tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
@@ -169,6 +170,16 @@ class Executable:
             self._leave()
             raise
 
+    def refusal(self, shapes: Mapping[str, Any]) -> str:
+        """Why `resized` gives no form for these shapes, for people."""
+        return "fixed sizes" if self._variable is None else self._variable.refusal(shapes)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What must hold of the sizes for which this compilation serves, for people; none where they are fixed."""
+        variable = self._variable if self._first is None else self._first._variable
+        return () if variable is None else variable.conditions
+
     def _enter(self) -> bool:
         """Count a form for other shapes; False once nothing is left that it could share."""
         with self._lock:
@@ -178,6 +189,7 @@ class Executable:
     def _resized(self, variable: VariableForm, values: SizeValues) -> Executable:
         """The form for these sizes, which is counted already."""
         other = copy(self)
+        Locked.__init__(other)  # its own: what it closes first is its own too
         other._first, other._variable, other._shares, other._is_closed = self, None, [], False
         other._tensors = tensors = variable.tensors(values)
         other.compiled = tuple(variable.instances(self.compiled, values, tensors, self._engine.memory_limit is None))

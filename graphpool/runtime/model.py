@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from .model_port import as_input, check_names, check_outputs, describe_port, sta
 from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
 from .variable_form import Symbols, VariableForm
+from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -51,6 +53,9 @@ class ModelStats:
     compilations : int
         How often the model was compiled: other shapes are served by what was compiled, where all decisions taken on
         sizes come out alike.
+    respecialisations : tuple of str
+        Why it was compiled anew, the last 32 times: the shapes, and what held for those of the compilation that was
+        used last and does not hold for them.
     forms : int
         Specialised forms kept now.
     arena_nbytes, constants_nbytes, cached_nbytes, programs_nbytes : int
@@ -67,6 +72,7 @@ class ModelStats:
     misses: int
     evictions: int
     compilations: int
+    respecialisations: tuple[str, ...]
     forms: int
     arena_nbytes: int
     constants_nbytes: int
@@ -154,7 +160,8 @@ class Model:
         self._capacity = capacity
         is_fixed = all(port.is_static for port in self.inputs)
         self._varies = getattr(specialise, "takes_sizes", False) and not is_fixed
-        self._variable: list[tuple[tuple[Any, ...], Executable]] = []  # by deciding contents, the last used first
+        self._variable = VariableForms(capacity)
+        self._respecialisations: deque[str] = deque(maxlen=32)
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._forms = FormCache(name, capacity)
@@ -218,7 +225,7 @@ class Model:
             return self._forms.enter(key, lambda exactly: self._make(arrays, shapes, exactly))
         finally:
             if self._forms.is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
-                self._close_variable()
+                self._variable.close()
                 self._close_packed()
 
     @collection_paused()
@@ -234,30 +241,26 @@ class Model:
     def _resize(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], exactly: bool) -> Executable | None:
         """A form from one whose sizes may vary, which is compiled if there is none yet that serves these shapes."""
         contents = tuple((array.shape, array.tobytes()) for array in deciding.values())
-        for best in (True,) if exactly else (True, False):
-            for entry in list(self._variable):  # others may give all of them up meanwhile
-                known, form = entry
-                found = form.resized(shapes, best) if known == contents else None
-                if found is not None:
-                    with suppress(ValueError):
-                        self._variable.remove(entry)
-                        self._variable.insert(0, entry)
-                    return found
+        found = self._variable.resized(shapes, contents, exactly)
+        if found is not None:
+            return found
+        reason = self._variable.refusal(shapes, contents)
+        if reason is not None:
+            self._respecialisations.append(reason)
         trace = Trace()
         symbols = Symbols({port.name: port.shape for port in self.inputs}, shapes, trace)
-        with suppress(Exception):  # if something is wrong, it is said of plain shapes, which are compiled then
+        try:
             made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine))
             try:
                 found = made.resized(shapes)
             except BaseException:
                 made.close()
                 raise
-            self._variable.insert(0, (contents, made))
-            for _, form in self._variable[self._capacity :]:
-                form.close()
-            del self._variable[self._capacity :]
-            return found
-        return None
+        except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
+            self._respecialisations.append(f"compiled for one set of shapes: {error}")
+            return None
+        self._variable.add(made, contents)
+        return found
 
     def _compile(
         self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], variable: VariableForm | None
@@ -379,7 +382,7 @@ class Model:
         Threads: safe; runs that are going on finish with the form they have.
         """
         self._forms.clear()
-        self._close_variable()
+        self._variable.close()
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -406,11 +409,12 @@ class Model:
             misses=cache.misses,
             evictions=cache.evictions,
             compilations=self._compilations,
+            respecialisations=tuple(self._respecialisations),
             forms=len(forms),
             arena_nbytes=sum(arenas.current().stats().nbytes for arenas in {form.arenas for form in forms}),
             constants_nbytes=sum(constants.values()),
             cached_nbytes=sum(cached.values()),
-            programs_nbytes=sum(form.own_nbytes for form in {*forms, *(first for _, first in self._variable)}),
+            programs_nbytes=sum(form.own_nbytes for form in {*forms, *self._variable}),
             streams=max((form.streams for form in forms), default=1),
             largest_arena_nbytes=largest[0],
             sequential_arena_nbytes=largest[1],
@@ -431,16 +435,11 @@ class Model:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
         was_closed = self._forms.is_closed
         self._forms.clear(closes=True)
-        self._close_variable()
+        self._variable.close()
         self._results.clear()
         self._close_packed()
         if self._owns_engine and not was_closed:
             self.engine.close()
-
-    def _close_variable(self) -> None:
-        with suppress(IndexError):  # another thread has closed the last one
-            while True:
-                self._variable.pop()[1].close()
 
     def _close_packed(self) -> None:
         while self._packed:

@@ -45,7 +45,6 @@ class Symbols:
 
     def __init__(self, dims: Mapping[str, Any], shapes: Mapping[str, Any], trace: Trace) -> None:
         self._places: list[list[tuple[str, int]]] = []
-        self._fixed: list[tuple[str, int, int]] = []
         self.shapes: dict[str, Any] = {}
         found: dict[tuple[str, int], tuple[Size, list[tuple[str, int]]]] = {}
         for name, shape in shapes.items():
@@ -61,7 +60,7 @@ class Symbols:
                     continue
                 key = (name, axis) if dim is None else (dim, ~size)
                 if key not in found:
-                    found[key] = trace.symbol(size), []
+                    found[key] = trace.symbol(size, f"{name}[{axis}]" if dim is None else dim), []
                     self._places.append(found[key][1])
                 found[key][1].append((name, axis))
                 sizes.append(found[key][0])
@@ -176,7 +175,15 @@ class VariableForm:
         pairs = zip(self._partitions, first, strict=True)
         return [variable.instance(own, values, tensors.sized, slack) for variable, own in pairs]
 
+    def refusal(self, shapes: Mapping[str, Any]) -> str:
+        """The first decision that would come out otherwise for these shapes, for people."""
+        symbols = self._symbols.values(shapes)
+        if symbols is None:
+            return "sizes of one name differ, or shapes have other ranks"
+        sizes = ", ".join(f"{symbol}={n}" for symbol, n in zip(self._trace.symbols(), symbols, strict=True))
+        return f"{sizes}: {self._program.failing(symbols)} no longer holds"
+
     @property
-    def conditions(self) -> list[str]:
-        """What must hold of the sizes."""
-        return self._trace.conditions()
+    def conditions(self) -> tuple[str, ...]:
+        """What must hold of the sizes, for people."""
+        return tuple(self._trace.conditions())

@@ -17,24 +17,19 @@ if TYPE_CHECKING:
     from ._variable import VariableProgram
     from .primitive import Primitive
 
-__all__ = ["VariablePartition", "with_sizes"]
+__all__ = ["VariablePartition"]
 
 
-class _Link(Protocol):
-    """Where the temporaries of a program lie for given sizes."""
-
-    @property
-    def variable(self) -> VariableProgram:
-        """The program, and what of it varies."""
-        ...
+class Temporaries(Protocol):
+    """The temporaries of a program, which a backend plans."""
 
     @property
-    def sizes(self) -> tuple[Any, ...]:
-        """Of the temporaries. Unit: bytes."""
+    def sizes(self) -> Sequence[Any]:
+        """Of each, an int or Size. Unit: bytes."""
         ...
 
     def plan(self, sizes: Sequence[int]) -> tuple[Sequence[int], int]:
-        """Offsets of the temporaries, and the size of the arena."""
+        """Offset of each for other sizes, and the size of the arena. Unit: bytes."""
         ...
 
 
@@ -50,8 +45,10 @@ class VariablePartition:
     weights : {"cached", "scoped"}
     primitive : Primitive
         For the sizes of the compilation; no cache knows it.
-    link : object
-        Has the program that varies, and plans its temporaries.
+    variable : VariableProgram
+        What makes the programs for other sizes.
+    temporaries : object
+        What has sizes in their arenas, and plans them.
 
     Notes
     -----
@@ -66,10 +63,11 @@ class VariablePartition:
         engine: Any,
         weights: str,
         primitive: Primitive,
-        link: _Link,
+        variable: VariableProgram,
+        temporaries: Temporaries,
     ) -> None:
         self.partition, self.inputs, self.outputs, self.engine = partition, inputs, outputs, engine
-        self.primitive, self._link = primitive, link
+        self.primitive, self._variable, self._temporaries = primitive, variable, temporaries
         self._weights = weights
         self._plan: _Plan | None = None
         self._ports = (*inputs, *outputs)
@@ -77,9 +75,15 @@ class VariablePartition:
 
     def first(self, values: SizeValues) -> CompiledPartition:
         """The compiled partition for the sizes of the compilation."""
-        ports = with_sizes(self.inputs, values), with_sizes(self.outputs, values)
+        inputs, outputs = ([tensor.with_sizes(values) for tensor in side] for side in (self.inputs, self.outputs))
         return CompiledPartition(
-            self.partition, *ports, self.engine, primitive=self.primitive, scratch="caller", weights=self._weights
+            self.partition,
+            inputs,
+            outputs,
+            self.engine,
+            primitive=self.primitive,
+            scratch="caller",
+            weights=self._weights,
         )
 
     def instance(
@@ -101,13 +105,13 @@ class VariablePartition:
             Whether the arena may be larger than needed, so that one plan serves sizes that are alike.
         """
         plan = self._plan_for(values, slack)
-        program = self._link.variable.instance(values, plan.offsets, plan.nbytes)
+        program = self._variable.instance(values, plan.offsets, plan.nbytes)
         self.primitive.add_program(program)
         return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
 
     def _plan_for(self, values: SizeValues, slack: bool) -> _Plan:
         """The plan that is there, if it is not much too large; else an exact one, with room where sizes grow."""
-        sizes = [values.of(size) for size in self._link.sizes]
+        sizes = [values.of(size) for size in self._temporaries.sizes]
         plan = self._plan if slack else None
         if plan is not None:
             is_growing = any(size > planned for size, planned in zip(sizes, plan.sizes, strict=True))
@@ -115,7 +119,7 @@ class VariablePartition:
                 return plan
             if is_growing:
                 sizes = [size + size // 8 for size in sizes]
-        offsets, nbytes = self._link.plan(sizes)
+        offsets, nbytes = self._temporaries.plan(sizes)
         self._plan = _Plan(tuple(sizes), tuple(offsets), nbytes)
         return self._plan
 
@@ -127,8 +131,3 @@ class _Plan:
     sizes: tuple[int, ...]
     offsets: tuple[int, ...]
     nbytes: int
-
-
-def with_sizes(tensors: Sequence[LogicalTensor], values: SizeValues) -> tuple[LogicalTensor, ...]:
-    """The tensors with other sizes."""
-    return tuple([tensor.with_sizes(values) for tensor in tensors])

@@ -242,7 +242,7 @@ def test_forms_that_are_given_up_are_forgotten(engine):
     """The first of a family, too, once the others are gone; of contents that decide, each has a family."""
     case, rng = MODELS["deciding"], np.random.default_rng(0)
     with case.load(engine) as model:
-        model._forms._capacity = model._capacity = 3
+        model._forms._capacity = model._variable._capacity = 3
         for rows in range(4, 40):
             x = rng.standard_normal((rows, 12)).astype(np.float32)
             model.run({"x": x, "shape": np.array([rows * 2, 6], np.int64)})
@@ -321,3 +321,37 @@ def test_inputs_that_decide_have_compilations_of_their_own(engine):
                 np.testing.assert_allclose(
                     y, 2 * np.maximum(x @ case.constants["w"], 0).reshape(wanted), rtol=1e-4, atol=1e-5
                 )
+
+
+def test_a_model_says_why_it_was_compiled_anew(engine):
+    case = MODELS["mlp"]
+    rng = np.random.default_rng(3)
+    with case.load(engine) as model:
+        for size in (40, 41, 0, 42):
+            model.run(case.arrays(dict.fromkeys(case.sizes, size), rng))
+        stats = model.stats()
+        assert stats.compilations == 2
+        [reason] = stats.respecialisations
+        name = next(iter(case.sizes))
+        assert reason.startswith(f"{name}=0")
+        assert reason.endswith("no longer holds")
+        first, empty = (
+            model.specialise(case.arrays(dict.fromkeys(case.sizes, size), rng)).conditions for size in (41, 0)
+        )
+        assert reason.split(": ")[1].removesuffix(" no longer holds") in first
+        assert set(first) != set(empty)
+    fixed = case.load(engine, dict.fromkeys(case.sizes, 5))
+    with fixed:
+        assert fixed.specialise().conditions == ()
+
+
+def test_an_error_that_only_unknown_sizes_cause_is_told(engine, monkeypatch):
+    def refuse(self, *args):
+        raise NotImplementedError("no sizes here")
+
+    monkeypatch.setattr("graphpool.runtime.variable_form.VariableForm.add", refuse)
+    case, rng = MODELS["mlp"], np.random.default_rng(4)
+    with case.load(engine) as model:
+        for size in (4, 5):
+            model.run(case.arrays(dict.fromkeys(case.sizes, size), rng))
+        assert model.stats().respecialisations == ("compiled for one set of shapes: no sizes here",) * 2

@@ -80,8 +80,7 @@ class Record:
     def __init__(self, fields: str) -> None:
         self._slots: dict[str, tuple[int, tuple[int, ...], Record | None]] = {}
         self._zeros: list[Any] = []
-        self._places: list[int] = []
-        self._letters: dict[int, str] = {}
+        self._places: list[tuple[int, str]] = []  # of each number its offset and letter
         letters, self.nbytes, self._alignment = "<", 0, 1
         for kind, name, shape in _declared(fields):
             inner = None if kind in _NUMBERS else record(kind)
@@ -91,8 +90,7 @@ class Record:
             self._slots[name] = len(self._zeros), shape, inner
             self._zeros += [bytes(nbytes) if inner else 0] * count
             letters += f"{gap}x" + letter * count
-            self._letters |= {self.nbytes + gap + k * nbytes: letter[-1] for k in range(count)}
-            self._places += [self.nbytes + gap + k * nbytes for k in range(count)]
+            self._places += [(self.nbytes + gap + k * nbytes, letter[-1]) for k in range(count)]
             self.nbytes += gap + nbytes * count
             self._alignment = max(self._alignment, alignment)
         end = -self.nbytes % self._alignment
@@ -125,21 +123,20 @@ class Record:
     def _pack_row(self, row: Sequence[Any]) -> bytes | Block:
         patches: list[tuple[int, int, Size]] = []
         if any(type(number) in (Size, Block) for number in row):
-            row = [self._plain(place, number, patches) for place, number in zip(self._places, row, strict=True)]
+            row = [self._plain(*place, number, patches) for place, number in zip(self._places, row, strict=True)]
         try:
             data = self._struct.pack(*row)
         except OverflowError:
             data = self._struct.pack(*map(_as_f32, row))
         return Block(data, tuple(patches)) if patches else data
 
-    def _plain(self, place: int, number: Any, patches: list[tuple[int, int, Size]]) -> Any:
+    def _plain(self, place: int, letter: str, number: Any, patches: list[tuple[int, int, Size]]) -> Any:
         """A number as it is now; `patches` is extended if it varies."""
         if isinstance(number, Block):
             patches += [(place + offset, nbytes, size) for offset, nbytes, size in number.patches]
             return number.data
         if not is_variable(number):
             return number
-        letter = self._letters[place]
         if letter in "fd":
             return float(number)
         patches.append((place, 8 if letter in "qQ" else 4, number))

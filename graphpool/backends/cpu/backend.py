@@ -25,7 +25,7 @@ from .layout.opaque import choose_layout, choose_panels, opaque_nbytes, panels_o
 from .lower.lowering import Lowering
 from .match.groups import make_groups
 from .patterns import PATTERNS
-from .place.link import link, link_constants, link_variable
+from .place.link import link, link_constants
 from .place.merging import Relowering, place_steps
 from .place.placement import find_inplace_ports
 from .place.streams import step_signature
@@ -42,10 +42,8 @@ if TYPE_CHECKING:
     from ...graph.partition import Partition
     from ...graph.pattern import Pattern
     from ...graph.spelling import Spelling
-    from ...runtime.constant_part import ConstantPart
     from ...runtime.scheduling import ScheduleOptions
-    from .place.link import LinkedProgram, VariableLink
-    from .place.streams import StepPlan
+    from .place.link import LinkedProgram
 
 __all__ = ["CpuBackend"]
 
@@ -121,12 +119,12 @@ class CpuBackend:
     ) -> VariablePartition:
         """Compile for sizes that may vary; no cache is asked, since the result belongs to one compilation."""
         options = _options_on(engine, schedule, streams)
-        inputs = [_settle(tensor, partition.ops) for tensor in inputs]
-        outputs = [_settle(tensor) for tensor in partition.complete(inputs, outputs)]
-        _check_tables(partition.ops, inputs, outputs, engine)
-        primitive, link = make_variable(partition, inputs, outputs, engine.threads, options)
+        inputs, outputs = _settle_ports(partition, inputs, outputs, engine)
+        primitive, linked = make_primitive(object(), partition, inputs, outputs, engine.threads, options)
         primitive.evict()  # no cache keeps it for other users: it goes with its last one
-        return VariablePartition(partition, tuple(inputs), tuple(outputs), engine, weights, primitive, link)
+        return VariablePartition(
+            partition, inputs, outputs, engine, weights, primitive, linked.variable(), linked.temporaries
+        )
 
 
 def _options_on(engine: Any, schedule: str, streams: int) -> ScheduleOptions:
@@ -169,15 +167,13 @@ def _make_form(
     options: ScheduleOptions,
 ) -> _Form:
     """Complete shapes, settle layouts, and take the primitive from its cache or make it."""
-    inputs = [_settle(tensor, partition.ops) for tensor in inputs]
-    outputs = [_settle(tensor) for tensor in partition.complete(inputs, outputs)]
-    _check_tables(partition.ops, inputs, outputs, engine)
+    inputs, outputs = _settle_ports(partition, inputs, outputs, engine)
     key = structural_key(partition, inputs, outputs, engine), options.key
     cache = primitive_cache()
     made: list[Primitive] = []
 
     def produce() -> Primitive:
-        made.append(make_primitive(key, partition, inputs, outputs, engine.threads, options))
+        made.append(make_primitive(key, partition, inputs, outputs, engine.threads, options)[0])
         return made[0]
 
     primitive: Primitive = cache.get_or_create(key, produce)
@@ -216,78 +212,35 @@ def make_primitive(
     outputs: Sequence[LogicalTensor],
     threads: int,
     options: ScheduleOptions = SEQUENTIAL,
-) -> Primitive:
-    """Lower, schedule, plan and link."""
+) -> tuple[Primitive, LinkedProgram]:
+    """Lower, schedule, plan and link; where sizes vary, schedules go by those that there are now."""
     lowering, plan = place_steps(relowering(partition, inputs, outputs, threads), options)
     schedule = plan.schedule if plan.is_parallel else None
-    linked = link(lowering, len(inputs) + len(outputs), threads, schedule)
-    sequential = linked if schedule is None else link(lowering, len(inputs) + len(outputs), threads)
-    pairs = find_inplace_ports(lowering.steps, inputs, outputs, schedule)
-    parts = link_constants(lowering, threads)
-    nbytes = sequential.program.arena_nbytes
-    return _assemble(key, partition, (inputs, outputs), lowering, linked, plan, options, pairs, parts, nbytes)
-
-
-def _assemble(
-    key: Hashable,
-    partition: Partition,
-    ports: tuple[Sequence[LogicalTensor], Sequence[LogicalTensor]],
-    lowering: Lowering,
-    linked: LinkedProgram,
-    plan: StepPlan,
-    options: ScheduleOptions,
-    inplace: Sequence[tuple[int, int]],
-    parts: Sequence[ConstantPart],
-    sequential_nbytes: int,
-) -> Primitive:
-    """The primitive of a linked program."""
+    nports = len(inputs) + len(outputs)
+    linked = link(lowering, nports, threads, schedule)
+    sequential = linked if schedule is None else link(lowering, nports, threads)
+    now = lowering.with_hints()
+    steps = [now.steps[k] for k in linked.order]
     position = {op.id: k for k, op in enumerate(partition.ops)}
-    in_port, out_port = ({tensor.id: k for k, tensor in enumerate(side)} for side in ports)
-    steps = [lowering.steps[k] for k in linked.order]
-    step_ops = [position[step.op_id] for step in steps]
+    in_port, out_port = ({tensor.id: k for k, tensor in enumerate(side)} for side in (inputs, outputs))
     details = ProgramDetails(
         kinds=tuple(lowering.kinds[step.op_id] for step in steps),
         signatures=tuple(map(step_signature, steps)),
         nodes=linked.order,
-        buffers=linked.buffers,
+        buffers=linked.buffers(),
         options=options,
         schedule=plan.schedule,
         speedups=plan.speedups,
         traffic=plan.traffic,
         signature=plan.signature,
-        sequential_nbytes=sequential_nbytes,
+        sequential_nbytes=sequential.program.arena_nbytes,
     )
+    inplace = find_inplace_ports(lowering.steps, inputs, outputs, schedule)
     pairs = [(in_port[i], out_port[j]) for i, j in inplace]
     names = [step.name for step in steps]
-    return Primitive(key, linked.program, names, step_ops, pairs, details, parts)
-
-
-def make_variable(
-    partition: Partition,
-    inputs: Sequence[LogicalTensor],
-    outputs: Sequence[LogicalTensor],
-    threads: int,
-    options: ScheduleOptions,
-) -> tuple[Primitive, VariableLink]:
-    """`make_primitive` for sizes that may vary: schedules go by the sizes that there are now."""
-    ops, prefer, fpmath = partition.ops, partition.prefer, partition.fpmath
-    lowered: dict[int, Lowering] = {}
-
-    @functools.cache
-    def relower(merges: tuple[tuple[int, ...], ...]) -> Lowering:
-        variable = lower(ops, inputs, outputs, prefer, fpmath, merges)
-        now = variable.with_hints()
-        lowered[id(now)] = variable
-        return now
-
-    now, plan = place_steps(Relowering(relower, ops, (len(inputs), len(outputs)), threads), options)
-    lowering, schedule = lowered[id(now)], plan.schedule if plan.is_parallel else None
-    link = link_variable(lowering, len(inputs) + len(outputs), threads, schedule)
-    inplace = find_inplace_ports(lowering.steps, inputs, outputs, schedule)
-    parts, ports = link_constants(lowering, threads), (inputs, outputs)
-    nbytes = link.linked.program.arena_nbytes
-    primitive = _assemble(object(), partition, ports, now, link.linked, plan, options, inplace, parts, nbytes)
-    return primitive, link
+    step_ops = [position[step.op_id] for step in steps]
+    parts = link_constants(lowering, threads)
+    return Primitive(key, linked.program, names, step_ops, pairs, details, parts), linked
 
 
 def _evict(key: Hashable, value: object) -> None:
@@ -296,6 +249,16 @@ def _evict(key: Hashable, value: object) -> None:
 
 
 primitive_cache().on_evict(_evict)
+
+
+def _settle_ports(
+    partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], engine: Any
+) -> tuple[tuple[LogicalTensor, ...], tuple[LogicalTensor, ...]]:
+    """The ports with shapes completed and layouts chosen; raises where compilation could never fit the budget."""
+    settled = tuple([_settle(tensor, partition.ops) for tensor in inputs])
+    results = tuple([_settle(tensor) for tensor in partition.complete(settled, outputs)])
+    _check_tables(partition.ops, settled, results, engine)
+    return settled, results
 
 
 def _settle(tensor: LogicalTensor, readers: Sequence[Op] = ()) -> LogicalTensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from ...._sizes import hint_of
+from ...._sizes import hint_of, is_variable
 from ....errors import UnsupportedError, explain
 from ....runtime._program import FIRST_EXTERNAL
 from ....typing import DataType, LayoutType, PropertyType, dense_strides
@@ -63,6 +63,8 @@ class Lowering(Emitter):
 
     def with_hints(self) -> Lowering:
         """The same steps for the sizes that there are now, as plain numbers: what costs are estimated by."""
+        if not any(is_variable(size) for shape in self.shapes.values() for size in shape):
+            return self
         found = copy.copy(self)
         found.steps = [
             step._replace(call=step.call.with_hints(), args=tuple([value.with_hints() for value in step.args]))

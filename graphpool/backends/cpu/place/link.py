@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphpool._sizes import hint_of
 
@@ -12,7 +12,7 @@ from ....runtime._variable import VariableProgram
 from ....runtime.constant_part import ConstantPart
 from ....schedule.control import ListedCall, stream_lists
 from ..lower.values import Buffer
-from .placement import ALIGNMENT, plan_places, plan_temporaries, share_places, uses_of
+from .placement import ALIGNMENT, find_temporaries, uses_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -22,23 +22,47 @@ if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.steps import PackedConstant, Step
     from ..lower.values import Value
+    from .placement import Temporaries
 
     Linked = tuple[KernelCall, list[tuple[int, int]]]
 
-__all__ = ["VariableLink", "link", "link_constants", "link_stage", "link_variable"]
+__all__ = ["LinkedProgram", "link", "link_constants", "link_stage"]
 
 
 @dataclass(frozen=True)
 class LinkedProgram:
-    """A program, and where its steps and temporaries come from.
+    """A program for the sizes that there are now, and where its steps and temporaries come from.
 
-    `order` has the position of each step in the lowering; `buffers` the offset, the size and the steps, ascending, of
-    each temporary.
+    `order` has the position of each step in the lowering; `steps` are in that order, `lists` what each stream runs of
+    them.
     """
 
     program: Program
     order: tuple[int, ...]
-    buffers: tuple[tuple[int, int, tuple[int, ...]], ...]
+    steps: Sequence[Step]
+    lists: Sequence[Sequence[ListedCall]]
+    temporaries: Temporaries
+    places: Sequence[int]
+
+    def buffers(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """The offset, the size and the steps, ascending, of each temporary."""
+        offsets, uses = self.temporaries.offsets(self.places), uses_of(self.steps)
+        return tuple([(offsets[b], hint_of(b.nbytes), tuple(sorted(set(users)))) for b, users in uses.items()])
+
+    def variable(self) -> VariableProgram:
+        """What makes the programs for other sizes."""
+        number_of = self.temporaries.numbers
+        entries = [
+            (call.ntasks, call.scratch_nbytes, None if scratch is None else number_of[scratch], call.patches)
+            for call, scratch in [(step.call, step.scratch) for step in self.steps]
+        ]
+        args = [
+            (number_of[buffer.whole], offset) if buffer.base == ARENA else (None, buffer.offset + offset)
+            for step in self.steps
+            for buffer, offset in [(value.buffer, value.dtype.nbytes(value.offset)) for value in step.args]
+        ]
+        rows = [[(step, call.waits, call.is_event) for call in calls for step in call.nodes] for calls in self.lists]
+        return VariableProgram(self.program, entries, args, rows)
 
 
 def link(lowering: Lowering, nports: int, threads: int, schedule: Schedule | None = None) -> LinkedProgram:
@@ -50,77 +74,15 @@ def link(lowering: Lowering, nports: int, threads: int, schedule: Schedule | Non
     lists = () if schedule is None else _renumber(stream_lists(schedule), order)
     nthreads = count_threads([step.call for step in lowering.steps], threads, len(lists))
     lowered = _with_scratch(lowering.steps, nthreads)
-    offsets, arena_nbytes = plan_temporaries(lowered, schedule)
+    temporaries = find_temporaries(lowered, schedule)
+    places, arena_nbytes = temporaries.plan()
+    offsets = temporaries.offsets(places)
     steps = [lowered[k] for k in order]
     guards = [step.guard for step in steps]
     nexternals = nports + len(lowering.packed)
-    linked, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
-    program = Program(linked, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
-    buffers = [(offsets[b], b.nbytes, tuple(sorted(set(numbers)))) for b, numbers in uses_of(steps).items()]
-    return LinkedProgram(program, order, tuple(buffers))
-
-
-@dataclass(frozen=True)
-class VariableLink:
-    """A linked program of which sizes vary.
-
-    Attributes
-    ----------
-    linked : LinkedProgram
-        For the sizes that there are now.
-    variable : VariableProgram
-        Made of its program.
-    sizes : tuple of int or Size
-        Of the temporaries, those that share their bytes as one. Unit: bytes.
-    numbers : tuple of tuple of int
-        The steps that use each.
-    schedule : Schedule or None
-    """
-
-    linked: LinkedProgram
-    variable: VariableProgram
-    sizes: tuple[Any, ...]
-    numbers: tuple[tuple[int, ...], ...]
-    schedule: Schedule | None
-
-    def plan(self, sizes: Sequence[int]) -> tuple[Sequence[int], int]:
-        """Offsets of the temporaries for other sizes, and the size of the arena. Unit: bytes."""
-        return plan_places(sizes, self.numbers, self.schedule) if sizes else ((), 0)
-
-
-def link_variable(lowering: Lowering, nports: int, threads: int, schedule: Schedule | None = None) -> VariableLink:
-    """`link` for a lowering of which sizes vary."""
-    order = tuple(range(len(lowering.steps))) if schedule is None else schedule.order
-    lists = () if schedule is None else _renumber(stream_lists(schedule), order)
-    nthreads = count_threads([step.call for step in lowering.steps], threads, len(lists))
-    lowered = _with_scratch(lowering.steps, nthreads)
-    homes, used = share_places(lowered, schedule)
-    sizes, numbers = tuple([home.nbytes for home in used]), tuple(map(tuple, used.values()))
-    places, arena_nbytes = plan_places(list(map(hint_of, sizes)), numbers, schedule) if sizes else ((), 0)
-    number_of = {home: number for number, home in enumerate(used)}
-    steps = [lowered[k] for k in order]
-    guards = [step.guard for step in steps]
-
-    def home_of(buffer: Buffer | None) -> int | None:
-        return None if buffer is None else number_of[homes[buffer]]
-
-    args = [
-        (home_of(value.buffer.whole), offset) if value.buffer.base == ARENA else (None, offset + value.buffer.offset)
-        for step in steps
-        for value in step.args
-        for offset in [value.dtype.nbytes(value.offset)]
-    ]
-    entries = [(step.call.ntasks, step.call.scratch_nbytes, home_of(step.scratch), step.call.patches) for step in steps]
-    offsets = {buffer: places[number_of[home]] for buffer, home in homes.items()}
-    placed = [(call, [(base, hint_of(offset)) for base, offset in args]) for call, args in _place(steps, offsets)]
-    calls = [(call.with_hints(), args) for call, args in placed]
-    nexternals = nports + len(lowering.packed)
-    scratch = _place_scratch(steps, offsets)
-    program = Program(calls, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
-    buffers = [(offsets[b], hint_of(b.nbytes), tuple(sorted(set(users)))) for b, users in uses_of(steps).items()]
-    rows = [[(step, call.waits, call.is_event) for call in calls for step in call.nodes] for calls in lists]
-    variable = VariableProgram(program, entries, args, rows)
-    return VariableLink(LinkedProgram(program, order, tuple(buffers)), variable, sizes, numbers, schedule)
+    placed, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
+    program = Program(placed, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
+    return LinkedProgram(program, order, steps, lists, temporaries, places)
 
 
 def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int]], threads: int) -> Program:
@@ -189,7 +151,9 @@ def _link_steps(
     bases = {base: number for number, base in enumerate(externals, FIRST_EXTERNAL)}
     steps = [step._replace(call=step.call.pinned()) for step in steps]
     lowered = _with_scratch(steps, count_threads([step.call for step in steps], threads))
-    offsets, arena_nbytes = plan_temporaries(lowered)
+    temporaries = find_temporaries(lowered)
+    places, arena_nbytes = temporaries.plan()
+    offsets = temporaries.offsets(places)
     placed, scratch = _place(lowered, offsets, bases), _place_scratch(lowered, offsets)
     used = literals if LITERALS in [base for _, args in placed for base, _ in args] else b""
     program = Program(placed, arena_nbytes, len(bases), used, threads, scratch=scratch)
@@ -205,15 +169,15 @@ def _content(step: Linked) -> Hashable:
 def _place(
     steps: Sequence[Step], offsets: Mapping[Buffer, int], bases: Mapping[int, int] | None = None
 ) -> list[Linked]:
-    """The steps with their arguments in place, external bases renumbered."""
+    """The steps with their arguments in place, external bases renumbered, for the sizes that there are now."""
 
     def place(value: Value) -> tuple[int, int]:
-        base, buffer, offset = value.buffer.base, value.buffer, value.offset and value.dtype.nbytes(value.offset)
+        base, buffer, offset = value.buffer.base, value.buffer, value.dtype.nbytes(hint_of(value.offset))
         if base == ARENA:
             return base, offset + offsets[buffer if buffer.within is None else buffer.whole]
         return base if bases is None or base < FIRST_EXTERNAL else bases[base], offset + buffer.offset
 
-    return [(step.call, list(map(place, step.args))) for step in steps]
+    return [(step.call.with_hints(), list(map(place, step.args))) for step in steps]
 
 
 def _place_scratch(steps: Sequence[Step], offsets: Mapping[Buffer, int]) -> list[int]:

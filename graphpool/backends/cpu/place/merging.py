@@ -42,6 +42,10 @@ class Relowering:
     nports: tuple[int, int]
     threads: int
 
+    def hinted(self, merges: Merges) -> Lowering:
+        """The lowering for the sizes that there are now, as plain numbers: what costs are estimated by."""
+        return self.lower(merges).with_hints()
+
     def latency(self, step: Step, lowering: Lowering) -> float:
         """Seconds of a step that all threads share: as it was measured by itself, else as `step_cost` has it."""
         found = stage_latencies().get(stage_key([[step_signature(step)]], self.threads))
@@ -54,23 +58,22 @@ class Relowering:
 
 def place_steps(partition: Relowering, options: ScheduleOptions) -> tuple[Lowering, StepPlan]:
     """The steps of a partition, and how they are placed on streams."""
-    plain, ports = partition.lower(()), (partition.ops, partition.nports, partition.threads)
-    if not plain.horizontal_fusions or not options.may_be_parallel(partition.threads):
+    plain, ports = partition.hinted(()), (partition.ops, partition.nports, partition.threads)
+    signature, merges = None, None
+    if plain.horizontal_fusions and options.may_be_parallel(partition.threads):
+        steps = StepGraph.of(plain, *ports)
+        signature = steps.signature
+        if chosen_policy(options, partition.threads, signature) == "ios":
+            merges = _wanted_by_ios(partition, plain, steps, options)
+    if merges is None:
         merges = _measured_faster(partition, plain)
-        lowering = partition.lower(merges) if merges else plain
-        return lowering, schedule_steps(lowering, *ports, options)
-    steps = StepGraph.of(plain, *ports)
-    if chosen_policy(options, partition.threads, steps.signature) == "ios":
-        merges = _wanted_by_ios(partition, plain, steps, options)
-    else:
-        merges = _measured_faster(partition, plain)
-    lowering = partition.lower(merges) if merges else plain
-    return lowering, schedule_steps(lowering, *ports, options, steps.signature)
+    hinted = partition.hinted(merges) if merges else plain
+    return partition.lower(merges), schedule_steps(hinted, *ports, options, signature)
 
 
 def _wanted_by_ios(partition: Relowering, plain: Lowering, steps: StepGraph, options: ScheduleOptions) -> Merges:
     """HorizontalFusion that are one call in the best sequence of stages."""
-    joint = partition.lower(plain.horizontal_fusions)
+    joint = partition.hinted(plain.horizontal_fusions)
     latency = {
         frozenset(ids): sum(partition.latency(step, joint) for step in fused_steps(joint, ids))
         for ids in plain.horizontal_fusions
@@ -93,7 +96,7 @@ def _measured_faster(partition: Relowering, plain: Lowering) -> Merges:
     known = tuple(ids for ids in plain.horizontal_fusions if _is_measured(partition, fused_steps(plain, ids)))
     if not known:
         return ()
-    joint = partition.lower(known)
+    joint = partition.hinted(known)
     before, after = _latencies_by_op(partition, plain), _latencies_by_op(partition, joint)
 
     def gains(ids: tuple[int, ...]) -> bool:

@@ -6,9 +6,11 @@ the arena that is done here, for external tensors it is reported as in-place por
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from ...._sizes import hint_of
 from ....memory import BufferInfo, plan
 from ....memory.planner import plan_conflicts
 from ....runtime._program import ARENA, FIRST_EXTERNAL
@@ -23,44 +25,58 @@ if TYPE_CHECKING:
     from ..lower.steps import Step
     from ..lower.values import Buffer
 
-__all__ = ["ALIGNMENT", "find_inplace_ports", "plan_places", "plan_temporaries", "share_places", "uses_of"]
+__all__ = ["ALIGNMENT", "Temporaries", "find_inplace_ports", "find_temporaries", "uses_of"]
 
 ALIGNMENT = 64
 
 
-def plan_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) -> tuple[dict[Buffer, int], int]:
-    """Offsets of the temporaries in the arena, and its size.
+@dataclass(frozen=True, slots=True, eq=False)
+class Temporaries:
+    """The temporaries of steps; those that share their bytes in place count as one, which is scratch of a step too.
 
-    Buffers that share bytes in place live as one, from the first use of the first to the last use of the last; the
-    scratch of a step is a temporary of that step. On several streams two buffers share bytes only if every use of one
-    happens before every use of the other.
+    Attributes
+    ----------
+    numbers : dict of Buffer to int
+        Which each buffer is.
+    sizes : list of int or Size
+        Of each. Unit: bytes.
+    users : list of list of int
+        The steps that use each, ascending.
+    schedule : Schedule or None
+        How the steps run.
     """
-    homes, used = share_places(steps, schedule)
-    if not used:
-        return {}, 0
-    numbers_of = list(used.values())
-    places, nbytes = plan_places([home.nbytes for home in used], numbers_of, schedule)
-    offsets = dict(zip(used, places, strict=True))
-    return {buffer: offsets[home] for buffer, home in homes.items()}, nbytes
+
+    numbers: dict[Buffer, int]
+    sizes: list[int]
+    users: list[list[int]]
+    schedule: Schedule | None
+
+    def plan(self, sizes: Sequence[int] | None = None) -> tuple[Sequence[int], int]:
+        """Offset of each in an arena, and the arena's size, for these sizes or those that there are now. Unit: bytes.
+
+        Buffers live from their first use to their last. On several streams two of them share bytes only if every use of
+        one happens before every use of the other.
+        """
+        found = list(map(hint_of, self.sizes)) if sizes is None else sizes
+        if not found:
+            return (), 0
+        return _plan(found, self.users) if self.schedule is None else _plan_apart(found, self.users, self.schedule)
+
+    def offsets(self, places: Sequence[int]) -> dict[Buffer, int]:
+        """The offset of each buffer, where each temporary has this place. Unit: bytes."""
+        return {buffer: places[number] for buffer, number in self.numbers.items()}
 
 
-def share_places(
-    steps: Sequence[Step], schedule: Schedule | None = None
-) -> tuple[dict[Buffer, Buffer], dict[Buffer, list[int]]]:
-    """Temporary -> the temporary whose bytes it takes over, or itself; and who uses each that is left, ascending."""
+def find_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) -> Temporaries:
+    """The temporaries of steps in the order in which they were lowered."""
     uses = uses_of(steps)
     homes = _share(steps, uses, _precedes(schedule))
     used: dict[Buffer, list[int]] = {}
-    for buffer, numbers in uses.items():
-        used.setdefault(homes[buffer], []).extend(numbers)
-    return homes, used
-
-
-def plan_places(
-    sizes: Sequence[int], numbers_of: Sequence[Sequence[int]], schedule: Schedule | None
-) -> tuple[Sequence[int], int]:
-    """Offsets of temporaries of these sizes, used by these steps, and the size of the arena."""
-    return _plan(sizes, numbers_of) if schedule is None else _plan_apart(sizes, numbers_of, schedule)
+    for buffer, steps_of in uses.items():
+        used.setdefault(homes[buffer], []).extend(steps_of)
+    number_of = {home: number for number, home in enumerate(used)}
+    numbers = {buffer: number_of[home] for buffer, home in homes.items()}
+    return Temporaries(numbers, [home.nbytes for home in used], list(used.values()), schedule)
 
 
 def _plan(sizes: Sequence[int], numbers_of: Sequence[Sequence[int]]) -> tuple[Sequence[int], int]:

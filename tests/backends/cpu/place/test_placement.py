@@ -10,7 +10,7 @@ from graphpool._kernels.norm.norm import layer_norm
 from graphpool.backends.cpu.lower.steps import Step
 from graphpool.backends.cpu.lower.values import Buffer, Value
 from graphpool.backends.cpu.place.link import _with_scratch
-from graphpool.backends.cpu.place.placement import plan_temporaries
+from graphpool.backends.cpu.place.placement import find_temporaries
 from graphpool.runtime._program import ARENA, FIRST_EXTERNAL, Program, count_scratch, count_threads
 from graphpool.typing import DataType
 
@@ -31,7 +31,9 @@ def test_scratch_is_a_temporary_of_its_step(threads, count):
     steps = chain(40, 200, count)
     nthreads = count_threads([step.call for step in steps], threads)
     steps = _with_scratch(steps, nthreads)
-    offsets, nbytes = plan_temporaries(steps)
+    temporaries = find_temporaries(steps)
+    places, nbytes = temporaries.plan()
+    offsets = temporaries.offsets(places)
     for step in steps:
         assert step.scratch.nbytes == count_scratch(800, nthreads)
         mine = [value.buffer for value in step.args if value.buffer.base == ARENA]
