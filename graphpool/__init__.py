@@ -43,7 +43,7 @@ if _TYPE_CHECKING:
     from .graph import Graph, LogicalTensor, Op, Partition
     from .memory import CallbackResource as Allocator
     from .profile import profile_ops
-    from .runtime import CompiledPartition, Engine, Event, ExecuteOptions, Model, Stream, Tensor
+    from .runtime import CompiledPartition, DynamicPartition, Engine, Event, ExecuteOptions, Model, Stream, Tensor
 
 __all__ = [
     "UNKNOWN_DIM",
@@ -51,6 +51,7 @@ __all__ = [
     "BackendError",
     "CompiledPartition",
     "DataType",
+    "DynamicPartition",
     "Engine",
     "Event",
     "ExecuteOptions",
@@ -97,7 +98,8 @@ _MODULES = ("cache", "memory", "onnx", "profile", "schedule")
 _HOMES = {
     **dict.fromkeys([name for name in __all__ if "_cache" in name], "cache"),
     **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),
-    **dict.fromkeys(["CompiledPartition", "Engine", "Event", "ExecuteOptions", "Model", "Stream", "Tensor"], "runtime"),
+    **dict.fromkeys(["CompiledPartition", "DynamicPartition", "Engine", "Event", "ExecuteOptions"], "runtime"),
+    **dict.fromkeys(["Model", "Stream", "Tensor"], "runtime"),
     "profile_ops": "profile",
 }
 

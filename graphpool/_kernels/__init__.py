@@ -7,6 +7,7 @@
     gemm      matrix products, packed and compressed weights, attention
     image     windows, pooling, resizing
     conv      convolutions
+    rnn       recurrent layers
 
 A family's description (``.py``: parameter block, and builders that return a KernelCall) lies beside its kernels
 (``.c``) and what those share (``gp_*.h``). Kernels know pointers, sizes and strides; they never see a graph, a tensor

@@ -73,6 +73,9 @@ class Backend(Protocol):
         whose work has no steps to place on streams need not look at `schedule` and `streams`. Its ``template``, if
         not None, is callable with the engine and makes another one like it, or gives None; the partition refers to it
         weakly and calls it when the same arguments are given again.
+
+        A backend that has a method ``compile_dynamic`` of the same signature is asked by it for inputs with unknown
+        dimensions, and gives what is called as a `DynamicPartition`; others refuse them.
         """
         ...
 

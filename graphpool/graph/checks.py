@@ -244,3 +244,37 @@ def _group_counts(op: Op) -> tuple[int, ...] | None:
                                        for dim, size in zip(shape, group, strict=True)):  # fmt: skip
         _refuse_attribute(op, "group_shape", "does not divide src", f"divisors of {describe_shape(shape)}", group)
     return tuple(UNKNOWN_DIM if dim == UNKNOWN_DIM else dim // size for dim, size in zip(shape, group, strict=True))
+
+
+_ACTIVATIONS_OF = {"rnn": 1, "gru": 2, "lstm": 3}
+_ACTIVATIONS = frozenset({
+    "sigmoid", "tanh", "relu", "affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu", "softsign",
+    "softplus",
+})  # fmt: skip
+
+
+def recurrent(op: Op) -> None:
+    """lstm alone has c, which it must have, peepholes, last_c, and weights of 8 bits.
+
+    Those have scales and zps; other weights have the type of src. Activations are those of the cell for each direction;
+    alpha and beta, where they are given, are as many.
+    """
+    cell, weights = op.attrs["cell"], op.inputs[1]
+    is_lstm, is_int8 = cell == "lstm", weights.dtype in (DataType.S8, DataType.U8)
+    if (len(op.inputs) > 5) != is_lstm or (len(op.outputs) > 2) != is_lstm:
+        accepted = "inputs up to c or peepholes, 3 outputs" if is_lstm else "5 inputs, 2 outputs"
+        found = len(op.inputs), len(op.outputs)
+        refuse(op, f"wrong number of inputs or outputs of {cell}", accepted=accepted, got=found)
+    if weights.dtype is not op.inputs[0].dtype and not (is_int8 and is_lstm):
+        _refuse_type(op, "weights", weights, f"{op.inputs[0].dtype}, as src is{', s8, u8' if is_lstm else ''}")
+    for name in ("scales", "zps"):
+        if bool(op.attrs[name]) != is_int8:
+            _refuse_attribute(op, name, "does not fit", "some for weights of 8 bits, none for others", op.attrs[name])
+    names = op.attrs["activations"].split()
+    count = _ACTIVATIONS_OF[cell] * (2 if op.attrs["direction"] == "bidirectional" else 1)
+    if names and (len(names) != count or not _ACTIVATIONS.issuperset(names)):
+        accepted = f"{count} of {', '.join(sorted(_ACTIVATIONS))}"
+        _refuse_attribute(op, "activations", "does not fit", accepted, op.attrs["activations"])
+    for name in ("alpha", "beta"):
+        if op.attrs[name] and len(op.attrs[name]) != len(names):
+            _refuse_attribute(op, name, "does not fit", "a number for each of activations", op.attrs[name])

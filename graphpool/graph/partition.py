@@ -130,9 +130,9 @@ class Partition:
         Parameters
         ----------
         inputs : iterable of LogicalTensor
-            At least one for each input port, matched by id; in any order, further tensors are ignored. Shapes must be
-            known. The layout is ``strided``, or ``opaque`` with the id that an earlier compilation chose; constants
-            may be ``any``.
+            At least one for each input port, matched by id; in any order, further tensors are ignored. Ranks must be
+            known; dimensions may be `graphpool.UNKNOWN_DIM`. The layout is ``strided``, or ``opaque`` with the id that
+            an earlier compilation chose; constants may be ``any``.
         outputs : iterable of LogicalTensor
             Likewise for the output ports. What is unknown of their shapes is inferred; with layout ``any`` the backend
             chooses the layout.
@@ -153,8 +153,9 @@ class Partition:
 
         Returns
         -------
-        compiled : CompiledPartition
-            It expects tensors in the order given here.
+        compiled : CompiledPartition or DynamicPartition
+            It expects tensors in the order given here. A `DynamicPartition` where dimensions of inputs are unknown: it
+            compiles when it meets the first shapes.
 
         Raises
         ------
@@ -206,15 +207,18 @@ class Partition:
         self._check_engine(engine)
         given_inputs = self._match(inputs, self.input_ports, "input")
         given_outputs = self._match(outputs, self.output_ports, "output")
+        dynamic = getattr(self._backend, "compile_dynamic", None)
         for tensor in given_inputs:
-            self._check_input(tensor)
+            self._check_input(tensor, allows_unknown_dims=dynamic is not None)
         for tensor in given_outputs:
             if tensor.layout is LayoutType.UNDEF:
                 raise InvalidArgumentError(
                     explain(f"output tensor {tensor.id}: layout", accepted="strided, any or opaque", got="undef"),
                     tensor_id=tensor.id,
                 )
-        return self._backend.compile(self, given_inputs, given_outputs, engine, **modes)
+        is_known = all(tensor.is_shape_known for tensor in given_inputs)
+        make = self._backend.compile if is_known or dynamic is None else dynamic
+        return make(self, given_inputs, given_outputs, engine, **modes)
 
     def complete(self, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> list[LogicalTensor]:
         """The outputs with their shapes, as far as they follow from the inputs.
@@ -267,12 +271,12 @@ class Partition:
             )
         return list(found.values())
 
-    def _check_input(self, tensor: LogicalTensor) -> None:
-        if not tensor.is_shape_known:
+    def _check_input(self, tensor: LogicalTensor, allows_unknown_dims: bool) -> None:
+        if not tensor.is_shape_known and (tensor.shape is None or not allows_unknown_dims):
             raise InvalidShapeError(
                 explain(
                     f"input tensor {tensor.id}: shape",
-                    accepted="all dimensions known at compilation",
+                    accepted="a known rank" if allows_unknown_dims else "all dimensions known at compilation",
                     got=describe_shape(tensor.shape),
                 ),
                 tensor_id=tensor.id,

@@ -11,6 +11,7 @@ import numpy as np
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
+from graphpool.graph.shapes import broadcast_shapes
 from graphpool.runtime.packed_weight import PackedWeight
 from graphpool.typing import DataType, PropertyType
 
@@ -289,6 +290,13 @@ class NodeView:
         if value.shape == tuple(shape):
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
+
+    def broadcast(self, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+        """The shape to which both broadcast."""
+        shape = broadcast_shapes(a, b)
+        if isinstance(shape, int):
+            self.refuse("shapes that do not broadcast")
+        return shape
 
     def vector(self, value: Value) -> Value:
         """A known scalar as a vector of one; itself otherwise."""

@@ -23,15 +23,17 @@
     thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for each set of input shapes
-    form_cache.py   its forms, each closed after the last run that uses it
+    dynamic_partition.py  a partition of unknown shapes
+    request_batches.py  many requests to a model: side by side, or filled up to batches
+    form_cache.py   forms of either, each closed after the last run that uses it
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   one of those: compiled partitions and host functions over one arena
-    variable_form.py   a form for all shapes for which its decisions hold; variable_partition.py: a partition of it;
-                       variable_forms.py: those of a model
+    variable_forms.py  compiles for shapes, or finds a form for all shapes for which its decisions hold:
+                       variable_form.py, variable_partition.py: a partition of it, resizable_form.py: how it lives
     model_step.py   a partition of it, and where the tensors between partitions lie
     form_constants.py   its constants: bound as they are, or kept packed alone
     runner.py       a run on one arena: binds arrays, calls the steps, collects results
@@ -47,7 +49,18 @@ from ._program import Program
 from ._stream import Event, Stream
 from ._tensor import Tensor
 from .constant_part import ExecuteOptions
+from .dynamic_partition import DynamicPartition
 from .engine import Engine
 from .model import Model
 
-__all__ = ["CompiledPartition", "Engine", "Event", "ExecuteOptions", "Model", "Program", "Stream", "Tensor"]
+__all__ = [
+    "CompiledPartition",
+    "DynamicPartition",
+    "Engine",
+    "Event",
+    "ExecuteOptions",
+    "Model",
+    "Program",
+    "Stream",
+    "Tensor",
+]

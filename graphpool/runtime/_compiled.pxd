@@ -36,6 +36,7 @@ cdef class CompiledPartition:
     cdef PrimitiveShare share       # None for host functions, and where the caller accounts for the memory
     cdef Constants constants        # made when they are first asked for, if the primitive has parts that are constant
     cdef ArenaPool arenas           # of the primitive; None in the other modes of scratch
+    cdef object shared              # SharedArenas from which each execution leases; None in the other modes
     cdef int64_t scratch_nbytes
     cdef Port *ports                # of the table
     cdef PortTable table

@@ -131,7 +131,8 @@ cdef class CompiledPartition:
         if self.scratch == "primitive":
             self.arenas = self.share.arenas
         elif self.scratch == "shared":
-            self.engine.shared_arenas.require(self.scratch_nbytes)
+            self.shared = self.engine.shared_arenas
+            self.shared.require(self.scratch_nbytes)
 
     cdef CompiledPartition copy(self, object engine):
         """Another one like it, open, for `engine`; the share counts it as a user already."""
@@ -142,13 +143,14 @@ cdef class CompiledPartition:
         other.weights, other.nparts = self.weights, self.nparts
         other.inplace_ports, other.scratch_nbytes = self.inplace_ports, self.scratch_nbytes
         other.ports, other.table, other.ninputs, other.noutputs = self.ports, self.table, self.ninputs, self.noutputs
-        other.share, other.arenas = self.share, self.arenas
+        other.share, other.arenas, other.shared = self.share, self.arenas, self.shared
         return other
 
-    def resized(self, Program program not None, dict ports):
+    def resized(self, Program program not None, dict ports, shared=None):
         """Another one like it for other sizes, open; its constants are this one's, which must stay open.
 
-        `ports` are the logical tensors that differ, by position, inputs first.
+        `ports` are the logical tensors that differ, by position, inputs first. With `shared`, executions have their
+        temporaries there.
         """
         cdef CompiledPartition other = self.copy(self.engine)
         cdef int64_t k
@@ -164,7 +166,9 @@ cdef class CompiledPartition:
         other.program, other.scratch_nbytes = program, program.arena_nbytes
         other.inputs, other.outputs = tuple(found[:self.ninputs]), tuple(found[self.ninputs:])
         other.constants = self.all_constants() if self.nparts else None
-        other.borrows = True
+        other.share, other.arenas, other.borrows = None, None, True
+        if shared is not None:
+            other.shared = shared
         return other
 
     def _describe_ports(self):
@@ -238,8 +242,8 @@ cdef class CompiledPartition:
             Exact for the arenas, and for the packed constants that the cache has room for, if it has none of them
             yet. Unit: bytes.
         """
-        if self.scratch == "shared" and self.program is not None:
-            arenas = self.engine.shared_arenas.current().nbytes * executions
+        if self.shared is not None:
+            arenas = self.shared.current().nbytes * executions
         else:
             arenas = self.scratch_nbytes * executions
         return self.all_constants().predict_peak(arenas) if self.nparts else arenas
@@ -256,8 +260,8 @@ cdef class CompiledPartition:
 
     def stats(self):
         """Statistics of the arenas that the partition uses; None when it has none."""
-        if self.scratch == "shared":
-            return self.engine.shared_arenas.current().stats()
+        if self.shared is not None:
+            return self.shared.current().stats()
         return None if self.arenas is None else self.arenas.stats()
 
     # ---- execution
@@ -444,8 +448,8 @@ cdef class CompiledPartition:
         if self.scratch == "caller":
             raise InvalidArgumentError(explain("scratchpad", got=None, hint="it was compiled with scratch='caller'",
                                                accepted=f"{self.scratch_nbytes} bytes, aligned to {ALIGNMENT}"))
-        if self.scratch == "shared":
-            with self.engine.shared_arenas.lease(self.scratch_nbytes) as lease:
+        if self.shared is not None:
+            with self.shared.lease(self.scratch_nbytes) as lease:
                 address = lease.address
                 bases[0] = <char *>address
                 with nogil:

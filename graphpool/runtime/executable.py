@@ -8,7 +8,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import OutOfMemoryError, UnsupportedError, explain
-from graphpool.fork import Locked
 
 from ._stream import Stream
 from .form_constants import FormConstants
@@ -16,6 +15,7 @@ from .model_port import check_output
 from .model_step import ModelStep, is_plain, plan_arena, settled_tensors
 from .partition_runs import gather, merge_neighbours
 from .primitive import forget_program
+from .resizable_form import ResizableForm
 from .result_arrays import ResultArrays
 from .runner import Runner
 from .scheduling import SEQUENTIAL
@@ -45,7 +45,7 @@ _SMALL_NBYTES = 2**10
 """For what a host function makes of numbers and shapes."""
 
 
-class Executable(Locked):
+class Executable(ResizableForm):
     """Compiles a `ModelForm` and runs it.
 
     Tensors between partitions and the scratch memory of all partitions lie in one arena, planned by lifetimes; in-place
@@ -78,14 +78,12 @@ class Executable(Locked):
         packed: list[PackedWeight] | None = None,
         results: ResultArrays | None = None,
         variable: VariableForm | None = None,
+        stream: Stream | None = None,
     ) -> None:
+        super().__init__()
         self.precomputed = form.precomputed
         self._engine, self._variable, self._name = engine, variable, name
-        self._first: Executable | None = None
-        self.is_borrowed = False
-        super().__init__()
-        self._users = 1
-        stream = Stream(engine)
+        self._stream = Stream(engine) if stream is None else stream
         self._tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
         partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
         self.partitions = tuple(gather(partitions) if options.may_be_parallel(engine.threads) else partitions)
@@ -96,13 +94,12 @@ class Executable(Locked):
         else:
             self._steps = self._compile_variable(form, merged, kept, options, variable)
         self.compiled = tuple(step.compiled for step in self._steps if step.compiled is not None)
-        self._constants = FormConstants(form, self._tensors, self._steps, stream, {} if bound is None else bound)
+        self._constants = FormConstants(form, self._tensors, self._steps, self._stream, {} if bound is None else bound)
         self.form = replace(form, constants=self._constants.values)
         self._results = ResultArrays(engine.budget, f"results of {name}") if results is None else results
         self._plan()
-        self._runner = self._make_runner(stream)
+        self._runner = self._make_runner()
         self._shares: list[PrimitiveShare] = []
-        self._is_closed = False
         self._charge(name)
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}")
         engine.budget.keep_room_for(self)
@@ -126,10 +123,10 @@ class Executable(Locked):
         self.results_nbytes = sum(self._results_nbytes.values())
         self.host_nbytes = max((self._host_nbytes(step) for step in self._steps), default=0)
 
-    def _make_runner(self, stream: Stream) -> Runner:
+    def _make_runner(self) -> Runner:
         return Runner(
             self.form, self._tensors, self._steps, self._offsets, self._targets, self._results_nbytes, self.host_nbytes,
-            self._constants, stream, self._results,
+            self._constants, self._stream, self._results,
         )  # fmt: skip
 
     def _compile_variable(
@@ -180,17 +177,11 @@ class Executable(Locked):
         variable = self._variable if self._first is None else self._first._variable
         return () if variable is None else variable.conditions
 
-    def _enter(self) -> bool:
-        """Count a form for other shapes; False once nothing is left that it could share."""
-        with self._lock:
-            self._users += not self._is_closed
-            return not self._is_closed
-
     def _resized(self, variable: VariableForm, values: SizeValues) -> Executable:
         """The form for these sizes, which is counted already."""
         other = copy(self)
-        Locked.__init__(other)  # its own: what it closes first is its own too
-        other._first, other._variable, other._shares, other._is_closed = self, None, [], False
+        other._become(self)
+        other._variable, other._shares = None, []
         other._tensors = tensors = variable.tensors(values)
         other.compiled = tuple(variable.instances(self.compiled, values, tensors, self._engine.memory_limit is None))
         compiled = iter(other.compiled)
@@ -203,7 +194,7 @@ class Executable(Locked):
         run_nbytes = other.arena_nbytes + other.host_nbytes
         nbytes, later_nbytes = other.own_nbytes + run_nbytes, other.results_nbytes
         self._engine.budget.check(nbytes, holder=self._name, later_nbytes=later_nbytes)
-        other._runner = other._make_runner(Stream(self._engine))
+        other._runner = other._make_runner()
         self._engine.budget.charge(other.own_nbytes, holder=f"programs of {self._name}")
         return other
 
@@ -317,11 +308,6 @@ class Executable(Locked):
     # ---- memory
 
     @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._is_closed
-
-    @property
     def demand(self) -> int:
         """Memory for arena and results that the next run needs and that is not there, which constants leave free."""
         if self._is_closed:
@@ -395,28 +381,16 @@ class Executable(Locked):
         self._runner.clear()
         return self._results.clear() + self._arenas.current().trim()
 
-    def close(self) -> None:
-        """Give all memory back. No run may be going on. Idempotent."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
+    def _free_own(self) -> None:
         self._runner.clear()
         if self._first is None:
-            self._leave()
             return
         for compiled in self.compiled:
             compiled.close()
             forget_program(compiled.program)
         self._engine.budget.uncharge(self.own_nbytes)
-        self._first._leave()
 
-    def _leave(self) -> None:
-        """One user less of what forms for other shapes share."""
-        with self._lock:
-            self._users -= 1
-            if self._users:
-                return
+    def _free_shared(self) -> None:
         self._arenas.close()
         self._uncharge()
         for compiled in self.compiled:

@@ -6,33 +6,35 @@ import threading
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from graphpool.errors import OutOfMemoryError, StateError, explain
 from graphpool.fork import reset_in_child
 
+from .resizable_form import SizedForm
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from .executable import Executable
-
 __all__ = ["FormCache", "FormUse"]
+
+Form = TypeVar("Form", bound=SizedForm)
 
 _MOST_BORROWED = 16
 """Runs of one shape on a form whose decisions were taken for others; a compilation takes as long as several runs."""
 
 
 @dataclass
-class FormUse:
+class FormUse(Generic[Form]):
     """A form, the runs that use it now, and whether it is to be closed after the last of them."""
 
-    executable: Executable
+    executable: Form
     users: int = 0
     is_retired: bool = False
     hits: int = 0
 
 
-class FormCache:
+class FormCache(Generic[Form]):
     """Up to `capacity` forms of a model by key; one is made at a time. Counters as in `ModelStats`.
 
     Ownership: owns the forms. Threads: safe, also in a forked child.
@@ -40,7 +42,7 @@ class FormCache:
 
     def __init__(self, name: str, capacity: int) -> None:
         self._name, self._capacity = name, capacity
-        self._entries: OrderedDict[Hashable, FormUse] = OrderedDict()
+        self._entries: OrderedDict[Hashable, FormUse[Form]] = OrderedDict()
         self.runs = self.hits = self.misses = self.evictions = 0
         self.is_closed = False
         self._reset_in_child()
@@ -56,7 +58,7 @@ class FormCache:
         if self.is_closed:
             raise StateError(explain(f"{self._name} is closed", hint="load the model again"))
 
-    def enter(self, key: Hashable, make: Callable[[bool], Executable]) -> FormUse:
+    def enter(self, key: Hashable, make: Callable[[bool], Form]) -> FormUse[Form]:
         """The form of this key, made if need be; it stays open until `leave`.
 
         `make` takes whether each of its decisions must be the one that is fastest. A form of which that does not hold
@@ -71,7 +73,7 @@ class FormCache:
                 use = self._replace(key, use, make(True))
         return use
 
-    def _replace(self, key: Hashable, old: FormUse, executable: Executable) -> FormUse:
+    def _replace(self, key: Hashable, old: FormUse[Form], executable: Form) -> FormUse[Form]:
         """The use of another form for a key, instead of one of the old."""
         with self._lock:
             use = FormUse(executable, users=1, is_retired=self.is_closed or self._entries.get(key) is not old)
@@ -82,7 +84,7 @@ class FormCache:
             self._retire([old])
         return use
 
-    def _look_up(self, key: Hashable) -> FormUse | None:
+    def _look_up(self, key: Hashable) -> FormUse[Form] | None:
         with self._lock:
             self.check_open()
             use = self._entries.get(key)
@@ -93,7 +95,7 @@ class FormCache:
                 use.users += 1
             return use
 
-    def _add(self, key: Hashable, executable: Executable) -> FormUse:
+    def _add(self, key: Hashable, executable: Form) -> FormUse[Form]:
         use = FormUse(executable, users=1)
         retired = []
         with self._lock:
@@ -107,7 +109,7 @@ class FormCache:
         self._retire(retired)
         return use
 
-    def leave(self, use: FormUse, runs: int = 0) -> None:
+    def leave(self, use: FormUse[Form], runs: int = 0) -> None:
         """End a use, which so many runs were."""
         with self._lock:
             self.runs += runs
@@ -116,7 +118,7 @@ class FormCache:
         if is_last:
             use.executable.close()
 
-    def _retire(self, uses: Sequence[FormUse]) -> None:
+    def _retire(self, uses: Sequence[FormUse[Form]]) -> None:
         """Close forms now, or after the last run that uses them."""
         for use in uses:
             with self._lock:
@@ -125,7 +127,7 @@ class FormCache:
             if is_idle:
                 use.executable.close()
 
-    def forms(self) -> list[Executable]:
+    def forms(self) -> list[Form]:
         """Those that are kept, the one used last at the end."""
         with self._lock:
             return [use.executable for use in self._entries.values()]

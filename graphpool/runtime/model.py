@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,22 +11,22 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from graphpool._sizes import Trace
 from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.memory._arrays import ArrayAllocator
 
+from ._stream import Stream
 from .collection import collection_paused
 from .constant_part import check_files, held_nbytes
 from .executable import Executable
 from .form_cache import FormCache, FormUse
 from .model_port import as_input, check_names, check_outputs, describe_port, stand_in
+from .request_batches import Padding, run_side_by_side
 from .result_arrays import ResultArrays
 from .scheduling import ScheduleOptions, parse_options
-from .variable_form import Symbols, VariableForm
 from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from graphpool.graph.partition import Partition
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from .model_form import ModelForm
     from .model_port import ModelPort
     from .packed_weight import PackedWeight
+    from .variable_form import VariableForm
 
 __all__ = ["Model", "ModelStats", "check_weights_mode"]
 
@@ -155,16 +155,15 @@ class Model:
         self._packed: list[PackedWeight] = []
         self._results = ResultArrays(engine.budget, f"results of {name}")
         self._specialise = specialise
-        self._compilations = 0
         self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
         self._capacity = capacity
-        is_fixed = all(port.is_static for port in self.inputs)
-        self._varies = getattr(specialise, "takes_sizes", False) and not is_fixed
-        self._variable = VariableForms(capacity)
-        self._respecialisations: deque[str] = deque(maxlen=32)
+        varies = getattr(specialise, "takes_sizes", False) and not all(port.is_static for port in self.inputs)
+        dims = {port.name: port.shape for port in self.inputs} if varies else None
+        self._variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
         self._owns_engine = owns_engine
         self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
-        self._forms = FormCache(name, capacity)
+        self._stream = Stream(engine)  # of all forms: whoever finds its threads taken works alone
+        self._forms: FormCache[Executable] = FormCache(name, capacity)
         try:
             engine.attach(self)
         except StateError:
@@ -217,7 +216,52 @@ class Model:
         finally:
             self._forms.leave(use, runs=1)
 
-    def _enter(self, arrays: Mapping[str, Any]) -> FormUse:
+    def run_many(
+        self, requests: Iterable[Mapping[str, Any]], *, mask: str | None = None, most_rows: int = 8
+    ) -> list[dict[str, Any]]:
+        """Compute the outputs of many requests.
+
+        Parameters
+        ----------
+        requests : iterable of mapping of str to array
+            The inputs of each, as for `run`; shapes may differ.
+        mask : str, optional
+            The input, of shape (batch, length), whose zeros hide positions from the model, such as
+            ``attention_mask``. Requests of like lengths are then filled up with zeros and run as one batch, and results
+            cut to the request's own size; they may differ from those of `run` in the last places, as between kernels.
+            None: requests run side by side, one on each thread of the engine, with the results of `run`.
+        most_rows : int, default=8
+            Of a batch.
+
+        Returns
+        -------
+        results : list of dict of str to ndarray
+            In the order of the requests.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The mask is no input of that kind, or a port does not say where its rows are.
+
+        Otherwise as `run`, of the first request that fails, after all others have ended.
+
+        Notes
+        -----
+        Threads: safe. Each request that runs has an arena of its own; where the engine's limit has no room for
+        another, it waits. With a mask all requests are checked before anything runs.
+        """
+        jobs = list(requests)
+        if mask is None:
+            return run_side_by_side(self.run, jobs, self._stream)
+        padding = Padding(self.inputs, self.outputs, mask, most_rows)
+        checked = [padding.checked(request) for request in jobs]
+        results: list[dict[str, Any]] = [{} for _ in checked]
+        for batch in padding.batches(checked):
+            for number, found in padding.split(self.run(padding.join(checked, batch)), batch):
+                results[number] = found
+        return results
+
+    def _enter(self, arrays: Mapping[str, Any]) -> FormUse[Executable]:
         """The form for these inputs, made if need be; it stays open until it is left."""
         shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
         key = shapes, tuple(arrays[name].tobytes() for name in self._deciding)
@@ -231,47 +275,17 @@ class Model:
     @collection_paused()
     def _make(self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool) -> Executable:
         deciding = {name: arrays[name] for name in self._deciding}
-        given = dict(zip(arrays, shapes, strict=True))
-        if self._varies:
-            found = self._resize(given, deciding, exactly)
-            if found is not None:
-                return found
-        return self._compile(given, deciding, None)
-
-    def _resize(self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], exactly: bool) -> Executable | None:
-        """A form from one whose sizes may vary, which is compiled if there is none yet that serves these shapes."""
-        contents = tuple((array.shape, array.tobytes()) for array in deciding.values())
-        found = self._variable.resized(shapes, contents, exactly)
-        if found is not None:
-            return found
-        reason = self._variable.refusal(shapes, contents)
-        if reason is not None:
-            self._respecialisations.append(reason)
-        trace = Trace()
-        symbols = Symbols({port.name: port.shape for port in self.inputs}, shapes, trace)
-        try:
-            made = self._compile(symbols.shapes, deciding, VariableForm(trace, symbols, self.engine))
-            try:
-                found = made.resized(shapes)
-            except BaseException:
-                made.close()
-                raise
-        except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
-            self._respecialisations.append(f"compiled for one set of shapes: {error}")
-            return None
-        self._variable.add(made, contents)
-        return found
+        return self._variable.form(dict(zip(arrays, shapes, strict=True)), deciding, exactly, self._compile)
 
     def _compile(
         self, shapes: Mapping[str, Any], deciding: Mapping[str, Any], variable: VariableForm | None
     ) -> Executable:
         """A form for these shapes, in which sizes may vary."""
-        self._compilations += 1
         loading = ArrayAllocator(self.engine.budget, f"loading of {self.name}")
         form = loading.call(self._specialise, shapes, deciding)
         loading.hand_over()  # constants are charged as such
         shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
-        return Executable(form, self.engine, *shared, variable)
+        return Executable(form, self.engine, *shared, variable, self._stream)
 
     # ---- what is known of it
 
@@ -408,8 +422,8 @@ class Model:
             hits=cache.hits,
             misses=cache.misses,
             evictions=cache.evictions,
-            compilations=self._compilations,
-            respecialisations=tuple(self._respecialisations),
+            compilations=self._variable.compilations,
+            respecialisations=tuple(self._variable.respecialisations),
             forms=len(forms),
             arena_nbytes=sum(arenas.current().stats().nbytes for arenas in {form.arenas for form in forms}),
             constants_nbytes=sum(constants.values()),

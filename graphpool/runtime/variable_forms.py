@@ -1,38 +1,99 @@
-"""The compilations of a model of which sizes vary."""
+"""What compiles for shapes: one compilation serves all of them for which its decisions come out alike."""
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from graphpool._sizes import Trace
+
+from .resizable_form import SizedForm
+from .variable_form import Symbols, VariableForm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from .executable import Executable
+    from .engine import Engine
 
 __all__ = ["VariableForms"]
 
 
-class VariableForms:
-    """Forms that make forms for other shapes, the last used first; each knows the deciding contents that it is for.
+Form = TypeVar("Form", bound=SizedForm)
+
+
+class VariableForms(Generic[Form]):
+    """Forms of which others are made for other shapes, the last used first.
 
     Parameters
     ----------
+    dims : mapping of str to sequence, or None
+        By name what may vary, see `Symbols`. None: nothing does.
+    engine : Engine
     capacity : int
-        Forms to keep.
+        Compilations to keep.
+
+    Attributes
+    ----------
+    compilations : int
+    respecialisations : deque of str
+        Why all but the first were needed, the last 32.
 
     Notes
     -----
     Ownership: owns the forms, whose arenas and constants live as long as those made of them. Threads: one at a time
-    adds and asks, any may close at any moment.
+    asks for a form, any may close at any moment.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._entries: list[tuple[Any, Executable]] = []
-        self._capacity = capacity
+    def __init__(self, dims: Mapping[str, Any] | None, engine: Engine, capacity: int) -> None:
+        self._dims, self._engine, self._capacity = dims, engine, capacity
+        self._entries: list[tuple[Any, Form]] = []  # by deciding contents
+        self.compilations = 0
+        self.respecialisations: deque[str] = deque(maxlen=32)
 
-    def resized(self, shapes: Mapping[str, Any], contents: Any, exactly: bool) -> Executable | None:
-        """A form for other shapes, see `Executable.resized`; None if every one of these would decide otherwise."""
+    def form(
+        self,
+        shapes: Mapping[str, Any],
+        deciding: Mapping[str, Any],
+        exactly: bool,
+        compile_form: Callable[[Mapping[str, Any], Mapping[str, Any], VariableForm | None], Form],
+    ) -> Form:
+        """A form for these shapes, compiled if there is none yet that serves them.
+
+        Decisions that only say what is faster count if `exactly`, or where others find nothing. `compile_form` takes
+        the shapes, the deciding contents by name, and a `VariableForm` where sizes among the shapes vary.
+        """
+        if self._dims is None:
+            self.compilations += 1
+            return compile_form(shapes, deciding, None)
+        contents = tuple((array.shape, array.tobytes()) for array in deciding.values())
+        found = self._resized(shapes, contents, exactly)
+        if found is not None:
+            return found
+        reason = self._refusal(shapes, contents)
+        if reason is not None:
+            self.respecialisations.append(reason)
+        self.compilations += 1
+        trace = Trace()
+        symbols = Symbols(self._dims, shapes, trace)
+        try:
+            made = compile_form(symbols.shapes, deciding, VariableForm(trace, symbols, self._engine))
+            try:
+                found = made.resized(shapes)
+            except BaseException:
+                made.close()
+                raise
+        except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
+            self.respecialisations.append(f"compiled for one set of shapes: {error}")
+        else:
+            self._add(made, contents)
+            if found is not None:
+                return found
+        self.compilations += 1
+        return compile_form(shapes, deciding, None)
+
+    def _resized(self, shapes: Mapping[str, Any], contents: Any, exactly: bool) -> Form | None:
+        """A form made of one that is there; None if every one would decide otherwise."""
         for best in (True,) if exactly else (True, False):
             for entry in list(self._entries):  # others may give all of them up meanwhile
                 known, form = entry
@@ -44,20 +105,19 @@ class VariableForms:
                     return found
         return None
 
-    def refusal(self, shapes: Mapping[str, Any], contents: Any) -> str | None:
+    def _refusal(self, shapes: Mapping[str, Any], contents: Any) -> str | None:
         """Why the form that was used last for these contents does not serve the shapes; None if there is no form."""
         entries = list(self._entries)
         found = next((form.refusal(shapes) for known, form in entries if known == contents), None)
         return found or ("contents that decide shapes are new" if entries else None)
 
-    def add(self, form: Executable, contents: Any) -> None:
-        """Keep one more form, and give the one up that was not used for longest if there are too many."""
+    def _add(self, form: Form, contents: Any) -> None:
         self._entries.insert(0, (contents, form))
         for _, old in self._entries[self._capacity :]:
             old.close()
         del self._entries[self._capacity :]
 
-    def __iter__(self) -> Iterator[Executable]:
+    def __iter__(self) -> Iterator[Form]:
         return iter([form for _, form in list(self._entries)])
 
     def __len__(self) -> int:

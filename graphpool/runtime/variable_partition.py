@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ._variable import VariableProgram
     from .primitive import Primitive
+    from .shared_arenas import SharedArenas
 
 __all__ = ["VariablePartition"]
 
@@ -73,8 +74,8 @@ class VariablePartition:
         self._ports = (*inputs, *outputs)
         self._varied = [k for k, tensor in enumerate(self._ports) if tensor.varies]
 
-    def first(self, values: SizeValues) -> CompiledPartition:
-        """The compiled partition for the sizes of the compilation."""
+    def first(self, values: SizeValues, scratch: str = "caller") -> CompiledPartition:
+        """The compiled partition for the sizes of the compilation, and where those for others have temporaries."""
         inputs, outputs = ([tensor.with_sizes(values) for tensor in side] for side in (self.inputs, self.outputs))
         return CompiledPartition(
             self.partition,
@@ -82,7 +83,7 @@ class VariablePartition:
             outputs,
             self.engine,
             primitive=self.primitive,
-            scratch="caller",
+            scratch=scratch,
             weights=self._weights,
         )
 
@@ -92,6 +93,7 @@ class VariablePartition:
         values: SizeValues,
         sized: Callable[[LogicalTensor], LogicalTensor],
         slack: bool,
+        arenas: SharedArenas | None = None,
     ) -> CompiledPartition:
         """The compiled partition for other sizes, which shares all constants with the first.
 
@@ -103,11 +105,13 @@ class VariablePartition:
             Gives a port for these values.
         slack : bool
             Whether the arena may be larger than needed, so that one plan serves sizes that are alike.
+        arenas : SharedArenas, optional
+            Where executions have their temporaries; the default is as for the first.
         """
         plan = self._plan_for(values, slack)
         program = self._variable.instance(values, plan.offsets, plan.nbytes)
         self.primitive.add_program(program)
-        return first.resized(program, {k: sized(self._ports[k]) for k in self._varied})
+        return first.resized(program, {k: sized(self._ports[k]) for k in self._varied}, arenas)
 
     def _plan_for(self, values: SizeValues, slack: bool) -> _Plan:
         """The plan that is there, if it is not much too large; else an exact one, with room where sizes grow."""

@@ -186,7 +186,23 @@ CONTROL = DynamicModel(
     {"flag": [True, False]},
 )  # fmt: skip
 
+RECURRENT = DynamicModel(
+    (
+        Node("LSTM", ["x", "w", "r"], ["both", "", "c"], hidden_size=12, direction="bidirectional"),
+        Node("Transpose", ["both"], ["turned"], perm=[0, 2, 1, 3]), Node("Reshape", ["turned", "width"], ["flat"]),
+        Node("Abs", ["lengths"], ["counts"]), Node("Cast", ["counts"], ["short"], to=TensorProto.INT32),
+        Node("ReverseSequence", ["flat", "counts"], ["back"]),
+        Node("GRU", ["back", "v", "u", "b", "short", "h"], ["y", "z"], hidden_size=7, linear_before_reset=1),
+    ),
+    {"x": ("f", "t", "n", 9), "lengths": ("i", "n"), "h": ("f", 1, "n", 7)}, {"y": 4, "z": 3, "c": 3},
+    {
+        "w": _weights(2, 48, 9), "r": _weights(2, 48, 12), "width": _ints(0, 0, 24), "v": _weights(1, 21, 24),
+        "u": _weights(1, 21, 7), "b": _weights(1, 42),
+    },
+    {"t": (8, 30), "n": (7, 9)},
+)  # fmt: skip
+
 MODELS = {
     "mlp": MLP, "cnn": CNN, "attention": ATTENTION, "shared": SHARED, "host": HOST, "deciding": DECIDING,
-    "control": CONTROL,
+    "control": CONTROL, "recurrent": RECURRENT,
 }  # fmt: skip

@@ -194,6 +194,14 @@ def rotary(m: Maker) -> int:
     return m.add("RotaryEmbedding", [x, *(m.fresh(dtype, (batch, length, half)) for _ in range(2))], **attrs)
 
 
+def reverse_sequence(m: Maker) -> int:
+    x = m.source(types_of("ReverseSequence", "T1"), low=2)
+    shape = m.shape_of(x)
+    batch, time = (int(axis) for axis in m.rng.permutation(len(shape))[:2])
+    lengths = m.fresh(m.choose(["s32", "s64"]), (shape[batch],), low=-1, high=shape[time] + 2)
+    return m.add("ReverseSequence", [x, lengths], batch_axis=batch, time_axis=time - len(shape) * m.chance(0.3))
+
+
 def search(m: Maker) -> int:
     kind = m.choose(["ArgMax", "ArgMin", "TopK"])
     x = m.source(types_of(kind, "T1"), low=1, zero=False)
@@ -267,6 +275,6 @@ def by_range(m: Maker) -> int:
 
 DRAWS: tuple[tuple[float, Callable[[Maker], int]], ...] = (
     (1, concat), (1, reshape), (1, transpose), (1.2, copy), (0.8, pad), (1.2, slice_), (0.8, split), (1, by_index),
-    (0.8, scatter), (0.4, one_hot), (0.4, rotary), (1, search), (1, scan), (1, cast), (1.2, quantise),
-    (0.7, bytes_through), (0.3, by_range),
+    (0.8, scatter), (0.4, one_hot), (0.4, rotary), (0.3, reverse_sequence), (1, search), (1, scan), (1, cast),
+    (1.2, quantise), (0.7, bytes_through), (0.3, by_range),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Draws of ops over windows and rows: pooling, interpolation, normalisation, softmax, reductions."""
+"""Draws of ops over windows and rows: pooling, interpolation, normalisation, softmax, reductions, recurrence."""
 
 from __future__ import annotations
 
@@ -191,6 +191,33 @@ def reduction(m: Maker) -> int:
     return tail(m, y) if m.dtypes[y] in FLOAT else y
 
 
+def recurrent(m: Maker) -> int:
+    cell, direction = m.choose(["rnn", "gru", "lstm"]), m.choose(["forward", "reverse", "bidirectional"])
+    directions, gates = 1 + (direction == "bidirectional"), {"rnn": 1, "gru": 3, "lstm": 4}[cell]
+    steps, batch, hidden = m.integer(0, 5), m.choose([1, 1, 2, 6, 7, 9]), m.choose([1, 3, 4, 8, 15, 16, 17, 24])
+    dtype, width = m.allowed(FLOAT), gates * hidden
+    attrs: dict[str, Any] = {"cell": cell, "direction": direction, "transpose_b": m.chance(0.5)}
+    if m.chance(0.3):
+        attrs["clip"] = m.choose([0.5, 1.25])
+    if m.chance(0.3):
+        names = ["sigmoid", "tanh", "affine", "scaledtanh", "hardsigmoid", "softsign"]
+        count = directions * {"rnn": 1, "gru": 2, "lstm": 3}[cell]
+        attrs["activations"] = " ".join(m.choose(names) for _ in range(count))
+        attrs |= {name: [m.choose([0.25, 0.5]) for _ in range(count)] for name in ("alpha", "beta")}
+    attrs["linear_before_reset" if cell == "gru" else "input_forget"] = m.chance(0.4)
+    weights = (directions, width, hidden) if attrs["transpose_b"] else (directions, hidden, width)
+    rows = m.choose([1, batch])
+    inputs = [
+        m.operand(dtype, (steps, batch, directions * width)), m.fresh(dtype, weights, m.chance(0.7)),
+        m.fresh(dtype, (directions, 2 * width)), m.fresh("s32", (m.choose([1, batch]),), low=-1, high=steps + 2),
+        *(m.fresh(dtype, (directions, rows, hidden)) for _ in range(2 if cell == "lstm" else 1)),
+    ]  # fmt: skip
+    if cell == "lstm" and m.chance(0.4):
+        inputs.append(m.fresh(dtype, (directions, 3 * hidden)))
+    return tail(m, m.add("Recurrent", inputs, [dtype] * (3 if cell == "lstm" else 2), **attrs))
+
+
 DRAWS: tuple[tuple[float, Callable[[Maker], int]], ...] = (
     (1.5, pool), (1, interpolate), (1, batch_norm), (1.5, row_norm), (0.6, group_norm), (1.5, softmax), (2, reduction),
+    (0.6, recurrent),
 )  # fmt: skip

@@ -140,6 +140,7 @@ CASES: dict[str, Given] = {
     "GatherND": ({"batch_dims": 1}, ["f32 2,5,3,4", "s64 2,7,2"], ["f32 2,7,4"]),
     "OneHot": ({"depth": 5}, ["s64 2,3", "f32 2"], ["f32 2,3,5"]),
     "Pad": ({"pads_begin": (1, 0), "pads_end": (-1, 2)}, X, ["f32 2,5"]),
+    "ReverseSequence": ({}, ["f32 5,2,3", "s64 2"], ["f32 5,2,3"]),
     "RotaryEmbedding": ({}, ["f32 2,4,3,8", "f32 9,4", "f32 9,4", "s64 2,3"], ["f32 2,4,3,8"]),
     "ScatterElements": ({"reduction": "add"}, ["f32 5,3", "s64 2,2", "f32 2,2"], ["f32 5,3"]),
     "ScatterND": ({}, ["f32 5,3", "s64 2,1", "f32 2,3"], ["f32 5,3"]),
@@ -150,6 +151,10 @@ CASES: dict[str, Given] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), ({"axis": 1, "keep_dims": False}, ["f32 2,5,3"], ["s64 2,3"])),
     **dict.fromkeys(("CumProd", "CumSum"), ({"axis": 1}, X, X)),
     "TopK": ({"k": 2}, ["f32 2,5"], ["f32 2,2", "s64 2,2"]),
+    "Recurrent": (
+        {"cell": "lstm", "direction": "bidirectional"},
+        ["f32 5,2,24", "f32 2,3,12", "f32 2,24", "s32 2", "f32 2,2,3", "f32 2,1,3", "f32 2,9"],
+        ["f32 5,2,2,3", "f32 2,2,3", "f32 2,2,3"]),
     "DynamicQuantizeLinear": ({}, X, ["u8 2,3", "f32", "u8"]),
     "End": ({}, X, []),
     "Wildcard": ({}, ["f32 2,3", "s64"], ["boolean 4"]),

@@ -27,13 +27,11 @@ def test_unsupported_ops_are_named_when_the_host_may_not_help():
     assert (e.value.node, e.value.op_type) == ("the_Det", "Det")
 
 
-RECURRENT = [random_array(shape) for shape in ((2, 1, 3), (1, 4, 3), (1, 4, 4))]
-AFFINE = {"activations": ["Affine"], "activation_alpha": [1.0], "activation_beta": [0.5]}
 SEARCH = [helper.make_node("NonZero", ["x"], ["places"]), helper.make_node("CumSum", ["places", "axis"], ["y"])]
 REASONS = {
     "no ops": (node_model("Det", [random_array((3, 3))])[0], [("the_Det", "Det", "graphpool has no ops for it")]),
     "refused": (
-        node_model("RNN", RECURRENT, hidden_size=4, **AFFINE)[0], [("the_RNN", "RNN", "another activation")]),
+        node_model("Einsum", [random_array((3, 3))], equation="ii->i")[0], [("the_Einsum", "Einsum", "a diagonal")]),
     "known late": (
         make_model(SEARCH, {"x": X}, ["y"], {"axis": np.array(0)}),
         [("places", "NonZero", "graphpool has no ops for it"), ("y", "CumSum", "input 'places' is no array")]),

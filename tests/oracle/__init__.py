@@ -12,6 +12,7 @@
     movement.py       copies, parts, layouts, conversions
     indexing.py       access by index
     quantisation.py   integers for reals and back
+    recurrence.py     recurrent layers
     randomness.py     what holds of random results
 
 Written from the definitions (oneDNN Graph's and ONNX's documentation) with the simplest loops that say them; sizes are

@@ -73,6 +73,16 @@ def rotary(attrs: Attrs, x: Array, cos: Array, sin: Array, *ids: Array) -> Array
     return y if x.ndim == 4 else y.swapaxes(1, 2).reshape(x.shape)
 
 
+def reverse_sequence(attrs: Attrs, x: Array, lengths: Array) -> Array:
+    batch, time, y = attrs["batch_axis"] % x.ndim, attrs["time_axis"] % x.ndim, x.copy()
+    for place in np.ndindex(*x.shape):
+        length, source = int(lengths[place[batch]]), list(place)
+        if place[time] < length:
+            source[time] = min(length - 1 - place[time], x.shape[time] - 1)
+        y[place] = x[tuple(source)]
+    return y
+
+
 def scatter_elements(attrs: Attrs, x: Array, indices: Array, updates: Array) -> Array:
     axis, y = attrs["axis"] % x.ndim, x.copy()
     for place in np.ndindex(*indices.shape):
@@ -97,9 +107,10 @@ KINDS = {
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
     "OneHot": one_hot,
+    "ReverseSequence": reverse_sequence,
     "RotaryEmbedding": rotary,
     "ScatterElements": scatter_elements,
     "ScatterND": scatter_nd,
 }
 
-EXACT = frozenset({"Gather", "GatherElements", "GatherND", "OneHot"})
+EXACT = frozenset({"Gather", "GatherElements", "GatherND", "OneHot", "ReverseSequence"})

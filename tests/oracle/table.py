@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import elementwise, gradients, indexing, movement, normalisation, pairs, products, quantisation, reductions
+from . import (
+    elementwise,
+    gradients,
+    indexing,
+    movement,
+    normalisation,
+    pairs,
+    products,
+    quantisation,
+    recurrence,
+    reductions,
+)
 from . import windows as windows_
 from .numbers import exact, round_to
 
@@ -18,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DISCONTINUOUS", "EXACT", "KINDS", "compute", "evaluate"]
 
 FAMILIES = (elementwise, gradients, pairs, products, windows_, normalisation, reductions, movement, indexing,
-            quantisation)  # fmt: skip
+            quantisation, recurrence)  # fmt: skip
 
 KINDS: dict[str, Callable[..., Any]] = {
     kind: function for family in FAMILIES for kind, function in family.KINDS.items()
@@ -30,7 +41,7 @@ EXACT: frozenset[str] = frozenset().union(*(getattr(family, "EXACT", ()) for fam
 DISCONTINUOUS: frozenset[str] = frozenset().union(*(getattr(family, "DISCONTINUOUS", ()) for family in FAMILIES))
 """Kinds that turn a rounding error into another result."""
 
-LISTS_OF_REALS = ("scales",)
+LISTS_OF_REALS = ("scales", "alpha", "beta")
 
 
 def _attribute(name: str, value: Any) -> Any:

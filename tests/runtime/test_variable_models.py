@@ -323,6 +323,21 @@ def test_inputs_that_decide_have_compilations_of_their_own(engine):
                 )
 
 
+def test_broadcast_sizes_stay_variable(engine):
+    Node = onnx.helper.make_node
+    nodes = (
+        Node("MatMul", ["x", "w"], ["m"]), Node("Shape", ["m"], ["s"]), Node("Expand", ["v", "s"], ["e"]),
+        Node("Greater", ["m", "e"], ["is_larger"]), Node("Where", ["is_larger", "zero", "v"], ["y"]),
+    )  # fmt: skip
+    constants = {"w": np.ones((9, 4), np.float32), "zero": np.float32(0)}
+    inputs = {"x": ("f", "b", "n", 9), "v": ("f", 4)}
+    case = DynamicModel(nodes, inputs, {"y": 3}, constants, {"b": (5, 7), "n": (36, 40)})
+    with case.load(engine) as model:
+        for sizes in ({"b": 5, "n": 40}, {"b": 6, "n": 36}, {"b": 7, "n": 37}):
+            assert model.run(case.arrays(sizes, np.random.default_rng(0)))["y"].shape == (*sizes.values(), 4)
+        assert model.stats().compilations == 1
+
+
 def test_a_model_says_why_it_was_compiled_anew(engine):
     case = MODELS["mlp"]
     rng = np.random.default_rng(3)

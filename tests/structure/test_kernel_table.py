@@ -14,7 +14,7 @@ TYPES = "f32", "f64", "bf16", "s8", "s32", "s64", "u64", "x8", "any"
 OPS = (
     "arg_extreme", "attention", "avg_pool", "batch_moments", "batch_norm", "concat", "conv", "copy", "dropout",
     "eltwise", "gather", "gen_index", "group_norm", "layer_norm", "lookup", "matmul", "max_pool", "quantize",
-    "range", "reduce", "resample", "running", "scatter", "softmax", "top_k",
+    "range", "recurrent", "reduce", "resample", "running", "scatter", "softmax", "top_k",
 )  # fmt: skip
 VARIANTS = (
     "blas", "compressed", "depthwise", "dynamic", "fold", "im2col", "linear", "nearest", "pack", "packed", "plain",

@@ -100,6 +100,15 @@ cdef class Team:
     cdef void leave(self) noexcept nogil:
         gp_team_disown(self.team)
 
+    def take(self):
+        """Have the team to oneself, so that all others work alone until this thread calls `give_back`; whether nobody
+        had it."""
+        return bool(gp_team_try_own(self.team))
+
+    def give_back(self):
+        """Let others have the team again; for the thread that took it."""
+        gp_team_disown(self.team)
+
     @property
     def nstarted(self):
         """Threads that are running now, the caller's not among them."""

@@ -12,6 +12,7 @@ from ...cache import compiled_partition_cache, primitive_cache
 from ...graph.completion import complete_shapes
 from ...runtime._compiled import CompiledPartition
 from ...runtime._template import Template
+from ...runtime.dynamic_partition import DynamicPartition
 from ...runtime.primitive import Primitive, ProgramDetails
 from ...runtime.scheduling import SEQUENTIAL, parse_options
 from ...runtime.variable_partition import VariablePartition
@@ -75,6 +76,8 @@ class CpuBackend:
     def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
         """Size of an opaque tensor in a layout of this backend; see `Backend.opaque_nbytes`."""
         return opaque_nbytes(tensor)
+
+    compile_dynamic = staticmethod(DynamicPartition)
 
     def compile(
         self,

@@ -11,6 +11,7 @@ from ...errors import InvalidShapeError, UnsupportedError, explain
 from ...graph.pattern import OpNode, Pattern
 from ...graph.schema import get_schema
 from ...runtime._compiled import CompiledPartition
+from ...runtime.dynamic_partition import DynamicPartition
 from ...runtime.scheduling import parse_options
 from ...typing import UNKNOWN_DIM, LayoutType
 from .registry import OutputSpec, evaluate, registered_kinds
@@ -59,6 +60,8 @@ class ReferenceBackend:
     def opaque_nbytes(self, tensor: LogicalTensor) -> int | None:
         """None: the backend reads and writes plain layouts only."""
         return None
+
+    compile_dynamic = staticmethod(DynamicPartition)
 
     def compile(
         self,

@@ -177,6 +177,15 @@ def _gather_nd(attrs: Attrs, src: Array, indices: Array) -> Array:
     return np.asarray(src[(*lead, *_tuples(indices, src.shape[batch:]))])
 
 
+@reference("ReverseSequence", "raw")
+def _reverse_sequence(attrs: Attrs, src: Array, lengths: Array) -> Array:
+    batch, time = attrs["batch_axis"] % src.ndim, attrs["time_axis"] % src.ndim
+    rows = np.moveaxis(src, (batch, time), (0, 1))
+    steps, lengths = np.arange(rows.shape[1]), lengths.reshape(-1, 1)
+    sources = _within(np.where(steps < lengths, lengths - 1 - steps, steps), rows.shape[1])
+    return np.moveaxis(rows[np.arange(len(rows)).reshape(-1, 1), sources], (0, 1), (batch, time))
+
+
 _REDUCTIONS: dict[str, Callable[..., None]] = {
     "add": np.add.at, "mul": np.multiply.at, "max": np.maximum.at, "min": np.minimum.at,
 }  # fmt: skip

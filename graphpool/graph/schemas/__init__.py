@@ -6,6 +6,7 @@
     rules_basic.py    shape rules of element-wise, matrix, reduction and data-movement kinds
     rules_data.py     shape rules of the extensions: parts, copies, access by index, scans
     rules_spatial.py  shape rules of convolution, pooling and interpolation
+    rules_recurrent.py  shape rule of recurrent layers
     rules_norm.py     shape rules of normalisation and softmax
     query.py          what a rule is asked (shapes, constant values) and how an op's error is worded
 

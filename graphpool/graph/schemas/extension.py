@@ -14,8 +14,9 @@ from graphpool.graph import checks as c
 
 from . import rules_basic as b
 from . import rules_data as d
+from . import rules_recurrent as r
 from .attributes import Attribute
-from .onednn import AUTO_BROADCAST, BYTES, FLOATS, NUMBERS, row
+from .onednn import AUTO_BROADCAST, BYTES, FLOAT, FLOATS, NUMBERS, row
 
 INTEGERS = "s8 s16 s32 s64 u8 u16 u32 u64"
 SIGNED = f"{FLOATS} s8 s16 s32 s64"
@@ -103,11 +104,14 @@ MOVEMENT = (
          Attribute("interleaved", "bool", default=False), Attribute("num_heads", "s64", default=0),
          Attribute("rotary_embedding_dim", "s64", default=0),
          inputs="src:T cos_cache:T sin_cache:T position_ids:T_ids", outputs="dst:T", input_counts=(3, 4),
-         types={"T": "f32 bf16 f16", "T_ids": INDEX}, infer=d.rotary),
+         types={"T": FLOAT, "T_ids": INDEX}, infer=d.rotary),
     scatter("ScatterElements", "src, with updates put at, or reduced into, the places of their indices along axis.",
             AXIS_0, REDUCTION, infer=d.scatter_elements),
     scatter("ScatterND", "src, with slices of updates put at, or reduced into, the places of tuples of indices.",
             REDUCTION, infer=d.scatter_nd),
+    by_index("ReverseSequence", "The first elements of each sequence, as many as lengths says, in reverse order.",
+             Attribute("batch_axis", "s64", default=1), Attribute("time_axis", "s64", default=0),
+             inputs="src:T1 lengths:T2", infer=d.reverse_sequence),
     move("Slice", "A part of src: along each axis the elements from start to before end, by steps.",
          Attribute("starts", "s64[]", True), Attribute("ends", "s64[]", True), Attribute("axes", "s64[]", default=()),
          Attribute("steps", "s64[]", default=()), infer=d.slice_),
@@ -138,4 +142,19 @@ QUANTISATION = (
         outputs="dst:T2 scales:T1 zps:T2", types={"T1": "f32", "T2": "u8"}, infer=d.dynamic_quantize),
 )  # fmt: skip
 
-TABLE = (*UNARY, *BINARY, *MOVEMENT, *SCANS, *QUANTISATION)
+RECURRENT = (
+    row("Recurrent", "The steps of ONNX's RNN, GRU or LSTM: src is x W^T of all steps. Weights of 8 bits multiply "
+        "states that are quantised at each step, as DynamicQuantizeLinear does.",
+        Attribute("cell", "str", True, choices=("rnn", "gru", "lstm")),
+        Attribute("direction", "str", default="forward", choices=("forward", "reverse", "bidirectional")),
+        Attribute("transpose_b", "bool", default=False), Attribute("clip", "f32"),
+        Attribute("activations", "str", default=""), Attribute("alpha", "f32[]", default=()),
+        Attribute("beta", "f32[]", default=()), Attribute("linear_before_reset", "bool", default=False),
+        Attribute("input_forget", "bool", default=False), Attribute("scales", "f32[]", default=()),
+        Attribute("zps", "s64[]", default=()), category="Extensions: recurrent layers",
+        inputs="src:T1 weights:T2 biases:T1 lengths:T3 h:T1 c:T1 peepholes:T1", input_counts=(5, 6, 7),
+        outputs="dst:T1 last_h:T1 last_c:T1", output_counts=(2, 3),
+        types={"T1": FLOAT, "T2": f"{FLOAT} s8 u8", "T3": "s32"}, infer=r.recurrent, checks=(c.recurrent,)),
+)  # fmt: skip
+
+TABLE = (*UNARY, *BINARY, *MOVEMENT, *SCANS, *QUANTISATION, *RECURRENT)

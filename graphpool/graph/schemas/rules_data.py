@@ -278,6 +278,18 @@ def arg_extreme(query: ShapeQuery) -> Sequence[Shape]:
     return [_replaced(shape, axis, *([1] if query.attrs["keep_dims"] else []))]
 
 
+def reverse_sequence(query: ShapeQuery) -> Sequence[Shape]:
+    """The shape of src; lengths has one element for each index of batch_axis, which is not time_axis."""
+    shape = query.shape(0)
+    if shape is None:
+        return [None]
+    batch, time = (query.axis(name, query.attrs[name], len(shape)) for name in ("batch_axis", "time_axis"))
+    if batch == time:
+        _refuse(query, "time_axis", "is batch_axis", "another axis", query.attrs["time_axis"])
+    query.match(1, (shape[batch],), "one for each sequence")
+    return [shape]
+
+
 def dynamic_quantize(query: ShapeQuery) -> Sequence[Shape]:
     """dst has the shape of src; there is one scale and one zero point."""
     return [query.shape(0), (), ()]

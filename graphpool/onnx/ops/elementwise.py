@@ -95,8 +95,9 @@ def _prelu(n: NodeView) -> Value:
 def _where(n: NodeView) -> Value:
     """Select, whose condition must not enlarge the result."""
     condition, a, b = n[0], n[1], n[2]
-    shape = np.broadcast_shapes(condition.shape, a.shape, b.shape)
-    if np.broadcast_shapes(a.shape, b.shape) != shape:
+    both = n.broadcast(a.shape, b.shape)
+    shape = n.broadcast(condition.shape, both)
+    if both != shape:
         a = n.emit("Expand", a, shape=shape)
     return n.emit_several("Select", [a.dtype], condition, a, b)[0]
 

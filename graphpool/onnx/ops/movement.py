@@ -81,7 +81,7 @@ def _space_to_depth(n: NodeView) -> Value:
 
 
 def _expand(n: NodeView) -> Value:
-    shape = np.broadcast_shapes(n[0].shape, tuple(n.known(1).tolist()))
+    shape = n.broadcast(n[0].shape, n.ints("shape", 1) or ())
     return n[0] if shape == n[0].shape else n.emit("Expand", n[0], shape=shape)
 
 

@@ -1,4 +1,4 @@
-"""Access by index: gather, scatter, one-hot, rotary embedding."""
+"""Access by index: gather, scatter, reversed sequences, one-hot, rotary embedding."""
 
 from __future__ import annotations
 
@@ -92,6 +92,34 @@ def lower_scatter(lowering: Lowering, op: Op) -> None:
         reduction=op.attrs["reduction"],
     )  # fmt: skip
     lowering.emit(call, [updates, indices, place])
+    lowering.finish(op.outputs[0].id, place)
+
+
+@rule("ReverseSequence")
+def lower_reverse_sequence(lowering: Lowering, op: Op) -> None:
+    """For each sequence and step the step that comes there, then a gather of rows."""
+    source, lengths = (lowering.value(tensor.id) for tensor in op.inputs)
+    place = lowering.target(op.outputs[0].id)
+    batch, time = (op.attrs[name] % len(source.shape) for name in ("batch_axis", "time_axis"))
+    outer = max(batch, time) + 1
+    shape = tuple([dim if axis in (batch, time) else 1 for axis, dim in enumerate(source.shape[:outer])])
+    steps = lowering.temporary(shape, DataType.S64)
+    numbers = lowering.temporary((shape[time],), DataType.S32)
+    lowering.emit(gen_index((shape[time],), 0), [numbers])
+    region = Region(lowering, shape, register="s64")
+    step, length = region.load_along(numbers, time), region.load_along(lengths, batch)
+    from_end = region.binary("sub", region.binary("sub", length, region.builder.const(1)), step)
+    region.write(steps, region.builder.ternary("select", region.binary("lt", step, length), from_end, step))
+    lowering.emit(region.builder.build(), [steps, *region.operands], "eltwise(reversed steps)")
+    source = lowering.dense(source, source.dtype)
+    itemsize = source.dtype.bits // 8
+    bases = [stride * itemsize for stride in source.strides[:outer]]
+    call = gather(
+        source.shape[:outer], [stride if axis in (batch, time) else 0 for axis, stride in enumerate(steps.strides)],
+        [0 if axis == time else base for axis, base in enumerate(bases)], [(source.shape[time], bases[time])],
+        prod(source.shape[outer:]) * itemsize,
+    )  # fmt: skip
+    lowering.emit(call, [source, steps, place])
     lowering.finish(op.outputs[0].id, place)
 
 

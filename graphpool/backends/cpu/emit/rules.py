@@ -8,7 +8,7 @@ from ..match.groups import AnchorGroup
 from ..products import convolution, matmul  # noqa: F401  (imported for their rules)
 from ..products.attention import lower_attention
 from ..support import ANCHORS, INSTRUCTIONS, RULES, is_elementwise
-from . import indexing, movement, norm, parts, quantization, reduce, scan, windows  # noqa: F401
+from . import indexing, movement, norm, parts, quantization, recurrent, reduce, scan, windows  # noqa: F401
 from .elementwise import lower_elementwise
 
 if TYPE_CHECKING:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from graphpool.fork import cached_property
 
 from ...._kernels.gemm.problem import MatmulProblem
+from ....graph.shapes import broadcast_shapes
 from ....typing import dense_strides
 from ..lower.epilogue import Epilogue, make_epilogue
 from ..lower.post_ops import FusedPostOps, find_post_ops
@@ -45,9 +44,10 @@ class Product:
         """The operands as matrices where they lie."""
         a_shape, a_strides = as_matrix(a, transpose=op.attrs["transpose_a"], is_left=True)
         b_shape, b_strides = as_matrix(b, transpose=op.attrs["transpose_b"], is_left=False)
-        ndim = max(len(a_shape), len(b_shape))
+        ndim, batch = max(len(a_shape), len(b_shape)), broadcast_shapes(a_shape[:-2], b_shape[:-2])
+        assert not isinstance(batch, int)  # the shape rule refuses those that clash
         return cls(
-            np.broadcast_shapes(a_shape[:-2], b_shape[:-2]),
+            batch,
             a_shape[-2],
             b_shape[-1],
             a_shape[-1],

@@ -1,0 +1,162 @@
+"""Many requests to one model: in order, side by side, or filled up where a mask allows it."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from tests.cases.unknown_sizes import MODELS, DynamicModel
+
+onnx = pytest.importorskip("onnx")
+Node = onnx.helper.make_node
+
+HIDING = DynamicModel(
+    (
+        Node("Cast", ["mask"], ["on"], to=1), Node("Unsqueeze", ["on", "last"], ["onto"]),
+        Node("Mul", ["x", "onto"], ["seen"]), Node("MatMul", ["seen", "w"], ["y"]),
+        Node("ReduceSum", ["y", "axis"], ["sum"], keepdims=0),
+    ),
+    {"x": ("f", "b", "n", 6), "mask": ("i", "b", "n")}, {"y": 3, "sum": 2},
+    {
+        "w": np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32), "last": np.array([2]),
+        "axis": np.array([1]),
+    },
+    {"b": (1, 3), "n": (1, 20)},
+)  # fmt: skip
+"""A model that adds up the positions which its mask does not hide."""
+
+
+@pytest.fixture
+def engine():
+    with gp.Engine("cpu", threads=2) as engine:
+        yield engine
+
+
+def named(model):
+    """The model with named dimensions in its outputs, which `DynamicModel` leaves open."""
+    proto = model.proto()
+    for info, dims in zip(proto.graph.output, (["b", "n", 5], ["b", 5]), strict=True):
+        del info.type.tensor_type.shape.dim[:]
+        for dim in dims:
+            place = info.type.tensor_type.shape.dim.add()
+            if isinstance(dim, str):
+                place.dim_param = dim
+            else:
+                place.dim_value = dim
+    return proto
+
+
+def request(rng, rows, length, hidden=0):
+    mask = np.ones((rows, length), np.int64)
+    mask[:, length - hidden :] = 0
+    return {"x": rng.standard_normal((rows, length, 6)).astype(np.float32), "mask": mask}
+
+
+def check(found, wanted, exact=True):
+    assert len(found) == len(wanted)
+    for own, other in zip(found, wanted, strict=True):
+        assert own.keys() == other.keys()
+        for name in own:
+            if exact:
+                np.testing.assert_array_equal(own[name], other[name])
+            else:
+                assert own[name].shape == other[name].shape
+                np.testing.assert_allclose(own[name], other[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_requests_of_all_shapes_come_back_in_order(threads):
+    case, rng = MODELS["cnn"], np.random.default_rng(0)
+    requests = [case.arrays(case.draw(rng), rng) for _ in range(24)]
+    with gp.Engine("cpu", threads=threads) as engine, case.load(engine) as model:
+        wanted = [model.run(request) for request in requests]
+        check(model.run_many(requests), wanted)
+        check(model.run_many(iter(requests[:1])), wanted[:1])
+        assert model.run_many([]) == []
+
+
+def test_lengths_are_filled_up_where_a_mask_hides_it(engine):
+    rng = np.random.default_rng(1)
+    requests = [request(rng, int(rng.integers(1, 4)), int(rng.integers(1, 30)), hidden) for hidden in [0, 0, 0, 1] * 8]
+    with gp.onnx.load(named(HIDING), engine=engine) as model:
+        wanted = [model.run(one) for one in requests]
+        before = model.stats().runs
+        check(model.run_many(requests, mask="mask"), wanted, exact=False)
+        assert model.stats().runs - before < len(requests) / 2
+        before = model.stats().runs
+        check(model.run_many(requests, mask="mask", most_rows=1), wanted, exact=False)
+        assert model.stats().runs - before == len(requests)
+
+
+def test_results_of_a_batch_are_arrays_of_their_own(engine):
+    rng = np.random.default_rng(2)
+    with gp.onnx.load(named(HIDING), engine=engine) as model:
+        first, second = model.run_many([request(rng, 1, 4), request(rng, 1, 5)], mask="mask")
+        assert first["y"].base is None
+        assert not np.shares_memory(first["y"], second["y"])
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [("none", "mask 'none'; accepted: an input of two dimensions that have names"), ("x", r"got: f32 \[b, n, 6\]")],
+)
+def test_a_mask_that_is_none_is_refused(engine, mask, message):
+    with gp.onnx.load(named(HIDING), engine=engine) as model, pytest.raises(gp.InvalidArgumentError, match=message):
+        model.run_many([], mask=mask)
+
+
+def test_outputs_that_do_not_say_where_rows_are_cannot_be_padded(engine):
+    with (
+        HIDING.load(engine) as model,
+        pytest.raises(gp.InvalidArgumentError, match="'y' of a model whose req"),
+    ):
+        model.run_many([], mask="mask")
+
+
+def test_requests_that_contradict_their_mask_are_refused_before_anything_runs(engine):
+    rng = np.random.default_rng(3)
+    wrong = request(rng, 2, 5) | {"mask": np.ones((2, 4), np.int64)}
+    with gp.onnx.load(named(HIDING), engine=engine) as model:
+        with pytest.raises(gp.InvalidArgumentError, match=r"input 'x': n; accepted: that of 'mask': \(2, 4\)"):
+            model.run_many([request(rng, 1, 3), wrong], mask="mask")
+        with pytest.raises(gp.InvalidArgumentError, match="most_rows"):
+            model.run_many([], mask="mask", most_rows=0)
+        assert model.stats().runs == 0
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_request_that_fails_is_named(threads):
+    rng = np.random.default_rng(4)
+    requests = [request(rng, 1, 3) for _ in range(6)]
+    requests[2] = {"x": requests[2]["x"]}
+    requests[4] = {}
+    with gp.Engine("cpu", threads=threads) as engine, gp.onnx.load(named(HIDING), engine=engine) as model:
+        with pytest.raises(gp.InvalidArgumentError, match="mask") as caught:
+            model.run_many(requests)
+        assert caught.value.__notes__ == ["job 2 of run_many"]
+        check(model.run_many(requests[:2]), [model.run(one) for one in requests[:2]])
+
+
+def test_many_threads_ask_for_many_within_a_limit():
+    case, rng = MODELS["cnn"], np.random.default_rng(5)
+    requests = [case.arrays({"n": 2, "h": 20 + k, "w": 33 - k}, rng) for k in range(8)]
+    with gp.Engine("cpu", threads=2) as engine, case.load(engine) as model:
+        wanted = [model.run(one) for one in requests]
+    with gp.Engine("cpu", threads=2) as engine, case.load(engine) as model:
+        most = max(model.predict_peak(one) for one in requests)
+        limit = most + engine.budget.in_use
+    results = [None] * 3
+    with gp.Engine("cpu", threads=2, memory_limit=2 * limit) as engine, case.load(engine) as model:
+
+        def work(number):
+            results[number] = model.run_many(requests)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert engine.budget.peak <= 2 * limit
+    for found in results:
+        check(found, wanted)
