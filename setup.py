@@ -47,10 +47,12 @@ def isa_flags():
 
 def _known_isas():
     if platform.machine().lower() in ("x86_64", "amd64"):
-        avx512 = ["-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+        avx2 = ["-mavx2", "-mfma", "-mf16c"]
+        avx512 = [*avx2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
         return {
             "generic": ["-march=x86-64-v2"],
-            "avx2": ["-mavx2", "-mfma", "-mf16c"],
+            "avx2": avx2,
+            "avx2_vnni": [*avx2, "-mavxvnni"],
             "avx512": [*avx512, "-mprefer-vector-width=512"],
             "avx512_bf16": [*avx512, "-mavx512vnni", "-mavx512bf16", "-mprefer-vector-width=512"],
         }

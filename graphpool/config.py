@@ -67,7 +67,7 @@ class Variable:
     doc: str
 
 
-_ISAS = ("generic", "avx2", "avx512", "avx512_bf16", "neon")
+_ISAS = ("generic", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "neon")
 
 
 def _isa(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.call import KernelCall, pack
+from ..gemm.packed import TILE_ROWS, pairs_nbytes
 from ..gemm.problem import aligned
 from ..image.window import Window
 
@@ -73,13 +74,17 @@ class ConvBlocks(NamedTuple):
         )  # fmt: skip
 
     def _scratch(self) -> tuple[dict[str, int], int]:
-        """Where rows, runs, sums and the staged source lie in scratch, and its size. Unit: bytes."""
+        """Where rows, runs, sums, largest bytes and the staged source lie in scratch, and its size. Unit: bytes."""
         pixels, weights = self.rows * self.cols, self.weights
         rows = aligned(pixels * self.col_block * 4) if self.has_tile else 0
         runs = rows + pixels * 8
         sums = runs + weights.runs * 8
-        room = aligned(sums + pixels * 4)
-        offsets = {"rows_offset": rows, "runs_offset": runs, "sums_offset": sums, "room_offset": room}
+        largest = sums + pixels * 4
+        room = aligned(largest + pairs_nbytes(-(-pixels // TILE_ROWS), weights.pairs))
+        offsets = {
+            "rows_offset": rows, "runs_offset": runs, "sums_offset": sums, "largest_offset": largest,
+            "room_offset": room,
+        }  # fmt: skip
         if self.is_direct:
             return offsets, room
         beyond = weights.words * 4 - weights.merged * weights.pixel_nbytes  # what the last word reads

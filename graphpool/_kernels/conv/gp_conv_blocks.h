@@ -29,7 +29,7 @@ GP_RECORD(gp_conv_blocks, {
     int64_t dst_n, dst_pixel, residual_n, residual_pixel; /* strides */
     int64_t bias_arg, dst_arg;                            /* bias_arg: 0 if there is none */
     int64_t is_direct, has_epilogue;
-    int64_t rows_offset, runs_offset, sums_offset, room_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
+    int64_t rows_offset, runs_offset, sums_offset, largest_offset, room_offset; /* bytes into scratch; the tile of an epilogue lies at 0 */
 });
 
 /* The pixels of a task, and where they are read. */
@@ -40,6 +40,7 @@ typedef struct {
     const char **row; /* one a pixel */
     int64_t *run;     /* bytes from there */
     int32_t *sum;     /* of their integers, one a pixel; the type fills it where it wants it */
+    uint8_t *largest; /* of the pairs of s8, which see (gp_packed.h); likewise */
     int is_new;       /* whether they are others than those of the task before */
     int zero;         /* each byte of the padding */
     char *room;       /* the staged source */
@@ -191,6 +192,7 @@ static void gp_run_blocks(const gp_conv_blocks *p, void *const *args, int64_t be
         .row = (const char **)(scratch + p->rows_offset),
         .run = (int64_t *)(scratch + p->runs_offset),
         .sum = (int32_t *)(scratch + p->sums_offset),
+        .largest = (uint8_t *)scratch + p->largest_offset,
         .zero = zero,
         .room = scratch + p->room_offset,
     };

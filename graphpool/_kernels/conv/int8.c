@@ -55,6 +55,23 @@ static void sum_pixels(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
     }
 }
 
+#if GP_HAS_PAIRS
+/* The largest bytes of the pairs of the pixels of all tiles. */
+static void find_largest(const gp_conv_blocks *b, const gp_conv_pixels *pixels)
+{
+    const char *const *row = pixels->row;
+    uint8_t *to = pixels->largest;
+    int64_t rows = pixels->at.rows * pixels->at.cols;
+    for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--) {
+        const int64_t height = (rows + left - 1) / left;
+        for (int64_t r = 0; r < b->runs; r++, to += GP_PAIRS(b->words))
+            gp_find_largest(row, height, pixels->run[r], b->words, to);
+        row += height;
+        rows -= height;
+    }
+}
+#endif
+
 static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixels *pixels,
                  const gp_conv_columns *columns, char *scratch)
 {
@@ -66,6 +83,12 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
     const int32_t *zeros = p->dynamic.columns_arg ? (const int32_t *)args[p->dynamic.columns_arg] + columns->c : NULL;
     if (zeros && pixels->is_new)
         sum_pixels(b, pixels);
+    const int64_t pairs = b->runs * GP_PAIRS(b->words);
+#if GP_HAS_PAIRS
+    if (pixels->is_new)
+        find_largest(b, pixels);
+#endif
+    const int32_t *sums = (const int32_t *)(columns->b + b->runs * b->words * gp_packed_cols(b->oc));
     gp_multiply(b, pixels, columns,
                 (gp_packed_sink){
                     .partial = (float *)scratch, /* not used: k is never split */
@@ -73,7 +96,10 @@ static void task(const gp_conv_blocks *b, void *const *args, const gp_conv_pixel
                     .is_last = 1,
                     .scale = (const float *)args[2] + columns->c,
                     .bias = gp_floats_at(args, b->bias_arg, columns->c),
-                    .col_sum = (const int32_t *)(columns->b + b->runs * b->words * gp_packed_cols(b->oc)) + columns->j,
+                    .col_sum = sums + columns->j,
+                    .most = (const uint8_t *)(sums + gp_packed_cols(b->oc)) + columns->j / GP_PANEL * 2 * pairs,
+                    .largest = pairs ? pixels->largest : NULL,
+                    .pairs = pairs,
                     .a_zero = pixels->zero,
                     .a_scale = gp_dynamic_scale(&p->dynamic, args),
                     .col_zero = zeros,
@@ -138,8 +164,13 @@ GP_DEFINE_KERNEL(s8_conv_pack)
             memset(to, 0, (size_t)(at.width * words) * 4);
             memset(sums, 0, (size_t)at.width * 4);
         }
+        const int64_t pairs = p->runs * GP_PAIRS(p->words);
+        uint8_t *most = (uint8_t *)(sums - at.j + gp_packed_cols(p->oc)) + at.j / GP_PANEL * 2 * pairs;
         for (int64_t c = 0; c < at.cols; c++)
             sums[c] = pack_column(p, (const uint8_t *)args[0] + at.weight + c * p->w_oc, to + c, at.width, scratch);
+        for (int64_t run = 0; run < p->runs; run++)
+            gp_limit_pairs(to + run * p->words * at.width, at.width, p->words, pairs,
+                           most + run * GP_PAIRS(p->words));
     }
 }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..core.call import DTYPE_CODES, KernelCall, pack
-from ..gemm.packed import DEPTH, lanes_of, streams
+from ..gemm.packed import DEPTH, lanes_of, pair_count, pairs_nbytes, streams
 from ..gemm.problem import aligned, even_part
 from .problem import ConvFormat, check_weight_strides
 
@@ -28,8 +28,8 @@ class ConvWeights(NamedTuple):
 
     `ic` and `oc` are channels of a group. `merged` taps along width are a run; `words` of one, zeros at its end
     included, and `runs` of a pixel. `depth`: weights in a word of 32 bits. `pixel`: channels of a tap, more than `ic`
-    where a word ends with the tap. `has_sums`: the sums of the columns of a group stand behind its panels. `lanes`:
-    columns of half a panel, up to whole ones of which `oc` is filled.
+    where a word ends with the tap. `has_sums`: the sums of the columns of a group stand behind its panels, and behind
+    those the limits of `pairs` a panel. `lanes`: columns of half a panel, up to whole ones of which `oc` is filled.
     """
 
     groups: int
@@ -42,6 +42,7 @@ class ConvWeights(NamedTuple):
     depth: int
     pixel: int
     has_sums: bool
+    pairs: int
     lanes: int
 
     @classmethod
@@ -53,7 +54,8 @@ class ConvWeights(NamedTuple):
         merged = kernel[-1] if merges and (dilations is None or dilations[-1] == 1) else 1
         depth = DEPTH[dtype]
         words, runs = -(-merged * pixel // depth), math.prod(kernel) // merged
-        return cls(shape.groups, ic, oc, kernel, merged, words, runs, depth, pixel, dtype == "s8", lanes)
+        pairs = runs * pair_count(words, dtype, isa)
+        return cls(shape.groups, ic, oc, kernel, merged, words, runs, depth, pixel, dtype == "s8", pairs, lanes)
 
     @property
     def panel(self) -> int:
@@ -74,7 +76,9 @@ class ConvWeights(NamedTuple):
     def group_nbytes(self) -> int:
         """From one group to the next. Unit: bytes."""
         nbytes = self.runs * self.words * self.cols * 4
-        return aligned(nbytes + self.cols * 4) if self.has_sums else nbytes
+        if not self.has_sums:
+            return nbytes
+        return aligned(nbytes + self.cols * 4 + pairs_nbytes(-(-self.oc // self.panel), 2 * self.pairs))
 
     @property
     def nbytes(self) -> int:

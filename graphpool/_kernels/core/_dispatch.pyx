@@ -50,8 +50,8 @@ cdef class Kernel:
 
 
 cdef tuple _load():
-    """Read the C tables: {isa: {name: Kernel}} for the instruction sets that the processor has, weakest first, and
-    {name: (text, nbytes)} of what kernels share with Python, which is the same in all of them.
+    """Read the C tables: the instruction sets of this build, weakest first, {isa: {name: Kernel}} for those of them
+    that the processor has, and {name: (text, nbytes)} of what kernels share with Python, the same in all of them.
     """
     cdef gp_isa isas[8]
     cdef int n = gp_list_isas(isas)
@@ -60,11 +60,12 @@ cdef tuple _load():
     cdef const gp_record *params
     cdef Kernel kernel
     cdef tuple record
-    found, records = {}, {}
+    built, found, records = [], {}, {}
     for i in range(n):
+        isa = isas[i].isa.decode()
+        built.append(isa)
         if not isas[i].supported:
             continue
-        isa = isas[i].isa.decode()
         table = found[isa] = {}
         t = 0
         while isas[i].tables[t] != NULL:
@@ -86,19 +87,19 @@ cdef tuple _load():
                     table[kernel.name] = kernel
                 k += 1
             t += 1
-    return found, records
+    return built, found, records
 
 
-_TABLES, _RECORDS = _load()
+_BUILT, _TABLES, _RECORDS = _load()
 
 
 def isas():
     """Names of the instruction sets that this build and this processor have, weakest first, capped by
     ``GRAPHPOOL_MAX_ISA``.
     """
-    names = list(_TABLES)
     limit = config.get("max_isa")
-    return names[: names.index(limit) + 1] if limit in names else names
+    allowed = _BUILT[: _BUILT.index(limit) + 1] if limit in _BUILT else _BUILT
+    return [isa for isa in allowed if isa in _TABLES]
 
 
 def names(isa=None):

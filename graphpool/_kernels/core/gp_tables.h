@@ -4,11 +4,16 @@
 
 #include "core/gp_kernel.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 /* NULL-terminated list of tables, each ended by an entry without a name. */
 typedef const gp_kernel_entry *const gp_tables[];
 
 extern gp_tables gp_tables__generic;
 extern gp_tables gp_tables__avx2;
+extern gp_tables gp_tables__avx2_vnni;
 extern gp_tables gp_tables__avx512;
 extern gp_tables gp_tables__avx512_bf16;
 extern gp_tables gp_tables__neon;
@@ -26,6 +31,13 @@ typedef struct {
      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
 #define GP_HAS_AVX512_BF16                                                                                             \
     (GP_HAS_AVX512 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16"))
+
+/* AVX-VNNI, which compilers do not all know by name: leaf 7, subleaf 1, bit 4 of EAX. */
+static inline int gp_has_avx2_vnni(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    return GP_HAS_AVX2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1);
+}
 #endif
 
 /* The instruction sets of this build, weakest first; returns how many. `list` has room for 8. */
@@ -38,6 +50,9 @@ static inline int gp_list_isas(gp_isa *list)
 #endif
 #ifdef GP_HAVE_AVX2
     list[n++] = (gp_isa){"avx2", gp_tables__avx2, GP_HAS_AVX2};
+#endif
+#ifdef GP_HAVE_AVX2_VNNI
+    list[n++] = (gp_isa){"avx2_vnni", gp_tables__avx2_vnni, gp_has_avx2_vnni()};
 #endif
 #ifdef GP_HAVE_AVX512
     list[n++] = (gp_isa){"avx512", gp_tables__avx512, GP_HAS_AVX512};

@@ -158,12 +158,12 @@ class CompressedFormat(MatrixFormat):
 
         Notes
         -----
-        Cost: with VNNI 3/4 of the multiplications of `PackedFormat.matmul`, so that one row takes the time to read the
-        weights, an eighth or a quarter of f32's; else, beyond 4 rows, that of `PackedFormat.matmul` and some
+        Cost: with AVX-512 VNNI 3/4 of the multiplications of `PackedFormat.matmul`, so that one row takes the time to
+        read the weights, an eighth or a quarter of f32's; else, beyond 4 rows, that of `PackedFormat.matmul` and some
         instructions a weight.
-        Error: with VNNI activations are integers of 23 bits, with one exponent for those of at most 256 rows of the
-        weights; their products are exact. A result's error is then about 2**-23 of the largest activation among them
-        times the sum of their weights' magnitudes; elsewhere it is that of sums in f32.
+        Error: with AVX-512 VNNI activations are integers of 23 bits, with one exponent for those of at most 256 rows
+        of the weights; their products are exact. A result's error is then about 2**-23 of the largest activation among
+        them times the sum of their weights' magnitudes; elsewhere it is that of sums in f32.
         """
         m, n, k, panel, isa = problem.m, self.n, self.k, self.panel, self.isa
         _check(self, problem, post_ops)

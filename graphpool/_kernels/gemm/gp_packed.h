@@ -3,7 +3,15 @@
  * Layout. A matrix B of k x n is cut into words of 32 bits, each holding one column's next f32, 2 bf16 or 4 s8 along k
  * (`depth` elements, zeros behind the last), so that all types share every loop here. GP_PANEL columns are a panel: for
  * each of the `words` steps along k its words in a row. Panels follow one another; the last one has half the width if
- * that holds its columns, and zeros behind them. s8 weights are followed by one s32 a column, the sum over k.
+ * that holds its columns, and zeros behind them. s8 weights are followed by one s32 a column, the sum over k, and where
+ * there is no instruction for products of bytes by the limits of pairs.
+ *
+ * Pairs. Without that instruction the cheapest exact way for all bytes is to widen them to s16. vpmaddubsw, which adds
+ * two products of bytes in s16, would saturate: 255 * 127 twice is 64770. But both factors are rarely large. Of each two
+ * words that follow each other the panel knows the largest byte of activations with which no sum of four products leaves
+ * s16, whatever the other bytes are, and that for the sums of two within either word. A tile compares both with the
+ * largest byte of its rows, and multiplies pair by pair in the cheapest of three ways: two vpmaddubsw, whose sums are
+ * added and then widened; each widened; or bytes widened first. All are exact.
  *
  * Tile. rows x (panels * vectors) accumulators stay in registers while k runs; every step loads one vector per column
  * vector and broadcasts one word per row. 6 x 4 vectors with 32 registers, 6 x 2 with 16: the largest for which
@@ -26,6 +34,14 @@
 #else
 #define GP_TILE_VECTORS 12
 #endif
+
+/* Whether products of bytes are added in s16 for want of an instruction that adds them in s32; pairs of so many words. */
+#if defined(__SSSE3__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+#define GP_HAS_PAIRS 1
+#else
+#define GP_HAS_PAIRS 0
+#endif
+#define GP_PAIRS(words) (GP_HAS_PAIRS ? (words) / 2 : 0)
 
 /* What a word holds and how two words are multiplied: f32; 2 bf16; 4 u8 by 4 s8, summed in s32. */
 enum gp_packed_type { GP_PACKED_F32, GP_PACKED_BF16, GP_PACKED_S8 };
@@ -60,6 +76,9 @@ typedef struct {
     const int32_t *col_sum;
     const int32_t *col_zero, *row_sum; /* NULL: weights without zero points */
     int32_t a_zero;
+    const uint8_t *most;    /* limits of the pairs of the first panel, two times `pairs` a panel */
+    const uint8_t *largest; /* bytes of the pairs of the tile's rows, `pairs` a tile; NULL: not s8 */
+    int64_t pairs;
     const struct gp_requant_sink *requant; /* where results go instead of c, which is NULL (gp_requant.h) */
     int64_t row, col;                      /* of the tile, from where that begins */
 } gp_packed_sink;
@@ -82,6 +101,7 @@ GP_INLINE const float *gp_floats_at(void *const *args, int64_t arg, int64_t offs
 
 typedef uint32_t gp_vu __attribute__((vector_size(4 * GP_VL)));
 typedef int16_t gp_vh __attribute__((vector_size(4 * GP_VL)));
+typedef uint16_t gp_vuh __attribute__((vector_size(4 * GP_VL)));
 
 /* Products of pairs of s16, added pair by pair in s32. */
 GP_INLINE gp_vi gp_madd(gp_vh a, gp_vh b)
@@ -96,6 +116,36 @@ GP_INLINE gp_vi gp_madd(gp_vh a, gp_vh b)
     const gp_vi x = (gp_vi)a, y = (gp_vi)b;
     return (x >> 16) * (y >> 16) + ((gp_vi)((gp_vu)x << 16) >> 16) * ((gp_vi)((gp_vu)y << 16) >> 16);
 #endif
+}
+
+/* The largest byte by which weights can be multiplied whose positive and negative ones add up to so much in s16. */
+GP_INLINE uint8_t gp_largest_factor(int32_t positive, int32_t negative)
+{
+    return (uint8_t)gp_min(gp_min(INT16_MAX / (positive | 1), -INT16_MIN / (negative | 1)), 255);
+}
+
+/* The limits of the pairs of `words` words of a panel: first those of pairs, then those of either word by itself. */
+static inline __attribute__((unused)) void gp_limit_pairs(const uint32_t *panel, int64_t width, int64_t words, int64_t pairs,
+                                                          uint8_t *most)
+{
+    for (int64_t q = 0; q < GP_PAIRS(words); q++, panel += 2 * width) {
+        int32_t up = 0, down = 0, word_up = 0, word_down = 0;
+        for (int half = 0; half < 32; half += 16)
+            for (int64_t c = 0; c < width; c++) {
+                int32_t positive[2], negative[2];
+                for (int i = 0; i < 2; i++) {
+                    const int32_t a = (int8_t)(panel[i * width + c] >> half), b = (int8_t)(panel[i * width + c] >> (half + 8));
+                    positive[i] = (a > 0 ? a : 0) + (b > 0 ? b : 0);
+                    negative[i] = positive[i] - a - b;
+                    word_up = positive[i] > word_up ? positive[i] : word_up;
+                    word_down = negative[i] > word_down ? negative[i] : word_down;
+                }
+                up = positive[0] + positive[1] > up ? positive[0] + positive[1] : up;
+                down = negative[0] + negative[1] > down ? negative[0] + negative[1] : down;
+            }
+        most[q] = gp_largest_factor(up, down);
+        most[pairs + q] = gp_largest_factor(word_up, word_down);
+    }
 }
 
 GP_INLINE gp_vi gp_splat_word(const char *p)

@@ -5,17 +5,117 @@
 #include "gemm/gp_packed.h"
 #include "gemm/gp_requant.h"
 
+/* GCC takes expressions apart and moves the parts about; what has passed here is in a register. */
+GP_INLINE gp_vi gp_keep(gp_vi v)
+{
+#if defined(__AVX512F__)
+    __asm__ volatile("" : "+v"(v));
+#elif defined(__SSE2__)
+    __asm__ volatile("" : "+x"(v));
+#endif
+    return v;
+}
+
+/* The same of sums, which would outgrow 16 registers. */
+GP_INLINE gp_vi gp_keep_sum(gp_vi v)
+{
+    return GP_TILE_VECTORS > 12 ? v : gp_keep(v);
+}
+
 /* s8 without the instruction for it: even and odd bytes widen to s16, which no product of 255 * 128 can overflow. */
 GP_INLINE gp_vi gp_dot_bytes(gp_vi y, gp_vi x, gp_vi acc)
 {
 #if defined(__AVX512VNNI__)
     return (gp_vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)y, (__m512i)x);
+#elif defined(__AVXVNNI__)
+    return gp_keep_sum((gp_vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)y, (__m256i)x));
 #else
-    const gp_vi a_even = y & 0x00ff00ff, a_odd = (gp_vi)((gp_vu)y >> 8) & 0x00ff00ff;
+    const gp_vi a_even = y & 0x00ff00ff, a_odd = (gp_vi)((gp_vuh)y >> 8);
     const gp_vi b_odd = (gp_vi)((gp_vh)x >> 8), b_even = (gp_vi)((gp_vh)((gp_vh)x << 8) >> 8);
-    return acc + gp_madd((gp_vh)a_even, (gp_vh)b_even) + gp_madd((gp_vh)a_odd, (gp_vh)b_odd);
+    return gp_keep_sum(gp_keep_sum(acc + gp_madd((gp_vh)a_even, (gp_vh)b_even)) + gp_madd((gp_vh)a_odd, (gp_vh)b_odd));
 #endif
 }
+
+#if GP_HAS_PAIRS
+
+/* Fewer rows spend their time on reading weights, fewer words of a run on branches that nobody predicts. */
+#define GP_PAIR_ROWS 4
+#define GP_PAIR_WORDS 8
+
+#if defined(__AVX2__)
+#define GP_FITTING 32 /* pairs whose limits are compared at once */
+#else
+#define GP_FITTING 16
+#endif
+
+/* Products of unsigned and signed bytes, added pair by pair in s16, where they saturate. */
+GP_INLINE gp_vh gp_madd_bytes(gp_vi y, gp_vi x)
+{
+#if defined(__AVX512BW__)
+    return (gp_vh)_mm512_maddubs_epi16((__m512i)y, (__m512i)x);
+#elif defined(__AVX2__)
+    return (gp_vh)_mm256_maddubs_epi16((__m256i)y, (__m256i)x);
+#else
+    return (gp_vh)_mm_maddubs_epi16((__m128i)y, (__m128i)x);
+#endif
+}
+
+/* acc plus the sums of pairs of s16. */
+GP_INLINE gp_vi gp_add_halves(gp_vh halves, gp_vi acc)
+{
+    return gp_keep_sum(acc + gp_madd(halves, (gp_vh)((gp_vi){0} + 0x00010001)));
+}
+
+/* Which of the next pairs stay within their limits in all panels, as bits; those behind the `count` that exist do not. */
+GP_INLINE uint32_t gp_fitting_pairs(const int panels, const uint8_t *largest, const uint8_t *most, int64_t pitch,
+                                    int64_t count)
+{
+    typedef uint8_t bytes __attribute__((vector_size(GP_FITTING)));
+    bytes a, limit, fit = {0};
+    memcpy(&a, largest, sizeof a);
+    fit = ~fit;
+    GP_EACH(i, panels) {
+        memcpy(&limit, most + i * pitch, sizeof limit);
+        fit &= (bytes)(a <= limit);
+    }
+#if defined(__AVX2__)
+    const uint32_t bits = (uint32_t)_mm256_movemask_epi8((__m256i)fit);
+#else
+    const uint32_t bits = (uint32_t)_mm_movemask_epi8((__m128i)fit);
+#endif
+    return bits & (uint32_t)((1ull << count) - 1);
+}
+
+/* The largest byte of each pair of words of some rows, `offset` bytes behind where each points. */
+static __attribute__((unused)) void gp_find_largest(const char *const *row, int64_t rows, int64_t offset, int64_t words,
+                                                    uint8_t *to)
+{
+    int64_t q = 0;
+    if (rows < GP_PAIR_ROWS || words < GP_PAIR_WORDS)
+        return;
+#if defined(__AVX2__)
+    for (; q + 4 <= words / 2; q += 4) {
+        __m256i most = _mm256_setzero_si256();
+        for (int64_t i = 0; i < rows; i++)
+            most = _mm256_max_epu8(most, _mm256_loadu_si256((const __m256i *)(row[i] + offset + q * 8)));
+        for (int bits = 32; bits > 4; bits /= 2)
+            most = _mm256_max_epu8(most, _mm256_srli_epi64(most, bits));
+        const __m256i pairs = _mm256_shuffle_epi8(most, _mm256_set1_epi16(0x0800));
+        const uint32_t low = (uint16_t)_mm256_extract_epi16(pairs, 0), high = (uint16_t)_mm256_extract_epi16(pairs, 8);
+        memcpy(to + q, &(uint32_t){low | high << 16}, 4);
+    }
+#endif
+    for (; q < words / 2; q++) {
+        __m128i most = _mm_setzero_si128();
+        for (int64_t i = 0; i < rows; i++)
+            most = _mm_max_epu8(most, _mm_loadl_epi64((const __m128i *)(row[i] + offset + q * 8)));
+        for (int bits = 32; bits > 4; bits /= 2)
+            most = _mm_max_epu8(most, _mm_srli_epi64(most, bits));
+        to[q] = (uint8_t)_mm_cvtsi128_si32(most);
+    }
+}
+
+#endif
 
 /* bf16 without the instruction for it: the halves of a word are floats once they stand on top. */
 GP_INLINE gp_vf gp_dot_halves(gp_vi y, gp_vi x, gp_vf acc)
@@ -124,10 +224,75 @@ GP_INLINE void gp_tile_step(const enum gp_packed_type type, const int rows, cons
     GP_EACH(j, nv)
         x[j] = gp_load(b + j / vectors * panel_step + j % vectors * GP_VL);
     GP_EACH(i, rows) {
-        const gp_vi y = gp_splat_word(row[i] + offset);
+        gp_vi y = gp_splat_word(row[i] + offset);
+        if (type == GP_PACKED_S8 && GP_HAS_PAIRS)
+            y = gp_keep(y); /* or GCC masks the word before it spreads it, which takes two more instructions */
         GP_EACH(j, nv)
             acc[i][j] = gp_dot(type, y, x[j], acc[i][j]);
     }
+}
+
+#if GP_HAS_PAIRS
+/* The pair of words from number `at` on, whose sums fit s16: of both words together, or of each. */
+GP_INLINE void gp_tile_pair(const int is_together, const int rows, const int nv, const int vectors, int64_t at,
+                            const char *const *row, const float *b, int64_t panel_step, gp_acc acc)
+{
+    const int width = vectors * GP_VL;
+    b += at * width;
+    GP_EACH(i, rows) {
+        const gp_vi y = gp_splat_word(row[i] + at * 4), z = gp_splat_word(row[i] + at * 4 + 4);
+        GP_EACH(j, nv) {
+            const float *x = b + j / vectors * panel_step + j % vectors * GP_VL;
+            const gp_vh first = gp_madd_bytes(y, (gp_vi)gp_load(x)), second = gp_madd_bytes(z, (gp_vi)gp_load(x + width));
+            if (is_together)
+                acc[i][j] = (gp_vf)gp_add_halves(first + second, (gp_vi)acc[i][j]);
+            else
+                acc[i][j] = (gp_vf)gp_add_halves(second, gp_add_halves(first, (gp_vi)acc[i][j]));
+        }
+    }
+}
+
+/* The pairs among `words` words, each in the cheapest way that is exact; pair: the number of the first one. */
+GP_INLINE void gp_tile_pairs(const int rows, const int panels, const int vectors, int64_t words, const char *const *row,
+                             const float *b, int64_t panel_step, gp_acc acc, const gp_packed_sink *sink, int64_t pair)
+{
+    const int nv = panels * vectors, width = vectors * GP_VL;
+    for (int64_t p = 0, left = words / 2; left > 0; p += 2 * GP_FITTING, pair += GP_FITTING, left -= GP_FITTING) {
+        const uint8_t *largest = sink->largest + pair, *most = sink->most + pair;
+        const int64_t count = gp_min(left, GP_FITTING), pitch = 2 * sink->pairs;
+        uint32_t together = gp_fitting_pairs(panels, largest, most, pitch, count);
+        uint32_t each = gp_fitting_pairs(panels, largest, most + sink->pairs, pitch, count) & ~together;
+        uint32_t others = (uint32_t)((1ull << count) - 1) & ~together & ~each;
+        if (__builtin_popcount(others) * 2 > count) { /* then a loop of known length is faster than three */
+            others |= together | each;
+            together = each = 0;
+        }
+        for (; together; together &= together - 1)
+            gp_tile_pair(1, rows, nv, vectors, p + 2 * __builtin_ctz(together), row, b, panel_step, acc);
+        for (; each; each &= each - 1)
+            gp_tile_pair(0, rows, nv, vectors, p + 2 * __builtin_ctz(each), row, b, panel_step, acc);
+        for (; others; others &= others - 1)
+            for (int64_t at = p + 2 * __builtin_ctz(others), end = at + 2; at < end; at++)
+                gp_tile_step(GP_PACKED_S8, rows, nv, vectors, row, at * 4, b + at * width, panel_step, acc);
+    }
+}
+#endif
+
+/* Steps along k: `words` words, which lie behind where each row points and in the panels from b on. pair: the number of
+ * the first pair of s8 (gp_packed.h). */
+GP_INLINE void gp_tile_steps(const enum gp_packed_type type, const int rows, const int panels, const int vectors,
+                             int64_t words, const char *const *row, const float *b, int64_t panel_step, gp_acc acc,
+                             const gp_packed_sink *sink __attribute__((unused)), int64_t pair __attribute__((unused)))
+{
+    int64_t p = 0;
+#if GP_HAS_PAIRS
+    if (type == GP_PACKED_S8 && rows >= GP_PAIR_ROWS && words >= GP_PAIR_WORDS) {
+        gp_tile_pairs(rows, panels, vectors, words, row, b, panel_step, acc, sink, pair);
+        p = words / 2 * 2;
+    }
+#endif
+    for (; p < words; p++)
+        gp_tile_step(type, rows, panels * vectors, vectors, row, p * 4, b + p * vectors * GP_VL, panel_step, acc);
 }
 
 /* rows x (panels * vectors) vectors of results. `a` holds words at byte strides; panels lie panel_step words apart. */
@@ -139,6 +304,13 @@ GP_INLINE void gp_packed_tile(const enum gp_packed_type type, const int rows, co
     gp_acc acc;
     const char *second = a + (rows > 3 ? 3 : 0) * a_row; /* three rows a pointer: one address register each */
     gp_acc_begin(type, rows, nv, acc, sink);
+    if (type == GP_PACKED_S8 && GP_HAS_PAIRS) {
+        const char *row[GP_TILE_ROWS];
+        GP_EACH(i, rows)
+            row[i] = a + i * a_row;
+        gp_tile_steps(type, rows, panels, vectors, words, row, b, panel_step, acc, sink, 0);
+        words = 0;
+    }
     for (int64_t p = 0; p < words; p++, a += a_col, second += a_col) {
         const char *word[GP_TILE_ROWS];
         GP_EACH(i, rows)
@@ -178,15 +350,13 @@ GP_INLINE void gp_runs_tile(const enum gp_packed_type type, const int rows, cons
                             int64_t runs, int64_t words, const char *const *row, const int64_t *run, const float *b,
                             int64_t panel_step, const gp_packed_sink *sink)
 {
-    const int nv = panels * vectors, width = vectors * GP_VL;
     gp_acc acc;
-    gp_acc_begin(type, rows, nv, acc, sink);
-    for (int64_t r = 0; r < runs; r++) {
+    gp_acc_begin(type, rows, panels * vectors, acc, sink);
+    for (int64_t r = 0; r < runs; r++, b += words * vectors * GP_VL) {
         const char *a[GP_TILE_ROWS];
         GP_EACH(i, rows)
             a[i] = row[i] + run[r];
-        for (int64_t p = 0; p < words; p++, b += width)
-            gp_tile_step(type, rows, nv, vectors, a, p * 4, b, panel_step, acc);
+        gp_tile_steps(type, rows, panels, vectors, words, a, b, panel_step, acc, sink, r * (words / 2));
     }
     gp_acc_end(type, rows, panels, vectors, acc, sink);
 }
@@ -206,7 +376,7 @@ GP_INLINE int gp_tile_column(int panels, int64_t j, int64_t n)
     return gp_panel_width(j, n) == GP_VL ? 0 : panels == 4 ? 3 : panels;
 }
 
-/* Moves a sink down by rows, or to the right by columns. */
+/* Moves a sink down by the rows of a tile, or to the right by columns. */
 GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
 {
     sink->c += sink->c ? rows * sink->ldc : 0;
@@ -214,6 +384,7 @@ GP_INLINE void gp_sink_down(gp_packed_sink *sink, int64_t rows)
     sink->partial += rows * GP_TILE_PANELS * GP_PANEL;
     sink->residual += sink->residual ? rows * sink->residual_row : 0;
     sink->row_sum += sink->row_sum ? rows : 0;
+    sink->largest += sink->largest ? sink->pairs : 0;
 }
 
 GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
@@ -225,6 +396,7 @@ GP_INLINE void gp_sink_right(gp_packed_sink *sink, int64_t cols)
     sink->scale += sink->scale ? cols : 0;
     sink->col_sum += sink->col_sum ? cols : 0;
     sink->col_zero += sink->col_zero ? cols : 0;
+    sink->most += sink->most ? cols / GP_PANEL * 2 * sink->pairs : 0;
 }
 
 #endif

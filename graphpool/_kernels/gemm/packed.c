@@ -22,7 +22,7 @@ GP_RECORD(gp_packed_matmul, {
     int64_t a_row, a_col, dst_row, residual_row;
     int64_t bias_arg, residual_arg, scale_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
-    int64_t partial_offset, words_offset, row_offset; /* bytes into scratch; the tile lies at 0 */
+    int64_t partial_offset, words_offset, row_offset, largest_offset; /* bytes into scratch; the tile lies at 0 */
     int64_t a_dtype, a_zero;
     float lo, hi;
     gp_requant requant; /* s8: instead of residual, lo and hi */
@@ -138,6 +138,8 @@ static void group(const gp_packed_fn (*tiles)[4], int column, int64_t rows, gp_d
         const int64_t step = gp_min(depth.count - w, depth.block);
         sink.is_first = w == 0;
         sink.is_last = w + step >= depth.count;
+        sink.largest += sink.largest && w ? depth.block / 2 : 0;
+        sink.most += sink.most && w ? depth.block / 2 : 0;
         group_rows(tiles, column, rows, step, a, b + w * width, depth.all * GP_PANEL, sink);
         a.data += step * a.col;
         w += step;
@@ -175,6 +177,21 @@ void GP_KERNEL(f32_group)(int64_t rows, int column, int64_t k, const float *a, i
                *sink);
 }
 
+#if GP_HAS_PAIRS
+/* The largest bytes of the pairs of the rows of all tiles. */
+static void find_largest(gp_words a, int64_t rows, int64_t words, uint8_t *to)
+{
+    for (int64_t left = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS; left; left--, to += GP_PAIRS(words)) {
+        const int64_t height = (rows + left - 1) / left;
+        const char *row[GP_TILE_ROWS];
+        for (int64_t i = 0; i < height; i++, a.data += a.row)
+            row[i] = a.data;
+        gp_find_largest(row, height, 0, words, to);
+        rows -= height;
+    }
+}
+#endif
+
 GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[4], const gp_packed_matmul *p,
                     void *const *args, int64_t batch, int64_t i, int64_t j, int64_t part, char *scratch)
 {
@@ -196,7 +213,15 @@ GP_INLINE void task(const enum gp_packed_type type, const gp_packed_fn (*tiles)[
     const float *tile = sink.c;
     gp_requant_sink requant;
     if (type == GP_PACKED_S8) {
-        sink.col_sum = (const int32_t *)(b + words * gp_packed_cols(p->n)) + j;
+        const int32_t *sums = (const int32_t *)(b + words * gp_packed_cols(p->n));
+        sink.col_sum = sums + j;
+#if GP_HAS_PAIRS
+        uint8_t *largest = (uint8_t *)scratch + p->largest_offset;
+        find_largest(a, rows, words, largest);
+        sink.largest = largest;
+        sink.pairs = GP_PAIRS(words);
+        sink.most = (const uint8_t *)(sums + gp_packed_cols(p->n)) + j / GP_PANEL * 2 * sink.pairs;
+#endif
         if (p->dynamic.columns_arg) {
             sink.col_zero = (const int32_t *)args[p->dynamic.columns_arg] + j;
             sink.row_sum = (const int32_t *)(a.data + p->row_block * depth.count * 4);

@@ -12,6 +12,7 @@ The layout and the method are described in ``gemm/gp_packed.h``. Kernels: ``f32_
 from __future__ import annotations
 
 import math
+import platform
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -38,8 +39,11 @@ DEPTH = {"f32": 1, "bf16": 2, "s8": 4}
 _A_DTYPES = {"f32": ("f32",), "bf16": ("f32", "bf16", "f16"), "s8": ("u8", "s8")}
 """Types of the activations for each type of weights."""
 
-LANES = {"avx512_bf16": 16, "avx512": 16, "avx2": 8, "neon": 4, "generic": 4}
+LANES = {"avx512_bf16": 16, "avx512": 16, "avx2_vnni": 8, "avx2": 8, "neon": 4, "generic": 4}
 """Columns of a vector (``GP_VL``)."""
+
+_HAS_PAIRS = ("generic", "avx2", "avx512") if platform.machine().lower() in ("x86_64", "amd64") else ()
+"""Instruction sets that add products of bytes in s16 (``GP_HAS_PAIRS``)."""
 
 TILE_ROWS, TILE_PANELS, _PACK_PANELS = 6, 4, 4
 """``GP_TILE_ROWS``, ``GP_TILE_PANELS`` and ``GP_PACK_PANELS``."""
@@ -73,6 +77,16 @@ def lanes_of(isa: str | None) -> int:
     if lanes is None:
         raise UnsupportedError(explain(f"instruction set {isa}", accepted=", ".join(isas())), isa=isa)
     return lanes
+
+
+def pair_count(words: int, dtype: str, isa: str | None) -> int:
+    """Pairs of so many words of weights that have limits: of s8 without VNNI."""
+    return words // 2 if dtype == "s8" and (isa or isas()[-1]) in _HAS_PAIRS else 0
+
+
+def pairs_nbytes(count: int, pairs: int) -> int:
+    """Of the bytes of pairs of so many panels or tiles, and what is read behind the last. Unit: bytes."""
+    return count * pairs + 32 if pairs else 0
 
 
 @dataclass(frozen=True)
@@ -126,7 +140,9 @@ class MatrixFormat:
 
 @dataclass(frozen=True)
 class PackedFormat(MatrixFormat):
-    """A `MatrixFormat`: a `batch` of matrices of f32, bf16 or s8, k in whole words; s8 takes 4 bytes more a column.
+    """A `MatrixFormat`: a `batch` of matrices of f32, bf16 or s8, k in whole words.
+
+    s8 takes 4 bytes more a column, and without VNNI a byte for each word of a panel.
 
     Any address will do, but few rows are up to 1.5 times as fast where it is a multiple of 64.
     """
@@ -148,7 +164,8 @@ class PackedFormat(MatrixFormat):
     @property
     def pitch(self) -> int:
         """From one matrix of the batch to the next, a multiple of 64. Unit: bytes."""
-        return aligned((self.words + (self.dtype == "s8")) * self.cols * 4)
+        pairs = pairs_nbytes(-(-self.n // self.panel), 2 * pair_count(self.words, self.dtype, self.isa))
+        return aligned((self.words + (self.dtype == "s8")) * self.cols * 4 + pairs)
 
     @property
     def nbytes(self) -> int:
@@ -259,13 +276,16 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
     partial_offset = aligned(rows * cols * 4) if values["tile_in_scratch"] else 0
     words_offset = partial_offset + (rows * TILE_PANELS * panel * 4 if word_block < part_words else 0)
     row_offset = words_offset + (0 if dtype == "f32" else aligned(rows * (part_words + 1) * 4))
+    largest_offset = row_offset + (k * 4 if dtype == "bf16" else 0)
+    largest_nbytes = pairs_nbytes(-(-rows // TILE_ROWS), pair_count(part_words, dtype, weights.isa))
     fields = p.fields(weights.pitch) | values | {
+        "largest_offset": largest_offset,
         "n": n, "k": k, "row_block": rows, "col_block": cols, "word_block": word_block, "residual_row": p.rows[2],
         "partial_offset": partial_offset, "words_offset": words_offset, "row_offset": row_offset,
     }  # fmt: skip
     return pack(
         f"{dtype}_matmul_packed", fields, ntasks=row_blocks * -(-n // cols) * values["parts"],
-        scratch_nbytes=row_offset + (k * 4 if dtype == "bf16" else 0), tail=epilogue, isa=weights.isa,
+        scratch_nbytes=largest_offset + largest_nbytes, tail=epilogue, isa=weights.isa,
     )  # fmt: skip
 
 

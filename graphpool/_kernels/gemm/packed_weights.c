@@ -138,14 +138,17 @@ static void clear_padding(const gp_pack_task *t)
         memset(t->packed + t->j * words * 4, 0, (size_t)((last - t->j) * words) * 4);
 }
 
-/* The sums over k that s8 weights carry, read from the panels: zeros for the columns of the padding. */
+/* What s8 weights carry, read from the panels: sums over k, zeros for the columns of the padding, and limits of pairs. */
 static void add_columns(const gp_pack_task *t)
 {
     const int64_t words = word_count(t->p), cols = gp_packed_cols(t->p->n);
     const int32_t *panel = (const int32_t *)t->packed + t->j * words;
     int32_t *restrict sums = (int32_t *)t->packed + words * cols + t->j;
+    uint8_t *most = (uint8_t *)((int32_t *)t->packed + (words + 1) * cols) + t->j / GP_PANEL * 2 * GP_PAIRS(words);
     for (int64_t j = t->j; j < t->j + t->cols; j += GP_PANEL, sums += GP_PANEL) {
         const int64_t width = gp_panel_width(j, t->p->n);
+        gp_limit_pairs((const uint32_t *)panel, width, words, GP_PAIRS(words), most);
+        most += 2 * GP_PAIRS(words);
         memset(sums, 0, (size_t)width * 4);
         for (int64_t w = 0; w < words; w++, panel += width)
             for (int64_t c = 0; c < width; c++)

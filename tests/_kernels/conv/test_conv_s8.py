@@ -10,6 +10,7 @@ from graphpool._kernels.conv.problem import ConvShape
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.gemm.requant import Dynamic, Requant, Residual, Rounding
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
+from tests.helpers.byte_operands import BYTE_OPERANDS, byte_operands
 from tests.helpers.convolutions import (
     CONV_CASES,
     convolve_with,
@@ -172,6 +173,15 @@ def test_images_may_lie_by_any_strides(case, layout):
 def test_the_largest_operands_do_not_saturate(isa):
     x, w = np.full((1, 2**15, 1, 2), 255, np.uint8), np.full((1, 20, 2**15, 1, 1), -128, np.int8)
     check(x, w, isa=isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", BYTE_OPERANDS)
+@pytest.mark.parametrize(("channels", "size", "kernel"), [(64, 7, 3), (36, 5, 1), (3, 12, 7), (10, 4, 2)])
+def test_sums_that_leave_16_bits_are_exact(isa, kind, channels, size, kernel):
+    x, w = byte_operands(kind, (1, size, size, channels), (1, 37, kernel, kernel, channels))
+    pad = (kernel // 2, kernel // 2)
+    check(np.moveaxis(x, 3, 1), np.moveaxis(w, 4, 2), isa=isa, zero=3, begin=pad, end=pad)
 
 
 @settings(max_examples=40, deadline=None)

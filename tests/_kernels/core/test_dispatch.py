@@ -5,11 +5,12 @@ import sys
 import numpy as np
 import pytest
 
+from graphpool import config
 from graphpool._kernels.core import _dispatch
 from graphpool.errors import InvalidArgumentError, UnsupportedError
 from tests.helpers.products import matmul
 
-ORDER = ["generic", "neon", "avx2", "avx512", "avx512_bf16"]
+ORDER = ["generic", "neon", "avx2", "avx2_vnni", "avx512", "avx512_bf16"]
 
 
 def _unit():
@@ -84,3 +85,10 @@ def test_max_isa_variable_caps_the_list():
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split("]")[1].strip() == "generic"
     assert "avx" not in done.stdout
+
+
+def test_a_cap_that_the_processor_lacks_allows_what_is_weaker(monkeypatch):
+    monkeypatch.setattr(_dispatch, "_BUILT", ["generic", "avx2", "avx2_vnni", "avx512"])
+    monkeypatch.setattr(_dispatch, "_TABLES", dict.fromkeys(["generic", "avx2", "avx512"]))
+    monkeypatch.setitem(config._values, "max_isa", "avx2_vnni")
+    assert _dispatch.isas() == ["generic", "avx2"]

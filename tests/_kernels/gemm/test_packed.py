@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.eltwise.eltwise import EltwiseBuilder
-from graphpool._kernels.gemm.packed import PackedFormat, k_parts
+from graphpool._kernels.gemm.packed import PackedFormat, k_parts, pair_count
 from graphpool._kernels.gemm.problem import MatmulProblem
 from graphpool._kernels.gemm.requant import Dynamic
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError
 from graphpool.typing import dense_strides
 from tests.cases.inputs import normal
+from tests.helpers.byte_operands import BYTE_OPERANDS, byte_operands
 from tests.helpers.kernel_runs import guarded, run_all, run_checked, run_in_steps
 from tests.helpers.products import packed_matmul
 
@@ -363,6 +364,49 @@ def test_s8_of_the_largest_operands_does_not_saturate(isa):
     call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", isa=isa)
     out = run_checked(call, m * n, a, packed(b, "s8", isa), np.ones(n, np.float32), dst_index=3)
     assert (out == -128.0 * 255 * k).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", BYTE_OPERANDS)
+def test_s8_sums_that_leave_16_bits_are_exact(isa, kind):
+    sizes = [(m, k) for m in (1, 2, 3, 5, 6, 7, 12, 13) for k in (*range(1, 18), 31, 32, 33, 63, 66, 128, 131, 260)]
+    for number, (m, k) in enumerate(sizes):
+        n = (1, 8, 17, 33, 70, 130)[number % 6]
+        a, b = byte_operands(kind, (m, k), (n, k))
+        call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", isa=isa)
+        out = np.empty((m, n), np.float32)
+        run_all(call, a, packed(b.T, "s8", isa), np.ones(n, np.float32), out)
+        np.testing.assert_array_equal(out, (a.astype(np.int64) @ b.T.astype(np.int64)).astype(np.float32))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", BYTE_OPERANDS)
+def test_s8_of_so_many_terms_that_k_is_split(isa, kind):
+    m, n, k = 20, 40, 2**15 - 3
+    a, b = byte_operands(kind, (m, k), (n, k))
+    call = packed_matmul((), m, n, k, (k, 1), (n,), dtype="s8", isa=isa)
+    out = run_checked(call, m * n, a, packed(b.T, "s8", isa), np.ones(n, np.float32), dst_index=3).reshape(m, n)
+    np.testing.assert_array_equal(out, (a.astype(np.int64) @ b.T.astype(np.int64)).astype(np.float32))
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if pair_count(2, "s8", isa)])
+@pytest.mark.parametrize("kind", BYTE_OPERANDS)
+def test_limits_of_pairs_of_words_are_the_largest_safe_bytes(isa, kind):
+    k, n = 50, 90
+    _, b = byte_operands(kind, (1, k), (n, k))
+    weights = PackedFormat(k, n, "s8", isa=isa)
+    pairs, panels = pair_count(weights.words, "s8", isa), -(-n // weights.panel)
+    first = (weights.words + 1) * weights.cols * 4
+    limits = packed(b.T, "s8", isa)[first:][: panels * 2 * pairs].reshape(panels, 2, pairs).astype(int)
+    halves = b[:, : pairs * 8].astype(int).reshape(n, pairs, 2, 2, 2)  # words of a pair, halves, bytes
+    for panel in range(panels):
+        own = halves[panel * weights.panel :][: weights.panel]
+        for together, axes in ((0, (2, 4)), (1, (4,))):
+            largest = [np.maximum(side, 0).sum(axes).reshape(len(own), pairs, -1).max((0, 2)) for side in (own, -own)]
+            found = limits[panel, together]
+            assert (found * largest[0] <= 2**15 - 1).all()
+            assert (found * largest[1] <= 2**15).all()
+            assert ((found == 255) | ((found + 2) * (np.maximum(*largest) + 1) > 2**15 - 1)).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)
