@@ -30,7 +30,7 @@ from graphpool.runtime.model_form import ModelForm
 from graphpool.runtime.model_port import ModelPort
 from graphpool.runtime.scheduling import POLICIES
 from graphpool.schedule import DependencyGraph, ios, list_schedule, sequential, simulate
-from graphpool.schedule.lists import stream_lists
+from graphpool.schedule.control import stream_lists
 from tests.cases.graphs import GraphBuilder
 from tests.cases.schedule_graphs import BLOCK_COSTS, block, fork_join
 

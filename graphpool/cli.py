@@ -38,25 +38,15 @@ if TYPE_CHECKING:
     from .runtime import Model
     from .runtime.model_form import Fallback
 
-__all__ = ["main"]
-
 MIN_ACCURACY = 0.98
 SHAPE_HELP = "shape of an input, or size of a named dimension; 1..8 instead of a number is a range"
 Report = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
+    """Run the command with these arguments, by default those of the process; returns its status.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments; those of the process by default.
-
-    Returns
-    -------
-    status : int
-        0 when all is well, 1 when a check of the subcommand failed, 2 for an error, whose message goes to stderr.
+    It is 0 when all is well, 1 when a check of the subcommand failed, 2 for an error, whose message goes to stderr.
     """
     arguments = _parser().parse_args(argv)
     try:

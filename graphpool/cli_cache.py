@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import cache
-from .cache.comparison import compare_policies, distinct_nbytes, plot_savings
 from .cache.policies import policy_names
 from .cache.process import ENGINE_KINDS
-from .cache.traces import read_trace
+from .cache.traces import compare_policies, distinct_nbytes, plot_savings, read_trace
 from .errors import InvalidArgumentError, explain
 from .typing import parse_nbytes
 
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from .cache.comparison import Comparison
-
-__all__ = ["add_cache"]
+    from .cache.traces import Comparison
 
 Report = dict[str, Any]
 CAPACITIES = ("25%", "50%", "75%", "100%")

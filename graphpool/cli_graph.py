@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from .graph.dumps.json import GraphFile
 
-__all__ = ["add_knobs", "for_each_form", "inspect_form", "is_graph_file", "read_inputs", "run_form"]
-
 _CHUNK = 1 << 20
 """Elements of random content that are made at a time."""
 
@@ -35,13 +33,7 @@ Report = dict[str, Any]
 
 
 def is_graph_file(arguments: argparse.Namespace) -> bool:
-    """Whether the file holds a graph, not a model.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There are options that only the other kind of file takes.
-    """
+    """Whether the file holds a graph, not a model; InvalidArgumentError for options of the other kind."""
     given = [name for name in KNOBS if getattr(arguments, name.replace("-", "_"))]
     is_graph = Path(arguments.model).suffix == ".json"
     if given and not is_graph:
@@ -157,13 +149,7 @@ def _forget(tensors: dict[int, gp.Tensor], done: Sequence[gp.Partition], coming:
 
 
 def read_inputs(path: str) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of an .npz file.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is none, or cannot be read.
-    """
+    """The arrays of an .npz file; InvalidArgumentError where it is none, or cannot be read."""
     try:
         with Path(path).open("rb") as file, np.load(file) as arrays:  # NumPy leaves open what it cannot read
             return {name: arrays[name] for name in arrays.files}

@@ -15,8 +15,6 @@ from .errors import InvalidArgumentError, explain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["STREAM_POLICIES", "VARIABLES", "Variable", "get"]
-
 
 def _count(text: str) -> int:
     value = int(text)
@@ -145,13 +143,7 @@ _values: dict[str, Any] = {}
 
 
 def get(name: str) -> Any:
-    """The value of a variable of `VARIABLES`, parsed at the first call.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The variable is set to something malformed.
-    """
+    """The value of a variable of `VARIABLES`, parsed at the first call; InvalidArgumentError if malformed."""
     if name not in _values:
         variable = VARIABLES[name]
         _values[name] = variable.default

@@ -55,13 +55,7 @@ def brief(value: object) -> str:
 
 
 def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
-    """The value itself when it is one of the choices.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is none of them, or no string; `what` names it.
-    """
+    """The value itself when it is one of the choices; else InvalidArgumentError, which names `what`."""
     accepted = tuple(choices)
     if isinstance(value, str) and value in accepted:
         return value

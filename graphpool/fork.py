@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-__all__ = ["Locked", "cached_property", "guard_fork", "reset_in_child"]
-
 V = TypeVar("V")
 
 

@@ -19,8 +19,6 @@ from .errors import InvalidArgumentError, StateError, explain
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["MAPPINGS", "MappedFile", "check_mapping", "open_regular"]
-
 MAPPINGS = ("map", "copy")
 """Whether a file is mapped or read."""
 
@@ -35,16 +33,8 @@ def check_mapping(mapping: object) -> str:
 def open_regular(path: str | Path, flags: int = 0) -> int:
     """A descriptor for reading a regular file; never waits for the writer of a pipe.
 
-    Parameters
-    ----------
-    path : str or path
-    flags : int, default=0
-        Further ones of `os.open`.
-
-    Raises
-    ------
-    OSError
-        It cannot be opened, or is a folder, a pipe, a socket or a device.
+    `flags` are further ones of `os.open`. Raises OSError where it cannot be opened, or is a folder, a pipe, a socket or
+    a device.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags, 0o644)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -54,29 +44,10 @@ def open_regular(path: str | Path, flags: int = 0) -> int:
 
 
 class MappedFile(mmap.mmap):
-    """A whole file, mapped for reading.
+    """A whole file, mapped for reading; `path` and `flags` as for `open_regular`.
 
-    Parameters
-    ----------
-    path : str or path
-    flags : int, default=0
-        As for `open_regular`.
-
-    Attributes
-    ----------
-    path : str or path
-        As given.
-
-    Raises
-    ------
-    OSError
-        As `open_regular`.
-    ValueError
-        The file is empty.
-
-    Notes
-    -----
-    Ownership: arrays over it keep it alive. Threads: safe. Cost of a check: two system calls.
+    Raises OSError as that does, ValueError for an empty file. Ownership: arrays over it keep it alive. Threads: safe.
+    Cost of a check: two system calls.
     """
 
     path: str | Path

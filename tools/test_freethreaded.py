@@ -31,7 +31,7 @@ WHEELS = [
     "ml_dtypes",
     "onnx",
 ]
-TESTS = [f"tests/{name}" for name in ("graph", "memory", "cache", "schedule", "runtime", "_kernels/test_team.py")]
+TESTS = [f"tests/{name}" for name in ("graph", "memory", "cache", "schedule", "runtime", "_kernels/core/test_team.py")]
 IS_FREE = "import sysconfig, sys; sys.exit(not sysconfig.get_config_var('Py_GIL_DISABLED'))"
 STAYS_FREE = "import sys, graphpool.onnx; sys.exit(sys._is_gil_enabled())"
 

@@ -29,17 +29,17 @@ ISAS = {"generic": "", "avx2": "avx2", "avx2_vnni": "avx_vnni", "avx512": "avx51
 
 TESTS = ["tests/_kernels", "tests/runtime", "tests/memory", "tests/cache"]
 QUICK = [
-    "tests/_kernels/test_matmul.py",
-    "tests/_kernels/test_conv.py",
-    "tests/_kernels/test_eltwise.py",
-    "tests/_kernels/test_team.py",
+    "tests/_kernels/gemm/test_matmul.py",
+    "tests/_kernels/conv/test_conv.py",
+    "tests/_kernels/eltwise/test_eltwise.py",
+    "tests/_kernels/core/test_team.py",
     "tests/memory/test_arena.py",
     "tests/memory/test_budget.py",
     "tests/runtime/test_program.py",
     "tests/runtime/test_tensor.py",
     "tests/cache/test_handle.py",
 ]
-THREADED = ["tests/_kernels/test_team.py", "tests/runtime", "tests/memory", "tests/cache"]
+THREADED = ["tests/_kernels/core/test_team.py", "tests/runtime", "tests/memory", "tests/cache"]
 """Under `thread`: kernels have no threads of their own."""
 
 OPTIONS = {

@@ -7,18 +7,17 @@
     _hits.pyx        its entries, and what a hit runs
     _handle.pyx      ConstantBuffer and ConstantHandle: the memory of a constant, and its use without a look-up
     _flight.py       single flight: one produces, the others wait
-    policies.py      who leaves a full constant cache; cost_policy.py: the one that weighs cost
-      _policy_guard.py how a cache asks and tells its policy
-    traces.py        a simulator of policies; comparison.py: several at several capacities, plotted
+    policies.py      who leaves a full constant cache, by recency or cost, and how that is asked
+    traces.py        a simulator of policies; several at several capacities, plotted
     identity.py      names of contents; _quick.pyx: a digest at the speed of memory, for those inside a process
     packed_store.py  PackedStore: packed weights in files that processes share; _packed_file.py: one file
-    _bounded.py      what both share: a bound in bytes, counters, callbacks; _check.py  _callbacks.py  _stats.py
+    _bounded.py      what both share: a bound in bytes, counters, callbacks; _check.py
 
 Nothing here knows of graphs, memory pools or kernels.
 """
 
+from ._bounded import CacheStats
 from ._handle import ConstantBuffer
-from ._stats import CacheStats
 from .constants import ConstantTensorCache
 from .identity import fingerprint
 from .lru import LruCache

@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .._unraisable import report_unraisable
 from ..errors import InvalidArgumentError, explain
-from ._callbacks import Callbacks
 from ._check import check_limit
-from ._stats import CacheStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["BoundedCache"]
+
+@dataclass(frozen=True)
+class CacheStats:
+    """Counters of a cache at one instant.
+
+    Attributes
+    ----------
+    hits, misses : int
+        Lookups that found a value (also after waiting for its producer), and those that did not.
+    evictions : int
+        Entries that have left, for whatever reason.
+    declined : int
+        Newcomers that were not kept, because they did not fit.
+    entries, nbytes : int
+        What is held and being produced now. Unit of `nbytes`: bytes.
+    capacity : int or None
+        Most entries; None is no bound.
+    capacity_nbytes : int or None
+        Most bytes; None is no bound. Unit: bytes.
+    """
+
+    hits: int
+    misses: int
+    evictions: int
+    declined: int
+    entries: int
+    nbytes: int
+    capacity: int | None
+    capacity_nbytes: int | None
+
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """A bound in bytes, counters, callbacks, and a lock that is held across a fork (`graphpool.fork.guard_fork`).
+    """A bound in bytes (None for none), counters, callbacks, and a lock that is held across a fork.
 
-    Parameters
-    ----------
-    name : str
-        Shown by ``repr``.
-    capacity_nbytes : int, str or None
-        Most bytes; None sets no bound.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Not a size.
+    See `graphpool.fork.guard_fork`; `name` is shown by ``repr``. Raises InvalidArgumentError for what is no size.
     """
 
     _lock: Any
@@ -43,7 +62,7 @@ class BoundedCache(Generic[K, V]):
         self._lock = threading.RLock()
         self._nbytes = 0  # of entries and productions
         self._misses = self._evictions = self._declined = 0
-        self._callbacks: Callbacks[K, V] = Callbacks()
+        self._callbacks: tuple[Callable[[K, V], object], ...] = ()  # replaced, never changed
 
     @property
     def capacity_nbytes(self) -> int | None:
@@ -67,7 +86,22 @@ class BoundedCache(Generic[K, V]):
         """
         if not callable(callback):
             raise InvalidArgumentError(explain("callback", accepted="a callable(key, value)", got=repr(callback)))
-        return self._callbacks.add(callback)
+        self._callbacks = (*self._callbacks, callback)
+
+        def unsubscribe() -> None:
+            self._callbacks = tuple(other for other in self._callbacks if other is not callback)
+
+        return unsubscribe
+
+    def _tell(self, left: Iterable[tuple[K, V]]) -> None:
+        """Call every callback for every (key, value); an error is reported through `sys.unraisablehook`."""
+        callbacks = self._callbacks
+        for key, value in left:
+            for callback in callbacks:
+                try:
+                    callback(key, value)
+                except Exception as error:
+                    report_unraisable(error, callback)
 
     def _stats(self, *, hits: int, entries: int, capacity: int | None = None) -> CacheStats:
         """The counters now. Under the lock."""

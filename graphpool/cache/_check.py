@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..errors import InvalidArgumentError, explain
 from ..typing import parse_nbytes
 
-__all__ = ["check_entries", "check_limit", "check_nbytes"]
-
 
 def check_entries(capacity: object) -> int:
     """A count of entries, or `InvalidArgumentError`."""

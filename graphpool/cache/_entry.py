@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ._hits import Entry
     from .constants import ConstantTensorCache
 
-__all__ = ["FullKey", "Outcome", "Reservation"]
-
 FullKey = tuple["Hashable", "Hashable"]
 """Backend id and backend key."""
 

@@ -8,8 +8,6 @@ from typing import Any, Generic, TypeVar, cast
 
 from ..errors import StateError, explain
 
-__all__ = ["Flight"]
-
 V = TypeVar("V")
 
 _waiting: dict[int, Flight[Any]] = {}
@@ -18,17 +16,8 @@ _waiting_lock = threading.Lock()
 
 
 class Flight(Generic[V]):
-    """One production under way.
+    """One production under way, of a key that errors name, for which the cache has charged `nbytes`.
 
-    Parameters
-    ----------
-    key : hashable
-        Named in errors.
-    nbytes : int
-        What the cache has charged for it. Unit: bytes.
-
-    Notes
-    -----
     Ownership: the thread that makes it is its producer, and calls `land` or `fail` once. Threads: any may wait.
     """
 
@@ -56,22 +45,11 @@ class Flight(Generic[V]):
         self._gate.release()
 
     def wait(self) -> tuple[bool, V]:
-        """Sleep until the production has ended.
+        """Sleep until the production has ended; returns whether it landed, and the value if so.
 
-        Returns
-        -------
-        landed : bool
-            False when the producer was interrupted (no `Exception`): another thread should then produce.
-        value : object
-            What was produced, if it landed.
-
-        Raises
-        ------
-        StateError
-            Waiting would never end: this thread is the producer, or the producer waits, directly or through others,
-            for something that this thread produces.
-        Exception
-            What the producer raised.
+        It has not where the producer was interrupted (no `Exception`): another thread should then produce. Raises what
+        the producer raised, and StateError where waiting would never end: this thread is the producer, or the producer
+        waits, directly or through others, for something that this thread produces.
         """
         me = threading.get_ident()
         with _waiting_lock:

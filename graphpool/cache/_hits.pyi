@@ -6,8 +6,7 @@ from graphpool.typing import MemoryResource
 from ._entry import FullKey
 from ._flight import Flight
 from ._handle import ConstantBuffer, ConstantHandle
-from ._policy_guard import PolicyGuard
-from .policies import Item
+from .policies import Item, PolicyGuard
 from .traces import UseRecorder
 
 class Entry:

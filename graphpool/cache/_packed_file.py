@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..typing import MemoryResource
     from .packed_store import PackedKey
 
-__all__ = ["HEADER_NBYTES", "DamagedFileError", "copy_file", "file_name", "map_file", "write_file"]
-
 MAGIC = b"GPPACK\x00\x01"
 HEADER_NBYTES = 4096
 CHUNK_NBYTES = 8 << 20
@@ -72,12 +70,8 @@ def write_file(descriptor: int, key: PackedKey, data: memoryview) -> None:
 def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
     """The packed weight of a file, mapped read-only, after all of it was checked.
 
-    Raises
-    ------
-    DamagedFileError
-        Something is not as it should be.
-    OSError
-        It is not there, or cannot be read; a symbolic link is not followed.
+    Raises DamagedFileError where something is not as it should be, OSError where it is not there or cannot be read; a
+    symbolic link is not followed.
     """
     try:
         mapped = MappedFile(path, os.O_NOFOLLOW)
@@ -94,12 +88,7 @@ def map_file(path: Path, key: PackedKey) -> ConstantBuffer:
 def copy_file(path: Path, key: PackedKey, resource: MemoryResource | None) -> ConstantBuffer:
     """The packed weight of a file in memory of a resource, or of Python's without one.
 
-    Raises
-    ------
-    DamagedFileError, OSError
-        As `map_file`.
-    OutOfMemoryError
-        The resource has no room.
+    Raises as `map_file`, and OutOfMemoryError.
     """
     with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb", buffering=0) as file:
         nbytes = max(os.fstat(file.fileno()).st_size - HEADER_NBYTES, 0)

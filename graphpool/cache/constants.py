@@ -14,18 +14,15 @@ from ._check import check_limit, check_nbytes
 from ._entry import FullKey, Outcome, Reservation
 from ._handle import ConstantBuffer, ConstantHandle
 from ._hits import Entry, HitPath
-from ._policy_guard import PolicyGuard
-from .policies import Item, make_policy
+from .policies import Item, PolicyGuard, make_policy
 from .traces import UseRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from ..typing import MemoryResource
-    from ._stats import CacheStats
+    from ._bounded import CacheStats
     from .policies import Policy
-
-__all__ = ["ConstantTensorCache"]
 
 CALL_COST_S, BYTES_PER_S = 5e-6, 10e9
 """What making a constant is taken to cost if nothing is said: a call, and one pass of packing."""
@@ -228,7 +225,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         finally:
             entry.flight.land(buffer)  # also if the policy is interrupted: others wait
         if not is_kept:
-            self._callbacks.run([(entry.full, buffer)])
+            self._tell([(entry.full, buffer)])
 
     def _fail(self, entry: Entry, error: BaseException) -> None:
         """End a production with an error."""
@@ -265,7 +262,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         for entry in left:
             for handle in entry.live_handles():
                 handle.evict()
-        self._callbacks.run([(entry.full, entry.buffer) for entry in left if entry.buffer is not None])
+        self._tell([(entry.full, entry.buffer) for entry in left if entry.buffer is not None])
 
     @contextmanager
     def _evicting(self) -> Iterator[list[Entry]]:

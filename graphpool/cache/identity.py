@@ -11,8 +11,6 @@ from ..errors import InvalidArgumentError, explain
 from ..typing import DataType
 from ._quick import quick_digest
 
-__all__ = ["Fingerprint", "QuickFingerprint", "digest_of", "fingerprint", "quick_fingerprint"]
-
 DIGEST_NBYTES = 16
 
 

@@ -14,10 +14,8 @@ from ._recency import Recency
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from ._bounded import CacheStats
     from ._recency import Node
-    from ._stats import CacheStats
-
-__all__ = ["LruCache"]
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -159,7 +157,7 @@ class LruCache(BoundedCache[K, V]):
 
     def _produce(self, flight: Flight[V], key: K, producer: Callable[[], V], victims: list[tuple[K, V]]) -> V:
         try:
-            self._callbacks.run(victims)  # before the newcomer takes memory
+            self._tell(victims)  # before the newcomer takes memory
             value = producer()
         except BaseException as error:
             with self._lock:
@@ -175,7 +173,7 @@ class LruCache(BoundedCache[K, V]):
                 self._evictions += 1
         flight.land(value)
         if not is_kept:
-            self._callbacks.run([(key, value)])
+            self._tell([(key, value)])
         return value
 
     def _detach(self, flight: Flight[V], key: K) -> bool:
@@ -234,7 +232,7 @@ class LruCache(BoundedCache[K, V]):
             self._capacity, self._capacity_nbytes = entries, limit
             victims = self._shrink(0, 0)
             self._shrink_flights()
-        self._callbacks.run(victims)
+        self._tell(victims)
 
     def recharge(self, key: K, value: V, nbytes: int) -> bool:
         """Correct what `value`, the entry of a key, is charged, once its true size is known or has changed.
@@ -255,7 +253,7 @@ class LruCache(BoundedCache[K, V]):
             self._entries.charge(node, nbytes)
             is_alone = not self._fits(len(self._flights) + 1, self._flights_nbytes + nbytes)
             victims = [self._pop(key)] if is_alone else self._shrink(0, 0)
-        self._callbacks.run(victims)
+        self._tell(victims)
         return not is_alone
 
     def reclaim(self, nbytes: int) -> int:
@@ -266,7 +264,7 @@ class LruCache(BoundedCache[K, V]):
             while (oldest := self._entries.first()) and freed < nbytes:
                 freed += oldest.nbytes
                 victims.append(self._pop(oldest.key))
-        self._callbacks.run(victims)
+        self._tell(victims)
         return freed
 
     def remove(self, key: K) -> bool:
@@ -276,7 +274,7 @@ class LruCache(BoundedCache[K, V]):
             if flight is not None:
                 return self._detach(flight, key)
             victims = [self._pop(key)] if key in self._entries else []
-        self._callbacks.run(victims)
+        self._tell(victims)
         return bool(victims)
 
     def clear(self) -> None:
@@ -285,7 +283,7 @@ class LruCache(BoundedCache[K, V]):
             victims = [self._pop(key) for key in self._entries.by_age()]
             for key, flight in list(self._flights.items()):
                 self._detach(flight, key)
-        self._callbacks.run(victims)
+        self._tell(victims)
 
     # ---- observe
 

@@ -16,9 +16,9 @@ from weakref import WeakValueDictionary
 from ..errors import InvalidArgumentError, PerformanceWarning, StateError, explain
 from ..fork import reset_in_child
 from ..mapped_file import check_mapping, open_regular
+from ._bounded import CacheStats
 from ._check import check_limit
 from ._packed_file import HEADER_NBYTES, DamagedFileError, copy_file, file_name, map_file, write_file
-from ._stats import CacheStats
 from .identity import Fingerprint
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..mapped_file import MappedFile
     from ..typing import MemoryResource
     from ._handle import ConstantBuffer
-
-__all__ = ["PackedKey", "PackedStore"]
 
 
 class PackedKey(NamedTuple):

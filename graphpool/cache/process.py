@@ -24,24 +24,6 @@ if TYPE_CHECKING:
 
     from .policies import Policy
 
-__all__ = [
-    "ENGINE_KINDS",
-    "UNLIMITED_MB",
-    "compiled_partition_cache",
-    "constant_tensor_cache",
-    "get_compiled_partition_cache_capacity",
-    "get_constant_tensor_cache",
-    "get_constant_tensor_cache_capacity",
-    "get_primitive_cache_capacity",
-    "packed_store",
-    "primitive_cache",
-    "set_compiled_partition_cache_capacity",
-    "set_constant_tensor_cache",
-    "set_constant_tensor_cache_capacity",
-    "set_packed_store",
-    "set_primitive_cache_capacity",
-]
-
 ENGINE_KINDS = ("cpu", "gpu")
 MB = 2**20
 UNLIMITED_MB = (2**64 - 1) // MB

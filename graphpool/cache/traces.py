@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..errors import InvalidArgumentError, brief, explain
-from .policies import Item, choose_victims, make_policy
+from ..errors import InvalidArgumentError, UnsupportedError, brief, explain
+from .policies import Item, choose_victims, make_policy, policy_names
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
+    from pathlib import Path
 
-    from .policies import Policy
-
-__all__ = ["Clairvoyant", "Replay", "UseRecorder", "clairvoyant", "read_trace", "replay", "write_trace"]
+    from .policies import Item, Policy
 
 HEADER = ["key", "nbytes", "cost"]
 
@@ -30,10 +29,7 @@ MOST = 2**62
 class UseRecorder:
     """Uses of constants in order, as a trace. Used under the cache's lock.
 
-    Attributes
-    ----------
-    trace : list of Item
-        It grows; keys are numbers in the order of first use.
+    `trace` grows; its keys are numbers in the order of first use.
     """
 
     def __init__(self) -> None:
@@ -82,21 +78,7 @@ class Clairvoyant(NamedTuple):
 def replay(trace: Iterable[Item], policy: str | Policy, capacity_nbytes: int) -> Replay:
     """Run a policy over a trace, with the decisions that `ConstantTensorCache` would take.
 
-    Parameters
-    ----------
-    trace : iterable of Item
-        Sizes and costs of one key do not change.
-    policy : str or Policy
-        As for `make_policy`; an object must be new.
-    capacity_nbytes : int
-        Unit: bytes.
-
-    Returns
-    -------
-    result : Replay
-
-    Notes
-    -----
+    Sizes and costs of one key do not change; a policy that is an object, not a name as for `make_policy`, must be new.
     Cost: that of the policy; about 1 µs an access besides.
     """
     policy = make_policy(policy)
@@ -140,27 +122,13 @@ def clairvoyant(trace: Sequence[Item], capacity_nbytes: int) -> Clairvoyant:
     """Bounds on the cost that the best policy with knowledge of the future saves, newcomers turned away included.
 
     For sizes that differ the optimum is NP-hard, so two bounds are computed over the intervals between two uses of a
-    key, each of which, if kept, saves one production and occupies nbytes x length of the space capacity x accesses:
+    key, each of which, if kept, saves one production and occupies nbytes x length of the space capacity x accesses.
+    `bound_cost` is the best fraction of intervals by cost per space in that total space; no policy saves more.
+    `achievable_cost` takes intervals greedily in the same order wherever they fit at every access; a policy that knew
+    the future would save this.
 
-    - `bound_cost`: the best fraction of intervals by cost per space in that total space; no policy saves more;
-    - `achievable_cost`: intervals taken greedily in the same order wherever they fit at every access; a policy that
-      knew the future would save this.
-
-    Parameters
-    ----------
-    trace : sequence of Item
-    capacity_nbytes : int
-        Unit: bytes.
-
-    Returns
-    -------
-    bounds : Clairvoyant
-
-    Notes
-    -----
-    Cost: O(n log n) for the bound, O(n x mean interval) for the other, for n accesses.
-    Source: the relaxation of D. Berger, N. Beckmann, M. Harchol-Balter, "Practical bounds on optimal caching with
-    variable object sizes" (2018).
+    Cost: O(n log n) for the bound, O(n x mean interval) for the other, for n accesses. Source: the relaxation of D.
+    Berger, N. Beckmann, M. Harchol-Balter, "Practical bounds on optimal caching with variable object sizes" (2018).
     """
     capacity_nbytes = min(capacity_nbytes, MOST)
     starts, ends, sizes, costs = _intervals(trace, capacity_nbytes)
@@ -199,10 +167,7 @@ def _intervals(trace: Sequence[Item], capacity_nbytes: int) -> tuple[np.ndarray,
 def read_trace(path: str | Path) -> list[Item]:
     """The accesses of a CSV file with the columns key, nbytes, cost.
 
-    Raises
-    ------
-    InvalidArgumentError
-        The file is no CSV in UTF-8, or the header or a line is not of this form.
+    Raises InvalidArgumentError where the file is no CSV in UTF-8, or the header or a line is not of this form.
     """
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = csv.reader(file)
@@ -232,3 +197,64 @@ def write_trace(path: str | Path, trace: Iterable[Item]) -> None:
         writer = csv.writer(file)
         writer.writerow(HEADER)
         writer.writerows((item.key, item.nbytes, repr(item.cost)) for item in trace)
+
+
+# ---- several policies at several capacities
+
+
+class Comparison(NamedTuple):
+    """One capacity in bytes: what each policy achieved there, by name, and the bounds on what any could."""
+
+    capacity_nbytes: int
+    results: dict[str, Replay]
+    best: Clairvoyant
+
+
+def distinct_nbytes(trace: Iterable[Item]) -> int:
+    """What all constants of a trace take together. Unit: bytes."""
+    return sum({item.key: item.nbytes for item in trace}.values())
+
+
+def compare_policies(
+    trace: Sequence[Item], capacities_nbytes: Iterable[int], policies: Sequence[str] | None = None
+) -> list[Comparison]:
+    """Replay a trace with every policy at every capacity; one comparison a capacity, in their order.
+
+    Policies are names as for `make_policy`, by default all, installed ones included; InvalidArgumentError for a name
+    that no policy has, before anything is replayed. Cost: about a microsecond an access and policy, and `clairvoyant`
+    once a capacity.
+    """
+    names = policy_names() if policies is None else list(policies)
+    for name in names:
+        make_policy(name)
+    return [
+        Comparison(nbytes, {name: replay(trace, name, nbytes) for name in names}, clairvoyant(trace, nbytes))
+        for nbytes in capacities_nbytes
+    ]
+
+
+def plot_savings(comparisons: Sequence[Comparison], path: str | Path, *, title: str = "") -> None:
+    """Draw the share of the cost that each policy saves against the capacity, and the bounds as a band.
+
+    The ending of `path` chooses the format, such as ``.png`` or ``.svg``; InvalidArgumentError for one that matplotlib
+    does not write, UnsupportedError where that is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        hint = 'install it with: pip install "graphpool[profile]"'
+        raise UnsupportedError(explain("plots need matplotlib", hint=hint)) from error
+    rows = sorted(comparisons)
+    capacities = [row.capacity_nbytes / 2**20 for row in rows]
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    low, high = ([100 * row.best.achievable_share for row in rows], [100 * row.best.bound_share for row in rows])
+    axes.fill_between(capacities, low, high, color="0.85", label="best with foresight: achievable to bound")
+    for name in rows[0].results if rows else ():
+        axes.plot(capacities, [100 * row.results[name].saved_share for row in rows], marker="o", label=name)
+    axes.set(xlabel="capacity (MiB)", ylabel="cost saved (%)", ylim=(0, 100), title=title)
+    axes.legend()
+    try:
+        figure.savefig(path)
+    except ValueError as error:
+        raise InvalidArgumentError(explain(f"cannot draw {path}", accepted=".png, .svg, .pdf", got=error)) from error

@@ -9,10 +9,10 @@
     view.py             GraphView: producers, consumers and a topological order, as the partitioner reads them
     pattern.py          Pattern: what a backend can run as one partition, as data
     spelling.py         Spelling: a function in several ops, and the op that it is     (expression.py parses it)
-    growth.py           how a match grows from op to op     (residual.py: blocks with a shortcut)
+    growth.py           how a match grows from op to op, and blocks with a shortcut
     partitioner.py      finds the patterns, keeps the partitions acyclic, orders them
-    partition.py        Partition: ports, compile        _counter.pyx  numbers them
-    structure.py        Structure: what a partition computes, free of ids      _memo.pyx  what it was compiled with
+    partition.py        Partition: ports, compile; Structure: what it computes, free of ids
+    _counter.pyx        numbers partitions      _memo.pyx  what one was compiled with
     completion.py       shapes: what the known ones say about the others
     backend.py          the Backend protocol and the registry; backends hand themselves in
 

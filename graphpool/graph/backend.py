@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .pattern import Pattern
     from .spelling import Spelling
 
-__all__ = ["ENGINE_KINDS", "Backend", "backends_for", "opaque_nbytes", "register_backend", "set_loader"]
-
 ENGINE_KINDS = ("cpu", "gpu")
 
 
@@ -112,10 +110,7 @@ def backends_for(engine_kind: str) -> list[Backend]:
 def opaque_nbytes(tensor: LogicalTensor) -> int:
     """Size of an opaque tensor of known shape, as the backend says that gave out its layout id. Unit: bytes.
 
-    Raises
-    ------
-    InvalidArgumentError
-        No backend gives out this layout id, or not for such a tensor on this processor.
+    Raises InvalidArgumentError where no backend gives out this id, or not for such a tensor on this processor.
     """
     for kind in ENGINE_KINDS:
         for backend in backends_for(kind):

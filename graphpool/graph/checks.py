@@ -1,6 +1,6 @@
 """Rules about an op that no column of the table can say. Each docstring says its rule in words.
 
-A check is ``(OpLike) -> None`` and raises; it runs after the counts and type variables were found in order, on
+A check is ``(Op) -> None`` and raises; it runs after the counts and type variables were found in order, on
 complete attributes, and reads shapes only as far as they are known.
 """
 
@@ -13,53 +13,43 @@ from graphpool.errors import InvalidDataTypeError, InvalidShapeError
 from graphpool.graph.logical_tensor import describe_shape
 from graphpool.typing import UNKNOWN_DIM, DataType
 
-from .schemas.query import OpLike, TensorLike, refuse
+from .schemas.query import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "arithmetic_types", "dynamic_quantization", "forward_norm_outputs", "groups", "interpolate_sizes",
-    "layer_norm_backward_outputs", "matmul_types", "norm_types", "pool_kernel", "quantization", "recurrent",
-    "reduce_axes", "scatter_types", "shape_source", "softmax_backward_types", "softmax_types", "typecast_types",
-    "windows",
-]  # fmt: skip
-
-_HALF = (DataType.BF16, DataType.F16)
+    from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.graph.op import Op
 
 
-def _refuse_type(op: OpLike, port: str, tensor: TensorLike, accepted: str, hint: str | None = None) -> NoReturn:
+def _refuse_type(op: Op, port: str, tensor: LogicalTensor, accepted: str, hint: str | None = None) -> NoReturn:
     refuse(op, f'"{port}" (tensor {tensor.id}) has a data type that does not fit', error=InvalidDataTypeError,
            accepted=accepted, got=str(tensor.dtype), hint=hint, port=port, tensor_id=tensor.id,
            dtype=tensor.dtype)  # fmt: skip
 
 
-def _refuse_attribute(op: OpLike, name: str, what: str, accepted: str, got: object) -> NoReturn:
+def _refuse_attribute(op: Op, name: str, what: str, accepted: str, got: object) -> NoReturn:
     refuse(op, f'attribute "{name}" {what}', accepted=accepted, got=got, attribute=name)
 
 
-def matmul_types(op: OpLike) -> None:
-    """The type of dst is that of src, or f32."""
-    src, dst = op.inputs[0].dtype, op.outputs[0]
-    if dst.dtype is not src and dst.dtype is not DataType.F32:
-        _refuse_type(op, "dst", dst, f"{src} or f32, as src is {src}", "insert a TypeCast")
+def result_types(op: Op) -> None:
+    """The type of the result is that of the first input, or f32."""
+    first, result = op.inputs[0].dtype, op.outputs[0]
+    if result.dtype is not first and result.dtype is not DataType.F32:
+        port, source, hint = (
+            ("diff_src", "diff_dst", None) if "Backward" in op.kind else ("dst", "src", "insert a TypeCast")
+        )
+        _refuse_type(op, port, result, f"{first} or f32, as {source} is {first}", hint)
 
 
-def softmax_types(op: OpLike) -> None:
+def softmax_types(op: Op) -> None:
     """The types of src and dst are the same, or one of them is f32."""
     src, dst = op.inputs[0].dtype, op.outputs[0]
     if dst.dtype is not src and DataType.F32 not in (src, dst.dtype):
         _refuse_type(op, "dst", dst, f"{src} or f32, as src is {src}")
 
 
-def softmax_backward_types(op: OpLike) -> None:
-    """The type of diff_src is that of diff_dst, or f32."""
-    diff_dst, diff_src = op.inputs[0].dtype, op.outputs[0]
-    if diff_src.dtype is not diff_dst and diff_src.dtype is not DataType.F32:
-        _refuse_type(op, "diff_src", diff_src, f"{diff_dst} or f32, as diff_dst is {diff_dst}")
-
-
-def typecast_types(op: OpLike) -> None:
+def typecast_types(op: Op) -> None:
     """The types of src and dst differ."""
     src, dst = op.inputs[0].dtype, op.outputs[0]
     if src is dst.dtype:
@@ -74,7 +64,7 @@ _MIXED = {
 }
 
 
-def arithmetic_types(op: OpLike) -> None:
+def arithmetic_types(op: Op) -> None:
     """All types are the same, or all of f32, bf16 and f16 (for Add and Subtract: and s32)."""
     tensors = (*op.inputs, *op.outputs)
     mixed = _MIXED[op.kind].split()
@@ -84,7 +74,7 @@ def arithmetic_types(op: OpLike) -> None:
             _refuse_type(op, "src_1 or dst", tensor, accepted, "insert a TypeCast")
 
 
-def scatter_types(op: OpLike) -> None:
+def scatter_types(op: Op) -> None:
     """A reduction other than none wants numbers."""
     src = op.inputs[0]
     if op.attrs["reduction"] != "none" and src.dtype in _UNORDERED:
@@ -94,7 +84,7 @@ def scatter_types(op: OpLike) -> None:
 _UNORDERED = (DataType.BOOLEAN, DataType.F8_E4M3, DataType.F8_E5M2)
 
 
-def norm_types(op: OpLike) -> None:
+def norm_types(op: Op) -> None:
     """Parameters and statistics are f32, or have the type of src where their port accepts it."""
     src = op.inputs[0].dtype
     first = 2 if op.kind in ("BatchNormTrainingBackward", "LayerNormBackward") else 1
@@ -103,34 +93,23 @@ def norm_types(op: OpLike) -> None:
             _refuse_type(op, "parameters and statistics", tensor, f"f32 or {src}, as src is {src}")
 
 
-def forward_norm_outputs(op: OpLike) -> None:
-    """There are three outputs with keep_stats=true, and one with keep_stats=false."""
-    keep = op.attrs["keep_stats"]
-    expected = 3 if keep else 1
-    if len(op.outputs) != expected:
-        hint = "set keep_stats=False to get dst only" if keep else None
-        refuse(op, "wrong number of outputs", accepted=f"{expected}, as keep_stats={keep}", got=len(op.outputs),
-               hint=hint, attribute="keep_stats")  # fmt: skip
+def norm_outputs(op: Op) -> None:
+    """There are three outputs with keep_stats=true (use_affine=true of a gradient), and one with false."""
+    name, only = ("use_affine", "diff_src") if "Backward" in op.kind else ("keep_stats", "dst")
+    given = op.attrs[name]
+    if len(op.outputs) != (3 if given else 1):
+        refuse(op, "wrong number of outputs", accepted=f"{3 if given else 1}, as {name}={given}", got=len(op.outputs),
+               hint=f"set {name}=False to get {only} only" if given else None, attribute=name)  # fmt: skip
 
 
-def layer_norm_backward_outputs(op: OpLike) -> None:
-    """There are three outputs with use_affine=true, and one with use_affine=false."""
-    affine = op.attrs["use_affine"]
-    expected = 3 if affine else 1
-    if len(op.outputs) != expected:
-        hint = "set use_affine=False to get diff_src only" if affine else None
-        refuse(op, "wrong number of outputs", accepted=f"{expected}, as use_affine={affine}", got=len(op.outputs),
-               hint=hint, attribute="use_affine")  # fmt: skip
-
-
-def reduce_axes(op: OpLike) -> None:
+def reduce_axes(op: Op) -> None:
     """The axes come from attribute axes, not empty, or from the second input: exactly one of them."""
     if bool(op.attrs["axes"]) is (len(op.inputs) > 1):
         got = "both" if op.attrs["axes"] else "neither"
         _refuse_attribute(op, "axes", "and the second input exclude one another", "exactly one of them", got)
 
 
-def interpolate_sizes(op: OpLike) -> None:
+def interpolate_sizes(op: Op) -> None:
     """The size comes from attribute sizes, attribute scales or the last input: exactly one of them."""
     scales: Sequence[float] = op.attrs.get("scales") or ()
     tensor = len(op.inputs) > (1 if op.kind == "Interpolate" else 2)
@@ -143,7 +122,7 @@ def interpolate_sizes(op: OpLike) -> None:
         _refuse_attribute(op, "scales", "has a wrong value", "finite numbers above 0", scales)
 
 
-def shape_source(op: OpLike) -> None:
+def shape_source(op: Op) -> None:
     """The shape comes from the attribute, not all zeros, or from the last input: exactly one of them."""
     name, index = next((name, index) for name, index in _SHAPE_SOURCES if name in op.attrs)
     tensor, attribute = len(op.inputs) > index, any(op.attrs[name])
@@ -158,7 +137,7 @@ def shape_source(op: OpLike) -> None:
 _SHAPE_SOURCES = (("dst_shape", 2), ("weights_shape", 2), ("src_shape", 1))
 
 
-def _at_least(op: OpLike, name: str, least: int, count: int | None) -> None:
+def _at_least(op: Op, name: str, least: int, count: int | None) -> None:
     """Every element of a list attribute is at least `least`, and there are `count` of them."""
     values = op.attrs.get(name)
     if not values:
@@ -172,7 +151,7 @@ def _at_least(op: OpLike, name: str, least: int, count: int | None) -> None:
                f"{count}, one for each spatial axis", got=f"{len(values)} in {values}", attribute=name)  # fmt: skip
 
 
-def windows(op: OpLike) -> None:
+def windows(op: Op) -> None:
     """Lists have one number a spatial axis: pads and output_padding 0 or more, strides and dilations 1 or more."""
     shape = op.inputs[0].shape
     count = None if shape is None or len(shape) < 3 else len(shape) - 2
@@ -184,13 +163,13 @@ def windows(op: OpLike) -> None:
     _at_least(op, "pads_end", 0, count if explicit else None)
 
 
-def groups(op: OpLike) -> None:
+def groups(op: Op) -> None:
     """The number of groups is 1 or more."""
     if op.attrs["groups"] < 1:
         _refuse_attribute(op, "groups", "is too small", "1 or more", op.attrs["groups"])
 
 
-def pool_kernel(op: OpLike) -> None:
+def pool_kernel(op: Op) -> None:
     """The kernel is 1 or more along each spatial axis; strides and dilations are as long."""
     _at_least(op, "kernel", 1, None)
     count = len(op.attrs["kernel"])
@@ -200,7 +179,7 @@ def pool_kernel(op: OpLike) -> None:
     _at_least(op, "strides", 1, count)
 
 
-def _channel_count(op: OpLike) -> int:
+def _channel_count(op: Op) -> int:
     """Length of src along attribute axis, or UNKNOWN_DIM."""
     shape, axis = op.inputs[0].shape, op.attrs["axis"]
     if shape is None:
@@ -211,7 +190,7 @@ def _channel_count(op: OpLike) -> int:
     return count
 
 
-def quantization(op: OpLike) -> None:
+def quantization(op: Op) -> None:
     """One scale, or one a channel with per_channel; as many zero points or none, and none but 0 for f8 data.
 
     Weights of a grouped ConvTranspose have a scale for each group and channel: a multiple of the channels is accepted.
@@ -231,7 +210,7 @@ def quantization(op: OpLike) -> None:
         _refuse_attribute(op, "zps", f"does not go with {quantized.dtype} data", "no zero points", zps)
 
 
-def dynamic_quantization(op: OpLike) -> None:
+def dynamic_quantization(op: Op) -> None:
     """One scale and zero point (per_tensor), one a channel, or src / group_shape along each axis (per_group).
 
     With per_channel and per_group one zero point may stand for all.
@@ -253,7 +232,7 @@ def dynamic_quantization(op: OpLike) -> None:
                    port=name, tensor_id=tensor.id, expected=expected)  # fmt: skip
 
 
-def _group_counts(op: OpLike) -> tuple[int, ...] | None:
+def _group_counts(op: Op) -> tuple[int, ...] | None:
     """Groups along each axis of src, or None."""
     shape, group = op.inputs[0].shape, op.attrs.get("group_shape") or ()
     if min(group, default=0) < 1:
@@ -274,7 +253,7 @@ _ACTIVATIONS = frozenset({
 })  # fmt: skip
 
 
-def recurrent(op: OpLike) -> None:
+def recurrent(op: Op) -> None:
     """lstm alone has c, which it must have, peepholes, last_c, and weights of 8 bits.
 
     Those have scales and zps; other weights have the type of src. Activations are those of the cell for each direction;

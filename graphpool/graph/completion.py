@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .logical_tensor import LogicalTensor
     from .op import Op
 
-__all__ = ["complete_shapes"]
-
 Shape = tuple[int, ...] | None
 
 
@@ -26,26 +24,11 @@ def complete_shapes(
     *,
     trust_ops: bool = True,
 ) -> dict[int, Shape]:
-    """Shapes of all tensors of `ops`, as far as they can be known.
+    """Shapes of all tensors of ops in topological order, as far as they can be known; `given` ones by tensor id.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-        In topological order.
-    given : mapping of int to shape, optional
-        Tensor id -> shape that is known from elsewhere.
-    trust_ops : bool, default=True
-        Whether the shapes that the ops' own logical tensors carry must hold. With False they only fill in what
-        cannot be inferred: a partition may be compiled for other shapes than those that the graph was built with.
-
-    Raises
-    ------
-    InvalidShapeError
-        An op infers a shape that contradicts a given one.
-
-    Notes
-    -----
-    Cost: linear in ops and ports.
+    With `trust_ops` the shapes that the ops' own logical tensors carry must hold. Without it they only fill in what
+    cannot be inferred: a partition may be compiled for other shapes than those that the graph was built with. Raises
+    InvalidShapeError where an op infers a shape that contradicts one. Cost: linear in ops and ports.
     """
     shapes: dict[int, Shape] = dict(given or {})
     for op in ops:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Call", "Name", "Pattern", "Product", "Sum", "calls_of", "parse"]
-
 
 @dataclass(frozen=True)
 class Name:

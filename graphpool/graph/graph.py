@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from .dumps.knobs import Knobs
     from .logical_tensor import LogicalTensor
 
-__all__ = ["Graph"]
-
 FPMATH_MODES = ("strict", "bf16", "f16", "tf32", "int8", "any")
 PREFERENCES = ("memory", "latency")
 POLICIES = ("fusion", "debug")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builtins import property as accessor  # the class has an attribute of that name
+from functools import partial
 from math import isfinite, nan, prod
 from operator import index
 from sys import float_info
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from .._size_bounds import SizeBounds
     from .._size_program import SizeValues
-
-__all__ = ["MAX_ID", "LogicalTensor"]
 
 MAX_ID = 2**64 - 1
 """Largest id of a tensor, an op or a layout: oneDNN's are of C's size_t."""
@@ -136,33 +135,17 @@ class LogicalTensor:
         raise AttributeError(f"LogicalTensor is immutable; make another one: tensor.replace({name}=...)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.id, self.dtype.value, self.shape, self._keywords())
-
-    def _keywords(self) -> dict[str, Any]:
-        keep_strides = self.layout is LayoutType.STRIDED and not self.is_dense
-        return {
-            "strides": self.strides if keep_strides else None,
-            "layout": self.layout.value,
-            "layout_id": self.layout_id,
-            "property": self.property.value,
-            "value": self.value,
-        }
+        options = {name: getattr(self, name) for name in ("layout", "layout_id", "property", "value")}
+        if self.layout is LayoutType.STRIDED and not self.is_dense:
+            options["strides"] = self.strides
+        return partial(LogicalTensor, **options), (self.id, self.dtype, self.shape)
 
     def replace(self, **changes: Any) -> LogicalTensor:
         """The same tensor with some fields changed: any argument of the constructor.
 
         Without being given, strides do not outlast a shape, and a value no other type, shape or property.
         """
-        fields: dict[str, Any] = {
-            "id": self.id,
-            "dtype": self.dtype,
-            "shape": self.shape,
-            "strides": self.strides,
-            "layout": self.layout,
-            "layout_id": self.layout_id,
-            "property": self.property,
-            "value": self.value,
-        }
+        fields: dict[str, Any] = {name: getattr(self, name) for name in LogicalTensor.__slots__ if name != "_signature"}
         if "shape" in changes or "layout" in changes:
             fields["strides"] = None
         if changes.get("layout", "opaque") not in ("opaque", LayoutType.OPAQUE):
@@ -282,10 +265,6 @@ class LogicalTensor:
         return f"LogicalTensor({self.id}, {self.dtype.value!r}, {describe_shape(self.shape)}{extra})"
 
 
-def _rebuild(id: int, dtype: str, shape: tuple[int, ...] | None, keywords: dict[str, Any]) -> LogicalTensor:
-    return LogicalTensor(id, dtype, shape, **keywords)
-
-
 def describe_shape(shape: Sequence[int] | None) -> str:
     """A shape for people: ``?`` for what is unknown."""
     if shape is None:
@@ -295,13 +274,7 @@ def describe_shape(shape: Sequence[int] | None) -> str:
 
 
 def check_id(value: object, what: str) -> int:
-    """The id of a tensor, an op or a layout as an int.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is none; `what` names it.
-    """
+    """The id of a tensor, op or layout as an int; InvalidArgumentError, which names `what`, for anything else."""
     if type(value) is int and 0 <= value <= MAX_ID:
         return value
     try:

@@ -12,8 +12,6 @@ from .schema import get_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Op", "first_free_id"]
-
 
 class Op:
     """One operation: a kind of the schema, its attributes, its input and output tensors.
@@ -117,23 +115,15 @@ class Op:
         return f"op {self.id} ({self.kind})" if self.name == default else f"op {self.id} ({self.kind} {self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.id, self.kind, self.inputs, self.outputs, self.name, dict(self.attrs))
+        return Op, (self.id, self.kind, self.inputs, self.outputs, self.name), dict(self.attrs)
+
+    def __setstate__(self, attrs: dict[str, Any]) -> None:
+        self.attrs = MappingProxyType(attrs)
 
     def __repr__(self) -> str:
         attrs = "".join(f", {key}={value!r}" for key, value in self.attrs.items())
         ins, outs = [t.id for t in self.inputs], [t.id for t in self.outputs]
         return f"Op({self.id}, {self.kind!r}, {ins} -> {outs}{attrs})"
-
-
-def _rebuild(
-    id: int,
-    kind: str,
-    inputs: tuple[LogicalTensor, ...],
-    outputs: tuple[LogicalTensor, ...],
-    name: str,
-    attrs: dict[str, Any],
-) -> Op:
-    return Op(id, kind, inputs, outputs, name).with_attrs(attrs)
 
 
 def _check_ports(name: str, side: str, tensors: Iterable[LogicalTensor]) -> tuple[LogicalTensor, ...]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .growth import MAX_CHAIN, Growth
+from .growth import MAX_CHAIN, Blocks, Growth
 from .pattern import ANY_PORT, OpNode, Pattern, PostOps
-from .residual import Blocks
 from .spelling import Spelling, possible_spellings, respell
 from .view import GraphView
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from .backend import Backend
     from .op import Op
     from .pattern import Residual, TailElement
-
-__all__ = ["Cover", "Quotient", "cover"]
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     from .op import Op
 
-__all__ = ["ANY_PORT", "Cluster", "OpNode", "Ops", "Pattern", "PostOps", "Residual", "TailElement", "Upstream",
-           "optional"]  # fmt: skip
-
 ANY_PORT = -1
 """As a key of `OpNode.inputs`: every input port that has no entry of its own."""
 

@@ -14,21 +14,6 @@ from graphpool.typing import MAX_NDIM, UNKNOWN_DIM
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "broadcast_shapes",
-    "channel_axis",
-    "conv_weight_axes",
-    "is_broadcastable",
-    "per_axis",
-    "resolve_pads",
-    "scale_group_axis",
-    "slice_size",
-    "spatial_axes",
-    "transposed_size",
-    "window_extent",
-    "window_size",
-]
-
 
 def channel_axis(ndim: int, data_format: str) -> int:
     """Axis of the channels: 1 in "NCX", the last one in "NXC"."""
@@ -41,21 +26,10 @@ def spatial_axes(ndim: int, data_format: str) -> tuple[int, ...]:
 
 
 def conv_weight_axes(ndim: int, weights_format: str) -> tuple[int, int, tuple[int, ...]]:
-    """Where the weights of a convolution keep their channels and their kernel.
+    """Axes of the input channels, of the output channels and of the kernel in a convolution's weights.
 
-    Parameters
-    ----------
-    ndim : int
-        Rank of the weights.
-    weights_format : {"XIO", "OIX", "XOI", "IOX"}
-
-    Returns
-    -------
-    input_axis, output_axis : int
-        Axes of the input and of the output channels, seen from the forward operation. Of a Convolution the input
-        axis is divided by `groups`, of a ConvTranspose the output axis.
-    kernel_axes : tuple of int
-        Spatial axes, in order.
+    Channels are seen from the forward operation: of a Convolution the input axis is divided by `groups`, of a
+    ConvTranspose the output axis. `weights_format` is XIO, OIX, XOI or IOX.
     """
     leading = weights_format.endswith("X")
     letters = weights_format.replace("X", "")
@@ -65,15 +39,10 @@ def conv_weight_axes(ndim: int, weights_format: str) -> tuple[int, int, tuple[in
 
 
 def per_axis(attrs: Mapping[str, Any], name: str, count: int, default: int = 1) -> tuple[int, ...]:
-    """A list attribute that has one number for each of `count` spatial axes.
+    """A list attribute that has one number for each of `count` spatial axes; InvalidShapeError for another length.
 
-    A schema default is as long as the highest rank and is cut; an attribute that the op does not have reads as
-    `default` everywhere.
-
-    Raises
-    ------
-    InvalidShapeError
-        The list has another length.
+    A schema default is as long as the highest rank and is cut; an attribute that the op lacks reads as `default`
+    everywhere.
     """
     values: tuple[int, ...] | None = attrs.get(name)
     if values is None:
@@ -116,37 +85,13 @@ def transposed_size(size: int, kernel: int, stride: int, dilation: int, pads: in
 def resolve_pads(
     attrs: Mapping[str, Any], spatial_in: Sequence[int], kernel: Sequence[int], *, transposed: bool = False
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The padding that an op really has, after `auto_pad`.
+    """The padding at both ends of each spatial axis that an op really has, after `auto_pad`.
 
-    Parameters
-    ----------
-    attrs : mapping
-        Complete attributes: ``auto_pad``, ``pads_begin``, ``pads_end``, ``strides``, ``dilations``, ``output_padding``
-        are read where the op has them.
-    spatial_in : sequence of int
-        Spatial sizes of the input of the *forward* operation. An UNKNOWN_DIM pads by 0 under SAME: the output
-        is unknown there too.
-    kernel : sequence of int
-        Kernel sizes; UNKNOWN_DIM counts as above.
-    transposed : bool, default=False
-        Whether the forward operation is a ConvTranspose.
-
-    Returns
-    -------
-    pads_begin, pads_end : tuple of int
-        One number for each spatial axis.
-
-    Raises
-    ------
-    InvalidShapeError
-        A list attribute has the wrong length.
-
-    Notes
-    -----
-    SAME makes the output ceil(in / stride) long, for a transposed one in * stride; the odd element of padding is at
-    the end for SAME_UPPER and at the beginning for SAME_LOWER. For a transposed one ONNX defines them the same way,
-    and padding is never negative. VALID pads nothing.
-    Source: ONNX operator specification, Conv and ConvTranspose.
+    `spatial_in` are input sizes of the *forward* operation, which is a ConvTranspose if `transposed`; an UNKNOWN_DIM
+    among them or in `kernel` pads by 0 under SAME, where the output is unknown too. Raises InvalidShapeError for a list
+    of another length. SAME makes the output ceil(in / stride) long, for a transposed one in * stride; the odd element
+    of padding is at the end for SAME_UPPER and at the beginning for SAME_LOWER, and padding is never negative. VALID
+    pads nothing. Source: ONNX operator specification, Conv and ConvTranspose, the latter as the former.
     """
     count = len(spatial_in)
     auto_pad = attrs.get("auto_pad", "None")
@@ -178,15 +123,8 @@ def slice_size(size: int, start: int, end: int, step: int) -> int:
 
 
 def broadcast_shapes(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | int:
-    """NumPy's broadcast of two shapes whose dimensions may be UNKNOWN_DIM.
+    """NumPy's broadcast of two shapes whose dimensions may be UNKNOWN_DIM, or the negative axis at which they clash.
 
-    Returns
-    -------
-    shape : tuple of int, or int
-        The negative axis (-1 is the last) at which the two clash.
-
-    Notes
-    -----
     An unknown dimension against n > 1 gives n: nothing else is legal. Against 1 it stays unknown.
     """
     if a == b:
@@ -219,20 +157,8 @@ def scale_group_axis(shape: Sequence[int], axis: int, count: int) -> int:
     """The axis whose blocks are the groups, where an op along `axis` has a scale for each (group, channel).
 
     Weights of a grouped ConvTranspose lie so: channels of the result at axis 1 and groups along axis 0, or both among
-    the last two axes.
-
-    Parameters
-    ----------
-    shape : sequence of int
-    axis : int
-        Not negative.
-    count : int
-        Number of scales.
-
-    Raises
-    ------
-    InvalidShapeError
-        It is no multiple of ``shape[axis]``, or the axis of the groups does not divide into them.
+    the last two axes. `axis` is not negative. Raises InvalidShapeError where `count`, the number of scales, is no
+    multiple of ``shape[axis]``, or the axis of the groups does not divide into them.
     """
     groups, rest = divmod(count, shape[axis])
     for channels, other in ((1, 0), (len(shape) - 2, len(shape) - 1)):

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .expression import Pattern
     from .view import GraphView
 
-__all__ = ["Respelt", "Spelling", "possible_spellings", "respell"]
-
 _Shape: TypeAlias = "tuple[int, ...] | None"
 _Parts: TypeAlias = list[tuple[int, float]]
 _Captured: TypeAlias = dict[str, Any]
@@ -47,18 +45,10 @@ _TOLERANCES = {DataType.F16: 2**-11, DataType.BF16: 2**-8}
 
 @dataclass(frozen=True)
 class Spelling:
-    """One spelling of the op `kind`.
+    """One spelling of the op `kind`: an `expression`, a sum or a product of tensors, which are its `inputs` by name.
 
-    Attributes
-    ----------
-    expression : str
-        A sum or a product; `tree` is what it says, `calls` are the kinds of its calls.
-    inputs : tuple of str
-        The tensors that the expression names, as inputs of the op.
-    numbers : mapping of str to str
-        Attribute -> name of the expression that is a number, to be read off the graph.
-    attributes : mapping of str to value
-        Other attributes.
+    `numbers` is attribute -> name in the expression of a number to be read off the graph; `attributes` are the others.
+    `tree` is what the expression says, `calls` are the kinds of its calls.
     """
 
     kind: str

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from .op import Op
 
-__all__ = ["GraphView"]
-
 
 class GraphView:
     """Ops in a topological order, ties as given, numbered 0 .. n-1, with their wires.

@@ -4,8 +4,9 @@
     managers.py      MemoryManagerOnDemand, MemoryManagerCached, PoolManager
     lifetime.py      BlobLifetimeManager, OffsetLifetimeManager: layouts from the order of uses
     planner.py       plan(): lifetimes to offsets; _greedy.pyx its passes, _search.pyx the exact search
-    conflict_plan.py plan_conflicts(): what must lie apart to offsets, for programs on several streams
-    plan_check.py    check_plan(): the independent judge       plan_csv.py  files
+                     plan_conflicts(): what must lie apart to offsets, for programs on several streams
+                     read_csv(): buffers in files
+    plan_check.py    check_plan(): the independent judge
     _arena.pyx       ArenaPool: arenas of one size, lock-free when warm; a resource too
     _slots.pyx       their states    _lease.pyx the right to one    _wait_queue.pyx who waits for one
     _budget.pyx      Budget: one bound in bytes over pools and caches, and the order of relief
@@ -35,8 +36,7 @@ from .group import MemoryGroup, TensorAllocator
 from .lifetime import BlobLifetimeManager, OffsetLifetimeManager
 from .managers import MemoryManagerCached, MemoryManagerOnDemand, PoolManager
 from .plan_check import check_plan
-from .plan_csv import read_csv
-from .planner import BufferInfo, MemoryPlan, plan
+from .planner import BufferInfo, MemoryPlan, plan, read_csv
 from .snapshot import SnapshotResource
 
 __all__ = [

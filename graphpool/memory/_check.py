@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
 
-__all__ = ["MAX_NBYTES", "check_request", "not_held", "out_of_memory"]
-
 MAX_NBYTES = 2**47
 """The largest request that is handed to an operating system: what a 64-bit process can address."""
 
@@ -13,12 +11,8 @@ MAX_NBYTES = 2**47
 def check_request(nbytes: object, alignment: object) -> None:
     """Refuse a request that no resource could serve, before anything is changed.
 
-    Raises
-    ------
-    InvalidArgumentError
-        `nbytes` is no count of bytes, or `alignment` no power of two up to 1 GiB.
-    OutOfMemoryError
-        More than a process can address.
+    Raises InvalidArgumentError where `nbytes` is no count of bytes or `alignment` no power of two up to 1 GiB, and
+    OutOfMemoryError beyond what a process can address.
     """
     if not isinstance(nbytes, int) or nbytes < 0:
         raise InvalidArgumentError(explain("nbytes is not a size", accepted="an int >= 0", got=repr(nbytes)))

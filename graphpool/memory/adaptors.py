@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-__all__ = [
-    "Adaptor",
-    "Allocation",
-    "CallbackResource",
-    "FailureCallbackResource",
-    "LimitingResource",
-    "LoggingResource",
-    "StatisticsResource",
-    "TracedResource",
-    "TrackingResource",
-]
-
 
 class Adaptor(Locked):
     """What all adaptors share: the upstream, checked once."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ._lease import Lease
     from .managers import MemoryManager
 
-__all__ = ["GroupLease", "MemoryGroup", "TensorAllocator"]
-
 _DEFAULT_ALIGNMENT = 64
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ._budget import Budget
 
-__all__ = ["BlobInfo", "BlobLifetimeManager", "LifetimeManager", "MemoryPool", "OffsetLifetimeManager"]
-
 _MIN_ALIGNMENT = 64
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ._stats import ArenaStats
     from .lifetime import LifetimeManager, MemoryPool
 
-__all__ = ["MemoryManager", "MemoryManagerCached", "MemoryManagerOnDemand", "PoolManager"]
-
 
 class PoolManager(Locked):
     """Hands the arenas of one pool to executions, one each.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from .planner import BufferInfo, MemoryPlan
 
-__all__ = ["check_plan"]
-
 
 def check_plan(plan: MemoryPlan, buffers: Iterable[BufferInfo], alignment: int = 1) -> None:
     """Verify that no two buffers share a byte at a time when both are used.

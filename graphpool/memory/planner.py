@@ -6,9 +6,11 @@ be computed long before any memory exists, and `check_plan` verifies it without 
 
 from __future__ import annotations
 
+import csv
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +23,6 @@ from ._search import search
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-
-__all__ = ["METHODS", "BufferInfo", "MemoryPlan", "plan"]
 
 METHODS = ("auto", "greedy", "exact", *(f"{order}_{fit}" for order in ORDERS for fit in ("best", "first")))
 """What ``plan(method=)`` accepts: a strategy, or one greedy order with best or first fit."""
@@ -319,3 +319,104 @@ def _range_max(
         result[chosen] = np.maximum(table[start[chosen]], table[stop[chosen] - 2**power])
         table = np.maximum(table[: -(2**power)], table[2**power :]) if len(table) > 2**power else table
     return result
+
+
+# ---- by conflicts instead of lifetimes: programs whose steps run on several streams
+
+
+def plan_conflicts(nbytes: Sequence[int], conflicts: Sequence[int], alignment: int = 64) -> tuple[tuple[int, ...], int]:
+    """Offsets at which no two conflicting buffers share bytes, and the size of the arena. Unit: bytes.
+
+    `conflicts` has for each buffer the others that must lie apart from it, as a bit set; symmetric. Cost: three greedy
+    passes of O(n * placed), n * n / 8 bytes. Source: weighted interval colouring on any interference graph; orders as
+    in `plan`: largest first, most bytes of neighbours first, as given.
+    """
+    if len(nbytes) != len(conflicts) or min(nbytes, default=0) < 0 or alignment < 1:
+        accepted = "one size of at least 0 and one bit set a buffer, alignment of at least 1"
+        got = f"{len(nbytes)} sizes, {len(conflicts)} bit sets, alignment {alignment}"
+        raise InvalidArgumentError(explain("buffers", accepted=accepted, got=got))
+    count = len(nbytes)
+    sizes = np.array([-(-size // alignment) * alignment for size in nbytes], np.int64)
+    width = -(-count // 8)
+    rows = b"".join([mask.to_bytes(width, "little") for mask in conflicts])
+    apart = np.frombuffer(rows, np.uint8).reshape(count, width)
+    weights = sizes + [_total(sizes, row) for row in apart]
+    numbers = np.arange(count)
+    orders = [np.lexsort((numbers, -sizes)), np.lexsort((numbers, -sizes, -weights)), numbers]
+    plans = [_place(sizes, apart, order) for order in orders]
+    offsets = min(plans, key=lambda plan: _end(plan, nbytes))
+    return tuple(offsets), _end(offsets, nbytes)
+
+
+def _total(sizes: np.ndarray[Any, Any], row: np.ndarray[Any, Any]) -> int:
+    """Bytes of the buffers whose bits are set."""
+    return int(sizes[np.unpackbits(row, count=len(sizes), bitorder="little").view(bool)].sum())
+
+
+def _place(sizes: np.ndarray[Any, Any], apart: np.ndarray[Any, Any], order: np.ndarray[Any, Any]) -> list[int]:
+    """Each buffer in the smallest gap between its placed neighbours that holds it, else behind them."""
+    offsets, ones, windows = np.empty_like(sizes), np.ones_like(sizes), np.empty((0, 3), np.int64)
+    place(Problem(ones - 1, ones, sizes, ones, -ones, windows, apart), order, True, MAX_TOTAL, offsets)
+    return [int(offset) for offset in offsets]
+
+
+def _end(offsets: Sequence[int], nbytes: Sequence[int]) -> int:
+    return max((offset + size for offset, size in zip(offsets, nbytes, strict=True)), default=0)
+
+
+# ---- buffers from CSV files, in the columns that MiniMalloc's benchmarks use
+
+
+_REQUIRED = ("id", "lower", "upper", "size")
+
+
+def read_csv(path: str | Path) -> list[BufferInfo]:
+    """Buffers of a CSV file with the columns id, lower, upper, size and optionally alignment, offset, gaps.
+
+    Parameters
+    ----------
+    path : str or Path
+        Gaps are written ``lower-upper``, separated by spaces. Other columns are ignored; ids stay strings.
+
+    Returns
+    -------
+    list of BufferInfo
+
+    Raises
+    ------
+    InvalidArgumentError
+        The file is no CSV in UTF-8, a column is missing, or a value is no number; the message names the line.
+    """
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        try:
+            missing = [name for name in _REQUIRED if name not in (rows.fieldnames or ())]
+            if missing:
+                got = brief(rows.fieldnames)
+                raise InvalidArgumentError(explain(f"{path} lacks columns", accepted=", ".join(_REQUIRED), got=got))
+            return [_parse(row, f"{path}, line {rows.line_num}") for row in rows]
+        except (csv.Error, UnicodeDecodeError) as error:
+            where = f"{path}, behind line {rows.line_num}"
+            raise InvalidArgumentError(explain(where, accepted="CSV in UTF-8", got=error)) from error
+
+
+def _parse(row: dict[str, str | None], where: str) -> BufferInfo:
+    try:
+        if row["id"] is None:
+            raise ValueError("the line ends before its id")
+        return BufferInfo(
+            row["id"],
+            int(row["lower"] or ""),
+            int(row["upper"] or ""),
+            int(row["size"] or ""),
+            int(row.get("alignment") or 1),
+            int(row["offset"] or "") if row.get("offset") else None,
+            tuple(_parse_gap(gap) for gap in (row.get("gaps") or "").split()),
+        )
+    except ValueError as error:
+        raise InvalidArgumentError(explain(f"{where} is malformed", accepted="integers", got=brief(row))) from error
+
+
+def _parse_gap(text: str) -> tuple[int, int]:
+    lower, _, upper = text.partition("-")
+    return int(lower), int(upper)

@@ -17,8 +17,6 @@ from .adaptors import Adaptor
 if TYPE_CHECKING:
     from graphpool.typing import MemoryResource
 
-__all__ = ["SnapshotResource"]
-
 _LARGE_NBYTES = 2**20
 _PROTOCOL = 4  # the newest that the viewer unpickles
 

@@ -7,23 +7,22 @@ bounds.py      what a model asks for, found out before it is done
 node.py        nodes and the graphs among their attributes, read once
 trees.py       the decision trees among a node's attributes, checked
 boundary.py    whatever a step raises becomes an error of graphpool that names the node
-rewrite.py     once a model: dead nodes go, constants are computed, arithmetic is folded
 fold.py        computes nodes ahead, where everything that they read is known
 integers.py    products of integers and the scales behind them, as products of dequantised operands
-specialise.py  Specialiser: what is the same for all input shapes, and which inputs' contents decide shapes
+specialise.py  once a model: dead nodes go, constants are computed, arithmetic is folded; then Specialiser: what is the
+               same for all input shapes, and which inputs' contents decide shapes
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
 shape_values.py  arrays of sizes that may vary, and the nodes that compute with them
-inline.py      nodes in place of one: ONNX's functions and the graphs of control flow, as scopes of the walk
-control.py     If, Loop and Scan whose course is known
+inline.py      nodes in place of one, as scopes of the walk: ONNX's functions; If, Loop and Scan whose course is known
 build.py       the graph under construction: values, constants, ops with inferred shapes
 types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
-host.py        host functions: NumPy (host_ops.py, host_searches.py), our ops on the reference backend, ONNX's evaluator
-evaluator.py   that evaluator, within steps and time; host_loops.py: its loops; host_ml.py: ops of domain ai.onnx.ml;
+host.py        host functions: NumPy (host_ops.py), our ops on the reference backend, ONNX's evaluator
+evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops and ops of domain ai.onnx.ml;
                expressions.py: regular expressions
 
-load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | control | host -> Graph -> partitions
+load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | host -> Graph -> partitions
 """
 
 from contextlib import suppress

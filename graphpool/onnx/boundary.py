@@ -17,24 +17,13 @@ if TYPE_CHECKING:
 
     from .node import Node
 
-__all__ = ["Boundary"]
-
 _PASSED = (GraphpoolError, NotConvertible, OSError, Warning)
 """What says itself what was wrong; files that cannot be opened are the caller's."""
 
 
 class Boundary:
-    """A context that turns whatever is raised inside into an error of graphpool.
+    """A context that turns whatever is raised inside into an error of graphpool: an item "cannot be" `what`.
 
-    Parameters
-    ----------
-    what : str
-        What is done inside, for the message: it "cannot be" that.
-    item : Node or str
-        What it is done to.
-
-    Notes
-    -----
     Errors of graphpool pass as they are, so boundaries nest and the innermost one names its place. Interrupts pass.
     Cost: a fraction of a microsecond, for a loop may enter one for each node.
     """

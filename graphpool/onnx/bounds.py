@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["Bounds", "check_model", "deep_nbytes", "graphs_of", "infer_types"]
-
 _SMALL = 1024
 """Elements of a content that may decide shapes; weights never do, and handing them to ONNX would copy them."""
 
@@ -61,23 +59,10 @@ _WITH_TEMPORARIES = frozenset({
 
 
 class Bounds:
-    """The limits of a model, and what of them is used up.
+    """The limits of a model under an engine's limit in bytes, if any, and what of them is used up.
 
-    Parameters
-    ----------
-    limits : Limits
-    memory_limit : int or None
-        Of the engine. Unit: bytes.
-    file_nbytes : int
-        Size of the constants. Unit: bytes.
-
-    Attributes
-    ----------
-    limits : Limits
-        With ``folded_nbytes`` as the engine's limit leaves it.
-    left_nbytes : int
-        What may be computed ahead still. Unit: bytes.
-    host : HostBudget
+    `limits` has ``folded_nbytes`` as the engine's limit leaves it; `left_nbytes` may be computed ahead still, for a
+    file whose constants take `file_nbytes`; `host` is what host functions may take.
     """
 
     def __init__(self, limits: Limits, memory_limit: int | None, file_nbytes: int) -> None:
@@ -90,17 +75,7 @@ class Bounds:
     def asks_too_much(
         self, source: OnnxModel, node: Node, values: Mapping[str, Value], left_nbytes: int
     ) -> LimitError | None:
-        """Why a node whose inputs are all known is not computed ahead; None if it may be.
-
-        Parameters
-        ----------
-        source : OnnxModel
-        node : Node
-        values : mapping of str to Value
-            What it reads.
-        left_nbytes : int
-            What may be computed ahead. Unit: bytes.
-        """
+        """Why a node that reads these values, all known, is not computed ahead; None if it may be."""
         asked: float | None = None
         if node.op_type == "Constant":
             asked = _constant_nbytes(node)
@@ -113,15 +88,11 @@ class Bounds:
         what = f"node {node.label!r} ({node.op_type}): computed ahead, with {left_nbytes} bytes left for that, it"
         return self.limits.error("folded_nbytes", inf if asked is None else asked, what, node.label)
 
-    def spend(self, nbytes: int, what: str, node: str | None = None) -> None:
+    def spend(self, nbytes: int, what: str) -> None:
         """Count memory for something that the file names; raise LimitError where it is not left."""
         if nbytes > self.left_nbytes:
-            raise self.limits.error("folded_nbytes", nbytes, what, node)
+            raise self.limits.error("folded_nbytes", nbytes, what)
         self.left_nbytes -= nbytes
-
-    def check_table(self, nbytes: int, node: str) -> None:
-        """Raise unless a table that stands for an op may be made."""
-        self.limits.check("folded_nbytes", nbytes, f"node {node!r}: a table of {nbytes} bytes for it", node)
 
 
 def deep_nbytes(content: Any) -> int:
@@ -176,10 +147,7 @@ def _type_nbytes(type_: Any) -> int | None:
 def infer_types(source: OnnxModel, node: Node, values: Mapping[str, Value]) -> Mapping[str, TypeProto]:
     """Types and shapes of a node's outputs as ONNX infers them; empty where it has no means to.
 
-    Raises
-    ------
-    onnx.shape_inference.InferenceError
-        The inputs do not fit.
+    Raises ``onnx.shape_inference.InferenceError`` where the inputs do not fit.
     """
     types = {name: type_ for name, value in values.items() if (type_ := _type_of(value)) is not None}
     if not all(name in types for name in node.input if name):
@@ -213,16 +181,9 @@ def _type_of(value: Value) -> TypeProto | None:
 
 
 def check_model(model: ModelProto, limits: Limits) -> None:
-    """Raise unless nodes, nesting, attributes and ranks of a model are within limits.
+    """Raise LimitError unless nodes, nesting, attributes and ranks of a model are within limits.
 
-    Raises
-    ------
-    LimitError
-        One is not; or functions call one another in a circle.
-
-    Notes
-    -----
-    Cost: linear in the file, whatever functions would expand to.
+    Also where functions call one another in a circle. Cost: linear in the file, whatever functions would expand to.
     """
     for tensor in model.graph.initializer:
         _check_shape(tensor.dims, f"tensor {tensor.name!r}", limits)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .bounds import Bounds
     from .node import Node
 
-__all__ = ["GraphBuilder", "NodeView", "NotConvertible", "Value", "static_id"]
-
 
 _MOST_JOINED = 64
 """Inputs of one Concat."""
@@ -40,17 +38,10 @@ class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, no
 class Value:
     """What is known of a tensor of the model, in one form.
 
-    Attributes
-    ----------
-    type : TypeProto or None
-        ONNX's type, when inferred.
-    tensor : LogicalTensor or None
-        The tensor in our graph; constants get theirs when an op first reads them.
-    content : array, PackedWeight or other value
-        Of a value that is known now; None otherwise. NumPy unpacks a packed weight where its elements are read.
-    is_static, from_inputs : bool
-        Whether the content lasts as long as the specialiser, so that forms may share it, and whether it follows from
-        that of the model's inputs, not from their shapes alone.
+    `type` is ONNX's, when inferred; `tensor` the one in our graph, which constants get when an op first reads them;
+    `content` is known now or None, and NumPy unpacks a packed weight where its elements are read. `is_static` says
+    whether the content lasts as long as the specialiser, so that forms may share it, `from_inputs` whether it follows
+    from that of the model's inputs, not from their shapes alone.
     """
 
     type: TypeProto | None = None
@@ -278,7 +269,9 @@ class NodeView:
 
     def allow_table(self, nbytes: int) -> None:
         """Raise LimitError unless a table that stands for the node may have so many bytes, those of its making too."""
-        self.builder.bounds.check_table(nbytes, self.node.label)
+        node = self.node.label
+        limits = self.builder.bounds.limits
+        limits.check("folded_nbytes", nbytes, f"node {node!r}: a table of {nbytes} bytes for it", node)
 
     def emit(self, kind: str, *inputs: Value, **attrs: Any) -> Value:
         """Add an op of one output of the first input's type."""

@@ -14,10 +14,9 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from .evaluator_ops import ML_OPS, Loop, Scan
 from .expressions import compile_pattern
 from .host import make_inner_function
-from .host_loops import Loop, Scan
-from .host_ml import ML_OPS
 from .node import Node
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from graphpool.runtime.model_form import HostFunction
 
     from .bounds import Bounds
-
-__all__ = ["CountingEvaluator"]
 
 _running = threading.local()
 """Bounds and name of the node that the thread evaluates."""
@@ -54,11 +51,7 @@ class RegexFullMatch(OpRun):
 class CountingEvaluator(ReferenceEvaluator):
     """Counts every node that it evaluates, those of its nodes' graphs anew in each iteration.
 
-    Parameters
-    ----------
-    model : ModelProto
-    **options : object
-        As the evaluator passes them on for graphs of attributes, which are of this class too.
+    The evaluator passes options on for graphs of attributes, which are of this class too.
     """
 
     def __init__(self, model: Any, **options: Any) -> None:
@@ -72,13 +65,7 @@ class CountingEvaluator(ReferenceEvaluator):
                     inner.run = _OwnFirst(inner.onnx_node, self.opsets, inner.run)
 
     def evaluate(self, feeds: dict[str, Any], bounds: Bounds, label: str) -> Any:
-        """The outputs for inputs by name.
-
-        Raises
-        ------
-        LimitError
-            What the host may take is used up; names the node `label`.
-        """
+        """The outputs for inputs by name; LimitError, which names the node, where the host's share is used up."""
         _running.bounds, _running.label = bounds, label
         return self.run(None, feeds)
 

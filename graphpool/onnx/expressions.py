@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from graphpool.limits import Limits
 
-__all__ = ["Automaton", "compile_pattern"]
-
 _MOST_STATES = 10_000
 """States of one automaton, after counted repetitions are written out."""
 

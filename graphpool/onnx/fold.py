@@ -10,8 +10,8 @@ from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
 
 from .bounds import deep_nbytes
 from .build import Value
-from .control import CONTROL_FLOW
 from .host import make_host_function
+from .inline import CONTROL_FLOW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from .node import Node
     from .source import OnnxModel
-
-__all__ = ["compute", "find_host_function", "fold_constants", "is_kept"]
 
 _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                      "RandomUniformLike", "Dropout"})  # fmt: skip

@@ -1,6 +1,6 @@
 """Host functions: what runs the nodes of which too little is known when a model is specialised, and computes constants.
 
-NumPy runs the ops of host_ops.py and host_searches.py; where a node has an expression in our ops once its inputs are
+NumPy runs the ops of host_ops.py; where a node has an expression in our ops once its inputs are
 known, the reference backend runs those; ONNX's evaluator runs the rest.
 """
 
@@ -18,8 +18,7 @@ from graphpool.errors import GraphpoolError
 from graphpool.fork import reset_in_child
 
 from .build import GraphBuilder, NotConvertible, Value
-from .host_ops import MOVES, VIEWS
-from .host_searches import SEARCHES
+from .host_ops import MOVES, SEARCHES, VIEWS
 from .node import make_node
 from .ops import convert, has_converter
 from .types import make_type
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["make_host_function", "make_inner_function"]
-
 
 def make_host_function(
     source: OnnxModel,
@@ -46,17 +43,9 @@ def make_host_function(
 ) -> HostFunction:
     """What computes a node.
 
-    Parameters
-    ----------
-    source : OnnxModel
-    node : Node
-    inputs : sequence of Value or None
-    captured : mapping of str to Value
-        Outer values that the node's graphs read.
-    given : sequence of Value
-        Those of the inputs and captured values that calls pass, in order; the function holds the content of the others.
-    results : sequence of Value
-        The outputs, with what was inferred of them; none for a node that is computed once, ahead of time.
+    `captured` are outer values that the node's graphs read. `given` are those of the inputs and captured values that
+    calls pass, in order; the function holds the content of the others. `results` are the outputs, with what was
+    inferred of them; none for a node that is computed once, ahead of time.
     """
     names = dict(zip(node.input, inputs, strict=True)) | dict(captured)
     numbers = {id(value): number for number, value in enumerate(given)}
@@ -86,13 +75,7 @@ def make_inner_function(
 ) -> HostFunction | None:
     """What runs a node of a graph that the evaluator runs; None where nothing does but the evaluator itself.
 
-    Parameters
-    ----------
-    node : Node
-    opsets : mapping of str to int
-    bounds : Bounds
-    other : HostFunction
-        What runs the node where it has no expression in our ops.
+    `other` runs the node where it has no expression in our ops.
     """
     if not has_converter(node):
         return None

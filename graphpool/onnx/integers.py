@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .node import Node
     from .source import OnnxModel
 
-__all__ = ["restore_floats"]
-
 _PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 
 

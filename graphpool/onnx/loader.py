@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-__all__ = ["importer", "load"]
-
 
 @collection_paused()
 def load(
@@ -170,15 +168,10 @@ def load(
 
 
 def importer() -> tuple[Any, Any]:
-    """`read_model` and `Specialiser`, which need onnx; all that loading takes is imported.
+    """`read_model` and `Specialiser`, which need onnx, or UnsupportedError; all that loading takes is imported.
 
     ONNX registers its operators at the first question about one. That takes longer than reading a small model, so it is
     asked here.
-
-    Raises
-    ------
-    UnsupportedError
-        The package onnx is not installed.
     """
     try:
         from onnx import defs

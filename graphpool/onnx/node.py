@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto
 
-__all__ = ["Node", "Subgraph", "check_text", "count_reads", "make_node", "names_read"]
-
 _SINGLE = {
     AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
     AttributeProto.SPARSE_TENSOR: "sparse_tensor", AttributeProto.TYPE_PROTO: "tp",
@@ -38,20 +36,10 @@ _EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_LABELS, _LABELS, _LABELS))
 
 
 class Node:
-    """A node of a model. Immutable; pickles as its message.
+    """A node of a model, read from `proto`. Immutable; pickles as its message.
 
-    Attributes
-    ----------
-    proto : NodeProto
-        What it was read from.
-    op_type, domain, name : str
-    input, output : tuple of str
-    attrs : dict of str to value
-        Strings as bytes, lists as list, graphs as `Subgraph`.
-    captured : tuple of str
-        Outer values that the graphs among the attributes read.
-    trees : Trees or None
-        The decision trees among the attributes.
+    `attrs` has strings as bytes, lists as list, graphs as `Subgraph`; `captured` are the outer values that these graphs
+    read; `trees` the decision trees among the attributes, or None.
     """
 
     __slots__ = ("attrs", "captured", "domain", "input", "name", "op_type", "output", "proto", "trees")
@@ -95,15 +83,7 @@ class Node:
 
 
 class Subgraph:
-    """A graph among the attributes of a node.
-
-    Attributes
-    ----------
-    nodes : list of Node
-    inputs, outputs : tuple of str
-    captured : tuple of str
-        Outer values that it reads.
-    """
+    """A graph among the attributes of a node; `captured` are the outer values that it reads."""
 
     def __init__(self, proto: GraphProto) -> None:
         self._proto = proto

@@ -14,21 +14,10 @@ if TYPE_CHECKING:
 
     from .node import Node
 
-__all__ = ["ShapeArray", "compute_shapes", "shape_array"]
-
 
 class ShapeArray:
-    """An integer array of which some elements are sizes that may vary.
+    """An integer array, int64 or int32, of which some elements are sizes that may vary: `items`, of objects.
 
-    Parameters
-    ----------
-    items : ndarray of object
-        Sizes and ints.
-    dtype : dtype
-        ``int64`` or ``int32``.
-
-    Notes
-    -----
     NumPy takes it for the plain array of the values that the sizes have now, which the compilation is then for.
     """
 

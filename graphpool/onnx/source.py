@@ -34,30 +34,15 @@ if TYPE_CHECKING:
 
     from graphpool.runtime.model_port import ModelPort
 
-__all__ = ["OnnxModel", "read_model"]
-
 
 @dataclass
 class OnnxModel:
     """What the importer needs of a ModelProto.
 
-    Attributes
-    ----------
-    name : str
-    inputs, outputs : tuple of ModelPort
-        Inputs that have an initialiser are constants and not listed.
-    input_types : dict of str to TypeProto
-    constants : dict of str to ndarray
-        Initialisers, read-only. Large ones of a file, and those in external files, are mapped, those of bytes are views
-        of these; they may lie at any address.
-    nodes : list of Node
-        In topological order; calls of model-local functions are inlined.
-    opsets : dict of str to int
-        Domain -> version.
-    ir_version : int
-    bounds : Bounds
-    is_rewritten : bool, default=False
-        Whether `rewrite` has been over it.
+    `inputs` that have an initialiser are constants and not listed. `constants` are the initialisers, read-only; large
+    ones of a file, and those in external files, are mapped, those of bytes are views of these, and they may lie at any
+    address. `nodes` are in topological order, with the calls of model-local functions inlined. `opsets` is domain ->
+    version. `is_rewritten` says whether `rewrite` has been over it.
     """
 
     name: str
@@ -93,26 +78,11 @@ def read_model(
     limits: Limits = Limits(),  # noqa: B008 - immutable
     memory_limit: int | None = None,
 ) -> OnnxModel:
-    """Read and check a model.
+    """Read and check a model; `memory_limit` is the engine's, in bytes.
 
-    Parameters
-    ----------
-    source : path, bytes or ModelProto
-    mapping : {"map", "copy"}, default="map"
-        Whether weights stay in the files, which are mapped, or are read.
-    limits : Limits
-        What the file may ask for.
-    memory_limit : int, optional
-        Of the engine. Unit: bytes.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Not an ONNX model, truncated or malformed; or external data is missing, which the message names.
-    LimitError
-        It asks for more than `limits` allow, or a sparse tensor for more than `memory_limit`.
-    FileNotFoundError
-        There is no such file.
+    Raises InvalidArgumentError for what is no ONNX model, truncated or malformed, and for external data that is
+    missing, which the message names; LimitError where it asks for more than `limits` allow, or a sparse tensor for more
+    than `memory_limit`; FileNotFoundError.
     """
     with Boundary("read", "the model"):
         parsed = _parse(source, mapping)
@@ -205,17 +175,8 @@ def _inner_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 class _Parsed:
     """A model as it was read.
 
-    Attributes
-    ----------
-    proto : ModelProto
-    folder : _Folder or None
-        Of its external data.
-    name : str
-        What messages call it.
-    data : mmap, memoryview or None
-        The file or the buffer, where weights that `proto` lacks lie.
-    places : dict of int to (int, int)
-        Number of the initialiser -> offset and size in it. Unit: bytes.
+    `folder` is that of its external data, `name` what messages call it, `data` the file or the buffer, where weights
+    that `proto` lacks lie, `places` number of the initialiser -> offset and size in it, in bytes.
     """
 
     proto: ModelProto

@@ -1,4 +1,8 @@
-"""Specialises a model to input shapes."""
+"""Rewrites a model once, whatever its input shapes will be, and specialises it to input shapes.
+
+Nodes that nobody needs go, constants are computed, products of integers become those of the floats that they stand for
+(integers.py), and Scatter gets its new name. Other rules are the graph's and the backend's.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ from graphpool.typing import DataType
 
 from .boundary import Boundary
 from .build import Value, static_id
+from .fold import fold_constants
+from .integers import restore_floats
+from .node import names_read
 from .ops.direct import DECIDING_PORTS
-from .rewrite import rewrite
 from .walk import Walk
 
 if TYPE_CHECKING:
@@ -23,8 +29,6 @@ if TYPE_CHECKING:
     from .inline import Path
     from .node import Node
     from .source import OnnxModel
-
-__all__ = ["Specialiser", "find_deciding_inputs"]
 
 # Inputs whose content an op needs to know when it is compiled: from one port to before another (None: to the last).
 _DECIDING_PORTS = {
@@ -88,37 +92,14 @@ _REALS = (DataType.F32, DataType.F64, DataType.F16, DataType.BF16)
 class Specialiser:
     """Turns an `OnnxModel` into a `ModelForm` for given input shapes.
 
-    Parameters
-    ----------
-    source : OnnxModel
-    fallback : bool
-        Whether the host may run what has no expression in our ops.
-    prefer : {"memory", "latency"}
-        Of the graphs.
-    fpmath : str
-        Likewise.
+    `fallback` says whether the host may run what has no expression in our ops; `prefer` and `fpmath` are those of the
+    graphs. Of the model after rewriting, `source` is all but its constants, `nodes` its nodes, `deciding` the inputs
+    whose content the forms depend on, `constants` name -> content. `folded` is what nodes compute from contents that
+    last as long as the specialiser: results of nodes that are computed once, by place of the node and numbers of what
+    it reads; `static_ids`: see `GraphBuilder`.
 
-    Attributes
-    ----------
-    source : OnnxModel
-        After rewriting, without its constants.
-    fallback : bool
-    prefer, fpmath : str
-    nodes : list of Node
-        After rewriting.
-    deciding : frozenset of str
-        Inputs whose content the forms depend on.
-    constants : dict of str to content
-    folded : dict of key to list of content
-        What nodes compute from contents that last as long as the specialiser: results of nodes that are computed once,
-        by place of the node and numbers of what it reads.
-    static_ids : dict
-        See `GraphBuilder`.
-
-    Notes
-    -----
-    What all forms share are contents; `Value` and tensors belong to one form.
-    Threads: one at a time; `Model` sees to that. Cost: about 50 microseconds a node.
+    What all forms share are contents; `Value` and tensors belong to one form. Threads: one at a time; `Model` sees to
+    that. Cost: about 50 microseconds a node.
     """
 
     takes_sizes = True
@@ -138,7 +119,7 @@ class Specialiser:
         self.static_ids: dict[Hashable, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check_files()
+        check_files(self.constants.values())
         constants = {name: Value(content=content).plain_content for name, content in self.constants.items()}
         return Specialiser, (replace(self.source, constants=constants), self.fallback, self.prefer, self.fpmath)
 
@@ -150,9 +131,6 @@ class Specialiser:
     def fold_key(self, path: Path, contents: Sequence[Any]) -> Hashable:
         """The key of `folded` for a node that reads these contents, all static."""
         return path, tuple([static_id(self.static_ids, content) for content in contents])
-
-    def _check_files(self) -> None:
-        check_files(self.constants.values())
 
     def forget(self, content: Any, packed: PackedWeight) -> None:
         """Keep a packed weight instead of a content; tensor ids stay."""
@@ -170,6 +148,29 @@ class Specialiser:
 
         Raises `StateError` if a mapped file was changed in place, as far as that can be seen before it is read.
         """
-        self._check_files()
+        check_files(self.constants.values())
         with Boundary("specialised", f"model {self.source.name!r}"):
             return Walk(self, shapes, contents).form()
+
+
+# ---- rewriting, once a model
+
+
+def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
+    """The nodes that are needed, in topological order, and the constants that they read or that are outputs."""
+    outputs = [port.name for port in source.outputs]
+    renamed = [n.changed(op_type="ScatterElements") if n.op_type == "Scatter" else n for n in source.nodes]
+    nodes = _needed(renamed, outputs)
+    nodes, constants = fold_constants(source, nodes, source.constants)
+    nodes = _needed(restore_floats(source, nodes, constants), outputs)
+    read = names_read(nodes, outputs)
+    return nodes, {name: content for name, content in constants.items() if name in read}
+
+
+def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.output):
+            needed.update(node.input, node.captured)
+            kept.append(node)
+    return kept[::-1]

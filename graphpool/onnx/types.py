@@ -11,8 +11,6 @@ from graphpool.errors import InvalidArgumentError, explain
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
-__all__ = ["data_type", "elem_type", "is_f32_number", "make_port", "make_type", "plain_type", "static_shape"]
-
 _PAIRS: dict[int, DataType] = {
     TensorProto.FLOAT: DataType.F32, TensorProto.DOUBLE: DataType.F64, TensorProto.FLOAT16: DataType.F16,
     TensorProto.BFLOAT16: DataType.BF16, TensorProto.FLOAT8E5M2: DataType.F8_E5M2,
@@ -27,11 +25,6 @@ _BACK = {ours: theirs for theirs, ours in _PAIRS.items()}
 def data_type(elem: int) -> DataType | None:
     """Our type for an ONNX element type; None for strings, complex numbers and types that we do not have."""
     return _PAIRS.get(elem)
-
-
-def elem_type(dtype: DataType) -> int:
-    """ONNX's element type for ours."""
-    return _BACK[dtype]
 
 
 def make_type(dtype: DataType, shape: tuple[int, ...] | None) -> TypeProto:

@@ -20,9 +20,8 @@ from graphpool.runtime.model_form import Fallback, ModelForm
 from .boundary import Boundary
 from .bounds import deep_nbytes, infer_types
 from .build import GraphBuilder, NotConvertible, Value
-from .control import CONTROL_FLOW
 from .fold import compute, find_host_function, is_kept
-from .inline import Scope, enter_nodes, function_nodes
+from .inline import CONTROL_FLOW, Scope, enter_nodes, function_nodes
 from .node import names_read
 from .ops import convert
 from .shape_values import ShapeArray, compute_shapes, shape_array
@@ -38,27 +37,11 @@ if TYPE_CHECKING:
     from .node import Node
     from .specialise import Specialiser
 
-__all__ = ["Walk"]
-
-_NO_EXPRESSION = "graphpool has no ops for it"
-
 
 class Walk:
-    """One pass over the nodes.
+    """One pass over the nodes; parameters as for `Specialiser.__call__`.
 
-    Parameters
-    ----------
-    owner : Specialiser
-    shapes, contents : mapping of str to value
-        As for `Specialiser.__call__`.
-
-    Attributes
-    ----------
-    builder : GraphBuilder
-    scope : Scope
-        What is walked now.
-    nnodes : int
-        Nodes that were walked, iterations counted one by one.
+    `scope` is what is walked now, `nnodes` counts the nodes that were walked, iterations one by one.
     """
 
     def __init__(self, owner: Specialiser, shapes: Mapping[str, Any], contents: Mapping[str, Any]) -> None:
@@ -292,7 +275,7 @@ class Walk:
         label = node.label
         if self._limit_error is not None and not self._owner.fallback:
             raise self._limit_error
-        reason = self._refusal or _NO_EXPRESSION
+        reason = self._refusal or "graphpool has no ops for it"
         if self._is_expanding:
             raise NotConvertible(f"{node.op_type} of its definition: {reason}")
         if not self._owner.fallback:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["WHOLE_BYTES", "Outline", "outline"]
-
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 """Wire types."""
 
@@ -36,14 +34,9 @@ _LARGE = 2**10
 
 @dataclass
 class Outline:
-    """A model without its large weights.
+    """A ModelProto, serialised, without its large weights; `places` is number of the initialiser -> (offset, size).
 
-    Attributes
-    ----------
-    model : bytes
-        The ModelProto, serialised, without the content of those initialisers.
-    places : dict of int to (int, int)
-        Number of the initialiser -> offset and size of its content. Unit: bytes.
+    Unit: bytes.
     """
 
     model: bytes
@@ -51,21 +44,10 @@ class Outline:
 
 
 def outline(data: memoryview) -> Outline:
-    """The model without its large weights, and where these lie.
+    """A serialised ModelProto without the large weights, and where these lie.
 
-    Parameters
-    ----------
-    data : memoryview of bytes
-        A serialised ModelProto.
-
-    Returns
-    -------
-    Outline
-        All of the model where the data is no such message: its parser then says what is wrong.
-
-    Notes
-    -----
-    Cost: microseconds an initialiser and node; reads no page of a mapped weight.
+    All of it where the data is no such message: its parser then says what is wrong. Cost: microseconds an initialiser
+    and node; reads no page of a mapped weight.
     """
     try:
         return _outline(data)

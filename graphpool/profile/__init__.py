@@ -1,9 +1,7 @@
 """See what ran: when, on which stream, in how much memory, and what each step costs.
 
-    tracing.py   trace(): what every thread did -> Trace: save for Perfetto, plot, footprint
-    footprint.py Footprint: bytes of temporaries in use over the time of a run
-    costs.py     profile_ops(): measures steps on one and on all threads, for schedules to be made of
-    stages.py    stages measured as wholes, and calls for several convolutions
+    tracing.py   trace(): what every thread did -> Trace: save for Perfetto, plot; Footprint: bytes in use over a run
+    costs.py     profile_ops(): measures steps on one and on all threads, and stages, for schedules to be made of
     timeline.py  explain(): predicted beside measured, stream by stream
     inputs.py    random_inputs(): content for a model's inputs
 
@@ -13,10 +11,9 @@ Nothing is recorded, and nothing costs anything, outside `trace`.
 """
 
 from .costs import OpCost, OpProfile, profile_ops
-from .footprint import Footprint
 from .inputs import random_inputs
 from .timeline import explain
-from .tracing import Trace, TracedStep, trace
+from .tracing import Footprint, Trace, TracedStep, trace
 
 __all__ = [
     "Footprint",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ..runtime import Model
 
-__all__ = ["random_inputs"]
-
 
 def random_inputs(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray[Any, Any]]:
     """Content for every input: normally distributed floats, zeros for integers, which may be indices, empty texts.

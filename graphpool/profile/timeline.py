@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..runtime.primitive import Primitive
     from .tracing import Trace
 
-__all__ = ["explain"]
-
 WARM_UP = 4
 """Runs before the trace: a program finds out within three whether it is worth the threads."""
 

@@ -3,7 +3,7 @@ from typing import Any, Final
 
 from graphpool._kernels.core._team import Team
 from graphpool._kernels.core.call import KernelCall
-from graphpool.schedule.lists import ListedCall
+from graphpool.schedule.control import ListedCall
 
 from ._streams import StreamLists
 

@@ -4,12 +4,10 @@
     policies/          graph -> Schedule: sequential wavefront asap nimble list ios auto
       emit.py          order and streams -> instructions, without redundant waits      (used by the policies)
     instructions.py    SetStream Run AddEvent WaitEvent StreamBarrier
-    schedule.py        Schedule: a graph with its instructions; its plot in render.py
-    control.py         what instructions order, read from outside                       (used by all below)
-      verifier.py      verify: is every data edge ordered?
+    schedule.py        Schedule: a graph with its instructions, and its plot
+    control.py         what instructions order, read from outside: tasks, and lists for threads (used by all below)
       simulation.py    simulate: when does what run?   report.py: predicted beside measured
-      lists.py        the static list of each stream, for threads
-      ordering.py      happens-before   sharing.py: conflicts of buffers, what a memory planner needs
+      ordering.py      happens-before; verify: is every edge ordered? conflicts: which buffers must lie apart
     latency.py         measured latencies by signature, on disk, for ios
 
 Everything is a pure function over numbers: no streams, threads or memory are touched here.
@@ -17,10 +15,10 @@ Everything is a pure function over numbers: no streams, threads or memory are to
 
 from .graph import DependencyGraph
 from .instructions import AddEvent, Run, SetStream, StreamBarrier, WaitEvent
+from .ordering import verify
 from .policies import asap, auto, fold, ios, list_schedule, nimble, sequential, wavefront
 from .schedule import Schedule
 from .simulation import Simulation, simulate
-from .verifier import verify
 
 __all__ = [
     "AddEvent",

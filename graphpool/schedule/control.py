@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from .instructions import Instruction
     from .schedule import Schedule
 
-__all__ = ["Task", "control_tasks"]
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -92,10 +90,8 @@ def _checked_id(value: object, name: str, index: int) -> int:
 def control_tasks(schedule: Schedule) -> list[Task]:
     """The calls and barriers of `schedule` in issue order; what a task is after always has a smaller index.
 
-    Raises
-    ------
-    ScheduleError
-        A bad stream or event id, an event added twice or never, a node that runs twice, never, or does not exist.
+    Raises ScheduleError for a bad stream or event id, an event added twice or never, a node that runs twice, never, or
+    does not exist.
     """
     issuer = _Issuer()
     for index, instruction in enumerate(schedule.instructions):
@@ -117,3 +113,61 @@ def _check_nodes(schedule: Schedule, tasks: list[Task]) -> None:
         node = next(iter(missing))
         message = explain(f"node {node} ({names[node]}) never runs", got=f"{len(missing)} nodes without a call")
         raise ScheduleError(message, node=node, missing=tuple(missing))
+
+
+# ---- the static list of each stream, for threads
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCall:
+    """One call in the list of its stream: the nodes that it computes, and what it waits for.
+
+    `waits` has pairs (stream, count): it starts after the first `count` calls of another stream, by its position in the
+    result of `stream_lists`; positions ascend. `is_event` says that a call of another stream waits for the end of this
+    one.
+    """
+
+    nodes: tuple[int, ...]
+    waits: tuple[tuple[int, int], ...] = ()
+    is_event: bool = False
+
+
+def stream_lists(schedule: Schedule) -> tuple[tuple[ListedCall, ...], ...]:
+    """The calls of each stream of ``schedule.stream_ids``, where an event is how far another stream has come.
+
+    ``set_stream`` chooses a list, ``add_event`` and ``wait_event`` become pairs (stream, count), and a barrier a wait
+    for all that was issued before. One counter a stream then stands for all events of a run. Raises `ScheduleError` as
+    `verify`. Cost: O(instructions + waits * streams). Source: stream order as a count, as in vector clocks (Mattern,
+    1989).
+    """
+    tasks = control_tasks(schedule)
+    position = {stream_id: index for index, stream_id in enumerate(schedule.stream_ids)}
+    lists: list[list[ListedCall]] = [[] for _ in position]
+    reached: list[dict[int, int]] = []  # for each task, how far it orders each stream
+    for task in tasks:
+        waits = _latest(task, reached)
+        if not task.nodes:
+            reached.append(waits)
+            continue
+        own = position[task.stream_id]
+        reached.append({own: len(lists[own]) + 1})
+        foreign = tuple(sorted((s, count) for s, count in waits.items() if s != own))
+        lists[own].append(ListedCall(task.nodes, foreign))
+    return _mark_events(lists)
+
+
+def _latest(task: Task, reached: list[dict[int, int]]) -> dict[int, int]:
+    """For each stream, how many of its calls the task directly comes after."""
+    latest: dict[int, int] = {}
+    for earlier in task.after:
+        for stream, count in reached[earlier].items():
+            latest[stream] = max(latest.get(stream, 0), count)
+    return latest
+
+
+def _mark_events(lists: list[list[ListedCall]]) -> tuple[tuple[ListedCall, ...], ...]:
+    awaited = {wait for calls in lists for call in calls for wait in call.waits}
+    return tuple(
+        tuple(ListedCall(c.nodes, c.waits, (stream, count) in awaited) for count, c in enumerate(calls, 1))
+        for stream, calls in enumerate(lists)
+    )

@@ -13,8 +13,6 @@ from ..fork import cached_property
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["DependencyGraph", "as_costs"]
-
 
 class DependencyGraph:
     """An immutable directed acyclic graph of operations, named by the numbers 0 to n - 1.

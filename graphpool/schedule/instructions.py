@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["CURRENT_STREAM", "AddEvent", "Instruction", "Run", "SetStream", "StreamBarrier", "WaitEvent"]
-
 CURRENT_STREAM = -1
 """As the stream of an event instruction: the one that `SetStream` chose last."""
 

@@ -16,8 +16,6 @@ from graphpool.errors import InvalidArgumentError, explain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["LatencyCache", "checked_latency"]
-
 
 class LatencyCache:
     """Latencies by the signatures of the operations that ran together.

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from .schedule import Schedule
 
-__all__ = ["explain"]
-
 
 def explain(
     schedule: Schedule,

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from .schedule import Schedule
 
-__all__ = ["Simulation", "roofline_cost", "simulate"]
-
 
 @dataclass(frozen=True)
 class Simulation:

@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from graphpool.cache import Item
-from graphpool.cache.comparison import compare_policies, distinct_nbytes, plot_savings
 from graphpool.cache.policies import policy_names
+from graphpool.cache.traces import compare_policies, distinct_nbytes, plot_savings
 from graphpool.errors import InvalidArgumentError, UnsupportedError
 
 LOOP = [Item(key, 10, 1.0) for key in "abcd"] * 50

@@ -1,6 +1,5 @@
 from graphpool.cache import Item
-from graphpool.cache.cost_policy import MEMORY, CostPolicy
-from graphpool.cache.policies import choose_victims
+from graphpool.cache.policies import MEMORY, CostPolicy, choose_victims
 
 
 def use(policy, kept, key, capacity, nbytes=10, cost=1.0):

@@ -17,8 +17,7 @@ import numpy as np
 import graphpool as gp
 from graphpool import memory
 from graphpool.cache import write_trace
-from graphpool.cache.comparison import compare_policies
-from graphpool.cache.traces import read_trace
+from graphpool.cache.traces import compare_policies, read_trace
 from graphpool.graph.dumps.knobs import parse_knobs
 from graphpool.typing import LayoutType
 from tests.cases.graphs import GraphBuilder

@@ -1,7 +1,7 @@
 """What a partition computes, free of ids and names."""
 
 import graphpool as gp
-from graphpool.graph.structure import Structure
+from graphpool.graph.partition import Structure
 
 
 def ops(first=0, name=None, alpha=1.0, dtype="f32", crossed=False):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphpool import InvalidArgumentError
 from graphpool.memory import BufferInfo, plan
-from graphpool.memory.conflict_plan import plan_conflicts
+from graphpool.memory.planner import plan_conflicts
 
 
 @st.composite

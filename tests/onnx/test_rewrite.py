@@ -3,8 +3,8 @@ import pytest
 from onnx import helper
 
 import graphpool as gp
-from graphpool.onnx.rewrite import rewrite
 from graphpool.onnx.source import read_model
+from graphpool.onnx.specialise import rewrite
 from tests.helpers.onnx_models import check_against_evaluator, make_model, random_array
 
 X = random_array((4, 8))

@@ -3,7 +3,7 @@ import pytest
 
 import graphpool as gp
 from graphpool.profile import trace
-from graphpool.profile.footprint import measure_footprint
+from graphpool.profile.tracing import measure_footprint
 from tests.cases.unknown_sizes import MODELS
 from tests.helpers.tower_model import tower_model
 

@@ -7,7 +7,7 @@ import pytest
 
 import graphpool as gp
 from graphpool.profile import profile_ops
-from graphpool.profile.stages import measure_stages
+from graphpool.profile.costs import measure_stages
 from graphpool.runtime.costs import stage_latencies
 from graphpool.runtime.scheduling import SEQUENTIAL, ScheduleOptions
 from tests.helpers.tower_model import tower_model

@@ -23,7 +23,7 @@ from graphpool.schedule import (
     nimble,
     wavefront,
 )
-from graphpool.schedule.lists import stream_lists
+from graphpool.schedule.control import stream_lists
 from tests.cases.schedule_graphs import fork_join, random_graph
 from tests.helpers.memory import run_in_child, run_threads
 

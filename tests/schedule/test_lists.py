@@ -16,7 +16,7 @@ from graphpool.schedule import (
     sequential,
     wavefront,
 )
-from graphpool.schedule.lists import ListedCall, stream_lists
+from graphpool.schedule.control import ListedCall, stream_lists
 from graphpool.schedule.ordering import happens_before
 from tests.cases.schedule_graphs import fork_join, random_graph
 

@@ -16,8 +16,7 @@ from graphpool.schedule import (
     simulate,
     wavefront,
 )
-from graphpool.schedule.ordering import happens_before
-from graphpool.schedule.sharing import conflicts
+from graphpool.schedule.ordering import conflicts, happens_before
 from tests.cases.schedule_graphs import fork_join, random_graph
 
 POLICIES = [wavefront, asap, nimble, list_schedule, sequential]

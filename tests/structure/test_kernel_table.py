@@ -7,7 +7,7 @@ import pytest
 from graphpool._kernels.core._dispatch import isas, names
 from tests.helpers.tree import ROOT
 
-TESTS = {path.name: path.read_text() for path in (ROOT / "tests" / "_kernels").glob("test_*.py")}
+TESTS = {path.name: path.read_text() for path in (ROOT / "tests" / "_kernels").rglob("test_*.py")}
 TYPES = "f32", "f64", "bf16", "s8", "s32", "s64", "u64", "x8", "any"
 """x8: bytes of either sign; any: elements that are only moved or compared, whatever they are."""
 

@@ -3,10 +3,8 @@
     registry.py        @reference("MatMul") registers; evaluate(kind, inputs, attrs, outputs) widens, calls, rounds
     rounding.py        float64, int64 or uint64 <-> element types, one rounding
     axes.py window.py  shared: channel axes and broadcasting; sliding windows and auto_pad
-    special.py         functions of SciPy
-    <group>.py         eltwise binary matmul convolution pooling interpolation normalization softmax reduction
-                       movement quantization dropout: the operations, forward and backward side by side
-                       elementary logic parts indexing scan recurrent tree: the extension kinds
+    <group>.py         eltwise binary convolution pooling interpolation normalization reduction movement quantization
+                       recurrent tree dropout: the operations, forward and backward side by side
     backend.py         hands whole partitions to evaluate, one operation after another
 
 A group's functions are private; their contract stands at `registry.reference`. KINDS names all kinds that compute
@@ -19,21 +17,14 @@ from . import (  # noqa: F401  (imported for their registrations)
     binary,
     convolution,
     dropout,
-    elementary,
     eltwise,
-    indexing,
     interpolation,
-    logic,
-    matmul,
     movement,
     normalization,
-    parts,
     pooling,
     quantization,
     recurrent,
     reduction,
-    scan,
-    softmax,
     tree,
 )
 from .backend import ReferenceBackend

@@ -8,8 +8,6 @@ import numpy as np
 
 from .registry import Array
 
-__all__ = ["along_axis", "channel_axis", "from_ncx", "mean", "other_axes", "sum_to_shape", "to_ncx"]
-
 
 def channel_axis(ndim: int, data_format: str) -> int:
     """Index of the channel axis: the last for NXC, 1 for NCX (0 for a tensor of rank 1)."""

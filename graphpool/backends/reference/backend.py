@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ...graph.partition import Partition
     from ...graph.spelling import Spelling
 
-__all__ = ["ReferenceBackend"]
-
 PATTERNS = (
     Pattern(
         "batch_norm_backward", 8.8, "batch_norm_backward",
@@ -113,27 +111,10 @@ def run_ops(
     outputs: dict[int, tuple[int, ...] | None],
     arrays: Sequence[np.ndarray[Any, Any]],
 ) -> list[np.ndarray[Any, Any]]:
-    """Evaluate ops in order.
+    """Evaluate ops, in topological order, on arrays of the tensors `input_ids`; the results in the order of `outputs`.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-        In topological order.
-    input_ids : sequence of int
-        Tensor ids of `arrays`.
-    outputs : dict of int to shape
-        Wanted tensors; a shape is None, or has unknown dimensions, where it is not known.
-    arrays : sequence of ndarray
-
-    Returns
-    -------
-    results : list of ndarray
-        In the order of `outputs`.
-
-    Raises
-    ------
-    InvalidShapeError
-        A result has another shape than the wanted one: it depends on the content of an input, such as axes or sizes.
+    `outputs` is wanted tensor -> shape, None or with unknown dimensions where it is not known. Raises InvalidShapeError
+    where a result has another one: it depends on the content of an input, such as axes or sizes.
     """
     values = dict(zip(input_ids, arrays, strict=True))
     for op in ops:

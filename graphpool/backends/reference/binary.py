@@ -1,7 +1,7 @@
 """Operations of two or three tensors that broadcast against each other, bias and PReLU included.
 
 Integers are exact, and wrap around at the width of their type; divided by zero they are 0, where floats follow IEEE
-arithmetic. Maximum and Minimum return NaN when either side is NaN.
+arithmetic. Maximum and Minimum return NaN when either side is NaN; any comparison with NaN is false.
 """
 
 from __future__ import annotations
@@ -9,12 +9,35 @@ from __future__ import annotations
 import numpy as np
 
 from .axes import along_axis, channel_axis, other_axes, sum_to_shape
-from .registry import Array, Attrs, binary, reference
+from .registry import Array, Attrs, binary, formulas, reference
 
 binary({
-    "Add": np.add, "Maximum": np.maximum, "Minimum": np.minimum, "Multiply": np.multiply, "Subtract": np.subtract,
-    "SquaredDifference": lambda x, y: np.square(x - y),
+    "Add": np.add, "And": np.logical_and, "BitwiseAnd": np.bitwise_and, "BitwiseOr": np.bitwise_or,
+    "BitwiseXor": np.bitwise_xor, "Equal": np.equal, "Greater": np.greater, "GreaterEqual": np.greater_equal,
+    "Less": np.less, "LessEqual": np.less_equal, "Maximum": np.maximum, "Minimum": np.minimum,
+    "Multiply": np.multiply, "Or": np.logical_or, "SquaredDifference": lambda x, y: np.square(x - y),
+    "Subtract": np.subtract, "Xor": np.logical_xor,
 })  # fmt: skip
+
+formulas({
+    "Mod": lambda attrs, src_0, src_1: np.fmod(src_0, src_1) if attrs["fmod"] else np.remainder(src_0, src_1),
+    # to the right copies of the sign come in; by 64 places or more, or a negative number, nothing else is left
+    "BitShift": lambda attrs, src_0, src_1: (
+        np.left_shift(src_0, src_1) if attrs["direction"] == "LEFT" else np.right_shift(src_0, src_1)
+    ),
+})  # fmt: skip
+
+
+@reference("Power")
+def _power(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    """In float64, but exactly of integers with exponents of at least 0; of an integer without its fraction."""
+    result = np.power(src_0.astype(np.float64), src_1.astype(np.float64))
+    if src_0.dtype.kind == "f":
+        return result
+    if src_1.dtype.kind == "f":
+        return np.trunc(result)
+    exact = np.power(src_0, np.maximum(src_1, 0).astype(src_0.dtype))
+    return np.asarray(np.where(src_1 < 0, np.trunc(np.nan_to_num(result, posinf=0)).astype(src_0.dtype), exact))
 
 
 @reference("Divide")
@@ -26,7 +49,7 @@ def _divide(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
     return np.asarray(np.floor_divide(src_0, src_1) + is_rounded_down.astype(src_0.dtype))
 
 
-@reference("Select", raw=True)
+@reference("Select", "raw")
 def _select(attrs: Attrs, cond: Array, src_0: Array, src_1: Array) -> Array:
     """src_0 where cond, else src_1; cond broadcasts to the shape of the sources, never the other way."""
     shape = np.broadcast_shapes(src_0.shape, src_1.shape)

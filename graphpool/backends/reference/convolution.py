@@ -1,6 +1,7 @@
-"""Convolution and transposed convolution with their gradients.
+"""Matrix multiplication; convolution and transposed convolution with their gradients.
 
-Six kinds, three sums. With x the wide side (N, I, X), y the narrow side (N, O, Y) and w (O, I / groups, K):
+Convolutions are six kinds and three sums. With x the wide side (N, I, X), y the narrow side (N, O, Y) and w (O, I /
+groups, K):
 
     correlate         y = sum over k of w[k] x[k]          Convolution, ConvTransposeBackwardData
     spread            x[k] += w[k]^T y for each k          ConvolutionBackwardData, ConvTranspose
@@ -14,12 +15,12 @@ computing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from .axes import along_axis, from_ncx, to_ncx
-from .registry import Array, Attrs, reference
+from .registry import Array, Attrs, Function, formulas, reference
 from .window import Window, window_of
 
 
@@ -127,46 +128,47 @@ def _convolution_backward_data(attrs: Attrs, diff_dst: Array, weights: Array, ds
     return from_ncx(_spread(window, narrow, oix, attrs["groups"], in_sizes), attrs["data_format"])
 
 
-def _transposed_window(attrs: Attrs, src_sizes: Sequence[int], kernel: Sequence[int]) -> Window:
-    """The window of a transposed convolution; SAME pads make its output stride times its input."""
-    ndim = len(kernel)
-    wide_sizes = [n * s for n, s in zip(src_sizes, attrs["strides"][:ndim], strict=True)]
-    return window_of(attrs, wide_sizes, kernel, attrs.get("output_padding", (0,) * ndim)[:ndim])
-
-
-def _transposed_sizes(attrs: Attrs, window: Window, src_sizes: Sequence[int]) -> list[int]:
-    """`stride (in - 1) + extent - pads + output_padding`, not below 0."""
-    pads = [b + e for b, e in zip(window.pads_begin, window.pads_end, strict=True)]
-    extra = attrs["output_padding"][: window.ndim]
-    return [max(n - p + x, 0) for n, p, x in zip(window.full_sizes(src_sizes), pads, extra, strict=True)]
-
-
 @reference("ConvTranspose")
 def _conv_transpose(attrs: Attrs, src: Array, weights: Array, bias: Array | None = None) -> Array:
     narrow, oix = to_ncx(src, attrs["data_format"]), _to_oix(weights, attrs["weights_format"])
-    window = _transposed_window(attrs, narrow.shape[2:], oix.shape[2:])
-    out_sizes = _transposed_sizes(attrs, window, narrow.shape[2:])
+    window = window_of(attrs, narrow.shape[2:], oix.shape[2:], transposed=True)
+    out_sizes = window.in_sizes(narrow.shape[2:], attrs["output_padding"][: window.ndim])
     wide = _spread(window, narrow, oix, attrs["groups"], out_sizes)
     return from_ncx(_add_bias(wide, bias), attrs["data_format"])
 
 
-@reference("ConvTransposeBackwardData")
-def _conv_transpose_backward_data(attrs: Attrs, diff_dst: Array, weights: Array) -> Array:
-    """Output padding is not an attribute here: it must be less than the stride, which the rounding down absorbs."""
-    return _convolution(attrs, diff_dst, weights)
+def _backward_weights(is_transposed: bool) -> Function:
+    """The gradient of weights."""
 
-
-def _backward_weights(kind: str, find_window: Callable[..., Window], *, is_transposed: bool) -> None:
-    """Register the gradient of weights whose window `find_window` tells from the sizes of src."""
-
-    @reference(kind)
-    def evaluate_gradient(attrs: Attrs, src: Array, diff_dst: Array, weights_shape: Array | None = None) -> Array:
+    def evaluate(attrs: Attrs, src: Array, diff_dst: Array, weights_shape: Array | None = None) -> Array:
         shape = _shape_of(attrs, "weights_shape", weights_shape, src.ndim)
         sides = to_ncx(src, attrs["data_format"]), to_ncx(diff_dst, attrs["data_format"])
-        window = find_window(attrs, sides[0].shape[2:], _kernel_of(shape, attrs["weights_format"]))
+        kernel = _kernel_of(shape, attrs["weights_format"])
+        window = window_of(attrs, sides[0].shape[2:], kernel, transposed=is_transposed)
         wide, narrow = reversed(sides) if is_transposed else sides
         return _from_oix(_weight_gradient(window, wide, narrow, attrs["groups"]), attrs["weights_format"])
 
+    return evaluate
 
-_backward_weights("ConvolutionBackwardWeights", window_of, is_transposed=False)
-_backward_weights("ConvTransposeBackwardWeights", _transposed_window, is_transposed=True)
+
+formulas({
+    "ConvolutionBackwardWeights": _backward_weights(False), "ConvTransposeBackwardWeights": _backward_weights(True),
+    # output padding is no attribute here: it must be less than the stride, which the rounding down absorbs
+    "ConvTransposeBackwardData": lambda attrs, diff_dst, weights: _convolution(attrs, diff_dst, weights),
+})  # fmt: skip
+
+
+def _transpose(matrix: Array, flag: bool) -> Array:
+    """The last two axes swapped where `flag` says so; a vector stays as it is."""
+    return np.swapaxes(matrix, -1, -2) if flag and matrix.ndim > 1 else matrix
+
+
+@reference("MatMul")
+def _matmul(attrs: Attrs, src: Array, weights: Array, bias: Array | None = None) -> Array:
+    """`a @ b + bias` with NumPy's rules: vectors are promoted, batches broadcast, vector times vector has rank 0.
+
+    ``accumulation_mode`` does not matter: float64 is at least as wide as any mode.
+    """
+    a, b = _transpose(src, attrs["transpose_a"]), _transpose(weights, attrs["transpose_b"])
+    product = np.asarray(np.matmul(a, b))
+    return product if bias is None else product + bias

@@ -28,19 +28,9 @@ _SHIFT = np.uint64(32)
 
 
 def philox4x32(counter: Array, key: tuple[int, int]) -> Array:
-    """Philox4x32-10 of many counters under one key.
+    """Philox4x32-10 of counters (4, n) under one key: words (4, n), uint64.
 
-    Parameters
-    ----------
-    counter : ndarray of shape (4, n), uint64
-        Each entry below 2**32.
-    key : tuple of two int
-        Each in [0, 2**32).
-
-    Returns
-    -------
-    words : ndarray of shape (4, n), uint64
-        Each entry below 2**32.
+    Each entry of the counter, the key and the words is below 2**32.
     """
     c0, c1, c2, c3 = counter
     for step in range(_ROUNDS):

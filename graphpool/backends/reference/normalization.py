@@ -1,7 +1,7 @@
-"""Batch, layer, group and root-mean-square normalisation, and the gradients of the first two.
+"""Batch, layer, group and root-mean-square normalisation, softmax, and gradients.
 
-All are gamma (x - mean) / sqrt(variance + epsilon) + beta, with the biased variance, over different axes. For y = xhat
-gamma + beta whose statistics come from the same axes, and g = dy gamma,
+The normalisations are gamma (x - mean) / sqrt(variance + epsilon) + beta, with the biased variance, over different
+axes. For y = xhat gamma + beta whose statistics come from the same axes, and g = dy gamma,
 
     dx = (g - mean(g) - xhat mean(g xhat)) / sqrt(variance + epsilon)
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from .axes import along_axis, channel_axis, from_ncx, mean, other_axes, sum_to_shape, to_ncx
-from .registry import Array, Attrs, reference
+from .registry import Array, Attrs, formulas, reference
 
 _DEFAULT_MOMENTUM = 0.5
 
@@ -44,14 +44,14 @@ def _by_channel(vector: Array | None, src: Array, channel: int) -> Array | None:
     return None if vector is None else along_axis(vector, src.ndim, channel)
 
 
-@reference("BatchNormInference", channelwise=True)
+@reference("BatchNormInference", "channelwise")
 def _batch_norm_inference(attrs: Attrs, src: Array, gamma: Array, beta: Array, center: Array, variance: Array) -> Array:
     channel = channel_axis(src.ndim, attrs["data_format"])
     scale, shift, middle, spread = (along_axis(v, src.ndim, channel) for v in (gamma, beta, center, variance))
     return np.asarray(scale * (src - middle) / np.sqrt(spread + attrs["epsilon"]) + shift)
 
 
-@reference("BatchNormForwardTraining", channelwise=True)
+@reference("BatchNormForwardTraining", "channelwise")
 def _batch_norm_forward_training(
     attrs: Attrs, src: Array, center: Array, variance: Array, gamma: Array | None = None, beta: Array | None = None
 ) -> tuple[Array, ...]:
@@ -66,7 +66,7 @@ def _batch_norm_forward_training(
     return dst, *running, *batch
 
 
-@reference("BatchNormTrainingBackward", channelwise=True)
+@reference("BatchNormTrainingBackward", "channelwise")
 def _batch_norm_training_backward(
     attrs: Attrs, src: Array, diff_dst: Array, center: Array, variance: Array, gamma: Array | None = None
 ) -> tuple[Array, Array, Array]:
@@ -150,3 +150,40 @@ def _rms_norm(attrs: Attrs, src: Array, gamma: Array | None = None) -> Array:
     axes = _norm_axes(attrs, src)
     normal = src / np.sqrt(mean(np.square(src), axes, keepdims=True) + attrs["epsilon"])
     return _affine(normal, _trailing(gamma, src, axes), None)
+
+
+# ---- softmax
+
+
+@reference("SoftMax")
+def _softmax(attrs: Attrs, src: Array) -> tuple[Array, Array]:
+    """(e^(x - m) / sum, m + log(sum)) along axis, with m the maximum and sum that of e^(x - m).
+
+    NaN or infinity makes its row NaN, and so does a row of minus infinities; in mode inf_as_zero such a row is 0 and
+    its statistic minus infinity.
+    """
+    axis = attrs["axis"]
+    top = np.max(src, axis=axis, keepdims=True, initial=-np.inf)
+    if attrs["mode"] == "inf_as_zero":
+        top = np.where(np.isneginf(top), 0.0, top)
+    exponential = np.exp(src - top)
+    total = np.sum(exponential, axis=axis, keepdims=True)
+    empty = (total == 0) & (attrs["mode"] == "inf_as_zero")
+    return np.where(empty, 0.0, exponential / total), top + np.log(total)
+
+
+@reference("LogSoftmax")
+def _log_softmax(attrs: Attrs, src: Array) -> Array:
+    """`x - m - log(sum e^(x - m))` along axis, with m the maximum; a row of minus infinities is NaN."""
+    shifted = src - np.max(src, axis=attrs["axis"], keepdims=True, initial=-np.inf)
+    return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=attrs["axis"], keepdims=True)))
+
+
+formulas({  # y is the forward result: y (dy - sum(dy y)), and dy - e^y sum(dy)
+    "SoftMaxBackward": lambda attrs, diff_dst, dst: (
+        dst * (diff_dst - np.sum(diff_dst * dst, axis=attrs["axis"], keepdims=True))
+    ),
+    "LogSoftmaxBackward": lambda attrs, diff_dst, dst: (
+        diff_dst - np.exp(dst) * np.sum(diff_dst, axis=attrs["axis"], keepdims=True)
+    ),
+})  # fmt: skip

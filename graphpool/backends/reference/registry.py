@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -13,8 +14,6 @@ from graphpool.errors import InvalidOpError, InvalidShapeError, UnsupportedError
 from graphpool.typing import DataType
 
 from .rounding import round_to, widen
-
-__all__ = ["Array", "Attrs", "OutputSpec", "binary", "evaluate", "reference", "registered_kinds", "unary"]
 
 BLOCK = 1 << 24
 """Elements of a source from which on a kind with independent channels is evaluated block by block: 128 MiB widened."""
@@ -25,77 +24,61 @@ Function: TypeAlias = Callable[..., Array | tuple[Array, ...]]
 F = TypeVar("F", bound=Function)
 
 _FUNCTIONS: dict[str, Function] = {}
-_TYPED: set[str] = set()
-_CHANNELWISE: set[str] = set()
-_RAW: set[str] = set()
+_TRAITS: dict[str, frozenset[str]] = {}
+"""Those that `reference` names, of kinds that have any."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What the caller expects of one output.
+    """What the caller expects of one output: the type that it is rounded to, and its shape; None accepts any.
 
-    Parameters
-    ----------
-    dtype : DataType
-        Type that the result is rounded to.
-    shape : tuple of int or None, default=None
-        Shape that the result must have; None accepts any.
-
-    Notes
-    -----
-    Ownership: a value. Threads: immutable, safe.
+    Threads: immutable, safe.
     """
 
     dtype: DataType
     shape: tuple[int, ...] | None = None
 
 
-def reference(kind: str, *, typed: bool = False, channelwise: bool = False, raw: bool = False) -> Callable[[F], F]:
+def reference(kind: str, *traits: str) -> Callable[[F], F]:
     """Decorator that registers ``function(attrs, *inputs)`` as the meaning of `kind`.
 
     The function gets widened inputs (float64, int64, uint64 or bool) and float attributes that hold float32 values; it
-    returns every output that the kind can have, as one array or a tuple, and rounds nothing. A `typed` one, whose
-    meaning depends on the types of the outputs, finds the DataType of the first as attribute ``dtype``; a kind with
-    a variable number of outputs finds their number as attribute ``noutputs``. The channels of a `channelwise` one,
-    those of attribute ``data_format``, do not depend on one another; its other arrays are vectors of channels. A `raw`
-    one, which only moves elements, gets its inputs as they are.
+    returns every output that the kind can have, as one array or a tuple, and rounds nothing. Traits: a ``"typed"`` one,
+    whose meaning depends on the types of the outputs, finds the DataType of the first as attribute ``dtype``; a kind
+    with a variable number of outputs finds their number as attribute ``noutputs``. The channels of a ``"channelwise"``
+    one, those of attribute ``data_format``, do not depend on one another; its other arrays are vectors of channels. A
+    ``"raw"`` one, which only moves elements, gets its inputs as they are.
     """
 
     def register(function: F) -> F:
         _FUNCTIONS[kind] = function
-        if typed:
-            _TYPED.add(kind)
-        if channelwise:
-            _CHANNELWISE.add(kind)
-        if raw:
-            _RAW.add(kind)
+        _TRAITS[kind] = frozenset(traits)
         return function
 
     return register
 
 
+def formulas(functions: Mapping[str, Function]) -> None:
+    """Register ``function(attrs, *inputs)`` as the meaning of each kind, as `reference` does."""
+    _FUNCTIONS.update(functions)
+
+
 def unary(functions: Mapping[str, Callable[[Array], Array]]) -> None:
     """Register `function(src)` as the meaning of each kind."""
+    formulas({kind: partial(_of_one, function) for kind, function in functions.items()})
 
-    def register(kind: str, function: Callable[[Array], Array]) -> None:
-        @reference(kind)
-        def evaluate_unary(attrs: Attrs, src: Array) -> Array:
-            return np.asarray(function(src))
 
-    for kind, function in functions.items():
-        register(kind, function)
+def _of_one(function: Callable[[Array], Array], attrs: Attrs, src: Array) -> Array:
+    return function(src)
 
 
 def binary(functions: Mapping[str, Callable[[Array, Array], Array]]) -> None:
     """Register `function(src_0, src_1)` as the meaning of each kind."""
+    formulas({kind: partial(_of_two, function) for kind, function in functions.items()})
 
-    def register(kind: str, function: Callable[[Array, Array], Array]) -> None:
-        @reference(kind)
-        def evaluate_binary(attrs: Attrs, src_0: Array, src_1: Array) -> Array:
-            return np.asarray(function(src_0, src_1))
 
-    for kind, function in functions.items():
-        register(kind, function)
+def _of_two(function: Callable[[Array, Array], Array], attrs: Attrs, src_0: Array, src_1: Array) -> Array:
+    return function(src_0, src_1)
 
 
 def registered_kinds() -> frozenset[str]:
@@ -147,9 +130,10 @@ def evaluate(kind: str, inputs: Sequence[Array], attrs: Attrs, outputs: Sequence
     if function is None:
         raise UnsupportedError(explain(f"op kind {kind!r} has no reference evaluation"), kind=kind)
     _check_arity(kind, function, inputs)
-    if kind in _TYPED:
+    traits = _TRAITS.get(kind, frozenset())
+    if "typed" in traits:
         attrs = {**attrs, "dtype": outputs[0].dtype, "noutputs": len(outputs)}
-    if kind in _CHANNELWISE and inputs[0].size > BLOCK:
+    if "channelwise" in traits and inputs[0].size > BLOCK:
         return _evaluate_blocks(kind, inputs, attrs, outputs)
     return _evaluate_whole(kind, inputs, attrs, outputs)
 
@@ -195,7 +179,7 @@ def _check_arity(kind: str, function: Function, inputs: Sequence[Array]) -> None
 def _call(kind: str, function: Function, attrs: Attrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
     """All outputs of `kind`, unrounded."""
     try:
-        result = function(dict(_f32_attrs(attrs)), *(inputs if kind in _RAW else map(widen, inputs)))
+        result = function(dict(_f32_attrs(attrs)), *(inputs if "raw" in _TRAITS.get(kind, ()) else map(widen, inputs)))
     except KeyError as error:
         raise InvalidOpError(explain(f"attribute {error} of {kind} is missing"), kind=kind) from error
     except ValueError as error:

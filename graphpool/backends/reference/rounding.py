@@ -8,8 +8,6 @@ import numpy as np
 
 from graphpool.typing import DataType
 
-__all__ = ["round_to", "widen"]
-
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 

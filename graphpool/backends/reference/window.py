@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from .registry import Array, Attrs
+from graphpool.graph.shapes import per_axis, resolve_pads, transposed_size, window_size
 
-__all__ = ["Index", "Meeting", "Window", "window_of"]
+from .registry import Array, Attrs
 
 Index: TypeAlias = tuple[EllipsisType | slice | int, ...]
 
@@ -45,24 +45,21 @@ class Window:
         """Number of spatial axes."""
         return len(self.kernel)
 
-    @property
-    def extent(self) -> tuple[int, ...]:
-        """Input elements that the dilated window spans."""
-        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
-
-    def padded_sizes(self, in_sizes: Sequence[int]) -> tuple[int, ...]:
-        """Input sizes with both pads."""
-        return tuple(n + b + e for n, b, e in zip(in_sizes, self.pads_begin, self.pads_end, strict=True))
-
     def out_sizes(self, in_sizes: Sequence[int], *, ceil: bool = False) -> tuple[int, ...]:
-        """(padded - extent) / stride + 1, rounded down or up; 0 where the window does not fit."""
-        room = [n - e for n, e in zip(self.padded_sizes(in_sizes), self.extent, strict=True)]
-        steps = [-(-r // s) if ceil else r // s for r, s in zip(room, self.strides, strict=True)]
-        return tuple(max(step + 1, 0) for step in steps)
+        """Positions of the window along each axis; 0 where it does not fit."""
+        return tuple(
+            max(window_size(size, *axis, ceil=ceil), 0) for size, axis in zip(in_sizes, self._axes(), strict=True)
+        )
 
-    def full_sizes(self, out_sizes: Sequence[int]) -> tuple[int, ...]:
-        """Padded input sizes that `out_sizes` windows span: the inverse of `out_sizes`."""
-        return tuple(s * (o - 1) + e for s, o, e in zip(self.strides, out_sizes, self.extent, strict=True))
+    def in_sizes(self, out_sizes: Sequence[int], extra: Sequence[int]) -> tuple[int, ...]:
+        """Sizes of a transposed convolution's result along each axis, `extra` output padding included; not below 0."""
+        given = zip(out_sizes, self._axes(), extra, strict=True)
+        return tuple(max(transposed_size(size, *axis, more), 0) for size, axis, more in given)
+
+    def _axes(self) -> list[tuple[int, int, int, int]]:
+        """Kernel, stride, dilation and both pads together of each axis."""
+        pads = [begin + end for begin, end in zip(self.pads_begin, self.pads_end, strict=True)]
+        return list(zip(self.kernel, self.strides, self.dilations, pads, strict=True))
 
     def meetings(self, in_sizes: Sequence[int], out_sizes: Sequence[int]) -> Iterator[Meeting]:
         """All taps that meet an element, row-major."""
@@ -110,30 +107,11 @@ class Window:
         return found
 
 
-def _same_pads(in_size: int, extent: int, stride: int, *, upper: bool) -> tuple[int, int]:
-    """Pads that give ceil(in / stride) outputs; the odd element goes to the end for SAME_UPPER."""
-    total = max((-(-in_size // stride) - 1) * stride + extent - in_size, 0)
-    small, large = total // 2, total - total // 2
-    return (small, large) if upper else (large, small)
-
-
-def window_of(
-    attrs: Attrs, in_sizes: Sequence[int], kernel: Sequence[int], output_padding: Sequence[int] | None = None
-) -> Window:
-    """The window that the attributes describe, ``auto_pad`` resolved for inputs of `in_sizes`.
+def window_of(attrs: Attrs, in_sizes: Sequence[int], kernel: Sequence[int], *, transposed: bool = False) -> Window:
+    """The window that the attributes describe; sizes are those of the input of the forward operation.
 
     Lists may be longer than the kernel (the schema's defaults have twelve elements); ``dilations`` may be missing (1).
-    SAME pads of a transposed convolution also take away its `output_padding`.
     """
-    ndim = len(kernel)
-    dilations = tuple(attrs.get("dilations", [1] * ndim)[:ndim])
-    strides, begin, end = (tuple(attrs[name][:ndim]) for name in ("strides", "pads_begin", "pads_end"))
-    window = Window(tuple(kernel), strides, dilations, begin, end)
-    auto_pad = attrs.get("auto_pad", "None")
-    if auto_pad == "None":
-        return window
-    pads = [(0, 0)] * ndim
-    if auto_pad != "VALID":
-        geometry = zip(in_sizes, window.extent, output_padding or (0,) * ndim, strides, strict=True)
-        pads = [_same_pads(n, e + extra, s, upper=auto_pad == "SAME_UPPER") for n, e, extra, s in geometry]
-    return Window(tuple(kernel), strides, dilations, tuple(p[0] for p in pads), tuple(p[1] for p in pads))
+    pads = resolve_pads(attrs, in_sizes, kernel, transposed=transposed)
+    lists = (kernel, attrs["strides"][: len(kernel)], per_axis(attrs, "dilations", len(kernel)), *pads)
+    return Window(*map(tuple, lists))

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..schema import OpSchema
     from .knobs import Knobs, Shape
 
-__all__ = ["apply_knobs", "unknown_ids"]
-
 FLOATS = frozenset({DataType.F32, DataType.BF16, DataType.F16})
 NORMS = frozenset({"BatchNormInference", "BatchNormForwardTraining", "BatchNormTrainingBackward", "LayerNorm",
                    "LayerNormBackward", "GroupNorm", "RMSNorm"})  # fmt: skip
@@ -74,32 +72,13 @@ class _Tensor:
 
 
 def apply_knobs(ops: Sequence[Op], knobs: Knobs) -> list[Op]:
-    """Ops with knobs applied.
+    """Ops, given in any order, with knobs applied, in topological order; their tensors are strided.
 
-    Parameters
-    ----------
-    ops : sequence of Op
-        In any order.
-    knobs : Knobs
-
-    Returns
-    -------
-    ops : list of Op
-        In topological order. Their tensors are strided; shapes of computed tensors are inferred from the inputs. Ids
-        that the ops do not have are passed over, as benchdnn does: `unknown_ids` names them.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A knob names an attribute or a kind that an op cannot have, or gives a value that does not fit.
-    InvalidGraphError
-        The ops form a cycle, or contradict one another about a tensor, and no knob settles it.
-    InvalidShapeError, InvalidOpError, InvalidDataTypeError
-        A changed op breaks a rule.
-
-    Notes
-    -----
-    Cost: linear in the number of ops. Source: benchdnn's graph driver, its documented options.
+    Shapes of computed tensors are inferred from the inputs. Ids that the ops do not have are passed over, as benchdnn
+    does: `unknown_ids` names them. Raises InvalidArgumentError for an attribute, a kind or a value that an op cannot
+    have, InvalidGraphError for a cycle or ops that contradict one another about a tensor where no knob settles it, and
+    what a changed op raises that breaks a rule. Cost: linear in the number of ops. Source: benchdnn's graph driver, its
+    documented options.
     """
     drafts = [
         _Op(op.id, op.kind, op.name, dict(op.attrs), [t.id for t in op.inputs], [t.id for t in op.outputs])

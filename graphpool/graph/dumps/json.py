@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ..graph import Graph
     from .knobs import Knobs
 
-__all__ = ["GraphFile", "dump_graph", "read_graph", "write_graph"]
-
 VERSION = "3.12.0"
 """Version of the format that is written: the oneDNN release whose reader knows all of it."""
 
@@ -53,15 +51,7 @@ _dumps = Counter()
 
 @dataclass(frozen=True)
 class GraphFile:
-    """What a file says; the ops need not satisfy their schemas yet.
-
-    Attributes
-    ----------
-    engine_kind, fpmath : str
-    apply_to_int : bool
-    ops : list of Op
-        In the order of the file.
-    """
+    """What a file says; the ops, in its order, need not satisfy their schemas yet."""
 
     engine_kind: str
     fpmath: str
@@ -80,16 +70,8 @@ class GraphFile:
 def read_graph(path: str | os.PathLike[str], limits: Limits) -> GraphFile:
     """What a file of a graph says.
 
-    Raises
-    ------
-    LimitError
-        The file is longer, or asks for more, than `limits` allow.
-    InvalidGraphError
-        It is no JSON, or not of the format; the message says where.
-    InvalidDataTypeError, InvalidShapeError, InvalidArgumentError
-        A tensor breaks a rule.
-    OSError
-        The file cannot be read.
+    Raises LimitError where it asks for more than `limits` allow, InvalidGraphError where it is no JSON or not of the
+    format (the message says where), OSError, and what a tensor raises that breaks a rule.
     """
     content = _load(path, limits)
     records = _list(content, "graph", "the file")

@@ -26,8 +26,6 @@ from ..logical_tensor import MAX_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["KNOBS", "Knobs", "expand_knobs", "parse_knobs"]
-
 KNOBS: Mapping[str, tuple[str, str]] = {
     "in-shapes": ("ID:DIMS[*STRIDES|*TAG]+...", "shapes, strides or layout tags of inputs: 0:2x3+1:*ba"),
     "op-attrs": ("ID:NAME:VALUE*...+...", "attributes of ops: 4:strides:2x2*groups:1"),
@@ -57,24 +55,8 @@ class Shape:
 class Knobs:
     """Parsed knobs; whatever is empty or None stays as the graph has it.
 
-    Attributes
-    ----------
-    shapes : mapping of int to Shape
-        By tensor id.
-    attrs : mapping of int to mapping of str to str
-        By op id: attribute -> value as text.
-    dtype : DataType or None
-        For every float tensor.
-    dtypes : mapping of int to DataType
-        By tensor id.
-    kinds : mapping of int to (str or None)
-        By op id; None takes the op out.
-    properties : mapping of int to str
-        By tensor id.
-    batch : int or None
-    fpmath : (str, bool) or None
-    expected_partitions : int
-        0 for any number.
+    `shapes`, `dtypes` and `properties` go by tensor id, `attrs` (attribute -> value as text) and `kinds` by op id,
+    where None takes the op out. `dtype` is for every float tensor; `expected_partitions` is 0 for any number.
     """
 
     shapes: Mapping[int, Shape] = field(default_factory=dict)

@@ -14,8 +14,6 @@ from graphpool.errors import InvalidOpError, brief, explain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Attribute", "AttributeValue"]
-
 AttributeValue: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 
 _S64 = range(-(2**63), 2**63)
@@ -97,24 +95,11 @@ _CONVERTERS: dict[str, Callable[[Any], AttributeValue]] = {
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute that an op kind has.
+    """An attribute that an op kind has. Immutable; usable from any thread.
 
-    Attributes
-    ----------
-    name : str
-    kind : {"f32", "f32[]", "s64", "s64[]", "bool", "str"}
-        Stored as float, tuple of float, int, tuple of int, bool, str.
-    required : bool
-    default : value or None
-        Filled in when the user leaves it out; None leaves the attribute out.
-    choices : tuple
-        Accepted values; empty when all are.
-    onnx_input : int or None
-        Number of the input that it is in ONNX's op of that name.
-
-    Notes
-    -----
-    Immutable; usable from any thread.
+    `kind` is f32, f32[], s64, s64[], bool or str, stored as float, tuple of float, int, tuple of int, bool, str.
+    `default` is filled in when the user leaves it out; None leaves the attribute out. `choices` are the accepted
+    values; empty when all are. `onnx_input` is the number of the input that it is in ONNX's op of that name.
     """
 
     name: str
@@ -134,14 +119,9 @@ class Attribute:
         return " | ".join(str(choice) for choice in self.choices) or _ACCEPTED[self.kind]
 
     def convert(self, value: object, op_label: str, op_kind: str) -> AttributeValue:
-        """The stored form of a user's value.
+        """The stored form of a user's value; InvalidOpError for a wrong kind, out of range, or none of the choices.
 
         NumPy scalars and arrays are accepted, an integer for a real number, a tuple for a list; a bool is no integer.
-
-        Raises
-        ------
-        InvalidOpError
-            Wrong kind, out of range, or not one of the choices.
         """
         try:
             stored = self._convert(value)

@@ -18,8 +18,6 @@ from . import rules_recurrent as r
 from .attributes import Attribute
 from .onednn import AUTO_BROADCAST, BYTES, FLOAT, FLOATS, NUMBERS, row
 
-__all__ = ["TABLE"]
-
 INTEGERS = "s8 s16 s32 s64 u8 u16 u32 u64"
 SIGNED = f"{FLOATS} s8 s16 s32 s64"
 INDEX = "s32 s64"
@@ -125,7 +123,7 @@ MOVEMENT = (
 )  # fmt: skip
 
 scan = partial(row, category="Extensions: search and scan", inputs="src:T1", types={"T1": NUMBERS, "T2": "s64"})
-running = partial(scan, inputs="src:T", outputs="dst:T", types={"T": NUMBERS}, infer=d.along_axis)
+running = partial(scan, inputs="src:T", outputs="dst:T", types={"T": NUMBERS}, infer=b.along_axis)
 SCANS = (
     scan("ArgMax", "Index of the largest element along axis, the first of equals; a NaN counts as the largest.", *ARG,
          outputs="dst:T2", infer=d.arg_extreme),

@@ -11,14 +11,15 @@ from graphpool.errors import InvalidDataTypeError, InvalidOpError, InvalidShapeE
 from graphpool.graph.logical_tensor import describe_shape
 from graphpool.typing import MAX_NDIM, UNKNOWN_DIM, DataType
 
-from .query import OpLike, Shape, ShapeQuery, TensorLike, refuse
+from .query import Shape, ShapeQuery, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .attributes import Attribute, AttributeValue
+    from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.graph.op import Op
 
-__all__ = ["OpSchema", "Port", "closest", "format_counts"]
+    from .attributes import Attribute, AttributeValue
 
 
 def closest(name: str, names: Sequence[str]) -> str | None:
@@ -56,7 +57,7 @@ class OpSchema:
     infer : callable
         The shape rule, ``(ShapeQuery) -> list of Shape``; its docstring says it in words.
     checks : tuple of callable
-        Further rules, ``(OpLike) -> None``, which raise; their docstrings say them in words.
+        Further rules, ``(Op) -> None``, which raise; their docstrings say them in words.
     commutative : tuple of (int, int)
         Pairs of inputs that may be swapped.
     differences : str
@@ -78,7 +79,7 @@ class OpSchema:
     types: Mapping[str, frozenset[DataType]]
     attributes: Mapping[str, Attribute]
     infer: Callable[[ShapeQuery], Sequence[Shape]]
-    checks: tuple[Callable[[OpLike], None], ...] = ()
+    checks: tuple[Callable[[Op], None], ...] = ()
     commutative: tuple[tuple[int, int], ...] = ()
     differences: str = ""
     _defaults: dict[str, AttributeValue] = field(init=False, repr=False)
@@ -99,24 +100,10 @@ class OpSchema:
         return self.outputs[min(index, len(self.outputs) - 1)]
 
     def complete(self, op_label: str, attrs: Mapping[str, Any]) -> dict[str, AttributeValue]:
-        """Vet an op's attributes and fill in the defaults.
+        """An op's attributes, vetted, in the stored form of `Attribute`, with the defaults filled in.
 
-        Parameters
-        ----------
-        op_label : str
-            How messages name the op.
-        attrs : mapping of str to value
-            As the user gave them. Unchanged.
-
-        Returns
-        -------
-        attrs : dict of str to value
-            A new dict in the stored form of `Attribute`. Optional attributes without a default are left out.
-
-        Raises
-        ------
-        InvalidOpError
-            An unknown attribute (the message names the closest ones), a wrong kind or value, or a missing one.
+        Optional ones without a default are left out. Raises InvalidOpError for an unknown attribute (the message names
+        the closest ones), a wrong kind or value, or a missing one.
         """
         done = self._defaults.copy()
         for name, value in attrs.items():
@@ -139,24 +126,10 @@ class OpSchema:
             explain(what, accepted=accepted, hint=closest(name, names)), op_kind=self.kind, attribute=name
         )
 
-    def validate(self, op: OpLike) -> None:
-        """Vet an op whose attributes are complete.
+    def validate(self, op: Op) -> None:
+        """Vet an op whose attributes are complete: input count and types, output count and types, further checks.
 
-        The order is input count, input types, output count, output types, further checks. Types bind from left to
-        right.
-
-        Parameters
-        ----------
-        op : OpLike
-
-        Raises
-        ------
-        InvalidOpError
-            A wrong number of inputs or outputs, or attributes that contradict one another.
-        InvalidDataTypeError
-            A data type that a port does not accept.
-        InvalidShapeError
-            A shape that contradicts an attribute.
+        Types bind from left to right. Raises InvalidOpError, InvalidDataTypeError or InvalidShapeError.
         """
         bound: dict[str, DataType] = {}
         self._check_ports(op, "input", self.inputs, self.input_counts, op.inputs, bound)
@@ -165,8 +138,8 @@ class OpSchema:
             check(op)
 
     def _check_ports(
-        self, op: OpLike, side: str, ports: tuple[Port, ...], counts: frozenset[int] | range,
-        tensors: Sequence[TensorLike], bound: dict[str, DataType],
+        self, op: Op, side: str, ports: tuple[Port, ...], counts: frozenset[int] | range,
+        tensors: Sequence[LogicalTensor], bound: dict[str, DataType],
     ) -> None:  # fmt: skip
         count = len(tensors)
         if count not in counts:
@@ -185,14 +158,14 @@ class OpSchema:
                 self._refuse_type(op, side, port, tensor, want)
 
     def _refuse_count(
-        self, op: OpLike, side: str, ports: tuple[Port, ...], counts: frozenset[int] | range, got: int
+        self, op: Op, side: str, ports: tuple[Port, ...], counts: frozenset[int] | range, got: int
     ) -> NoReturn:
         what = f"wrong number of {side}s"
         names = ", ".join(port.name for port in ports) or "none"
         accepted = format_counts(counts)
         refuse(op, what, accepted=f"{accepted} ({names})", got=got, side=side, expected=accepted)
 
-    def _refuse_type(self, op: OpLike, side: str, port: Port, tensor: TensorLike, want: DataType | None) -> NoReturn:
+    def _refuse_type(self, op: Op, side: str, port: Port, tensor: LogicalTensor, want: DataType | None) -> NoReturn:
         what = f'{side} "{port.name}" (tensor {tensor.id}) has a data type that does not fit'
         if want is None:
             accepted, hint = ", ".join(sorted(self.types[port.type])), None
@@ -203,32 +176,14 @@ class OpSchema:
                port=port.name, tensor_id=tensor.id, dtype=tensor.dtype)  # fmt: skip
 
     def infer_shapes(
-        self, op: OpLike, input_shapes: Sequence[Shape], values: Mapping[int, Any] | None = None
+        self, op: Op, input_shapes: Sequence[Shape], values: Mapping[int, Any] | None = None
     ) -> list[Shape]:
-        """Shapes of the outputs, for given shapes of the inputs.
+        """Shapes of the outputs of a validated op for given shapes of its inputs, as far as they can be known.
 
-        Parameters
-        ----------
-        op : OpLike
-            Validated. Where the inputs do not determine an output, the shape that the op gives for it is used.
-        input_shapes : sequence of Shape
-            One for each input.
-        values : mapping of int to ndarray, optional
-            Content of those inputs that hold axes, sizes or a shape and are known.
-
-        Returns
-        -------
-        shapes : list of Shape
-            One for each output; what is still unknown is UNKNOWN_DIM or None.
-
-        Raises
-        ------
-        InvalidShapeError
-            The shapes do not fit the op or one another; the message names op, tensor, dimension, expected and got.
-
-        Notes
-        -----
-        A given shape only fills what the inputs leave open: that it contradicts them is for the caller to see.
+        `values` is the content of those inputs that hold axes, sizes or a shape and are known. Where the inputs do not
+        determine an output, the shape that the op gives for it is used: that it contradicts them is for the caller to
+        see. Raises InvalidShapeError where shapes do not fit; the message names op, tensor, dimension, expected and
+        got.
         """
         query = ShapeQuery(self, op, input_shapes, values or {})
         for index, shape in enumerate(input_shapes):
@@ -248,7 +203,7 @@ class OpSchema:
                 self._check_result(op, index, shape)
         return shapes
 
-    def _check_result(self, op: OpLike, index: int, shape: tuple[int, ...]) -> None:
+    def _check_result(self, op: Op, index: int, shape: tuple[int, ...]) -> None:
         if len(shape) > MAX_NDIM:
             what, accepted = "has too many dimensions", f"at most {MAX_NDIM}"
         elif math.prod([dim for dim in shape if dim > 0]) >= 2**63:

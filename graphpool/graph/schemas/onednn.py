@@ -26,9 +26,9 @@ from .model import OpSchema, Port
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .query import OpLike, Shape, ShapeQuery
+    from graphpool.graph.op import Op
 
-__all__ = ["AUTO_BROADCAST", "BYTES", "FLOATS", "NUMBERS", "TABLE", "row"]
+    from .query import Shape, ShapeQuery
 
 
 def _ports(text: str) -> tuple[Port, ...]:
@@ -37,7 +37,7 @@ def _ports(text: str) -> tuple[Port, ...]:
 
 def row(
     kind: str, doc: str, *attributes: Attribute, category: str, inputs: str, outputs: str, types: Mapping[str, str],
-    infer: Callable[[ShapeQuery], Sequence[Shape]], checks: tuple[Callable[[OpLike], None], ...] = (),
+    infer: Callable[[ShapeQuery], Sequence[Shape]], checks: tuple[Callable[[Op], None], ...] = (),
     commutative: tuple[tuple[int, int], ...] = (), input_counts: tuple[int, ...] | range | None = None,
     output_counts: tuple[int, ...] | range | None = None, differences: str = "",
 ) -> OpSchema:  # fmt: skip
@@ -195,7 +195,7 @@ CONVOLUTION = (
                   choices=("strict", "relaxed", "any", "f32", "s32", "f16")),
         Attribute("fpmath", "str", choices=("strict", "int8")),
         category="Matrix products and convolutions", inputs="src:T weights:T bias:T", input_counts=(2, 3),
-        outputs="dst:T1", types={"T": FLOAT, "T1": FLOAT}, infer=b.matmul, checks=(c.matmul_types,),
+        outputs="dst:T1", types={"T": FLOAT, "T1": FLOAT}, infer=b.matmul, checks=(c.result_types,),
         differences="The attribute fpmath, in place of the graph's, is an extension."),
     forward("Convolution", "Convolution in 1 to 10 spatial dimensions.", *WINDOW, XIO),
     gradient("ConvolutionBackwardData", "Gradient of Convolution for its input.", OUTPUT_PADDING, DST_SHAPE, *WINDOW,
@@ -250,18 +250,18 @@ NORMALISATION = (
     norm("LayerNorm", "Normalises over the dimensions from begin_norm_axis on.", KEEP_STATS, BEGIN_NORM_AXIS,
          USE_AFFINE, EPSILON_5, inputs="src:T1 gamma:T2 beta:T2", input_counts=(1, 3),
          outputs="dst:T1 mean:T2 variance:T2", output_counts=(1, 3), infer=n.layer_norm,
-         checks=(c.norm_types, c.forward_norm_outputs),
+         checks=(c.norm_types, c.norm_outputs),
          differences=f"{ANY_AXIS} The affine part is computed where use_affine is true and its inputs are given. With "
          "keep_stats=false more than one output is refused."),
     norm("LayerNormBackward", "Gradients of LayerNorm.", BEGIN_NORM_AXIS, USE_AFFINE, EPSILON_5,
          inputs="src:T1 diff_dst:T1 mean:T2 variance:T2 gamma:T2 beta:T2", input_counts=(4, 5, 6),
          outputs="diff_src:T1 diff_gamma:T2 diff_beta:T2", output_counts=(1, 3), infer=n.layer_norm_backward,
-         checks=(c.norm_types, c.layer_norm_backward_outputs),
+         checks=(c.norm_types, c.norm_outputs),
          differences="With use_affine=false more than one output is refused."),
     norm("GroupNorm", "Normalises each group of channels.", KEEP_STATS, Attribute("groups", "s64", True), USE_AFFINE,
          EPSILON_5, DATA_FORMAT, inputs="src:T1 gamma:T2 beta:T2", input_counts=(1, 3),
          outputs="dst:T1 mean:T2 variance:T2", output_counts=(1, 3), infer=n.group_norm,
-         checks=(c.norm_types, c.forward_norm_outputs, c.groups),
+         checks=(c.norm_types, c.norm_outputs, c.groups),
          differences="With keep_stats=false more than one output is refused."),
     norm("RMSNorm", "Divides by the root mean square over the dimensions from begin_norm_axis on.", BEGIN_NORM_AXIS,
          EPSILON_5, inputs="src:T1 gamma:T2", input_counts=(1, 2), outputs="dst:T1",
@@ -276,7 +276,7 @@ SOFTMAX = (
          infer=n.softmax, checks=(c.softmax_types,)),
     soft("SoftMaxBackward", "Gradient of SoftMax, from its output.", AXIS_1, inputs="diff_dst:T1 dst:T1",
          outputs="diff_src:T2", types={"T1": FLOAT, "T2": FLOAT}, infer=n.softmax_backward,
-         checks=(c.softmax_backward_types,)),
+         checks=(c.result_types,)),
     soft("LogSoftmax", "Logarithm of SoftMax; its axis defaults to the last one.", AXIS_LAST, inputs="src:T",
          outputs="dst:T", infer=n.softmax),
     soft("LogSoftmaxBackward", "Gradient of LogSoftmax, from its output.", AXIS_LAST, inputs="diff_dst:T dst:T",
@@ -318,7 +318,7 @@ MOVEMENT = (
          differences="Any two types; oneDNN converts between f32 and 16-bit types. Without saturate, what is beyond "
          "f8_e5m2 is infinite, and what is beyond f8_e4m3 is NaN."),
     move("GenIndex", "Each element's position along an axis.", AXIS, inputs="src:T1", outputs="dst:T2",
-         types={"T1": FLOAT, "T2": "s32"}, infer=b.gen_index, differences=""),
+         types={"T1": FLOAT, "T2": "s32"}, infer=b.along_axis, differences=""),
 )  # fmt: skip
 
 quant = partial(row, category="Quantisation", inputs="src:T1", outputs="dst:T2", infer=b.identity)

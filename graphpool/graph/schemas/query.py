@@ -2,78 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from graphpool.errors import GraphpoolError, InvalidOpError, InvalidShapeError, explain
 from graphpool.graph.logical_tensor import describe_shape
-from graphpool.typing import UNKNOWN_DIM, DataType
+from graphpool.typing import UNKNOWN_DIM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .model import OpSchema
+    from graphpool.graph.op import Op
 
-__all__ = ["OpLike", "Shape", "ShapeQuery", "TensorLike", "refuse"]
+    from .model import OpSchema
 
 Shape: TypeAlias = tuple[int, ...] | None
 """Dimensions, of which some may be UNKNOWN_DIM; None when even the rank is unknown."""
 
 
-class TensorLike(Protocol):
-    """The part of a logical tensor that schemas read."""
-
-    @property
-    def id(self) -> int:
-        """Number, unique in its graph."""
-        ...
-
-    @property
-    def dtype(self) -> DataType:
-        """Data type."""
-        ...
-
-    @property
-    def shape(self) -> Shape:
-        """Dimensions."""
-        ...
-
-
-class OpLike(Protocol):
-    """The part of an op that schemas read; `attrs` is complete (see `OpSchema.complete`)."""
-
-    @property
-    def id(self) -> int:
-        """Number, unique in its graph."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """Kind, as oneDNN spells it."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """How messages name the op."""
-        ...
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """Complete attributes."""
-        ...
-
-    @property
-    def inputs(self) -> Sequence[TensorLike]:
-        """Inputs in port order."""
-        ...
-
-    @property
-    def outputs(self) -> Sequence[TensorLike]:
-        """Outputs in port order."""
-        ...
-
-
 def refuse(
-    op: OpLike,
+    op: Op,
     what: str,
     *,
     error: type[GraphpoolError] = InvalidOpError,
@@ -90,19 +37,12 @@ def refuse(
 class ShapeQuery:
     """One question to a shape rule: the op, the shapes of its inputs, the constant inputs whose content is known.
 
-    Attributes
-    ----------
-    schema : OpSchema
-    op : OpLike
-    shapes : sequence of Shape
-        One for each input that the op has.
-    values : mapping of int to ndarray
-        Input index -> content.
+    `shapes` has one entry for each input that the op has; `values` is input index -> content.
     """
 
     __slots__ = ("op", "schema", "shapes", "values")
 
-    def __init__(self, schema: OpSchema, op: OpLike, shapes: Sequence[Shape], values: Mapping[int, Any]) -> None:
+    def __init__(self, schema: OpSchema, op: Op, shapes: Sequence[Shape], values: Mapping[int, Any]) -> None:
         self.schema, self.op, self.shapes, self.values = schema, op, shapes, values
 
     @property
@@ -139,13 +79,7 @@ class ShapeQuery:
         refuse(self.op, what, error=error, accepted=accepted, got=got, **fields)
 
     def dim(self, port: int, axis: int, got: int, expected: int, why: str) -> int:
-        """The dimension that two sources agree on; either may be unknown.
-
-        Raises
-        ------
-        InvalidShapeError
-            They differ.
-        """
+        """The dimension that two sources agree on; either may be unknown. InvalidShapeError if they differ."""
         if got == UNKNOWN_DIM:
             return expected
         if expected not in (UNKNOWN_DIM, got):
@@ -161,13 +95,7 @@ class ShapeQuery:
             self.fail("has the wrong rank", port=port, accepted=accepted, got=found, ndim=ndim)
 
     def match(self, port: int, expected: Shape, why: str) -> Shape:
-        """The shape that input `port` and `expected` agree on; unknown parts of one are taken from the other.
-
-        Raises
-        ------
-        InvalidShapeError
-            They differ.
-        """
+        """The shape that input `port` and `expected` agree on, each filling the other; else InvalidShapeError."""
         got = self.shape(port)
         if got is None or expected is None or got == expected:
             return expected if got is None else got
@@ -176,13 +104,7 @@ class ShapeQuery:
         return tuple(self.dim(port, axis, dim, want, why) for axis, (dim, want) in pairs)
 
     def axis(self, name: str, value: int, ndim: int) -> int:
-        """Attribute `name` as a non-negative axis of a tensor of rank `ndim`.
-
-        Raises
-        ------
-        InvalidShapeError
-            Out of range.
-        """
+        """Attribute `name` as a non-negative axis of a tensor of rank `ndim`; InvalidShapeError out of range."""
         if not -ndim <= value < ndim:
             accepted = f"{-ndim} .. {ndim - 1} for a {ndim}-D input"
             self.fail(f'attribute "{name}" is out of range', accepted=accepted, got=value, attribute=name, ndim=ndim)

@@ -15,11 +15,6 @@ from .query import Shape, ShapeQuery
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "bias_add", "bias_add_backward", "binary", "concat", "data_axis", "dropout", "gen_index", "identity", "markers",
-    "matmul", "prelu", "prelu_backward", "reduce", "reshape", "same_inputs", "select", "transpose", "vector",
-]  # fmt: skip
-
 
 def identity(query: ShapeQuery) -> Sequence[Shape]:
     """Every output has the shape of the first input."""
@@ -140,7 +135,7 @@ def dropout(query: ShapeQuery) -> Sequence[Shape]:
     return [query.shape(0)] * query.noutputs
 
 
-def gen_index(query: ShapeQuery) -> Sequence[Shape]:
+def along_axis(query: ShapeQuery) -> Sequence[Shape]:
     """The shape of src; axis names one of its dimensions."""
     shape = query.shape(0)
     if shape is not None:
@@ -174,15 +169,9 @@ def matmul(query: ShapeQuery) -> Sequence[Shape]:
     return [out]
 
 
-def _reduce_axes(query: ShapeQuery) -> tuple[int, ...] | None:
-    """Axes as given, from the attribute or the content of the second input; None when they are not known."""
-    axes: tuple[int, ...] = query.attrs["axes"]
-    return query.sizes(1) if len(query.op.inputs) > 1 else axes
-
-
 def reduce(query: ShapeQuery) -> Sequence[Shape]:
     """The axes become 1 with keep_dims, and vanish without; negative axes count from the end."""
-    shape, given = query.shape(0), _reduce_axes(query)
+    shape, given = query.shape(0), query.sizes(1) if len(query.op.inputs) > 1 else query.attrs["axes"]
     keep = query.attrs["keep_dims"]
     if shape is None:
         return [None]

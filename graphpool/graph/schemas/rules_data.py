@@ -17,12 +17,6 @@ from .query import Shape, ShapeQuery
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "along_axis", "arg_extreme", "expand", "gather", "gather_elements", "gather_nd", "one_hot", "pad",
-    "reverse_sequence", "rotary", "scatter_elements", "scatter_nd", "slice_", "split", "tile", "top_k", "tree_ensemble",
-    "trilu",
-]  # fmt: skip
-
 
 def _refuse(query: ShapeQuery, name: str, what: str, accepted: str, got: object) -> None:
     query.fail(f'attribute "{name}" {what}', accepted=accepted, got=got, attribute=name, error=InvalidOpError)
@@ -50,10 +44,10 @@ def _product(a: int, b: int) -> int:
     return 0 if 0 in (a, b) else UNKNOWN_DIM if UNKNOWN_DIM in (a, b) else a * b
 
 
-def _lead(query: ShapeQuery, name: str = "axis") -> tuple[tuple[int, ...], int] | None:
-    """Shape of the first input and its axis `name`; None when its rank is unknown."""
+def _lead(query: ShapeQuery) -> tuple[tuple[int, ...], int] | None:
+    """Shape of the first input and its attribute axis; None when its rank is unknown."""
     shape = query.shape(0)
-    return None if shape is None else (shape, query.axis(name, query.attrs[name], len(shape)))
+    return None if shape is None else (shape, query.axis("axis", query.attrs["axis"], len(shape)))
 
 
 # ---- parts and copies
@@ -271,12 +265,6 @@ def one_hot(query: ShapeQuery) -> Sequence[Shape]:
 
 
 # ---- along an axis
-
-
-def along_axis(query: ShapeQuery) -> Sequence[Shape]:
-    """The shape of src; axis names one of its dimensions."""
-    _lead(query)
-    return [query.shape(0)]
 
 
 def arg_extreme(query: ShapeQuery) -> Sequence[Shape]:

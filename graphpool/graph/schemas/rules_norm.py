@@ -12,11 +12,6 @@ from .rules_basic import data_axis, one_way, vector
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "batch_norm_backward", "batch_norm_inference", "batch_norm_training", "group_norm", "layer_norm",
-    "layer_norm_backward", "rms_norm", "softmax", "softmax_backward",
-]  # fmt: skip
-
 
 def _channels(query: ShapeQuery, ports: range) -> int:
     """Channels of src, on which the 1-D inputs `ports` agree."""

@@ -11,8 +11,6 @@ from .query import Shape, ShapeQuery
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["recurrent"]
-
 _GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 

@@ -25,20 +25,6 @@ from .rules_basic import data_axis, vector
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "conv",
-    "conv_backward_data",
-    "conv_backward_weights",
-    "conv_transpose",
-    "conv_transpose_backward_data",
-    "conv_transpose_backward_weights",
-    "interpolate",
-    "interpolate_backward",
-    "pool",
-    "pool_backward_src",
-    "pool_backward_src_shape",
-]  # fmt: skip
-
 
 def _join(query: ShapeQuery, batch: int, channels: int, spatial: Sequence[int]) -> tuple[int, ...]:
     """A data tensor's shape in the op's data_format."""

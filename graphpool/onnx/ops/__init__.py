@@ -6,20 +6,16 @@ refused by them.
 
     direct.py        ops that are one of our kinds, from the schemas
     elementwise.py   further activations and arithmetic, casts
-    matmul.py        products of matrices
-    einsum.py        Einsum
-    attention.py     attention; attend.py spells attention for all of its kinds
+    matmul.py        products of matrices, Einsum
+    attend.py        attention
     recurrent.py     RNN, GRU and LSTM, and the one of 8 bits of com.microsoft
-    window.py        convolution
-    pooling.py       pooling over space and channels
+    window.py        convolution, pooling over space and channels
     norm.py          normalisation, softmax and hardmax
     reduction.py     reductions
     movement.py      shapes, order, parts and copies
-    quantization.py  quantise and dequantise
-    compressed.py    weights of 8 or 4 bits by scales of blocks, MatMulNBits
+    quantization.py  quantise and dequantise, weights of 8 or 4 bits by scales of blocks
     qlinear.py       ops between tensors of 8 bits, com.microsoft
-    fused_attention.py    attention with projections, biases and caches, com.microsoft
-    grouped_attention.py  GroupQueryAttention, com.microsoft
+    fused_attention.py  attention with projections, biases and caches, GroupQueryAttention, com.microsoft
     fused.py         fused products, convolutions and activations, com.microsoft
     skip_norm.py     normalised sums and embeddings, com.microsoft
     resize.py        interpolation
@@ -34,19 +30,15 @@ from typing import TYPE_CHECKING, Any
 from graphpool.onnx.build import NodeView, NotConvertible, Value
 
 from . import (
-    attention,
-    compressed,
+    attend,
     direct,
-    einsum,
     elementwise,
     fused,
     fused_attention,
-    grouped_attention,
     matmul,
     ml,
     movement,
     norm,
-    pooling,
     qlinear,
     quantization,
     recurrent,
@@ -65,20 +57,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CONVERTERS", "convert", "has_converter"]
 
+_OWN = (direct, elementwise, matmul, attend, recurrent, window, norm, reduction, movement, quantization, resize)
+_CONTRIBUTED = (quantization, qlinear, fused, fused_attention, recurrent, skip_norm)
+
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
-    **direct.CONVERTERS,
-    **elementwise.CONVERTERS,
-    **matmul.CONVERTERS,
-    **einsum.CONVERTERS,
-    **attention.CONVERTERS,
-    **recurrent.CONVERTERS,
-    **window.CONVERTERS,
-    **pooling.CONVERTERS,
-    **norm.CONVERTERS,
-    **reduction.CONVERTERS,
-    **movement.CONVERTERS,
-    **quantization.CONVERTERS,
-    **resize.CONVERTERS,
+    op: converter for module in _OWN for op, converter in module.CONVERTERS.items()
 }
 """Converters of ONNX's own ops; a form of its own comes before the direct one."""
 
@@ -86,16 +69,7 @@ _DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
     "": CONVERTERS,
     "ai.onnx": CONVERTERS,
     "ai.onnx.ml": {**trees.CONVERTERS, **ml.CONVERTERS},
-    "com.microsoft": {
-        **compressed.CONTRIBUTED,
-        **quantization.CONTRIBUTED,
-        **qlinear.CONTRIBUTED,
-        **fused.CONTRIBUTED,
-        **fused_attention.CONTRIBUTED,
-        **grouped_attention.CONTRIBUTED,
-        **recurrent.CONTRIBUTED,
-        **skip_norm.CONTRIBUTED,
-    },
+    "com.microsoft": {op: converter for module in _CONTRIBUTED for op, converter in module.CONTRIBUTED.items()},
 }
 """Converters by domain and op."""
 
@@ -110,10 +84,7 @@ def convert(
 ) -> list[Value]:
     """The outputs of a node in our ops, which are added to those of `builder`; see `NodeView` for the parameters.
 
-    Raises
-    ------
-    NotConvertible, GraphpoolError
-        There is no such expression. Ops may have been added.
+    Raises NotConvertible or a GraphpoolError where there is no such expression; ops may have been added.
     """
     converter = _DOMAINS.get(node.domain, {}).get(node.op_type)
     if converter is None:

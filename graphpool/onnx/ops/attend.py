@@ -17,27 +17,16 @@ from graphpool.typing import DataType
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["Attended", "Rules", "attend", "join_heads", "split_heads"]
-
 
 @dataclass(frozen=True)
 class Rules:
     """Which keys a query sees, and how.
 
-    Attributes
-    ----------
-    scale : float or None
-        Of the scores; 1 / sqrt(depth) by default.
-    cap : float, default=0
-        Scores become cap * tanh(scores / cap); 0 for none.
-    mask : Value, optional
-        Added to the scores, or booleans that say what is kept; a mask that is too short hides the keys behind it.
-    left, right : int, default=-1
-        Keys seen in front of and behind a query's own place; -1 for all.
-    past : int, default=0
-        Keys in front of that of the first query.
-    lengths : Value, optional
-        Keys in use of each batch entry, s32; the queries then are the last ones of those.
+    The scores are scaled by `scale`, 1 / sqrt(depth) by default, and become cap * tanh(scores / cap) unless `cap` is 0.
+    `mask` is added to them, or booleans that say what is kept; a mask that is too short hides the keys behind it. A
+    query sees `left` and `right` keys in front of and behind its own place, -1 for all; `past` keys are in front of
+    that of the first query. `lengths`, s32, are the keys in use of each batch entry, whose last ones the queries then
+    are.
     """
 
     scale: float | None = None
@@ -178,3 +167,48 @@ def _hidden_by_lengths(n: NodeView, heads: _Heads, by: Rules, lengths: Value) ->
 
 def _compared(n: NodeView, kind: str, a: Value, b: Value) -> Value:
     return n.emit_several(kind, [DataType.BOOLEAN], a, b)[0]
+
+
+# ---- as ONNX defines it
+
+
+_QUERY, _KEY, _VALUE, _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = range(7)
+
+
+def _attention(n: NodeView) -> list[Value]:
+    """ONNX specification of Attention, opsets 23 to 25."""
+    query = _heads_of(n, _QUERY, "q_num_heads")
+    key, value = (_heads_of(n, k, "kv_num_heads") for k in (_KEY, _VALUE))
+    if n.has(_PAST_KEY):
+        key = n.emit("Concat", n[_PAST_KEY], key, axis=2)
+        value = n.emit("Concat", n[_PAST_VALUE], value, axis=2)
+    found = attend(n, query, key, value, _rules(n))
+    outputs = [join_heads(n, found.result) if len(n[_QUERY].shape) == 3 else found.result, key, value]
+    if n.used_outputs == 4:
+        shown = n.cast(found[1 + n.attr("qk_matmul_output_mode", 0)], query.dtype)
+        outputs.append(n.reshape(shown, (*query.shape[:3], key.shape[2])))
+    return outputs
+
+
+def _heads_of(n: NodeView, index: int, attribute: str) -> Value:
+    """An input of (batch, heads, sequence, depth), or of as many heads side by side as an attribute says."""
+    x, heads = n[index], n.attr(attribute)
+    if len(x.shape) == 4:
+        return x
+    n.require(heads is not None and x.shape[2] % heads == 0, f"3-D inputs without {attribute}")
+    return split_heads(n, x, heads)
+
+
+def _rules(n: NodeView) -> Rules:
+    return Rules(
+        scale=n.attr("scale"),
+        cap=n.attr("softcap", 0.0),
+        mask=n[_MASK] if n.has(_MASK) else None,
+        left=n.attr("left_window_size", -1),
+        right=0 if n.attr("is_causal", 0) else n.attr("right_window_size", -1),
+        past=n[_PAST_KEY].shape[2] if n.has(_PAST_KEY) else 0,
+        lengths=n.cast(n[_LENGTHS], DataType.S32) if n.has(_LENGTHS) else None,
+    )
+
+
+CONVERTERS = {"Attention": _attention}

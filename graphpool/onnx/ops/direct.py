@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from graphpool.graph.schema import Attribute
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS", "DECIDING_PORTS", "KINDS"]
-
 _NAMES = {
     "Abs": "Abs", "Add": "Add", "Div": "Divide", "Elu": "Elu", "Exp": "Exp", "GreaterOrEqual": "GreaterEqual",
     "HardSigmoid": "HardSigmoid", "HardSwish": "HardSwish", "LeakyRelu": "LeakyReLU", "LessOrEqual": "LessEqual",

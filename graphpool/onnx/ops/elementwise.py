@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS", "swish"]
-
 # Defaults are those of the ONNX operator specification.
 
 
@@ -25,33 +23,10 @@ def _variadic(kind: str) -> Callable[[NodeView], Value]:
     return lambda n: reduce(lambda a, b: n.emit(kind, a, b), [n[k] for k in range(len(n.inputs))])
 
 
-def _mean(n: NodeView) -> Value:
-    return n.emit("Multiply", _variadic("Add")(n), n.literal(1 / len(n.inputs), n[0]))
-
-
-def _gelu(n: NodeView) -> Value:
-    return n.emit("GELU", n[0], mode="gelu_tanh" if n.attr("approximate", "none") == "tanh" else "gelu_erf")
-
-
-def _swish(n: NodeView) -> Value:
-    return swish(n, n.attr("alpha", 1.0))
-
-
 def swish(n: NodeView, alpha: float) -> Value:
     """X * sigmoid(alpha x)."""
     scaled = n[0] if alpha == 1 else n.emit("Multiply", n[0], n.literal(alpha, n[0]))
     return n.emit("Multiply", n[0], n.emit("Sigmoid", scaled))
-
-
-def _softsign(n: NodeView) -> Value:
-    """X / (1 + |x|)."""
-    return n.emit("Divide", n[0], n.emit("Add", n.emit("Abs", n[0]), n.literal(1, n[0])))
-
-
-def _selu(n: NodeView) -> Value:
-    """Gamma times Elu."""
-    alpha, gamma = n.attr("alpha", 1.6732632423543772), n.attr("gamma", 1.0507009873554805)
-    return n.emit("Multiply", n.emit("Elu", n[0], alpha=alpha), n.literal(gamma, n[0]))
 
 
 def _celu(n: NodeView) -> Value:
@@ -134,16 +109,8 @@ def _cast(n: NodeView) -> Value:
     return n.cast(n[0], target, **_saturation(n))
 
 
-def _cast_like(n: NodeView) -> Value:
-    return n.cast(n[0], n[1].dtype, **_saturation(n))
-
-
 def _saturation(n: NodeView) -> dict[str, bool]:
     return {} if n.attr("saturate", 1) else {"saturate": False}
-
-
-def _identity(n: NodeView) -> Value:
-    return n[0]
 
 
 def _dropout(n: NodeView) -> list[Value]:
@@ -159,7 +126,15 @@ def _dropout(n: NodeView) -> list[Value]:
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     **{theirs: _variadic(ours) for theirs, ours in {"Sum": "Add", "Max": "Maximum", "Min": "Minimum"}.items()},
-    "Mean": _mean, "Gelu": _gelu, "Swish": _swish, "Softsign": _softsign, "Selu": _selu, "Celu": _celu,
-    "ThresholdedRelu": _thresholded_relu, "Shrink": _shrink, "Clip": _clip, "Pow": _pow, "PRelu": _prelu,
-    "Where": _where, "Cast": _cast, "CastLike": _cast_like, "Identity": _identity, "Dropout": _dropout,
+    "Mean": lambda n: n.emit("Multiply", _variadic("Add")(n), n.literal(1 / len(n.inputs), n[0])),
+    "Gelu": lambda n: n.emit("GELU", n[0], mode="gelu_tanh" if n.attr("approximate") == "tanh" else "gelu_erf"),
+    "Swish": lambda n: swish(n, n.attr("alpha", 1.0)),
+    "Softsign": lambda n: n.emit("Divide", n[0], n.emit("Add", n.emit("Abs", n[0]), n.literal(1, n[0]))),
+    "Selu": lambda n: n.emit(
+        "Multiply", n.emit("Elu", n[0], alpha=n.attr("alpha", 1.6732632423543772)),
+        n.literal(n.attr("gamma", 1.0507009873554805), n[0]),
+    ),
+    "Celu": _celu, "ThresholdedRelu": _thresholded_relu, "Shrink": _shrink, "Clip": _clip, "Pow": _pow,
+    "PRelu": _prelu, "Where": _where, "Cast": _cast, "Dropout": _dropout,
+    "CastLike": lambda n: n.cast(n[0], n[1].dtype, **_saturation(n)), "Identity": lambda n: n[0],
 }  # fmt: skip

@@ -12,31 +12,12 @@ from . import matmul, window
 from .elementwise import swish
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED"]
-
 _OPSET = 13
 """Of the ops of ONNX that are meant; all of those since broadcast as NumPy does."""
-
-
-def _gelu(n: NodeView) -> Value:
-    return n.emit("GELU", n[0], mode="gelu_erf")
-
-
-def _bias_gelu(n: NodeView) -> Value:
-    return n.emit("GELU", n.emit("Add", n[0], n[1]), mode="gelu_erf")
-
-
-def _fast_gelu(n: NodeView) -> Value:
-    x = n.emit("Add", n[0], n[1]) if n.has(1) else n[0]
-    return n.emit("GELU", x, mode="gelu_tanh")
-
-
-def _quick_gelu(n: NodeView) -> Value:
-    return swish(n, n.attr("alpha", 1.702))
 
 
 # ---- activations by name
@@ -95,8 +76,11 @@ def _batch_first(n: NodeView, x: Value, moves: bool) -> Value:
     return n.emit("StaticTranspose", x, order=(*range(1, last), 0, last))
 
 
-CONTRIBUTED = {
-    "Gelu": _gelu, "BiasGelu": _bias_gelu, "FastGelu": _fast_gelu, "QuickGelu": _quick_gelu, "FusedGemm": _gemm,
-    "FusedConv": _conv, "FusedMatMul": _matmul, "TransposeMatMul": _matmul,
+CONTRIBUTED: dict[str, Callable[[NodeView], Value]] = {
+    "Gelu": lambda n: n.emit("GELU", n[0], mode="gelu_erf"),
+    "BiasGelu": lambda n: n.emit("GELU", n.emit("Add", n[0], n[1]), mode="gelu_erf"),
+    "FastGelu": lambda n: n.emit("GELU", n.emit("Add", n[0], n[1]) if n.has(1) else n[0], mode="gelu_tanh"),
+    "QuickGelu": lambda n: swish(n, n.attr("alpha", 1.702)),
+    "FusedGemm": _gemm, "FusedConv": _conv, "FusedMatMul": _matmul, "TransposeMatMul": _matmul,
 }  # fmt: skip
 """Converters of domain com.microsoft."""

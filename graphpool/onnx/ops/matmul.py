@@ -1,17 +1,17 @@
-"""Products of matrices."""
+"""Products of matrices; Einsum: pairs of operands as such products, batched over the labels that both keep."""
 
 from __future__ import annotations
 
+from math import prod
+from string import ascii_letters
 from typing import TYPE_CHECKING
 
+from graphpool.typing import DataType
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from graphpool.onnx.build import NodeView, Value
-
-__all__ = ["CONVERTERS"]
-
-
-def _matmul(n: NodeView) -> Value:
-    return n.emit("MatMul", n[0], n[1])
 
 
 def _gemm(n: NodeView) -> Value:
@@ -29,4 +29,78 @@ def _gemm(n: NodeView) -> Value:
     return product if addend is None else n.emit("Add", product, addend)
 
 
-CONVERTERS = {"MatMul": _matmul, "Gemm": _gemm}
+# ---- Einsum
+
+
+_FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
+
+
+def _einsum(n: NodeView) -> Value:
+    terms, result = _labels(n)
+    value, labels = n[0], terms[0]
+    for k, other in enumerate(terms[1:], 1):
+        later = set(result).union(*terms[k + 1 :])
+        value, labels = _multiply(n, value, labels, n[k], other, later)
+    value, labels = _sum_out(n, value, labels, set(result))
+    return _ordered(n, value, labels, result)
+
+
+def _labels(n: NodeView) -> tuple[list[str], str]:
+    """Labels of the operands and of the result, one a dimension; those of an ellipsis are letters of their own."""
+    equation = n.attr("equation").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    n.require(len(terms) == len(n.inputs), "terms and operands differ in number")
+    spare = [letter for letter in ascii_letters if letter not in equation]
+    ranks = [len(n[k].shape) - len(term.replace("...", "")) for k, term in enumerate(terms)]
+    dots = max((rank for rank, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
+    extra = "".join(spare[:dots])
+    full = [term.replace("...", extra[dots - rank :]) for term, rank in zip(terms, ranks, strict=True)]
+    n.require(all(len(set(term)) == len(term) for term in full), "a diagonal")
+    if not arrow:
+        once = sorted(label for label in set(left) - set(",.") if left.count(label) == 1)
+        right = ("..." if "..." in left else "") + "".join(once)
+    for k, term in enumerate(full):
+        n.require(len(term) == len(n[k].shape), "labels and dimensions differ in number")
+    return full, right.replace("...", extra)
+
+
+def _sum_out(n: NodeView, value: Value, labels: str, kept: set[str]) -> tuple[Value, str]:
+    gone = [axis for axis, label in enumerate(labels) if label not in kept]
+    if not gone:
+        return value, labels
+    return n.emit("ReduceSum", value, axes=gone, keep_dims=False), "".join(label for label in labels if label in kept)
+
+
+def _ordered(n: NodeView, value: Value, labels: Sequence[str], wanted: Sequence[str]) -> Value:
+    order = [labels.index(label) for label in wanted]
+    return value if order == sorted(order) else n.emit("StaticTranspose", value, order=order)
+
+
+def _multiply(n: NodeView, a: Value, a_labels: str, b: Value, b_labels: str, later: set[str]) -> tuple[Value, str]:
+    """The product of two operands, summed over the labels that nobody needs any more."""
+    a, a_labels = _sum_out(n, a, a_labels, set(b_labels) | later)
+    b, b_labels = _sum_out(n, b, b_labels, set(a_labels) | later)
+    sizes = dict(zip(a_labels, a.shape, strict=True))
+    shared = [label for label in a_labels if label in b_labels]
+    n.require(all(sizes[label] == b.shape[b_labels.index(label)] for label in shared), "operands that broadcast")
+    sizes |= dict(zip(b_labels, b.shape, strict=True))
+    batch = [label for label in shared if label in later]
+    inner = [label for label in shared if label not in later]
+    rows, columns = ([x for x in labels if x not in shared] for labels in (a_labels, b_labels))
+    labels = "".join([*batch, *rows, *columns])
+    result = tuple(sizes[label] for label in labels)
+    count = {key: prod(sizes[label] for label in group) for key, group in
+             (("batch", batch), ("rows", rows), ("inner", inner), ("columns", columns))}  # fmt: skip
+    left = n.reshape(_ordered(n, a, a_labels, [*batch, *rows, *inner]), (count["batch"], count["rows"], count["inner"]))
+    right = _ordered(n, b, b_labels, [*batch, *inner, *columns])
+    right = n.reshape(right, (count["batch"], count["inner"], count["columns"]))
+    if a.dtype in _FLOATS:
+        return n.reshape(n.emit("MatMul", left, right), result), labels
+    terms = n.emit(
+        "Multiply", n.reshape(left, (*left.shape, 1)), n.reshape(right, (right.shape[0], 1, *right.shape[1:]))
+    )
+    return n.reshape(n.emit("ReduceSum", terms, axes=[2], keep_dims=False), result), labels
+
+
+CONVERTERS = {"MatMul": lambda n: n.emit("MatMul", n[0], n[1]), "Gemm": _gemm, "Einsum": _einsum}

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
-
 
 def _reshape(n: NodeView) -> Value:
     wanted, shape = n.ints("shape", 1), n[0].shape

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS", "layer_norm"]
-
 
 def _axis(n: NodeView, default: int, rank: int) -> int:
     axis = n.attr("axis", default)
@@ -65,10 +63,6 @@ def layer_norm(
 
 def _group_norm(n: NodeView) -> Value:
     return _normalise_groups(n, n[1], n[2], n.attr("num_groups"))
-
-
-def _instance_norm(n: NodeView) -> Value:
-    return _normalise_groups(n, n[1], n[2], n[0].shape[1])
 
 
 def _normalise_groups(n: NodeView, gamma: Value, beta: Value, groups: int) -> Value:
@@ -128,7 +122,8 @@ def _hardmax(n: NodeView) -> Value:
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _group_norm,
-    "InstanceNormalization": _instance_norm, "RMSNormalization": _rms_norm, "LpNormalization": _lp_norm,
+    "InstanceNormalization": lambda n: _normalise_groups(n, n[1], n[2], n[0].shape[1]),
+    "RMSNormalization": _rms_norm, "LpNormalization": _lp_norm,
     "MeanVarianceNormalization": _mean_variance_norm, "Softmax": _softmax("SoftMax"),
     "LogSoftmax": _softmax("LogSoftmax"), "Hardmax": _hardmax,
 }  # fmt: skip

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import direct, elementwise, norm, pooling, quantization, reduction
+from . import direct, elementwise, norm, quantization, reduction, window
 from .quantization import dequantize, integer_bias, quantize, scaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from graphpool.onnx.build import NodeView, Value
-
-__all__ = ["CONTRIBUTED"]
 
 _OPSET = 13
 """Of the float ops, whose axes and reduced dimensions are attributes still where they are here."""
@@ -101,11 +99,11 @@ CONTRIBUTED = {
     "QLinearSigmoid": _unary(direct.CONVERTERS["Sigmoid"]),
     "QLinearLeakyRelu": _unary(direct.CONVERTERS["LeakyRelu"]),
     "QLinearReduceMean": _unary(reduction.CONVERTERS["ReduceMean"]),
-    "QLinearAveragePool": _pool(pooling.CONVERTERS["AveragePool"]),
-    "QLinearGlobalAveragePool": _pool(pooling.CONVERTERS["GlobalAveragePool"]),
+    "QLinearAveragePool": _pool(window.CONVERTERS["AveragePool"]),
+    "QLinearGlobalAveragePool": _pool(window.CONVERTERS["GlobalAveragePool"]),
     "QLinearAdd": _binary(direct.CONVERTERS["Add"]), "QLinearMul": _binary(direct.CONVERTERS["Mul"]),
     **{kind: quantization.CONVERTERS[kind] for kind in ("QuantizeLinear", "DequantizeLinear", "QLinearConv")},
-    "NhwcMaxPool": _channels_last(pooling.maxima),
+    "NhwcMaxPool": _channels_last(window.maxima),
     "QLinearSoftmax": _softmax, "QLinearConcat": _concat, "QLinearWhere": _where, "QGemm": _gemm,
 }  # fmt: skip
 """Converters of domain com.microsoft."""

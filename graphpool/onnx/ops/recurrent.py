@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED", "CONVERTERS"]
-
 _X, _W, _R, _B, _LENGTHS, _H, _C, _P, _SCALES = range(9)
 _QUANTISED_OPSET = 11
 _GATES = {"rnn": 1, "gru": 3, "lstm": 4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from graphpool.typing import DataType
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
-
 
 def _axes(n: NodeView) -> list[int]:
     """Axes to reduce; none is all of them, unless the node says that it is none."""
@@ -21,8 +20,9 @@ def _axes(n: NodeView) -> list[int]:
     return [] if keeps_all else axes or list(range(len(n[0].shape)))
 
 
-def _reduce(n: NodeView, kind: str, value: Value, keep: bool | None = None) -> Value:
-    """The reduction; of no axis, and of a scalar, it is that of single elements."""
+def _reduce(kind: str, n: NodeView, value: Value | None = None, keep: bool | None = None) -> Value:
+    """The reduction, of the first input by default; of no axis, and of a scalar, it is that of single elements."""
+    value = n[0] if value is None else value
     keep, axes = bool(n.attr("keepdims", 1)) if keep is None else keep, _axes(n)
     if axes:
         return n.emit(kind, value, axes=axes, keep_dims=keep)
@@ -30,24 +30,16 @@ def _reduce(n: NodeView, kind: str, value: Value, keep: bool | None = None) -> V
     return n.reshape(column, value.shape)
 
 
-def _plain(kind: str) -> Callable[[NodeView], Value]:
-    return lambda n: _reduce(n, kind, n[0])
-
-
 def _extreme(kind: str) -> Callable[[NodeView], Value]:
     """Largest or smallest element; of truth values by way of 0 and 1, and of none of them an infinity."""
 
     def convert(n: NodeView) -> Value:
         if n[0].dtype is not DataType.BOOLEAN:
-            return _reduce(n, kind, n[0])
-        found = _reduce(n, kind, n.cast(n[0], DataType.F32))
+            return _reduce(kind, n)
+        found = _reduce(kind, n, n.cast(n[0], DataType.F32))
         return n.emit_several("GreaterEqual", [DataType.BOOLEAN], found, n.literal(0.5, found))[0]
 
     return convert
-
-
-def _sum_square(n: NodeView) -> Value:
-    return _reduce(n, "ReduceSum", n.emit("Multiply", n[0], n[0]))
 
 
 def _logarithm(formula: Callable[[NodeView, Value], Value]) -> Callable[[NodeView], Value]:
@@ -63,19 +55,17 @@ def _logarithm(formula: Callable[[NodeView, Value], Value]) -> Callable[[NodeVie
 _REALS = (DataType.F32, DataType.F64, DataType.F16, DataType.BF16)
 
 
-def _log_sum(n: NodeView, x: Value) -> Value:
-    return n.emit("Log", _reduce(n, "ReduceSum", x))
-
-
 def _log_sum_exp(n: NodeView, x: Value) -> Value:
     """The maximum is taken out before the exponential and added to the logarithm."""
-    largest = n.emit("Clamp", _reduce(n, "ReduceMax", x, keep=True), min=-3.0e38, max=3.0e38)
-    total = _reduce(n, "ReduceSum", n.emit("Exp", n.emit("Subtract", x, largest)))
+    largest = n.emit("Clamp", _reduce("ReduceMax", n, x, keep=True), min=-3.0e38, max=3.0e38)
+    total = _reduce("ReduceSum", n, n.emit("Exp", n.emit("Subtract", x, largest)))
     return n.emit("Add", n.emit("Log", total), n.reshape(largest, total.shape))
 
 
-CONVERTERS = {
-    **{kind: _plain(kind) for kind in ("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum")},
+CONVERTERS: dict[str, Callable[[NodeView], Value]] = {
+    **{kind: partial(_reduce, kind) for kind in ("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum")},
     **{kind: _extreme(kind) for kind in ("ReduceMax", "ReduceMin")},
-    "ReduceSumSquare": _sum_square, "ReduceLogSum": _logarithm(_log_sum), "ReduceLogSumExp": _logarithm(_log_sum_exp),
+    "ReduceSumSquare": lambda n: _reduce("ReduceSum", n, n.emit("Multiply", n[0], n[0])),
+    "ReduceLogSum": _logarithm(lambda n, x: n.emit("Log", _reduce("ReduceSum", n, x))),
+    "ReduceLogSumExp": _logarithm(_log_sum_exp),
 }  # fmt: skip

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONVERTERS"]
-
 _FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 _ROUNDING: dict[str, Callable[[_Array], _Array]] = {

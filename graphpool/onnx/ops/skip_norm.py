@@ -18,8 +18,6 @@ from .quantization import dequantize, scaling
 if TYPE_CHECKING:
     from graphpool.onnx.build import NodeView, Value
 
-__all__ = ["CONTRIBUTED"]
-
 _EPSILON = 1e-12
 _OPSET = 13
 

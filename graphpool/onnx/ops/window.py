@@ -1,16 +1,19 @@
-"""Convolution."""
+"""Windows: convolution, and pooling: maxima, means, sums and norms, over space and over channels."""
 
 from __future__ import annotations
 
+from dataclasses import astuple, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from graphpool.onnx.build import NodeView, Value
+from graphpool.typing import DataType
 
-__all__ = ["CONVERTERS", "dilations_of", "window"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphpool.onnx.build import NodeView, Value
 
 
 def window(n: NodeView, spatial: int) -> dict[str, Any]:
@@ -91,4 +94,197 @@ def _col2im(n: NodeView) -> Value:
     )  # fmt: skip
 
 
-CONVERTERS = {"Conv": _conv, "ConvTranspose": _conv_transpose, "Col2Im": _col2im}
+# ---- pooling
+
+
+_BYTES = (DataType.U8, DataType.S8)
+
+
+def _max_pool(n: NodeView) -> list[Value]:
+    """Maxima and, where they are read, their places."""
+    return _max_with_places(n, _axes(n, list(n.attr("kernel_shape")))) if n.gives(1) else [maxima(n)]
+
+
+def maxima(n: NodeView) -> Value:
+    """Maxima; those of bytes between a Dequantize and a Quantize, as the kernels of bytes are spelt."""
+    kernel = list(n.attr("kernel_shape"))
+    dilations = dilations_of(n, len(kernel))
+    as_bytes = {"qtype": "per_tensor", "scales": [1.0]} if n[0].dtype in _BYTES else None
+    source = n[0] if as_bytes is None else n.emit_several("Dequantize", [DataType.F32], n[0], **as_bytes)[0]
+    result = n.emit(
+        "MaxPool", source, kernel=kernel, rounding_type=_rounding(n, kernel, dilations), dilations=dilations,
+        **window(n, len(kernel)),
+    )  # fmt: skip
+    return result if as_bytes is None else n.emit_several("Quantize", [n[0].dtype], result, **as_bytes)[0]
+
+
+def _max_with_places(n: NodeView, axes: list[_Axis]) -> list[Value]:
+    """Maxima and, for each, its number in the whole input: windows are gathered."""
+    batch, channels, *space = n[0].shape
+    rows, size, counts = batch * channels, prod(space), [axis.count for axis in axes]
+    places, table = (_window_places(axes, order) for order in (n.attr("storage_order", 0), 0))
+    elements = n.reshape(n[0], (rows, size))
+    windows = n.emit("Gather", elements, n.builder.literal(table, DataType.S64), axis=1)
+    best = n.emit_several("ArgMax", [DataType.S64], windows, axis=2, keep_dims=True)[0]
+    values = n.emit("GatherElements", windows, best, axis=2)
+    first = n.literal(np.arange(len(places)).reshape(1, -1, 1) * places.shape[1], best)
+    found = n.emit("Gather", n.literal(places.reshape(-1), best), n.emit("Add", best, first), axis=0)
+    found = n.emit("Add", found, n.literal(np.arange(int(rows)).reshape(-1, 1, 1) * int(size), best))
+    return [n.reshape(value, (batch, channels, *counts)) for value in (values, found)]
+
+
+def _window_places(axes: list[_Axis], storage_order: int) -> np.ndarray[Any, Any]:
+    """Numbers of the elements of each window within the space, row by row or column by column.
+
+    In place of elements of the pads stands the first one that exists, so that no number of a pad is the largest.
+    """
+    number, is_inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+    axes = [_Axis(*map(int, astuple(axis))) for axis in axes]  # the places are data
+    sizes = [axis.size for axis in axes]
+    strides = [prod(sizes[:k]) if storage_order else prod(sizes[k + 1 :]) for k in range(len(axes))]
+    for axis, stride in zip(axes, strides, strict=True):
+        place = np.arange(axis.count)[:, None] * axis.stride - axis.begin + np.arange(axis.kernel) * axis.dilation
+        shape = (len(number) * axis.count, number.shape[1] * axis.kernel)
+        number = (number[:, None, :, None] + stride * place[None, :, None, :]).reshape(shape)
+        inside = (place >= 0) & (place < axis.size)
+        is_inside = (is_inside[:, None, :, None] & inside[None, :, None, :]).reshape(shape)
+    first = np.take_along_axis(number, np.argmax(is_inside, axis=1)[:, None], 1)
+    return np.where(is_inside, number, first)
+
+
+def _average_pool(n: NodeView) -> Value:
+    kernel = list(n.attr("kernel_shape"))
+    if max(dilations_of(n, len(kernel))) > 1:
+        return _dilated_mean(n, kernel)
+    return n.emit(
+        "AvgPool", n[0], kernel=kernel, rounding_type=_rounding(n, kernel, [1] * len(kernel)),
+        exclude_pad=not n.attr("count_include_pad", 0), **window(n, len(kernel)),
+    )  # fmt: skip
+
+
+def _dilated_mean(n: NodeView, kernel: list[int]) -> Value:
+    """Sums of windows by the numbers of elements in them, which are known."""
+    axes = _axes(n, kernel)
+    includes_pads = bool(n.attr("count_include_pad", 0))
+    counts = np.ones(())
+    for axis in axes:
+        counts = np.multiply.outer(counts, axis.counts(includes_pads))
+    total = _window_sums(n, n[0], axes)
+    return n.emit("Divide", total, n.literal(counts[None, None], total))
+
+
+def _lp_pool(n: NodeView) -> Value:
+    """The p-th root of sums of p-th powers."""
+    p = n.attr("p", 2)
+    size = n.emit("Abs", n[0])
+    powers = size if p == 1 else n.emit("Square", size) if p == 2 else n.emit("Pow", size, beta=p)
+    total = _window_sums(n, powers, _axes(n, list(n.attr("kernel_shape"))))
+    return total if p == 1 else n.emit("Sqrt", total) if p == 2 else n.emit("Pow", total, beta=1 / p)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Windows along one spatial axis."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+    count: int
+    """Positions of the window."""
+
+    @property
+    def needed_end(self) -> int:
+        """Pad behind the input with which a convolution has as many positions."""
+        reach = (self.count - 1) * self.stride + self.dilation * (self.kernel - 1) + 1
+        return max(reach - self.size - self.begin, 0)
+
+    def counts(self, includes_pads: bool) -> np.ndarray[Any, Any]:
+        """Elements in each window: of the input, or of the input and its pads."""
+        starts = np.arange(self.count)[:, None] * self.stride - self.begin
+        places = starts + np.arange(self.kernel) * self.dilation
+        low, high = (-self.begin, self.size + self.end) if includes_pads else (0, self.size)
+        return np.asarray(np.sum((places >= low) & (places < high), axis=1))
+
+
+def _axes(n: NodeView, kernel: list[int]) -> list[_Axis]:
+    """The windows of a pooling node along each axis."""
+    options, dilations, rounds_up = window(n, len(kernel)), dilations_of(n, len(kernel)), bool(n.attr("ceil_mode", 0))
+    found = []
+    for k, size in enumerate(n[0].shape[2:]):
+        stride, begin, end = options["strides"][k], options["pads_begin"][k], options["pads_end"][k]
+        extent = dilations[k] * (kernel[k] - 1) + 1
+        if options["auto_pad"] in ("SAME_UPPER", "SAME_LOWER"):
+            count = -(-size // stride)
+            total = max((count - 1) * stride + extent - size, 0)
+            begin = total // 2 if options["auto_pad"] == "SAME_UPPER" else total - total // 2
+            end = total - begin
+        else:
+            count, rest = divmod(size + begin + end - extent, stride)
+            # a window that would start behind the input and its first pad is left out
+            count += 2 if rest and rounds_up and (count + 1) * stride < size + begin else 1
+        found.append(_Axis(size, kernel[k], stride, dilations[k], begin, end, count))
+    return found
+
+
+def _window_sums(n: NodeView, value: Value, axes: list[_Axis]) -> Value:
+    """Sums over windows: a convolution of each channel with ones."""
+    channels = value.shape[1]
+    n.allow_table(16 * channels * prod(axis.kernel for axis in axes))
+    ones = n.literal(np.ones((channels, 1, *(axis.kernel for axis in axes))), value)
+    return n.emit(
+        "Convolution", value, ones, strides=[axis.stride for axis in axes], pads_begin=[axis.begin for axis in axes],
+        pads_end=[axis.needed_end for axis in axes], dilations=[axis.dilation for axis in axes], groups=channels,
+        data_format="NCX", weights_format="OIX",
+    )  # fmt: skip
+
+
+def _rounding(n: NodeView, kernel: list[int], dilations: list[int]) -> str:
+    """How our op has to round: ONNX rounds up, but leaves out a window that would start behind the input."""
+    if not n.attr("ceil_mode", 0):
+        return "floor"
+    options, needed = window(n, len(kernel)), set()
+    for k, size in enumerate(n[0].shape[2:]):
+        begin, end, stride = options["pads_begin"][k], options["pads_end"][k], options["strides"][k]
+        last, rest = divmod(size + begin + end - dilations[k] * (kernel[k] - 1) - 1, stride)
+        if rest:
+            needed.add("ceil" if (last + 1) * stride < size + begin else "floor")
+    n.require(len(needed) < 2, "one dimension rounds up and another one down")
+    return needed.pop() if needed else "floor"
+
+
+def _lrn(n: NodeView) -> Value:
+    """X / (bias + alpha * mean of the squares of neighbouring channels) ^ beta: a mean pool along the channels."""
+    batch, channels, *space = n[0].shape
+    size = min(n.attr("size"), 2 * channels)  # from there on every window holds all channels
+    squares = n.reshape(n.emit("Square", n[0]), (batch, 1, channels, prod(space)))
+    means = n.emit(
+        "AvgPool", squares, kernel=[size, 1], strides=[1, 1], pads_begin=[(size - 1) // 2, 0], pads_end=[size // 2, 0],
+        exclude_pad=False, rounding_type="floor", data_format="NCX",
+    )  # fmt: skip
+    alpha = n.literal(n.attr("alpha", 1e-4) * size / n.attr("size"), n[0])
+    scaled = n.emit("Multiply", n.reshape(means, n[0].shape), alpha)
+    base = n.emit("Add", scaled, n.literal(n.attr("bias", 1.0), n[0]))
+    return n.emit("Multiply", n[0], n.emit("Pow", base, beta=-n.attr("beta", 0.75)))
+
+
+def _global(kind: str) -> Callable[[NodeView], Value]:
+    return lambda n: n.emit(kind, n[0], axes=list(range(2, len(n[0].shape))), keep_dims=True)
+
+
+def _global_lp(n: NodeView) -> Value:
+    p = n.attr("p", 2)
+    if p in (1, 2):
+        return _global(f"ReduceL{p}")(n)
+    powers = n.emit("Pow", n.emit("Abs", n[0]), beta=p)
+    total = n.emit("ReduceSum", powers, axes=list(range(2, len(n[0].shape))), keep_dims=True)
+    return n.emit("Pow", total, beta=1 / p)
+
+
+CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "Col2Im": _col2im, "MaxPool": _max_pool,
+    "AveragePool": _average_pool, "LpPool": _lp_pool, "LRN": _lrn,
+    "GlobalAveragePool": _global("ReduceMean"), "GlobalMaxPool": _global("ReduceMax"), "GlobalLpPool": _global_lp,
+}  # fmt: skip

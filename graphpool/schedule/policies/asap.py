@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from graphpool.schedule.graph import DependencyGraph
 
-__all__ = ["asap", "chain_order"]
-
 
 def asap(graph: DependencyGraph, weights: Sequence[float] | None = None) -> Schedule:
     """Split the graph into chains, run each on one stream, and wait only where chains meet.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from graphpool.schedule.graph import DependencyGraph
 
-__all__ = ["auto", "fold"]
-
 _IOS_STATES = 128
 _IOS_NODES = 1000
 """Bounds of a block and of a graph in the search of `auto`, which must stay quick; `ios` itself looks further."""

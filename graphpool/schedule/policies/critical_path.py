@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from graphpool.schedule.graph import DependencyGraph
 
-__all__ = ["balance", "check_streams", "list_schedule", "sequential"]
-
 
 def sequential(graph: DependencyGraph) -> Schedule:
     """Run everything on stream 0, in the order in which the graph was visited.

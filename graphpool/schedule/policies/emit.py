@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from graphpool.schedule.graph import DependencyGraph
 
-__all__ = ["emit", "required_waits"]
-
 
 def required_waits(
     graph: DependencyGraph, calls: Sequence[tuple[int, ...]], stream_of: Sequence[int]

@@ -17,8 +17,6 @@ from .stages import Block, Stage, best_stages, split_blocks
 if TYPE_CHECKING:
     from graphpool.schedule.graph import DependencyGraph
 
-__all__ = ["ios"]
-
 Streams: TypeAlias = tuple[tuple[int, ...], ...]
 
 _MAX_BLOCK_NODES = 20  # sets of nodes are signed 64-bit numbers

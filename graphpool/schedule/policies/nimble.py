@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from graphpool.schedule.graph import DependencyGraph
 
-__all__ = ["nimble"]
-
 
 def nimble(graph: DependencyGraph) -> Schedule:
     """Put independent nodes on different streams with as few waits as that allows.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from graphpool.schedule.graph import DependencyGraph
 
-__all__ = ["Block", "Stage", "best_stages", "split_blocks"]
-
 
 @dataclass(frozen=True)
 class Stage:

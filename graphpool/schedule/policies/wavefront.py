@@ -10,8 +10,6 @@ from graphpool.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from graphpool.schedule.graph import DependencyGraph
 
-__all__ = ["wavefront"]
-
 
 def wavefront(graph: DependencyGraph) -> Schedule:
     """Run the graph wave by wave, the chains of a wave side by side.

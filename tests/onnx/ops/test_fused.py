@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import erf
 
 import graphpool as gp
-from graphpool.backends.reference.special import erf
 from tests.helpers.onnx_models import ContributedCase, random_array
 
 X, BIAS = random_array((2, 3, 8)), random_array((8,), seed=1)

@@ -10,7 +10,7 @@ from graphpool._sizes import hint_of
 from ....runtime._program import ARENA, FIRST_EXTERNAL, LITERALS, Program, count_scratch, count_threads
 from ....runtime._variable import VariableProgram
 from ....runtime.constant_part import ConstantPart
-from ....schedule.lists import ListedCall, stream_lists
+from ....schedule.control import ListedCall, stream_lists
 from ..lower.values import Buffer
 from .placement import ALIGNMENT, find_temporaries, uses_of
 

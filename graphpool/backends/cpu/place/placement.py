@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from ...._sizes import hint_of
 from ....memory import BufferInfo, plan
-from ....memory.conflict_plan import plan_conflicts
+from ....memory.planner import plan_conflicts
 from ....runtime._program import ARENA, FIRST_EXTERNAL
-from ....schedule.ordering import happens_before
-from ....schedule.sharing import conflicts
+from ....schedule.ordering import conflicts, happens_before
 from ....typing import PropertyType
 
 if TYPE_CHECKING:

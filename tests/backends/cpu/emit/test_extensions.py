@@ -9,7 +9,7 @@ import graphpool as gp
 from graphpool.errors import InvalidArgumentError
 from graphpool.graph.schema import SCHEMAS
 from graphpool.typing import DataType
-from tests.backends.cpu.test_wide_types import content
+from tests.backends.cpu.lower.test_wide_types import content
 from tests.cases.graphs import GraphBuilder
 from tests.helpers.partitions import check_graph, run_reference
 

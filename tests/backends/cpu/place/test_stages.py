@@ -7,7 +7,7 @@ from graphpool._kernels.core._team import Team
 from graphpool.backends.cpu.place.link import link_stage
 from graphpool.backends.cpu.place.stages import StageTimer
 from graphpool.backends.cpu.place.streams import StepGraph
-from tests.backends.cpu.test_streams import lowered
+from tests.backends.cpu.place.test_streams import lowered
 from tests.cases.stream_graphs import branches, random_branches
 
 
