@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from graphpool._kernels.core import _dispatch
 from graphpool._kernels.gemm.attention import AttentionProblem, attention, attention_backward
 from graphpool.errors import InvalidShapeError
-from tests._kernels.test_random import mask_reference
+from tests._kernels.eltwise.test_random import mask_reference
 from tests.helpers.kernel_outputs import Out, assert_near, execute, strided, unstride
 
 ISAS = _dispatch.isas()
