@@ -238,12 +238,12 @@ def test_runs_wait_for_one_another_where_the_limit_has_room_for_one():
 
 
 def test_a_lease_is_waited_for_and_then_reclaimed():
-    with gp.Engine(threads=1) as engine, matmul(engine) as compiled:
+    with gp.Engine(threads=1) as engine, matmul(engine, depth=256) as compiled:
         enough = compiled.scratchpad_nbytes + compiled.primitive.nbytes
-    with gp.Engine(threads=1, memory_limit=2 * enough) as engine, matmul(engine) as compiled:
+    with gp.Engine(threads=1, memory_limit=2 * enough) as engine, matmul(engine, depth=256) as compiled:
         lease = engine.primitives.share_of(compiled.primitive).arenas.lease()
-        second = matmul(engine, depth=8)
-        third = Worker(lambda: matmul(engine, depth=24, columns=40, scratch="shared"))
+        second = matmul(engine, depth=128)
+        third = Worker(lambda: matmul(engine, depth=384, columns=12, scratch="shared"))
         assert third.result().scratchpad_nbytes > 0
         waiting = Worker(lambda: run(third.result(), engine))
         while engine.budget.stats().reclaims == 0:
