@@ -4,7 +4,7 @@
 
 FILE is an ONNX model with inputs ``past...`` and outputs ``present...`` of which one dimension grows. Of its others
 ``*position*`` takes the position, ``*mask*`` ones, any other the last word, which is the largest element of the first
-output that is no state. Every way starts from the same random past; they take turns word by word.
+output that is no state. Every way starts from the same random past; they take turns text by text.
 """
 
 import argparse
@@ -16,6 +16,9 @@ import numpy as np
 
 import graphpool as gp
 from bench.bench_shapes import onnxruntime_session
+
+PAUSE_S = 0.1
+"""Between two texts, until the threads of the first sleep."""
 
 
 class Words:
@@ -70,37 +73,41 @@ def restored(session, words, past):
     return lambda inputs: session.run(inputs)[words.logits]
 
 
-def generate(steps, words, past, count):
-    """Milliseconds of each way for all words, which take turns, and whether they find the same ones."""
-    word, times, is_same = 1, dict.fromkeys(steps, 0.0), True
+def generate(step, words, past, count):
+    """Milliseconds of all words, and the words."""
+    found = [1]
+    start = time.perf_counter()
     for k in range(count):
-        inputs, found = words.inputs(word, past + k), []
-        for name, step in steps.items():
-            start = time.perf_counter()
-            logits = step(inputs)
-            times[name] += (time.perf_counter() - start) * 1e3
-            found.append(int(np.asarray(logits).reshape(-1).argmax()))
-        word, is_same = found[0], is_same and len(set(found)) == 1
-    return times, is_same
+        logits = step(words.inputs(found[-1], past + k))
+        found.append(int(np.asarray(logits).reshape(-1).argmax()))
+    return (time.perf_counter() - start) * 1e3, found
 
 
-def measure(path, past, count, threads, repeats=3):
+def measure(path, past, count, threads, repeats=5):
     """Milliseconds of all words each way, least of some repeats, and memory of the session."""
     with gp.Engine("cpu", threads=threads) as engine, gp.onnx.load(path, engine=engine) as model:
         words = Words(model)
         states, session = words.past(past), model.session(capacity={words.growing(): past + count})
-        peer, rows = onnxruntime_session(path, threads), []
-        for _ in range(repeats):
-            steps = {"session": restored(session, words, states), "by_hand": by_hand(model.run, words, states)}
-            if peer is not None:
-                names = [output.name for output in peer.get_outputs()]
+        ways = {
+            "session": lambda: restored(session, words, states),
+            "by_hand": lambda: by_hand(model.run, words, states),
+        }
+        peer = onnxruntime_session(path, threads)
+        if peer is not None:
+            names = [output.name for output in peer.get_outputs()]
 
-                def run(inputs, names=names):
-                    return dict(zip(names, peer.run(None, inputs), strict=True))
+            def run(inputs):
+                return dict(zip(names, peer.run(None, inputs), strict=True))
 
-                steps["onnxruntime"] = by_hand(run, words, states)
-            rows.append(generate(steps, words, past, count))
-        least = {f"{name}_ms": min(times[name] for times, _ in rows) for name in rows[0][0]}
+            ways["onnxruntime"] = lambda: by_hand(run, words, states)
+        times, found = {name: [] for name in ways}, []
+        for _ in range(repeats):  # whole texts take turns: threads that spin behind a word would take another's time
+            for name, make in ways.items():
+                time.sleep(PAUSE_S)
+                spent, text = generate(make(), words, past, count)
+                times[name].append(spent)
+                found.append(text)
+        least = {f"{name}_ms": min(spent) for name, spent in times.items()}
         restored(session, words, states)
         session.run(words.inputs(1, past))
         before = engine.budget.in_use
@@ -111,7 +118,7 @@ def measure(path, past, count, threads, repeats=3):
             "past": past,
             "words": count,
             **least,
-            "is_same": all(is_same for _, is_same in rows),
+            "is_same": all(text == found[0] for text in found),
             "state_nbytes": session.nbytes,
             "growth_nbytes": engine.budget.in_use - before,
         }
