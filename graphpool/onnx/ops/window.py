@@ -29,6 +29,21 @@ def window(n: NodeView, spatial: int) -> dict[str, Any]:
     }
 
 
+def pool_window(n: NodeView, kernel: list[int], dilations: list[int]) -> dict[str, Any]:
+    """`window` of pooling, with one window where the input lacks less than a stride of a whole one.
+
+    ONNX's shape inference and ONNX Runtime round the number of windows towards zero.
+    """
+    options = window(n, len(kernel))
+    if n.attr("ceil_mode", 0) or options["auto_pad"] != "None" or n.attr("count_include_pad", 0):
+        return options
+    for k, size in enumerate(n[0].shape[2:]):
+        missing = dilations[k] * (kernel[k] - 1) + 1 - size - options["pads_begin"][k] - options["pads_end"][k]
+        if size > 0 and 0 < missing < options["strides"][k]:
+            options["pads_end"][k] += int(missing)
+    return options
+
+
 def dilations_of(n: NodeView, spatial: int) -> list[int]:
     """One number for each spatial axis."""
     return list(n.attr("dilations") or [1] * spatial)
@@ -113,7 +128,7 @@ def maxima(n: NodeView) -> Value:
     source = n[0] if as_bytes is None else n.emit_several("Dequantize", [DataType.F32], n[0], **as_bytes)[0]
     result = n.emit(
         "MaxPool", source, kernel=kernel, rounding_type=_rounding(n, kernel, dilations), dilations=dilations,
-        **window(n, len(kernel)),
+        **pool_window(n, kernel, dilations),
     )  # fmt: skip
     return result if as_bytes is None else n.emit_several("Quantize", [n[0].dtype], result, **as_bytes)[0]
 
@@ -158,7 +173,7 @@ def _average_pool(n: NodeView) -> Value:
         return _dilated_mean(n, kernel)
     return n.emit(
         "AvgPool", n[0], kernel=kernel, rounding_type=_rounding(n, kernel, [1] * len(kernel)),
-        exclude_pad=not n.attr("count_include_pad", 0), **window(n, len(kernel)),
+        exclude_pad=not n.attr("count_include_pad", 0), **pool_window(n, kernel, [1] * len(kernel)),
     )  # fmt: skip
 
 

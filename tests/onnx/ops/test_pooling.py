@@ -28,6 +28,17 @@ def test_no_window_starts_behind_the_input(kind):
     assert check_against_evaluator(*node_model(kind, [x], kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1)) == 0
 
 
+@pytest.mark.parametrize("pads", [0, 1])
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+def test_a_window_larger_than_the_input_is_one_window(kind, pads):
+    """Where the input lacks less than a stride: the number of windows is rounded towards zero, as by ONNX Runtime."""
+    x = random_array((2, 3, 2 - pads, 8))
+    model, inputs = node_model(kind, [x], kernel_shape=[4, 1], strides=[3, 1], pads=[pads, 0, 0, 0])
+    with gp.onnx.load(model, fallback=False) as loaded:
+        result = loaded.run(inputs)["y0"]
+    assert_close(result, (np.max if kind == "MaxPool" else np.mean)(x, axis=2, keepdims=True))
+
+
 @pytest.mark.parametrize("kind", ["GlobalAveragePool", "GlobalMaxPool"])
 def test_global_pool(kind):
     assert check_against_evaluator(*node_model(kind, [X])) == 0
