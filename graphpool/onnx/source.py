@@ -286,10 +286,10 @@ def _malformed(what: str, got: str, hint: str | None = None) -> InvalidArgumentE
 def _check(skeleton: ModelProto, name: str) -> None:
     try:
         onnx.checker.check_model(skeleton)
-    except onnx.checker.ValidationError as error:
-        raise _malformed(f"model {name!r}", str(error).strip().splitlines()[0]) from error
-    except UnicodeDecodeError as error:  # of the message that was to name it
-        raise _malformed(f"model {name!r}", "a name that is no UTF-8") from error
+    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
+        # some versions of Python raise an empty message, others fail, where it was to have a name that is no UTF-8
+        lines = [] if isinstance(error, UnicodeDecodeError) else str(error).strip().splitlines()
+        raise _malformed(f"model {name!r}", lines[0] if lines else "a name that is no UTF-8") from error
 
 
 def _file_nbytes(parsed: _Parsed, constants: Mapping[str, Any]) -> int:
