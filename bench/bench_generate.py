@@ -8,14 +8,12 @@ output that is no state. Every way starts from the same random past; they take t
 """
 
 import argparse
-import json
-import sys
 import time
 
 import numpy as np
 
 import graphpool as gp
-from bench.bench_shapes import onnxruntime_session
+from bench.bench_shapes import onnxruntime_session, print_row
 
 PAUSE_S = 0.1
 """Between two texts, until the threads of the first sleep."""
@@ -133,12 +131,7 @@ def main(argv=None):
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    row = measure(args.file, args.past, args.words, args.threads)
-    if args.json:
-        json.dump(row, sys.stdout, indent=1)
-        return
-    for name, value in row.items():
-        print(f"{name:22} {value:.3f}" if isinstance(value, float) else f"{name:22} {value}")
+    print_row(measure(args.file, args.past, args.words, args.threads), args.json)
 
 
 if __name__ == "__main__":

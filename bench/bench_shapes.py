@@ -89,6 +89,15 @@ def measure(path, dims, threads):
         return row
 
 
+def print_row(row, as_json):
+    """A line for each figure, or all as JSON."""
+    if as_json:
+        json.dump(row, sys.stdout, indent=1)
+        return
+    for name, value in row.items():
+        print(f"{name:22} {value:.3f}" if isinstance(value, float) else f"{name:22} {value}")
+
+
 def main(argv=None):
     """The command."""
     parser = argparse.ArgumentParser(prog="bench_shapes", description=__doc__.splitlines()[0])
@@ -97,12 +106,7 @@ def main(argv=None):
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    row = measure(args.file, parse_dims(args.dim), args.threads)
-    if args.json:
-        json.dump(row, sys.stdout, indent=1)
-        return
-    for name, value in row.items():
-        print(f"{name:22} {value:.3f}" if isinstance(value, float) else f"{name:22} {value}")
+    print_row(measure(args.file, parse_dims(args.dim), args.threads), args.json)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@
     costs.py        what was measured of steps, stages and programs; stage_model.py: what stages take
     _trace.pyx      Recorder: what each thread did when, while somebody wants to know
     primitive.py    Primitive: a cached program; _share.pyx: its users and pool on one engine
-    shared_arenas.py   arenas that all partitions of an engine share
+    shared_arenas.py   arenas that all partitions of an engine, or all forms of a model, share
     constant_part.py   what is made of constants once, and the names of their contents
     packed_weight.py   weights of which only the form that kernels want is kept
     _constants.pyx  which cached buffers stand for a compiled partition's constants, asked at every execution
@@ -22,7 +22,7 @@
     _template.pyx   Template: makes another one without a look-up
     thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
-    model.py        Model: a whole graph, compiled once for each set of input shapes
+    model.py        Model: a whole graph, compiled once for all shapes for which its decisions hold
     dynamic_partition.py  a partition of unknown shapes
     request_batches.py  many requests to a model: side by side, or filled up to batches
     form_cache.py   forms of either, each closed after the last run that uses it
@@ -31,7 +31,7 @@
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
-    executable.py   one of those: compiled partitions and host functions over one arena
+    executable.py   a form of a model: compiled partitions and host functions over one arena
     variable_forms.py  compiles for shapes, or finds a form for all shapes for which its decisions hold:
                        variable_form.py, variable_partition.py: a partition of it, resizable_form.py: how it lives
     shape_ranges.py    shapes that a model is declared for; declared_shapes.py: what it promises for them

@@ -10,7 +10,7 @@ from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError
 from graphpool.graph.logical_tensor import LogicalTensor
 from graphpool.typing import UNKNOWN_DIM
 
-from ._compiled import SCRATCH_MODES, WEIGHTS_MODES, CompiledPartition
+from ._compiled import SCRATCH_MODES, WEIGHTS_MODES, CompiledPartition, _recompile
 from ._tensor import Tensor
 from .collection import collection_paused
 from .form_cache import FormCache
@@ -239,15 +239,11 @@ class DynamicPartition:
         """Pickles by what it was compiled for; the copy compiles at its first execution."""
         if self.is_closed:
             raise StateError(explain("the compiled partition is closed", hint="pickle it while it is open"))
-        return _restore, (self.partition, self.inputs, self.outputs, self.engine, self._modes)
+        return _recompile, (self.partition, self.inputs, self.outputs, self.engine, self._modes)
 
     def __repr__(self) -> str:
         state = ", closed" if self._forms.is_closed else ""
         return f"DynamicPartition({self.partition!r}, {', '.join(map(repr, self.inputs))}{state})"
-
-
-def _restore(partition: Partition, inputs: Any, outputs: Any, engine: Engine, modes: dict[str, Any]) -> Any:
-    return partition.compile(inputs, outputs, engine, **modes)
 
 
 class _Form(ResizableForm):

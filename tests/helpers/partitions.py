@@ -134,3 +134,13 @@ def cover_is_valid(graph: gp.Graph, partitions: list[gp.Partition]) -> bool:
             return False
         written |= {tensor.id for op in partition.ops for tensor in op.outputs}
     return True
+
+
+def kernels_of(partitions, engine):
+    """Names of the kernels of all partitions, compiled for the shapes of their ports."""
+    found = []
+    for partition in partitions:
+        outputs = [lt.replace(shape=None) for lt in partition.output_ports]
+        with partition.compile(partition.input_ports, outputs, engine) as compiled:
+            found += [name.split(":")[0] for name in compiled.implementations]
+    return found

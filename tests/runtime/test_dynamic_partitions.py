@@ -2,12 +2,12 @@
 
 import gc
 import pickle
-import threading
 
 import numpy as np
 import pytest
 
 import graphpool as gp
+from tests.helpers.memory import run_threads
 
 U = gp.UNKNOWN_DIM
 SIZES = [(1, 5, 4), (2, 7, 9), (0, 3, 3), (3, 1, 1), (2, 40, 33), (1, 5, 4), (4, 12, 5)]
@@ -173,25 +173,16 @@ def test_threads_side_by_side(engine):
     job = Job(engine)
     sizes = [(1 + k % 3, 4 + k, 30 - k) for k in range(20)]
     jobs = [(tensors, job.wanted(tensors)) for tensors in map(job.tensors, sizes)]
-    errors = []
 
     def work(number):
         rng = np.random.default_rng(number)
-        try:
-            with gp.Stream(engine) as stream:
-                for _ in range(60):
-                    tensors, wanted = jobs[rng.integers(len(jobs))]
-                    check(job.compiled.execute(stream, tensors), wanted)
-        except BaseException as error:
-            errors.append(error)
+        with gp.Stream(engine) as stream:
+            for _ in range(60):
+                tensors, wanted = jobs[rng.integers(len(jobs))]
+                check(job.compiled.execute(stream, tensors), wanted)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    job.compiled.close()
-    assert errors == []
+    with job.compiled:
+        run_threads(6, work)
 
 
 def test_a_pickle_compiles_anew():

@@ -1,12 +1,11 @@
 """Many requests to one model: in order, side by side, or filled up where a mask allows it."""
 
-import threading
-
 import numpy as np
 import pytest
 
 import graphpool as gp
 from tests.cases.unknown_sizes import MODELS, DynamicModel
+from tests.helpers.memory import run_threads
 
 onnx = pytest.importorskip("onnx")
 Node = onnx.helper.make_node
@@ -146,17 +145,8 @@ def test_many_threads_ask_for_many_within_a_limit():
     with gp.Engine("cpu", threads=2) as engine, case.load(engine) as model:
         most = max(model.predict_peak(one) for one in requests)
         limit = most + engine.budget.in_use
-    results = [None] * 3
     with gp.Engine("cpu", threads=2, memory_limit=2 * limit) as engine, case.load(engine) as model:
-
-        def work(number):
-            results[number] = model.run_many(requests)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        results = run_threads(3, lambda _: model.run_many(requests))
         assert engine.budget.peak <= 2 * limit
     for found in results:
         check(found, wanted)

@@ -9,6 +9,7 @@ import pytest
 
 import graphpool as gp
 from tests.cases.unknown_sizes import MODELS, DynamicModel
+from tests.helpers.memory import run_threads
 
 onnx = pytest.importorskip("onnx")
 
@@ -39,25 +40,6 @@ def check(model, job):
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
 
 
-def in_threads(count, work):
-    """Run `work` of each number in a thread of its own; the first error is raised."""
-    errors = []
-
-    def run(number):
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_results_equal_those_of_models_for_fixed_shapes(engine, name):
     case = MODELS[name]
@@ -81,7 +63,7 @@ def test_shapes_take_turns_in_eight_threads(engine, name, capacity):
             for k in (*order, *order):
                 check(model, wanted[k])
 
-        in_threads(8, work)
+        run_threads(8, work)
         stats = model.stats()
         assert stats.runs == 8 * 24
         assert stats.forms <= capacity
@@ -154,7 +136,7 @@ def test_a_model_is_closed_while_its_forms_run(engine):
             is_closing.wait(60)
             model.close()
 
-        in_threads(5, lambda number, work=work, close=close: close(number) if number == 4 else work(number))
+        run_threads(5, lambda number, work=work, close=close: close(number) if number == 4 else work(number))
         gc.collect()
         assert engine.budget.in_use == before, attempt
 

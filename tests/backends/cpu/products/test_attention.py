@@ -6,23 +6,13 @@ import pytest
 import graphpool as gp
 from tests.cases.graphs import GraphBuilder
 from tests.cases.inputs import random_inputs
-from tests.helpers.partitions import assert_close, check_graph, run_partitions, run_reference
+from tests.helpers.partitions import assert_close, check_graph, kernels_of, run_partitions, run_reference
 
 
 @pytest.fixture
 def engine():
     with gp.Engine() as engine:
         yield engine
-
-
-def kernels(partitions, engine):
-    """Names of the kernels of all partitions."""
-    found = []
-    for partition in partitions:
-        outputs = [lt.replace(shape=None) for lt in partition.output_ports]
-        with partition.compile(partition.input_ports, outputs, engine) as compiled:
-            found += [name.split(":")[0] for name in compiled.implementations]
-    return found
 
 
 def attend(g, q, k, v, steps=(), dtype="f32", transposed_k=True, transposed_v=False, mode="none"):
@@ -93,8 +83,8 @@ def test_fused(engine, name, tail):
         rank = len(g.graph_shape(y))
         g.op("StaticTranspose", y, order=[*reversed(range(rank))])
     partitions = check_graph(g, engine, np.random.default_rng(0), scale=4, low=0.5)
-    assert kernels(partitions, engine).count("f32_attention") == 1
-    assert "f32_softmax" not in kernels(partitions, engine)
+    assert kernels_of(partitions, engine).count("f32_attention") == 1
+    assert "f32_softmax" not in kernels_of(partitions, engine)
 
 
 def keep_weights(g):
@@ -146,7 +136,7 @@ def test_what_the_kernel_does_not_compute_stays_separate(engine, build):
     g = GraphBuilder()
     build(g)
     partitions = check_graph(g, engine, np.random.default_rng(0), scale=4, low=0.5)
-    assert "f32_attention" not in kernels(partitions, engine)
+    assert "f32_attention" not in kernels_of(partitions, engine)
 
 
 def test_long_sequences_need_no_memory_for_scores(engine):
@@ -197,6 +187,6 @@ def test_heads_that_share_keys_are_not_repeated(engine, form, copies):
     expected, actual = run_reference(whole.ops, values), run_partitions([whole], values, engine)
     for port in whole.output_ports:
         assert_close(actual[port.id], expected[port.id], port.dtype, scale=4)
-    names = kernels([whole], engine)
+    names = kernels_of([whole], engine)
     assert names.count("f32_attention") == 1
     assert len([name for name in names if "copy" in name]) == copies

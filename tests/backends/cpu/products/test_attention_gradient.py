@@ -6,7 +6,7 @@ import pytest
 import graphpool as gp
 from tests.cases.graphs import GraphBuilder
 from tests.cases.training import Training
-from tests.helpers.partitions import check_graph, random_array, run_partitions
+from tests.helpers.partitions import check_graph, kernels_of, random_array, run_partitions
 
 HEADS = {
     "plain": {}, "three axes": {"heads": (3,)}, "grouped": {"heads": (2, 2, 3), "kv": (2, 2, 1)},
@@ -25,16 +25,6 @@ TYPES = ("f32", "bf16", "f16")
 def engine():
     with gp.Engine() as engine:
         yield engine
-
-
-def kernels(partitions, engine):
-    """Names of the kernels of all partitions, without conversions and copies of small tensors."""
-    found = []
-    for partition in partitions:
-        outputs = [lt.replace(shape=None) for lt in partition.output_ports]
-        with partition.compile(partition.input_ports, outputs, engine) as compiled:
-            found += [name.split(":")[0] for name in compiled.implementations]
-    return found
 
 
 def content(rng, lt):
@@ -58,7 +48,7 @@ def check(g, engine, dtype, content=content):
 def test_forward_is_one_kernel(engine, scores, heads, dtype):
     g = GraphBuilder()
     Training(g, dtype=dtype, **HEADS[heads], **SCORES[scores]).forward(is_drawn=scores == "dropout")
-    assert kernels(check(g, engine, dtype), engine) == ["f32_attention"]
+    assert kernels_of(check(g, engine, dtype), engine) == ["f32_attention"]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -67,7 +57,7 @@ def test_forward_is_one_kernel(engine, scores, heads, dtype):
 def test_backward_is_one_kernel(engine, scores, heads, dtype):
     g = GraphBuilder()
     Training(g, dtype=dtype, **HEADS[heads], **SCORES[scores]).backward()
-    assert kernels(check(g, engine, dtype), engine) == ["f32_attention_backward"]
+    assert kernels_of(check(g, engine, dtype), engine) == ["f32_attention_backward"]
 
 
 @pytest.mark.parametrize("select", ["causal", "condition"])
@@ -77,7 +67,7 @@ def test_long_sequences_and_hidden_keys(engine, queries, keys, select):
         g = GraphBuilder()
         training = Training(g, (2, 2, 2), (2, 2, 1), queries, keys, select=select)
         getattr(training, direction)()
-        assert kernels(check(g, engine, "f32", hiding), engine) == [kernel]
+        assert kernels_of(check(g, engine, "f32", hiding), engine) == [kernel]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +84,7 @@ def test_other_forms_of_backward(engine, form, options):
     g = GraphBuilder()
     Training(g, **form).backward(**options)
     fills = hiding if form.get("select") else content
-    found = kernels(check(g, engine, form.get("dtype", "f32"), fills), engine)
+    found = kernels_of(check(g, engine, form.get("dtype", "f32"), fills), engine)
     assert found == ["f32_attention_backward", "f32_eltwise"][: 1 + ("reads_scores" in options)]
 
 
@@ -115,13 +105,13 @@ def read_other_dropout(g, training):
 def test_what_the_kernel_does_not_compute_stays_separate(engine, build):
     g = GraphBuilder()
     build(g, Training(g))
-    assert "f32_attention_backward" not in kernels(check(g, engine, "f32"), engine)
+    assert "f32_attention_backward" not in kernels_of(check(g, engine, "f32"), engine)
 
 
 def test_sums_over_a_shared_batch_follow_the_kernel(engine):
     g = GraphBuilder()
     Training(g, (2, 3), (1, 3)).backward()
-    assert kernels(check(g, engine, "f32"), engine) == ["f32_attention_backward", "f32_reduce", "f32_reduce"]
+    assert kernels_of(check(g, engine, "f32"), engine) == ["f32_attention_backward", "f32_reduce", "f32_reduce"]
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
