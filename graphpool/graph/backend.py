@@ -6,10 +6,11 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .. import _backend_loader
 from ..errors import InvalidArgumentError, check_choice, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from .logical_tensor import LogicalTensor
     from .op import Op
@@ -81,7 +82,6 @@ class Backend(Protocol):
 
 
 _registry: dict[str, list[Backend]] = {kind: [] for kind in ENGINE_KINDS}
-_loader: Callable[[], object] | None = None
 _loading = threading.Lock()
 
 
@@ -94,15 +94,9 @@ def register_backend(backend: Backend) -> None:
     group[:] = sorted([b for b in group if b.name != backend.name] + [backend], key=lambda b: -b.priority)
 
 
-def set_loader(loader: Callable[[], object]) -> None:
-    """Call `loader`, once, before backends are first asked for: it registers the ones that ship with graphpool."""
-    global _loader
-    _loader = loader
-
-
 def backends_for(engine_kind: str) -> list[Backend]:
     """The backends of an engine kind, highest priority first; safe from many threads."""
-    if _loader is not None:
+    if _backend_loader.loader is not None:
         _load()
     return list(_registry[check_engine_kind(engine_kind)])
 
@@ -129,11 +123,10 @@ def opaque_nbytes(tensor: LogicalTensor) -> int:
 
 def _load() -> None:
     """Call the loader, unless another thread has meanwhile; it counts as called when it has ended."""
-    global _loader
     with _loading:
-        if _loader is not None:
-            _loader()
-            _loader = None
+        if _backend_loader.loader is not None:
+            _backend_loader.loader()
+            _backend_loader.loader = None
 
 
 def _reset_in_child() -> None:

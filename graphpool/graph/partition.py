@@ -132,7 +132,7 @@ class Partition:
         inputs : iterable of LogicalTensor
             At least one for each input port, matched by id; in any order, further tensors are ignored. Ranks must be
             known; dimensions may be `graphpool.UNKNOWN_DIM`. The layout is ``strided``, or ``opaque`` with the id that
-            an earlier compilation chose; constants may be ``any``.
+            an earlier compilation chose; constants may be ``any``: weights get the layout that their kernel reads.
         outputs : iterable of LogicalTensor
             Likewise for the output ports. What is unknown of their shapes is inferred; with layout ``any`` the backend
             chooses the layout.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from graphpool._sizes import is_variable, largest, least
 from graphpool.errors import InvalidShapeError, explain
 from graphpool.typing import MAX_NDIM, UNKNOWN_DIM
 
@@ -119,7 +120,29 @@ def _same_total(size: int, kernel: int, stride: int, dilation: int, extra: int, 
 
 def slice_size(size: int, start: int, end: int, step: int) -> int:
     """Elements of a Python slice along an axis of `size`; UNKNOWN_DIM gives UNKNOWN_DIM. The step is not 0."""
-    return UNKNOWN_DIM if size == UNKNOWN_DIM else len(range(*slice(start, end, step).indices(size)))
+    return UNKNOWN_DIM if size == UNKNOWN_DIM else slice_part(size, start, end, step)[1]
+
+
+def slice_part(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """First element of a Python slice along an axis of `size`, and how many there are. The step is not 0.
+
+    Of sizes that vary the results are terms, so that they hold for all of them.
+    """
+    first, last = slice_end(size, start, step), slice_end(size, end, step)
+    steps = (last - first + step - 1) // step if step > 0 else (first - last - step - 1) // -step
+    return largest(first, 0), largest(steps, 0)
+
+
+_FAR = 2**31 - 1
+"""What files write for an end beyond every axis."""
+
+
+def slice_end(size: int, place: int, step: int) -> int:
+    """An end of a Python slice within an axis of `size`: before its first element it is 0, or -1 if steps go back."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    if not is_variable(place) and place >= _FAR and place >= high:
+        return high
+    return least(largest(place + size if place < 0 else place, low), high)
 
 
 def broadcast_shapes(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | int:
@@ -127,14 +150,12 @@ def broadcast_shapes(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | in
 
     An unknown dimension against n > 1 gives n: nothing else is legal. Against 1 it stays unknown.
     """
-    if a == b:
-        return tuple(a)
     ndim = max(len(a), len(b))
     out = [1] * ndim
     for axis in range(-1, -ndim - 1, -1):
         x = a[axis] if -axis <= len(a) else 1
         y = b[axis] if -axis <= len(b) else 1
-        if x == y or y == 1:
+        if y == 1 or x == y:
             out[axis] = x
         elif x in (1, UNKNOWN_DIM):
             out[axis] = y
@@ -143,6 +164,11 @@ def broadcast_shapes(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | in
         else:
             return axis
     return tuple(out)
+
+
+def are_equal(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether two shapes are the same; sizes of shapes of different ranks are not compared."""
+    return len(a) == len(b) and a == b
 
 
 def is_broadcastable(small: Sequence[int], big: Sequence[int]) -> bool:

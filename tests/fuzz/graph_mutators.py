@@ -31,8 +31,9 @@ DTYPES = ["f64", "f32", "f16", "bf16", "f8_e5m2", "f8_e4m3", "s64", "s32", "s16"
           "boolean", "undef"]  # fmt: skip
 SHAPES = [[], [0], [1], [2**59], [2**31, 2**31], [2**62], [0, 2**59], [2**20] * 3, [INT64_MIN], [INT64_MIN] * 3,
           [1] * 12, [1] * 13, [10**5] * 2, [0] * 4, [1024, 41], [2**59, 1]]  # fmt: skip
-PANEL_IDS = [(1 << 24 | turned << 23 | panel) << 4 | 1 for turned in (0, 1) for panel in (0, 8, 16, 32, 64)]
-LAYOUT_IDS = [0, 1, 16, 17, 18, 33, 2**64 - 1, *PANEL_IDS]
+WEIGHT_IDS = [(fields << 14 | 1 << 8 | isa << 4 | kind) << 4 | 1
+              for kind in range(2, 8) for isa in range(7) for fields in (0, 1, 5, 3 << 20, 1 << 42)]  # fmt: skip
+LAYOUT_IDS = [0, 1, 16, 17, 18, 33, 2**64 - 1, *WEIGHT_IDS]
 TOKENS = [b"NaN", b"-Infinity", b"1e999", b"\xff", b"\0", b"9" * 4500, b"[" * 3000, b'{"a":' * 2000, b'"', b",", b"\n",
           b"\r", b"\xed\xa0\x80"]  # fmt: skip
 NUMBERS = [*map(str, SIZES), "", " 3", "3 ", "1_0", "+5", "0x10", "1e3", "1.5", "nan", "inf", "-inf", "\u0663",

@@ -24,7 +24,6 @@ from tests.cases.graphs import GraphBuilder
 from tests.cases.workloads import CASES
 from tests.fuzz.graph_mutators import mutate_json, mutate_knobs, mutate_table
 from tests.helpers.guarded import Guarded
-from tests.helpers.plan_csv import write_csv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,7 +172,7 @@ def _as_file(build: Callable[[GraphBuilder], Any]) -> bytes:
 def _plan(path: Path, rng: random.Random) -> None:
     buffers = memory.read_csv(path)
     with _no_refusal():
-        write_csv(path, buffers)
+        memory.write_csv(path, buffers)
         assert memory.read_csv(path) == buffers
     capacity = rng.choice([None, 0, 1000, 2**70, -1])
     found = memory.plan(buffers, capacity=capacity, deadline_s=rng.choice([0.0, 0.01]))

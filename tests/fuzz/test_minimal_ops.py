@@ -23,7 +23,7 @@ def in_every_type(kind: str) -> Iterator[FakeOp]:
     """The minimal op with other types for what shares the type of its first input, where it is valid."""
     op, schema = case(kind), SCHEMAS[kind]
     variable = schema.inputs[0].type
-    for dtype in sorted(schema.types[variable] & {*NUMPY}):
+    for dtype in sorted(t for t in schema.types[variable] if t in NUMPY and t.bits >= 8):  # whole bytes
         inputs = [replace(t, dtype=dtype) if schema.input_port(k).type == variable else t
                   for k, t in enumerate(op.inputs)]  # fmt: skip
         outputs = [replace(t, dtype=dtype) if schema.output_port(k).type == variable else t

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from graphpool import _backend_loader
 from graphpool.errors import InvalidArgumentError
 from graphpool.graph import backend as registry
 
@@ -40,7 +41,7 @@ def test_a_loader_that_fails_is_called_again(monkeypatch):
         if len(calls) == 1:
             raise ImportError("not yet")
 
-    monkeypatch.setattr(registry, "_loader", load)
+    monkeypatch.setattr(_backend_loader, "loader", load)
     with pytest.raises(ImportError):
         registry.backends_for("cpu")
     for kind in ("cpu", "gpu"):

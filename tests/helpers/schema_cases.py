@@ -151,6 +151,10 @@ CASES: dict[str, Given] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), ({"axis": 1, "keep_dims": False}, ["f32 2,5,3"], ["s64 2,3"])),
     **dict.fromkeys(("CumProd", "CumSum"), ({"axis": 1}, X, X)),
     "TopK": ({"k": 2}, ["f32 2,5"], ["f32 2,2", "s64 2,2"]),
+    "FindNonZero": ({}, ["f32 2,3"], ["s64 12", "s64 1"]),
+    "SelectBoxes": ({"max_boxes": 4, "iou_threshold": 0.3}, ["f32 2,5,4", "f32 2,3,5"], ["s64 72", "s64 1"]),
+    "RoiAlign": ({"output_height": 2, "output_width": 3, "sampling_ratio": 2},
+                 ["f32 2,3,5,7", "f32 4,4", "s64 4"], ["f32 4,3,2,3"]),
     "Recurrent": (
         {"cell": "lstm", "direction": "bidirectional"},
         ["f32 5,2,24", "f32 2,3,12", "f32 2,24", "s32 2", "f32 2,2,3", "f32 2,1,3", "f32 2,9"],

@@ -13,6 +13,7 @@
     indexing.py       access by index
     quantisation.py   integers for reals and back
     recurrence.py     recurrent layers
+    detection.py      searches whose results a count tells, regions of images
     trees.py          decision trees
     randomness.py     what holds of random results
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import (
+    detection,
     elementwise,
     gradients,
     indexing,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["DISCONTINUOUS", "EXACT", "KINDS", "compute", "evaluate"]
 
 FAMILIES = (elementwise, gradients, pairs, products, windows_, normalisation, reductions, movement, indexing,
-            quantisation, recurrence, trees)  # fmt: skip
+            quantisation, recurrence, trees, detection)  # fmt: skip
 
 KINDS: dict[str, Callable[..., Any]] = {
     kind: function for family in FAMILIES for kind, function in family.KINDS.items()

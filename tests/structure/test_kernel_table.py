@@ -13,12 +13,13 @@ TYPES = "f32", "f64", "bf16", "s8", "s32", "s64", "u64", "x8", "any"
 
 OPS = (
     "arg_extreme", "attention", "avg_pool", "batch_moments", "batch_norm", "concat", "conv", "copy", "dropout",
-    "eltwise", "gather", "gen_index", "group_norm", "layer_norm", "lookup", "matmul", "max_pool", "quantize",
-    "range", "recurrent", "reduce", "resample", "running", "scatter", "softmax", "top_k", "tree_ensemble",
+    "eltwise", "gather", "gen_index", "group_norm", "layer_norm", "lookup", "matmul", "max_pool", "nonzero",
+    "quantize", "range", "recurrent", "reduce", "regions", "resample", "running", "scatter", "softmax", "suppress",
+    "top_k", "tree_ensemble",
 )  # fmt: skip
 VARIANTS = (
-    "backward", "blas", "compressed", "depthwise", "dynamic", "fold", "im2col", "linear", "nearest", "pack", "packed",
-    "plain", "simd", "unpack", "winograd",
+    "backward", "blas", "compressed", "depthwise", "dynamic", "fold", "im2col", "linear", "nearest", "numbers", "pack",
+    "packed", "plain", "scales", "simd", "unpack", "winograd", "zeros",
 )  # fmt: skip
 NAME = re.compile(rf"({'|'.join(TYPES)})_({'|'.join(OPS)})((?:_(?:{'|'.join(VARIANTS)}))*)((?:_\d+x\d+)?)")
 

@@ -15,7 +15,7 @@ from .records import Block, enumeration, join_blocks, record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphpool._sizes import Size
+    from graphpool._sizes import Real, Size
 
 __all__ = ["DTYPE_CODES", "KernelCall", "pack"]
 
@@ -29,7 +29,7 @@ class KernelCall:
 
     `params` is the parameter block, which may hold addresses of what `keep` owns. Tasks 0 .. `ntasks` - 1 may run on
     different threads, each with private scratch of `scratch_nbytes`. `patches` are the numbers of the block that vary:
-    offset, size in bytes, and what each is. Immutable; usable from any thread.
+    offset in bytes, letter for `struct`, and what each is. Immutable; usable from any thread.
     """
 
     kernel: Kernel
@@ -37,7 +37,7 @@ class KernelCall:
     ntasks: int
     scratch_nbytes: int = 0
     keep: tuple[Any, ...] = ()
-    patches: tuple[tuple[int, int, Size], ...] = ()
+    patches: tuple[tuple[int, str, Size | Real], ...] = ()
 
     def with_hints(self) -> KernelCall:
         """The call for the sizes that there are now."""
@@ -49,7 +49,7 @@ class KernelCall:
     def pinned(self) -> KernelCall:
         """The call for the sizes that there are now, which then hold for the whole compilation."""
         for number in (self.ntasks, self.scratch_nbytes, *(size for _, _, size in self.patches)):
-            int(number)
+            float(number)
         return self.with_hints()
 
     def __call__(self, *args: Any) -> None:

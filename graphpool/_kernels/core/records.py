@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from graphpool._sizes import Size, hint_of, is_variable
+from graphpool._sizes import Real, Size, hint_of
 
 from ._dispatch import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    Patch = tuple[int, str, Size | Real]
 
 __all__ = ["Block", "Record", "enumeration", "join_blocks", "number", "record"]
 
@@ -35,12 +37,12 @@ class Block:
     ----------
     data : bytes
         With the values that the numbers have now.
-    patches : tuple of (int, int, Size)
-        Of each number that varies its offset and size in bytes, and what it is.
+    patches : tuple of (int, str, Size or Real)
+        Of each number that varies its offset in bytes, its letter for `struct`, and what it is.
     """
 
     data: bytes
-    patches: tuple[tuple[int, int, Size], ...]
+    patches: tuple[Patch, ...]
 
     def __add__(self, other: bytes | Block) -> Any:
         return join_blocks([self, other])
@@ -55,11 +57,11 @@ class Block:
 def join_blocks(blocks: Iterable[bytes | Block]) -> Any:
     """Blocks one behind the other: bytes where nothing varies, else a `Block`."""
     parts: list[bytes] = []
-    patches: list[tuple[int, int, Size]] = []
+    patches: list[Patch] = []
     end = 0
     for block in blocks:
         if isinstance(block, Block):
-            patches += [(end + offset, nbytes, size) for offset, nbytes, size in block.patches]
+            patches += [(end + offset, letter, size) for offset, letter, size in block.patches]
             block = block.data
         parts.append(block)
         end += len(block)
@@ -121,8 +123,8 @@ class Record:
         return join_blocks([self._pack_row(row) for row in rows])
 
     def _pack_row(self, row: Sequence[Any]) -> bytes | Block:
-        patches: list[tuple[int, int, Size]] = []
-        if any(type(number) in (Size, Block) for number in row):
+        patches: list[Patch] = []
+        if any(type(number) in (Size, Real, Block) for number in row):
             row = [self._plain(*place, number, patches) for place, number in zip(self._places, row, strict=True)]
         try:
             data = self._struct.pack(*row)
@@ -130,17 +132,15 @@ class Record:
             data = self._struct.pack(*map(_as_f32, row))
         return Block(data, tuple(patches)) if patches else data
 
-    def _plain(self, place: int, letter: str, number: Any, patches: list[tuple[int, int, Size]]) -> Any:
+    def _plain(self, place: int, letter: str, number: Any, patches: list[Patch]) -> Any:
         """A number as it is now; `patches` is extended if it varies."""
         if isinstance(number, Block):
-            patches += [(place + offset, nbytes, size) for offset, nbytes, size in number.patches]
+            patches += [(place + offset, inner, size) for offset, inner, size in number.patches]
             return number.data
-        if not is_variable(number):
-            return number
-        if letter in "fd":
-            return float(number)
-        patches.append((place, 8 if letter in "qQ" else 4, number))
-        return hint_of(number)
+        if type(number) is Size or (type(number) is Real and letter in "fd"):
+            patches.append((place, letter, number))
+            return hint_of(number)
+        return number
 
 
 @cache

@@ -3,4 +3,5 @@
 window.py       windows and rows of results; gp_window.h is the C side
 pool.py         pooling
 resample.py     resizing
+regions.py      samples of regions
 """

@@ -1,8 +1,8 @@
 /* Nearest and linear resampling: a task is one row of results of a block of channels.
  *
- * Coordinates were resolved when the parameter block was made: for each axis three tables of out[axis] elements, the two
- * source coordinates, which never fall along the axis, and the weight of the second one. A vector may be read at any
- * element of them. args: src, dst, then what the epilogue reads beyond dst.
+ * Of each axis a coordinate of a result is resolved to two source coordinates, which never fall along the axis, and the
+ * weight of the second one. Those of a row are tables in scratch, made once a call; a vector may be read at any element of
+ * them. args: src, dst, then what the epilogue reads beyond dst.
  *
  * Where channels lie side by side on both sides, vectors run along them. Else channels are taken one by one: source rows
  * are blended into a line, and a vector of results picks its elements out of one vector of the line, which holds them
@@ -12,21 +12,49 @@
 
 GP_RECORD(gp_resample, {
     gp_row_plan rows;
-    int64_t low_offset[3], high_offset[3], weight_offset[3]; /* bytes from the start of this block */
+    int64_t low_offset, high_offset, weight_offset; /* of the tables of a row; bytes from the start of scratch */
+    int64_t aligns_corners;                         /* else half_pixel */
     int64_t epilogue_offset;
 });
 
-/* Tables of one axis: (1 - weight) * src[low] + weight * src[high]. */
+/* (1 - weight) * src[low] + weight * src[high]. */
 typedef struct {
-    const int32_t *low, *high;
-    const float *weight;
+    int64_t low, high;
+    float weight;
+} axis_point;
+
+/* Tables of the last axis. */
+typedef struct {
+    int32_t *low, *high;
+    float *weight;
 } axis_points;
 
-static inline axis_points points_of(const gp_resample *p, int axis)
+/* What result o of an axis reads: coordinates are exact ratios of integers. */
+GP_INLINE axis_point find_point(const gp_resample *p, int axis, int64_t o, const int is_linear)
 {
-    const char *block = (const char *)p;
-    return (axis_points){(const int32_t *)(block + p->low_offset[axis]), (const int32_t *)(block + p->high_offset[axis]),
-                         (const float *)(block + p->weight_offset[axis])};
+    const int64_t n = p->rows.window.in[axis], m = p->rows.window.out[axis];
+    const int64_t numerator = p->aligns_corners ? o * (n - 1) : (2 * o + 1) * n - m;
+    const int64_t denominator = p->aligns_corners ? gp_max(m - 1, 1) : 2 * m;
+    if (!is_linear) {
+        const int64_t nearest = gp_min((2 * numerator + denominator) / (2 * denominator), n - 1);
+        return (axis_point){nearest, nearest, 0};
+    }
+    const int64_t inside = gp_min(gp_max(numerator, 0), (n - 1) * denominator), low = inside / denominator;
+    const float weight = (float)((double)(inside - low * denominator) / (double)denominator);
+    return (axis_point){low, weight > 0 ? gp_min(low + 1, n - 1) : low, weight};
+}
+
+/* The tables, with zeros behind them for whole vectors. */
+GP_INLINE axis_points fill_points(const gp_resample *p, char *scratch, const int is_linear)
+{
+    const axis_points x = {(int32_t *)(scratch + p->low_offset), (int32_t *)(scratch + p->high_offset),
+                           (float *)(scratch + p->weight_offset)};
+    const int64_t m = p->rows.window.out[2];
+    for (int64_t o = 0; o < m + GP_VL; o++) {
+        const axis_point point = o < m ? find_point(p, 2, o, is_linear) : (axis_point){0};
+        x.low[o] = (int32_t)point.low, x.high[o] = (int32_t)point.high, x.weight[o] = point.weight;
+    }
+    return x;
 }
 
 /* Source rows of a row of results, those without weight left out: they may hold an infinity. */
@@ -36,18 +64,17 @@ typedef struct {
     int64_t count;
 } row_sources;
 
-static row_sources find_rows(const gp_resample *p, const gp_row *row, const float *src)
+GP_INLINE row_sources find_rows(const gp_resample *p, const gp_row *row, const float *src, const int is_linear)
 {
     const gp_window *w = &p->rows.window;
-    const axis_points d = points_of(p, 0), h = points_of(p, 1);
-    const float at_d = d.weight[row->od], at_h = h.weight[row->oh];
+    const axis_point d = find_point(p, 0, row->od, is_linear), h = find_point(p, 1, row->oh, is_linear);
     row_sources s = {.count = 0};
     src += row->n * w->src_n + row->c * w->src_c;
-    for (int i = 0; i < 1 + (at_d != 0); ++i)
-        for (int j = 0; j < 1 + (at_h != 0); ++j, ++s.count) {
-            const int64_t id = i ? d.high[row->od] : d.low[row->od], ih = j ? h.high[row->oh] : h.low[row->oh];
+    for (int i = 0; i < 1 + (d.weight != 0); ++i)
+        for (int j = 0; j < 1 + (h.weight != 0); ++j, ++s.count) {
+            const int64_t id = i ? d.high : d.low, ih = j ? h.high : h.low;
             s.rows[s.count] = src + id * w->src[0] + ih * w->src[1];
-            s.weights[s.count] = (i ? at_d : 1 - at_d) * (j ? at_h : 1 - at_h);
+            s.weights[s.count] = (i ? d.weight : 1 - d.weight) * (j ? h.weight : 1 - h.weight);
         }
     return s;
 }
@@ -131,17 +158,16 @@ GP_INLINE void spread(const gp_window *w, const axis_points *x, int64_t o, int64
     }
 }
 
-static void spread_row(const gp_resample *p, const gp_row *row, const row_sources *s, float *room, const int is_linear)
+static void spread_row(const gp_window *w, const axis_points *x, const gp_row *row, const row_sources *s, float *room,
+                       const int is_linear)
 {
-    const gp_window *w = &p->rows.window;
-    const axis_points x = points_of(p, 2);
     const line_set lines = find_lines(w, s, row->channels, room);
     for (int64_t c = 0; c < row->channels; c += GP_SPREAD_CHANNELS)
         for (int64_t o = 0; o < w->out[2]; o += GP_VL)
             if (is_linear)
-                spread(w, &x, o, c, gp_min(c + GP_SPREAD_CHANNELS, row->channels), &lines, row, 1);
+                spread(w, x, o, c, gp_min(c + GP_SPREAD_CHANNELS, row->channels), &lines, row, 1);
             else
-                spread(w, &x, o, c, gp_min(c + GP_SPREAD_CHANNELS, row->channels), &lines, row, 0);
+                spread(w, x, o, c, gp_min(c + GP_SPREAD_CHANNELS, row->channels), &lines, row, 0);
 }
 
 /* to = sum of scale[k] * from[k], n of them, over channels that lie side by side. */
@@ -162,17 +188,15 @@ GP_INLINE void blend(const int n, const float *const *from, const float *scale, 
 
 /* A row of results whose channels lie side by side in the source too: pixel by pixel, the points of all source rows at
  * once. */
-static void blend_row(const gp_resample *p, const gp_row *row, const row_sources *s)
+static void blend_row(const gp_window *w, const axis_points *x, const gp_row *row, const row_sources *s)
 {
-    const gp_window *w = &p->rows.window;
-    const axis_points x = points_of(p, 2);
     for (int64_t o = 0; o < w->out[2]; ++o) {
-        const float *from[8], weight = x.weight[o];
+        const float *from[8], weight = x->weight[o];
         float scale[8], *to = row->tile + o * row->ld;
         int64_t n = 0;
         for (int64_t k = 0; k < s->count; k++)
             for (int side = 0; side < 1 + (weight != 0); side++, n++) {
-                from[n] = s->rows[k] + (side ? x.high[o] : x.low[o]) * w->src[2];
+                from[n] = s->rows[k] + (side ? x->high[o] : x->low[o]) * w->src[2];
                 scale[n] = s->weights[k] * (side ? weight : 1 - weight);
             }
         switch (n) {
@@ -189,13 +213,14 @@ GP_INLINE void resample(const gp_resample *p, void *const *args, int64_t begin, 
 {
     const gp_window *w = &p->rows.window;
     float *room = (float *)((char *)scratch + p->rows.room_offset);
+    const axis_points x = fill_points(p, scratch, is_linear);
     for (int64_t task = begin; task < end; ++task) {
         const gp_row row = gp_row_begin(&p->rows, args[1], scratch, task);
-        const row_sources s = find_rows(p, &row, args[0]);
+        const row_sources s = find_rows(p, &row, args[0], is_linear);
         if (w->channels_last && w->src_c == 1)
-            blend_row(p, &row, &s);
+            blend_row(w, &x, &row, &s);
         else
-            spread_row(p, &row, &s, room, is_linear);
+            spread_row(w, &x, &row, &s, room, is_linear);
         gp_row_end(&p->rows, &row, (const gp_eltwise *)((const char *)p + p->epilogue_offset), args + 1);
     }
 }

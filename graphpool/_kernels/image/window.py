@@ -211,7 +211,7 @@ def channel_block(window: Window, channels: int) -> int:
 
 def plan_rows(window: Window, batch: int, channels: int, post_ops: PostOps) -> tuple[dict[str, Any], int, int]:
     """Divide results into rows of one image: (fields of gp_row_plan, number of tasks, scratch bytes of the tile)."""
-    if min(batch, channels) < 0:
+    if batch < 0 or channels < 0:
         raise InvalidShapeError(explain("batch and channels", accepted=">= 0", got=(batch, channels)))
     width, inner = window.dst[2], window.dst_strides[1 if window.channels_last else 4]
     extent, block = channels if window.channels_last else width, channel_block(window, channels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from graphpool._sizes import largest
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, explain
 from graphpool.typing import dense_strides
 
@@ -74,7 +75,7 @@ def _index(
         "tuple_size": len(tuple_axes), "tuple_dims": [dim for dim, _ in tuple_axes],
         "tuple_strides": [stride for _, stride in tuple_axes], "index_dtype": DTYPE_CODES[index_dtype],
         "npositions": npositions, "row_nbytes": row_nbytes,
-        "rows_per_task": max(1, _TASK_NBYTES // max(row_nbytes, 16)),
+        "rows_per_task": largest(1, _TASK_NBYTES // largest(row_nbytes, 16)),
     }  # fmt: skip
 
 

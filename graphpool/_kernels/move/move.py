@@ -6,6 +6,7 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from graphpool._sizes import largest, least
 from graphpool.errors import InvalidShapeError, UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
@@ -44,7 +45,7 @@ def copy(
     axes = _paired_axes(collapse(shape, src_strides, dst_strides))
     tile = _tile(axes, itemsize)
     counts = [-(-axis[0] // step) for axis, step in zip(axes, tile + [1] * len(axes), strict=False)]
-    tiles_per_task = max(1, _TASK_NBYTES // (tile[0] * tile[1] * itemsize))
+    tiles_per_task = largest(1, _TASK_NBYTES // (tile[0] * tile[1] * itemsize))
     values = {
         "item_nbytes": itemsize, "ndim": len(axes), "tile": tile, "tiles_per_task": tiles_per_task,
         "ntiles": math.prod(counts), "dims": [axis[0] for axis in axes],
@@ -67,8 +68,8 @@ def _tile(axes: list[tuple[int, ...]], itemsize: int) -> list[int]:
     """Extent of a tile along the first two axes: a square to turn, or as many whole rows as make up a task."""
     if 0 < abs(axes[1][1]) < abs(axes[0][1]):
         return [_TURN, _TURN]
-    row = min(max(axes[0][0], 1), _TASK_NBYTES // itemsize)
-    return [row, max(1, _TASK_NBYTES // itemsize // row)]
+    row = least(largest(axes[0][0], 1), _TASK_NBYTES // itemsize)
+    return [row, largest(1, _TASK_NBYTES // itemsize // row)]
 
 
 def concat(shapes: Sequence[Sequence[int]], axis: int, itemsize: int, *, isa: str | None = None) -> KernelCall:
@@ -93,8 +94,8 @@ def _check_concat(shapes: Sequence[Sequence[int]], axis: int) -> int:
     if not 0 < len(shapes) <= _MAX_CONCAT:
         raise UnsupportedError(explain("inputs of a concatenation", accepted=f"1 .. {_MAX_CONCAT}", got=len(shapes)))
     axis = normalise_axis(axis, len(shapes[0]))
-    rests = {(len(shape), *shape[:axis], *shape[axis + 1 :]) for shape in shapes}
-    if len(rests) > 1:
+    rests = [(*shape[:axis], *shape[axis + 1 :]) for shape in shapes]
+    if any(rest != rests[0] for rest in rests):
         got = [tuple(shape) for shape in shapes]
         raise InvalidShapeError(explain("shapes to join", accepted=f"equal but for axis {axis}", got=got), axis=axis)
     return axis

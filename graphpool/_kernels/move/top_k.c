@@ -2,6 +2,7 @@
  * bits in the order of the elements, of which the reverse order is the complement. */
 #include "core/gp_convert.h"
 #include "eltwise/gp_sink.h"
+#include "move/gp_ranking.h"
 
 GP_RECORD(top_k_params, {
     gp_space outer;                     /* lines: src, dst */
@@ -9,25 +10,9 @@ GP_RECORD(top_k_params, {
     int64_t k, dtype, is_largest, is_last, has_values, is_nan_first;
 });
 
-GP_RECORD(top_k_entry, {
-    uint64_t key;
-    int64_t index;
-});
-
-#define GP_NAN_KEY UINT64_MAX
-
 static int is_float(int64_t dtype)
 {
     return dtype == GP_F32 || dtype == GP_F64 || dtype == GP_F16 || dtype == GP_BF16;
-}
-
-/* Larger floats have larger keys; -0 that of 0, every NaN the largest. */
-static uint64_t key_of_float(double x)
-{
-    if (x != x)
-        return GP_NAN_KEY;
-    const uint64_t bits = gp_bits64(x + 0.0);
-    return bits >> 63 ? ~bits : bits | 1ull << 63;
 }
 
 static uint64_t key_of(int64_t dtype, const void *src, int64_t at)
@@ -47,36 +32,6 @@ static uint64_t key_of(int64_t dtype, const void *src, int64_t at)
     case GP_U32: return ((const uint32_t *)src)[at];
     }
     return ((const uint64_t *)src)[at];
-}
-
-/* Whether a comes behind b; equal keys by index. */
-static int is_behind(top_k_entry a, top_k_entry b)
-{
-    return a.key > b.key || (a.key == b.key && a.index > b.index);
-}
-
-/* Restore the heap of n entries, the hindmost on top, after heap[0] was replaced. */
-static void sift_down(top_k_entry *heap, int64_t n)
-{
-    const top_k_entry moved = heap[0];
-    int64_t at = 0;
-    for (int64_t child = 1; child < n; child = 2 * at + 1) {
-        if (child + 1 < n && is_behind(heap[child + 1], heap[child]))
-            child++;
-        if (!is_behind(heap[child], moved))
-            break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = moved;
-}
-
-static void sift_up(top_k_entry *heap, int64_t at)
-{
-    const top_k_entry moved = heap[at];
-    for (; at > 0 && is_behind(moved, heap[(at - 1) / 2]); at = (at - 1) / 2)
-        heap[at] = heap[(at - 1) / 2];
-    heap[at] = moved;
 }
 
 /* The k first of a line in `heap`, in order. */

@@ -4,7 +4,7 @@
     rounding.py        float64, int64 or uint64 <-> element types, one rounding
     axes.py window.py  shared: channel axes and broadcasting; sliding windows and auto_pad
     <group>.py         eltwise binary convolution pooling interpolation normalization reduction movement quantization
-                       recurrent tree dropout: the operations, forward and backward side by side
+                       recurrent tree detection dropout: the operations, forward and backward side by side
     backend.py         hands whole partitions to evaluate, one operation after another
 
 A group's functions are private; their contract stands at `registry.reference`. KINDS names all kinds that compute
@@ -16,6 +16,7 @@ from __future__ import annotations
 from . import (  # noqa: F401  (imported for their registrations)
     binary,
     convolution,
+    detection,
     dropout,
     eltwise,
     interpolation,

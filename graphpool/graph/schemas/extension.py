@@ -134,6 +134,23 @@ SCANS = (
     scan("TopK", "The k largest (or smallest) elements along axis in order, equal ones by index, and their indices.",
          Attribute("k", "s64", True, onnx_input=1), AXIS_LAST, Attribute("largest", "bool", default=True),
          Attribute("sorted", "bool", default=True), outputs="values:T1 indices:T2", infer=d.top_k),
+    scan("FindNonZero", "Places of the elements that are not zero: count of them for each dimension, one row behind "
+         "another, then zeros.", outputs="places:T2 count:T2", types={"T1": f"{NUMBERS} boolean", "T2": "s64"},
+         infer=d.find_non_zero),
+    scan("SelectBoxes", "The best boxes of each class without those that overlap a better one: count rows of batch, "
+         "class and box, then zeros. Corners are y, x; a centre and its size x, y. NaN is the least score.",
+         Attribute("max_boxes", "s64", True), Attribute("iou_threshold", "f32", default=0.0),
+         Attribute("score_threshold", "f32"), Attribute("center_point_box", "bool", default=False),
+         inputs="boxes:T1 scores:T1", outputs="places:T2 count:T2", types={"T1": "f32", "T2": "s64"},
+         infer=d.select_boxes),
+    scan("RoiAlign", "Bilinear samples of regions x0, y0, x1, y1 of images, sampling_ratio for each bin and axis or "
+         "one a pixel: their mean, or the largest of their weighted corners.",
+         Attribute("coordinate_transformation_mode", "str", default="half_pixel",
+                   choices=("half_pixel", "output_half_pixel")),
+         Attribute("mode", "str", default="avg", choices=("avg", "max")), Attribute("output_height", "s64", default=1),
+         Attribute("output_width", "s64", default=1), Attribute("sampling_ratio", "s64", default=0),
+         Attribute("spatial_scale", "f32", default=1.0), inputs="src:T1 rois:T1 batch_indices:T2", outputs="dst:T1",
+         types={"T1": "f32", "T2": "s64"}, infer=d.roi_align),
 )  # fmt: skip
 
 QUANTISATION = (

@@ -307,7 +307,7 @@ move = partial(
 )  # fmt: skip
 MOVEMENT = (
     move("Concat", "Joins tensors along an axis.", AXIS, inputs="src_i:T", input_counts=range(1, 65), infer=b.concat),
-    move("Reorder", "The same tensor in another layout."),
+    move("Reorder", "The same tensor in another layout.", types={"T": f"{BYTES} s4 u4"}),
     move("StaticReshape", "The same elements, in order, in another shape.", Attribute("shape", "s64[]", True),
          Attribute("special_zero", "bool", True), infer=b.reshape),
     move("StaticTranspose", "Permutes dimensions.", Attribute("order", "s64[]", True), infer=b.transpose),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphpool._sizes import least
 from graphpool.errors import InvalidOpError
 from graphpool.graph.logical_tensor import describe_shape
 from graphpool.graph.shapes import broadcast_shapes, slice_size
@@ -306,6 +307,51 @@ def top_k(query: ShapeQuery) -> Sequence[Shape]:
     if shape[axis] != UNKNOWN_DIM and k > shape[axis]:
         _refuse(query, "k", "is larger than the axis", f"0 .. {shape[axis]}", k)
     return [_replaced(shape, axis, k)] * 2
+
+
+def find_non_zero(query: ShapeQuery) -> Sequence[Shape]:
+    """Room for the coordinates of all elements, and one number."""
+    shape = query.shape(0)
+    query.rank(0, 0, "1-D or more", shape != ())
+    if shape is None or UNKNOWN_DIM in shape:
+        return [None, (1,)]
+    return [(len(shape) * math.prod(shape),), (1,)]
+
+
+def select_boxes(query: ShapeQuery) -> Sequence[Shape]:
+    """Room for max_boxes, or all boxes if they are fewer, of each class, three numbers each; and one number.
+
+    Boxes are (batch, boxes, 4), scores (batch, classes, boxes).
+    """
+    _at_least(query, "max_boxes", 0)
+    boxes = query.match(0, (UNKNOWN_DIM, UNKNOWN_DIM, 4), "batch, boxes, 4")
+    assert boxes is not None
+    scores = query.match(1, (boxes[0], UNKNOWN_DIM, boxes[1]), "batch, classes, boxes")
+    assert scores is not None
+    if UNKNOWN_DIM in scores:
+        return [None, (1,)]
+    return [(scores[0] * scores[1] * least(query.attrs["max_boxes"], scores[2]) * 3,), (1,)]
+
+
+_MOST_SAMPLES = 256
+"""Of a bin along an axis."""
+
+
+def roi_align(query: ShapeQuery) -> Sequence[Shape]:
+    """Of src (images, channels, height, width), of rois (regions, 4) with an image each: bins of all channels."""
+    for name, low in (("output_height", 1), ("output_width", 1), ("sampling_ratio", 0)):
+        _at_least(query, name, low)
+    if query.attrs["sampling_ratio"] > _MOST_SAMPLES:
+        _refuse(query, "sampling_ratio", "is too large", f"at most {_MOST_SAMPLES}", query.attrs["sampling_ratio"])
+    src = query.match(0, (UNKNOWN_DIM,) * 4, "images, channels, height, width")
+    rois = query.match(1, (UNKNOWN_DIM, 4), "regions, 4")
+    assert src is not None
+    assert rois is not None
+    images = query.match(2, rois[:1], "one for each region")
+    assert images is not None
+    if src[0] == 0 and images[0] not in (0, UNKNOWN_DIM):
+        query.fail("has no image for the regions", port=0, accepted="at least one", got=0, dim=0)
+    return [(images[0], src[1], query.attrs["output_height"], query.attrs["output_width"])]
 
 
 def rotary(query: ShapeQuery) -> Sequence[Shape]:

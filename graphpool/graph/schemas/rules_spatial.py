@@ -298,7 +298,7 @@ def _interpolated(query: ShapeQuery, sizes_port: int) -> Shape:
     if sizes is None and not scales:
         return _join(query, batch, channels, [UNKNOWN_DIM] * len(spatial))
     given = scales or sizes or ()
-    if len(given) != len(spatial) or min(given) <= 0:
+    if len(given) != len(spatial) or any(number <= 0 for number in given):
         name = "scales" if scales else "sizes"
         query.fail(f'"{name}" does not fit src', accepted=f"{len(spatial)} positive numbers, one for each spatial axis",
                    got=given, attribute=name)  # fmt: skip

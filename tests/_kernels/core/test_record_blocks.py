@@ -28,8 +28,8 @@ def trace():
 def patched(block, program, values):
     """The block for other values, patched by hand."""
     data, found = bytearray(block.data), program.compute(values)
-    for place, nbytes, size in block.patches:
-        data[place : place + nbytes] = found.of(size).to_bytes(nbytes, "little", signed=True)
+    for place, letter, size in block.patches:
+        struct.pack_into(f"<{letter}", data, place, found.of(size))
     return bytes(data)
 
 
@@ -65,15 +65,23 @@ def test_fields_that_are_named_lie_in_nested_structs(outer, trace):
     m, n = trace.symbol(5), trace.symbol(7)
     block = outer.pack(values_of(m, n))
     assert block.data == outer.pack(values_of(5, 7))
-    assert sorted(nbytes for _, nbytes, _ in block.patches) == [4, 4, 4, 8, 8]
+    assert sorted(letter for _, letter, _ in block.patches) == ["I", "i", "i", "q", "q"]
     assert patched(block, SizeProgram(trace), (2, 3)) == outer.pack(values_of(2, 3))
 
 
-def test_a_float_fixes_a_size(trace):
+def test_floats_vary_with_sizes(trace):
     size = trace.symbol(3)
-    assert Record("float f; double d;").pack({"f": size, "d": size * 2}) == struct.pack("<f4xd", 3, 6)
-    assert SizeProgram(trace).compute([3]) is not None
-    assert SizeProgram(trace).compute([4]) is None
+    block = Record("float f; double d;").pack({"f": size, "d": 1 / size})
+    assert block.data == struct.pack("<f4xd", 3, 1 / 3)
+    for value in (4, 2**24 + 1, -7):
+        assert patched(block, SizeProgram(trace), [value]) == struct.pack("<f4xd", value, 1 / value)
+
+
+def test_an_integer_fixes_a_real_number(trace):
+    size = trace.symbol(4)
+    assert Record("int32_t n;").pack({"n": int(size / 2)}) == struct.pack("<i", 2)
+    assert SizeProgram(trace).compute([4]) is not None
+    assert SizeProgram(trace).compute([5]) is None
 
 
 def test_joined_blocks_keep_their_patches(trace):
@@ -81,7 +89,7 @@ def test_joined_blocks_keep_their_patches(trace):
     one, other = (Record("int32_t a, b;").pack({"b": size + k}) for k in range(2))
     joined = join_blocks([b"head", one, b"between.", other])
     assert joined.data == b"head" + one.data + b"between." + other.data
-    assert [(place, nbytes) for place, nbytes, _ in joined.patches] == [(8, 4), (24, 4)]
+    assert [(place, letter) for place, letter, _ in joined.patches] == [(8, "i"), (24, "i")]
     for same in (b"head" + one + b"between." + other, b"head" + (one + (b"between." + other))):
         assert same.data == joined.data
         assert [patch[:2] for patch in same.patches] == [patch[:2] for patch in joined.patches]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ...._kernels.eltwise.random import dropout
 from ...._kernels.move.move import concat, gen_index
+from ....errors import UnsupportedError, explain
 from ....typing import DataType
-from ..products.matmul_packed import move_panels
+from ..lower.region import fill
 from ..support import rule
 from .inplace_concat import emit_concat
 
@@ -43,10 +44,19 @@ def lower_reorder(lowering: Lowering, op: Op) -> None:
     """The same elements in the layout of the result."""
     result, source = op.outputs[0].id, lowering.any_value(op.inputs[0].id)
     place = lowering.place(result) or lowering.temporary(source.shape, source.dtype)
-    if source.panels is None and place.panels is None:
+    if source.layout is None and place.layout is None:
         lowering.finish(result, source)
         return
-    move_panels(lowering, source, place)
+    if source.layout is None and place.layout is not None:
+        fill(lowering, place.as_bytes, 0.0)  # what packing leaves out between parts
+        lowering.pack(place.layout, source, place.as_bytes)
+    elif source.layout is not None and place.layout is None:
+        lowering.unpack(source.layout, source.as_bytes, place)
+    elif source.layout == place.layout:
+        lowering.move(source.as_bytes, place.as_bytes)
+    else:
+        what = f"{op.label}: from {source.layout.name} to {place.layout.name}"  # type: ignore[union-attr]
+        raise UnsupportedError(explain(what, hint="reorder to strided between"), op_id=op.id)
     lowering.finish(result, place)
 
 

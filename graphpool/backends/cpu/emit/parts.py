@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...._kernels.move.move import copy
+from ...._kernels.move.move import copy, gen_index
+from ...._sizes import largest
+from ....graph.shapes import slice_part
 from ....typing import MAX_NDIM, DataType
 from ..lower.region import Region, fill
 from ..support import register_of_type, rule
@@ -36,8 +38,7 @@ def lower_slice(lowering: Lowering, op: Op) -> None:
     starts, ends = op.attrs["starts"], op.attrs["ends"]
     axes, steps = op.attrs["axes"] or range(len(starts)), op.attrs["steps"] or [1] * len(starts)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        indices = range(*slice(start, end, step).indices(view.shape[axis]))
-        view = view.cut(axis, indices.start if indices else 0, len(indices), step)
+        view = view.cut(axis, *slice_part(view.shape[axis], start, end, step), step)
     _finish_view(lowering, op.outputs[0].id, view)
 
 
@@ -154,12 +155,14 @@ def lower_trilu(lowering: Lowering, op: Op) -> None:
     height, width = source.shape[-2:]
     dtype = DataType.S64 if source.dtype is DataType.U64 else source.dtype  # positions have signs, and bits are bits
     region = Region(lowering, source.shape, register=register_of_type(dtype, max(height, width)))
-    shift = min(max(op.attrs["k"], -height), width)
+    positions = lowering.temporary((largest(height, width),), DataType.S32)
+    lowering.emit(gen_index(positions.shape, 0), [positions])
     rows, columns = (
-        region.load_along(lowering.literal(np.arange(first, first + dim)), axis)
-        for axis, dim, first in ((ndim - 2, height, shift), (ndim - 1, width, 0))
+        region.load_along(positions.cut(0, 0, dim), axis) for axis, dim in ((ndim - 2, height), (ndim - 1, width))
     )
-    is_kept = region.binary("ge" if op.attrs["upper"] else "le", columns, rows)
+    shift = min(max(op.attrs["k"], -height), width)
+    diagonal = region.binary("add", rows, region.load(lowering.literal(np.array([shift]))))
+    is_kept = region.binary("ge" if op.attrs["upper"] else "le", columns, diagonal)
     result = region.builder.ternary("select", is_kept, region.load(source), region.builder.const(0.0))
     region.write(place, result)
     lowering.emit(region.builder.build(), [place, *region.operands], "eltwise(Trilu)")

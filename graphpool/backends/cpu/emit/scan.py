@@ -1,11 +1,13 @@
-"""Walks along an axis: running sums and products, extremes, the k best."""
+"""Walks along an axis: running sums and products, extremes, the k best; searches whose results a count tells."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ...._kernels.move.index import top_k
+from ...._kernels.move.search import nonzero, suppress
 from ...._kernels.norm.reduce import arg_extreme, running
+from ...._sizes import least
 from ....typing import DataType
 from ..support import rule
 
@@ -64,4 +66,35 @@ def lower_top_k(lowering: Lowering, op: Op) -> None:
     )  # fmt: skip
     lowering.emit(call, [source, indices, values])
     for tensor, place in zip(op.outputs, (values, indices), strict=True):
+        lowering.finish(tensor.id, place)
+
+
+@rule("FindNonZero")
+def lower_find_non_zero(lowering: Lowering, op: Op) -> None:
+    """One kernel, of one task."""
+    source = lowering.value(op.inputs[0].id)
+    source = lowering.dense(source, source.dtype)
+    targets = [lowering.target(tensor.id) for tensor in op.outputs]
+    is_float = source.dtype in (DataType.F32, DataType.F64, DataType.F16, DataType.BF16)
+    lowering.emit(nonzero(source.shape, source.dtype.bits // 8, is_float=is_float), [source, *targets])
+    for tensor, place in zip(op.outputs, targets, strict=True):
+        lowering.finish(tensor.id, place)
+
+
+@rule("SelectBoxes")
+def lower_select_boxes(lowering: Lowering, op: Op) -> None:
+    """One kernel finds the boxes of each class, another joins what was found."""
+    boxes, scores = (lowering.dense(lowering.value(tensor.id), DataType.F32) for tensor in op.inputs)
+    nbatch, nclasses, nboxes = scores.shape
+    most = least(op.attrs["max_boxes"], nboxes)
+    find, join = suppress(
+        nbatch, nclasses, nboxes, most, overlap=op.attrs["iou_threshold"],
+        least_score=op.attrs.get("score_threshold"), is_centred=op.attrs["center_point_box"],
+    )  # fmt: skip
+    chosen = lowering.temporary((nbatch * nclasses * most,), DataType.S64)
+    counts = lowering.temporary((nbatch * nclasses,), DataType.S64)
+    lowering.emit(find, [boxes, scores, chosen, counts])
+    targets = [lowering.target(tensor.id) for tensor in op.outputs]
+    lowering.emit(join, [chosen, counts, *targets])
+    for tensor, place in zip(op.outputs, targets, strict=True):
         lowering.finish(tensor.id, place)

@@ -1,17 +1,20 @@
-"""Pooling and Interpolate: kernels over windows of an image."""
+"""Pooling, Interpolate and RoiAlign: kernels over windows of an image."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ...._kernels.image.pool import pooling
+from ...._kernels.image.regions import regions
 from ...._kernels.image.resample import resample
 from ....graph.shapes import channel_axis, per_axis, resolve_pads
+from ....typing import DataType
 from ..lower.epilogue import emit_anchor, find_image, make_epilogue
 from ..lower.integers import integers_of
 from ..support import has_no_axes_input, has_small_windows, rule
 
 if TYPE_CHECKING:
+    from ....graph.op import Op
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import AnchorGroup
@@ -77,3 +80,19 @@ def _as_result(lowering: Lowering, group: AnchorGroup) -> Value:
     if order[-1] == channel_axis(len(order), op.attrs["data_format"]):
         return lowering.arranged(op.inputs[0].id, order)
     return lowering.typed(lowering.value(op.inputs[0].id))
+
+
+@rule("RoiAlign")
+def lower_roi_align(lowering: Lowering, op: Op) -> None:
+    """One kernel."""
+    source, regions_, images = (lowering.value(tensor.id) for tensor in op.inputs)
+    sources = [lowering.dense(source, DataType.F32), lowering.dense(regions_, DataType.F32)]
+    place = lowering.target(op.outputs[0].id)
+    attrs = op.attrs
+    call = regions(
+        source.shape, regions_.shape[0], (attrs["output_height"], attrs["output_width"]),
+        ratio=attrs["sampling_ratio"], scale=attrs["spatial_scale"],
+        is_half=attrs["coordinate_transformation_mode"] == "half_pixel", is_max=attrs["mode"] == "max",
+    )  # fmt: skip
+    lowering.emit(call, [*sources, lowering.dense(images, images.dtype), place])
+    lowering.finish(op.outputs[0].id, place)
