@@ -80,9 +80,28 @@ GP_DEFINE_KERNEL(bf16_conv_pack)
     }
 }
 
+/* The inverse, to floats. args: packed, weights. */
+GP_DEFINE_KERNEL(bf16_conv_unpack)
+{
+    const gp_conv_pack *p = params;
+    const int64_t pixel = p->ic + p->ic % 2;
+    for (int64_t number = begin; number < end; number++) {
+        const gp_conv_panel at = gp_find_conv_panel(p, number, p->runs * p->words);
+        const uint16_t *from = (const uint16_t *)args[0] + at.word * 2;
+        for (int64_t tap = 0; tap < p->runs * p->merged; tap++)
+            for (int64_t i = 0; i < p->ic; i++) {
+                const int64_t element = tap % p->merged * pixel + i, word = tap / p->merged * p->words + element / 2;
+                float *to = (float *)args[1] + at.weight + gp_tap_offset(p->kernel, p->w, tap) + i * p->w_ic;
+                for (int64_t c = 0; c < at.cols; c++)
+                    to[c * p->w_oc] = gp_from_bf16(from[(word * at.width + c) * 2 + element % 2]);
+            }
+    }
+}
+
 const gp_kernel_entry GP_KERNEL(conv_bf16_table)[] = {
     GP_ENTRY(bf16_conv_packed, gp_conv_bf16),
     GP_ENTRY(bf16_conv_pack, gp_conv_pack),
+    GP_ENTRY(bf16_conv_unpack, gp_conv_pack),
     GP_INNER(gp_conv_blocks),
     GP_TABLE_END,
 };

@@ -1,6 +1,6 @@
 """Convolution of images in bf16 or float32 with constant weights in bf16: packed once, products of bf16 summed in f32.
 
-Kernels: ``bf16_conv_packed`` and ``bf16_conv_pack``; ``conv/bf16.c`` says how they work.
+Kernels: ``bf16_conv_packed``, ``bf16_conv_pack`` and ``bf16_conv_unpack``; ``conv/bf16.c`` says how they work.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class Bf16ConvFormat(PanelFormat):
     def pack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`: one task for each panel; no scratch."""
         return self._move("bf16_conv_pack", strides)
+
+    def unpack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`: to f32, of which packing has rounded those that were no bf16."""
+        return self._move("bf16_conv_unpack", strides)
 
     def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """See `ConvFormat`: of an image in bf16, or in f32, which is rounded to bf16.

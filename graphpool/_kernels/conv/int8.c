@@ -174,8 +174,27 @@ GP_DEFINE_KERNEL(s8_conv_pack)
     }
 }
 
+/* The inverse. args: packed, weights. */
+GP_DEFINE_KERNEL(s8_conv_unpack)
+{
+    const gp_conv_pack *p = params;
+    const uint8_t flip = p->w_dtype == GP_U8 ? 128 : 0;
+    for (int64_t number = begin; number < end; number++) {
+        const gp_conv_panel at = gp_find_conv_panel(p, number, p->runs * p->words);
+        const uint8_t *from = (const uint8_t *)((const uint32_t *)args[0] + at.word);
+        for (int64_t tap = 0; tap < p->runs * p->merged; tap++)
+            for (int64_t i = 0; i < p->ic; i++) {
+                const int64_t byte = tap % p->merged * p->ic + i, word = tap / p->merged * p->words + byte / 4;
+                uint8_t *to = (uint8_t *)args[1] + at.weight + gp_tap_offset(p->kernel, p->w, tap) + i * p->w_ic;
+                for (int64_t c = 0; c < at.cols; c++)
+                    to[c * p->w_oc] = from[(word * at.width + c) * 4 + byte % 4] ^ flip;
+            }
+    }
+}
+
 const gp_kernel_entry GP_KERNEL(conv_s8_table)[] = {
     GP_ENTRY(s8_conv_packed, gp_conv_s8),
     GP_ENTRY(s8_conv_pack, gp_conv_pack),
+    GP_ENTRY(s8_conv_unpack, gp_conv_pack),
     GP_TABLE_END,
 };

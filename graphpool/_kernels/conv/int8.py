@@ -1,6 +1,6 @@
 """Convolution of 8-bit images with constant 8-bit weights: packed once, then used on any number of images.
 
-Kernels: ``s8_conv_packed`` and ``s8_conv_pack``; ``conv/int8.c`` says how they work.
+Kernels: ``s8_conv_packed``, ``s8_conv_pack`` and ``s8_conv_unpack``; ``conv/int8.c`` says how they work.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Int8ConvFormat(PanelFormat):
     """
 
     packed_dtype = "s8"
+    is_exact = True
     dtype: str = "s8"
 
     def __post_init__(self) -> None:
@@ -54,6 +55,10 @@ class Int8ConvFormat(PanelFormat):
     def pack(self, strides: Sequence[int]) -> KernelCall:
         """See `ConvFormat`: one task for each panel; scratch for a run."""
         return self._move("s8_conv_pack", strides, self.dtype)
+
+    def unpack(self, strides: Sequence[int]) -> KernelCall:
+        """See `ConvFormat`."""
+        return self._move("s8_conv_unpack", strides, self.dtype)
 
     def convolution(self, problem: ConvProblem, post_ops: PostOps = NO_POST_OPS) -> KernelCall:
         """A kernel for ``dst = post_ops(convolution(src - zero_point, weights) * scales)``, summed exactly in s32.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from graphpool._sizes import Preference, largest, least
 from graphpool.errors import UnsupportedError, explain
 
 from ..core.call import KernelCall, pack
@@ -204,18 +205,25 @@ def _panels_at_once(pixels: int, weights: ConvWeights) -> int:
 def _pixel_block(window: Window, runs: _Runs, most: int, *, stage: bool) -> int:
     """Pixels of a task: even parts of a run in whole tiles, or whole lines; with a staged source rows, or a part."""
     if not stage:
-        lines = most // max(runs.line, 1) if runs.line < runs.pixels else 0
-        return lines * runs.line if lines else row_block(min(runs.line, runs.pixels), most)
-    width = max(window.dst[2], 1)
-    if width > _STAGED_PIXELS:
+        with Preference(runs.line, runs.pixels):
+            is_in_lines = runs.line < runs.pixels and runs.line <= most
+        if is_in_lines:
+            return most // largest(runs.line, 1) * runs.line
+        return row_block(least(runs.line, runs.pixels), most)
+    width = largest(window.dst[2], 1)
+    with Preference(width):
+        is_wide = width > _STAGED_PIXELS
+    if is_wide:
         return even_part(width, -(-width // _STAGED_PIXELS))
-    parts = max(-(-window.dst[1] * width // _STAGED_PIXELS), 1)
-    return max(-(-window.dst[1] // parts), 1) * width
+    parts = largest(-(-window.dst[1] * width // _STAGED_PIXELS), 1)
+    return largest(-(-window.dst[1] // parts), 1) * width
 
 
 def _tap_block(pixels: int, weights: ConvWeights) -> int:
     """Taps at a time: all, unless several tiles of pixels read panels that L2 would not keep."""
-    if pixels <= TILE_ROWS:
+    with Preference(pixels):
+        is_one_tile = pixels <= TILE_ROWS
+    if is_one_tile:
         return weights.runs
     most = max(l2_nbytes() * 3 // 4 // (weights.unit(pixels) * 4 * max(weights.words, 1)), 1)
     return even_part(weights.runs, -(-weights.runs // most))

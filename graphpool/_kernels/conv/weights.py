@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from graphpool._sizes import largest
+
 from ..core.call import DTYPE_CODES, KernelCall, pack
 from ..gemm.packed import DEPTH, lanes_of, pair_count, pairs_nbytes, streams
 from ..gemm.problem import aligned, even_part
@@ -92,7 +94,7 @@ class ConvWeights(NamedTuple):
     def worthwhile_parts(self, pixels: int, least_work: int) -> int:
         """Parts of the columns that are each, by so many pixels, a task of at least that many multiply-adds."""
         work = pixels * self.runs * self.words * self.depth
-        return self.oc // max(-(-least_work // max(work, 1)), 1)
+        return self.oc // largest(-(-least_work // largest(work, 1)), 1)
 
     def col_block(self, pixels: int, parts: int) -> int:
         """Columns of a task on so many pixels: whole units, in about that many even parts."""

@@ -8,7 +8,7 @@
  * There many rows are multiplied by panels of f32 instead, which a block of the weights becomes in scratch, small
  * enough to stay in L2.
  *
- * args: a, packed weights, then those of the post-ops. */
+ * args: a, numbers, scales, zero points if there are any, then those of the post-ops. */
 #include "gemm/gp_compressed.h"
 #include "gemm/gp_digits.h"
 #include "gemm/gp_packed_tile.h"
@@ -27,7 +27,6 @@ GP_RECORD(gp_compressed_matmul, {
     int64_t row_block, col_block, k_block;   /* k_block: rows of the weights that are panels at a time; 0: none are */
     int64_t group, ngroups, bits;            /* group: rows of a scale */
     int64_t has_zeros, zero;                 /* zero: the zero point of all where none are kept */
-    int64_t scales_offset, zeros_offset;     /* bytes into the packed weights */
     int64_t a_row, a_col, dst_row, residual_row;
     int64_t bias_arg, residual_arg, dst_arg; /* 0: there is none */
     int64_t tile_in_scratch, has_epilogue;
@@ -314,7 +313,7 @@ static void many_rows(const gp_compressed_matmul *p, int column, int panels, int
 /* ---- blocks ---- */
 
 /* The columns j to j + cols of `rows` rows, whose sink is at (0, j); few rows unless panels are made. */
-static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int64_t cols, matrix x, const char *packed,
+static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int64_t cols, matrix x, void *const *args,
                     gp_packed_sink sink, char *scratch)
 {
     const int64_t ntiles = (rows + GP_TILE_ROWS - 1) / GP_TILE_ROWS, words = gp_word_count(p->bits, p->k);
@@ -326,8 +325,8 @@ static void columns(const gp_compressed_matmul *p, int64_t rows, int64_t j, int6
             panels /= 2;
         const int64_t width = gp_panel_width(j, p->n), step = gp_min(panels * GP_PANEL, left);
         const int column = gp_tile_column(panels, j, p->n);
-        const weights w = {packed + j * words * 4, (const float *)(packed + p->scales_offset) + j * p->ngroups,
-                           (const int16_t *)(packed + p->zeros_offset) + j * p->ngroups, GP_PANEL * words * 4,
+        const weights w = {(const char *)args[1] + j * words * 4, (const float *)args[2] + j * p->ngroups,
+                           p->has_zeros ? (const int16_t *)args[3] + j * p->ngroups : NULL, GP_PANEL * words * 4,
                            GP_PANEL * p->ngroups};
         sink.cols = step;
         if (p->k_block)
@@ -363,7 +362,7 @@ static void task(const gp_compressed_matmul *p, void *const *args, int64_t i, in
     for (int64_t r = 0; r < rows; r += most, a += most * p->a_row) {
         const int64_t count = gp_min(rows - r, most);
         const matrix x = make_matrix(p, a, p->k_block ? 0 : count, scratch + p->digits_offset);
-        columns(p, count, j, cols, x, args[1], sink, scratch);
+        columns(p, count, j, cols, x, args, sink, scratch);
         gp_sink_down(&sink, count);
     }
     if (p->has_epilogue)

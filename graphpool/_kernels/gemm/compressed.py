@@ -1,12 +1,13 @@
 """Matrix products of float32 with constant weights of 8 or 4 bits, which stay compressed in memory.
 
     weights = CompressedFormat(4096, 4096, "u4", group=32)
-    weights.pack((4096, 1), ("f32", (4096, 1)))(q, scales, packed)     # once; `weights.nbytes` says how large packed is
-    weights.matmul(MatmulProblem((), 1, 4096, 4096, (4096, 1), (4096,)))(a, packed, dst)
+    weights.pack((4096, 1))(q, numbers)                 # once; `weights.numbers_nbytes` says how large numbers are
+    weights.pack_scales((4096, 1))(plain, scales)
+    weights.matmul(MatmulProblem((), 1, 4096, 4096, (4096, 1), (4096,)))(a, numbers, scales, dst)
 
 A weight is (q - zero) * scale, with a scale and perhaps a zero point for each column, and within it for each `group` of
 rows, as ``gemm/gp_compressed.h`` describes. Kernels: ``f32_matmul_compressed``,
-``f32_matmul_compressed_dynamic``, ``f32_matmul_pack_compressed``.
+``f32_matmul_compressed_dynamic``, and those of ``gemm/compressed_weights.c``.
 """
 
 from __future__ import annotations
@@ -99,56 +100,78 @@ class CompressedFormat(MatrixFormat):
         return -(-self.k // self.group_rows)
 
     @property
-    def scales_offset(self) -> int:
-        """Where the scales lie. Unit: bytes."""
+    def half(self) -> int:
+        """What is added to numbers and zero points, so that they are not signed."""
+        return _HALVES.get(self.dtype, 0)
+
+    @property
+    def numbers_nbytes(self) -> int:
+        """Of the numbers. Unit: bytes."""
         return aligned(-(-self.k * BITS[self.dtype] // 32) * 4 * self.cols)
 
     @property
-    def zeros_offset(self) -> int:
-        """Where the zero points lie. Unit: bytes."""
-        return self.scales_offset + self.ngroups * self.cols * 4
+    def scales_nbytes(self) -> int:
+        """Of the scales. Unit: bytes."""
+        return aligned(self.ngroups * self.cols * 4)
 
     @property
-    def nbytes(self) -> int:
-        """Of all. Unit: bytes."""
-        return aligned(self.zeros_offset + (self.ngroups * self.cols * 2 if self.zero is None else 0))
+    def zeros_nbytes(self) -> int:
+        """Of the zero points, 0 where all weights have one. Unit: bytes."""
+        return aligned(self.ngroups * self.cols * 2) if self.zero is None else 0
 
-    def pack(
-        self,
-        strides: Sequence[int],
-        scales: tuple[str, Sequence[int]],
-        zeros: tuple[str, Sequence[int]] | None = None,
-    ) -> KernelCall:
-        """A kernel that packs weights; arguments: q, scales, the zero points if each scale has its own, packed.
+    def pack(self, strides: Sequence[int]) -> KernelCall:
+        """A kernel that packs the numbers; arguments: q, packed. A panel a task.
 
-        `strides`: row and column stride of q, any. `scales`: their type, and their strides over groups and columns, of
-        which 0 broadcasts; `zeros`: the same of the zero points, integers of at most 9 bits. Unit: elements. A panel a
-        task. Cost: one read and one write, about a nanosecond an element.
+        `strides`: row and column stride of q, any. Unit: elements. Cost: one read and one write, about a nanosecond an
+        element.
 
         Raises
         ------
-        InvalidShapeError, InvalidArgumentError
-            Strides that are no pairs; zero points where all weights have one, or none where they have not.
+        InvalidShapeError
+            Strides that are no pair; so do the calls below.
         """
-        if (zeros is None) != (self.zero is not None):
-            accepted = "given" if self.zero is None else "left out"
-            raise InvalidArgumentError(explain("zero points", accepted=accepted, got=zeros))
-        zero_dtype, zero_strides = zeros or ("f32", (0, 0))
-        for name, pair in (("strides", strides), ("strides of scales", scales[1]), ("strides of zeros", zero_strides)):
-            if len(pair) != 2:
-                raise InvalidShapeError(explain(name, accepted="2 strides", got=tuple(pair)))
+        return self._move_numbers("any_matmul_pack_numbers", strides, -(-self.n // self.panel))
+
+    def unpack(self, strides: Sequence[int]) -> KernelCall:
+        """The inverse of `pack`, with the same strides, as one task; arguments: packed, q."""
+        return self._move_numbers("any_matmul_unpack_numbers", strides, int(0 not in (self.k, self.n)))
+
+    def pack_scales(self, strides: Sequence[int], dtype: str = "f32") -> KernelCall:
+        """A kernel that packs the scales; arguments: scales, packed. A panel a task.
+
+        `strides` over groups and columns, of which 0 broadcasts. Unit: elements.
+        """
+        return self._move_scales("f32_matmul_pack_scales", strides, dtype)
+
+    def unpack_scales(self, strides: Sequence[int]) -> KernelCall:
+        """The inverse of `pack_scales` for scales of f32."""
+        return self._move_scales("f32_matmul_unpack_scales", strides, "f32")
+
+    def pack_zeros(self, strides: Sequence[int], dtype: str) -> KernelCall:
+        """As `pack_scales`, of zero points, integers of at most 9 bits."""
+        return self._move_scales("any_matmul_pack_zeros", strides, dtype)
+
+    def unpack_zeros(self, strides: Sequence[int]) -> KernelCall:
+        """The inverse of `pack_zeros`, to zero points as f32."""
+        return self._move_scales("any_matmul_unpack_zeros", strides, "f32")
+
+    def _move_numbers(self, name: str, strides: Sequence[int], ntasks: int) -> KernelCall:
+        row, col = _pair(strides)
+        values = {"k": self.k, "n": self.n, "row": row, "col": col, "dtype": DTYPE_CODES[self.dtype]}
+        return pack(name, values, ntasks=ntasks, isa=self.isa)
+
+    def _move_scales(self, name: str, strides: Sequence[int], dtype: str) -> KernelCall:
+        group, col = _pair(strides)
         values = {
-            "k": self.k, "n": self.n, "row": strides[0], "col": strides[1], "dtype": DTYPE_CODES[self.dtype],
-            "ngroups": self.ngroups,
-            "scale_group": scales[1][0], "scale_col": scales[1][1], "scale_dtype": DTYPE_CODES[scales[0]],
-            "zero_group": zero_strides[0], "zero_col": zero_strides[1], "zero_dtype": DTYPE_CODES[zero_dtype],
-            "has_zeros": zeros is not None,
-            "scales_offset": self.scales_offset, "zeros_offset": self.zeros_offset,
+            "n": self.n, "ngroups": self.ngroups, "group": group, "col": col, "dtype": DTYPE_CODES[dtype],
+            "half": self.half,
         }  # fmt: skip
-        return pack("f32_matmul_pack_compressed", values, ntasks=-(-self.n // self.panel), isa=self.isa)
+        return pack(name, values, ntasks=-(-self.n // self.panel), isa=self.isa)
 
     def matmul(self, problem: MatmulProblem, post_ops: PostOps = NO_POST_OPS, *, int8: bool = False) -> KernelCall:
-        """A kernel for products with these weights; arguments: a, packed, those of the post-ops.
+        """A kernel for products with these weights; arguments: a, numbers, scales, zero points, those of the post-ops.
+
+        Zero points are left out where all weights have one.
 
         f32 without a batch; rows of dst lie side by side, as do those of a residual. Tasks are blocks of rows and
         columns; they write disjoint parts of dst, which must not overlap a. The last bits of a row may depend on which
@@ -177,7 +200,7 @@ class CompressedFormat(MatrixFormat):
         """
         m, n, k, panel, isa = problem.m, self.n, self.k, self.panel, self.isa
         _check(self, problem, post_ops)
-        post = post_ops.float_fields()
+        post = post_ops.float_fields(4 if self.zero is None else 3)
         ndigits = 1 if int8 else _DIGITS if (isa or isas()[-1]) == "avx512_bf16" else 0
         has_digits = ndigits > 0
         rows = least(row_block(m), _DIGIT_ROWS) if has_digits else row_block(m)
@@ -193,8 +216,7 @@ class CompressedFormat(MatrixFormat):
         fields = post | {
             "m": m, "n": n, "k": k, "row_block": rows, "col_block": cols, "k_block": k_block, "group": self.group_rows,
             "ngroups": self.ngroups, "bits": BITS[self.dtype],
-            "has_zeros": self.zero is None, "zero": _HALVES.get(self.dtype, 0) + (self.zero or 0),
-            "scales_offset": self.scales_offset, "zeros_offset": self.zeros_offset,
+            "has_zeros": self.zero is None, "zero": self.half + (self.zero or 0),
             "a_row": problem.a_strides[0], "a_col": problem.a_strides[1], "dst_row": n, "residual_row": n,
             "partial_offset": partial_offset, "panels_offset": panels_offset,
             "ndigits": ndigits, "digit_block": block, "nblocks": nblocks,
@@ -208,6 +230,12 @@ class CompressedFormat(MatrixFormat):
             scratch_nbytes=digits_offset + digits_nbytes + numbers_nbytes + row_nbytes, tail=post_ops.epilogue,
             isa=isa,
         )  # fmt: skip
+
+
+def _pair(strides: Sequence[int]) -> tuple[int, int]:
+    if len(strides) != 2:
+        raise InvalidShapeError(explain("strides", accepted="2 strides", got=tuple(strides)))
+    return strides[0], strides[1]
 
 
 def _check(weights: CompressedFormat, problem: MatmulProblem, post_ops: PostOps) -> None:

@@ -1,16 +1,19 @@
-/* Bring weights of 8 or 4 bits, with their scales and zero points, into the layout of gp_compressed.h.
+/* Bring weights of 8 or 4 bits, their scales and their zero points into the layout of gp_compressed.h, and back.
  *
- * A task is one panel. args: q, scales, the zero points if there are any, packed. */
+ * A task is one panel; unpacking numbers is one task, since columns of two panels share a byte. args: from, to. */
 #include "gemm/gp_compressed.h"
 #include "core/gp_convert.h"
 
 GP_RECORD(gp_compress_params, {
     int64_t k, n;
-    int64_t row, col, dtype;          /* of q; strides in elements */
-    int64_t ngroups;
-    int64_t scale_group, scale_col, scale_dtype;
-    int64_t zero_group, zero_col, zero_dtype, has_zeros;
-    int64_t scales_offset, zeros_offset; /* bytes */
+    int64_t row, col, dtype; /* of q; strides in elements */
+});
+
+/* Of scales or zero points; half: what makes those of signed numbers unsigned. */
+GP_RECORD(gp_scales_params, {
+    int64_t n, ngroups;
+    int64_t group, col, dtype; /* strides in elements */
+    int64_t half;
 });
 
 GP_INLINE int bits_of(int64_t dtype)
@@ -51,42 +54,97 @@ static void pack_panel(const gp_compress_params *p, const uint8_t *q, int64_t j,
         pack_numbers(GP_U4, p, q, j, cols, to, width);
 }
 
-/* The scales of a panel from `to` on, zeros behind the last column. */
-static void pack_scales(const gp_compress_params *p, const void *scales, int64_t j, int64_t cols, float *to,
-                        int64_t width)
+static void unpack_panel(const gp_compress_params *p, const uint32_t *from, int64_t j, int64_t cols, uint8_t *q,
+                         int64_t width)
 {
-    for (int64_t g = 0; g < p->ngroups; g++, to += width) {
-        memset(to, 0, (size_t)width * sizeof *to);
-        GP_KERNEL(load_row)((int)p->scale_dtype, to, scales, g * p->scale_group + j * p->scale_col, p->scale_col, cols);
-    }
+    const int bits = bits_of(p->dtype), half = half_of(p->dtype), depth = (int)gp_word_depth(bits);
+    for (int64_t i = 0; i < p->k; i++)
+        for (int64_t c = 0; c < cols; c++) {
+            const int64_t at = i * p->row + (j + c) * p->col;
+            const uint32_t word = from[i / depth * width + c] >> gp_word_shift(bits, (int)(i % depth));
+            const int shift = (int)(at & 1) * 4;
+            if (bits == 8)
+                q[at] = (uint8_t)(word ^ half);
+            else
+                q[at >> 1] = (uint8_t)((q[at >> 1] & ~(15 << shift)) | ((word & 15) ^ half) << shift);
+        }
 }
 
-static void pack_zeros(const gp_compress_params *p, const void *zeros, int64_t j, int64_t cols, int16_t *to,
-                       int64_t width)
-{
-    for (int64_t g = 0; g < p->ngroups; g++, to += width) {
-        float row[GP_PANEL] = {0};
-        GP_KERNEL(load_row)((int)p->zero_dtype, row, zeros, g * p->zero_group + j * p->zero_col, p->zero_col, cols);
-        for (int64_t c = 0; c < width; c++)
-            to[c] = (int16_t)((int16_t)row[c] + half_of(p->dtype));
-    }
-}
-
-GP_DEFINE_KERNEL(f32_matmul_pack_compressed)
+GP_DEFINE_KERNEL(any_matmul_pack_numbers)
 {
     const gp_compress_params *p = params;
-    char *packed = args[2 + p->has_zeros];
     const int64_t words = gp_word_count(bits_of(p->dtype), p->k);
+    for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL)
+        pack_panel(p, args[0], j, gp_min(p->n - j, GP_PANEL), (uint32_t *)args[1] + j * words, gp_panel_width(j, p->n));
+}
+
+GP_DEFINE_KERNEL(any_matmul_unpack_numbers)
+{
+    const gp_compress_params *p = params;
+    const int64_t words = gp_word_count(bits_of(p->dtype), p->k);
+    for (int64_t j = 0; begin < end && j < p->n; j += GP_PANEL)
+        unpack_panel(p, (const uint32_t *)args[0] + j * words, j, gp_min(p->n - j, GP_PANEL), args[1],
+                     gp_panel_width(j, p->n));
+}
+
+GP_DEFINE_KERNEL(f32_matmul_pack_scales)
+{
+    const gp_scales_params *p = params;
     for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL) {
         const int64_t width = gp_panel_width(j, p->n), cols = gp_min(p->n - j, GP_PANEL);
-        pack_panel(p, args[0], j, cols, (uint32_t *)packed + j * words, width);
-        pack_scales(p, args[1], j, cols, (float *)(packed + p->scales_offset) + j * p->ngroups, width);
-        if (p->has_zeros)
-            pack_zeros(p, args[2], j, cols, (int16_t *)(packed + p->zeros_offset) + j * p->ngroups, width);
+        float *to = (float *)args[1] + j * p->ngroups;
+        for (int64_t g = 0; g < p->ngroups; g++, to += width) {
+            memset(to, 0, (size_t)width * sizeof *to);
+            GP_KERNEL(load_row)((int)p->dtype, to, args[0], g * p->group + j * p->col, p->col, cols);
+        }
+    }
+}
+
+GP_DEFINE_KERNEL(f32_matmul_unpack_scales)
+{
+    const gp_scales_params *p = params;
+    for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL) {
+        const int64_t width = gp_panel_width(j, p->n), cols = gp_min(p->n - j, GP_PANEL);
+        const float *from = (const float *)args[0] + j * p->ngroups;
+        for (int64_t g = 0; g < p->ngroups; g++, from += width)
+            for (int64_t c = 0; c < cols; c++)
+                ((float *)args[1])[g * p->group + (j + c) * p->col] = from[c];
+    }
+}
+
+GP_DEFINE_KERNEL(any_matmul_pack_zeros)
+{
+    const gp_scales_params *p = params;
+    for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL) {
+        const int64_t width = gp_panel_width(j, p->n), cols = gp_min(p->n - j, GP_PANEL);
+        int16_t *to = (int16_t *)args[1] + j * p->ngroups;
+        for (int64_t g = 0; g < p->ngroups; g++, to += width) {
+            float row[GP_PANEL] = {0};
+            GP_KERNEL(load_row)((int)p->dtype, row, args[0], g * p->group + j * p->col, p->col, cols);
+            for (int64_t c = 0; c < width; c++)
+                to[c] = (int16_t)((int16_t)row[c] + p->half);
+        }
+    }
+}
+
+GP_DEFINE_KERNEL(any_matmul_unpack_zeros)
+{
+    const gp_scales_params *p = params;
+    for (int64_t j = begin * GP_PANEL; j < gp_min(end * GP_PANEL, p->n); j += GP_PANEL) {
+        const int64_t width = gp_panel_width(j, p->n), cols = gp_min(p->n - j, GP_PANEL);
+        const int16_t *from = (const int16_t *)args[0] + j * p->ngroups;
+        for (int64_t g = 0; g < p->ngroups; g++, from += width)
+            for (int64_t c = 0; c < cols; c++)
+                ((float *)args[1])[g * p->group + (j + c) * p->col] = (float)(from[c] - p->half);
     }
 }
 
 const gp_kernel_entry GP_KERNEL(compressed_weights_table)[] = {
-    GP_ENTRY(f32_matmul_pack_compressed, gp_compress_params),
+    GP_ENTRY(any_matmul_pack_numbers, gp_compress_params),
+    GP_ENTRY(any_matmul_unpack_numbers, gp_compress_params),
+    GP_ENTRY(f32_matmul_pack_scales, gp_scales_params),
+    GP_ENTRY(f32_matmul_unpack_scales, gp_scales_params),
+    GP_ENTRY(any_matmul_pack_zeros, gp_scales_params),
+    GP_ENTRY(any_matmul_unpack_zeros, gp_scales_params),
     GP_TABLE_END,
 };

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphpool._sizes import least
+from graphpool._sizes import Preference, largest, least
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, UnsupportedError, explain
 
 from ..core._dispatch import blas_slot, isas
 from ..core.call import KernelCall, pack
 from .post_ops import NO_POST_OPS, PostOps
-from .problem import aligned, even_part
+from .problem import aligned, choose, even_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,12 +56,16 @@ def choose_matmul(m: int, *, transposed_b: bool = False, isa: str | None = None,
     n and k move the two alike, but for `macs`, m x n x k.
     """
     name = isa or isas()[-1]
+    most = {"generic": 8 if transposed_b else 4, "avx2": 64, "neon": 64}.get(name)
+    if transposed_b and name == "avx2":
+        most = None
+    if most is None and not transposed_b:
+        return "simd"
     if macs is not None and macs <= _SMALL and name != "generic":
         return "simd"
     if transposed_b and m <= 2:
         return "blas"
-    most = {"generic": 8 if transposed_b else 4, "avx2": 64, "neon": 64}.get(name)
-    return "simd" if most is None or m <= most or (transposed_b and name == "avx2") else "blas"
+    return "simd" if most is None or m <= most else "blas"
 
 
 def matmul(
@@ -117,7 +121,8 @@ def _choose(problem: MatmulProblem, b_strides: Sequence[int], p: Folded, impl: s
     if problem.a_dtype == "f64":
         return "blas"
     macs, is_transposed = p.m * problem.n * problem.k, b_strides[-1] != 1 and problem.n > 1
-    return choose_matmul(p.m, transposed_b=is_transposed, isa=isa, macs=macs)
+    with Preference(macs):
+        return choose_matmul(p.m, transposed_b=is_transposed, isa=isa, macs=macs)
 
 
 def panel_nbytes(k: int, cols: int, itemsize: int = 4) -> int:
@@ -131,11 +136,12 @@ def _blocks(m: int, n: int, k: int, impl: str) -> tuple[int, int]:
     Parts for BLAS are equal where they can be: its order of summation depends on their size.
     """
     most_rows, most_cols = _BLOCKS[impl]
-    unit = 4 if impl == "blas" else 128 if m <= 2 else 48
-    parts = max(-(-n // most_cols), 1)
-    if impl == "simd" and m <= most_rows and m * n * k > _SMALL:
-        parts = max(parts, min(n // (2 * unit), 8))
-    return max(min(most_rows, m), 1), max(min(even_part(n, parts, unit), n), 1)
+    unit = 4 if impl == "blas" else choose(m, 2, 128, 48)
+    parts = -(-n // most_cols)
+    if impl == "simd":
+        several = choose(m, most_rows, least(n // (2 * unit), 8), 1)
+        parts = largest(parts, choose(m * n * k, _SMALL, 1, several))
+    return largest(least(most_rows, m), 1), largest(least(even_part(n, parts, unit), n), 1)
 
 
 def _build(

@@ -18,13 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from graphpool._sizes import largest, least
+from graphpool._sizes import Preference, largest, least
 from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, UnsupportedError, explain
 
 from ..core._dispatch import isas
 from ..core.call import DTYPE_CODES, KernelCall, pack
 from .post_ops import NO_POST_OPS, PostOps
-from .problem import aligned, even_part
+from .problem import aligned, choose, even_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -274,7 +274,7 @@ def _build(p: Folded, weights: PackedFormat, values: dict[str, Any], epilogue: b
     cols = _col_block(n, k, rows, row_blocks, panel, dtype != "f32", bool(epilogue))
     word_block = _word_block(rows, part_words, panel)
     partial_offset = aligned(rows * cols * 4) if values["tile_in_scratch"] else 0
-    words_offset = partial_offset + (rows * TILE_PANELS * panel * 4 if word_block < part_words else 0)
+    words_offset = partial_offset + choose(part_words, word_block, 0, rows * TILE_PANELS * panel * 4)
     row_offset = words_offset + (0 if dtype == "f32" else aligned(rows * (part_words + 1) * 4))
     largest_offset = row_offset + (k * 4 if dtype == "bf16" else 0)
     largest_nbytes = pairs_nbytes(-(-rows // TILE_ROWS), pair_count(part_words, dtype, weights.isa))
@@ -296,7 +296,8 @@ def row_block(m: int, most: int = MOST_ROWS) -> int:
 
 def streams(rows: int) -> int:
     """Panels that a tile reads at once where there are registers for it."""
-    return TILE_PANELS if rows <= 3 else 2
+    with Preference(rows):
+        return TILE_PANELS if rows <= 3 else 2
 
 
 def _col_block(n: int, k: int, rows: int, others: int, panel: int, converts: bool, has_epilogue: bool) -> int:
@@ -305,9 +306,9 @@ def _col_block(n: int, k: int, rows: int, others: int, panel: int, converts: boo
     `others` are the blocks that have the same columns; `converts` says that each task brings its rows into words.
     """
     unit = panel * streams(rows)
-    cols = max(-(-_LEAST_WORK // (max(rows, 4) * max(k, 4))), 1)
-    if converts or (has_epilogue and others * (n // _WIDE) >= 16):
-        cols = max(cols, _WIDE)
+    cols = largest(-(-_LEAST_WORK // (largest(rows, 4) * largest(k, 4))), _WIDE if converts else 1)
+    if has_epilogue:
+        cols = largest(cols, choose(others * (n // _WIDE), 15, 1, _WIDE))
     return even_part(n, n // cols, unit)
 
 
@@ -316,21 +317,21 @@ def k_parts(m: int, n: int, k: int, dtype: str = "f32", isa: str | None = None) 
 
     m: all rows that share the weights. The number of threads has no say, so that results do not depend on it.
     """
-    if 0 in (m, n, k):
+    if 0 in (m, n, k) or k < 2 * _SPLIT_K:
         return 1
     rows = row_block(m)
     blocks = -(-m // rows)
     weights = PackedFormat(k, n, dtype, isa=isa)
-    cols = min(_col_block(n, k, rows, blocks, weights.panel, dtype != "f32", False), weights.cols)
-    work = max(rows, 4) * cols * k
-    return max(min(_SPLIT_TASKS // (blocks * -(-n // cols)), work // _SPLIT_WORK, k // _SPLIT_K), 1)
+    cols = least(_col_block(n, k, rows, blocks, weights.panel, dtype != "f32", False), weights.cols)
+    work = largest(rows, 4) * cols * k
+    parts = least(least(_SPLIT_TASKS // (blocks * -(-n // cols)), work // _SPLIT_WORK), k // _SPLIT_K)
+    return 1 if parts <= 1 else int(parts)
 
 
 def _word_block(rows: int, words: int, panel: int) -> int:
     """Steps along k at a time: all, unless several tiles of rows read panels that L2 would not keep."""
-    if rows <= TILE_ROWS:
-        return max(words, 1)
-    return even_part(words, -(-words // max(l2_nbytes() * 3 // 4 // (streams(rows) * panel * 4), 64)), 16)
+    most = largest(l2_nbytes() * 3 // 4 // (streams(rows) * panel * 4), 64)
+    return choose(rows, TILE_ROWS, largest(words, 1), even_part(words, -(-words // most), 16))
 
 
 @cache

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphpool._sizes import largest
+from graphpool._sizes import is_variable, largest, least
 from graphpool.errors import InvalidShapeError, explain
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .post_ops import PostOps
 
-__all__ = ["MOST_BATCH_AXES", "Folded", "MatmulProblem", "aligned", "even_part"]
+__all__ = ["MOST_BATCH_AXES", "Folded", "MatmulProblem", "aligned", "choose", "even_part"]
 
 MOST_BATCH_AXES = 10
 
@@ -27,6 +27,13 @@ def aligned(nbytes: int) -> int:
 def even_part(extent: int, parts: int, unit: int = 1) -> int:
     """The size of so many even parts of an extent: whole units, one at least."""
     return largest(-(-extent // (largest(parts, 1) * unit)), 1) * unit
+
+
+def choose(x: int, most: int, small: int, large: int) -> int:
+    """`small` where x is at most `most`, else `large`; of sizes that vary a term, no decision."""
+    if not is_variable(x) and not is_variable(most):
+        return small if x <= most else large
+    return large + largest(least(most + 1 - x, 1), 0) * (small - large)
 
 
 @dataclass(frozen=True)

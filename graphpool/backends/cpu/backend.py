@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
+import time
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..._sizes import hint_of
 from ...cache import compiled_partition_cache, primitive_cache
 from ...graph.completion import complete_shapes
+from ...log import compile_log, is_on
 from ...runtime._compiled import CompiledPartition
 from ...runtime._template import Template
 from ...runtime.dynamic_partition import DynamicPartition
@@ -22,7 +24,7 @@ from .emit.inplace_concat import place_concat_inputs
 from .emit.rules import lower_group
 from .key import structural_key
 from .layout.channels import choose_channels_last
-from .layout.opaque import choose_layout, choose_panels, opaque_nbytes, panels_of, strides_of
+from .layout.opaque import choose_layout, layout_id_of, opaque_nbytes, strides_of, weight_layout_of
 from .lower.lowering import Lowering
 from .match.groups import make_groups
 from .patterns import PATTERNS
@@ -31,7 +33,6 @@ from .place.merging import Relowering, place_steps
 from .place.placement import find_inplace_ports
 from .place.streams import step_signature
 from .products.horizontal_fusion import emit_horizontal_fusion, find_horizontal_fusions
-from .products.matmul_packed import panels_wanted
 from .rewrites import REWRITES
 from .support import supports
 
@@ -127,7 +128,7 @@ class CpuBackend:
         """
         options = _options_on(engine, schedule, streams)
         inputs, outputs = _settle_ports(partition, inputs, outputs, engine)
-        primitive, linked = make_primitive(object(), partition, inputs, outputs, engine.threads, options, dict(appends))
+        primitive, linked = make_primitive(object(), partition, inputs, outputs, engine, options, dict(appends))
         primitive.evict()  # no cache keeps it for other users: it goes with its last one
         return VariablePartition(
             partition, inputs, outputs, engine, weights, primitive, linked.variable(), linked.temporaries, linked.uses()
@@ -180,7 +181,7 @@ def _make_form(
     made: list[Primitive] = []
 
     def produce() -> Primitive:
-        made.append(make_primitive(key, partition, inputs, outputs, engine.threads, options)[0])
+        made.append(make_primitive(key, partition, inputs, outputs, engine, options)[0])
         return made[0]
 
     primitive: Primitive = cache.get_or_create(key, produce)
@@ -189,27 +190,25 @@ def _make_form(
     return _Form(primitive, inputs, outputs)
 
 
-_TABLE_NBYTES = dict.fromkeys(("Trilu", "Interpolate"), 64)
-_COLUMN_NBYTES = dict.fromkeys(("MatMul", "Convolution", "ConvTranspose"), 16)
-"""Kind -> what compilation may make for each position along an axis, also of an operand without elements; products only
-where something is dequantised. Unit: bytes."""
+_COLUMN_NBYTES = 16
+_COLUMNS = ("MatMul", "Convolution", "ConvTranspose")
+"""What compilation may make for each position along an axis of these kinds, also of an operand without elements, where
+something is dequantised. Unit: bytes."""
 
 
 def _check_tables(
     ops: Sequence[Op], inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], engine: Any
 ) -> None:
     """Raise OutOfMemoryError where such tables can never fit the engine's budget; nothing was allocated."""
-    is_quantized = any(op.kind == "Dequantize" for op in ops)
-    nbytes_of = _TABLE_NBYTES | _COLUMN_NBYTES if is_quantized else _TABLE_NBYTES
-    found = [op for op in ops if op.kind in nbytes_of]
-    if found:
+    found = [op for op in ops if op.kind in _COLUMNS]
+    if found and any(op.kind == "Dequantize" for op in ops):
         given = {tensor.id: tensor.shape for tensor in (*inputs, *outputs)}
         shapes = complete_shapes(ops, given, trust_ops=False)
         for op in found:
             if all(0 in (shapes[t.id] or ()) for t in op.outputs):
                 continue  # such ops run nothing
             dims = [sum(shapes[t.id] or ()) for t in (*op.inputs, *op.outputs)]
-            engine.budget.check(nbytes_of[op.kind] * max(map(hint_of, dims)), holder=f"tables of {op.label}")
+            engine.budget.check(_COLUMN_NBYTES * max(map(hint_of, dims)), holder=f"tables of {op.label}")
 
 
 def make_primitive(
@@ -217,7 +216,7 @@ def make_primitive(
     partition: Partition,
     inputs: Sequence[LogicalTensor],
     outputs: Sequence[LogicalTensor],
-    threads: int,
+    engine: Any,
     options: ScheduleOptions = SEQUENTIAL,
     appends: Mapping[int, int] | None = None,
 ) -> tuple[Primitive, LinkedProgram]:
@@ -225,21 +224,25 @@ def make_primitive(
 
     Each input in `appends` lies at the beginning of the output there.
     """
-    appends = appends or {}
+    start, appends = time.perf_counter(), appends or {}
+    threads, planner = engine.threads, engine.planner
     lowering, plan = place_steps(relowering(partition, inputs, outputs, threads, appends), options)
     schedule = plan.schedule if plan.is_parallel else None
     nports = len(inputs) + len(outputs)
-    linked = link(lowering, nports, threads, schedule)
-    sequential = linked if schedule is None else link(lowering, nports, threads)
+    linked = link(lowering, nports, threads, schedule, planner)
+    sequential = linked if schedule is None else link(lowering, nports, threads, planner=planner)
     now = lowering.with_hints()
     steps = [now.steps[k] for k in linked.order]
     position = {op.id: k for k, op in enumerate(partition.ops)}
+    made_by = {tensor.id: (k, n) for k, op in enumerate(partition.ops) for n, tensor in enumerate(op.outputs)}
+    held = linked.tensors(lowering.held_tensors())
     in_port, out_port = ({tensor.id: k for k, tensor in enumerate(side)} for side in (inputs, outputs))
     details = ProgramDetails(
         kinds=tuple(lowering.kinds[step.op_id] for step in steps),
         signatures=tuple(map(step_signature, steps)),
         nodes=linked.order,
         buffers=linked.buffers(),
+        tensors=tuple([None if tensor_id is None else made_by.get(tensor_id) for tensor_id in held]),
         options=options,
         schedule=plan.schedule,
         speedups=plan.speedups,
@@ -253,6 +256,11 @@ def make_primitive(
     names = [step.name for step in steps]
     step_ops = [position[step.op_id] for step in steps]
     parts = link_constants(lowering, threads)
+    if is_on(compile_log):
+        ms = (time.perf_counter() - start) * 1e3
+        compile_log.info("program of %d steps in %.3g ms, arena %d bytes", len(steps), ms, linked.program.arena_nbytes)
+        for number, name in zip(step_ops, names, strict=True):
+            compile_log.info("  %s: %s", partition.ops[number].name or partition.ops[number].kind, name)
     return Primitive(key, linked.program, names, step_ops, pairs, details, parts), linked
 
 
@@ -268,20 +276,42 @@ def _settle_ports(
     partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor], engine: Any
 ) -> tuple[tuple[LogicalTensor, ...], tuple[LogicalTensor, ...]]:
     """The ports with shapes completed and layouts chosen; raises where compilation could never fit the budget."""
-    settled = tuple([_settle(tensor, partition.ops) for tensor in inputs])
-    results = tuple([_settle(tensor) for tensor in partition.complete(settled, outputs)])
-    _check_tables(partition.ops, settled, results, engine)
-    return settled, results
+    for tensor in inputs:
+        _check_opaque(tensor)
+    results = [
+        choose_layout(tensor) if tensor.layout is LayoutType.ANY else tensor
+        for tensor in partition.complete(inputs, outputs)
+    ]
+    for tensor in results:
+        _check_opaque(tensor)
+    _check_tables(partition.ops, inputs, results, engine)
+    return tuple(_choose_layouts(partition, inputs, results)), tuple(results)
 
 
-def _settle(tensor: LogicalTensor, readers: Sequence[Op] = ()) -> LogicalTensor:
-    """The tensor with its layout chosen where that was left to us, and checked where it is opaque."""
-    if tensor.layout is LayoutType.ANY:
-        panels = panels_wanted(readers, tensor)
-        return choose_layout(tensor) if panels is None else choose_panels(tensor, panels)
-    if tensor.layout is LayoutType.OPAQUE and panels_of(tensor) is None:
+def _check_opaque(tensor: LogicalTensor) -> None:
+    if tensor.layout is LayoutType.OPAQUE and weight_layout_of(tensor) is None:
         strides_of(tensor)
-    return tensor
+
+
+def _choose_layouts(
+    partition: Partition, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]
+) -> list[LogicalTensor]:
+    """The inputs, those that are ``any`` in the layout in which their one reader wants them, or dense."""
+    if all(tensor.layout is not LayoutType.ANY for tensor in inputs):
+        return list(inputs)
+    readers = Counter(tensor.id for op in partition.ops for tensor in op.inputs)
+    shared = {t.id for t in inputs if t.layout is LayoutType.ANY and (readers[t.id] > 1 or 0 in (t.shape or ()))}
+    asked = [t.replace(layout="strided") if t.id in shared else t for t in inputs]
+    chosen = lower(partition.ops, asked, outputs, partition.prefer, partition.fpmath).chosen
+    ids = {tensor_id: layout_id_of(layout) for tensor_id, layout in chosen.items()}
+    return [
+        tensor
+        if tensor.layout is not LayoutType.ANY
+        else tensor.replace(layout="strided")
+        if ids.get(tensor.id) is None
+        else tensor.replace(layout=LayoutType.OPAQUE, layout_id=ids[tensor.id])
+        for tensor in asked
+    ]
 
 
 def relowering(

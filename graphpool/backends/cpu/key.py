@@ -23,7 +23,7 @@ def structural_key(
     """Equal for partitions that compile to the same program; compared in full by the caches.
 
     It consists of the partition's `Structure`, float mode included, of the number, shape and layout of each port in the
-    caller's order, of the engine's kind, device, context and threads, of the instruction set, and of what
+    caller's order, of the engine's kind, device, context, threads and planner, of the instruction set, and of what
     ``GRAPHPOOL_IMPL`` forces. Both caches use it: that of compiled partitions with the ports as they are given, that of
     primitives with all layouts settled.
 
@@ -33,7 +33,7 @@ def structural_key(
     """
     structure = partition.structure
     ports = tuple(tuple((structure.numbers[t.id], *_content(t)) for t in side) for side in (inputs, outputs))
-    device = (engine.kind, engine.index, engine.context, engine.threads)
+    device = (engine.kind, engine.index, engine.context, engine.threads, engine.planner)
     return "cpu", device, tuple(_dispatch.isas()), tuple(forced_all().items()), structure, ports
 
 

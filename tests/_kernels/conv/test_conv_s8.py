@@ -37,7 +37,10 @@ def packed(w, form="OIX", dilations=None, isa=None):
     """Weights in panels, made on guarded memory with odd task splits."""
     weights = Int8ConvFormat(shape_of(w, dilations), "u8" if w.dtype == np.uint8 else "s8", isa=isa)
     memory, strides = store_weights(w, form)
-    return run_checked(weights.pack(strides), weights.nbytes, memory, dst_index=1, dtype=np.uint8)
+    panels = run_checked(weights.pack(strides), weights.nbytes, memory, dst_index=1, dtype=np.uint8)
+    back = run_checked(weights.unpack(strides), memory.size, panels, dst_index=1, dtype=np.uint8)
+    assert back.tobytes() == memory.tobytes()
+    return panels
 
 
 def check(

@@ -59,14 +59,20 @@ class Weights:
         logical = q.T if transposed else q
         self.values = (logical - (spread(points) if zeros else 0)) * spread(scales).astype(np.float64)
         self.format = CompressedFormat(k, n, dtype, group=group, zero=None if zeros else 0, isa=isa)
-        call = self.format.pack(
-            (1, k) if transposed else (n, 1), ("f32", (n, 1)),
-            ("s32" if BITS[dtype] == 4 else "s64", (n, 1)) if zeros else None,
-        )  # fmt: skip
-        whole, self.packed = guarded(self.format.nbytes, np.uint8, fill=0x55)
-        run_in_steps(call, 2, as_bytes(q, dtype), scales, *([points] if zeros else []), self.packed)
+        self.packed = []
+        self.run(self.format.pack((1, k) if transposed else (n, 1)), self.format.numbers_nbytes, as_bytes(q, dtype))
+        self.run(self.format.pack_scales((n, 1)), self.format.scales_nbytes, scales)
+        if zeros:
+            call = self.format.pack_zeros((n, 1), "s32" if BITS[dtype] == 4 else "s64")
+            self.run(call, self.format.zeros_nbytes, points)
+
+    def run(self, call, nbytes, source):
+        """Pack between guards."""
+        whole, packed = guarded(nbytes, np.uint8, fill=0x55)
+        run_in_steps(call, 2, source, packed)
         assert (whole[:32] == 0x55).all()
         assert (whole[-32:] == 0x55).all()
+        self.packed.append(packed)
 
     def product(self, m, a_strides=None, **options):
         """The call on m rows, dense by default."""
@@ -76,7 +82,9 @@ class Weights:
         """The product of rows, wherever they lie."""
         m = len(a)
         call = self.product(m, tuple(stride // 4 for stride in a.strides), **options)
-        return run_checked(call, m * self.n, a.ctypes.data, self.packed, dst_index=2).reshape(m, self.n)
+        return run_checked(call, m * self.n, a.ctypes.data, *self.packed, dst_index=1 + len(self.packed)).reshape(
+            m, self.n
+        )
 
     def check(self, a):
         """Multiply rows a and compare."""
@@ -123,7 +131,7 @@ def test_one_zero_point_of_all_weights(isa, dtype, m):
     k, n = 40, 50
     weights, a, point = Weights(k, n, dtype, isa), normal((m, k)), 5
     out = np.empty((m, n), np.float32)
-    run_all(product(replace(weights.format, zero=point), m), a, weights.packed, out)
+    run_all(product(replace(weights.format, zero=point), m), a, *weights.packed, out)
     exact = Weights(k, n, dtype, isa)
     shifted = exact.values - point * np.broadcast_to(exact.scales, (k, n))
     np.testing.assert_allclose(out, a.astype(np.float64) @ shifted, rtol=1e-4, atol=1e-3)
@@ -145,11 +153,12 @@ def test_scales_and_zero_points_are_broadcast_and_converted(isa, m):
     q, a = numbers((k, n), "u8"), normal((m, k))
     scale, points = np.array([0.25], ml_dtypes.bfloat16), numbers(n, "u8", 3).astype(np.uint8)
     weights = CompressedFormat(k, n, "u8", group=16, zero=None, isa=isa)
-    packed = np.empty(weights.nbytes, np.uint8)
-    call = weights.pack((n, 1), ("bf16", (0, 0)), ("u8", (0, 1)))
-    run_all(call, q.astype(np.uint8), scale.view(np.uint16), points, packed)
-    out = np.empty((m, n), np.float32)
-    run_all(product(weights, m), a, packed, out)
+    sizes = weights.numbers_nbytes, weights.scales_nbytes, weights.zeros_nbytes
+    packed, out = [np.empty(nbytes, np.uint8) for nbytes in sizes], np.empty((m, n), np.float32)
+    run_all(weights.pack((n, 1)), q.astype(np.uint8), packed[0])
+    run_all(weights.pack_scales((0, 0), "bf16"), scale.view(np.uint16), packed[1])
+    run_all(weights.pack_zeros((0, 1), "u8"), points, packed[2])
+    run_all(product(weights, m), a, *packed, out)
     np.testing.assert_allclose(out, a.astype(np.float64) @ ((q - points.astype(int)) * 0.25), rtol=1e-4, atol=1e-3)
 
 
@@ -169,7 +178,7 @@ def test_bias_residual_clamp_and_epilogue(isa, m, clamp):
     builder.store(0, "f32", None, builder.binary("mul", builder.acc(), builder.load(1, "f32", (0, 1))))
     for epilogue, more in ((b"", []), (builder.epilogue(), [row])):
         call = weights.product(m, bias=True, residual_strides=(n,), clamp=clamp, epilogue=epilogue)
-        out = run_checked(call, m * n, a, weights.packed, bias, held, *more, dst_index=4).reshape(m, n)
+        out = run_checked(call, m * n, a, *weights.packed, bias, held, *more, dst_index=5).reshape(m, n)
         expected = np.clip(a @ weights.values + bias + held, *(clamp or (-np.inf, np.inf))) * (row if more else 1)
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
@@ -180,7 +189,7 @@ def test_nan_and_infinity_stay_in_their_row(isa, m):
     weights, a = Weights(24, 50, "u4", isa), normal((m, 24))
     a[0, 3] = np.nan
     out = np.empty((m, 50), np.float32)
-    run_all(weights.product(m), a, weights.packed, out)
+    run_all(weights.product(m), a, *weights.packed, out)
     assert np.isnan(out[0]).all()
     assert np.isfinite(out[1:]).all()
 
@@ -247,11 +256,12 @@ def test_sums_of_8_bits_are_exact(isa, dtype, zeros, size):
 def test_numbers_at_the_ends_of_their_range_do_not_saturate(isa, dtype, extreme):
     k, n = 64, 40
     weights, value = CompressedFormat(k, n, dtype, isa=isa), range(*RANGES[dtype])[extreme]
-    packed, out = np.empty(weights.nbytes, np.uint8), np.empty((2, n), np.float32)
-    q = as_bytes(np.full((k, n), value), dtype)
-    run_all(weights.pack((n, 1), ("f32", (0, 0))), q, np.ones(1, np.float32), packed)
+    packed = [np.empty(nbytes, np.uint8) for nbytes in (weights.numbers_nbytes, weights.scales_nbytes)]
+    q, out = as_bytes(np.full((k, n), value), dtype), np.empty((2, n), np.float32)
+    run_all(weights.pack((n, 1)), q, packed[0])
+    run_all(weights.pack_scales((0, 0)), np.ones(1, np.float32), packed[1])
     a = np.array([[127] * k, [-127] * k], np.float32)
-    run_all(product(weights, 2, int8=True), a, packed, out)
+    run_all(product(weights, 2, int8=True), a, *packed, out)
     np.testing.assert_array_equal(out, (a.sum(1, keepdims=True) * value).repeat(n, 1))
 
 
@@ -298,8 +308,32 @@ def test_random_geometry(data):
 
 def test_layouts_take_a_quarter_and_an_eighth():
     full = 4096 * 4096 * 4
-    assert CompressedFormat(4096, 4096, "s8").nbytes == full // 4 + 4096 * 4
-    assert CompressedFormat(4096, 4096, "u4", group=32, zero=None).nbytes == full // 8 + 128 * 4096 * (4 + 2)
+    bytes_of_one, nibbles = CompressedFormat(4096, 4096, "s8"), CompressedFormat(4096, 4096, "u4", group=32, zero=None)
+    assert [bytes_of_one.numbers_nbytes, nibbles.numbers_nbytes] == [full // 4, full // 8]
+    assert [bytes_of_one.scales_nbytes, nibbles.scales_nbytes] == [4096 * 4, 128 * 4096 * 4]
+    assert [bytes_of_one.zeros_nbytes, nibbles.zeros_nbytes] == [0, 128 * 4096 * 2]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_unpacking_gives_every_number_back(isa, dtype, transposed):
+    k, n = 19, 37
+    q, strides = as_bytes(numbers((n, k) if transposed else (k, n), dtype), dtype), (1, k) if transposed else (n, 1)
+    weights = CompressedFormat(k, n, dtype, group=8, zero=None, isa=isa)
+    packed, plain = np.empty(weights.numbers_nbytes, np.uint8), np.zeros_like(q)
+    run_all(weights.pack(strides), q, packed)
+    run_all(weights.unpack(strides), packed, plain)
+    np.testing.assert_array_equal(plain, q)
+    scales, points = normal((3, n)), numbers((3, n), dtype).astype(np.float32)
+    for pack, unpack, nbytes, array in (
+        (weights.pack_scales((n, 1)), weights.unpack_scales((n, 1)), weights.scales_nbytes, scales),
+        (weights.pack_zeros((n, 1), "f32"), weights.unpack_zeros((n, 1)), weights.zeros_nbytes, points),
+    ):
+        packed, back = np.empty(nbytes, np.uint8), np.zeros_like(array)
+        run_all(pack, array, packed)
+        run_all(unpack, packed, back)
+        np.testing.assert_array_equal(back, array)
 
 
 @pytest.mark.parametrize(
@@ -317,19 +351,10 @@ def test_bad_formats_raise(error, change):
         CompressedFormat(**({"k": 16, "n": 4, "dtype": "u8"} | change))
 
 
-@pytest.mark.parametrize(
-    ("error", "change"),
-    [
-        (InvalidShapeError, {"strides": (1,)}),
-        (InvalidShapeError, {"scales": ("f32", (1,))}),
-        (InvalidShapeError, {"zeros": ("s8", ())}),
-        (InvalidArgumentError, {"zeros": None}),
-    ],
-)
-def test_bad_arguments_of_packing_raise(error, change):
-    good = {"strides": (4, 1), "scales": ("f32", (0, 1)), "zeros": ("s8", (0, 1))}
-    with pytest.raises(error):
-        CompressedFormat(16, 4, "s8", zero=None).pack(**(good | change))
+@pytest.mark.parametrize("pack", ["pack", "unpack", "pack_scales", "unpack_scales", "unpack_zeros"])
+def test_strides_of_packing_are_pairs(pack):
+    with pytest.raises(InvalidShapeError, match="2 strides"):
+        getattr(CompressedFormat(16, 4, "s8", zero=None), pack)((1,))
 
 
 @pytest.mark.parametrize(

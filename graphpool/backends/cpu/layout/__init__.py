@@ -1,6 +1,7 @@
 """How tensors lie: chosen for ports and for whole regions of a partition.
 
 opaque.py    layouts that the compiler chooses for ports
+packed.py    those of constant weights
 channels.py  which regions of images lie channels last
 images.py    the axes of images, whatever their format
 """

@@ -14,7 +14,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...._kernels.conv.packed import is_staged
-from ....graph.shapes import conv_weight_axes
+from ...._sizes import Preference
+from ....graph.shapes import are_equal, conv_weight_axes
 from ..match.groups import AnchorGroup
 from ..support import is_elementwise
 
@@ -64,7 +65,8 @@ def choose_channels_last(
                 _add_border(home.get(group.result), shapes[tensor_id])
     for tensor_id in outputs & home.keys():
         _add_border(home[tensor_id], shapes[tensor_id])
-    return frozenset(g.result for region in regions if region.gain_ns > 0 for g in region.members)
+    with Preference(*[region.gain_ns for region in regions]):
+        return frozenset(g.result for region in regions if region.gain_ns > 0 for g in region.members)
 
 
 def _add_border(region: _Region | None, shape: Sequence[int]) -> None:
@@ -135,7 +137,7 @@ def _is_image(tensor_id: int, op: Op, shapes: Mapping[int, tuple[int, ...]]) -> 
     if op.kind in WINDOWS:
         return tensor_id == op.inputs[0].id and not _reads_any_strides(op, shapes)
     if is_elementwise(op):
-        return shapes[tensor_id] == shapes[op.outputs[0].id]
+        return are_equal(shapes[tensor_id], shapes[op.outputs[0].id])
     return not op.kind.startswith("Reduce") and op.kind != "StaticTranspose"
 
 

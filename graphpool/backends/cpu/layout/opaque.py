@@ -1,47 +1,45 @@
 """Opaque layouts: arrangements that the compiler chooses, named by a number that users only pass on.
 
-A layout id is ``(number of the layout << 4) | BACKEND_ID``, as oneDNN Graph forms it. There are two kinds.
-"Padded rows" starts every row of the last axis on a cache line: kernels that split rows over threads then never share a
-line, and aligned vector loads stay aligned in every row. "Panels" is how matrix products want constant weights; its
-number says how wide the panels are, which belongs to the instruction set, and which axis of the weights is summed.
+A layout id is ``(number of the layout << 4) | BACKEND_ID``, as oneDNN Graph forms it. There are two sorts. "Padded
+rows" starts every row of the last axis of a result on a cache line: kernels that split rows over threads then never
+share a line, and aligned vector loads stay aligned in every row. The others are how kernels read constant weights
+(`packed.py`); their number holds the kind of layout, the instruction set, a version, and what the kind needs beside
+type and shape.
 
 How many bytes such a tensor takes follows from its layout id, type and shape, and is never taken from anyone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 from ...._kernels.core._dispatch import isas
-from ...._kernels.gemm.packed import LANES, PackedFormat, lanes_of
-from ....errors import InvalidArgumentError, explain
-from ....typing import DataType, LayoutType
+from ....errors import InvalidArgumentError, InvalidShapeError, UnsupportedError, explain
+from ....typing import LayoutType
+from .packed import LAYOUTS, WeightLayout
 
 if TYPE_CHECKING:
     from ....graph.logical_tensor import LogicalTensor
 
-__all__ = ["PADDED_ROWS", "Panels", "choose_layout", "choose_panels", "opaque_nbytes", "panels_of", "strides_of"]
+__all__ = ["PADDED_ROWS", "choose_layout", "layout_id_of", "opaque_nbytes", "strides_of", "weight_layout_of"]
 
 BACKEND_ID = 1
 PADDED_ROWS = (1 << 4) | BACKEND_ID
 LINE_NBYTES = 64
 _MOST_NBYTES = 2**62
 
-_PANELS, _TRANSPOSED = 1 << 24, 1 << 23
-"""Bits of the number of a layout in panels, above the columns of a panel."""
+ISAS = ("generic", "neon", "avx2", "avx2_vnni", "avx512", "avx512_bf16")
+"""By their number in ids: new ones come last."""
 
+VERSION = 1
+"""Of all layouts of weights: another one where kernels of a set of instructions read other bytes than before."""
 
-@dataclass(frozen=True)
-class Panels:
-    """Weights in panels; `is_transposed` where the last axis is the one that is summed."""
-
-    is_transposed: bool
+_KIND_BITS, _ISA_BITS, _VERSION_BITS = 4, 4, 6
 
 
 def choose_layout(tensor: LogicalTensor) -> LogicalTensor:
-    """An ``any`` tensor with its layout settled: padded rows where rows would straddle lines, else dense."""
+    """An ``any`` result with its layout settled: padded rows where rows would straddle lines, else dense."""
     shape = tensor.shape or ()
     if tensor.dtype.bits < 8 or len(shape) < 2 or prod(shape) == 0:
         return tensor.replace(layout="strided")
@@ -51,9 +49,14 @@ def choose_layout(tensor: LogicalTensor) -> LogicalTensor:
     return tensor.replace(layout=LayoutType.OPAQUE, layout_id=PADDED_ROWS)
 
 
-def choose_panels(tensor: LogicalTensor, panels: Panels) -> LogicalTensor:
-    """A constant ``any`` weight of a matrix product with its layout settled to panels."""
-    return tensor.replace(layout=LayoutType.OPAQUE, layout_id=_panel_id(panels))
+def layout_id_of(layout: WeightLayout) -> int | None:
+    """The id of weights in a layout of the best instruction set; None where a field does not fit."""
+    number = layout.number
+    if number is None:
+        return None
+    for value, bits in ((VERSION, _VERSION_BITS), (ISAS.index(isas()[-1]), _ISA_BITS), (layout.kind, _KIND_BITS)):
+        number = number << bits | value
+    return number << 4 | BACKEND_ID
 
 
 def opaque_nbytes(tensor: LogicalTensor) -> int | None:
@@ -63,38 +66,41 @@ def opaque_nbytes(tensor: LogicalTensor) -> int | None:
     """
     if (tensor.layout_id or 0) & 15 != BACKEND_ID:
         return None
-    panels = panels_of(tensor)
-    if panels is not None:
-        return _packed(tensor, panels).nbytes
+    layout = weight_layout_of(tensor)
+    if layout is not None:
+        return layout.nbytes
     strides = strides_of(tensor)
     return strides[0] * (tensor.shape or ())[0] * tensor.dtype.bits // 8
 
 
-def _panel_id(panels: Panels) -> int:
-    """The layout id of f32 weights in panels of the best instruction set: it says how wide they are."""
-    number = _PANELS | (_TRANSPOSED if panels.is_transposed else 0) | 2 * lanes_of(None)
-    return number << 4 | BACKEND_ID
+def weight_layout_of(tensor: LogicalTensor) -> WeightLayout | None:
+    """How weights lie in an opaque tensor; None for other layouts.
 
-
-def _packed(tensor: LogicalTensor, panels: Panels) -> PackedFormat:
-    """The kernels' layout of weights in panels."""
-    rows, cols = tensor.shape or ()
-    return PackedFormat(cols, rows) if panels.is_transposed else PackedFormat(rows, cols)
-
-
-def panels_of(tensor: LogicalTensor) -> Panels | None:
-    """What the panels of a tensor hold; None for other layouts.
-
-    Raises InvalidArgumentError for panels of another instruction set, or that cannot hold such a tensor.
+    Raises InvalidArgumentError for another instruction set, another version, or what cannot hold such a tensor.
     """
     number = (tensor.layout_id or 0) >> 4
-    if tensor.layout is not LayoutType.OPAQUE or not number & _PANELS:
+    found = []
+    for bits in (_KIND_BITS, _ISA_BITS, _VERSION_BITS):
+        found.append(number & ((1 << bits) - 1))
+        number >>= bits
+    kind, isa, version = found
+    if tensor.layout is not LayoutType.OPAQUE or tensor.layout_id == PADDED_ROWS:
         return None
-    panels = Panels(bool(number & _TRANSPOSED))
-    is_matrix = tensor.is_shape_known and tensor.ndim == 2 and tensor.dtype is DataType.F32
-    if not is_matrix or tensor.layout_id != _panel_id(panels) or _packed(tensor, panels).nbytes > _MOST_NBYTES:
+    if kind not in LAYOUTS or (tensor.layout_id or 0) & 15 != BACKEND_ID:
         raise _unknown(tensor)
-    return panels
+    if version != VERSION:
+        raise _unknown(tensor, f"{tensor.layout_id} of version {version}")
+    if isa >= len(ISAS) or ISAS[isa] != isas()[-1]:
+        raise _foreign(tensor, ISAS[isa] if isa < len(ISAS) else "unknown")
+    layout = None
+    if tensor.is_shape_known and 0 not in (tensor.shape or ()):
+        try:
+            layout = LAYOUTS[kind].decode(number, tensor.dtype, tensor.shape or ())
+        except (InvalidArgumentError, InvalidShapeError, UnsupportedError) as error:
+            raise _unknown(tensor) from error
+    if layout is None or layout.nbytes > _MOST_NBYTES:
+        raise _unknown(tensor)
+    return layout
 
 
 def strides_of(tensor: LogicalTensor) -> tuple[int, ...]:
@@ -128,18 +134,27 @@ def _padded_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _unknown(tensor: LogicalTensor) -> InvalidArgumentError:
-    got = f"{tensor.layout_id} for {tensor.dtype} {tensor.shape}"
-    columns = (tensor.layout_id or 0) >> 4 & (_TRANSPOSED - 1)
-    if (tensor.layout_id or 0) >> 4 & _PANELS and columns != 2 * lanes_of(None):
-        sets = [isa for isa, lanes in LANES.items() if columns == 2 * lanes]
-        got += f", panels of {columns} columns ({', '.join(sets) or 'no instruction set'})"
+def _unknown(tensor: LogicalTensor, got: str | None = None) -> InvalidArgumentError:
     return InvalidArgumentError(
         explain(
             f"tensor {tensor.id}: layout id",
-            accepted="one that query_logical_tensor of a compiled partition gave, for this tensor and instruction set "
-            f"{isas()[-1]}",
-            got=got,
+            accepted="one that query_logical_tensor of a compiled partition gave, for this tensor, by a graphpool with "
+            f"version {VERSION} of packed weights",
+            got=got or f"{tensor.layout_id} for {tensor.dtype} {tensor.shape}",
+            hint="pack the plain weights",
         ),
         tensor_id=tensor.id,
+    )
+
+
+def _foreign(tensor: LogicalTensor, isa: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        explain(
+            f"tensor {tensor.id}: layout id of weights packed for another instruction set",
+            accepted=isas()[-1],
+            got=isa,
+            hint=f"Reorder it to strided where it was packed, or set GRAPHPOOL_MAX_ISA={isa} if the processor has it",
+        ),
+        tensor_id=tensor.id,
+        isa=isa,
     )

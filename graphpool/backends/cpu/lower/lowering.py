@@ -10,7 +10,7 @@ from ...._sizes import hint_of, is_variable
 from ....errors import UnsupportedError, explain
 from ....runtime._program import FIRST_EXTERNAL
 from ....typing import DataType, LayoutType, PropertyType, dense_strides
-from ..layout.opaque import panels_of, strides_of
+from ..layout.opaque import layout_id_of, strides_of, weight_layout_of
 from .steps import Emitter
 from .values import Buffer, Value
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ....graph.logical_tensor import LogicalTensor
+    from ..layout.packed import WeightLayout
 
 __all__ = ["Lowering"]
 
@@ -28,7 +29,8 @@ class Lowering(Emitter):
     Parameters
     ----------
     inputs, outputs : sequence of LogicalTensor
-        The external tensors in the program's order, layouts settled.
+        The external tensors in the program's order, layouts settled, but for ``any`` of inputs: their layouts are
+        chosen, and the steps are of no use.
     shapes, dtypes : mapping of int to tuple of int, mapping of int to DataType
         Of every tensor of the partition.
     channels_last : collection of int, default=()
@@ -58,6 +60,8 @@ class Lowering(Emitter):
         self.dtypes = dtypes
         self.kinds: dict[int, str] = {}  # by op id, after all rewrites
         self.horizontal_fusions: tuple[tuple[int, ...], ...] = ()  # ids of convolutions that one call could compute
+        self.free = frozenset(tensor.id for tensor in inputs if tensor.layout is LayoutType.ANY)
+        self.chosen: dict[int, WeightLayout] = {}  # for tensors that are free
         self._channels_last = channels_last
         self._arranged: dict[tuple[Any, ...], Value] = {}
         self._constants = {n for n, t in enumerate(inputs, FIRST_EXTERNAL) if t.property is PropertyType.CONSTANT}
@@ -80,13 +84,20 @@ class Lowering(Emitter):
         found.shapes = {tensor_id: tuple(map(hint_of, shape)) for tensor_id, shape in self.shapes.items()}
         return found
 
+    def held_tensors(self) -> dict[Buffer, int]:
+        """The tensor that each buffer holds first: of the whole of it, or else of a part."""
+        found: dict[Buffer, int] = {}
+        for tensor_id, value in sorted(self._values.items(), key=lambda item: item[1].buffer.within is not None):
+            found.setdefault(value.buffer.whole, tensor_id)
+        return found
+
     def value(self, tensor_id: int) -> Value:
-        """Where the tensor lies. Raises UnsupportedError where it lies in panels, which no strides describe."""
+        """Where the tensor lies. Raises UnsupportedError where it is packed, which no strides describe."""
         value = self._values[tensor_id]
-        if value.panels is not None:
+        if value.layout is not None:
             raise UnsupportedError(
                 explain(
-                    f"tensor {tensor_id} lies in panels, which only the product that they were made for reads",
+                    f"tensor {tensor_id} lies in {value.layout.name}, which only what they were made for reads",
                     hint="put a Reorder op in front",
                 ),
                 tensor_id=tensor_id,
@@ -94,8 +105,37 @@ class Lowering(Emitter):
         return value
 
     def any_value(self, tensor_id: int) -> Value:
-        """Where the tensor lies, be it in panels."""
+        """Where the tensor lies, be it packed."""
         return self._values[tensor_id]
+
+    def find_given(self, tensor_id: int, layouts: Sequence[WeightLayout]) -> WeightLayout | None:
+        """Which of the layouts that kernels could read constant weights have; None where they are plain.
+
+        Those whose layout is to be chosen get the first one. Raises UnsupportedError where they have another one.
+        """
+        given = self._values[tensor_id].layout
+        if tensor_id in self.free:
+            self.chosen[tensor_id] = layouts[0]
+            return layouts[0] if layout_id_of(layouts[0]) is not None else None
+        if given is None:
+            return None
+        wanted = layout_id_of(given)
+        found = next((layout for layout in layouts if layout_id_of(layout) == wanted), None)
+        if found is None:
+            raise UnsupportedError(
+                explain(
+                    f"tensor {tensor_id}: packed weights",
+                    accepted=", ".join(layout.name for layout in layouts),
+                    got=given.name,
+                    hint="put a Reorder op in front",
+                ),
+                tensor_id=tensor_id,
+            )
+        return found
+
+    def is_given(self, tensor_id: int) -> bool:
+        """Whether the user brings a tensor packed, or lets its layout be chosen."""
+        return tensor_id in self.free or self._values[tensor_id].layout is not None
 
     def has_value(self, tensor_id: int) -> bool:
         """Whether the tensor was given or computed already."""
@@ -125,7 +165,7 @@ class Lowering(Emitter):
         place = self._targets.get(tensor_id) or self._homes.get(tensor_id)
         row_major = tuple(range(len(self.shapes[tensor_id])))
         axes = row_major if order is None else tuple(order)
-        if place is not None and place.panels is None and place.dtype is wanted:
+        if place is not None and place.layout is None and place.dtype is wanted:
             fits = place.lies_in(axes) or (any_strides and axes == row_major)
             if (gaps or any_strides) and not fits:
                 fits = place.row_strides(axes) is not None
@@ -141,7 +181,7 @@ class Lowering(Emitter):
         return self._homes.get(tensor_id)
 
     def place(self, tensor_id: int) -> Value | None:
-        """Where an output belongs, be it in panels; None for tensors that stay inside."""
+        """Where an output belongs, be it packed; None for tensors that stay inside."""
         return self._targets.get(tensor_id)
 
     def finish(self, tensor_id: int, result: Value) -> None:
@@ -152,9 +192,9 @@ class Lowering(Emitter):
             return
         place = place or self.temporary(result.shape, self.dtypes[tensor_id], result.order)
         if place is not result:
-            if place.panels is not None:
+            if place.layout is not None:
                 raise UnsupportedError(
-                    explain(f"tensor {tensor_id} cannot be written in panels", hint="put a Reorder op behind it"),
+                    explain(f"tensor {tensor_id} cannot be written packed", hint="put a Reorder op behind it"),
                     tensor_id=tensor_id,
                 )
             self.move(result, place)
@@ -181,8 +221,10 @@ class Lowering(Emitter):
 def _external(tensor: LogicalTensor, number: int) -> Value:
     """An external tensor as a value."""
     shape = tensor.shape or ()
-    panels = panels_of(tensor)
-    if panels is not None:
-        return Value(tensor.dtype, shape, dense_strides(shape), Buffer(number, tensor.nbytes), 0, panels)
+    layout = weight_layout_of(tensor)
+    if layout is not None:
+        return Value(tensor.dtype, shape, dense_strides(shape), Buffer(number, layout.nbytes), 0, layout)
+    if tensor.layout is LayoutType.ANY:
+        return Value(tensor.dtype, shape, dense_strides(shape), Buffer(number, tensor.dtype.nbytes(tensor.size)))
     strides = tensor.strides if tensor.layout is LayoutType.STRIDED else strides_of(tensor)
     return Value(tensor.dtype, shape, strides or dense_strides(shape), Buffer(number, tensor.nbytes))

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...._kernels.eltwise.eltwise import EltwiseBuilder
 from ...._kernels.move.move import copy
+from ....errors import UnsupportedError, explain
 from ....runtime._program import ARENA, LITERALS
 from ....typing import DataType, dense_strides
 from ..support import register_between
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ...._kernels.core.call import KernelCall
+    from ..layout.packed import WeightLayout
 
 __all__ = ["Emitter", "PackedConstant", "Step"]
 
@@ -131,6 +133,25 @@ class Emitter:
         return value if value.dtype is dtype else self.dense(value, dtype, value.order)
 
     # ---- constants
+
+    def pack(self, layout: WeightLayout, source: Value, place: Value) -> None:
+        """Bring plain weights into a layout, in a place of bytes."""
+        for call, *args in layout.pack(self.typed(source, layout.reads), place):
+            self.emit(call, args)
+
+    def unpack(self, layout: WeightLayout, packed: Value, place: Value) -> None:
+        """The inverse; UnsupportedError where packing has changed values."""
+        if not layout.is_exact(place.dtype):
+            accepted = "layouts that keep every bit"
+            hint = "keep the plain weights, or compile with prefer=memory and without fpmath"
+            raise UnsupportedError(
+                explain(f"unpacking {place.dtype} weights", accepted=accepted, got=layout.name, hint=hint)
+            )
+        plain = place if place.dtype is layout.reads else self.temporary(place.shape, layout.reads)
+        for call, *args in layout.unpack(packed, plain):
+            self.emit(call, args)
+        if plain is not place:
+            self.move(plain, place)
 
     def packed_constant(
         self,

@@ -12,7 +12,7 @@ from ....typing import DataType, dense_strides
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..layout.opaque import Panels
+    from ..layout.packed import WeightLayout
 
 __all__ = ["Buffer", "Value", "strides_in"]
 
@@ -50,7 +50,7 @@ def strides_in(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 class Value(NamedTuple):
     """A tensor as kernels see it: strides, and the offset of the first element. Unit: elements.
 
-    `panels` say how the elements lie where no strides can.
+    `layout` says how the elements lie where no strides can.
     """
 
     dtype: DataType
@@ -58,7 +58,12 @@ class Value(NamedTuple):
     strides: tuple[int, ...]
     buffer: Buffer
     offset: int = 0
-    panels: Panels | None = None
+    layout: WeightLayout | None = None
+
+    @property
+    def as_bytes(self) -> Value:
+        """All that the buffer holds."""
+        return Value(DataType.U8, (self.buffer.nbytes,), (1,), self.buffer)
 
     @property
     def is_dense(self) -> bool:

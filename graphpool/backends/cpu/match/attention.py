@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from ....graph.shapes import are_equal
 from ....typing import DataType
 from ..support import FLOATS
 
@@ -217,7 +218,8 @@ class Finder:
             return found if len(op.inputs) == 2 else None
         if op.kind not in ("Multiply", "Divide", "Tanh", "Add", "TypeCast", "Select"):
             return None
-        like = [t.id for t in op.inputs if self.shapes[t.id] == self.shapes[op.outputs[0].id] and t.dtype in FLOATS]
+        shape = self.shapes[op.outputs[0].id]
+        like = [t.id for t in op.inputs if t.dtype in FLOATS and are_equal(self.shapes[t.id], shape)]
         return next((whole for tensor in like if (whole := self._trace(tensor, found)) is not None), None)
 
     def _read_chain(self, chain: Sequence[int]) -> tuple[Scores, set[int]] | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from ...._kernels.core.call import KernelCall
+    from ....memory import Planner
     from ....schedule import Schedule
     from ..lower.lowering import Lowering
     from ..lower.steps import PackedConstant, Step
@@ -33,14 +34,12 @@ __all__ = ["LinkedProgram", "link", "link_constants", "link_stage"]
 class LinkedProgram:
     """A program for the sizes that there are now, and where its steps and temporaries come from.
 
-    `order` has the position of each step in the lowering; `steps` are in that order, `lists` what each stream runs of
-    them.
+    `order` has the position of each step in the lowering; `steps` are in that order.
     """
 
     program: Program
     order: tuple[int, ...]
     steps: Sequence[Step]
-    lists: Sequence[Sequence[ListedCall]]
     temporaries: Temporaries
     places: Sequence[int]
 
@@ -54,6 +53,10 @@ class LinkedProgram:
         numbers = self.temporaries.numbers
         return tuple([(numbers[b], tuple(sorted(set(users)))) for b, users in uses_of(self.steps).items()])
 
+    def tensors(self, held: Mapping[Buffer, int]) -> tuple[int | None, ...]:
+        """Of each buffer the id of the tensor that it holds."""
+        return tuple([held.get(buffer) for buffer in uses_of(self.steps)])
+
     def variable(self) -> VariableProgram:
         """What makes the programs for other sizes."""
         number_of = self.temporaries.numbers
@@ -66,11 +69,12 @@ class LinkedProgram:
             for step in self.steps
             for buffer, offset in [(value.buffer, value.dtype.nbytes(value.offset)) for value in step.args]
         ]
-        rows = [[(step, call.waits, call.is_event) for call in calls for step in call.nodes] for calls in self.lists]
-        return VariableProgram(self.program, entries, args, rows)
+        return VariableProgram(self.program, entries, args)
 
 
-def link(lowering: Lowering, nports: int, threads: int, schedule: Schedule | None = None) -> LinkedProgram:
+def link(
+    lowering: Lowering, nports: int, threads: int, schedule: Schedule | None = None, planner: Planner | None = None
+) -> LinkedProgram:
     """The program of a lowering for up to `threads` threads; external are the ports, then the packed constants.
 
     The steps stand in the order in which a schedule issues them; with none, as they were lowered.
@@ -79,7 +83,7 @@ def link(lowering: Lowering, nports: int, threads: int, schedule: Schedule | Non
     lists = () if schedule is None else _renumber(stream_lists(schedule), order)
     nthreads = count_threads([step.call for step in lowering.steps], threads, len(lists))
     lowered = _with_scratch(lowering.steps, nthreads)
-    temporaries = find_temporaries(lowered, schedule)
+    temporaries = find_temporaries(lowered, schedule, planner)
     places, arena_nbytes = temporaries.plan()
     offsets = temporaries.offsets(places)
     steps = [lowered[k] for k in order]
@@ -87,7 +91,7 @@ def link(lowering: Lowering, nports: int, threads: int, schedule: Schedule | Non
     nexternals = nports + len(lowering.packed)
     placed, scratch = _place(steps, offsets), _place_scratch(steps, offsets)
     program = Program(placed, arena_nbytes, nexternals, lowering.literals, threads, guards, scratch, lists)
-    return LinkedProgram(program, order, steps, lists, temporaries, places)
+    return LinkedProgram(program, order, steps, temporaries, places)
 
 
 def link_stage(lowering: Lowering, nexternals: int, stage: Sequence[Sequence[int]], threads: int) -> Program:
@@ -146,7 +150,7 @@ def _link_packed(packed: PackedConstant, literals: bytes, threads: int, is_all_t
     inverse = packed.restore if is_all_that_is_read and len(packed.sources) == 1 else ()
     restore = _link_steps(inverse, literals, threads, (base, *packed.sources))[0] if inverse else None
     sources = tuple(base - FIRST_EXTERNAL for base in packed.sources)
-    return ConstantPart(sources, packed.result.buffer.nbytes, program, key, restore)
+    return ConstantPart(sources, packed.result.buffer.nbytes, program, key, restore, is_all_that_is_read)
 
 
 def _link_steps(

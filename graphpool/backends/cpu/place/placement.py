@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ...._sizes import hint_of
-from ....memory import BufferInfo, plan
+from ...._sizes import hint_of, key_of
+from ....memory import BufferInfo
 from ....memory.planner import plan_conflicts
+from ....memory.user_planner import plan_with
 from ....runtime._program import ARENA, FIRST_EXTERNAL
 from ....schedule.ordering import conflicts, happens_before
 from ....typing import PropertyType
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ....graph.logical_tensor import LogicalTensor
+    from ....memory import Planner
     from ....schedule import Schedule
     from ..lower.steps import Step
     from ..lower.values import Buffer
@@ -44,12 +46,15 @@ class Temporaries:
         The steps that use each, ascending.
     schedule : Schedule or None
         How the steps run.
+    planner : Planner or None
+        The user's, for steps that run one after another.
     """
 
     numbers: dict[Buffer, int]
     sizes: list[int]
     users: list[list[int]]
     schedule: Schedule | None
+    planner: Planner | None
 
     def plan(self, sizes: Sequence[int] | None = None) -> tuple[Sequence[int], int]:
         """Offset of each in an arena, and the arena's size, for these sizes or those that there are now. Unit: bytes.
@@ -60,14 +65,18 @@ class Temporaries:
         found = list(map(hint_of, self.sizes)) if sizes is None else sizes
         if not found:
             return (), 0
-        return _plan(found, self.users) if self.schedule is None else _plan_apart(found, self.users, self.schedule)
+        if self.schedule is None:
+            return _plan(found, self.users, self.planner)
+        return _plan_apart(found, self.users, self.schedule)
 
     def offsets(self, places: Sequence[int]) -> dict[Buffer, int]:
         """The offset of each buffer, where each temporary has this place. Unit: bytes."""
         return {buffer: places[number] for buffer, number in self.numbers.items()}
 
 
-def find_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) -> Temporaries:
+def find_temporaries(
+    steps: Sequence[Step], schedule: Schedule | None = None, planner: Planner | None = None
+) -> Temporaries:
     """The temporaries of steps in the order in which they were lowered."""
     uses = uses_of(steps)
     homes = _share(steps, uses, _precedes(schedule))
@@ -76,18 +85,20 @@ def find_temporaries(steps: Sequence[Step], schedule: Schedule | None = None) ->
         used.setdefault(homes[buffer], []).extend(steps_of)
     number_of = {home: number for number, home in enumerate(used)}
     numbers = {buffer: number_of[home] for buffer, home in homes.items()}
-    return Temporaries(numbers, [home.nbytes for home in used], list(used.values()), schedule)
+    return Temporaries(numbers, [home.nbytes for home in used], list(used.values()), schedule, planner)
 
 
-def _plan(sizes: Sequence[int], numbers_of: Sequence[Sequence[int]]) -> tuple[Sequence[int], int]:
+def _plan(
+    sizes: Sequence[int], numbers_of: Sequence[Sequence[int]], planner: Planner | None
+) -> tuple[Sequence[int], int]:
     """Offsets when steps run one after another."""
     pairs = enumerate(zip(numbers_of, sizes, strict=True))
     buffers = [BufferInfo.used_at(k, numbers, size) for k, (numbers, size) in pairs]
-    if max(buffer.lower for buffer in buffers) < min(buffer.upper for buffer in buffers):
+    if planner is None and max(buffer.lower for buffer in buffers) < min(buffer.upper for buffer in buffers):
         # all live at one time, as when constants are packed: nothing can share
         starts = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], initial=0))[:-1]
         return starts, starts[-1] + sizes[-1]
-    placed = plan(buffers, ALIGNMENT)
+    placed = plan_with(planner, buffers, ALIGNMENT)
     return [placed.offsets[k] for k in range(len(sizes))], placed.nbytes
 
 
@@ -128,7 +139,8 @@ def _share(
             for value in step.args[1:]:
                 source = value.buffer.whole
                 dies_here = source.base == ARENA and _is_last(uses[source], number, precedes)
-                if dies_here and source is not place and source.nbytes == place.nbytes and _is_aligned(step, source):
+                is_as_large = key_of(source.nbytes) == key_of(place.nbytes)  # for all sizes
+                if dies_here and source is not place and is_as_large and _is_aligned(step, source):
                     homes[place] = homes.get(source, source)
                     break
     for buffer in uses:

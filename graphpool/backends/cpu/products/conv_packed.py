@@ -15,11 +15,13 @@ from ...._kernels.conv.bf16 import Bf16ConvFormat
 from ...._kernels.conv.depthwise import DepthwiseFormat
 from ...._kernels.conv.packed import F32ConvFormat, is_staged
 from ...._kernels.conv.problem import ConvFormat, ConvProblem, ConvShape
-from ...._kernels.conv.winograd import WinogradFormat, choose_tile
+from ...._kernels.conv.winograd import TILES, choose_tile
+from ...._sizes import Preference
 from ....graph.shapes import conv_weight_axes, per_axis
 from ....typing import DataType
 from ..choices import allows_bf16, forced
 from ..layout.images import axes_of, pick, spans_too_much
+from ..layout.packed import ConvAxes, ConvWeights, choose_format
 from ..lower.epilogue import make_epilogue
 from ..lower.post_ops import FusedPostOps, Tail, is_plain_bias
 from ..lower.values import Value, strides_in
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from ....graph.op import Op
     from .conv_problem import ConvSite
 
-__all__ = ["ConvWeights", "choose_format", "emit_joint", "find_packed", "find_unpacked", "find_weights"]
+__all__ = ["emit_joint", "find_packed", "find_unpacked", "find_weights"]
 
 _LEAST_PIXELS = 16
 """Pixels of a result for which packing the weights at each execution pays."""
@@ -44,64 +46,24 @@ _BF16_TILE, _LEAST_WINOGRAD_PIXELS = 4, 196
 """Tile and pixels of a result from which on Winograd's algorithm in f32 is faster than products of bf16."""
 
 
-@dataclass(frozen=True)
-class ConvWeights:
-    """Weights of a convolution: their format, and where the axes of the plain weights are.
-
-    `inner` are the input channels of a group, `outer` the output channels.
-    """
-
-    format: ConvFormat
-    inner: int
-    outer: int
-    kernel_axes: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls, op: Op, dims: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False
-    ) -> ConvWeights:
-        """Those of a convolution by the shapes of its weights and of its result."""
-        inner, outer, kernel_axes = conv_weight_axes(len(dims), op.attrs["weights_format"])
-        groups, kernel = op.attrs["groups"], tuple(dims[axis] for axis in kernel_axes)
-        dilations = per_axis(op.attrs, "dilations", len(kernel))
-        shape = ConvShape(dims[inner] * groups, dims[outer], kernel, groups, dilations)
-        spatial = pick(result, axes_of(op, len(result))[2:])
-        is_plain = kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *dilations} == {1}
+def _find_formats(
+    op: Op, dims: Sequence[int], result: Sequence[int], prefer: str, *, allows_bf16: bool = False
+) -> list[ConvWeights]:
+    """Formats of weights that kernels of a convolution take, by shapes of weights and result, the best one first."""
+    inner, outer, kernel_axes = conv_weight_axes(len(dims), op.attrs["weights_format"])
+    groups, kernel = op.attrs["groups"], tuple(dims[axis] for axis in kernel_axes)
+    dilations = per_axis(op.attrs, "dilations", len(kernel))
+    shape = ConvShape(dims[inner] * groups, dims[outer], kernel, groups, dilations)
+    spatial = pick(result, axes_of(op, len(result))[2:])
+    is_plain = kernel == (3, 3) and groups == 1 and {*op.attrs["strides"], *dilations} == {1}
+    tile, tiles = 0, TILES if prefer == "latency" and is_plain else ()
+    if tiles:
+        tile = choose_tile(result[0], shape.in_channels, shape.out_channels, spatial)
+    if allows_bf16 and (tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
         tile = 0
-        if prefer == "latency" and is_plain:
-            tile = choose_tile(result[0], shape.in_channels, shape.out_channels, spatial)
-        if allows_bf16 and (tile < _BF16_TILE or prod(spatial) < _LEAST_WINOGRAD_PIXELS):
-            tile = 0
-        return cls(choose_format(shape, tile, allows_bf16=allows_bf16), inner, outer, kernel_axes)
-
-    @property
-    def out_channels(self) -> int:
-        """Of all groups."""
-        return self.format.shape.out_channels
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Whether there are groups, and each has one channel on both sides."""
-        return isinstance(self.format, DepthwiseFormat)
-
-    def with_out_channels(self, count: int) -> ConvWeights:
-        """The same weights of another number of output channels."""
-        shape = replace(self.format.shape, out_channels=count)
-        return replace(self, format=replace(self.format, shape=shape))
-
-    def strides(self, weights: Value) -> list[int]:
-        """Strides of the weights: (group, out channel in the group, in channel in the group, spatial...)."""
-        group = self.out_channels // self.format.shape.groups * weights.strides[self.outer]
-        return [group, *pick(weights.strides, (self.outer, self.inner, *self.kernel_axes))]
-
-
-def choose_format(shape: ConvShape, tile: int = 0, *, allows_bf16: bool = False) -> ConvFormat:
-    """The format of weights; `tile` is that of Winograd, or 0."""
-    if 1 < shape.groups == shape.in_channels == shape.out_channels:
-        return DepthwiseFormat(shape)
-    if tile:
-        return WinogradFormat(shape, tile)
-    return Bf16ConvFormat(shape) if allows_bf16 else F32ConvFormat(shape)
+    found = [choose_format(shape, tile, allows_bf16=allows_bf16), choose_format(shape, allows_bf16=allows_bf16)]
+    found += [choose_format(shape, tile) for tile in (0, *tiles)]
+    return [ConvWeights(own, ConvAxes(inner, outer, kernel_axes)) for own in found]
 
 
 @dataclass(frozen=True)
@@ -123,21 +85,16 @@ def find_packed(site: ConvSite) -> Choice | None:
 
     None where they are no constants, where BLAS is forced, or where `_suits_panels` does not hold.
     """
-    lowering, weights = site.lowering, find_weights(site)
-    if weights is None:
+    layouts = _find_layouts(site)
+    if not layouts:
         return None
-
-    def pack(source: Value, panels: Value) -> None:
-        lowering.emit(weights.format.pack(weights.strides(source)), [source, panels])
-
-    def unpack(panels: Value, place: Value) -> None:
-        lowering.emit(weights.format.unpack(weights.strides(place)), [panels, place])
-
-    inverse = unpack if weights.format.is_exact else None
-    channels = weights.outer, weights.out_channels
-    packed = pack_floats(site, weights.format, weights.format.nbytes, channels, pack, inverse)
-    if packed is None:
-        return None
+    lowering, tensor_id = site.lowering, site.op.inputs[1].id
+    given = lowering.find_given(tensor_id, layouts)
+    if isinstance(given, ConvWeights):
+        own = PackedWeights(lowering.any_value(tensor_id).as_bytes, given.format, site.bias)
+        return Choice(lambda place: _emit(site, own, place), site.target())
+    weights = layouts[0]
+    packed = pack_floats(site, weights, weights.format, weights.axes.outer, weights.out_channels)
     if not _has_few_pixels(weights, site.result) and not _is_staged(weights.format):
         _find_source(site, weights.format)  # outside of what depends on whether the weights are kept
     place = site.target() if weights.is_depthwise else None
@@ -145,17 +102,24 @@ def find_packed(site: ConvSite) -> Choice | None:
 
 
 def find_weights(site: ConvSite) -> ConvWeights | None:
-    """The weights of a convolution that may be packed; None where `find_packed` gives None."""
+    """The plain weights of a convolution that may be packed; None where `find_packed` packs none."""
+    layouts = [] if site.lowering.is_given(site.op.inputs[1].id) else _find_layouts(site)
+    return layouts[0] if layouts else None
+
+
+def _find_layouts(site: ConvSite) -> list[ConvWeights]:
+    """How the weights of a convolution may be packed, the best way first; empty where `find_packed` gives None."""
     lowering, op = site.lowering, site.op
     if site.group.dequantized or forced("Convolution") == "blas":
-        return None
-    weights = lowering.value(op.inputs[1].id)
-    if not lowering.is_constant(weights) or not _has_pixels(site, weights):
-        return None
+        return []
+    weights = lowering.any_value(op.inputs[1].id)
+    is_known = lowering.is_constant(weights) or weights.layout is not None
+    if not is_known or weights.dtype not in FLOATS or not _has_pixels(site, weights):
+        return []
     types = {lowering.dtypes[op.inputs[0].id], weights.dtype}
     is_bf16 = allows_bf16("bf16" if types == {DataType.BF16} else lowering.fpmath, types)
-    found = ConvWeights.of(op, weights.shape, site.result, lowering.prefer, allows_bf16=is_bf16)
-    return found if _suits_panels(site, found) else None
+    found = _find_formats(op, weights.shape, site.result, lowering.prefer, allows_bf16=is_bf16)
+    return found if _suits_panels(site, found[0]) else []
 
 
 def find_unpacked(site: ConvSite) -> Choice | None:
@@ -169,14 +133,14 @@ def find_unpacked(site: ConvSite) -> Choice | None:
     weights = lowering.value(op.inputs[1].id)
     if weights.dtype not in FLOATS or not _has_pixels(site, weights):
         return None
-    found = ConvWeights.of(op, weights.shape, site.result, "memory")
+    [found, *_] = _find_formats(op, weights.shape, site.result, "memory")
     if _has_few_pixels(found, site.result) or not _suits_panels(site, found):
         return None
     source = lowering.typed(weights)
     packed: PackedWeights[ConvFormat] | PackedWeights[_PlainFormat]
     if found.is_depthwise:
-        packed = PackedWeights(lowering.temporary((found.format.nbytes,), DataType.U8), found.format, site.bias)
-        lowering.emit(found.format.pack(found.strides(source)), [source, packed.panels])
+        packed = PackedWeights(lowering.temporary((found.nbytes,), DataType.U8), found.format, site.bias)
+        lowering.pack(found, source, packed.panels)
     else:
         packed = _as_they_lie(site, source, found)
     return Choice(lambda place: _emit(site, packed, place), site.target())
@@ -192,7 +156,8 @@ def _as_they_lie(site: ConvSite, source: Value, weights: ConvWeights) -> PackedW
 
 
 def _has_few_pixels(weights: ConvWeights, result: Sequence[int]) -> bool:
-    return prod(result) // weights.out_channels < _LEAST_PIXELS
+    with Preference(*result):
+        return prod(result) // weights.out_channels < _LEAST_PIXELS
 
 
 def _is_staged(weights_format: ConvFormat | _PlainFormat) -> bool:

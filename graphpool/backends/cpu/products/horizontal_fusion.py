@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from ....typing import DataType
 from ..lower.post_ops import find_post_ops
 from ..match.groups import AnchorGroup
-from ..support import FLOATS
-from .conv_packed import ConvWeights, emit_joint, find_weights
+from .conv_packed import emit_joint, find_weights
 from .conv_problem import ConvSite
 from .convolution import emit_plain
 from .weights import PackedWeights, bias_of, find_folded, fold, folded_sources
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from ...._kernels.conv.problem import ConvFormat
     from ....graph.op import Op
+    from ..layout.packed import ConvWeights
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from ..match.groups import Group
@@ -121,10 +121,10 @@ def _find_part(site: ConvSite) -> _Part | None:
     lowering, op = site.lowering, site.op
     if not all(lowering.has_value(tensor.id) for tensor in op.inputs[1:]):
         return None
-    weights, source = find_weights(site), lowering.value(op.inputs[1].id)
-    if weights is None or source.dtype not in FLOATS:
+    weights = find_weights(site)
+    if weights is None:
         return None
-    return _Part(site, source, weights, site.bias, find_folded(site))
+    return _Part(site, lowering.value(op.inputs[1].id), weights, site.bias, find_folded(site))
 
 
 def emit_horizontal_fusion(lowering: Lowering, fusion: HorizontalFusion) -> None:
@@ -164,16 +164,16 @@ def _join_weights(
 
     def fill(panels: Value) -> None:
         dims = list(parts[0].source.shape)
-        dims[weights.outer] = total
+        dims[weights.axes.outer] = total
         joint = lowering.temporary(dims)
         for part, bias, start, count in zip(parts, biases, starts, channels, strict=True):
             source, place = lowering.typed(part.source), bias_of(panels, offset, start, count)
             if part.folded:
-                source = fold(lowering, part.folded, source, part.bias, weights.outer, place) or source
-            lowering.move(source, joint.cut(weights.outer, start, count))
+                source = fold(lowering, part.folded, source, part.bias, weights.axes.outer, place) or source
+            lowering.move(source, joint.cut(weights.axes.outer, start, count))
             if bias is not None:
                 lowering.move(bias, place)
-        lowering.emit(weights.format.pack(weights.strides(joint)), [joint, panels])
+        lowering.pack(weights, joint, panels)
 
     panels = lowering.packed_constant(sources, offset + (4 * total if has_bias else 0), fill)
     return PackedWeights(panels, weights.format, bias_of(panels, offset, 0, total) if has_bias else None)

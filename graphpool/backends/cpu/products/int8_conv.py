@@ -17,6 +17,7 @@ from ....graph.shapes import conv_weight_axes, per_axis
 from ....typing import DataType
 from ..choices import forced
 from ..layout.images import pick, spans_too_much
+from ..layout.packed import ConvAxes, ConvWeights
 from ..lower.region import Region
 from ..lower.values import Value, strides_in
 from .choice import Choice
@@ -36,62 +37,66 @@ def find_int8(site: ConvSite) -> Choice | None:
     lowering, group, op = site.lowering, site.group, site.op
     if forced(op.kind) == "blas" or not group.dequantized:
         return None
-    weights = lowering.value(group.dequantized[1].inputs[0].id)
+    tensor_id = group.dequantized[1].inputs[0].id
+    weights = lowering.any_value(tensor_id)
     zero_points = zero_points_of(
         group, weights.shape[conv_weight_axes(len(weights.shape), op.attrs["weights_format"])[1]]
     )
-    if zero_points is None or not site.is_channels_last or not lowering.is_constant(weights):
+    is_known = lowering.is_constant(weights) or weights.layout is not None
+    if zero_points is None or not site.is_channels_last or not is_known or 0 in (*weights.shape, *site.result):
         return None
-    packed = None if 0 in (*weights.shape, *site.result) else _pack(site, weights, *zero_points)
-    if packed is None:
+    layout = _find_layout(site, weights)
+    if layout is None:
         return None
-    place = site.target()
-    return Choice(lambda _: _emit(site, packed, place), place, packed.panels, is_filled=True)
+    is_given, place = lowering.find_given(tensor_id, [layout]) is not None, site.target()
+    panels = weights.as_bytes if is_given else _pack(site, weights, layout)
+    columns = () if layout.is_depthwise else zero_points[1]
+    packed = PackedWeights(panels, layout.format, site.bias, zero_point=zero_points[0], columns=columns)
+    return Choice(lambda _: _emit(site, packed, place), place, None if is_given else panels, is_filled=True)
 
 
-def _pack(
-    site: ConvSite, weights: Value, zero_point: int, columns: tuple[int, ...]
-) -> PackedWeights[ConvFormat] | None:
-    """The weights in panels."""
+def _find_layout(site: ConvSite, weights: Value) -> ConvWeights | None:
+    """How the kernel reads the weights."""
     lowering, op = site.lowering, site.op
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
-    kernel, groups, ic = tuple(pick(weights.shape, kernel_axes)), op.attrs["groups"], weights.shape[inner]
-    shape = ConvShape(ic * groups, weights.shape[outer], kernel, groups, per_axis(op.attrs, "dilations", len(kernel)))
-    if groups > 1 and groups == weights.shape[outer] and ic == 1:
-        return _pack_depthwise(site, weights, shape, (outer, *kernel_axes), zero_point)
+    axes, kernel, groups = (
+        ConvAxes(inner, outer, kernel_axes),
+        tuple(pick(weights.shape, kernel_axes)),
+        op.attrs["groups"],
+    )
+    ic, oc = weights.shape[inner], weights.shape[outer]
+    shape = ConvShape(ic * groups, oc, kernel, groups, per_axis(op.attrs, "dilations", len(kernel)))
+    if groups > 1 and groups == oc and ic == 1:
+        zero_points = _zero_points(site)
+        zero_point = int(zero_points[0]) if len(set(zero_points)) == 1 else None
+        return ConvWeights(Int8DepthwiseFormat(shape), axes, zero_point) if prod(kernel) <= MOST_TAPS else None
     source = lowering.shapes[op.inputs[0].id]
     if prod(kernel) * ic > DEPTH or (groups > 1 and ic == 1) or spans_too_much(op, source, site.result, kernel):
         return None
-    weights_format = Int8ConvFormat(shape, weights.dtype.value)
-    group_stride = weights.shape[outer] // groups * weights.strides[outer]
-    strides = [group_stride, *pick(weights.strides, (outer, inner, *kernel_axes))]
+    return ConvWeights(Int8ConvFormat(shape, weights.dtype.value), axes)
+
+
+def _zero_points(site: ConvSite) -> Sequence[float]:
+    """Of the weights."""
+    return site.group.dequantized[1].attrs.get("zps") or [0]
+
+
+def _pack(site: ConvSite, weights: Value, layout: ConvWeights) -> Value:
+    """Plain weights packed, those of depthwise convolutions less the zero points of their channels."""
+    lowering, axes = site.lowering, layout.axes
+    order = [*axes.kernel, axes.inner, axes.outer]
 
     def fill(panels: Value) -> None:
-        lowering.emit(weights_format.pack(strides), [weights, panels])
-
-    panels = lowering.packed_constant([weights], weights_format.nbytes, fill)
-    return PackedWeights(panels, weights_format, site.bias, zero_point=zero_point, columns=columns)
-
-
-def _pack_depthwise(
-    site: ConvSite, weights: Value, shape: ConvShape, axes: Sequence[int], zero_point: int
-) -> PackedWeights[ConvFormat] | None:
-    """The weights of a depthwise convolution, less their zero point, in f32; `axes`: of (channel, spatial...)."""
-    if prod(shape.kernel) > MOST_TAPS:
-        return None
-    lowering, weights_format = site.lowering, Int8DepthwiseFormat(shape)
-    zps = site.group.dequantized[1].attrs.get("zps") or [0]
-    order = [*axes[1:], *(k for k in range(len(weights.shape)) if k not in axes), axes[0]]
-
-    def fill(panels: Value) -> None:
+        if not layout.is_depthwise:
+            lowering.pack(layout, weights, panels)
+            return
         region = Region(lowering, weights.shape)
-        integers = region.binary("sub", region.load(weights), region.literal(zps, axes[0]))
+        zero_points = region.literal(_zero_points(site), axes.outer)
         place = Value(DataType.F32, weights.shape, strides_in(weights.shape, order), panels.buffer)
-        region.write(place, integers)
+        region.write(place, region.binary("sub", region.load(weights), zero_points))
         lowering.emit(region.builder.build(), [panels, *region.operands], "eltwise(w - zp)")
 
-    panels = lowering.packed_constant([weights], weights_format.nbytes, fill)
-    return PackedWeights(panels, weights_format, site.bias, zero_point=zero_point)
+    return lowering.packed_constant([weights], layout.nbytes, fill)
 
 
 def _emit(site: ConvSite, weights: PackedWeights[ConvFormat], place: Value) -> Value:

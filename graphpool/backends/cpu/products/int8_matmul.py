@@ -15,6 +15,7 @@ from ...._kernels.gemm.packed import PackedFormat
 from ...._kernels.gemm.requant import Dynamic
 from ....typing import DataType, dense_strides
 from ..choices import forced
+from ..layout.packed import MatrixWeights
 from ..lower.epilogue import make_epilogue
 from ..match.integers import byte_range, dynamic_numbers, scales_of
 from .choice import Choice, Site
@@ -93,20 +94,25 @@ def find_int8(site: MatmulSite) -> Choice | None:
     lowering, group = site.lowering, site.group
     if not group.dequantized:
         return None
-    product = Product.of(site.op, *(lowering.value(group.dequantized[port].inputs[0].id) for port in (0, 1)))
+    tensor_id = group.dequantized[1].inputs[0].id
+    product = Product.of(site.op, lowering.value(group.dequantized[0].inputs[0].id), lowering.any_value(tensor_id))
     b, zero_points = product.b, zero_points_of(group, product.n)
-    if forced("MatMul") == "blas" or zero_points is None or not lowering.is_constant(b) or product.k > DEPTH:
+    is_known = lowering.is_constant(b) or b.layout is not None
+    if forced("MatMul") == "blas" or zero_points is None or not is_known or product.k > DEPTH:
         return None
     if not product.has_one_b:
         return None
-    weights_format = PackedFormat(product.k, product.n, "s8")
+    weights_format, place = PackedFormat(product.k, product.n, "s8"), site.target()
+    layout = MatrixWeights.of(b.dtype, b.shape, site.op.attrs["transpose_b"], "s8") if len(b.shape) == 2 else None
+    is_given = layout is not None and lowering.find_given(tensor_id, [layout]) is not None
 
     def fill(panels: Value) -> None:
         lowering.emit(weights_format.pack(product.b_strides[-2:], b_dtype=b.dtype.value), [b, panels])
 
-    panels, (zero_point, columns) = lowering.packed_constant([b], weights_format.nbytes, fill), zero_points
-    weights, place = PackedWeights(panels, weights_format, zero_point=zero_point, columns=columns), site.target()
-    return Choice(lambda _: _emit(site, product, weights, place), place, panels, is_filled=True)
+    panels = b.as_bytes if is_given else lowering.packed_constant([b], weights_format.nbytes, fill)
+    weights = PackedWeights(panels, weights_format, zero_point=zero_points[0], columns=zero_points[1])
+    packed = None if is_given else panels
+    return Choice(lambda _: _emit(site, product, weights, place), place, packed, is_filled=True)
 
 
 def _emit(site: MatmulSite, product: Product, weights: PackedWeights[PackedFormat], place: Value) -> Value:

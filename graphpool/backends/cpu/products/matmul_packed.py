@@ -6,11 +6,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...._kernels.gemm.packed import PackedFormat, k_parts
-from ...._kernels.move.move import copy
-from ....errors import UnsupportedError, explain
-from ....typing import DataType, PropertyType, dense_strides
+from ....typing import DataType, dense_strides
 from ..choices import allows_bf16, forced
-from ..layout.opaque import Panels
+from ..layout.packed import MatrixWeights
 from ..lower.epilogue import emit_sum_of_parts
 from ..support import FLOATS
 from .choice import Choice
@@ -19,13 +17,10 @@ from .weights import PackedWeights
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ....graph.logical_tensor import LogicalTensor
-    from ....graph.op import Op
-    from ..lower.lowering import Lowering
     from ..lower.values import Value
-    from .matmul_problem import MatmulSite
+    from .matmul_problem import MatmulSite, Product
 
-__all__ = ["find_given", "find_packed", "move_panels", "panels_wanted"]
+__all__ = ["find_given", "find_packed"]
 
 
 def find_packed(site: MatmulSite) -> Choice | None:
@@ -39,9 +34,8 @@ def find_packed(site: MatmulSite) -> Choice | None:
     b, strides = product.b, product.b_strides
     if not lowering.is_constant(b) or b.dtype not in FLOATS or not product.has_one_b or forced("MatMul") == "blas":
         return None
-    types = {product.a.dtype, b.dtype}
-    dtype = "bf16" if types == {DataType.BF16} or allows_bf16(site.fpmath, types) else "f32"
-    weights_format, place = PackedFormat(product.k, product.n, dtype), site.epilogue.place
+    dtype, place = _packed_dtype(site, product), site.epilogue.place
+    weights_format = PackedFormat(product.k, product.n, dtype)
 
     def fill(panels: Value) -> None:
         is_read = b.dtype is DataType.F32 or b.dtype.value == dtype
@@ -56,31 +50,32 @@ def find_packed(site: MatmulSite) -> Choice | None:
     return Choice(lambda _: _emit(site, PackedWeights(panels, weights_format)), place, panels)
 
 
-def panels_wanted(ops: Sequence[Op], tensor: LogicalTensor) -> Panels | None:
-    """The panels in which the ops want an input: one that is the weights of one product, and nothing else."""
-    users = [(op, port) for op in ops for port, source in enumerate(op.inputs) if source.id == tensor.id]
-    if len(users) != 1 or users[0][0].kind != "MatMul" or users[0][1] != 1 or forced("MatMul") == "blas":
-        return None
-    is_constant = tensor.property is PropertyType.CONSTANT
-    if not is_constant or tensor.dtype is not DataType.F32 or tensor.ndim != 2 or 0 in (tensor.shape or ()):
-        return None
-    return Panels(bool(users[0][0].attrs["transpose_b"]))
-
-
 def find_given(site: MatmulSite) -> Choice | None:
-    """The product with weights that the user has brought into panels.
-
-    Raises UnsupportedError where they were made for a product that sums over the other axis.
-    """
-    weights = None if site.group.dequantized else site.lowering.any_value(site.op.inputs[1].id)
-    if weights is None or weights.panels is None:
+    """The product with weights that the user packs."""
+    lowering, tensor_id = site.lowering, site.op.inputs[1].id
+    if site.group.dequantized:
         return None
-    if weights.panels.is_transposed != site.op.attrs["transpose_b"]:
-        accepted = "those of this op's transpose_b"
-        raise UnsupportedError(explain(f"{site.op.label}: panels", accepted=accepted), op_id=site.op.id)
-    product = site.product()
-    packed = PackedWeights(weights, PackedFormat(product.k, product.n))
+    b = lowering.any_value(tensor_id)
+    if b.dtype not in FLOATS or len(b.shape) != 2:
+        return None
+    if b.layout is None and forced("MatMul") == "blas":
+        return None
+    product, transposed = site.product(), site.op.attrs["transpose_b"]
+    if not product.has_one_b:
+        return None
+    dtypes = dict.fromkeys((_packed_dtype(site, product), "f32"))
+    layouts = [MatrixWeights.of(b.dtype, b.shape, transposed, dtype) for dtype in dtypes]
+    given = lowering.find_given(tensor_id, layouts)
+    if not isinstance(given, MatrixWeights):
+        return None
+    packed = PackedWeights(b.as_bytes, given.format)
     return Choice(lambda _: _emit(site, packed), site.epilogue.place)
+
+
+def _packed_dtype(site: MatmulSite, product: Product) -> str:
+    """The type in which weights are packed."""
+    types = {product.a.dtype, product.b.dtype}
+    return "bf16" if types == {DataType.BF16} or allows_bf16(site.fpmath, types) else "f32"
 
 
 def _emit(site: MatmulSite, weights: PackedWeights[PackedFormat]) -> Value:
@@ -115,21 +110,3 @@ def _dense_order(b: Value, strides: Sequence[int]) -> tuple[int, int]:
     """Row and column stride, in a dense copy of `b`, of the matrix that had `strides` in it."""
     seen = dict(zip(b.strides, dense_strides(b.shape), strict=True))
     return seen.get(strides[-2], 0), seen.get(strides[-1], 0)
-
-
-def move_panels(lowering: Lowering, source: Value, place: Value) -> None:
-    """Bring f32 weights into panels, out of them, or copy panels as they are.
-
-    Raises UnsupportedError where both sides are panels, of another order.
-    """
-    panels = source.panels or place.panels
-    if panels is None or (source.panels and place.panels and source.panels != place.panels):
-        raise UnsupportedError(explain("panels of one order to panels of another", hint="reorder to strided between"))
-    if source.panels == place.panels:
-        lowering.emit(copy((source.buffer.nbytes,), (1,), (1,), 1), [source, place])
-        return
-    plain = source if source.panels is None else place
-    (rows, cols), strides = plain.shape, plain.strides
-    k, n, strides = (cols, rows, strides[::-1]) if panels.is_transposed else (rows, cols, strides)
-    weights = PackedFormat(k, n)
-    lowering.emit((weights.pack if source.panels is None else weights.unpack)(strides), [source, place])

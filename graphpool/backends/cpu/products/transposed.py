@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from ...._kernels.conv.packed import has_lines
 from ...._kernels.conv.problem import ConvProblem, ConvShape
-from ...._kernels.gemm.problem import aligned
 from ....graph.shapes import conv_weight_axes, per_axis, resolve_pads
 from ....typing import DataType
 from ..choices import forced
 from ..layout.images import axes_of, pick, spans_too_much
+from ..layout.packed import MOST_PHASES, ConvAxes, PhaseWeights
 from ..lower.instructions import apply
 from ..lower.post_ops import FusedPostOps, is_plain_bias
 from ..lower.region import Region, region_name
+from ..support import FLOATS
 from .choice import Choice
-from .conv_packed import choose_format
-from .weights import pack_floats
+from .weights import PackedWeights, pack_floats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,12 +35,8 @@ if TYPE_CHECKING:
     from ..lower.lowering import Lowering
     from ..lower.values import Value
     from .conv_problem import ConvSite
-    from .weights import PackedWeights
 
 __all__ = ["find_phases"]
-
-_MOST_PHASES = 64
-"""Each is a step of its own: of more, the steps would cost more than they compute."""
 
 
 @dataclass(frozen=True)
@@ -91,34 +87,26 @@ def find_phases(site: ConvSite) -> Choice | None:
     lowering, op = site.lowering, site.op
     if site.group.dequantized or forced("ConvTranspose") == "blas":
         return None
-    weights = lowering.value(op.inputs[1].id)
-    if not site.is_channels_last or not lowering.is_constant(weights) or 0 in (*weights.shape, *site.result):
+    tensor_id = op.inputs[1].id
+    weights = lowering.any_value(tensor_id)
+    is_known = (lowering.is_constant(weights) or weights.layout is not None) and weights.dtype in FLOATS
+    if not site.is_channels_last or not is_known or 0 in (*weights.shape, *site.result):
         return None
     inner, outer, kernel_axes = conv_weight_axes(len(weights.shape), op.attrs["weights_format"])
-    groups = op.attrs["groups"]
-    ic, oc = weights.shape[inner], weights.shape[outer] * groups
-    found = _find_phases(lowering, op, pick(weights.shape, kernel_axes))
-    if found is None:
+    groups, kernel = op.attrs["groups"], tuple(pick(weights.shape, kernel_axes))
+    found = _find_phases(lowering, op, kernel)
+    if not found:
         return None
-    phases, nbytes = [], 0
-    for phase in found:
-        taps, dilations = tuple(part.taps for part in phase), tuple(part.dilation for part in phase)
-        weights_format = choose_format(ConvShape(ic, oc, taps, groups, dilations))
-        phases.append((phase, weights_format, nbytes))
-        nbytes += aligned(weights_format.nbytes)
-
-    def fill(source: Value, panels: Value) -> None:
-        strides = [ic // groups * source.strides[inner], *pick(source.strides, (outer, inner))]
-        for phase, weights_format, start in phases:
-            offset, steps = source.offset, []
-            for axis, part in zip(kernel_axes, phase, strict=True):
-                offset += (part.first + (part.taps - 1) * part.step) * source.strides[axis]
-                steps.append(-part.step * source.strides[axis])
-            call = weights_format.pack([*strides, *steps])
-            lowering.emit(call, [source._replace(offset=offset), panels._replace(offset=start)])
-
-    packed = pack_floats(site, tuple(phases), nbytes, (None if groups > 1 else outer, oc), fill)
-    return None if packed is None else Choice(lambda place: _emit(site, packed, place), packed=packed.panels)
+    ic, oc = weights.shape[inner], weights.shape[outer] * groups
+    shape = ConvShape(ic, oc, kernel, groups, tuple(part.dilation for part in found[0]))
+    layout = PhaseWeights(shape, ConvAxes(inner, outer, kernel_axes), tuple(part.step for part in found[0]))
+    formats = layout.phases()
+    phases = tuple((phase, *formats[tuple(part.first for part in phase)]) for phase in found)
+    if lowering.find_given(tensor_id, [layout]) is not None:
+        own = PackedWeights(weights.as_bytes, phases, site.bias)
+        return Choice(lambda place: _emit(site, own, place), site.target())
+    packed = pack_floats(site, layout, phases, None if groups > 1 else outer, oc)
+    return Choice(lambda place: _emit(site, packed, place), packed=packed.panels)
 
 
 def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phase] | None:
@@ -128,7 +116,7 @@ def _find_phases(lowering: Lowering, op: Op, kernel: Sequence[int]) -> list[Phas
     ndim = len(kernel)
     strides, dilations = (per_axis(op.attrs, name, ndim) for name in ("strides", "dilations"))
     begin, _ = resolve_pads(op.attrs, pick(src, axes[2:]), kernel, transposed=True)
-    if prod(strides) > _MOST_PHASES or spans_too_much(op, src, dst, kernel):
+    if prod(strides) > MOST_PHASES or spans_too_much(op, src, dst, kernel):
         return None
     by_axis = []
     for k, axis in enumerate(axes[2:]):

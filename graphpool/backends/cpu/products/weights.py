@@ -1,7 +1,8 @@
 """Constant weights as kernels read them, kept by the constant tensor cache.
 
 What follows a convolution and is a scale and a shift of each channel by constants, a BatchNorm or arithmetic, is folded
-into its weights: the scale into them, the shift into a bias that lies behind them.
+into its weights: the scale into them, the shift into a bias that lies behind them. Nothing is folded into weights that
+the user has packed; there these ops stay what they are.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from ..lower.values import Value
 from ..support import FLOATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ....graph.op import Op
+    from ..layout.packed import WeightLayout
     from ..lower.lowering import Lowering
     from .choice import Site
 
@@ -40,7 +42,8 @@ class PackedWeights(Generic[F]):
     Attributes
     ----------
     panels : Value
-        Where they lie: what the cache keeps, or the weights themselves for kernels that pack them.
+        Where they lie: what the cache keeps, what the user has packed, or the weights themselves for kernels that pack
+        them.
     bias : Value or None
         What is added first: packed with the weights where something was folded, else the anchor's own.
     folded : int
@@ -61,39 +64,26 @@ class PackedWeights(Generic[F]):
     columns: tuple[int, ...] = ()
 
 
-def pack_floats(
-    site: Site,
-    weights_format: F,
-    nbytes: int,
-    channels: tuple[int | None, int],
-    pack: Callable[[Value, Value], None],
-    unpack: Callable[[Value, Value], None] | None = None,
-) -> PackedWeights[F] | None:
-    """The constant weights of an anchor, packed in so many bytes, a multiple of 4; None where they are no floats.
+def pack_floats(site: Site, layout: WeightLayout, weights_format: F, outer: int | None, count: int) -> PackedWeights[F]:
+    """The plain constant weights of an anchor, floats, packed in a layout and kept by the constant tensor cache.
 
-    `channels` are the axis of the weights that holds the output channels, None if nothing can be folded, and how many
-    there are. `pack` takes the weights in f32 and the packed ones, and emits the steps that fill these; `unpack` takes
-    the packed weights and the plain ones, and emits the inverse, bit for bit.
+    `outer` is the axis of the weights that holds the output channels, `count` of them, None if nothing can be folded.
     """
     lowering, own = site.lowering, site.bias
-    weights = lowering.value(site.op.inputs[1].id)
-    if weights.dtype not in FLOATS:
-        return None
-    outer, count = channels
+    weights, nbytes = lowering.value(site.op.inputs[1].id), layout.nbytes
     folded = () if outer is None else find_folded(site)
 
     def fill_panels(panels: Value) -> None:
         source = lowering.typed(weights)
         if outer is not None and folded:
             source = fold(lowering, folded, source, own, outer, bias_of(panels, nbytes, 0, count)) or source
-        pack(source, panels)
+        lowering.pack(layout, source, panels)
 
     def restore(panels: Value) -> None:
-        assert unpack is not None  # else nobody asks
-        unpack(panels, weights)
+        lowering.unpack(layout, panels, weights)
 
     # what is folded has several sources; what was converted is not what the source was
-    is_exact = unpack is not None and not folded and weights.dtype is DataType.F32 and weights.is_whole
+    is_exact = layout.is_exact(weights.dtype) and not folded and weights.dtype is DataType.F32 and weights.is_whole
     panels = lowering.packed_constant(
         [weights, *folded_sources(site, folded)],
         nbytes + (4 * count if folded else 0),

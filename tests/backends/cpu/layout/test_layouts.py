@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool._kernels.core import _dispatch
 from graphpool._kernels.gemm import packed
-from graphpool.backends.cpu.layout.opaque import BACKEND_ID, PADDED_ROWS, Panels, choose_panels
-from graphpool.typing import dense_strides
+from graphpool.backends.cpu.layout.opaque import BACKEND_ID, ISAS, PADDED_ROWS, layout_id_of
+from graphpool.backends.cpu.layout.packed import MatrixWeights
+from graphpool.typing import DataType, dense_strides
 from tests.helpers.guarded import Guarded
 
-PANELS = [choose_panels(gp.LogicalTensor(0, "f32", (3, 5)), Panels(turned)).layout_id for turned in (False, True)]
-HOSTILE_IDS = [0, 1, BACKEND_ID, *(PADDED_ROWS + step for step in (-1, 1, 16)), 2**63, 2**64 - 1,
+PANELS = [layout_id_of(MatrixWeights.of(DataType.F32, (3, 5), turned, "f32")) for turned in (False, True)]
+KINDS = [(PANELS[0] & ~(15 << 4) & ((1 << 18) - 1)) | kind << 4 for kind in range(1, 9)]
+"""Ids of every kind of layout, of this instruction set and version, without what the kind needs beside them."""
+
+HOSTILE_IDS = [0, 1, BACKEND_ID, *(PADDED_ROWS + step for step in (-1, 1, 16)), 2**63, 2**64 - 1, *KINDS,
                *(panels + step for panels in PANELS for step in (-16, 1, 16, 16 << 8, 16 << 20))]  # fmt: skip
 SHAPES = [(), (7,), (3, 5), (4, 0), (1, 33), (2, 3, 5)]
 
@@ -46,9 +51,10 @@ def test_nobody_says_a_size():
 @pytest.mark.parametrize(("layout_id", "shape", "dtype"), [
     (PADDED_ROWS, (7,), "f32"), (PADDED_ROWS, (), "f32"), (PADDED_ROWS, (4, 4), "s4"), (PADDED_ROWS, (4, 4), "undef"),
     (PADDED_ROWS, (2**58, 1), "f32"), (PADDED_ROWS, (2**57, 1, 1), "s8"), (PADDED_ROWS + 16, (4, 4), "f32"),
-    (PANELS[0], (4,), "f32"), (PANELS[0], (2, 4, 4), "f32"), (PANELS[0], (4, 4), "bf16"),
+    (PANELS[0], (4,), "f32"), (PANELS[0], (2, 4, 4), "f32"), (PANELS[0], (4, 4), "s8"), (PANELS[0], (0, 4), "f32"),
     (PANELS[1], (1, 2**59), "f32"),
-    (PANELS[0] + 16, (4, 4), "f32"), (999, (4, 4), "f32"), (0, (4, 4), "f32"), (2**64 - 1, (4, 4), "f32"),
+    (PANELS[0] + (1 << 14), (4, 4), "f32"),
+    (PANELS[0] + (1 << 40), (4, 4), "f32"), (999, (4, 4), "f32"), (0, (4, 4), "f32"), (2**64 - 1, (4, 4), "f32"),
 ])  # fmt: skip
 def test_layouts_of_nobody(engine, layout_id, shape, dtype):
     tensor = opaque(3, shape, layout_id, dtype)
@@ -58,12 +64,48 @@ def test_layouts_of_nobody(engine, layout_id, shape, dtype):
         gp.Tensor(tensor, engine)
 
 
-def test_panels_of_another_instruction_set_are_refused_by_name():
-    lanes = packed.lanes_of(None)
-    other = next(name for name, wide in packed.LANES.items() if wide != lanes)
-    foreign = PANELS[0] + 16 * 2 * (packed.LANES[other] - lanes)
-    with pytest.raises(gp.InvalidArgumentError, match=rf"panels of {2 * packed.LANES[other]} columns \(.*{other}"):
-        opaque(0, (4, 4), foreign).nbytes  # noqa: B018
+def test_weights_of_another_instruction_set_are_refused_by_name():
+    own = _dispatch.isas()[-1]
+    for number, other in enumerate(ISAS):
+        foreign = PANELS[0] + ((number - ISAS.index(own)) << 8)
+        if other == own:
+            assert foreign == PANELS[0]
+            continue
+        with pytest.raises(
+            gp.InvalidArgumentError, match=rf"accepted: {own}; got: {other}; .*GRAPHPOOL_MAX_ISA={other}"
+        ):
+            opaque(0, (4, 4), foreign).nbytes  # noqa: B018
+    with pytest.raises(gp.InvalidArgumentError, match="got: unknown"):
+        opaque(0, (4, 4), PANELS[0] | 15 << 8).nbytes  # noqa: B018
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 5, 6])
+def test_only_8_bit_depthwise_weights_have_a_zero_point(engine, code):
+    dtype, shape = ("s8" if code == 2 else "f32"), ((4, 1, 3, 3) if code == 3 else (4, 4, 3, 3))
+    for zero_point in (0, 5):
+        fields = code | 1 << 3 | (zero_point + 128) << 6 | (4 if code == 3 else 1) << 15
+        target = opaque(1, shape, KINDS[2] | fields << 18, dtype)
+        assert run_guarded(engine, "Reorder", [gp.LogicalTensor(0, dtype, shape)], [target]) == (zero_point == 0)
+
+
+def test_random_ids_have_a_size_or_are_refused(engine):
+    """Whatever an id says: a size within bounds that packing and unpacking keep to, or an error that is typed."""
+    rng, ran = np.random.default_rng(0), 0
+    shapes = [(3, 5), (17,), (8, 3, 3), (4, 1, 3, 3), (6, 2, 2, 3), (16, 16, 3, 3), (2, 3, 1, 2, 2)]
+    plausible = [(3, 8), (2, 4), (1, 2), (9, 129), (24, 9)], [(2, 4), (1, 2), (7, 4), (7, 3), (7, 3), (20, 5)]
+    for step in range(1500):
+        shape, dtype = shapes[rng.integers(len(shapes))], rng.choice(["f32", "bf16", "s8", "u8", "f16"])
+        fields, at = int(rng.integers(0, 2 ** int(rng.integers(1, 47)), dtype=np.uint64)), 0
+        base = KINDS[rng.integers(1, len(KINDS))]
+        if step % 2:  # what some convolution could have
+            base, fields = KINDS[1 + rng.integers(1, 3)], 0
+            for bits, most in plausible[(base >> 4 & 15) - 3]:
+                fields |= int(128 if bits == 9 and rng.random() < 0.7 else rng.integers(most)) << at
+                at += bits
+        target = opaque(1, shape, base | fields << 18, dtype)
+        ran += run_guarded(engine, "Reorder", [gp.LogicalTensor(0, dtype, shape)], [target])
+        ran += run_guarded(engine, "Reorder", [target.replace(id=0)], [gp.LogicalTensor(1, dtype, shape)])
+    assert ran > 30
 
 
 def guarded_tensor(lt, engine, rng):
