@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._unraisable import report_unraisable
-from ..errors import InvalidArgumentError, explain
+from ..errors import InvalidArgumentError, brief, explain
+from ..log import is_on, memory_log
 from ._check import check_limit
 
 if TYPE_CHECKING:
@@ -95,8 +96,11 @@ class BoundedCache(Generic[K, V]):
 
     def _tell(self, left: Iterable[tuple[K, V]]) -> None:
         """Call every callback for every (key, value); an error is reported through `sys.unraisablehook`."""
-        callbacks = self._callbacks
+        callbacks, is_logged = self._callbacks, is_on(memory_log)
         for key, value in left:
+            if is_logged:
+                nbytes = getattr(value, "nbytes", None)
+                memory_log.info("%s gives up %s%s", self.name, brief(key), f", {nbytes} bytes" if nbytes else "")
             for callback in callbacks:
                 try:
                     callback(key, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from ..errors import InvalidArgumentError, StateError, explain
@@ -18,11 +18,11 @@ from .policies import Item, PolicyGuard, make_policy
 from .traces import UseRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 
     from ..typing import MemoryResource
     from ._bounded import CacheStats
-    from .policies import Policy
+    from .policies import Policy, PolicySource
 
 CALL_COST_S, BYTES_PER_S = 5e-6, 10e9
 """What making a constant is taken to cost if nothing is said: a call, and one pass of packing."""
@@ -35,7 +35,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     ----------
     capacity_nbytes : int or str, optional
         Most bytes, those being produced included; 0 disables the cache, None sets no bound. Unit: bytes.
-    policy : str or Policy, default="no_evict"
+    policy : str, Policy or callable, default="no_evict"
         Who leaves when a newcomer does not fit, see `make_policy`. ``"no_evict"`` turns the newcomer away.
     name : str, default="constant tensor cache"
         Shown by ``repr``.
@@ -72,7 +72,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         self,
         capacity_nbytes: int | str | None = None,
         *,
-        policy: str | Policy | None = "no_evict",
+        policy: PolicySource | None = "no_evict",
         name: str = "constant tensor cache",
     ) -> None:
         HitPath.__init__(self)
@@ -299,7 +299,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             self._capacity_nbytes = limit
             self._changes += 1
 
-    def set_capacity(self, capacity_nbytes: int | str | None, *, policy: str | Policy | None = None) -> None:
+    def set_capacity(self, capacity_nbytes: int | str | None, *, policy: PolicySource | None = None) -> None:
         """Set another bound, and a policy if one is given, and flush; 0 disables.
 
         Raises
@@ -357,29 +357,45 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             return False
         return not any(handle.resource not in (None, resource) for handle in entry.live_handles())
 
-    def reclaim(self, nbytes: int, *, resource: MemoryResource | None = None) -> int:
+    def reclaim(self, nbytes: int, *, resource: MemoryResource | None = None, but: Collection[Hashable] = ()) -> int:
         """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes.
 
-        With `resource`, only constants whose memory comes from there.
+        With `resource`, only constants whose memory comes from there; none whose key is among `but`.
         """
         check_nbytes(nbytes)
         with self._evicting() as left:
-            left += self._pop_until(max(self._nbytes - nbytes, 0), self._idle(resource))
+            candidates = [entry for entry in self._idle(resource) if entry.full not in but]
+            left += self._pop_until(max(self._nbytes - nbytes, 0), candidates)
+        return sum(entry.item.nbytes for entry in left)
+
+    def evict_idle(self, key: Hashable, resource: MemoryResource) -> int:
+        """Evict one entry, known by both parts of its key, if it is of `resource` and no handle is using it.
+
+        Returns the bytes given up.
+        """
+        with self._evicting() as left:
+            entry = self._entries.get(cast("FullKey", key))
+            left += [] if entry is None or not _is_idle(entry, resource) else self._pop_all([entry])
         return sum(entry.item.nbytes for entry in left)
 
     def _idle(self, resource: MemoryResource | None) -> list[Entry]:
         """What no handle is using, of one resource or of all, in the policy's order. Under the lock."""
-        return [
-            entry
-            for entry in self._by_policy()
-            if _is_of(entry, resource) and not any(h.users for h in entry.live_handles())
-        ]
+        return [entry for entry in self._by_policy() if _is_idle(entry, resource)]
 
-    def nbytes_of(self, resource: MemoryResource, *, idle: bool = False) -> int:
-        """Bytes of the constants whose memory comes from `resource`; with `idle`, of those that no handle is using."""
+    def idle(self, resource: MemoryResource) -> dict[Hashable, int]:
+        """The constants that no handle is using and whose memory comes from `resource`: key -> size in bytes."""
         with self._lock:
-            entries = self._idle(resource) if idle else [e for e in self._entries.values() if _is_of(e, resource)]
-            return sum(entry.item.nbytes for entry in entries)
+            return {entry.full: entry.item.nbytes for entry in self._entries.values() if _is_idle(entry, resource)}
+
+    def unbound(self) -> set[Hashable]:
+        """Keys of the constants that no handle is bound to."""
+        with self._lock:
+            return {entry.full for entry in self._entries.values() if entry.buffer and not entry.live_handles()}
+
+    def nbytes_of(self, resource: MemoryResource) -> int:
+        """Bytes of the constants whose memory comes from `resource`. Unit: bytes."""
+        with self._lock:
+            return sum(entry.item.nbytes for entry in self._entries.values() if _is_of(entry, resource))
 
     # ---- tell and observe
 
@@ -442,6 +458,11 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
 
 def _is_of(entry: Entry, resource: MemoryResource | None) -> bool:
     return resource is None or (entry.buffer is not None and entry.buffer.resource is resource)
+
+
+def _is_idle(entry: Entry, resource: MemoryResource | None) -> bool:
+    """Whether it is there, of the resource, and no handle is using it."""
+    return entry.buffer is not None and _is_of(entry, resource) and not any(h.users for h in entry.live_handles())
 
 
 def _check_product(buffer: object, nbytes: int) -> None:

@@ -44,8 +44,8 @@ class LruCache(BoundedCache[K, V]):
     Ownership: the cache shares its values with whoever got them; it never closes one itself, see `on_evict`.
     Threads: safe, also across ``fork`` and without a GIL. Nobody waits, produces, or calls back while a lock is held.
     Keys are compared in full. Cost: a hit is one lock and one look-up; evicting an entry takes constant time.
-    Source: the seeds' primitive cache; what differs from oneDNN's is that shrinking trims in every case, that bytes
-    count, and that no scan looks for the oldest entry.
+    Source: oneDNN's primitive cache; other than there, shrinking trims in every case, bytes count, and no scan looks
+    for the oldest entry.
 
     Examples
     --------

@@ -17,9 +17,12 @@ from ..errors import BackendError, InvalidArgumentError, StateError, explain
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
     from importlib.metadata import EntryPoint
+    from typing import TypeAlias
 
     from ._entry import FullKey
     from ._hits import Entry
+
+    PolicySource: TypeAlias = "str | Policy | Callable[[], Policy]"
 
 ENTRY_POINT_GROUP = "graphpool.policies"
 """Entry points of this group name further policies: each loads a callable that returns a new policy."""
@@ -100,7 +103,7 @@ class LruPolicy:
 
 
 class NoEvictPolicy(LruPolicy):
-    """Keeps what came first (the seeds' default): nothing leaves for a newcomer; memory pressure takes old uses."""
+    """Keeps what came first: nothing leaves for a newcomer; memory pressure takes old uses."""
 
     name = "no_evict"
 
@@ -256,14 +259,15 @@ def _installed() -> dict[str, EntryPoint]:
     return {entry.name.lower(): entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
-def make_policy(policy: str | Policy | None) -> Policy:
+def make_policy(policy: PolicySource | None) -> Policy:
     """A policy for one cache.
 
     Parameters
     ----------
-    policy : str, Policy or None
+    policy : str, Policy, callable or None
         ``"no_evict"`` (also None), ``"lru"``, ``"cost"``, a name registered under the entry point group
-        ``graphpool.policies``, or an object with the methods of `Policy`. Names are taken in any case.
+        ``graphpool.policies``, an object with the methods of `Policy`, or a class or function that returns a new one.
+        Names are taken in any case.
 
     Returns
     -------
@@ -274,15 +278,17 @@ def make_policy(policy: str | Policy | None) -> Policy:
     ------
     InvalidArgumentError
         No policy has this name, or methods are missing.
+    BackendError
+        A class or function failed; the message names it.
     """
     if policy is None:
         return NoEvictPolicy()
     if not isinstance(policy, str):
-        if isinstance(policy, type) or not isinstance(policy, Policy):
-            raise InvalidArgumentError(
-                explain("policy", accepted="a name, or an object with the methods of Policy", got=repr(policy))
-            )
-        return policy
+        accepted = "a name, an object with the methods of Policy, or what returns one"
+        found = policy if isinstance(policy, Policy) and not isinstance(policy, type) else _call(policy, accepted)
+        if not isinstance(found, Policy) or isinstance(found, type):
+            raise InvalidArgumentError(explain("policy", accepted=accepted, got=repr(found)))
+        return found
     name = policy.lower()
     if name in _BUILTIN:
         return _BUILTIN[name]()
@@ -291,7 +297,18 @@ def make_policy(policy: str | Policy | None) -> Policy:
         raise InvalidArgumentError(
             explain(f"no policy is named {policy!r}", accepted=", ".join([*_BUILTIN, *found])), policy=policy
         )
-    return make_policy(found[name].load()())
+    return make_policy(found[name].load())
+
+
+def _call(factory: Any, accepted: str) -> Any:
+    """What a class or function returns."""
+    if not callable(factory):
+        raise InvalidArgumentError(explain("policy", accepted=accepted, got=repr(factory)))
+    try:
+        return factory()
+    except Exception as error:
+        name = getattr(factory, "__qualname__", repr(factory))
+        raise BackendError(explain(f"the policy factory {name} failed", got=repr(error)), backend=name) from error
 
 
 def choose_victims(

@@ -17,12 +17,12 @@ from ..fork import reset_in_child
 from .constants import ConstantTensorCache
 from .lru import LruCache
 from .packed_store import PackedStore
-from .policies import make_policy
+from .policies import Policy, make_policy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .policies import Policy
+    from .policies import PolicySource
 
 ENGINE_KINDS = ("cpu", "gpu")
 MB = 2**20
@@ -37,7 +37,9 @@ class _Caches:
     lock: Any = field(default_factory=threading.RLock)
     lru: dict[str, LruCache[Any, Any]] = field(default_factory=dict)
     constants: dict[tuple[str, int], ConstantTensorCache] = field(default_factory=dict)
-    settings: dict[str, tuple[int, str | None]] = field(default_factory=dict)  # of kinds, by function: MB, policy
+    settings: dict[str, tuple[int, PolicySource | None]] = field(
+        default_factory=dict
+    )  # of kinds, by function: MB, policy
     stores: list[PackedStore | None] = field(default_factory=list)  # the one in use, once that was asked for or set
 
     def __post_init__(self) -> None:
@@ -52,7 +54,7 @@ class _Caches:
                 self.lru[name] = LruCache(config.get(f"{name}_capacity"), name=name.replace("_", " "))
             return self.lru[name]
 
-    def setting(self, kind: str) -> tuple[int, str | None]:
+    def setting(self, kind: str) -> tuple[int, PolicySource | None]:
         return self.settings.get(kind) or _configured(kind)
 
 
@@ -135,7 +137,11 @@ def constant_tensor_cache(kind: str, index: int = 0) -> ConstantTensorCache:
 
 
 def set_constant_tensor_cache_capacity(
-    kind: str, megabytes: int | None, *, index: int | None = None, policy: str | Policy | None = None
+    kind: str,
+    megabytes: int | None,
+    *,
+    index: int | None = None,
+    policy: PolicySource | None = None,
 ) -> None:
     """Set how much memory constants may take on each device of a kind; safe at any moment, whatever runs.
 
@@ -149,28 +155,35 @@ def set_constant_tensor_cache_capacity(
         For each device. Unit: 2**20 bytes; 0 disables the cache; None, or `UNLIMITED_MB` and more, sets no bound.
     index : int, optional
         One device; by default all of the kind, those to come included.
-    policy : str or Policy, optional
-        Who leaves a full cache: ``"no_evict"`` (at first), ``"lru"``, ``"cost"``, the name of an installed one, or an
-        object of your own, which serves one device only; None leaves the policy as it is.
+    policy : str, callable or Policy, optional
+        Who leaves a full cache: ``"no_evict"`` (at first), ``"lru"``, ``"cost"``, the name of an installed one, a class
+        or function that makes one for each device, or an object of your own, which serves one device only; None leaves
+        the policy as it is.
 
     Raises
     ------
     InvalidArgumentError
         Unknown kind, impossible index, no count, unknown policy, or an object for several devices; nothing is changed.
+    BackendError
+        A class or function of yours failed; nothing is changed.
     """
     _check_device(kind, index or 0)
     limit = _check_megabytes(megabytes)
-    if index is None and not isinstance(policy, str | None):
+    if index is None and isinstance(policy, Policy) and not isinstance(policy, type):
         raise InvalidArgumentError(
-            explain("a policy object keeps the books of one cache", accepted="a name, or index= as well", got=policy)
+            explain(
+                "a policy object keeps the books of one cache",
+                accepted="a name, a factory, or index= as well",
+                got=policy,
+            )
         )
     make_policy(policy)  # refuses before anything is changed
     if index is not None:
         constant_tensor_cache(kind, index).set_capacity(_nbytes(limit), policy=policy)
         return
     with _caches.lock:
-        name = policy if isinstance(policy, str) else _caches.setting(kind)[1]
-        _caches.settings[kind] = (limit, name)
+        chosen = _caches.setting(kind)[1] if policy is None else policy
+        _caches.settings[kind] = (limit, chosen)
         devices = [cache for (k, _), cache in _caches.constants.items() if k == kind]
     for cache in devices:
         cache.set_capacity(_nbytes(limit), policy=policy)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
     from pathlib import Path
 
-    from .policies import Item, Policy
+    from .policies import Item, Policy, PolicySource
 
 HEADER = ["key", "nbytes", "cost"]
 
@@ -75,7 +75,7 @@ class Clairvoyant(NamedTuple):
         return self.bound_cost / self.total_cost if self.total_cost else 0.0
 
 
-def replay(trace: Iterable[Item], policy: str | Policy, capacity_nbytes: int) -> Replay:
+def replay(trace: Iterable[Item], policy: PolicySource, capacity_nbytes: int) -> Replay:
     """Run a policy over a trace, with the decisions that `ConstantTensorCache` would take.
 
     Sizes and costs of one key do not change; a policy that is an object, not a name as for `make_policy`, must be new.
@@ -216,19 +216,20 @@ def distinct_nbytes(trace: Iterable[Item]) -> int:
 
 
 def compare_policies(
-    trace: Sequence[Item], capacities_nbytes: Iterable[int], policies: Sequence[str] | None = None
+    trace: Sequence[Item], capacities_nbytes: Iterable[int], policies: Sequence[PolicySource] | None = None
 ) -> list[Comparison]:
     """Replay a trace with every policy at every capacity; one comparison a capacity, in their order.
 
-    Policies are names as for `make_policy`, by default all, installed ones included; InvalidArgumentError for a name
-    that no policy has, before anything is replayed. Cost: about a microsecond an access and policy, and `clairvoyant`
-    once a capacity.
+    Policies are names, or classes and functions that make new ones, as for `make_policy`, whose errors come before
+    anything is replayed; by default all names, installed ones included. Results go by the policies' names. Cost: about
+    a microsecond an access and policy, and `clairvoyant` once a capacity.
     """
-    names = policy_names() if policies is None else list(policies)
-    for name in names:
-        make_policy(name)
+    chosen = policy_names() if policies is None else policies
+    sources = {source if isinstance(source, str) else make_policy(source).name: source for source in chosen}
+    for source in sources.values():
+        make_policy(source)
     return [
-        Comparison(nbytes, {name: replay(trace, name, nbytes) for name in names}, clairvoyant(trace, nbytes))
+        Comparison(nbytes, {k: replay(trace, v, nbytes) for k, v in sources.items()}, clairvoyant(trace, nbytes))
         for nbytes in capacities_nbytes
     ]
 

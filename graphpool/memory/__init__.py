@@ -5,8 +5,8 @@
     lifetime.py      BlobLifetimeManager, OffsetLifetimeManager: layouts from the order of uses
     planner.py       plan(): lifetimes to offsets; _greedy.pyx its passes, _search.pyx the exact search
                      plan_conflicts(): what must lie apart to offsets, for programs on several streams
-                     read_csv(): buffers in files
-    plan_check.py    check_plan(): the independent judge
+                     read_csv(), write_csv(): buffers in files
+    plan_check.py    check_plan(): the independent judge    user_planner.py: what a planner of the user's has to be
     _arena.pyx       ArenaPool: arenas of one size, lock-free when warm; a resource too
     _slots.pyx       their states    _lease.pyx the right to one    _wait_queue.pyx who waits for one
     _budget.pyx      Budget: one bound in bytes over pools and caches, and the order of relief
@@ -36,8 +36,9 @@ from .group import MemoryGroup, TensorAllocator
 from .lifetime import BlobLifetimeManager, OffsetLifetimeManager
 from .managers import MemoryManagerCached, MemoryManagerOnDemand, PoolManager
 from .plan_check import check_plan
-from .planner import BufferInfo, MemoryPlan, plan, read_csv
+from .planner import BufferInfo, MemoryPlan, plan, read_csv, write_csv
 from .snapshot import SnapshotResource
+from .user_planner import Planner
 
 __all__ = [
     "CONSTANTS_TRACE_DOMAIN",
@@ -59,6 +60,7 @@ __all__ = [
     "MemoryManagerOnDemand",
     "MemoryPlan",
     "OffsetLifetimeManager",
+    "Planner",
     "PoolManager",
     "SnapshotResource",
     "StatisticsResource",
@@ -67,4 +69,5 @@ __all__ = [
     "check_plan",
     "plan",
     "read_csv",
+    "write_csv",
 ]

@@ -35,7 +35,7 @@ cdef class ArenaPool(Slots):
     cdef Slot *_acquire_slot(self, int64_t deadline_ns) except NULL
     cdef Slot *_wait_for_slot(self, Waiter *me, int64_t deadline_ns) except NULL
     cdef Slot *_create(self, bint *is_budgeted) except NULL
-    cdef bint _may_get_memory_back(self, bint is_budgeted) except -1
+    cdef bint _may_get_memory_back(self, bint is_budgeted, int64_t epoch) except -1
     cdef int _forget(self, Slot *slot) except -1
     cdef int _free(self, Slot *slot) except -1
     cdef int64_t _retire(self, int64_t idle_before_ns, int64_t keep, bint takes_reserved=*) except -1

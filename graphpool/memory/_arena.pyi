@@ -2,7 +2,7 @@ from typing import Self
 
 from graphpool.typing import MemoryResource
 
-from ._budget import Budget
+from ._budget import Budget, Keeper
 from ._lease import Lease
 from ._slots import Slots
 from ._stats import ArenaStats
@@ -24,6 +24,7 @@ class ArenaPool(Slots):
         budget: Budget | None = None,
         timeout_s: float | None = None,
         name: str = "arena pool",
+        keeper: Keeper | None = None,
     ) -> None: ...
     @property
     def is_closed(self) -> bool: ...

@@ -55,6 +55,8 @@ cdef class ArenaPool(Slots):
         How long an acquire that names no time of its own may wait; None waits as long as there are leases to wait for.
     name : str, default="arena pool"
         Who asks the budget, in its errors.
+    keeper : object, optional
+        Whom the arenas are for: see `Budget.register`.
 
     Raises
     ------
@@ -83,7 +85,8 @@ cdef class ArenaPool(Slots):
         self.timeout_ns = -1
 
     def __init__(
-        self, resource, nbytes, *, alignment=64, max_arenas=None, budget=None, timeout_s=None, str name="arena pool"
+        self, resource, nbytes, *, alignment=64, max_arenas=None, budget=None, timeout_s=None, str name="arena pool",
+        keeper=None,
     ):
         check_request(nbytes, alignment)
         if max_arenas is not None and (not isinstance(max_arenas, int) or max_arenas < 1):
@@ -100,7 +103,7 @@ cdef class ArenaPool(Slots):
             self.budget = budget
             self.gate = budget.gate
             self.queue = WaitQueue(self.gate)
-            budget.register(self, stage=IDLE_ARENAS)
+            budget.register(self, stage=IDLE_ARENAS, keeper=keeper)
         reset_in_child(self)
 
     def __del__(self):
@@ -160,7 +163,7 @@ cdef class ArenaPool(Slots):
                     try:
                         return self._create(&is_budgeted)
                     except OutOfMemoryError as failure:
-                        if not self._may_get_memory_back(is_budgeted):
+                        if not self._may_get_memory_back(is_budgeted, epoch):
                             raise
                         error = failure
                     finally:
@@ -171,10 +174,11 @@ cdef class ArenaPool(Slots):
             if not self.gate.wait(epoch, deadline_ns):
                 raise error or self._exhausted()
 
-    cdef bint _may_get_memory_back(self, bint is_budgeted) except -1:
+    cdef bint _may_get_memory_back(self, bint is_budgeted, int64_t epoch) except -1:
         """Whether a request that failed may succeed: what was leased then is leased still, or has come back since.
 
-        If the budget had room and the resource refused, only what is leased now can change that.
+        If the budget had room and the resource refused, only what is leased now can change that. That something could be
+        given up is no reason to wait: it was asked for, and nobody tells when it is given up.
         """
         has_arena = gp_load(&self.arenas) > gp_load(&self.retiring)
         if has_arena or self.budget is None:
@@ -182,7 +186,7 @@ cdef class ArenaPool(Slots):
         room = self.budget.limit - self.nbytes
         if room < 0 or self.budget.pending > 0:
             return room >= 0
-        return not is_budgeted and self.budget.in_use - self.budget.reclaimable <= room
+        return not is_budgeted and self.gate.now() != epoch and self.budget.in_use - self.budget.reclaimable <= room
 
     def _exhausted(self):
         n = gp_load(&self.arenas)

@@ -6,7 +6,7 @@ import weakref
 from libc.stdint cimport int64_t
 
 from graphpool._atomic cimport gp_add, gp_add_within, gp_load, gp_raise_to, gp_store, gp_sub_within
-from graphpool.memory._gate cimport Gate, clock_ns
+from graphpool.memory._gate cimport Gate, clock_ns, deadline_after
 
 from graphpool.errors import InvalidArgumentError, StateError, explain
 from graphpool.memory._check import check_request, out_of_memory
@@ -21,6 +21,11 @@ HOLDINGS = ("arenas", "compiled entries", "constants")
 """What holders of each stage hold; the rest, which nobody can give back but its user, is called ``tensors``."""
 
 cdef int64_t UNLIMITED = <int64_t>1 << 62
+cdef int64_t LOOK_PERIOD_NS = 100_000_000
+
+
+cdef bint _keeps(keeper) except -1:
+    return keeper is not None and keeper.is_kept
 
 
 cdef int64_t _parse_limit(limit) except -1:
@@ -85,6 +90,17 @@ cdef class Budget:
     def peak(self):
         return gp_load(&self._peak)
 
+    def reset_peak(self, nbytes=0):
+        """Let `peak` begin again at what is in use now, but at least at `nbytes`; returns what it was.
+
+        For the peak of a block of code: reset it before, and behind it with the larger of both, so that whoever looks
+        at the peak of the whole finds it. Charges that other threads make at the same moment may go unseen.
+        """
+        check_request(nbytes, 1)
+        before = self.peak
+        gp_store(&self._peak, max(nbytes, self.in_use))
+        return before
+
     @property
     def pending(self):
         """Bytes in use now that their holders expect back by themselves (leased arenas). Unit: bytes."""
@@ -93,18 +109,23 @@ cdef class Budget:
     @property
     def reclaimable(self):
         """Bytes in use now that holders would give back under pressure. Unit: bytes."""
-        return self._sum_of("reclaimable")
+        return self._sum_of("reclaimable", but_kept=True)
 
-    def _sum_of(self, name):
-        return sum(getattr(holder, name, 0) for _, holder in self._live_holders())
+    def _sum_of(self, name, but_kept=False):
+        holders = [holder for _, holder, keeper in self._live_holders() if not (but_kept and _keeps(keeper))]
+        return sum([getattr(holder, name, 0) for holder in holders])
 
     def holdings(self):
         """Bytes in use now by what holds them: each of `HOLDINGS`, and ``tensors``."""
         found = dict.fromkeys(HOLDINGS, 0)
-        for stage, holder in self._live_holders():
+        for stage, holder, _ in self._live_holders():
             found[HOLDINGS[stage]] += getattr(holder, "held", 0)
         found["tensors"] = max(self.in_use - sum(found.values()), 0)
         return found
+
+    def blocks(self):
+        """(address, size in bytes) of memory in use, as far as holders tell."""
+        return [block for _, holder, _ in self._live_holders() for block in getattr(holder, "blocks", list)()]
 
     cdef bint _try_charge(self, int64_t nbytes) noexcept nogil:
         if not gp_add_within(&self._in_use, nbytes, gp_load(&self._limit)):
@@ -128,15 +149,28 @@ cdef class Budget:
 
     cdef int64_t _demand(self) except -1:
         with self._lock:
-            return sum([expectant.demand for expectant in self._expectant])
+            expectants = list(self._expectant)
+        return sum([expectant.demand for expectant in expectants])
 
     def try_charge_spare(self, nbytes):
-        """Count `nbytes` bytes if they fit beside what others will need, see `keep_room_for`; asks nobody."""
+        """Count `nbytes` bytes if they fit beside what others will need, see `keep_room_for`.
+
+        Asks nobody but holders that can ``displace(nbytes)``: give back what is worth less than what is charged for.
+        """
         check_request(nbytes, 1)
-        if not gp_add_within(&self._in_use, nbytes, gp_load(&self._limit) - self._demand()):
-            return False
-        gp_raise_to(&self._peak, gp_load(&self._in_use))
-        return True
+        cdef int64_t limit = gp_load(&self._limit)
+        cdef int64_t missing
+        if limit == UNLIMITED:
+            return self._try_charge(nbytes)
+        limit -= self._demand()
+        for _, holder, _ in [(0, None, None), *self._live_holders()]:
+            missing = nbytes - (limit - gp_load(&self._in_use))
+            if missing > 0 and hasattr(holder, "displace"):
+                holder.displace(missing)
+            if gp_add_within(&self._in_use, nbytes, limit):
+                gp_raise_to(&self._peak, gp_load(&self._in_use))
+                return True
+        return False
 
     def charge(self, nbytes, *, holder="", timeout_s=0.0):
         """Count `nbytes` bytes, asking holders for memory and then waiting, if they do not fit.
@@ -183,11 +217,12 @@ cdef class Budget:
             Its `smallest_limit` is the least limit for both beside what is in use for good.
         """
         check_request(nbytes, 1)
-        if self.in_use + nbytes > self.limit and self._kept() + nbytes > self.limit:
-            raise self._refuse(nbytes, holder, self._kept() + later_nbytes)
+        if self.in_use + nbytes > self.limit and self.kept + nbytes > self.limit:
+            raise self._refuse(nbytes, holder, self.kept + later_nbytes)
 
-    def _kept(self):
-        """Bytes in use that neither pressure nor the end of all leases would give back."""
+    @property
+    def kept(self):
+        """Bytes in use that neither pressure nor the end of all leases would give back. Unit: bytes."""
         return max(self.in_use - self.reclaimable - self.pending, 0)
 
     def _relieve(self, nbytes):
@@ -196,7 +231,9 @@ cdef class Budget:
         if nbytes > self.limit:
             return False
         gp_add(&self._reclaims, 1)
-        for _, holder in self._live_holders():
+        for _, holder, keeper in self._live_holders():
+            if keeper is not None:
+                continue
             missing = nbytes - (gp_load(&self._limit) - gp_load(&self._in_use))
             if missing > 0:
                 holder.reclaim(missing)
@@ -216,13 +253,38 @@ cdef class Budget:
 
         Charges nothing, so that nobody is refused because others wait.
         """
-        cdef int64_t deadline = clock_ns() + <int64_t>(timeout_s * 1e9)
-        cdef int64_t epoch = self.gate.enter()
+        self.wait_until(lambda: self.in_use - self.reclaimable + nbytes <= self.limit, timeout_s=timeout_s)
+
+    def wait_until(self, condition, *, timeout_s=None):
+        """Wait until `condition()` is true, or until the time is over.
+
+        It is looked at again when memory was given back, after `wake`, and ten times a second, since nobody tells when
+        what is in use becomes reclaimable.
+
+        Returns
+        -------
+        is_true : bool
+        """
+        cdef int64_t deadline = deadline_after(timeout_s, -1), until, epoch
+        if condition():
+            return True
+        epoch = self.gate.enter()
         try:
-            while self.in_use - self.reclaimable + nbytes > self.limit and self.gate.wait(epoch, deadline):
-                epoch = self.gate.now()
+            while True:
+                epoch = self.gate.now()     # before looking: whatever changes from here on ends the sleep below
+                if condition():
+                    return True
+                until = clock_ns()
+                if 0 <= deadline <= until:
+                    return False
+                until += LOOK_PERIOD_NS
+                self.gate.wait(epoch, until if deadline < 0 else min(deadline, until))
         finally:
             self.gate.leave()
+
+    def wake(self):
+        """Let all who wait look again."""
+        self.gate.notify()
 
     def uncharge(self, nbytes):
         """Take `nbytes` bytes off the count, after their memory was given back; wakes whoever waits.
@@ -245,13 +307,13 @@ cdef class Budget:
             Whether `in_use` is within the new limit now. What is in use stays; nothing new is charged until it fits.
         """
         gp_store(&self._limit, _parse_limit(limit))
-        for _, holder in self._live_holders():
-            if self.in_use > self.limit:
+        for _, holder, keeper in self._live_holders():
+            if keeper is None and self.in_use > self.limit:
                 holder.reclaim(self.in_use - self.limit)
         self.gate.notify()
         return self.in_use <= self.limit
 
-    def register(self, holder, *, stage):
+    def register(self, holder, *, stage, keeper=None):
         """Ask `holder` for memory under pressure.
 
         Parameters
@@ -262,22 +324,26 @@ cdef class Budget:
             will come back by itself); of stage `IDLE_ARENAS` also ``trim(idle_s, now_s) -> int``. Held weakly.
         stage : int
             `IDLE_ARENAS`, `IDLE_PRIMITIVES` or `CONSTANTS`.
+        keeper : object, optional
+            Who the holder's memory is for. It is another holder's business to ask for it, in an order of its own; and
+            none of it counts as reclaimable, nor is trimmed, while ``keeper.is_kept``. Held weakly.
         """
         if stage not in (IDLE_ARENAS, IDLE_PRIMITIVES, CONSTANTS):
             raise InvalidArgumentError(explain("stage of relief", accepted="0, 1 or 2", got=stage))
         with self._lock:
             self._holders = [entry for entry in self._holders if entry[1]() is not None]
-            self._holders.append((stage, weakref.ref(holder)))
+            self._holders.append((stage, weakref.ref(holder), None if keeper is None else weakref.ref(keeper)))
 
     def trim(self, idle_s=0.0, now_s=None):
         """Let the pools registered as `IDLE_ARENAS` trim; see `ArenaPool.trim`. Returns the bytes given back."""
-        pools = [holder for stage, holder in self._live_holders() if stage == IDLE_ARENAS]
+        found = self._live_holders()
+        pools = [holder for stage, holder, keeper in found if stage == IDLE_ARENAS and not _keeps(keeper)]
         return sum([pool.trim(idle_s, now_s) for pool in pools])
 
     def _live_holders(self):
-        """(stage, holder) in the order of asking."""
+        """(stage, holder, keeper) in the order of asking."""
         with self._lock:
-            alive = [(stage, ref()) for stage, ref in self._holders]
+            alive = [(stage, ref(), None if keeper is None else keeper()) for stage, ref, keeper in self._holders]
         alive = [entry for entry in alive if entry[1] is not None]
         return sorted(alive, key=lambda entry: (entry[0], getattr(entry[1], "idle_since", 0.0)))
 

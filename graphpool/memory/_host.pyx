@@ -111,6 +111,10 @@ cdef class HostResource:
     def count(self):
         return len(self._live)
 
+    def blocks(self):
+        """(address, size in bytes) of all live allocations."""
+        return list(self._live.copy().items())
+
     def allocate(self, nbytes, alignment=64, stream=None):
         """Return the address of `nbytes` bytes.
 

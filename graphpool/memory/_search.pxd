@@ -22,10 +22,13 @@ cdef class Search:
     cdef int *stacked       # (n_sections)
     cdef int *peak          # (n_sections)
     cdef int *group         # (n_sections + 1)
-    cdef double *failures   # (n_sections) how often a section overflowed
+    cdef double *failures   # (n_sections) how often a section overflowed; the caller's, during a probe
     cdef bint is_learning
-    cdef int64_t nodes, node_limit, deadline_ns
+    cdef readonly int64_t nodes     # of the last probe
+    cdef int64_t node_limit, deadline_ns, next_signals_ns
+    cdef object error               # what a signal's handler raised
 
+    cdef bint _is_over(self) noexcept nogil
     cdef int _run(self) noexcept nogil
     cdef bint _tighten(self, int depth, int *buffers, int m, int lower, int upper) noexcept nogil
     cdef bint _raise_blocked(self, int depth, int *buffers, int m, int *lower, int *upper) noexcept nogil

@@ -1,14 +1,25 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 MAX_BUFFERS: int
+MAX_UNITS: int
+NODE_LIMIT: int
+LOWEST_SHARE: int
 
 class Search:
     """Buffers in units and sections, and the tables of the search; for one thread."""
 
-    def run(self, capacity: int, keys: Any, deadline_ns: int) -> Any: ...
+    nodes: int
+    def probe(self, capacity: int, order: Any, failures: Any, node_limit: int, deadline_ns: int) -> Any: ...
 
 def search(
-    problem: Any, offsets: np.ndarray[Any, Any], nbytes: int, bound: int, target: int, deadline_s: float
-) -> tuple[np.ndarray[Any, Any], int, bool]: ...
+    problem: Any,
+    nbytes: int,
+    bound: int,
+    target: int,
+    node_limit: int,
+    deadline_s: float,
+    improved: Callable[[np.ndarray[Any, Any], int], None],
+) -> int: ...

@@ -7,7 +7,8 @@ least to the lowest top of those. Both answers together cover every plan once.
 
 A node fails when, at some time, the buffers live then cannot be stacked under the capacity from their lowest offsets
 up. Groups of unplaced buffers that share no time are solved apart. Order among equals decides over luck and failure, so
-the search restarts under growing limits with three orders: by overflows of a buffer's sections, by crowd, by area.
+the search restarts under growing limits with three orders, by overflows of a buffer's sections, by crowd, by area, and
+with random ones near these.
 
 Sections, decomposition, and the canonical order by rising offset are ideas of Moffitt, "MiniMalloc: a lightweight
 memory allocator for hardware-accelerated machine learning" (ASPLOS 2024); stacking from lowest offsets is the
@@ -16,6 +17,7 @@ one-machine bound with release dates of scheduling theory; blocking replaces tha
 
 import numpy as np
 
+from cpython.exc cimport PyErr_CheckSignals
 from libc.limits cimport INT_MAX
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
@@ -55,7 +57,13 @@ MAX_BUFFERS = 4096
 MAX_UNITS = 2**29
 """Arenas of more units than this are left to the greedy passes: offsets are 32-bit, so that vectors hold many."""
 
-cdef int64_t FIRST_NODE_LIMIT = 1000
+NODE_LIMIT = 1000
+"""Nodes of one search; at the lowest capacity it has more in every round."""
+
+LOWEST_SHARE = 4
+"""How many times the nodes of other capacities the lowest one has."""
+
+cdef int64_t SIGNALS_NS = 50_000_000    # between two looks for signals
 
 
 cdef inline int align_up(int offset, int step) noexcept nogil:
@@ -89,7 +97,6 @@ cdef class Search:
         self.ends = <int *>table(levels * (n_sections + 1), sizeof(int))
         self.stacked, self.peak = <int *>table(n_sections, sizeof(int)), <int *>table(n_sections, sizeof(int))
         self.group = <int *>table(n_sections + 1, sizeof(int))
-        self.failures = <double *>table(n_sections, sizeof(double))
         for a in range(n):
             self.first[a], self.last[a], self.size[a], self.step[a] = first[a], last[a], size[a], step[a]
             self.rounded[a] = align_up(size[a], common)
@@ -110,33 +117,48 @@ cdef class Search:
             <size_t>self.first, <size_t>self.last, <size_t>self.size, <size_t>self.step, <size_t>self.rounded,
             <size_t>self.key, <size_t>self.neighbours, <size_t>self.start, <size_t>self.floors, <size_t>self.blocked,
             <size_t>self.rest, <size_t>self.parts, <size_t>self.ends, <size_t>self.is_open, <size_t>self.placed,
-            <size_t>self.stacked, <size_t>self.peak, <size_t>self.group, <size_t>self.failures,
+            <size_t>self.stacked, <size_t>self.peak, <size_t>self.group,
         ]
         cdef size_t address
         for address in tables:
             free(<void *>address)
 
-    def run(self, capacity, keys, int64_t deadline_ns):
-        """Offsets within `capacity` as an array, None when there are none, or False when time ran out."""
-        cdef int outcome = UNKNOWN, a, i
+    def probe(self, int capacity, order, double[::1] failures, int64_t node_limit, int64_t deadline_ns):
+        """Search from the root for offsets within `capacity`, for so many nodes and so long.
+
+        `order` is a key for each buffer, or None for `failures`, the overflows of each section, which the probe adds
+        to. Returns offsets as an array, None when there are none, or False when nodes or time ran out. Raises what a
+        signal's handler raises.
+        """
+        cdef int outcome, a
         cdef double[::1] key
-        self.capacity, self.deadline_ns, self.node_limit = capacity, deadline_ns, FIRST_NODE_LIMIT
-        memset(self.failures, 0, self.n_sections * sizeof(double))
-        while outcome == UNKNOWN and clock_ns() < deadline_ns:
-            for order in (None, *keys):
-                # Only its own runs teach the order by failures: others overflow elsewhere.
-                self.is_learning = order is None
-                key = self._sum_failures() if order is None else order
-                for a in range(self.n):
-                    self.key[a] = key[a]
-                with nogil:
-                    outcome = self._run()
-                if outcome != UNKNOWN:
-                    break
-            self.node_limit *= 2
+        self.capacity, self.deadline_ns, self.node_limit = capacity, deadline_ns, node_limit
+        # Only its own probes teach the order by failures: others overflow elsewhere.
+        self.is_learning, self.failures = order is None, &failures[0]
+        key = self._sum_failures() if order is None else order
+        for a in range(self.n):
+            self.key[a] = key[a]
+        with nogil:
+            outcome = self._run()
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
         if outcome == FOUND:
-            return np.array([self.placed[i] for i in range(self.n)], dtype=np.int64)
+            return np.array([self.placed[a] for a in range(self.n)], dtype=np.int64)
         return None if outcome == INFEASIBLE else False
+
+    cdef bint _is_over(self) noexcept nogil:
+        """Whether time is up, or a signal's handler has raised; asked rarely."""
+        cdef int64_t now = clock_ns()
+        if now > self.next_signals_ns:
+            self.next_signals_ns = now + SIGNALS_NS
+            with gil:
+                try:
+                    PyErr_CheckSignals()
+                except BaseException as error:
+                    self.error = error
+                    return True
+        return now > self.deadline_ns
 
     def _sum_failures(self):
         """For each buffer how often its sections overflowed."""
@@ -292,7 +314,7 @@ cdef class Search:
         cdef int chosen, outcome
         while True:
             self.nodes += 1
-            if self.nodes > self.node_limit or (self.nodes % 256 == 0 and clock_ns() > self.deadline_ns):
+            if self.nodes > self.node_limit or (self.nodes % 256 == 0 and self._is_over()):
                 return UNKNOWN
             chosen = self._choose(depth, buffers, m)
             if chosen < 0:
@@ -339,7 +361,7 @@ cdef class Search:
 
 
 cdef tuple _sections(lower, upper):
-    """First and one past the last section of each buffer, and the number of sections.
+    """First and one past the last section of each buffer.
 
     A section is a time at which a buffer starts, if one ends before another starts: whatever is live at any
     time is live together in some section.
@@ -348,7 +370,7 @@ cdef tuple _sections(lower, upper):
     next_end = ends[np.searchsorted(ends, starts, side="right")]
     next_start = np.append(starts[1:], np.iinfo(np.int64).max)
     times = starts[next_end <= next_start]
-    return np.searchsorted(times, lower).astype(np.intc), np.searchsorted(times, upper).astype(np.intc), len(times)
+    return np.searchsorted(times, lower).astype(np.intc), np.searchsorted(times, upper).astype(np.intc)
 
 
 cdef int64_t _unit(size, alignment) except -1:
@@ -358,66 +380,114 @@ cdef int64_t _unit(size, alignment) except -1:
 
 
 class _Instance:
-    """A problem in units and sections, without its empty buffers."""
+    """Buffers in units and sections, none of them empty; `life` in any unit."""
 
-    def __init__(self, problem):
-        self.used = problem.size > 0
-        lower, upper, size, step = (
-            column[self.used] for column in (problem.lower, problem.upper, problem.size, problem.alignment)
-        )
-        self.size, self.unit = size, _unit(size, step)
-        units, step = (size // self.unit).astype(np.intc), np.maximum(step // self.unit, 1).astype(np.intc)
-        first, last, n_sections = _sections(lower, upper)
-        self.search = Search(first, last, units, step, np.gcd.reduce(step), n_sections)
-        lifetime = (upper - lower).astype(np.float64)
-        crowd = np.array(_crowds(first, last, units, n_sections))
-        self.keys = [crowd * lifetime.max() * 2 + lifetime, lifetime * units]
-
-    def run(self, capacity, deadline_ns):
-        """Offsets in bytes, None, or False, as `Search.run`."""
-        found = self.search.run(capacity // self.unit, self.keys, deadline_ns)
-        return found * self.unit if isinstance(found, np.ndarray) else found
+    def __init__(self, first, last, size, step, life):
+        self.size = size
+        self.n_sections = int(last.max())
+        self.search = Search(first, last, size, step, np.gcd.reduce(step), self.n_sections)
+        live = np.zeros(self.n_sections + 1, dtype=np.int64)
+        np.add.at(live, first, size)
+        np.subtract.at(live, last, size)
+        live = np.cumsum(live)
+        crowd = np.array([live[start:end].max() for start, end in zip(first, last)])    # most units at once
+        self.orders = crowd * life.max() * 2 + life, life * size
 
 
-def _crowds(first, last, size, n_sections):
-    """For each buffer, the most units live at once during its life."""
-    live = np.zeros(n_sections + 1, dtype=np.int64)
-    np.add.at(live, first, size)
-    np.subtract.at(live, last, size)
-    live = np.cumsum(live)
-    return [live[start:end].max() for start, end in zip(first, last)]
+class _Descent:
+    """The search over capacities, in units: `best` is reached, less than `proved` is impossible, `target` is enough.
+
+    Each round has twice the nodes of the one before for every capacity that it tries. The lowest comes first, by deep
+    searches, since it can often be met or refuted. Then come others, by bisection towards the best plan known: many
+    short searches in orders near the good ones, then a deep one of each; where nodes run out, a capacity counts as too
+    low until the next round.
+    """
+
+    def __init__(self, instance, best, proved, target, node_limit, deadline_ns, improved):
+        self.instance, self.best, self.proved, self.target = instance, best, proved, target
+        self.nodes_left, self.deadline_ns, self.improved = node_limit, deadline_ns, improved
+        self.random = np.random.default_rng(0)
+
+    @property
+    def low(self):
+        return max(self.proved, self.target)
+
+    @property
+    def is_over(self):
+        return self.best <= self.low or self.nodes_left <= 0 or clock_ns() > self.deadline_ns
+
+    def run(self):
+        """Go on until all is proved, good enough, or used up."""
+        at_lowest = np.zeros(self.instance.n_sections)
+        orders = [None, *self.instance.orders]
+        rounds = 1
+        while not self.is_over:
+            self._try_capacity(self.low, orders, rounds * LOWEST_SHARE * NODE_LIMIT, at_lowest)
+            low, above = self.low + 1, np.zeros_like(at_lowest)
+            while low < self.best and not self.is_over:
+                capacity = (low + self.best - 1) // 2
+                is_found = self._try_capacity(capacity, self._near_orders(rounds), NODE_LIMIT, above)
+                if not is_found and not self._try_capacity(capacity, orders, rounds * NODE_LIMIT // 2, above):
+                    low = capacity + 1
+            rounds *= 2
+
+    def _near_orders(self, rounds):
+        """The orders, and so often others near them, from a fixed seed."""
+        for i in range(rounds):
+            yield None
+            for order in self.instance.orders:
+                yield order * np.exp(0.2 * self.random.standard_normal(len(order))) if i else order
+
+    def _try_capacity(self, capacity, orders, limit, failures):
+        """Whether a plan within `capacity` was found by one of the orders."""
+        found = self._search(capacity, orders, limit, failures)
+        if found is None:
+            self.proved = max(self.proved, capacity + 1)
+        if not isinstance(found, np.ndarray):
+            return False
+        self.best = int((found + self.instance.size).max())
+        self.improved(found, self.best)
+        return True
+
+    def _search(self, capacity, orders, limit, failures):
+        """Offsets, None or False as `Search.probe`, by the first order that decides."""
+        search = self.instance.search
+        for order in orders:
+            found = search.probe(capacity, order, failures, min(limit, self.nodes_left), self.deadline_ns)
+            self.nodes_left -= search.nodes
+            if found is not False or self.is_over:
+                return found
+        return False
 
 
-def search(problem, offsets, int64_t nbytes, int64_t bound, int64_t target, double deadline_s):
-    """Improve a plan until it meets `target`, is proved optimal, or time is up.
+def search(problem, int64_t nbytes, int64_t bound, int64_t target, node_limit, double deadline_s, improved):
+    """Improve a plan until it meets `target`, is proved optimal, or nodes or time are used up.
 
-    `problem` is a `planner.Problem`, `offsets` a valid plan of `nbytes` bytes. No plan needs less than `bound` bytes;
-    one within `target` is good enough. Returns the given offsets or better ones, the bytes of the arena, and whether
-    that is proved to be optimal.
+    `problem` is a `planner.Problem` with a plan of `nbytes` bytes. No plan needs less than `bound` bytes; one within
+    `target` is good enough. Zero for `deadline_s` sets no deadline; then equal input gives equal plans. `improved` is
+    called with the offsets and the bytes of each better plan. Returns how many bytes are proved to be necessary.
 
     Fixed offsets and more than `MAX_BUFFERS` buffers are left as they are. Gaps are kept closed, and then nothing but
-    `bound` proves a plan optimal. Cost: exponential in the worst case, hence the deadline.
+    `bound` proves a plan optimal. Cost: exponential in the worst case, hence the limits.
     """
-    cdef int64_t deadline = clock_ns() + <int64_t>(min(deadline_s, 1e9) * 1e9)
-    cdef int64_t proved = bound, low = target, capacity, until
-    n = np.count_nonzero(problem.size)
-    if n == 0 or n > MAX_BUFFERS or (problem.fixed >= 0).any():
-        return offsets, nbytes, nbytes <= bound
-    if nbytes // _unit(problem.size[problem.size > 0], problem.alignment) > MAX_UNITS:
-        return offsets, nbytes, nbytes <= bound
-    instance = _Instance(problem)
+    used = problem.size > 0
+    lower, upper, size, step = (c[used] for c in (problem.lower, problem.upper, problem.size, problem.alignment))
+    if len(size) == 0 or len(size) > MAX_BUFFERS or (problem.fixed >= 0).any():
+        return bound
+    unit = _unit(size, step)
+    if nbytes // unit > MAX_UNITS:
+        return bound
+
+    def note(found, units):
+        offsets = np.zeros_like(problem.size)
+        offsets[used] = found * unit
+        improved(offsets, units * unit)
+
+    first, last = _sections(lower, upper)
+    step = np.maximum(step // unit, 1).astype(np.intc)
+    instance = _Instance(first, last, (size // unit).astype(np.intc), step, (upper - lower).astype(np.float64))
+    deadline_ns = clock_ns() + <int64_t>(min(deadline_s or 1e9, 1e9) * 1e9)
+    descent = _Descent(instance, nbytes // unit, -(-bound // unit), target // unit, node_limit, deadline_ns, note)
+    descent.run()
     has_gaps = (problem.windows[:, 2] - problem.windows[:, 1]).sum() != (problem.upper - problem.lower).sum()
-    while low < nbytes and clock_ns() < deadline:
-        # The target gets half of the time first, since it can often be met; then bisection towards the best plan known.
-        capacity = low if low == target else (low + nbytes - 1) // 2
-        until = clock_ns() + (deadline - clock_ns()) // 2 if low == target == bound else deadline
-        found = instance.run(capacity, until)
-        if isinstance(found, np.ndarray):
-            offsets = np.zeros_like(problem.size)
-            offsets[instance.used] = found
-            nbytes = int((found + instance.size).max())
-            continue
-        if found is None and not has_gaps and proved >= low:
-            proved = capacity + 1
-        low = capacity + 1
-    return offsets, nbytes, nbytes <= proved
+    return bound if has_gaps else descent.proved * unit

@@ -22,7 +22,7 @@ from ._greedy import ORDERS, place
 from ._search import search
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 METHODS = ("auto", "greedy", "exact", *(f"{order}_{fit}" for order in ORDERS for fit in ("best", "first")))
 """What ``plan(method=)`` accepts: a strategy, or one greedy order with best or first fit."""
@@ -31,6 +31,7 @@ MAX_TOTAL = 2**60
 # What the portfolio may spend before it stops with fewer passes: counted, not timed, so that plans repeat. Unit: looks
 # at a placed buffer, about 2 ns each.
 _GREEDY_EFFORT = 3.5e8
+_EXACT_NODES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class MemoryPlan:
     nbytes : int
         Size of the arena. Unit: bytes.
     lower_bound : int
-        No plan needs less: the most bytes that are live at once. Unit: bytes.
+        No plan needs less: the most bytes that are live at once, or more where the search has proved it. Unit: bytes.
     is_optimal : bool
         Whether it is proved that no smaller arena exists.
     method : str
@@ -133,6 +134,9 @@ def plan(
     method: str = "auto",
     deadline_s: float = 0.0,
     capacity: int | None = None,
+    *,
+    node_limit: int | None = None,
+    on_improve: Callable[[MemoryPlan], object] | None = None,
 ) -> MemoryPlan:
     """Offsets at which no two buffers share bytes while both live, in an arena that is as small as can be found.
 
@@ -142,30 +146,37 @@ def plan(
     alignment : int, default=64
         Of every offset, besides each buffer's own. Unit: bytes.
     method : str, default="auto"
-        One of `METHODS`. ``"auto"``: the greedy portfolio, then the exact search while `deadline_s` lasts.
+        One of `METHODS`. ``"auto"``: the greedy portfolio, then the search if `deadline_s` or `node_limit` allows it;
+        ``"exact"``: the same, with a limit of 200,000 nodes if neither is given.
     deadline_s : float, default=0.0
-        Time for the exact search; it leaves problems with fixed offsets, or more than 4,096 buffers, to the greedy
-        passes, and keeps gaps closed. Unit: seconds. Zero plans without looking at a clock: equal input, equal plan.
+        Time for the search; it leaves problems with fixed offsets, or more than 4,096 buffers, to the greedy passes,
+        and keeps gaps closed. Unit: seconds. Zero plans without looking at a clock: equal input, equal plan.
     capacity : int, optional
-        Size that is good enough: the exact search stops there. Unit: bytes.
+        Size that is good enough: the search stops there. Unit: bytes.
+    node_limit : int, optional
+        Nodes that the search may visit, 3 to 40 us each; by default as many as `deadline_s` allows.
+    on_improve : callable, optional
+        Called with the greedy plan, and then with each better one at once, in the caller's thread. What it raises
+        ends planning and propagates.
 
     Returns
     -------
     MemoryPlan
+        The best that was found, whatever ended the search.
 
     Raises
     ------
     InvalidArgumentError
-        A buffer is malformed, an id occurs twice, or fixed buffers overlap.
+        A buffer or limit is malformed, an id occurs twice, or fixed buffers overlap.
     OutOfMemoryError
         No plan within `capacity` was found; ``smallest_limit`` is the smallest arena that was.
 
     Notes
     -----
-    Threads: safe, runs without the GIL. Cost: at most ten greedy passes of O(n * placed); fewer above about 8,000
-    buffers.
+    Threads: safe, runs without the GIL; Ctrl-C ends a search within a tenth of a second. Cost: at most ten greedy
+    passes of O(n * placed); fewer above about 8,000 buffers.
     Source: greedy orders after Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020);
-    exact search after Moffitt, "MiniMalloc" (ASPLOS 2024).
+    search after Moffitt, "MiniMalloc" (ASPLOS 2024).
 
     Examples
     --------
@@ -177,19 +188,47 @@ def plan(
     start = time.perf_counter()
     items = list(buffers)
     check_choice("method", method, METHODS)
+    _check_limits(deadline_s, node_limit)
     problem = _as_arrays(items, alignment)
     bound = _lower_bound(problem)
-    offsets, nbytes, used = _plan_greedily(problem, bound, method)
-    is_optimal = nbytes <= bound
+
+    def made(offsets: np.ndarray[Any, Any], nbytes: int, bound: int, used: str) -> MemoryPlan:
+        by_id = {item.id: int(offset) for item, offset in zip(items, offsets, strict=True)}
+        return MemoryPlan(by_id, nbytes, bound, nbytes <= bound, used, time.perf_counter() - start)
+
+    best = _plan_greedily(problem, bound, method)
+    if on_improve is not None:
+        on_improve(made(best[0], best[1], bound, best[2]))
+
+    def improved(offsets: np.ndarray[Any, Any], nbytes: int) -> None:
+        nonlocal best
+        best = offsets, nbytes, "exact"
+        if on_improve is not None:
+            on_improve(made(offsets, nbytes, bound, "exact"))
+
     target = max(bound, capacity or 0)
-    if deadline_s > 0 and method in ("auto", "exact") and nbytes > target:
-        found, nbytes, is_optimal = search(problem, offsets, nbytes, bound, target, deadline_s)
-        used, offsets = "exact" if found is not offsets else used, found
+    is_limited = method == "exact" and not deadline_s
+    nodes = node_limit or (_EXACT_NODES if is_limited else 2**62 if deadline_s else 0)
+    proved = bound
+    if nodes and method in ("auto", "exact") and best[1] > target:
+        proved = search(problem, best[1], bound, target, nodes, deadline_s, improved)
+    offsets, nbytes, used = best
     if capacity is not None and nbytes > capacity:
-        hint = f"the smallest arena found takes {nbytes} bytes (no less than {bound} can do)"
+        hint = f"the smallest arena found takes {nbytes} bytes (no less than {proved} can do)"
         raise out_of_memory(nbytes, in_use=0, limit=capacity, resource="plan", smallest_limit=nbytes, hint=hint)
-    by_id = {item.id: int(offset) for item, offset in zip(items, offsets, strict=True)}
-    return MemoryPlan(by_id, int(nbytes), bound, bool(is_optimal), used, time.perf_counter() - start)
+    return made(offsets, nbytes, proved, used)
+
+
+def _check_limits(deadline_s: float, node_limit: int | None) -> None:
+    if not isinstance(deadline_s, int | float) or not deadline_s >= 0:
+        raise InvalidArgumentError(explain("deadline_s", accepted="seconds, at least 0", got=brief(deadline_s)))
+    if node_limit is not None and (not isinstance(node_limit, int) or not 0 < node_limit < 2**62):
+        raise InvalidArgumentError(explain("node_limit", accepted="an int from 1, or None", got=brief(node_limit)))
+
+
+def lower_bound(items: Sequence[BufferInfo], alignment: int = 64) -> int:
+    """The least that any plan needs, as `MemoryPlan` has it; raises as `plan` does. Unit: bytes."""
+    return _lower_bound(_as_arrays(items, alignment))
 
 
 def _as_arrays(items: Sequence[BufferInfo], alignment: int) -> Problem:
@@ -398,6 +437,26 @@ def read_csv(path: str | Path) -> list[BufferInfo]:
         except (csv.Error, UnicodeDecodeError) as error:
             where = f"{path}, behind line {rows.line_num}"
             raise InvalidArgumentError(explain(where, accepted="CSV in UTF-8", got=error)) from error
+
+
+def write_csv(path: str | Path, buffers: Iterable[BufferInfo], plan: MemoryPlan | None = None) -> None:
+    """Write buffers as `read_csv` reads them.
+
+    Parameters
+    ----------
+    path : str or Path
+    buffers : iterable of BufferInfo
+        Their ids become text.
+    plan : MemoryPlan, optional
+        Whose offsets are written in place of fixed ones.
+    """
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*_REQUIRED, "alignment", "offset", "gaps"])
+        for item in buffers:
+            offset = item.offset if plan is None else plan.offsets[item.id]
+            gaps = " ".join(f"{lower}-{upper}" for lower, upper in item.gaps)
+            writer.writerow([item.id, item.lower, item.upper, item.size, item.alignment, offset, gaps])
 
 
 def _parse(row: dict[str, str | None], where: str) -> BufferInfo:

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from graphpool.cache import Item
-from graphpool.cache.policies import policy_names
+from graphpool.cache.policies import LruPolicy, policy_names
 from graphpool.cache.traces import compare_policies, distinct_nbytes, plot_savings
 from graphpool.errors import InvalidArgumentError, UnsupportedError
 
@@ -27,6 +27,14 @@ def test_chosen_policies_and_unknown_ones():
     assert list(row.results) == ["LRU"]
     with pytest.raises(InvalidArgumentError, match="no policy is named 'best'"):
         compare_policies(LOOP, [20], ["lru", "best"])
+
+
+def test_a_factory_goes_by_the_name_of_its_policy():
+    class Mine(LruPolicy):
+        name = "mine"
+
+    for row in compare_policies(LOOP, [20, 40], ["lru", Mine]):
+        assert row.results["mine"] == row.results["lru"]
 
 
 def test_distinct_bytes():

@@ -4,7 +4,7 @@ import pytest
 
 from graphpool.cache import Item, Policy, policies
 from graphpool.cache.policies import LruPolicy, choose_victims, make_policy
-from graphpool.errors import InvalidArgumentError
+from graphpool.errors import BackendError, InvalidArgumentError
 
 NAMES = ["no_evict", "lru", "cost"]
 
@@ -59,7 +59,21 @@ def test_a_policy_that_names_a_key_twice_frees_it_once():
     assert choose_victims(twice, Item("d", 15, 1.0), 15, lambda key: 10) == ["a", "b"]
 
 
-@pytest.mark.parametrize("bad", ["best", "", 3, object(), LruPolicy])
+def test_a_class_or_function_makes_a_new_policy_each_time():
+    first, second = make_policy(LruPolicy), make_policy(lambda: LruPolicy())
+    assert first is not second
+    assert {first.name, second.name} == {"lru"}
+
+
+def test_a_factory_that_fails_is_named():
+    def hopeless():
+        raise ZeroDivisionError("no luck")
+
+    with pytest.raises(BackendError, match="hopeless failed"):
+        make_policy(hopeless)
+
+
+@pytest.mark.parametrize("bad", ["best", "", 3, object(), int, lambda: None, lambda: LruPolicy])
 def test_what_is_no_policy_is_refused(bad):
     with pytest.raises(InvalidArgumentError):
         make_policy(bad)

@@ -8,7 +8,7 @@ import pytest
 from graphpool import cache as caches
 from graphpool.cache import UNLIMITED_MB, ConstantBuffer
 from graphpool.cache.policies import LruPolicy
-from graphpool.errors import InvalidArgumentError
+from graphpool.errors import BackendError, InvalidArgumentError
 from tests.helpers.caches import together
 
 
@@ -150,7 +150,7 @@ def test_a_policy_stays_until_another_is_set():
         (("cpu", 1), {"index": -1}),
         (("cpu", 1), {"policy": "unknown"}),
         (("cpu", 1), {"policy": LruPolicy()}),
-        (("cpu", 1), {"policy": LruPolicy, "index": 0}),
+        (("cpu", 1), {"policy": int, "index": 0}),
     ],
 )
 def test_bad_settings_change_nothing(arguments, options):
@@ -159,6 +159,24 @@ def test_bad_settings_change_nothing(arguments, options):
         caches.set_constant_tensor_cache_capacity(*arguments, **options)
     assert len(caches.constant_tensor_cache("cpu")) == 1
     assert caches.get_constant_tensor_cache_capacity("cpu") == UNLIMITED_MB
+
+
+def test_a_factory_serves_every_device_and_those_to_come():
+    class Mine(LruPolicy):
+        name = "mine"
+
+    first = caches.constant_tensor_cache("cpu")
+    caches.set_constant_tensor_cache_capacity("cpu", None, policy=Mine)
+    second = caches.constant_tensor_cache("cpu", 7)
+    assert (first.policy.name, second.policy.name) == ("mine", "mine")
+    assert first.policy is not second.policy
+
+    def hopeless():
+        raise ZeroDivisionError("no luck")
+
+    with pytest.raises(BackendError, match="hopeless"):
+        caches.set_constant_tensor_cache_capacity("cpu", 3, policy=hopeless)
+    assert (first.policy.name, first.capacity_nbytes) == ("mine", None)
 
 
 # ---- environment

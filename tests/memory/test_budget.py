@@ -38,6 +38,17 @@ def test_counts_without_a_limit():
     assert budget.stats().peak == budget.in_use == 2**40
 
 
+def test_the_peak_begins_again_at_what_is_in_use():
+    budget = Budget()
+    budget.charge(100)
+    budget.uncharge(60)
+    assert (budget.reset_peak(), budget.peak) == (100, 40)
+    assert (budget.reset_peak(100), budget.peak) == (40, 100)
+    with pytest.raises(InvalidArgumentError):
+        budget.reset_peak(-1)
+    assert budget.peak == 100
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=60))
 def test_in_use_is_exact_and_within_the_limit(steps):
     budget, model = Budget(100), 0

@@ -3,8 +3,7 @@
 import pytest
 
 from graphpool.errors import InvalidArgumentError
-from graphpool.memory import BufferInfo, plan, read_csv
-from tests.helpers.plan_csv import write_csv
+from graphpool.memory import BufferInfo, plan, read_csv, write_csv
 
 BUFFERS = [
     BufferInfo("a", 0, 4, 100, 8),

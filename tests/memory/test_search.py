@@ -2,13 +2,15 @@
 
 import itertools
 import math
+import signal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphpool.errors import OutOfMemoryError
+from graphpool.errors import InvalidArgumentError, OutOfMemoryError
 from graphpool.memory import BufferInfo, check_plan, plan
+from tests.cases.buffers import cut_square
 from tests.memory.test_planner import read_case
 
 
@@ -99,3 +101,87 @@ def test_a_short_deadline_keeps_the_greedy_plan_or_better():
     greedy, found = plan(buffers, 1), plan(buffers, 1, deadline_s=1e-6)
     check_plan(found, buffers)
     assert found.nbytes <= greedy.nbytes
+
+
+# ---- limits
+
+
+def test_nodes_limit_the_search_and_not_the_clock():
+    buffers = cut_square(160, 3)
+    plans = [plan(buffers, 1, node_limit=20_000) for _ in range(2)]
+    assert plans[0].offsets == plans[1].offsets
+    more = plan(buffers, 1, "exact")  # a limit of its own
+    assert more.nbytes <= plans[0].nbytes < plan(buffers, 1).nbytes
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_without_a_capacity_it_is_better_than_steps_of_one(seed):
+    """A capacity may take no more than its share of the nodes, however far from the best plan it lies."""
+    buffers = cut_square(160, seed)
+    found, greedy = plan(buffers, 1, node_limit=60_000), plan(buffers, 1)
+    check_plan(found, buffers)
+    for step in range(1, 11):
+        capacity = greedy.lower_bound + (greedy.nbytes - greedy.lower_bound) * step // 11
+        try:
+            nbytes = plan(buffers, 1, node_limit=6000, capacity=capacity).nbytes
+        except OutOfMemoryError as error:
+            nbytes = error.smallest_limit
+        assert found.nbytes < nbytes
+
+
+def test_each_better_plan_is_told_and_the_last_is_the_result():
+    buffers, told = cut_square(160, 3), []
+    found = plan(buffers, 1, node_limit=20_000, on_improve=told.append)
+    assert len(told) > 2
+    for one in told:
+        check_plan(one, buffers)
+    sizes = [one.nbytes for one in told]
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert told[0].offsets == plan(buffers, 1).offsets
+    assert (told[-1].offsets, told[-1].nbytes) == (found.offsets, found.nbytes)
+    greedy = []
+    assert plan(buffers, 1, on_improve=greedy.append).offsets == greedy[0].offsets
+    with pytest.raises(OutOfMemoryError) as caught:
+        plan(buffers, 1, capacity=1, node_limit=20_000, on_improve=told.append)
+    assert told[-1].nbytes == caught.value.smallest_limit  # what is found is not lost with the error
+
+
+def test_errors_of_the_callback_and_signals_end_the_search():
+    buffers, told = cut_square(160, 3), []
+
+    def stop(found):
+        told.append(found)
+        if len(told) == 2:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        plan(buffers, 1, node_limit=20_000, on_improve=stop)
+    assert len(told) == 2
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            plan(cut_square(160, 3), 1, deadline_s=600)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_is_proved_is_the_bound():
+    buffers = [BufferInfo(0, 0, 2, 5), BufferInfo(1, 1, 3, 5)]
+    assert (plan(buffers, 4).lower_bound, plan(buffers, 4).is_optimal) == (10, False)
+    found = plan(buffers, 4, node_limit=1000)
+    assert (found.lower_bound, found.nbytes, found.is_optimal) == (13, 13, True)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"deadline_s": -1}, {"deadline_s": float("nan")}, {"deadline_s": "1"}, {"node_limit": 0}, {"node_limit": 1.5}],
+)
+def test_malformed_limits_are_refused(limits):
+    with pytest.raises(InvalidArgumentError, match=next(iter(limits))):
+        plan([BufferInfo("a", 0, 1, 1)], **limits)

@@ -1,0 +1,71 @@
+"""A planner of the user's: called, checked, and named where it fails."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any, Protocol
+
+from graphpool.errors import BackendError, InvalidArgumentError, explain
+
+from .plan_check import check_plan
+from .planner import MemoryPlan, lower_bound, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from .planner import BufferInfo
+
+__all__ = ["Planner", "check_planner", "plan_with"]
+
+
+class Planner(Protocol):
+    """Finds offsets for buffers; a function is one, and so is any hashable object that can be called so.
+
+    Its ``name``, else that of the function or class, stands in errors. Equal planners are taken to plan alike: programs
+    that were planned by one are used for the other.
+    """
+
+    def __call__(self, buffers: Sequence[BufferInfo], alignment: int) -> Mapping[Hashable, int]:
+        """The offset of each buffer by its id, all multiples of `alignment` and of the buffer's own. Unit: bytes."""
+        ...
+
+
+def check_planner(planner: Any) -> None:
+    """Raise `InvalidArgumentError` unless this is a planner, or None."""
+    is_hashable = getattr(type(planner), "__hash__", None) is not None
+    if planner is not None and not (callable(planner) and is_hashable):
+        accepted = "a hashable callable(buffers, alignment), or None"
+        raise InvalidArgumentError(explain("planner", accepted=accepted, got=repr(planner)))
+
+
+def plan_with(planner: Planner | None, buffers: Iterable[BufferInfo], alignment: int = 64) -> MemoryPlan:
+    """The plan of a user's planner, checked, or that of `plan` for None.
+
+    Raises
+    ------
+    BackendError
+        The planner failed, or its plan does not hold; the message names it.
+
+    Notes
+    -----
+    Cost: that of the planner, and of `check_plan`.
+    """
+    items = list(buffers)
+    if planner is None:
+        return plan(items, alignment)
+    bound = lower_bound(items, alignment)
+    name = str(getattr(planner, "name", None) or getattr(planner, "__qualname__", type(planner).__qualname__))
+    try:
+        offsets = {key: index(offset) for key, offset in dict(planner(tuple(items), alignment)).items()}
+    except Exception as error:
+        raise BackendError(explain(f"planner {name} failed", got=repr(error)), backend=name) from error
+    nbytes = max((offsets[item.id] + item.size for item in items if item.id in offsets), default=0)
+    made = MemoryPlan(offsets, nbytes, bound, nbytes <= bound, name, 0.0)
+    try:
+        check_plan(made, items, alignment)
+    except InvalidArgumentError as error:
+        what = f"planner {name} made a plan that does not hold: {error}"
+        raise BackendError(
+            explain(what, hint="graphpool.memory.check_plan says so of any plan"), backend=name
+        ) from error
+    return made
