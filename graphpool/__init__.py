@@ -7,6 +7,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from . import _backend_loader
 from ._version import __version__ as __version__
 from .errors import (
     BackendError,
@@ -18,15 +19,13 @@ from .errors import (
     InvalidOpError,
     InvalidShapeError,
     LimitError,
+    MemoryTimeoutError,
     OutOfMemoryError,
     PerformanceWarning,
     ScheduleError,
     StateError,
     UnsupportedError,
 )
-from .graph.backend import set_loader as _set_loader
-from .limits import Limits
-from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType
 
 if _TYPE_CHECKING:
     from . import cache, memory, onnx, profile, schedule
@@ -41,6 +40,7 @@ if _TYPE_CHECKING:
         set_primitive_cache_capacity,
     )
     from .graph import Graph, LogicalTensor, Op, Partition
+    from .limits import Limits
     from .memory import CallbackResource as Allocator
     from .profile import profile_ops
     from .runtime import (
@@ -54,6 +54,7 @@ if _TYPE_CHECKING:
         Stream,
         Tensor,
     )
+    from .typing import UNKNOWN_DIM, DataType, LayoutType, PropertyType
 
 __all__ = [
     "UNKNOWN_DIM",
@@ -77,6 +78,7 @@ __all__ = [
     "LimitError",
     "Limits",
     "LogicalTensor",
+    "MemoryTimeoutError",
     "Model",
     "Op",
     "OutOfMemoryError",
@@ -94,10 +96,12 @@ __all__ = [
     "get_constant_tensor_cache",
     "get_constant_tensor_cache_capacity",
     "get_primitive_cache_capacity",
+    "load_tensor",
     "memory",
     "onnx",
     "profile",
     "profile_ops",
+    "save_tensor",
     "schedule",
     "set_compiled_partition_cache_capacity",
     "set_constant_tensor_cache",
@@ -105,34 +109,47 @@ __all__ = [
     "set_primitive_cache_capacity",
 ]
 
-_MODULES = ("cache", "memory", "onnx", "profile", "schedule")
+_MODULES = ("cache", "graph", "memory", "onnx", "profile", "runtime", "schedule", "typing")
 _HOMES = {
     **dict.fromkeys([name for name in __all__ if "_cache" in name], "cache"),
     **dict.fromkeys(["Graph", "LogicalTensor", "Op", "Partition"], "graph"),
     **dict.fromkeys(["CompiledPartition", "DynamicPartition", "Engine", "Event", "ExecuteOptions"], "runtime"),
-    **dict.fromkeys(["Model", "Session", "Stream", "Tensor"], "runtime"),
+    **dict.fromkeys(["Model", "Session", "Stream", "Tensor", "load_tensor", "save_tensor"], "runtime"),
+    **dict.fromkeys(["UNKNOWN_DIM", "DataType", "LayoutType", "PropertyType"], "typing"),
+    "Limits": "limits",
     "profile_ops": "profile",
 }
 
 
 def __getattr__(name: str) -> _Any:
     if name in _MODULES:
-        return _import_module(f".{name}", __name__)
+        return _import_own(name)
     if name == "Allocator":
-        value = _import_module(".memory", __name__).CallbackResource
+        value = _import_own("memory").CallbackResource
     elif name in _HOMES:
-        value = getattr(_import_module(f".{_HOMES[name]}", __name__), name)
+        value = getattr(_import_own(_HOMES[name]), name)
     else:
         raise AttributeError(f"module 'graphpool' has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
+def _import_own(name: str) -> _Any:
+    """A module of the package; ImportError that says what to do where the compiled ones are missing."""
+    try:
+        return _import_module(f".{name}", __name__)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith(f"{__name__}."):
+            raise
+        hint = "this is a source tree that was not built: ./run setup, or pip install ."
+        raise ImportError(f"the compiled module {error.name} is missing; {hint}", name=error.name) from error
+
+
 def _load_backends() -> None:
     _import_module(".backends", __name__).load()
 
 
-_set_loader(_load_backends)
+_backend_loader.loader = _load_backends
 
 
 def __dir__() -> list[str]:

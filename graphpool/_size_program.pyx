@@ -9,6 +9,7 @@ from graphpool._sizes cimport (
     is_exact
 )
 
+from graphpool._sizes import Real
 from graphpool.errors import StateError, explain
 
 __all__ = ["SizeProgram", "SizeValues"]
@@ -136,7 +137,9 @@ cdef class SizeValues:
         free(self.values)
 
     def of(self, x):
-        """The value of a size; other objects as they are."""
+        """The value of a size or real number; other objects as they are."""
+        if type(x) is Real:
+            return as_real(self.values[x.number])
         if type(x) is not Size:
             return x
         if (<Size>x).trace is not self.trace or (<Size>x).term >= self.nterms:

@@ -22,6 +22,9 @@ class Size(int):
 class Real(float):
     """A real number made of sizes; for type checkers a float."""
 
+    @property
+    def number(self) -> int: ...
+
 class Preference:
     def __init__(self, *numbers: Any) -> None: ...
     def __enter__(self) -> None: ...

@@ -156,6 +156,8 @@ cdef class Trace:
         if kind == SUB:
             if a == b:
                 return 0
+            if self.terms[b].kind == SUB and self.terms[a].kind == CONSTANT and self.hints[a] == 0:
+                return self._sum(SUB, self.terms[b].b, self.terms[b].a, result)
             if self.terms[b].kind == CONSTANT and self.hints[b] != INT64_MIN:
                 return self._sum(ADD, a, self.constant(-self.hints[b]), result)
             if self.terms[a].kind == ADD:
@@ -633,6 +635,11 @@ cdef class Real:
 
     def __repr__(self):
         return f"{self.trace.text(self.term)}"
+
+    @property
+    def number(self):
+        """As of `Size`; the result is the bits of the double."""
+        return self.term
 
 
 class Preference:

@@ -34,6 +34,18 @@ def _flag(text: str) -> bool:
     return {"0": False, "1": True}[text]
 
 
+LOG_TOPICS = ("error", "compile", "execute", "memory", "profile")
+
+
+def _topics(text: str) -> frozenset[str]:
+    """``compile,memory`` as a set; ``all`` of them, ``0`` for none, ``1`` for compilations."""
+    named = {"0": (), "1": ("compile",), "all": LOG_TOPICS}.get(text.strip(), text.split(","))
+    topics = frozenset(topic.strip() for topic in named)
+    if not topics <= set(LOG_TOPICS):
+        raise ValueError(text)
+    return topics
+
+
 STREAM_POLICIES = ("sequential", "wavefront", "asap", "nimble", "list", "ios", "auto")
 
 
@@ -136,10 +148,18 @@ VARIABLES = {
         ("GRAPHPOOL_STEP_COSTS",), str, "a file", None,
         "JSON file of measured costs that schedules start from; those of stages are in another one beside it.",
     ),
-    "verbose": Variable(("GRAPHPOOL_VERBOSE",), _flag, "0 | 1", False, "Log compilations and their implementations."),
+    "verbose": Variable(
+        ("GRAPHPOOL_VERBOSE",), _topics, f"0 | 1 | all | topics of {', '.join(LOG_TOPICS)}", frozenset(),
+        "Topics that are logged to standard error.",
+    ),
 }  # fmt: skip
 
 _values: dict[str, Any] = {}
+
+
+def origin(name: str) -> str:
+    """Where the value of a variable comes from: the spelling that is set, or ``default``."""
+    return next((spelling for spelling in VARIABLES[name].names if os.environ.get(spelling)), "default")
 
 
 def get(name: str) -> Any:
@@ -147,15 +167,14 @@ def get(name: str) -> Any:
     if name not in _values:
         variable = VARIABLES[name]
         _values[name] = variable.default
-        for spelling in variable.names:
-            text = os.environ.get(spelling)
-            if text:
-                try:
-                    _values[name] = variable.parse(text)
-                except (ValueError, KeyError) as error:
-                    del _values[name]
-                    raise InvalidArgumentError(
-                        explain(f"environment variable {spelling} is malformed", accepted=variable.accepted, got=text)
-                    ) from error
-                break
+        spelling = origin(name)
+        if spelling != "default":
+            text = os.environ[spelling]
+            try:
+                _values[name] = variable.parse(text)
+            except (ValueError, KeyError) as error:
+                del _values[name]
+                raise InvalidArgumentError(
+                    explain(f"environment variable {spelling} is malformed", accepted=variable.accepted, got=text)
+                ) from error
     return _values[name]

@@ -22,6 +22,7 @@ __all__ = [
     "InvalidOpError",
     "InvalidShapeError",
     "LimitError",
+    "MemoryTimeoutError",
     "OutOfMemoryError",
     "PerformanceWarning",
     "ScheduleError",
@@ -153,6 +154,14 @@ class OutOfMemoryError(GraphpoolError, MemoryError):
     """
 
     status = "out_of_memory"
+
+
+class MemoryTimeoutError(OutOfMemoryError, TimeoutError):
+    """What would fit on an idle engine found no memory in time, see ``on_pressure`` of `Engine`.
+
+    Attributes are those of `OutOfMemoryError`, of the last trial; `smallest_limit` would do on an idle engine, and is
+    None where there was no trial, since others were waiting before.
+    """
 
 
 class StateError(GraphpoolError, RuntimeError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -102,14 +103,16 @@ class DataType(StrEnum):
 
     @classmethod
     def parse(cls, value: object) -> DataType:
-        """The member for a member, its string, or a NumPy dtype or scalar type.
+        """The member for a member, its string, a NumPy dtype or scalar type, or the dtype's name such as ``"float32"``.
+
+        Short codes that NumPy has for its types are refused: ``"u8"`` is a type of 8 bits here.
 
         Raises
         ------
         InvalidDataTypeError
             `value` names no type.
         """
-        found = _BY_VALUE.get(value) if isinstance(value, str) else None
+        found = _BY_VALUE.get(value) or _BY_NUMPY_NAME.get(value) if isinstance(value, str) else None
         if found is None and value is not None and not isinstance(value, str):
             try:
                 dtype: np.dtype[Any] = np.dtype(value)  # type: ignore[call-overload]
@@ -118,7 +121,8 @@ class DataType(StrEnum):
                 pass
         if found is None:
             raise InvalidDataTypeError(
-                explain(f"unknown data type {brief(value)}", accepted=", ".join(_BY_VALUE)), dtype=value
+                explain(f"unknown data type {brief(value)}", accepted=f"{', '.join(_BY_VALUE)}, or a NumPy dtype"),
+                dtype=value,
             )
         return found
 
@@ -180,11 +184,18 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_UNITS = {"": 1, "B": 1} | {
+    prefix + unit: base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for unit, base in (("", 1000), ("B", 1000), ("I", 1024), ("IB", 1024))
+}
 
 
-def parse_nbytes(value: int | str) -> int:
-    """A size in bytes from an int or a string such as ``"512MiB"``, ``"1.5 GB"``.
+def parse_nbytes(value: int | str, *, whole_nbytes: int | None = None, auto: bool = False) -> int:
+    """A size in bytes from an integer, NumPy's too, or a string such as ``"512MiB"``, ``"300M"``, ``"1.5 GB"``.
+
+    With `whole_nbytes` a share of so much is accepted too, such as ``"60%"``; `auto` says that the caller understands
+    ``"auto"`` and shares, for the message.
 
     Raises
     ------
@@ -193,14 +204,18 @@ def parse_nbytes(value: int | str) -> int:
     """
     from .errors import InvalidArgumentError
 
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
+    if isinstance(value, Integral) and not isinstance(value, bool) and value >= 0:
+        return int(value)
     if isinstance(value, str):
         text = value.strip().upper()
-        digits = text.rstrip("BGIKM ")
+        digits = text.rstrip("BGIKMT% ")
         unit = text[len(digits) :].strip()
-        if unit in _UNITS and len(digits) < 32 and re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", digits):
-            return int(float(digits) * _UNITS[unit])
+        units = _UNITS if whole_nbytes is None else _UNITS | {"%": whole_nbytes / 100}
+        if unit in units and len(digits) < 32 and re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", digits):
+            return int(float(digits) * units[unit])
+    shares = ', "auto", or a share such as "60%"' if auto else ', or a share such as "50%"' if whole_nbytes else ""
     raise InvalidArgumentError(
-        explain("not a size", accepted='bytes as an int, or a string such as "512MiB" or "2GB"', got=brief(value))
+        explain(
+            "not a size", accepted=f'bytes as an int, or a string such as "512MiB" or "2GB"{shares}', got=brief(value)
+        )
     )

@@ -374,6 +374,7 @@ def test_what_comes_to_the_same_is_one_size():
     for one, other in (
         (a * b, b * a), (a + b, b + a), (a * 2 * b * 3, b * 6 * a), (a * b // b, a), ((a + 3) - 3, a), (a + b - b, a),
         (a * 8 // 4, a * 2), ((a - b) + b, a), (a + 1 + 2, 3 + a), (least(a, b), least(b, a)), (a + 0, a),
+        (0 - (0 - a), a), (0 - (a - b), b - a),
     ):  # fmt: skip
         assert one.number == other.number
     assert a - a == 0

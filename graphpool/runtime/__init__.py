@@ -2,9 +2,13 @@
 
     engine.py       Engine: a device with its memory and its number of threads
     engine_primitives.py, engine_constants.py   what its budget is charged for programs and weights
+    engine_models.py   in which order its models give memory up; model_memory.py: what one has, and what that saves
     idle_decay.py   gives idle arenas back after a while
-    threads.py      how many threads the process may use
+    process_report.py  ProcessReport: what of the process's resident memory is whose
+    memory_queue.py which runs and loads wait for memory that others use
+    allowed_memory.py, threads.py   how much memory and how many threads the process may use; cgroups.py: who says so
     _tensor.pyx     Tensor: a logical tensor bound to data
+    tensor_file.py  tensors in files, packed weights among them
     _stream.pyx     Stream, Event: an ordered queue of an engine, with a team of threads
     _program.pyx    Program: a C array of steps, run without the GIL on raw pointers, alone or shared by a team
     _variable.pyx   VariableProgram: what of a program changes with sizes that vary, and the programs for other sizes
@@ -23,22 +27,29 @@
     thread_limits.py makes those threads known to threadpoolctl
     blas_threads.py keeps SciPy's BLAS to one thread while programs run
     model.py        Model: a whole graph, compiled once for all shapes for which its decisions hold
+    model_forms.py  its compiled forms and what they share: finds or compiles, runs, counts, gives back
     dynamic_partition.py  a partition of unknown shapes
     request_batches.py  many requests to a model: side by side, or filled up to batches
     form_cache.py   forms of either, each closed after the last run that uses it
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
+    rest.py         what of it runs behind extents that only a run tells: a model of its own
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   a form of a model: compiled partitions and host functions over one arena
     variable_forms.py  compiles for shapes, or finds a form for all shapes for which its decisions hold:
                        variable_form.py, variable_partition.py: a partition of it, resizable_form.py: how it lives
+    memory_peak.py     MemoryPeak: what a run of a model takes at most
     shape_ranges.py    shapes that a model is declared for; declared_shapes.py: what it promises for them
-    range_cover.py     the forms that serve all of them, and what runs take at most; range_layout.py: a plan for a range
+    range_cover.py     the forms that serve all of them, and what runs take at most
     model_step.py   a partition of it, and where the tensors between partitions lie
     form_constants.py   its constants: bound as they are, or kept packed alone
-    runner.py       a run on one arena: binds arrays, calls the steps, collects results
+    form_steps.py   its partitions, compiled; form_plan.py: places in the arena, for one set of shapes or a range
+    form_sizes.py   shapes of its inputs and outputs for each set of sizes
+    form_charge.py  what the budget is charged for it
+    runner.py       a run: leases an arena, binds arrays, calls the steps, collects results
+    _step_call.pyx  a program on addresses that the runner knows, which `execute` would check tensors for
     session.py      Session: runs of a model that share states, in memory of its own
     session_states.py  which outputs are inputs of the next run; held_states.py: forms for the memory where they stay
     state_buffers.py   that memory, shared by forks
@@ -58,6 +69,7 @@ from .dynamic_partition import DynamicPartition
 from .engine import Engine
 from .model import Model
 from .session import Session
+from .tensor_file import load_tensor, save_tensor
 
 __all__ = [
     "CompiledPartition",
@@ -70,4 +82,6 @@ __all__ = [
     "Session",
     "Stream",
     "Tensor",
+    "load_tensor",
+    "save_tensor",
 ]

@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from graphpool import config
 from graphpool.cache import PackedKey, constant_tensor_cache, fingerprint, packed_store
 from graphpool.cache._entry import Outcome
-from graphpool.cache.identity import QuickFingerprint, quick_fingerprint
+from graphpool.cache.identity import QuickFingerprint, join_fingerprints, quick_fingerprint
 from graphpool.fork import reset_in_child
 from graphpool.errors import OutOfMemoryError, StateError, explain
 
@@ -325,11 +325,12 @@ cdef class Constants:
     def _produce(self, part, tuple tensors, tuple identities):
         """The part's buffer: mapped from the store of packed weights, if there is one, else made."""
         store = packed_store()
-        if store is None or len(identities) != 1 or not isinstance(identities[0], QuickFingerprint):
+        if store is None or not all([isinstance(name, QuickFingerprint) for name in identities]):
             return self._make(part, tensors)
-        source = tensors[part.sources[0]]
-        name = fingerprint(content_of(source), dtype=source.lt.dtype)   # files need a name that holds everywhere
-        key = PackedKey(name, part.layout, part.isa)
+        sources = [tensors[position] for position in part.sources]
+        # files need names that hold everywhere
+        names = [fingerprint(content_of(source), dtype=source.lt.dtype) for source in sources]
+        key = PackedKey(join_fingerprints(names), part.layout, part.isa)
         buffer = store.get(key, self.engine.constants.resource)
         if buffer is None:
             buffer = self._make(part, tensors)

@@ -24,6 +24,7 @@ from graphpool._atomic cimport gp_add
 from ._streams cimport GO_ON, STOP, WAKE, Look, StreamLists, piece_of
 from ._trace cimport Slice, count_run, current_thread, enter_recording, jitter, leave_recording, put_slice
 
+from graphpool._sizes import Preference
 from graphpool.errors import InvalidArgumentError, explain
 
 
@@ -209,14 +210,22 @@ cdef void run_thread(void *context, int64_t thread) noexcept nogil:
 
 
 def count_threads(calls, threads, streams=0):
-    """Threads that a run of these calls can use: at most `threads`; on one stream, at most the tasks of the largest."""
+    """Threads that a run of these calls can use: at most `threads`; on one stream, at most the tasks of the largest.
+
+    InvalidArgumentError: a call has too many tasks.
+    """
+    for call in calls:
+        if call.ntasks >= ONE_STEP:
+            raise InvalidArgumentError(explain("tasks of a step", accepted=f"0 .. {ONE_STEP - 1}", got=call.ntasks))
     if streams > 1:
         return threads
     most = 1
-    for call in calls:
-        if call.ntasks >= threads:
-            return threads
-        most = max(most, int(call.ntasks))
+    with Preference(*[call.ntasks for call in calls]):
+        for call in calls:
+            if call.ntasks >= threads:
+                return threads
+            if call.ntasks > most:
+                most = int(call.ntasks)
     return most
 
 
@@ -329,11 +338,8 @@ cdef class Program:
         memcpy(self.literals, <const char *>data, len(data))
         self.calls = tuple([call for call, _ in steps])
         guards = tuple(guards) or (None,) * self.nsteps
-        most_tasks = max([call.ntasks for call in self.calls], default=1)
-        if not 1 <= threads or most_tasks >= ONE_STEP:
-            raise InvalidArgumentError(
-                explain("threads, tasks of a step", accepted=f"1 .. , 0 .. {ONE_STEP - 1}", got=(threads, most_tasks))
-            )
+        if threads < 1:
+            raise InvalidArgumentError(explain("threads", accepted="at least 1", got=threads))
         self.nthreads = count_threads(self.calls, threads, len(streams))
         if self.nthreads > 1 and len(streams) > 1:
             self.streams = self._list(streams)

@@ -26,6 +26,8 @@ cdef class Stream:
 
     Raises
     ------
+    InvalidArgumentError
+        It is no engine.
     StateError
         The engine is closed.
 
@@ -37,6 +39,8 @@ cdef class Stream:
     """
 
     def __init__(self, engine):
+        if not hasattr(engine, "is_closed"):
+            raise InvalidArgumentError(explain("engine", accepted="an Engine", got=type(engine).__name__))
         if engine.is_closed:
             raise StateError(explain(f"{engine!r} is closed", hint="create another engine"))
         self.engine = engine

@@ -40,6 +40,9 @@ cdef class StreamLists:
     cdef int64_t *firsts        # of each stream in `calls`, and the end
     cdef readonly int64_t nstreams
     cdef readonly int64_t ncalls
+    cdef StreamLists origin     # whose waits and firsts it uses
+    cdef bint borrows           # whether there is one
+    cdef StreamLists copy(self)
     # Run on the threads that `team.enter` gave, from task `begin` of call `number` on; 0, or what `fn` failed with; -1
     # where `look` has stopped it.
     cdef int64_t run(

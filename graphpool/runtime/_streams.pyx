@@ -16,8 +16,8 @@ have not ended, the first in that order is at the head of its stream, and whatev
 """
 
 from libc.stdint cimport int64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
 
 from graphpool._kernels.core._team cimport (
     Team, gp_clock_ns, gp_team, gp_team_add, gp_team_announce, gp_team_await, gp_team_cas, gp_team_load, gp_team_store
@@ -190,8 +190,10 @@ cdef class StreamLists:
     for any other. Source: static lists as in Graphi (2018); taking over streams that are not under way is our own.
     """
 
-    def __cinit__(self, lists):
+    def __cinit__(self, lists=None):
         cdef int64_t total, i
+        if lists is None:
+            return      # `copy` fills it in
         lists = [list(calls) for calls in lists]
         _check(lists)
         self.nstreams, self.ncalls = len(lists), sum([len(calls) for calls in lists])
@@ -216,8 +218,20 @@ cdef class StreamLists:
 
     def __dealloc__(self):
         free(self.calls)
-        free(self.waits)
-        free(self.firsts)
+        if not self.borrows:        # `origin` may be cleared by then
+            free(self.waits)
+            free(self.firsts)
+
+    cdef StreamLists copy(self):
+        """Others like these, for calls with other numbers of tasks."""
+        cdef StreamLists other = StreamLists.__new__(StreamLists)
+        other.origin, other.borrows = self, True
+        other.nstreams, other.ncalls, other.waits, other.firsts = self.nstreams, self.ncalls, self.waits, self.firsts
+        other.calls = <Call *>malloc(max(self.ncalls, 1) * sizeof(Call))
+        if other.calls == NULL:
+            raise MemoryError()
+        memcpy(other.calls, self.calls, self.ncalls * sizeof(Call))
+        return other
 
     cdef int64_t run(
         self, Team team, int64_t nthreads, call_fn fn, due_fn is_due, look_fn look, void *context, int64_t number,

@@ -224,7 +224,7 @@ cdef class Tensor:
             PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
         except (BufferError, ValueError):   # of a type that the protocol does not know
             return False
-        nbytes = _span_nbytes(&view, lt.shape, lt.strides)
+        nbytes = span_nbytes(&view, lt.shape, lt.strides)
         if nbytes >= 0:
             self.is_readonly, self.nbytes, self.owner = view.readonly, nbytes, array
             self.data = <char *>view.buf if nbytes else &_nothing
@@ -364,7 +364,7 @@ cdef class Tensor:
         return f"Tensor({self.lt!r}, {self.engine!r})"
 
 
-cdef int64_t _span_nbytes(Py_buffer *view, tuple shape, tuple strides) except? -2:
+cdef int64_t span_nbytes(Py_buffer *view, tuple shape, tuple strides) except? -2:
     """Bytes from the first element to the last one, gaps included, if the memory has this form; else -1."""
     cdef int64_t i, n, stride, last = 0
     cdef bint is_empty = False

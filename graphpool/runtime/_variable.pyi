@@ -9,11 +9,10 @@ class VariableProgram:
     def __init__(
         self,
         program: Program,
-        steps: Sequence[tuple[int, int, int | None, Sequence[tuple[int, int, Any]]]],
+        steps: Sequence[tuple[int, int, int | None, Sequence[tuple[int, str, Any]]]],
         args: Sequence[tuple[int | None, int]],
-        lists: Sequence[Sequence[tuple[int, Any, bool]]] = (),
     ) -> None: ...
-    def instance(self, values: SizeValues, offsets: Sequence[int], arena_nbytes: int) -> Program: ...
+    def instance(self, values: SizeValues, offsets: tuple[int, ...], arena_nbytes: int) -> Program: ...
     @property
     def instance_nbytes(self) -> int: ...
     @property

@@ -1,26 +1,29 @@
 """A program whose sizes may vary: what of its steps changes with them, and the programs for other sizes."""
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from graphpool._size_program cimport SizeValues
+from graphpool._sizes cimport as_real
 
 from ._program cimport ArgRef, Program, Step, gp_next_serial
 from ._program import aligned
-from ._streams import StreamLists
 
+from graphpool._sizes import Real
 from graphpool.errors import StateError, explain
 
 cdef enum:
     NONE = -1
-    MOST_TASKS = 1 << 30
+
+cdef int64_t MOST_TASKS = <int64_t>1 << 40      # as of `Program`
 
 
 cdef struct Patch:
     int64_t place       # in the parameter blocks
-    int32_t nbytes
+    int32_t letter      # for `struct`
     int32_t term
+    bint is_real
 
 
 cdef struct Moved:
@@ -51,8 +54,6 @@ cdef class VariableProgram:
     args : sequence of (int, int)
         Of each argument, in order of the steps: the number of the temporary in which it lies or None, and its offset
         there or from its base. Unit: bytes.
-    lists : sequence of sequence of tuple, default=()
-        What each stream runs: of each step its number, what it waits for, and whether others wait for it.
 
     Notes
     -----
@@ -64,12 +65,12 @@ cdef class VariableProgram:
     cdef Moved *moved
     cdef Varied *varied
     cdef int64_t npatches, nmoved, nvaried, nblocks
-    cdef list lists
-    cdef list sources           # (place of a block, parameter block)
+    cdef bytes blocks           # parameter blocks as they were compiled
 
-    def __init__(self, Program program not None, steps, args, lists=()):
+    def __init__(self, Program program not None, steps, args):
         cdef int64_t k = 0, n
-        self.program, self.lists, self.sources = program, list(lists), []
+        cdef list blocks = []
+        self.program = program
         self.npatches = sum([len(patches) for *_, patches in steps])
         self.patches = <Patch *>calloc(self.npatches + 1, sizeof(Patch))
         self.moved = <Moved *>calloc(len(args) + 1, sizeof(Moved))
@@ -85,11 +86,12 @@ cdef class VariableProgram:
             self.nvaried += 1
             if patches:
                 block = program.calls[n].params
-                for place, nbytes, size in patches:
-                    self.patches[k] = Patch(self.nblocks + place, nbytes, term_of(size))
+                for place, letter, size in patches:
+                    self.patches[k] = Patch(self.nblocks + place, ord(letter), term_of(size), type(size) is Real)
                     k += 1
-                self.sources.append((self.nblocks, block))
-                self.nblocks += aligned(len(block))
+                blocks.append(bytes(block).ljust(aligned(len(block)), b"\0"))
+                self.nblocks += len(blocks[-1])
+        self.blocks = b"".join(blocks)
         for n, (home, offset) in enumerate(args):
             if home is not None or term_of(offset) != NONE:
                 term = term_of(offset)
@@ -106,13 +108,13 @@ cdef class VariableProgram:
         """Memory of a program for other sizes, `Program.nbytes`. Unit: bytes."""
         return self.program.nsteps * sizeof(Step) + self.program.nargs * sizeof(ArgRef) + self.nblocks
 
-    def instance(self, SizeValues values not None, offsets, int64_t arena_nbytes):
+    def instance(self, SizeValues values not None, tuple offsets not None, int64_t arena_nbytes):
         """The program for other sizes.
 
         Parameters
         ----------
         values : SizeValues
-        offsets : sequence of int
+        offsets : tuple of int
             Of each temporary in the arena. Unit: bytes.
         arena_nbytes : int
             Of the arena. Unit: bytes.
@@ -123,8 +125,7 @@ cdef class VariableProgram:
         """
         cdef Program origin = self.program
         cdef Program made = Program.__new__(Program)
-        cdef const unsigned char[::1] block
-        cdef int64_t k, place, n
+        cdef int64_t k, n
         cdef Moved moved
         cdef Varied varied
         made.origin, made.borrows = origin, True
@@ -144,8 +145,7 @@ cdef class VariableProgram:
         memcpy(made.args, origin.args, made.nargs * sizeof(ArgRef))
         for k in range(made.nsteps):
             made.steps[k].args = made.args + (origin.steps[k].args - origin.args)
-        for place, block in self.sources:
-            memcpy(made.blocks + place, &block[0], len(block))
+        memcpy(made.blocks, <const char *>self.blocks, self.nblocks)
         self._patch(values, made.blocks)
         for k in range(self.nmoved):
             moved = self.moved[k]
@@ -158,7 +158,7 @@ cdef class VariableProgram:
             n = varied.number
             if varied.tasks != NONE:
                 if not 0 < values.values[varied.tasks] < MOST_TASKS:
-                    raise StateError(explain("tasks of a step", accepted="1 .. 2**30", got=values.values[varied.tasks]))
+                    raise StateError(explain("tasks of a step", accepted="1 .. 2**40", got=values.values[varied.tasks]))
                 made.steps[n].ntasks = values.values[varied.tasks]
             if varied.block != NONE:
                 made.steps[n].params = made.blocks + varied.block
@@ -167,26 +167,45 @@ cdef class VariableProgram:
             if varied.stride != NONE:
                 made.steps[n].scratch_stride = values.values[varied.stride]
         if origin.streams is not None:
-            made.streams = StreamLists(
-                [[(number, made.steps[<int64_t>number].ntasks, waits, is_event) for number, waits, is_event in row]
-                 for row in self.lists]
-            )
+            made.streams = origin.streams.copy()
+            for k in range(made.streams.ncalls):
+                made.streams.calls[k].ntasks = made.steps[made.streams.calls[k].number].ntasks
         return made
 
     cdef int _patch(self, SizeValues values, char *blocks) except -1:
         """Write the numbers that vary."""
         cdef int64_t k, value
-        cdef int32_t narrow
+        cdef Patch *patch
         for k in range(self.npatches):
-            value = values.values[self.patches[k].term]
-            if self.patches[k].nbytes == 8:
-                memcpy(blocks + self.patches[k].place, &value, 8)
-            else:
-                narrow = <int32_t>value
-                if narrow != value:
-                    raise StateError(explain("a number of a kernel's parameters", accepted="32 bits", got=value))
-                memcpy(blocks + self.patches[k].place, &narrow, 4)
+            patch = &self.patches[k]
+            value = values.values[patch.term]
+            if not put_number(blocks + patch.place, patch.letter, value, patch.is_real):
+                raise StateError(
+                    explain("a number of a kernel's parameters", accepted=f"type {chr(patch.letter)!r}", got=value)
+                )
         return 0
+
+
+cdef bint put_number(char *place, int32_t letter, int64_t value, bint is_real) noexcept nogil:
+    """Write a number as `struct` would; whether its type has it."""
+    cdef double real = as_real(value) if is_real else <double>value
+    cdef float narrow_real = <float>real
+    cdef int32_t narrow = <int32_t>value
+    cdef uint32_t unsigned_narrow = <uint32_t>value
+    if letter == c"f":
+        memcpy(place, &narrow_real, 4)
+    elif letter == c"d":
+        memcpy(place, &real, 8)
+    elif letter == c"i":
+        memcpy(place, &narrow, 4)
+        return narrow == value
+    elif letter == c"I":
+        memcpy(place, &unsigned_narrow, 4)
+        return unsigned_narrow == value
+    else:
+        memcpy(place, &value, 8)
+        return letter == c"q" or value >= 0
+    return True
 
 
 cdef int64_t term_of(x) except -2:

@@ -30,6 +30,7 @@ __all__ = [
     "held_nbytes",
     "identity_of",
     "known_fingerprint",
+    "mapped_nbytes",
 ]
 
 fingerprints: LruCache[Hashable, QuickFingerprint] = LruCache(4096, name="fingerprints")
@@ -45,8 +46,8 @@ class ConstantPart:
 
     `program` makes it of the inputs at the positions `sources`: external are these, then the result of `nbytes` bytes.
     Equal keys (the kernels with their parameter blocks) make equal bytes of equal sources. `restore` makes its one
-    source again, bit for bit; it is None where that is impossible, or where something reads the source even while all
-    that is packed of it is kept.
+    source again, bit for bit; it is None where that is impossible, or unless the part `replaces` its sources: nothing
+    reads them while all that is packed of them is kept.
     """
 
     sources: tuple[int, ...]
@@ -54,6 +55,7 @@ class ConstantPart:
     program: Program
     key: Hashable
     restore: Program | None = None
+    replaces: bool = False
 
     @property
     def isa(self) -> str:
@@ -144,6 +146,11 @@ def check_files(arrays: Iterable[Any]) -> None:
 def held_nbytes(weight: Any) -> int:
     """Memory of a constant beside what is packed of it: none in a file mapped for reading, or if it is packed."""
     return 0 if _mapping_of(weight) is not None else int(getattr(weight, "nbytes", 0))
+
+
+def mapped_nbytes(weight: Any) -> int:
+    """What a constant takes of a file mapped for reading. Unit: bytes."""
+    return 0 if _mapping_of(weight) is None else int(weight.nbytes)
 
 
 def _mapping_of(array: Any) -> mmap.mmap | None:

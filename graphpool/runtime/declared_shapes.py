@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from graphpool.memory import Budget
 
+    from .engine import Engine
     from .executable import Executable
     from .range_cover import Worst
     from .shape_ranges import Box, ShapeRanges
@@ -150,13 +151,20 @@ class DeclaredShapes:
         largest = {name_of(key): most for key, most in fitting.items()}
         return OutOfMemoryError(message, **{**error.fields, "largest": largest})
 
-    def peak(self, kept_nbytes: int, outputs: bool) -> RangePeak:
-        """The most that a run takes, beside so much that is kept for all shapes."""
+    def peak(
+        self, kept_nbytes: int, mapped_nbytes: int, engine: Engine, outputs: bool, rest_nbytes: int = 0
+    ) -> RangePeak:
+        """The most that a run takes, beside so much that is kept for all shapes, and so much of mapped files.
+
+        `rest_nbytes` is a bound of what runs behind extents that only a run tells.
+        """
         worst = self._worst[outputs]
-        nbytes, point, is_exact = kept_nbytes + worst.nbytes, worst.point, worst.found_nbytes == worst.nbytes
+        nbytes, point = kept_nbytes + worst.nbytes + rest_nbytes, worst.point
+        is_exact = worst.found_nbytes == worst.nbytes and not rest_nbytes
         for other in self._points:
             other_nbytes = self._peak_at(self._ranges.shapes_at(other), outputs)
             if other_nbytes > nbytes or not point:
                 nbytes, point, is_exact = other_nbytes, other, True
         sizes, shapes = self._ranges.sizes_at(point), self._ranges.shapes_at(point)
-        return RangePeak(nbytes, sizes, shapes, is_exact and self._is_complete, self._is_complete)
+        is_exact = is_exact and self._is_complete
+        return RangePeak(nbytes, sizes, shapes, is_exact, self._is_complete, mapped_nbytes, engine)

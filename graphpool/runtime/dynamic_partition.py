@@ -23,6 +23,7 @@ from .variable_forms import VariableForms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from graphpool._size_program import SizeValues
     from graphpool.graph.partition import Partition
 
     from ._stream import Stream
@@ -256,34 +257,21 @@ class _Form(ResizableForm):
         maker: VariablePartition | None = None,
         arenas: SharedArenas | None = None,
     ) -> None:
-        super().__init__()
-        self.compiled = compiled
-        self._variable, self._maker, self._arenas = variable, maker, arenas
+        super().__init__(variable)
+        self.compiled, self._maker, self._arenas = compiled, maker, arenas
         self._nbytes = 0
 
-    def resized(self, shapes: Mapping[str, Any], exactly: bool = True) -> _Form | None:
-        """The compiled partition for other shapes; None if a decision would come out otherwise."""
-        variable, maker = self._variable, self._maker
-        values = None if variable is None else variable.values(shapes, exactly)
-        if variable is None or maker is None or values is None or not self._enter():
-            return None
-        try:
-            engine, sized = self.compiled.engine, variable.tensors(values).sized
-            made = maker.instance(self.compiled, values, sized, engine.memory_limit is None, arenas=self._arenas)
-            form = _Form(made)
-            form._become(self)
-            form.is_borrowed = not exactly
-            form._nbytes = 0 if made.program is None else made.program.nbytes
-            engine.budget.check(form._nbytes + made.scratchpad_nbytes, holder=f"partition {maker.partition.id}")
-            engine.budget.charge(form._nbytes, holder=f"programs of partition {maker.partition.id}")
-            return form
-        except BaseException:
-            self._leave()
-            raise
-
-    def refusal(self, shapes: Mapping[str, Any]) -> str:
-        """Why `resized` gives no form for these shapes, for people."""
-        return "fixed sizes" if self._variable is None else self._variable.refusal(shapes)
+    def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> _Form:
+        assert self._maker is not None  # as sizes vary
+        engine, sized = self.compiled.engine, variable.tensors(values).sized
+        made = self._maker.instance(self.compiled, values, sized, engine.memory_limit is None, arenas=self._arenas)
+        form = _Form(made)
+        form._become(self, not exactly)
+        form._nbytes = 0 if made.program is None else made.program.nbytes
+        holder = f"partition {self._maker.partition.id}"
+        engine.budget.check(form._nbytes + made.scratchpad_nbytes, holder=holder)
+        engine.budget.charge(form._nbytes, holder=f"programs of {holder}")
+        return form
 
     def _free_own(self) -> None:
         if self._first is None:

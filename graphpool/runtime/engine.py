@@ -5,24 +5,32 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .. import log
 from ..errors import InvalidArgumentError, StateError, UnsupportedError, explain
 from ..fork import Locked
 from ..memory import Budget, HostResource, LimitingResource, StatisticsResource
-from ..typing import parse_nbytes
+from ..memory.user_planner import check_planner
 from . import idle_decay
+from .allowed_memory import parse_memory_limit
 from .engine_constants import EngineConstants
+from .engine_models import EngineModels
 from .engine_primitives import EnginePrimitives
+from .memory_queue import MemoryQueue
+from .process_report import report_process
 from .shared_arenas import SharedArenas
 from .threads import available_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from ..memory import AllocationStats
+    from ..memory import AllocationStats, Planner
     from ..typing import MemoryResource
     from ._tensor import Content
+    from .model_memory import ModelUsage
+    from .process_report import ProcessReport
 
 __all__ = ["Engine"]
 
@@ -39,17 +47,31 @@ class Engine(Locked):
         Threads that one execution may use; by default what the affinity mask and the control group allow.
     memory_limit : int or str, optional
         Most memory that is taken on behalf of the engine, for arenas, constants, compiled programs and the tensors
-        that it allocates: bytes, or a string such as ``"512MiB"``. Unlimited by default.
+        that it allocates: bytes, or a string such as ``"512MiB"``. ``"60%"`` is a share of what the process may take:
+        the least of what its control groups (v1, v2, all that contain them), ``ulimit -v`` and the machine allow.
+        ``"auto"`` is what is left of that beside what the process takes now and a reserve of 5 percent, 32 MiB at
+        least. Where control groups or ``ulimit -v`` decide, either counts weights in mapped files. Unlimited by
+        default.
     idle_decay_s : float, optional
         Give back arenas that were idle for so long; by default they stay until `trim` or `close`. Unit: seconds.
+    on_pressure : {"refuse", "wait"}, default="refuse"
+        What becomes of a load, run or session of a model that finds too little memory while others use it, and would
+        fit if nobody else did: it is refused, or waits. Runs are tried in the order of their arrival, of those that
+        may fit now, and before loads, which are tried one after another. What would not fit an idle engine is refused
+        in any case.
+    pressure_timeout_s : float, default=60.0
+        How long one waits in all, before `MemoryTimeoutError`. Unit: seconds.
     allocator : MemoryResource, optional
         Where the memory comes from, for instance ``gp.Allocator(malloc, free)``.
     context : hashable, optional
         Engines of different contexts share no cached constants and no compiled partitions.
+    planner : Planner, optional
+        A function of yours that plans arenas: see `graphpool.memory.Planner`. Its plans are checked. Programs on
+        several streams are planned by conflicts instead of lifetimes, without it.
 
     Attributes
     ----------
-    kind, index, threads, context
+    kind, index, threads, context, on_pressure, pressure_timeout_s, planner
         As given or determined.
     is_closed : bool
         Whether `close` was called.
@@ -57,7 +79,10 @@ class Engine(Locked):
         Unit: bytes.
     budget : Budget
         Counts all memory taken on behalf of the engine and holds the limit. Under pressure it trims idle arenas, then
-        evicts idle primitives, then evicts cached constants, then lets executions wait for a lease.
+        evicts idle primitives, then takes what models could give up, then evicts cached constants, then lets executions
+        wait for a lease.
+    queue : MemoryQueue
+        Lets runs and loads wait for memory that others use.
     resource : MemoryResource
         Where tensors are allocated, charged to the budget.
     source : MemoryResource
@@ -67,6 +92,8 @@ class Engine(Locked):
         What the budget is charged for programs, and for weights; ``constants.resource`` has the memory of constants.
     shared_arenas : SharedArenas
         Arenas of compiled partitions with ``scratch="shared"``.
+    model_memory : EngineModels
+        What models hold, and in which order they give it up.
     contents : dict
         Explicit id of tensors -> what all tensors of that id share; as many as there are ids.
 
@@ -93,7 +120,12 @@ class Engine(Locked):
         allocator: MemoryResource | None = None,
         context: Any = None,
         idle_decay_s: float | None = None,
+        on_pressure: str = "refuse",
+        pressure_timeout_s: float = 60.0,
+        planner: Planner | None = None,
     ) -> None:
+        log.listen()
+        check_planner(planner)
         if kind == "gpu":
             raise UnsupportedError(explain("engines of kind gpu have no backend yet", accepted="cpu"), kind=kind)
         if kind != "cpu":
@@ -108,19 +140,25 @@ class Engine(Locked):
         self.index = index
         self.threads = available_threads() if threads is None else threads
         self.context = context
-        self.memory_limit = None if memory_limit is None else parse_nbytes(memory_limit)
+        limit = parse_memory_limit(memory_limit)
+        self._memory_limit, self.memory_limit = memory_limit, limit.nbytes
+        self.planner = planner
         self.idle_decay_s = idle_decay_s
         super().__init__()
         self.is_closed = True  # until all is there that closing needs: the constructor may be interrupted anywhere
         self._dependents: weakref.WeakSet[Any] = weakref.WeakSet()
         self.contents: dict[Hashable, Content] = {}
         self.budget = Budget(self.memory_limit)
+        self.on_pressure, self.pressure_timeout_s = on_pressure, pressure_timeout_s
+        self.queue = MemoryQueue(self.budget, on_pressure, pressure_timeout_s)
         self._has_own_allocator = allocator is not None
         self.source = StatisticsResource(HostResource() if allocator is None else allocator)
         self.resource = LimitingResource(self.source, self.budget)
         self.primitives = EnginePrimitives(self.source, self.budget)
-        self.constants = EngineConstants(kind, index, self.source, self.budget)
+        self.constants = EngineConstants(kind, index, self.source, self.budget, limit.counts_mapped)
         self.shared_arenas = SharedArenas(self.source, self.budget)
+        self.model_memory = EngineModels(self.primitives, self.constants, self.budget)
+        self.model_memory.keeps_programs = self.queue.waits
         self.is_closed = False
         if idle_decay_s is not None:
             idle_decay.watch(self)
@@ -131,6 +169,31 @@ class Engine(Locked):
         The user's weights and compiled programs are not handed out by the engine; `budget` counts them too.
         """
         return self.source.stats()
+
+    def process_report(self) -> ProcessReport:
+        """What the process's resident memory is, the engine's budget apart from all else.
+
+        Returns
+        -------
+        report : ProcessReport
+
+        Raises
+        ------
+        UnsupportedError
+            The system does not tell: Linux does.
+
+        Notes
+        -----
+        Threads: safe. Cost: milliseconds, for the kernel counts the pages of the process.
+        """
+        holdings = self.budget.holdings()
+        holdings["constants"] -= self.constants.mapped_nbytes  # resident as mapped files
+        blocks = [*self.budget.blocks(), *getattr(self.source.upstream, "blocks", list)()]
+        return report_process(holdings, blocks, not self._has_own_allocator)
+
+    def models(self) -> list[ModelUsage]:
+        """What each open model holds, and how it is used; the one that was used last is at the end."""
+        return self.model_memory.usage()
 
     def attach(self, dependent: Any) -> None:
         """Remember something with ``close()`` that holds memory of this engine, weakly."""
@@ -191,8 +254,9 @@ class Engine(Locked):
         """Pickles by description: the copy is another engine, without any memory."""
         if self._has_own_allocator:
             raise TypeError("an engine with an allocator does not pickle: memory has no meaning in another process")
-        options = (self.index, self.threads, self.memory_limit, self.context, self.idle_decay_s)
-        return _restore, (self.kind, *options)
+        names = ("index", "threads", "context", "idle_decay_s", "on_pressure", "pressure_timeout_s", "planner")
+        options = {name: getattr(self, name) for name in names}
+        return partial(Engine, **options, memory_limit=self._memory_limit), (self.kind,)
 
     def __enter__(self) -> Engine:
         return self
@@ -204,12 +268,3 @@ class Engine(Locked):
         limit = "" if self.memory_limit is None else f", memory_limit={self.memory_limit / 2**20:g} MiB"
         state = ", closed" if self.is_closed else ""
         return f"Engine({self.kind}:{self.index}, threads={self.threads}{limit}{state})"
-
-
-def _restore(
-    kind: str, index: int, threads: int, memory_limit: int | None, context: Any, idle_decay_s: float | None
-) -> Engine:
-    """An engine from its pickle."""
-    return Engine(
-        kind, index=index, threads=threads, memory_limit=memory_limit, context=context, idle_decay_s=idle_decay_s
-    )

@@ -6,16 +6,18 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from graphpool.cache import constant_tensor_cache
 from graphpool.fork import Locked
 from graphpool.memory import CONSTANTS_TRACE_DOMAIN, LimitingResource
 from graphpool.memory._budget import CONSTANTS
 from graphpool.memory.adaptors import TracedResource
 
-from .constant_part import held_nbytes
+from .constant_part import held_nbytes, mapped_nbytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Hashable, Iterable
 
     from graphpool.cache import ConstantTensorCache
     from graphpool.memory import Budget
@@ -31,19 +33,27 @@ class EngineConstants(Locked):
     back. Ownership: keeps the weights that are held. Threads: safe.
     """
 
-    def __init__(self, kind: str, index: int, source: MemoryResource, budget: Budget) -> None:
+    def __init__(
+        self, kind: str, index: int, source: MemoryResource, budget: Budget, counts_mapped: bool = False
+    ) -> None:
         super().__init__()
+        self._counts_mapped = counts_mapped
         self._device = kind, index
         self.resource = LimitingResource(TracedResource(source, CONSTANTS_TRACE_DOMAIN), budget, takes_spare=True)
         self._budget = budget
         self._weights: dict[int, Any] = {}  # address of the object -> the object, which lives on
         self._holders: defaultdict[int, int] = defaultdict(int)
         self._charging = threading.RLock()
+        self.kept_keys: Callable[[], Collection[Hashable]] = tuple  # of cached constants that nobody may evict now
         budget.register(self, stage=CONSTANTS)
 
     def _reset_in_child(self) -> None:
         super()._reset_in_child()
         self._charging = threading.RLock()
+
+    def nbytes_of(self, weight: Any) -> int:
+        """What the budget is charged for a weight, which lies in a mapped file perhaps. Unit: bytes."""
+        return held_nbytes(weight) + (mapped_nbytes(weight) if self._counts_mapped else 0)
 
     def hold(self, weights: Iterable[Any], *, holder: str) -> None:
         """Charge the budget for arrays, but for those that are held already.
@@ -57,7 +67,8 @@ class EngineConstants(Locked):
         with self._charging:  # who comes second finds what is charged, not what may be refused yet
             missing = self._add(distinct)
             try:
-                self._budget.charge(missing, holder=holder)
+                if missing:  # a limit that was lowered meanwhile refuses nothing at all, too
+                    self._budget.charge(missing, holder=holder)
             except BaseException:
                 self._budget.uncharge(self._forget(distinct) - missing)  # what others have let go of meanwhile
                 raise
@@ -71,13 +82,13 @@ class EngineConstants(Locked):
             for key in distinct:
                 self._holders[key] += 1
             self._weights.update(distinct)
-            return sum(held_nbytes(weight) for key, weight in distinct.items() if self._holders[key] == 1)
+            return sum(self.nbytes_of(weight) for key, weight in distinct.items() if self._holders[key] == 1)
 
     def missing_nbytes(self, weights: Iterable[Any]) -> int:
         """What `hold` would charge now. Unit: bytes."""
         with self._lock:
             distinct = {id(weight): weight for weight in weights}
-            return sum(held_nbytes(weight) for key, weight in distinct.items() if key not in self._weights)
+            return sum(self.nbytes_of(weight) for key, weight in distinct.items() if key not in self._weights)
 
     def release(self, weights: Iterable[Any]) -> None:
         """Take back one `hold` of the same arrays."""
@@ -91,7 +102,7 @@ class EngineConstants(Locked):
                 self._holders[key] -= 1
                 if not self._holders[key]:
                     del self._holders[key], self._weights[key]
-                    freed += held_nbytes(weight)
+                    freed += self.nbytes_of(weight)
         return freed
 
     # ---- for the budget
@@ -102,19 +113,46 @@ class EngineConstants(Locked):
 
     def reclaim(self, nbytes: int) -> int:
         """Evict cached constants of this engine, in the order of the cache's policy; returns the bytes freed."""
-        return self._cache.reclaim(nbytes, resource=self.resource)
+        return self._cache.reclaim(nbytes, resource=self.resource, but=self.kept_keys())
 
     @property
     def held(self) -> int:
         """Bytes charged for weights and for cached constants. Unit: bytes."""
         with self._lock:
-            weights = sum(map(held_nbytes, self._weights.values()))
+            weights = sum(map(self.nbytes_of, self._weights.values()))
         return weights + self._cache.nbytes_of(self.resource)
+
+    @property
+    def mapped_nbytes(self) -> int:
+        """What of that lies in mapped files. Unit: bytes."""
+        with self._lock:
+            return sum(map(mapped_nbytes, self._weights.values())) if self._counts_mapped else 0
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """Address and size of the weights in memory."""
+        with self._lock:
+            arrays = [weight for weight in self._weights.values() if held_nbytes(weight)]
+        return [
+            (array.__array_interface__["data"][0], array.nbytes) for array in arrays if isinstance(array, np.ndarray)
+        ]
 
     @property
     def reclaimable(self) -> int:
         """Bytes of cached constants that nobody is using. Unit: bytes."""
-        return self._cache.nbytes_of(self.resource, idle=True)
+        kept = self.kept_keys()
+        return sum(nbytes for key, nbytes in self.idle().items() if key not in kept)
+
+    def idle(self) -> dict[Hashable, int]:
+        """The cached constants of this engine that nobody is using: key -> size in bytes."""
+        return self._cache.idle(self.resource)
+
+    def unbound(self) -> set[Hashable]:
+        """Keys of cached constants that nothing compiled knows any more."""
+        return self._cache.unbound()
+
+    def evict(self, key: Hashable) -> int:
+        """Evict a cached constant of this engine, unless somebody is using it; returns the bytes freed."""
+        return self._cache.evict_idle(key, self.resource)
 
     # ---- life
 

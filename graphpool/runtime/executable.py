@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import OutOfMemoryError, UnsupportedError, explain
+from graphpool.errors import StateError, explain
 
 from ._stream import Stream
+from .form_charge import FormCharge
 from .form_constants import FormConstants
+from .form_plan import FormPlan
+from .form_steps import FormSteps
 from .model_port import check_output
-from .model_step import ModelStep, is_plain, plan_arena, settled_tensors
-from .partition_runs import gather, merge_neighbours
+from .model_step import is_plain
 from .primitive import forget_program
-from .range_layout import RangeLayout
 from .resizable_form import ResizableForm
+from .rest import Rest
 from .result_arrays import ResultArrays
 from .runner import Runner
 from .scheduling import SEQUENTIAL
 from .shared_arenas import SharedArenas
+from .variable_form import SizedTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, Mapping, MutableMapping
 
     from graphpool._size_bounds import SizeBounds
     from graphpool._size_program import SizeValues
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
-    from graphpool.memory._lease import Lease
+    from graphpool.memory import BufferInfo
 
     from ._compiled import CompiledPartition
     from ._share import PrimitiveShare
     from ._tensor import Tensor
     from .engine import Engine
+    from .form_plan import RangeLayout
     from .held_states import HeldStates
     from .model_form import Fallback, ModelForm
+    from .model_step import ModelStep
     from .packed_weight import PackedWeight
-    from .runner import Frame
     from .scheduling import ScheduleOptions
     from .variable_form import VariableForm
 
 __all__ = ["Executable"]
-
-_SMALL_NBYTES = 2**10
-"""For what a host function makes of numbers and shapes."""
 
 
 class Executable(ResizableForm):
@@ -88,127 +89,88 @@ class Executable(ResizableForm):
         arenas: SharedArenas | None = None,
         is_planned: bool = False,
     ) -> None:
-        super().__init__()
-        self.precomputed = form.precomputed
-        self._engine, self._variable, self._name = engine, variable, name
-        self.is_planned = is_planned
+        super().__init__(variable)
+        self.precomputed, self.is_planned = form.precomputed, is_planned
+        self._engine, self._name, self._states = engine, name, states
         self._layout: RangeLayout | None = None
         self._stream = Stream(engine) if stream is None else stream
-        self._states = states
-        self._tensors: Mapping[int, LogicalTensor] = settled_tensors(form.graph)
-        if states is not None:
-            self._tensors = states.place(form, self._tensors)
-        partitions = [p for p in form.graph.get_partitions() if p.ops[0].outputs]
-        self.partitions = tuple(gather(partitions) if options.may_be_parallel(engine.threads) else partitions)
-        merged = merge_neighbours(form.graph, self.partitions)
-        appends = [[] if states is None else states.appends(form, partition) for partition in merged]
-        written = {i for pairs in appends for _, i in pairs}
-        self.appended = frozenset(name for name, i in form.outputs.items() if i in written)
-        kept = "cached" if weights == "cached" else "scoped"
-        if variable is None:
-            self._steps = [
-                self._compile(form, p, kept, options, pairs) for p, pairs in zip(merged, appends, strict=True)
-            ]
-        else:
-            self._steps = self._compile_variable(form, merged, kept, options, variable, appends)
-        self.compiled = tuple(step.compiled for step in self._steps if step.compiled is not None)
+        made = FormSteps(form, engine, "cached" if weights == "cached" else "scoped", options, variable, states)
+        self.partitions, self.appended = made.partitions, made.appended
+        self._steps, self._tensors = made.steps, made.tensors
+        self._sizes, self._origins = made.sizes, [step.compiled for step in self._steps if step.compiled is not None]
+        self._described: tuple[CompiledPartition, ...] | None = tuple(self._origins)
+        self._programs = [None if step.compiled is None else step.compiled.program for step in self._steps]
         self._constants = FormConstants(form, self._tensors, self._steps, self._stream, {} if bound is None else bound)
         self.form = replace(form, constants=self._constants.values)
         self._results = ResultArrays(engine.budget, f"results of {name}") if results is None else results
-        self._plan()
-        self._runner = self._make_runner()
-        self._shares: list[PrimitiveShare] = []
-        self._charge(name)
         self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}") if arenas is None else arenas
+        self._make_plan(made.values)
+        self._runner = self._first_runner = Runner(
+            self.form, self._tensors, self._steps, self._plan.targets, self._constants, self._stream, self._results,
+            self._arenas,
+        )  # fmt: skip
+        nbytes = (0, 0) if is_planned else (self.arena_nbytes + self.host_nbytes, self.results_nbytes)  # told later on
+        self._charge = FormCharge(engine, name, self._origins, self._constants, self._results, *nbytes)
+        self.programs_nbytes = self.own_nbytes = self._charge.programs_nbytes
         self._need_nbytes = self.arena_nbytes if variable is None else 0
         self._arenas.enter(self._need_nbytes)
-        engine.budget.keep_room_for(self)
+        keeper = self._arenas.keeper
+        (engine.budget if keeper is None else keeper).keep_room_for(self)
         try:
-            if weights == "packed":
-                self._constants.pack([] if packed is None else packed)
-            self._constants.prepare()
+            with nullcontext() if keeper is None else keeper.timed_packing(self):
+                if weights == "packed":
+                    self._constants.pack([] if packed is None else packed)
+                self._constants.prepare()
+            self._first_runner.link()
+            self._make_runner()
         except BaseException:
             self.close()
             raise
 
-    def _plan(self) -> None:
-        """Places of the tensors between steps, and of the scratch memory of steps."""
-        made = {i for step in self._steps for i in step.outputs}
-        self._targets = [i for i in self.form.outputs.values() if i in made]
-        self._offsets: Mapping[Any, int]
-        if self._layout is None:
-            sizes = self._sizes_between(self._tensors)
-            self._offsets, self.arena_nbytes = plan_arena(self._steps, sizes, lambda c: c.scratchpad_nbytes)
-            _, self.sequential_arena_nbytes = plan_arena(self._steps, sizes, lambda c: c.sequential_nbytes)
-        else:
-            self._offsets, self.arena_nbytes = self._layout.offsets, self._layout.nbytes
-            self.sequential_arena_nbytes = self.arena_nbytes
-        held = () if self._states is None else self._states.outputs
-        self._results_nbytes = {
-            output: _nbytes_of(self._tensors, [i]) for output, i in self.form.outputs.items() if output not in held
-        }
-        self.results_nbytes = sum(self._results_nbytes.values())
-        self.host_nbytes = self._host_nbytes(self._tensors)
+    def _make_plan(self, values: SizeValues | None) -> None:
+        """Plan the memory of a run."""
+        held, self._arrays = () if self._states is None else self._states.outputs, self._sizes.of(values)
+        plan = self._plan = FormPlan(
+            self.form.outputs,
+            self._tensors,
+            self._arrays,
+            self._steps,
+            self._programs,
+            held,
+            self._layout,
+            self._engine.planner,
+        )
+        self.arena_nbytes, self.sequential_arena_nbytes = plan.arena_nbytes, plan.sequential_arena_nbytes
+        self.results_nbytes, self.host_nbytes = plan.results_nbytes, plan.host_nbytes
 
-    def _sizes_between(self, tensors: Mapping[int, LogicalTensor]) -> dict[int, int]:
-        """Memory of the tensors that lie in the arena."""
-        between = {i for step in self._steps for i in step.outputs}.difference(self._targets)
-        return {i: tensors[i].nbytes for i in between if is_plain(tensors[i])}
+    def _make_runner(self) -> None:
+        self._runner = self._first_runner.sized(self._tensors, self._arrays, self._plan, self._programs)
 
-    def _make_runner(self) -> Runner:
-        return Runner(
-            self.form, self._tensors, self._steps, self._offsets, self._targets, self._results_nbytes, self.host_nbytes,
-            self._constants, self._stream, self._results,
-        )  # fmt: skip
+    @property
+    def compiled(self) -> tuple[CompiledPartition, ...]:
+        """The partitions that backends run, described when they are first asked for."""
+        if self._described is None:
+            assert self._first is not None
+            assert isinstance(self._tensors, SizedTensors)
+            programs = [program for program in self._programs if program is not None]
+            self._described = tuple(self._first.variable.compiled(self._origins, programs, self._tensors))
+        return self._described
 
-    def _compile_variable(
-        self,
-        form: ModelForm,
-        partitions: Sequence[Partition],
-        weights: str,
-        options: ScheduleOptions,
-        variable: VariableForm,
-        appends: Sequence[Sequence[tuple[int, int]]],
-    ) -> list[ModelStep]:
-        """Compile for sizes that may vary; the steps for those that there are now."""
-        found = [
-            variable.add(p, *self._ports(p), weights, options, pairs) if p.is_supported else None
-            for p, pairs in zip(partitions, appends, strict=True)
-        ]
-        values = variable.finish(self._tensors)
-        self._tensors = variable.tensors(values)
-        firsts = [None if made is None else made.first(values) for made in found]
-        return [self._step(form, p, compiled) for p, compiled in zip(partitions, firsts, strict=True)]
+    @property
+    def steps(self) -> tuple[ModelStep, ...]:
+        """What a run does, in this order, with the partitions of these sizes."""
+        made = iter(self.compiled)
+        return tuple(step if step.compiled is None else replace(step, compiled=next(made)) for step in self._steps)
 
-    def resized(self, shapes: Mapping[str, Any], exactly: bool = True) -> Executable | None:
-        """The form for other shapes of the inputs, without compilation; None if a decision would come out otherwise.
+    @property
+    def tensors(self) -> Mapping[int, LogicalTensor]:
+        """All tensors by id, with their shapes."""
+        return self._tensors
 
-        Decisions that only say what is faster count if `exactly`. It shares all but the programs with this one, which
-        is closed after the last of them.
-
-        Raises
-        ------
-        OutOfMemoryError
-            The engine's budget has no room for its programs and arena.
-        """
-        variable = self._variable
-        values = None if variable is None else variable.values(shapes, exactly)
-        if variable is None or values is None or not self._enter():
-            return None
-        try:
-            found = self._resized(variable, values)
-            if found is None:
-                self._leave()
-            else:
-                found.is_borrowed = not exactly and self._layout is None
-            return found
-        except BaseException:
-            self._leave()
-            raise
-
-    def refusal(self, shapes: Mapping[str, Any]) -> str:
-        """Why `resized` gives no form for these shapes, for people."""
-        return "fixed sizes" if self._variable is None else self._variable.refusal(shapes)
+    @property
+    def offsets(self) -> Mapping[Any, int]:
+        """Places in the arena, as of `plan_arena`. Unit: bytes."""
+        return self._plan.offsets
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -218,34 +180,15 @@ class Executable(ResizableForm):
 
     # ---- ranges of shapes
 
-    def bounds(self, spans: Mapping[str, Any]) -> SizeBounds:
-        """Of all sizes of a form of which sizes vary, for spans of the inputs' dimensions."""
-        assert self._variable is not None
-        return self._variable.bounds(spans)
-
-    def open_places(self, bounds: SizeBounds) -> list[tuple[str, int]]:
-        """Inputs and axes of which narrower spans may tell whether all decisions come out alike."""
-        assert self._variable is not None
-        return self._variable.open_places(bounds)
-
-    def serves(self, shapes: Mapping[str, Any], exactly: bool) -> bool:
-        """Whether all decisions come out alike for these shapes, those too that say what is faster if `exactly`."""
-        return self._variable is not None and self._variable.values(shapes, exactly) is not None
-
     @property
-    def instance_nbytes(self) -> int:
-        """Memory of the programs of a form for other shapes. Unit: bytes."""
+    def variable(self) -> VariableForm:
+        """What varies, of a form of which sizes do."""
         assert self._variable is not None
-        return self._variable.instance_nbytes
+        return self._variable
 
     def layout(self, bounds: SizeBounds) -> RangeLayout:
         """The plan that holds for all shapes within bounds."""
-        assert self._variable is not None
-        tensors, plans = self._variable.tensors(bounds), self._variable.plans(bounds)
-        scratch = {id(compiled): plan.nbytes for compiled, plan in zip(self.compiled, plans, strict=True)}
-        sizes = self._sizes_between(tensors)
-        offsets, nbytes = plan_arena(self._steps, sizes, lambda compiled: scratch[id(compiled)])
-        return RangeLayout(plans, sizes, offsets, nbytes)
+        return self._plan.layout(self.variable.tensors(bounds), self.variable.plans(bounds))
 
     def use_layout(self, layout: RangeLayout) -> None:
         """Let all runs for other shapes have this plan; shapes for which it does not hold are not served."""
@@ -253,98 +196,33 @@ class Executable(ResizableForm):
 
     def most_run_nbytes(self, bounds: SizeBounds, outputs: bool) -> int:
         """The most that arrays of host functions, and results if so told, take within bounds. Unit: bytes."""
-        assert self._variable is not None
-        tensors = self._variable.tensors(bounds)
-        results = self.form.outputs.values() if outputs else ()
-        return _nbytes_of(tensors, results) + self._host_nbytes(tensors)
+        return self._plan.most_run_nbytes(self.variable.tensors(bounds), outputs)
 
     # ---- other shapes
 
-    def _resized(self, variable: VariableForm, values: SizeValues) -> Executable | None:
+    def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> Executable | None:
         """The form for these sizes, which is counted already; None where the plan does not hold for them."""
         other, layout, slack = copy(self), self._layout, self._engine.memory_limit is None
-        other._become(self)
-        other._variable, other._shares = None, []
+        other._become(self, not exactly and layout is None)
         other._tensors = tensors = variable.tensors(values)
         if layout is not None and not (layout.holds(tensors) and variable.are_within(layout.plans, values)):
             return None
         plans = None if layout is None else layout.plans
-        other.compiled = tuple(variable.instances(self.compiled, values, tensors, slack, plans))
-        compiled = iter(other.compiled)
-        other._steps = [
-            step if step.compiled is None else replace(step, compiled=next(compiled)) for step in self._steps
-        ]
-        other._plan()
-        other.own_nbytes = sum(c.program.nbytes for c in other.compiled if c.program is not None)
+        programs = variable.programs(values, slack, plans)
+        made = iter(programs)
+        other._programs = [None if step.compiled is None else next(made) for step in self._steps]
+        other._described = None
+        other._make_plan(values)
+        other.own_nbytes = sum(program.nbytes for program in programs)
         other.programs_nbytes = self.programs_nbytes + other.own_nbytes
         run_nbytes = other.arena_nbytes + other.host_nbytes
         nbytes, later_nbytes = other.own_nbytes + run_nbytes, other.results_nbytes
-        self._engine.budget.check(nbytes, holder=self._name, later_nbytes=later_nbytes)
-        other._runner = other._make_runner()
-        self._engine.budget.charge(other.own_nbytes, holder=f"programs of {self._name}")
+        with self._engine.queue.charging(nbytes, self._results, later_nbytes, holder=self._name):
+            other._make_runner()
+            self._engine.budget.charge(other.own_nbytes, holder=f"programs of {self._name}")
         other._need_nbytes = other.arena_nbytes
         self._arenas.enter(other._need_nbytes)
         return other
-
-    def _ports(self, partition: Partition) -> tuple[list[LogicalTensor], list[LogicalTensor]]:
-        inputs, outputs = partition.input_ports, partition.output_ports
-        return [self._tensors[port.id] for port in inputs], [self._tensors[port.id] for port in outputs]
-
-    def _compile(
-        self,
-        form: ModelForm,
-        partition: Partition,
-        weights: str,
-        options: ScheduleOptions,
-        appends: Sequence[tuple[int, int]],
-    ) -> ModelStep:
-        if not partition.is_supported:
-            return self._step(form, partition, None)
-        policy, streams = options.policy, options.streams
-        if appends:
-            backend: Any = partition.backend
-            made = backend.compile_variable(
-                partition, *self._ports(partition), self._engine, weights=weights, schedule=policy, streams=streams,
-                appends=appends,
-            )  # fmt: skip
-            return self._step(form, partition, made.first(None))
-        compiled = partition.compile(
-            *self._ports(partition), self._engine, scratch="caller", weights=weights, schedule=policy, streams=streams
-        )
-        return self._step(form, partition, compiled)
-
-    def _step(self, form: ModelForm, partition: Partition, compiled: CompiledPartition | None) -> ModelStep:
-        """What runs a partition: the compiled one, else its host function."""
-        op = partition.ops[0]
-        function = None if compiled is not None else form.host_functions.get(op.id)
-        if compiled is None and function is None:
-            raise UnsupportedError(explain(f"{op.label} has neither a backend nor a host function"), op_id=op.id)
-        ids = [tuple(port.id for port in side) for side in (partition.input_ports, partition.output_ports)]
-        return ModelStep(compiled, function, op.name, ids[0], ids[1], form.fallbacks.get(op.id))
-
-    def _charge(self, name: str) -> None:
-        """Charge the budget for programs and constants, once it is known that the arena will fit beside them."""
-        used = [primitive for primitive in {c.primitive: None for c in self.compiled} if primitive is not None]
-        weights = list(self._constants.values.values())
-        budget, users = self._engine.budget, self._engine.primitives
-        self.programs_nbytes = self.own_nbytes = sum(primitive.nbytes for primitive in used)
-        missing = sum(map(users.missing_nbytes, used)) + self._engine.constants.missing_nbytes(weights)
-        run_nbytes = 0 if self.is_planned else self.arena_nbytes + self.host_nbytes  # told for all shapes later on
-        later_nbytes = 0 if self.is_planned else self.results_nbytes
-        budget.check(missing + run_nbytes, holder=name, later_nbytes=later_nbytes)
-        self._engine.constants.hold(weights, holder=f"weights of {name}")
-        try:
-            for primitive in used:
-                self._shares.append(users.acquire(primitive, reserves=False))
-        except BaseException:
-            self._uncharge()
-            raise
-
-    def _uncharge(self) -> None:
-        shares, self._shares = self._shares, []
-        for share in shares:
-            share.leave(False)
-        self._engine.constants.release(self._constants.values.values())
 
     # ---- running
 
@@ -359,43 +237,12 @@ class Executable(ResizableForm):
         Results go into the arrays of `outputs`, and of `held` for states, where those are given. Raises as `Model.run`;
         where an array of `outputs` does not fit, or there is no memory for the arena or a result, nothing was run.
         """
+        if self._is_closed:
+            raise StateError(explain("the form is closed", hint="specialise the model again"))
         given = {} if outputs is None else outputs
         for name, array in given.items():
             check_output(name, array, self._tensors.get(self.form.outputs[name]))
-        if held:
-            given = {**given, **held}
-        fresh: dict[int, Any] = {}
-        lease, frame = self._take_room(given, fresh)
-        with lease:
-            return self._runner.run(frame, inputs, given, fresh)
-
-    def _take_room(self, given: Mapping[str, Any], fresh: dict[int, Any]) -> tuple[Lease, Frame]:
-        """All memory of a run: an arena, results in `fresh`, room for host arrays. Who waits for it holds none."""
-        while True:
-            lease = self._lease(given)
-            try:
-                return lease, self._runner.take_room(lease.address, given, fresh)
-            except OutOfMemoryError:
-                fresh.clear()
-                lease.release()
-                self._arenas.shrink(self.arena_nbytes)  # larger ones may have been needed for other shapes
-                nbytes = self.check_room(self._missing(given))
-                if not self._engine.budget.pending:
-                    raise
-            except BaseException:
-                lease.release()
-                raise
-            self._engine.budget.wait_for_room(nbytes, timeout_s=0.1)  # in vain if what others held is held on
-
-    def _lease(self, given: Mapping[str, Any]) -> Lease:
-        try:
-            return self._arenas.lease(self.arena_nbytes)
-        except OutOfMemoryError:
-            self.check_room(self._missing(given))  # which counts the results too
-            raise
-
-    def _missing(self, given: Mapping[str, Any]) -> list[str]:
-        return [name for name in self.form.outputs if name not in given]
+        return self._runner.run(inputs, {**given, **held} if held else given)
 
     def shape_of(self, output: str) -> tuple[int, ...] | None:
         """Shape of an output; None where it follows from contents."""
@@ -404,14 +251,7 @@ class Executable(ResizableForm):
 
     def check_room(self, outputs: Iterable[str]) -> int:
         """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""
-        made = _nbytes_of(self._tensors, (self.form.outputs[name] for name in outputs))
-        nbytes = self.arena_nbytes + self.host_nbytes + made
-        self._engine.budget.check(nbytes, holder=self._results.holder)
-        return nbytes
-
-    def _host_nbytes(self, tensors: Mapping[int, LogicalTensor]) -> int:
-        """Memory for the arrays of the host function that takes most."""
-        return max((_host_nbytes(tensors, step) for step in self._steps if step.compiled is None), default=0)
+        return self._runner.check_room(outputs)
 
     # ---- memory
 
@@ -424,14 +264,28 @@ class Executable(ResizableForm):
         arena_nbytes = 0 if pool.stats().arenas else max(pool.nbytes, self.arena_nbytes)
         return arena_nbytes + self.host_nbytes + max(self.results_nbytes - self._results.held, 0)
 
+    def buffers(self) -> list[BufferInfo]:
+        """What lies in the arena of a run, as `Model.buffers` says."""
+        return self._plan.buffers(self._tensors)
+
+    @property
+    def shares(self) -> tuple[PrimitiveShare, ...]:
+        """What it uses of the engine's programs; nothing if it was made of another form, which uses them for both."""
+        return () if self.is_resized else self._charge.shares
+
     def cached_constants(self) -> dict[Any, int]:
         """The packed constants that the constant tensor cache keeps now: key -> size in bytes."""
-        return {key: nbytes for compiled in self.compiled for key, nbytes in compiled.cached_constants().items()}
+        return {key: nbytes for compiled in self._origins for key, nbytes in compiled.cached_constants().items()}
 
     @property
     def constants_nbytes(self) -> int:
         """Memory of the constants but for those that lie in mapped files or are kept packed. Unit: bytes."""
         return self._constants.nbytes
+
+    @property
+    def mapped_nbytes(self) -> int:
+        """What runs read of weights in mapped files that the budget does not count. Unit: bytes."""
+        return self._constants.mapped_nbytes
 
     @property
     def cached_nbytes(self) -> int:
@@ -453,6 +307,30 @@ class Executable(ResizableForm):
         """What one run takes of the budget, see `Model.predict_peak`. Unit: bytes."""
         return self.kept_nbytes + self.run_nbytes
 
+    def rest_nbytes(self) -> tuple[int, int]:
+        """What runs behind extents that only a run tells takes beside that at most, as far as these are bounded.
+
+        Memory that is held between runs, and that of a run. Compiles it, if that was not done. Unit: bytes.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The budget can never hold both at once.
+        """
+        rest = self.form.rest
+        if rest is None:
+            return 0, 0
+        [step] = [step for step in self._steps if step.function is rest]
+        tensors = [self._tensors.get(i) for i in step.inputs]
+        kept, run = rest.nbytes([t.shape if t is not None and is_plain(t) else None for t in tensors])
+        self._engine.budget.check(self.run_nbytes + run, holder=self._name)
+        return kept, run
+
+    def with_rest(self) -> list[Executable]:
+        """The form, and those of what runs behind it that were used last."""
+        rest = self.form.rest
+        return [self] if rest is None else [self, *rest.last_forms()]
+
     @property
     def sequential_peak_nbytes(self) -> int:
         """What that would be if every step followed the one before. Unit: bytes."""
@@ -462,16 +340,21 @@ class Executable(ResizableForm):
     def implementations(self) -> tuple[tuple[str, ...], ...]:
         """What runs each partition: one name a kernel call.
 
-        There are none where its ops only change how memory is seen, or share the call of an earlier partition.
+        There are none where its ops only change how memory is seen, or share the call of an earlier partition; the
+        rest is what runs behind extents that only a run tells.
         """
         names: dict[int, list[str]] = {}
-        for compiled in self.compiled:
+        for compiled in self._origins:
             for op_id, name in zip(compiled.step_ops, compiled.implementations, strict=True):
                 names.setdefault(op_id, []).append(name)
         return tuple(
-            tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else ("host",)
+            tuple(name for op in p.ops for name in names.get(op.id, ())) if p.is_supported else self._name_host(p)
             for p in self.partitions
         )
+
+    def _name_host(self, partition: Partition) -> tuple[str]:
+        function = self.form.host_functions.get(partition.ops[0].id)
+        return ("rest",) if isinstance(function, Rest) else ("host",)
 
     @property
     def fallbacks(self) -> tuple[Fallback | None, ...]:
@@ -481,7 +364,7 @@ class Executable(ResizableForm):
     @property
     def streams(self) -> int:
         """Most streams that a partition runs on."""
-        lists = [c.program.streams for c in self.compiled if c.program is not None]
+        lists = [program.streams for program in self._programs if program is not None]
         return max((streams.nstreams for streams in lists if streams is not None), default=1)
 
     def stats(self) -> Any:
@@ -496,26 +379,17 @@ class Executable(ResizableForm):
         self._runner.clear()
         if self._first is None:
             return
-        for compiled in self.compiled:
+        for compiled in self._described or ():
             compiled.close()
-            forget_program(compiled.program)
+        for program in self._programs:
+            forget_program(program)
         self._engine.budget.uncharge(self.own_nbytes)
         self._arenas.leave(self._need_nbytes)
 
     def _free_shared(self) -> None:
+        if self.form.rest is not None:
+            self.form.rest.close()
         self._arenas.leave(self._need_nbytes)
-        self._uncharge()
-        for compiled in self.compiled:
+        self._charge.release()
+        for compiled in self._origins:
             compiled.close()
-
-
-def _nbytes_of(tensors: Mapping[int, LogicalTensor], tensor_ids: Iterable[int]) -> int:
-    """Memory of arrays for these tensors, as far as shapes are known. Unit: bytes."""
-    found = [tensors.get(i) for i in tensor_ids]
-    return sum(prod(t.shape or ()) * t.dtype.numpy.itemsize for t in found if t is not None and is_plain(t))
-
-
-def _host_nbytes(tensors: Mapping[int, LogicalTensor], step: ModelStep) -> int:
-    """Memory for the arrays of a host function. Unit: bytes."""
-    are_plain = all(is_plain(tensors[i]) for i in step.outputs)
-    return _SMALL_NBYTES + _nbytes_of(tensors, step.outputs if are_plain else (*step.inputs, *step.outputs))

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from graphpool.errors import OutOfMemoryError, StateError, explain
 from graphpool.fork import reset_in_child
 
-from .resizable_form import SizedForm
+from .resizable_form import ResizableForm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
+
+    from .variable_forms import VariableForms
 
 __all__ = ["FormCache", "FormUse"]
 
-V = TypeVar("V")
-Form = TypeVar("Form", bound=SizedForm)
+Form = TypeVar("Form", bound=ResizableForm)
 
 _MOST_BORROWED = 16
 """Runs of one shape on a form whose decisions were taken for others; a compilation takes as long as several runs."""
@@ -46,7 +47,6 @@ class FormCache(Generic[Form]):
         self._entries: OrderedDict[Hashable, FormUse[Form]] = OrderedDict()
         self.runs = self.hits = self.misses = self.evictions = 0
         self.is_closed = False
-        self._begun = 0
         self._reset_in_child()
         reset_in_child(self)
 
@@ -54,10 +54,7 @@ class FormCache(Generic[Form]):
         """Fresh locks: in a forked child nobody is left who would release the old ones."""
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
-        self._turn = threading.Lock()  # of runs that found too little memory beside others
-        self._changed = threading.Condition(self._lock)
-        self._running: list[int] = []  # threads
-        self._has_turn = False
+        self._using: list[int] = []  # threads that ask for a form or have one
 
     def check_open(self) -> None:
         """Raise `StateError` after `close`."""
@@ -65,56 +62,19 @@ class FormCache(Generic[Form]):
             raise StateError(explain(f"{self._name} is closed", hint="load the model again"))
 
     def exclusively(self, work: Callable[[], None]) -> None:
-        """Do something while no form is made."""
-        with self._compiling:
+        """Do something while no form is made, nor given up."""
+        with self.in_use(), self._compiling:
             self.check_open()
             work()
 
-    # ---- runs: one that finds too little memory beside others lets go of all, and goes on when it is alone
-
-    def begin(self) -> int:
-        """Count a run of this thread, once nobody needs to be alone; its number, 0 unless no other is going on."""
-        with self._lock:
-            while self._has_turn:
-                self._changed.wait()
-            return self._count_run()
-
-    def _count_run(self) -> int:
-        self._begun += 1
-        self._running.append(threading.get_ident())
-        return self._begun if len(self._running) == 1 else 0
-
-    def end(self) -> None:
-        """End a run of this thread."""
-        with self._lock:
-            with suppress(ValueError):  # in a child that was forked meanwhile
-                self._running.remove(threading.get_ident())
-            self._changed.notify_all()
-
-    def may_fit_alone(self, number: int) -> bool:
-        """Whether others were running beside a run of this thread, or began to, and may be waited for."""
-        with self._lock:
-            return number != self._begun and self._running.count(threading.get_ident()) == 1
-
-    def run_alone(self, run: Callable[[], V]) -> V:
-        """Run while no other run is going on, each caller in turn; no run of this thread may be."""
-        with self._turn:
-            with self._lock:
-                self._has_turn = True
-                try:
-                    while self._running:
-                        self._changed.wait()
-                    self._count_run()
-                except BaseException:
-                    self._has_turn = False
-                    self._changed.notify_all()
-                    raise
-            try:
-                return run()
-            finally:
-                with self._lock:
-                    self._has_turn = False
-                self.end()
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Be busy on behalf of this thread: nothing is given up meanwhile."""
+        self._using.append(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._end_use()
 
     # ---- forms
 
@@ -124,14 +84,23 @@ class FormCache(Generic[Form]):
         `make` takes whether each of its decisions must be the one that is fastest. A form of which that does not hold
         is replaced when it has been found often.
         """
-        use = self._look_up(key)
-        if use is None:
-            with self._compiling:
-                use = self._look_up(key) or self._add(key, make(False))
-        elif use.hits == _MOST_BORROWED and use.executable.is_borrowed:
-            with self._compiling, suppress(OutOfMemoryError):
-                use = self._replace(key, use, make(True))
+        self._using.append(threading.get_ident())
+        try:
+            use = self._look_up(key)
+            if use is None:
+                with self._compiling:
+                    use = self._look_up(key) or self._add(key, make(False))
+            elif use.hits == _MOST_BORROWED and use.executable.is_borrowed:
+                with self._compiling, suppress(OutOfMemoryError):
+                    use = self._replace(key, use, make(True))
+        except BaseException:
+            self._end_use()
+            raise
         return use
+
+    def _end_use(self) -> None:
+        with suppress(ValueError):  # in a child that was forked meanwhile
+            self._using.remove(threading.get_ident())
 
     def _replace(self, key: Hashable, old: FormUse[Form], executable: Form) -> FormUse[Form]:
         """The use of another form for a key, instead of one of the old."""
@@ -139,7 +108,7 @@ class FormCache(Generic[Form]):
             use = FormUse(executable, users=1, is_retired=self.is_closed or self._entries.get(key) is not old)
             if not use.is_retired:
                 self._entries[key] = use
-        self.leave(old)
+        self._leave(old)
         if not use.is_retired:
             self._retire([old])
         return use
@@ -170,7 +139,11 @@ class FormCache(Generic[Form]):
         return use
 
     def leave(self, use: FormUse[Form], runs: int = 0) -> None:
-        """End a use, which so many runs were."""
+        """End a use, by the thread that has entered, which so many runs were."""
+        self._end_use()
+        self._leave(use, runs)
+
+    def _leave(self, use: FormUse[Form], runs: int = 0) -> None:
         with self._lock:
             self.runs += runs
             use.users -= 1
@@ -186,6 +159,36 @@ class FormCache(Generic[Form]):
                 is_idle = use.users == 0
             if is_idle:
                 use.executable.close()
+
+    # ---- who is at work
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a form is in use or being made."""
+        return bool(self._using)
+
+    def is_used_by(self, thread: int) -> bool:
+        """Whether one is by this thread."""
+        return thread in self._using
+
+    def take_idle(self, others: VariableForms[Form], keep: Callable[[list[Form]], None]) -> list[Form] | None:
+        """All forms, and the `others` that they are made of, for the caller to close; None while the model is busy.
+
+        `keep` is told of them while no form can be made.
+        """
+        if not self._compiling.acquire(blocking=False):
+            return None
+        try:
+            with self._lock:
+                if self.is_busy or self.is_closed:
+                    return None
+                kept = [use.executable for use in self._entries.values()]
+                self._entries.clear()
+            kept += others.take()
+            keep(kept)
+            return kept
+        finally:
+            self._compiling.release()
 
     # ---- for the budget: forms that others can be made of again in a fraction of a millisecond
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ._tensor import Tensor
-from .constant_part import held_nbytes
+from .constant_part import held_nbytes, mapped_nbytes
 from .packed_weight import PackedWeight, replacing_parts
 
 if TYPE_CHECKING:
@@ -70,8 +70,27 @@ class FormConstants:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the values but for those that lie in mapped files or are kept packed. Unit: bytes."""
-        return sum({id(value): held_nbytes(value) for value in self.values.values()}.values())
+        """Memory of the values that the budget counts, see `EngineConstants.nbytes_of`. Unit: bytes."""
+        return sum({id(value): self._engine.constants.nbytes_of(value) for value in self.values.values()}.values())
+
+    @property
+    def mapped_nbytes(self) -> int:
+        """What steps read of mapped files, uncounted: not where they read a packed form that is cached. Unit: bytes."""
+        return sum(
+            {
+                id(value): mapped_nbytes(value)
+                for tensor_id, value in self.values.items()
+                if not self._engine.constants.nbytes_of(value) and not self._is_packed(tensor_id)
+            }.values()
+        )
+
+    def _is_packed(self, tensor_id: int) -> bool:
+        """Whether the cache has all that steps read of a constant."""
+        steps = [step for step in self._steps if tensor_id in step.inputs]
+        is_output = tensor_id in self._form.outputs.values()
+        return (
+            bool(steps) and not is_output and all(_reads_packed(s.compiled, s.inputs.index(tensor_id)) for s in steps)
+        )
 
     def inputs_of(self, step: ModelStep) -> tuple[Tensor, ...]:
         """Tensors for the step's inputs; those that are no constants have no data."""
@@ -156,3 +175,12 @@ class FormConstants:
             inputs = [tensor if i == tensor_id else other for i, other in bound]
             use.compiled.replace_constant(use.number, key, buffer, inputs)
         return tensor
+
+
+def _reads_packed(compiled: CompiledPartition | None, position: int) -> bool:
+    """Whether a compiled partition reads packed forms in place of an input, all of which are cached."""
+    parts = () if compiled is None or compiled.primitive is None else compiled.primitive.constant_parts
+    found = [part for part in parts if position in part.sources]
+    is_replaced = bool(found) and all(part.replaces for part in found)
+    ndistinct = len({(part.key, part.sources) for part in parts})
+    return compiled is not None and is_replaced and len(compiled.cached_constants()) == ndistinct

@@ -4,95 +4,40 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
-import numpy as np
+from graphpool.errors import InvalidArgumentError, check_choice, explain
 
-from graphpool.errors import InvalidArgumentError, OutOfMemoryError, StateError, explain
-from graphpool.memory._arrays import ArrayAllocator
-from graphpool.memory._budget import IDLE_PRIMITIVES
-
-from ._stream import Stream
-from .collection import collection_paused
-from .constant_part import check_files, held_nbytes
-from .declared_shapes import DeclaredShapes
-from .executable import Executable
-from .form_cache import FormCache, FormUse
-from .model_port import as_input, check_names, check_outputs, describe_port, stand_in
+from .model_forms import ModelForms
+from .model_memory import Ranked
+from .model_port import as_input, check_names, check_outputs, describe_port
 from .request_batches import Padding, run_side_by_side
-from .result_arrays import ResultArrays
-from .scheduling import ScheduleOptions, parse_options
-from .session import Session, Sessions
+from .scheduling import parse_options
+from .session import Session
 from .session_states import find_states
-from .shape_ranges import ShapeRanges
-from .shared_arenas import SharedArenas
-from .variable_forms import VariableForms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    import numpy as np
+
     from graphpool.graph.partition import Partition
+    from graphpool.memory import BufferInfo
 
-    from ._tensor import Tensor
+    from ._stream import Stream
     from .engine import Engine
-    from .held_states import HeldStates
-    from .model_form import ModelForm
+    from .executable import Executable
+    from .memory_peak import MemoryPeak
+    from .model_forms import ModelStats, Specialise
     from .model_port import ModelPort
-    from .packed_weight import PackedWeight
-    from .shape_ranges import RangePeak
-    from .variable_form import VariableForm
 
-__all__ = ["Model", "ModelStats", "check_weights_mode"]
+__all__ = ["WEIGHTS_MODES", "Model"]
 
 WEIGHTS_MODES = ("scoped", "cached", "packed")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStats:
-    """Counters of a model.
-
-    Attributes
-    ----------
-    runs, hits, misses, evictions : int
-        Runs that ended; lookups of a specialised form that found one, or had to make one; forms given up.
-    compilations : int
-        How often the model was compiled: other shapes are served by what was compiled, where all decisions taken on
-        sizes come out alike.
-    respecialisations : tuple of str
-        Why it was compiled anew, the last 32 times: the shapes, and what held for those of the compilation that was
-        used last and does not hold for them.
-    forms : int
-        Specialised forms kept now.
-    arena_nbytes, constants_nbytes, cached_nbytes, programs_nbytes : int
-        Memory of all their arenas now, of their constants but for those in mapped files, of the packed constants that
-        the constant tensor cache keeps, shared ones counted once, and of their compiled programs. Unit: bytes.
-    streams : int
-        Most streams that one of them uses.
-    largest_arena_nbytes, sequential_arena_nbytes : int
-        What one run of the largest form takes for its arena, and what it would take on one stream. Unit: bytes.
-    """
-
-    runs: int
-    hits: int
-    misses: int
-    evictions: int
-    compilations: int
-    respecialisations: tuple[str, ...]
-    forms: int
-    arena_nbytes: int
-    constants_nbytes: int
-    cached_nbytes: int
-    programs_nbytes: int
-    streams: int
-    largest_arena_nbytes: int
-    sequential_arena_nbytes: int
-
-
-class Model:
+class Model(Ranked):
     """Runs a whole graph: some partitions on backends, the others on host functions.
 
     Parameters
@@ -124,6 +69,12 @@ class Model:
         range, both ends included; for an input one of these for each dimension. With all sizes declared, and no
         `deciding` inputs, the model is compiled at once, one plan of memory holds for all shapes, `predict_peak` tells
         the most that any of them takes, and what does not fit the engine's limit is refused now.
+    metadata : object, optional
+        What the importer knows of the model's origin; of an ONNX file a `graphpool.onnx.ModelMetadata`.
+    priority : float, default=1.0
+        How much more it is worth than another model of the engine that is used as often, when memory is short.
+    stream : Stream, optional
+        Whose threads the model runs on, shared with other models. Default: its own.
 
     Attributes
     ----------
@@ -132,6 +83,7 @@ class Model:
     name : str
     options : ScheduleOptions
     weights : str
+    metadata : object
 
     Raises
     ------
@@ -153,7 +105,7 @@ class Model:
         self,
         inputs: Sequence[ModelPort],
         outputs: Sequence[ModelPort],
-        specialise: Callable[[Mapping[str, Any], Mapping[str, np.ndarray[Any, Any]]], ModelForm],
+        specialise: Specialise,
         engine: Engine,
         *,
         deciding: Collection[str] = (),
@@ -164,50 +116,28 @@ class Model:
         streams: int | None = None,
         weights: str = "scoped",
         shapes: Mapping[str, Any] | None = None,
+        metadata: Any = None,
+        priority: float = 1.0,
+        stream: Stream | None = None,
     ) -> None:
-        check_weights_mode(weights)
+        check_choice("weights", weights, WEIGHTS_MODES)
         if not isinstance(capacity, int) or capacity < 1:
             raise InvalidArgumentError(explain("capacity", accepted="an int of at least 1", got=repr(capacity)))
         self.options = parse_options(schedule, streams)
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
-        self._input_names = [port.name for port in inputs]
-        self.engine = engine
-        self.name = name
-        self.weights = weights
-        self._packed: list[PackedWeight] = []
-        self._results = ResultArrays(engine.budget, f"results of {name}", grows=shapes is None)
-        self._specialise = specialise
-        self._deciding = tuple(port.name for port in self.inputs if port.name in deciding)
-        self._capacity = capacity
-        self._shapes, ranges = shapes, ShapeRanges({} if shapes is None else shapes, self.inputs)
-        is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in ranges.dims.values())
-        dims = ranges.dims if getattr(specialise, "takes_sizes", False) and not is_fixed else None
-        self._variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.engine, self.name, self.weights, self.metadata = engine, name, weights, metadata
         self._owns_engine = owns_engine
-        self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
-        self._stream = Stream(engine)  # of all forms: whoever finds its threads taken works alone
-        self._forms: FormCache[Executable] = FormCache(name, capacity)
-        self._sessions = Sessions()
-        engine.budget.register(self._forms, stage=IDLE_PRIMITIVES)
-        self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}")
-        self._arenas.enter()
+        self._input_names = [port.name for port in self.inputs]
+        self._forms = ModelForms(
+            self.inputs, specialise, engine, name, self.options, weights, deciding, capacity, shapes, priority, stream
+        )
+        self._memory = self._forms.memory
         try:
             engine.attach(self)
-        except StateError:
-            self._forms.clear(closes=True)
+            self._forms.load()
+        except BaseException:
+            self.close()
             raise
-        self._declared: DeclaredShapes | None = None
-        self._roomy: FormUse[Executable] | None = None  # the last one that room was made for
-        if shapes is not None:
-            self._declared = DeclaredShapes(
-                ranges, name, self._deciding, engine.budget, self._compile_planned, self._peak_at
-            )
-            try:
-                self._declared.load()
-            except BaseException:
-                self.close()
-                raise
 
     # ---- running
 
@@ -249,28 +179,7 @@ class Model:
         arrays = {port.name: as_input(port, inputs[port.name]) for port in self.inputs}
         if outputs is not None:
             check_outputs(outputs, arrays, self.outputs)
-        number = self._forms.begin()
-        try:
-            return self._run(arrays, outputs)
-        except OutOfMemoryError:
-            if not self._forms.may_fit_alone(number):
-                raise
-        finally:
-            self._forms.end()
-        return self._forms.run_alone(lambda: self._run(arrays, outputs))
-
-    def _run(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
-        use, runs = self._enter(arrays), 1
-        try:
-            if self._declared is not None and self._roomy is not use:
-                form, self._roomy = use.executable, use
-                self._make_room(form.arena_nbytes, form.results_nbytes + form.host_nbytes)
-            return use.executable.run(arrays, outputs)
-        except OutOfMemoryError:
-            runs = 0
-            raise
-        finally:
-            self._forms.leave(use, runs)
+        return self._forms.run(arrays, outputs)
 
     def run_many(
         self, requests: Iterable[Mapping[str, Any]], *, mask: str | None = None, most_rows: int = 8
@@ -308,7 +217,7 @@ class Model:
         """
         jobs = list(requests)
         if mask is None:
-            return run_side_by_side(self.run, jobs, self._stream)
+            return run_side_by_side(self.run, jobs, self._forms.stream)
         padding = Padding(self.inputs, self.outputs, mask, most_rows)
         checked = [padding.checked(request) for request in jobs]
         results: list[dict[str, Any]] = [{} for _ in checked]
@@ -342,74 +251,14 @@ class Model:
         StateError
             The model is closed.
         """
-        self._forms.check_open()
-        return Session(self, self.states if state is None else state, {} if capacity is None else capacity)
+        self._forms.cache.check_open()
+        names, sizes = self.states if state is None else state, {} if capacity is None else capacity
+        return self._forms.in_turn(lambda: Session(self, names, sizes))
 
     @property
     def states(self) -> dict[str, str]:
         """Outputs that are inputs of the next run, as their names say: ``present...`` becomes ``past...``."""
         return find_states(self.inputs, self.outputs)
-
-    def _enter(self, arrays: Mapping[str, Any], states: HeldStates | None = None) -> FormUse[Executable]:
-        """The form for these inputs, made if need be; it stays open until it is left."""
-        shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
-        key = shapes, tuple(arrays[name].tobytes() for name in self._deciding), None if states is None else states.key
-        try:
-            return self._forms.enter(key, lambda exactly: self._make(arrays, shapes, exactly, states))
-        finally:
-            if self._forms.is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
-                self._variable.close()
-                self._close_packed()
-
-    @collection_paused()
-    def _make(
-        self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool, states: HeldStates | None
-    ) -> Executable:
-        deciding = {name: arrays[name] for name in self._deciding}
-        given = dict(zip(arrays, shapes, strict=True))
-        if self._declared is not None:
-            self._declared.check(given)
-        if states is not None:
-            compile_form = partial(self._compile, states=states)
-            return self._variable.form(
-                given | states.shapes, deciding, exactly, compile_form, states.dims, states.pairs
-            )
-        if self._declared is not None:
-            self._declared.prepare()
-            self._make_room(0, max((form.instance_nbytes for form in self._variable), default=0))
-        return self._variable.form(given, deciding, exactly, self._compile)
-
-    def _make_room(self, arena_nbytes: int, nbytes: int) -> None:
-        """Keep to what is promised for declared shapes, without a limit too: give up what is kept for other shapes.
-
-        A run takes an arena so large at least, and so many bytes beside it.
-        """
-        most_nbytes = None if self._declared is None else self._declared.most_run_nbytes
-        if most_nbytes is not None:
-            excess = self._forms.held + max(self._arenas.current().nbytes, arena_nbytes) + nbytes - most_nbytes
-            if excess > 0 and self._forms.reclaim(excess) < excess:
-                self._arenas.shrink(arena_nbytes)
-
-    @collection_paused()
-    def _compile_planned(self, shapes: Mapping[str, Any]) -> Executable | None:
-        """A form for declared shapes, kept for good; None if sizes cannot vary, of which plain shapes say why."""
-        return self._variable.plan(shapes, partial(self._compile, is_planned=True))
-
-    def _compile(
-        self,
-        shapes: Mapping[str, Any],
-        deciding: Mapping[str, Any],
-        variable: VariableForm | None,
-        states: HeldStates | None = None,
-        is_planned: bool = False,
-    ) -> Executable:
-        """A form for these shapes, in which sizes may vary."""
-        loading = ArrayAllocator(self.engine.budget, f"loading of {self.name}")
-        form = loading.call(self._specialise, {port.name: shapes[port.name] for port in self.inputs}, deciding)
-        loading.hand_over()  # constants are charged as such
-        shared = self._bound, self.name, self.options, self.weights, self._packed, self._results
-        held = None if states is None else states.sized(shapes)
-        return Executable(form, self.engine, *shared, variable, self._stream, held, self._arenas, is_planned)
 
     # ---- what is known of it
 
@@ -432,23 +281,11 @@ class Model:
         InvalidArgumentError, InvalidShapeError
             A shape is missing or does not fit.
         """
-        use = self._enter_shapes(shapes)
-        self._forms.leave(use)
-        return use.executable
-
-    def _enter_shapes(self, shapes: Mapping[str, Any] | None) -> FormUse[Executable]:
-        """The form for these shapes, which stays open until it is left."""
-        given = dict(shapes or {})
-        unknown = [name for name in given if all(port.name != name for port in self.inputs)]
-        if unknown:
-            names = [port.name for port in self.inputs]
-            raise InvalidArgumentError(explain(f"unknown input {unknown[0]!r}", accepted=f"inputs {names}"))
-        arrays = {port.name: stand_in(port, given.get(port.name), port.name in self._deciding) for port in self.inputs}
-        return self._enter(arrays)
+        return self._forms.at(shapes)
 
     def predict_peak(
         self, shapes: Mapping[str, Any] | None = None, *, sequential: bool = False, outputs: bool = True
-    ) -> int | RangePeak:
+    ) -> MemoryPeak:
         """What one run at a time takes of the engine's budget.
 
         That is the arena, scratch included, the constants, packed ones that are cached, the compiled programs, and the
@@ -468,9 +305,10 @@ class Model:
 
         Returns
         -------
-        nbytes : int
-            Exact. Of declared shapes the most that any takes, a `RangePeak`: its ``sizes`` and ``shapes`` say where.
-            Programs of all forms compiled for them count, since they are kept. Unit: bytes.
+        nbytes : MemoryPeak
+            Exact; its ``mapped_nbytes``, ``fixed_nbytes`` and ``resident_nbytes`` tell what the process takes beside
+            that, and in all. Of declared shapes the most that any takes, a `RangePeak`: its ``sizes`` and ``shapes``
+            say where. Programs of all forms compiled for them count, since they are kept. Unit: bytes.
 
         Raises
         ------
@@ -479,28 +317,40 @@ class Model:
         OutOfMemoryError
             It is more than the engine's limit.
         """
-        if shapes is not None or self._declared is None:
-            return self._peak_at(shapes, outputs, sequential)
-        self._declared.check_plannable()
-        self._forms.exclusively(self._declared.prepare)
-        return self._declared.peak(self._kept_nbytes() + self._sessions.nbytes, outputs)
+        return self._forms.peak(shapes, outputs, sequential)
 
-    def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool, sequential: bool = False) -> int:
-        use = self._enter_shapes(shapes)
-        try:
-            form = use.executable
-            form.check_room(form.form.outputs if outputs else ())
-            nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
-            nbytes += self._sessions.nbytes
-            if self._declared is not None:  # beside all forms of the ranges, which are kept
-                nbytes += self._kept_nbytes(form) - form.kept_nbytes
-        finally:
-            self._forms.leave(use)
-        return nbytes if outputs else nbytes - form.results_nbytes
+    def buffers(self, shapes: Mapping[str, Any] | None = None) -> list[BufferInfo]:
+        """The buffers that lie in the arena of one run: what `graphpool.memory.plan` takes, and `write_csv` writes.
 
-    def _kept_nbytes(self, *forms: Executable) -> int:
-        """Memory of these forms, and of those that others are made of, between runs. Unit: bytes."""
-        return sum(_shared_nbytes([*forms, *self._variable]))
+        Parameters
+        ----------
+        shapes : mapping of str to shape or array, optional
+            As for `specialise`.
+
+        Returns
+        -------
+        buffers : list of BufferInfo
+            Tensors between the parts that are compiled apart, and the temporaries of each, by the steps that use them.
+            Where those run on several streams their memory takes more than a plan by these lifetimes.
+
+        Raises
+        ------
+        InvalidArgumentError, InvalidShapeError
+            A shape is missing or does not fit.
+        """
+        return self._forms.buffers(shapes)
+
+    def last_forms(self) -> list[Executable]:
+        """The form that was used last, and those of what runs behind it; none before the first run."""
+        return self._forms.last_with_rest()
+
+    def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
+        """What runs take for these shapes at most, and for smaller ones: memory held between them, and for one.
+
+        Smaller shapes have programs of their own, as many as are kept, and some need another compilation, which is
+        counted once. Unit: bytes.
+        """
+        return self._forms.bounded_nbytes(shapes)
 
     def read_weight(self, name: str) -> np.ndarray[Any, Any]:
         """The content of a constant under the importer's name.
@@ -526,15 +376,7 @@ class Model:
         -----
         Threads: safe.
         """
-        self._forms.check_open()
-        forms = [executable.form for executable in self._forms.forms()]
-        for form in forms:
-            if name in form.weights:
-                weight = form.constants[form.weights[name]]
-                check_files([weight])
-                return ArrayAllocator(self.engine.budget, f"weight {name}").call(np.asarray, weight)
-        names = sorted({known for form in forms for known in form.weights})
-        raise InvalidArgumentError(explain(f"no weight {name!r}", accepted=", ".join(names) or "none yet"), weight=name)
+        return self._forms.read_weight(name)
 
     def respecialise(self) -> None:
         """Give up the compiled forms; the next run compiles, with the costs of steps that are known by then.
@@ -544,9 +386,6 @@ class Model:
         Threads: safe; runs that are going on finish with the form they have.
         """
         self._forms.clear()
-        self._variable.close()
-        if self._declared is not None:
-            self._declared.undo()
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -557,70 +396,30 @@ class Model:
         InvalidArgumentError
             No run was made yet, and not all inputs are static.
         """
-        self._forms.check_open()
-        kept = self._forms.forms()
-        return (kept[-1] if kept else self.specialise()).partitions
+        return self._forms.last().partitions
 
     def stats(self) -> ModelStats:
         """Counters of the model."""
-        forms, cache = self._forms.forms(), self._forms
-        known = self._known_forms()
-        programs, constants, cached = _shared_nbytes(known)
-        largest = max(((form.arena_nbytes, form.sequential_arena_nbytes) for form in forms), default=(0, 0))
-        return ModelStats(
-            runs=cache.runs,
-            hits=cache.hits,
-            misses=cache.misses,
-            evictions=cache.evictions,
-            compilations=self._variable.compilations,
-            respecialisations=tuple(self._variable.respecialisations),
-            forms=len(forms),
-            arena_nbytes=self._arenas.current().stats().nbytes,
-            constants_nbytes=constants,
-            cached_nbytes=cached,
-            programs_nbytes=programs,
-            streams=max((form.streams for form in known), default=1),
-            largest_arena_nbytes=largest[0],
-            sequential_arena_nbytes=largest[1],
-        )
-
-    def _known_forms(self) -> list[Executable]:
-        """Those that are kept, and those that others are made of."""
-        return list(dict.fromkeys([*self._forms.forms(), *self._variable]))
+        return self._forms.stats()
 
     # ---- life
 
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
-        return self._forms.is_closed
+        return self._forms.cache.is_closed
 
     def trim(self) -> int:
         """Give back idle arenas, results that nobody holds, and programs for other shapes; returns their bytes.
 
         Programs that can be had again without compilation are meant; no run uses them now.
         """
-        for form in self._forms.forms():
-            form.clear()
-        freed = self._results.clear() + self._arenas.current().trim()
-        return freed + self._forms.reclaim(self._forms.reclaimable)
+        return self._forms.trim()
 
     def close(self) -> None:
         """Give all memory back; runs that are going on finish first, new ones are refused. Idempotent."""
-        was_closed = self._forms.clear(closes=True)
-        self._sessions.close()
-        self._variable.close()
-        self._results.clear()
-        self._close_packed()
-        if not was_closed:
-            self._arenas.leave()
-        if self._owns_engine and not was_closed:
+        if self._forms.close() and self._owns_engine:
             self.engine.close()
-
-    def _close_packed(self) -> None:
-        while self._packed:
-            with suppress(IndexError):  # another thread has closed the last one
-                self._packed.pop().close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without what was compiled: it is compiled anew, or found in the caches, at the first run.
@@ -628,11 +427,13 @@ class Model:
         With protocol 5 and a ``buffer_callback`` the weights stay out of band. What is loaded has an engine of its own,
         which it shares with all that was pickled together; close the model, and the engine if it is not the model's.
         """
-        self._forms.check_open()
-        options = (
-            self._deciding, self._capacity, self._owns_engine, self.name, self.options, self.weights, self._shapes,
+        self._forms.cache.check_open()
+        model = partial(
+            Model, **self._forms.arguments, owns_engine=self._owns_engine, name=self.name, weights=self.weights,
+            schedule=self.options.policy, streams=self.options.streams, metadata=self.metadata,
+            priority=self.priority,
         )  # fmt: skip
-        return _restore, (self.inputs, self.outputs, self._specialise, self.engine, *options)
+        return model, (self.inputs, self.outputs, self._forms.specialise, self.engine)
 
     def __enter__(self) -> Model:
         return self
@@ -641,7 +442,7 @@ class Model:
         self.close()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if hasattr(self, "_forms") and not self._forms.is_closed and not is_finalizing():
+        if hasattr(self, "_forms") and not self._forms.cache.is_closed and not is_finalizing():
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=1, source=self)
             self.close()
 
@@ -649,48 +450,5 @@ class Model:
         ins, outs = (
             ", ".join(f"{port.name}: {describe_port(port)}" for port in side) for side in (self.inputs, self.outputs)
         )
-        state = ", closed" if self._forms.is_closed else ""
+        state = ", closed" if self._forms.cache.is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
-
-
-def check_weights_mode(weights: object) -> None:
-    """Raise unless it is a mode of `Model`."""
-    if weights not in WEIGHTS_MODES:
-        raise InvalidArgumentError(explain("weights", accepted=", ".join(WEIGHTS_MODES), got=repr(weights)))
-
-
-def _restore(
-    inputs: tuple[ModelPort, ...],
-    outputs: tuple[ModelPort, ...],
-    specialise: Callable[[Mapping[str, Any], Mapping[str, np.ndarray[Any, Any]]], ModelForm],
-    engine: Engine,
-    deciding: tuple[str, ...],
-    capacity: int,
-    owns_engine: bool,
-    name: str,
-    options: ScheduleOptions,
-    weights: str,
-    shapes: Mapping[str, Any] | None,
-) -> Model:
-    """A model from its pickle."""
-    return Model(
-        inputs,
-        outputs,
-        specialise,
-        engine,
-        deciding=deciding,
-        capacity=capacity,
-        owns_engine=owns_engine,
-        name=name,
-        schedule=options.policy,
-        streams=options.streams,
-        weights=weights,
-        shapes=shapes,
-    )
-
-
-def _shared_nbytes(forms: Sequence[Executable]) -> tuple[int, int, int]:
-    """Bytes of the programs, the constants and the packed constants of forms, shared ones counted once."""
-    constants = {id(value): held_nbytes(value) for form in forms for value in form.form.constants.values()}
-    cached = {key: nbytes for form in forms for key, nbytes in form.cached_constants().items()}
-    return sum(form.own_nbytes for form in forms), sum(constants.values()), sum(cached.values())

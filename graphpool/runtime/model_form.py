@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from graphpool.graph.graph import Graph
 
     from .host_budget import HostBudget
+    from .rest import Rest
 
 __all__ = ["Fallback", "HostFunction", "ModelForm"]
 
@@ -69,6 +70,10 @@ class ModelForm:
         What the host functions of one run may take.
     fallbacks : mapping of int to Fallback
         Op id -> what its host function stands for.
+    rest : Rest, optional
+        The one of the host functions that runs all that is behind extents which only a run tells; closed with the form.
+    names : mapping of int to str
+        Tensor id -> name that the importer has for it, as far as it has one.
     """
 
     graph: Graph
@@ -81,3 +86,5 @@ class ModelForm:
     forget: Callable[[Any, Any], None] | None = None
     host_budget: HostBudget | None = None
     fallbacks: Mapping[int, Fallback] = field(default_factory=dict)
+    rest: Rest | None = None
+    names: Mapping[int, str] = field(default_factory=dict)

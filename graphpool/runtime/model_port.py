@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, explain
+from graphpool.errors import InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, brief, explain
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
     from graphpool.graph import LogicalTensor
 
-__all__ = ["ModelPort", "as_input", "check_names", "check_output", "check_outputs", "describe_port", "stand_in"]
+__all__ = [
+    "ModelPort",
+    "as_input",
+    "check_names",
+    "check_output",
+    "check_outputs",
+    "describe_port",
+    "describe_shapes",
+    "stand_in",
+]
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,13 @@ def describe_port(port: ModelPort) -> str:
     """Type and shape as messages write them: ``f32 [batch, 3]``."""
     dims = "[...]" if port.shape is None else "[" + ", ".join("?" if d is None else str(d) for d in port.shape) + "]"
     return f"{port.dtype or ('text' if port.is_text else 'object')} {dims}"
+
+
+def describe_shapes(values: Mapping[str, Any]) -> str:
+    """Shapes by name, or those of arrays, as lines of a log have them: ``x=2x3, n=``."""
+    shapes = {name: getattr(value, "shape", value) for name, value in values.items()}
+    sizes = {name: shape if isinstance(shape, tuple) else ("?",) for name, shape in shapes.items()}
+    return ", ".join(f"{name}={'x'.join(map(str, dims))}" for name, dims in sizes.items())
 
 
 def as_input(port: ModelPort, value: Any) -> Any:
@@ -118,7 +134,12 @@ def stand_in(port: ModelPort, given: Any, is_deciding: bool) -> Any:
             explain(f"input {port.name!r} is not static ({describe_port(port)})", hint=f"give {needed} in shapes"),
             input_name=port.name,
         )
-    shape: Any = port.shape if given is None else tuple(given)
+    try:
+        shape: Any = port.shape if given is None else tuple(given)
+    except TypeError as error:
+        accepted = "a shape, or an array"
+        message = explain(f"input {port.name!r}: shape", accepted=accepted, got=brief(given))
+        raise InvalidShapeError(message, input_name=port.name) from error
     try:
         one = np.array("", np.object_) if port.dtype is None else np.zeros((), port.dtype.numpy)
         array = np.broadcast_to(one, shape)
@@ -130,12 +151,15 @@ def stand_in(port: ModelPort, given: Any, is_deciding: bool) -> Any:
     return array
 
 
+def check_is_mapping(what: str, value: Any, keys: str) -> None:
+    """Raise `InvalidArgumentError` for what is no mapping."""
+    if not hasattr(value, "keys"):
+        raise InvalidArgumentError(explain(what, accepted=f"a mapping with {keys}", got=type(value).__name__))
+
+
 def check_names(inputs: Mapping[str, Any], names: Sequence[str]) -> None:
     """Raise `InvalidArgumentError` unless the mapping has these names and no other."""
-    if not hasattr(inputs, "keys"):
-        raise InvalidArgumentError(
-            explain("inputs", accepted=f"a mapping with the keys {names}", got=type(inputs).__name__)
-        )
+    check_is_mapping("inputs", inputs, f"the keys {list(names)}")
     for name in names:
         if name not in inputs:
             raise InvalidArgumentError(
@@ -151,6 +175,7 @@ def check_names(inputs: Mapping[str, Any], names: Sequence[str]) -> None:
 
 def check_outputs(outputs: Mapping[str, Any], inputs: Mapping[str, Any], ports: Sequence[ModelPort]) -> None:
     """Raise `InvalidArgumentError` unless the names are those of outputs, and no two arrays may share memory."""
+    check_is_mapping("outputs", outputs, "names of outputs as keys, and arrays for them")
     names = {port.name for port in ports}
     taken = [("input", name, array) for name, array in inputs.items() if isinstance(array, np.ndarray)]
     for name, array in outputs.items():

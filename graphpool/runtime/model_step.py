@@ -8,21 +8,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool.errors import BackendError, LimitError, OutOfMemoryError, explain
-from graphpool.memory import BufferInfo, plan
+from graphpool.memory import BufferInfo
+from graphpool.memory.user_planner import plan_with
 from graphpool.typing import DataType
 
+from .rest import Rest
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphpool.graph.graph import Graph
     from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.memory import Planner
     from graphpool.memory._arrays import ArrayAllocator
 
     from ._compiled import CompiledPartition
+    from ._program import Program
     from .host_budget import HostBudget
     from .model_form import Fallback, HostFunction
+    from .primitive import Primitive
 
-__all__ = ["ALIGNMENT", "ModelStep", "is_plain", "plan_arena", "settled_tensors"]
+__all__ = ["ALIGNMENT", "ModelStep", "find_buffers", "is_plain", "plan_arena", "settled_tensors"]
 
 ALIGNMENT = 64
 
@@ -42,6 +48,9 @@ class ModelStep:
         self, values: dict[int, Any], are_plain: Sequence[bool], budget: HostBudget | None, arrays: ArrayAllocator
     ) -> None:
         """Run the host function on the values of a run; `are_plain` says which outputs have a place already."""
+        if isinstance(self.function, Rest):  # its model checks, counts and names for itself
+            values.update(zip(self.outputs, self.function([values[i] for i in self.inputs], []), strict=True))
+            return
         targets = [values[i] if plain else None for i, plain in zip(self.outputs, are_plain, strict=True)]
         if budget is not None:
             budget.spend(1, self.label)
@@ -99,13 +108,26 @@ def is_plain(tensor: LogicalTensor | None) -> bool:
 
 
 def plan_arena(
-    steps: Sequence[ModelStep], sizes: Mapping[int, int], scratch_of: Callable[[CompiledPartition], int]
+    steps: Sequence[ModelStep], sizes: Mapping[int, int], scratch: Sequence[int], planner: Planner | None = None
 ) -> tuple[dict[Any, int], int]:
     """Places in an arena for tensors between steps, by id, and for the scratch memory of each, by ``~step``; its size.
 
     In-place pairs of a step share their bytes, where the input dies there and is as large as the output. `sizes` has
-    the tensors that lie in the arena, `scratch_of` tells the scratch memory of a compiled partition. Unit: bytes.
+    the tensors that lie in the arena, `scratch` the scratch memory of each step. Unit: bytes.
     """
+    needs = {~number: nbytes for number, nbytes in enumerate(scratch) if nbytes}
+    if not sizes and len(needs) < 2:  # as for most models: one program, which knows its temporaries
+        return dict.fromkeys(needs, 0), sum(needs.values())
+    uses, root = _uses_between(steps, sizes)
+    buffers = [BufferInfo.used_at(i, numbers, sizes[i]) for i, numbers in uses.items()]
+    buffers += [BufferInfo.used_at(key, [~key], nbytes) for key, nbytes in needs.items()]
+    placed = plan_with(planner, buffers, ALIGNMENT)
+    offsets: dict[Any, int] = dict(placed.offsets)
+    return offsets | {i: offsets[source] for i, source in root.items()}, placed.nbytes
+
+
+def _uses_between(steps: Sequence[ModelStep], sizes: Mapping[int, int]) -> tuple[dict[int, list[int]], dict[int, int]]:
+    """Steps that use each buffer between steps, by the id of its first tensor; and that id for each tensor."""
     last = {i: number for number, step in enumerate(steps) for i in (*step.outputs, *step.inputs)}
     root: dict[int, int] = {}
     uses: dict[int, list[int]] = {}
@@ -120,12 +142,41 @@ def plan_arena(
             if tensor_id in sizes:
                 root[tensor_id] = reused.get(tensor_id, tensor_id)
                 uses.setdefault(root[tensor_id], []).extend((number, last[tensor_id]))
-    buffers = [BufferInfo.used_at(i, numbers, sizes[i]) for i, numbers in uses.items()]
-    for number, step in enumerate(steps):
-        if step.compiled is not None and scratch_of(step.compiled):
-            buffers.append(BufferInfo.used_at(~number, [number], scratch_of(step.compiled)))
-    if len(buffers) == 1:  # as for most models: one program, which knows its temporaries
-        return {buffers[0].id: 0} | dict.fromkeys(root, 0), buffers[0].size
-    placed = plan(buffers, alignment=ALIGNMENT)
-    offsets: dict[Any, int] = dict(placed.offsets)
-    return offsets | {i: offsets[source] for i, source in root.items()}, placed.nbytes
+    return uses, root
+
+
+def find_buffers(
+    steps: Sequence[ModelStep], programs: Sequence[Program | None], sizes: Mapping[int, int]
+) -> list[BufferInfo]:
+    """The tensors between steps, of these sizes in bytes, and the temporaries of programs, by steps of the programs."""
+    found: list[BufferInfo] = []
+    spans, now = [], 0
+    for number, (step, program) in enumerate(zip(steps, programs, strict=True)):
+        primitive = None if step.compiled is None else step.compiled.primitive
+        temporaries = [] if primitive is None or program is None else _temporaries(primitive, program)
+        count = 1 if program is None else max(len(program), 1)
+        for k, (first, last, nbytes) in enumerate(temporaries):
+            found.append(BufferInfo(f"step {number} buffer {k}", now + first, now + last + 1, nbytes, ALIGNMENT))
+        spans.append((now, now + count))
+        now += count
+    for tensor_id, numbers in _uses_between(steps, sizes)[0].items():
+        lower, upper = spans[min(numbers)][0], spans[max(numbers)][1]
+        found.append(BufferInfo(f"tensor {tensor_id}", lower, upper, sizes[tensor_id], ALIGNMENT))
+    return found
+
+
+def _temporaries(primitive: Primitive, program: Program) -> list[tuple[int, int, int]]:
+    """First and last step, and size in bytes, of each temporary of a program; those in one place in turn are one."""
+    buffers, _ = primitive.buffers_of(program.serial)
+    found: list[tuple[int, int, int]] = []
+    places: dict[tuple[int, int], int] = {}
+    for offset, nbytes, steps in sorted(buffers, key=lambda buffer: min(buffer[2], default=0)):
+        if not (steps and nbytes):
+            continue
+        known = places.get((offset, nbytes))
+        if known is not None and found[known][1] == min(steps):  # it takes over the other's bytes in place
+            found[known] = (found[known][0], max(steps), nbytes)
+        else:
+            places[offset, nbytes] = len(found)
+            found.append((min(steps), max(steps), nbytes))
+    return found

@@ -38,15 +38,17 @@ class ProgramDetails:
 
     `kinds` of ops and `signatures`, on which costs depend, are of the first op of several; `nodes` are numbers in the
     graph of `schedule`, by which `speedups` (on all threads) and `traffic` (bytes to and from main memory) go.
-    `buffers` has the offset, size and steps of each temporary. `schedule` is None and `signature`, of all steps and
-    their edges, empty where nobody asked for one. `sequential_nbytes` is what the arena would take if the steps ran one
-    after another.
+    `buffers` has the offset, size and steps of each temporary; `tensors` the one that each holds first, as the position
+    of its op in the partition and its number among the outputs, None for working memory of kernels. `schedule` is None
+    and `signature`, of all steps and their edges, empty where nobody asked for one. `sequential_nbytes` is what the
+    arena would take if the steps ran one after another.
     """
 
     kinds: tuple[str, ...]
     signatures: tuple[str, ...]
     nodes: tuple[int, ...]
     buffers: Buffers
+    tensors: tuple[tuple[int, int] | None, ...]
     options: ScheduleOptions
     schedule: Schedule | None
     speedups: tuple[float, ...]

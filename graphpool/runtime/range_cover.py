@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graphpool._size_bounds import SizeBounds
 
     from .executable import Executable
-    from .range_layout import RangeLayout
+    from .form_plan import RangeLayout
     from .shape_ranges import Box, ShapeRanges
 
 __all__ = ["MOST_FORMS", "RangeCover", "Worst"]
@@ -128,12 +128,13 @@ class RangeCover:
                 continue
             self._effort -= 1
             if is_point:
-                answer: bool | None = form.serves(self._ranges.shapes_at(corner(box)), exactly)
+                shapes = self._ranges.shapes_at(corner(box))
+                answer: bool | None = form.variable.values(shapes, exactly) is not None
             else:
                 bounds = self._bounds(form, box)
                 answer = bounds.holds(exactly)
                 if answer is None and split is None:
-                    split = self._key_to_split(box, form.open_places(bounds))
+                    split = self._key_to_split(box, form.variable.open_places(bounds))
             if answer:
                 self._served.append((number, box))
                 return []
@@ -144,7 +145,7 @@ class RangeCover:
         return [box] if self._compile(box, most_forms, exactly) else None
 
     def _bounds(self, form: Executable, box: Box) -> SizeBounds:
-        return form.bounds(self._ranges.spans_at(box))
+        return form.variable.bounds(self._ranges.spans_at(box))
 
     def _key_to_split(self, box: Box, places: Iterable[tuple[str, int]]) -> Any:
         """The widest size, of those on which the first open question hangs."""
@@ -195,7 +196,7 @@ class RangeCover:
 
         def push(number: int, part: Box) -> None:
             form = self.forms[number]
-            fixed = layouts[number].nbytes + form.instance_nbytes
+            fixed = layouts[number].nbytes + form.variable.instance_nbytes
             top = fixed + form.most_run_nbytes(self._bounds(form, part), outputs)
             for point in islice(corners_of(part), _CORNERS):
                 if found.found_nbytes >= top and found.point:

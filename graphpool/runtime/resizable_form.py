@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from graphpool.fork import Locked
 
@@ -10,66 +10,71 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-__all__ = ["ResizableForm", "SizedForm"]
+    from graphpool._size_program import SizeValues
 
+    from .variable_form import VariableForm
 
-class SizedForm(Protocol):
-    """A form as those see it that keep several."""
-
-    @property
-    def is_borrowed(self) -> bool:
-        """Whether a decision of it would be faster otherwise."""
-        ...
-
-    @property
-    def is_planned(self) -> bool:
-        """Whether it is for declared shapes, and stays."""
-        ...
-
-    @property
-    def is_resized(self) -> bool:
-        """Whether it is one for other shapes, made without compilation."""
-        ...
-
-    @property
-    def own_nbytes(self) -> int:
-        """Memory of its programs. Unit: bytes."""
-        ...
-
-    def resized(self, shapes: Mapping[str, Any], exactly: bool = True) -> Self | None:
-        """One for other shapes; None if a decision would come out otherwise."""
-        ...
-
-    def refusal(self, shapes: Mapping[str, Any]) -> str:
-        """Why `resized` gives none, for people."""
-        ...
-
-    def close(self) -> None:
-        """Give its memory back. Idempotent."""
-        ...
+__all__ = ["ResizableForm"]
 
 
 class ResizableForm(Locked):
-    """Base of forms that share all but their programs with the first, which was compiled.
+    """Base of forms that share all but their programs with the first, which was compiled for sizes that may vary.
 
-    Subclasses give back what is one form's in `_free_own`, and what all share in the first's `_free_shared`, after the
-    last of them. Threads: safe, also in a forked child.
+    Subclasses make one for other sizes in `_resized`, and give back what is one form's in `_free_own`, and what all
+    share in the first's `_free_shared`, after the last of them. Threads: safe, also in a forked child.
+
+    Attributes
+    ----------
+    is_borrowed : bool
+        Whether a decision of it would be faster otherwise.
+    is_planned : bool
+        Whether it is for declared shapes, and stays.
+    own_nbytes : int
+        Memory of its programs. Unit: bytes.
     """
 
     is_planned = False
     own_nbytes = 0
 
-    def __init__(self) -> None:
+    def __init__(self, variable: VariableForm | None) -> None:
         super().__init__()
+        self._variable = variable
         self._first: Self | None = None
         self._users = 1
         self._is_closed = False
         self.is_borrowed = False
 
-    def _become(self, first: Self) -> None:
+    def resized(self, shapes: Mapping[str, Any], exactly: bool = True) -> Self | None:
+        """The form for other shapes of the inputs, without compilation; None if a decision would come out otherwise.
+
+        Decisions that only say what is faster count if `exactly`. It shares all but the programs with this one, which
+        is closed after the last of them.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The engine's budget has no room for its programs and arena.
+        """
+        variable = self._variable
+        values = None if variable is None else variable.values(shapes, exactly)
+        if variable is None or values is None or not self._enter():
+            return None
+        found = None
+        try:
+            found = self._resized(variable, values, exactly)
+        finally:
+            if found is None:
+                self._leave()
+        return found
+
+    def refusal(self, shapes: Mapping[str, Any]) -> str:
+        """Why `resized` gives no form for these shapes, for people."""
+        return "fixed sizes" if self._variable is None else self._variable.refusal(shapes)
+
+    def _become(self, first: Self, is_borrowed: bool) -> None:
         """Be a form of its own, of a copy of the first, which counts it already."""
         super().__init__()
-        self._first, self._is_closed = first, False
+        self._variable, self._first, self._is_closed, self.is_borrowed = None, first, False, is_borrowed
 
     @property
     def is_resized(self) -> bool:
@@ -103,6 +108,9 @@ class ResizableForm(Locked):
             if self._users:
                 return
         self._free_shared()
+
+    def _resized(self, variable: VariableForm, values: SizeValues, exactly: bool) -> Self | None:
+        raise NotImplementedError
 
     def _free_own(self) -> None:
         raise NotImplementedError

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from graphpool.memory import Budget
+    from graphpool.memory._budget import Keeper
 
     Wanted = tuple[Hashable, tuple[int, ...], np.dtype[Any]]
 
@@ -57,6 +58,8 @@ class ResultArrays(Locked):
         Who asks; named in errors.
     grows : bool, default=True
         Whether arrays of a key that grow get room for more.
+    keeper : object, optional
+        Whom they are for: see `Budget.register`.
 
     Notes
     -----
@@ -64,7 +67,7 @@ class ResultArrays(Locked):
     of its arrays so far takes. Threads: safe. Cost: a microsecond; a fresh array of 1.5 MB costs 400 page faults more.
     """
 
-    def __init__(self, budget: Budget, holder: str, grows: bool = True) -> None:
+    def __init__(self, budget: Budget, holder: str, grows: bool = True, keeper: Keeper | None = None) -> None:
         super().__init__()
         self._owners: dict[Hashable, list[np.ndarray[Any, Any]]] = {}
         self._largest: dict[Hashable, int] = {}
@@ -72,7 +75,7 @@ class ResultArrays(Locked):
         self._budget, self.holder = budget, holder
         self._allocators: WeakSet[ArrayAllocator] = WeakSet()
         self.idle_since = monotonic()
-        budget.register(self, stage=IDLE_ARENAS)
+        budget.register(self, stage=IDLE_ARENAS, keeper=keeper)
 
     def allocator(self) -> ArrayAllocator:
         """What one run at a time reserves and makes arrays with."""
@@ -182,6 +185,18 @@ class ResultArrays(Locked):
                 for number in range(len(owners))
                 if _references(owners, number) == _ALONE
             )
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """Address and size of large arrays."""
+        with self._lock:
+            owners = [owner for found in self._owners.values() for owner in found]
+        return [(owner.__array_interface__["data"][0], owner.nbytes) for owner in owners]
+
+    @property
+    def used(self) -> int:
+        """Memory that somebody uses. Unit: bytes."""
+        with self._lock:
+            return max(sum(allocator.nbytes for allocator in self._allocators) - self.held, 0)
 
     @property
     def pending(self) -> int:

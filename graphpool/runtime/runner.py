@@ -6,25 +6,33 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from graphpool.graph.logical_tensor import LogicalTensor
-from graphpool.typing import DataType
+from graphpool.errors import OutOfMemoryError
 
 from . import blas_threads
+from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
 from ._trace import clock_ns, current
 from .model_step import is_plain
+from .rest import Rest, is_behind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.memory._arrays import ArrayAllocator
+    from graphpool.memory._lease import Lease
 
+    from ._compiled import CompiledPartition
+    from ._program import Program
     from ._stream import Stream
     from ._trace import Recorder
     from .form_constants import FormConstants
+    from .form_plan import FormPlan
+    from .form_sizes import Described
     from .model_form import ModelForm
     from .model_step import ModelStep
     from .result_arrays import ResultArrays
+    from .shared_arenas import SharedArenas
 
 __all__ = ["Runner"]
 
@@ -32,26 +40,24 @@ _MAX_FRAMES = 64
 
 
 class Frame:
-    """What one run at a time uses: values by tensor id, tensors bound to one arena, and the calls in order.
+    """What one run at a time uses: values by tensor id, addresses in one arena, and the calls in order.
 
     The arrays that it makes are charged through `arrays`.
     """
 
-    __slots__ = ("address", "arrays", "calls", "inputs", "outputs", "values")
+    __slots__ = ("address", "addresses", "arrays", "calls", "values")
 
-    def __init__(self, values: Mapping[int, Any], arrays: ArrayAllocator) -> None:
-        self.arrays = arrays
-        self.address = 0
+    def __init__(self, address: int, values: Mapping[int, Any], addresses: Addresses, arrays: ArrayAllocator) -> None:
+        self.address, self.addresses, self.arrays = address, addresses, arrays
         self.values: dict[int, Any] = dict(values)
         self.calls: list[Callable[[], object]] = []
-        self.inputs: dict[int, Tensor] = {}
-        self.outputs: dict[int, Tensor] = {}
 
 
 class Runner:
-    """Keeps a frame for each arena. `offsets` has the places there, see `plan_arena`; `targets` are written directly.
+    """Leases an arena for each run, and keeps a frame for each arena.
 
-    `sizes` has the memory of outputs whose shape is known, `host_nbytes` is what a run reserves for host functions.
+    `targets` are written directly; `sized` gives what runs.
+
     Ownership: keeps frames, which refer to arenas by address alone. Threads: `run` may be going on in any number of
     threads, on an arena each.
     """
@@ -61,41 +67,112 @@ class Runner:
         form: ModelForm,
         described: Mapping[int, LogicalTensor],
         steps: Sequence[ModelStep],
-        offsets: Mapping[Any, int],
-        targets: Collection[int],
-        sizes: Mapping[str, int],
-        host_nbytes: int,
+        targets: Sequence[int],
         constants: FormConstants,
         stream: Stream,
         results: ResultArrays,
+        arenas: SharedArenas,
     ) -> None:
-        self._form, self._described, self._steps, self._offsets = form, described, steps, offsets
-        self._constants, self._stream, self._results = constants, stream, results
-        self._host_nbytes, self._sizes = host_nbytes, sizes
+        self._form, self._steps, self._targets = form, steps, dict.fromkeys(targets)
+        self._constants, self._stream, self._results, self._arenas = constants, stream, results, arenas
+        self._budget = stream.engine.budget
         self._names = {i: name for name, i in form.outputs.items()}
-        self._targets = {i: _shape_of(described[i]) for i in targets}
-        written = [i for step in steps for i in step.outputs if i not in offsets]
-        self._passing = {*form.inputs.values(), *written}
-        programs = [step.compiled.program for step in steps if step.compiled is not None]
-        self._uses_blas = any(program is not None and program.uses_blas for program in programs)
+        made = {i for step in steps for i in step.outputs}
+        between = [i for i in made if i not in self._targets and is_plain(described.get(i))]
+        self._passing = {*form.inputs.values(), *made}.difference(between)
+        self._made = tuple([i for i in self._targets if is_plain(described.get(i))])
+        self._bound = (*(i for i in {*form.inputs.values()} if is_plain(described.get(i))), *self._made)
+        scratch = [~number for number in range(len(steps))]
+        keys = dict.fromkeys((*self._bound, *form.constants, *between, *scratch))
+        self._numbers: dict[int, int] = {key: number for number, key in enumerate(keys)}
+        plain = [step for step in steps if step.compiled is None or step.compiled.program is None]
+        self._seen = {i for step in plain for i in (*step.inputs, *step.outputs)}.intersection(between)
+
         self._frames: dict[int, list[Frame]] = {}  # idle ones by address, which all arenas without bytes share
 
-    def take_room(self, address: int, given: Mapping[str, Any], fresh: dict[int, Any]) -> Frame:
-        """Take what a run needs beside the arena at an address: results, put into `fresh` by tensor id, and room.
+    def link(self) -> None:
+        """Take the constants as they are from now on: those that are packed stay so."""
+        self._addresses = Addresses(len(self._numbers))
+        for i, tensor in self._constants.tensors.items():
+            self._addresses.put(self._numbers[i], tensor.data_ptr)
+        self._ports = [self._make_ports(number, step) for number, step in enumerate(self._steps)]
 
-        Raises
-        ------
-        OutOfMemoryError
-            There is no memory for it; `fresh` may hold some of the results.
-        """
+    def _make_ports(self, number: int, step: ModelStep) -> StepPorts | None:
+        """Where a program finds its tensors; None for what takes arrays."""
+        if step.compiled is None or step.compiled.program is None:
+            return None
+        constants = [self._constants.tensors.get(i) for i in step.inputs]
+        numbers = [self._numbers[i] for i in (*step.inputs, *step.outputs)]
+        return StepPorts(step.compiled, self._stream, constants, numbers, self._numbers[~number])
+
+    def sized(
+        self,
+        described: Mapping[int, LogicalTensor],
+        arrays: Mapping[int, Described],
+        plan: FormPlan,
+        programs: Sequence[Program | None],
+    ) -> Runner:
+        """One for these sizes: `arrays` describes what the caller gives and gets, `programs` are those of the steps."""
+        other = copy(self)
+        other._described, other._plan, other._programs = described, plan, programs
+        other._wanted, other._fresh = [arrays[i] for i in self._bound], [arrays[i] for i in self._made]
+        other._uses_blas = any(program is not None and program.uses_blas for program in programs)
+        other._frames = {}
+        return other
+
+    _described: Mapping[int, LogicalTensor]
+    _plan: FormPlan
+    _programs: Sequence[Program | None]
+    _wanted: list[Described]
+    _fresh: list[Described]
+    _uses_blas: bool
+
+    # ---- memory
+
+    def check_room(self, outputs: Iterable[str]) -> int:
+        """Memory for a run that makes these outputs; raises `OutOfMemoryError` if the budget can never hold it."""
+        nbytes = self._plan.run_nbytes(outputs)
+        self._budget.check(nbytes, holder=self._results.holder)
+        return nbytes
+
+    def _take_room(self, given: Mapping[str, Any], fresh: dict[int, Any]) -> tuple[Lease, Frame]:
+        """All memory of a run: an arena, results in `fresh`, room for host arrays. Who waits for it holds none."""
+        while True:
+            lease = self._lease(given)
+            try:
+                return lease, self._take_results(lease.address, given, fresh)
+            except OutOfMemoryError:
+                fresh.clear()
+                lease.release()
+                self._arenas.shrink(self._plan.arena_nbytes)  # larger ones may have been needed for other shapes
+                nbytes = self.check_room(self._missing(given))
+                if not self._budget.pending or is_behind():
+                    raise
+            except BaseException:
+                lease.release()
+                raise
+            self._budget.wait_for_room(nbytes, timeout_s=0.1)  # in vain if what others held is held on
+
+    def _lease(self, given: Mapping[str, Any]) -> Lease:
+        try:
+            return self._arenas.lease(self._plan.arena_nbytes)
+        except OutOfMemoryError:
+            self.check_room(self._missing(given))  # which counts the results too
+            raise
+
+    def _missing(self, given: Mapping[str, Any]) -> list[str]:
+        return [name for name in self._form.outputs if name not in given]
+
+    def _take_results(self, address: int, given: Mapping[str, Any], fresh: dict[int, Any]) -> Frame:
+        """Take what a run needs beside the arena at an address: results, put into `fresh` by tensor id, and room."""
         frame = self._take_frame(address)
-        nbytes, wanted = self._host_nbytes, {}
+        nbytes, wanted = self._plan.host_nbytes, {}
         if len(given) < len(self._form.outputs):
             places = {self._form.outputs[name] for name in given}
-            nbytes += sum(size for name, size in self._sizes.items() if name not in given)
-            for i, shape in self._targets.items():
-                if i not in places and shape is not None:
-                    wanted[i] = (self._names[i], *shape)
+            nbytes += sum(self._plan.results[name] for name in self._missing(given))
+            for i, found in zip(self._made, self._fresh, strict=True):
+                if i not in places:
+                    wanted[i] = self._names[i], found.shape, found.dtype
         if nbytes or wanted:
             try:
                 self._results.take(wanted, frame.arrays, fresh, 2 * len(self._frames), nbytes)
@@ -104,19 +181,25 @@ class Runner:
                 raise
         return frame
 
-    def run(
+    # ---- running
+
+    def run(self, inputs: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs by name, see `Executable.run`; those of `given` are written there."""
+        fresh: dict[int, Any] = {}
+        lease, frame = self._take_room(given, fresh)
+        with lease:
+            return self._run(frame, inputs, given, fresh)
+
+    def _run(
         self, frame: Frame, inputs: Mapping[str, Any], given: Mapping[str, Any], fresh: Mapping[int, Any]
     ) -> dict[str, Any]:
-        """Outputs by name, on the arena of a frame, which is the caller's until then; see `Executable.run`.
-
-        `take_room` has filled `fresh`.
-        """
+        """Run on the arena of a frame, which is the caller's until then."""
         if self._uses_blas:
             blas_threads.enter()  # once around all partitions: theirs only count then
         if self._form.host_budget is not None:
             self._form.host_budget.start()
         try:
-            self.bind(frame, inputs, given, fresh)
+            self._bind(frame, inputs, given, fresh)
             recorder = current()
             if recorder is None:
                 for call in frame.calls:
@@ -139,10 +222,12 @@ class Runner:
         for step, call in zip(self._steps, frame.calls, strict=True):
             start = clock_ns()
             call()
-            if step.compiled is None:
+            if step.compiled is None and not isinstance(step.function, Rest):  # whose model notes its own steps
                 recorder.note(step.label, start, clock_ns())
 
-    def bind(self, frame: Frame, inputs: Mapping[str, Any], given: Mapping[str, Any], fresh: Mapping[int, Any]) -> None:
+    def _bind(
+        self, frame: Frame, inputs: Mapping[str, Any], given: Mapping[str, Any], fresh: Mapping[int, Any]
+    ) -> None:
         """Put the arrays of a run in place."""
         values = frame.values
         for name, tensor_id in self._form.inputs.items():
@@ -152,13 +237,11 @@ class Runner:
         for name, array in given.items():
             if self._form.outputs[name] in self._targets:
                 values[self._form.outputs[name]] = array
-        for tensor_id, tensor in (*frame.inputs.items(), *frame.outputs.items()):
-            tensor.rebind(values[tensor_id])
+        frame.addresses.bind(self._bound, values, self._wanted, self._tensor_of)
 
     def _unbind(self, frame: Frame) -> None:
         """Forget the arrays of a run, which belong to the caller."""
-        for tensor in (*frame.inputs.values(), *frame.outputs.values()):
-            tensor.rebind(None)
+        frame.addresses.unbind()
         for tensor_id in self._passing:
             frame.values.pop(tensor_id, None)
 
@@ -187,9 +270,7 @@ class Runner:
         try:
             return idle.pop()
         except IndexError:
-            frame = self.make_frame(address)
-            frame.address = address
-            return frame
+            return self._make_frame(address)
 
     def _give_back(self, frame: Frame) -> None:
         frame.arrays.unreserve()
@@ -197,39 +278,33 @@ class Runner:
         if idle is not None:
             idle.append(frame)
 
-    def make_frame(self, address: int) -> Frame:
+    def _make_frame(self, address: int) -> Frame:
         """A frame for the arena at an address."""
-        frame = Frame(self._constants.values, self._results.allocator())
-        tensors = dict(self._constants.tensors)
-        for ids, bound in ((self._form.inputs.values(), frame.inputs), (self._targets, frame.outputs)):
-            for tensor_id in ids:
-                if is_plain(self._described.get(tensor_id)):
-                    tensors[tensor_id] = bound[tensor_id] = self._tensor_at(tensor_id)
-        for tensor_id in (i for step in self._steps for i in step.outputs if i in self._offsets):
-            tensors[tensor_id] = self._tensor_at(tensor_id, address + self._offsets[tensor_id])
-            frame.values[tensor_id] = tensors[tensor_id].numpy()
-        calls = (self._make_call(number, step, frame, tensors, address) for number, step in enumerate(self._steps))
-        frame.calls.extend(calls)
+        frame = Frame(address, self._constants.values, self._addresses.copy(), self._results.allocator())
+        for key, offset in self._plan.offsets.items():
+            frame.addresses.put(self._numbers[key], address + offset)
+        for i in self._seen:
+            frame.values[i] = Tensor.at(
+                self._described[i], self._stream.engine, address + self._plan.offsets[i]
+            ).numpy()
+        frame.calls.extend([self._make_call(number, step, frame) for number, step in enumerate(self._steps)])
         return frame
 
-    def _tensor_at(self, tensor_id: int, *address: int) -> Tensor:
-        return Tensor.at(self._described[tensor_id], self._stream.engine, *address)
+    def _make_call(self, number: int, step: ModelStep, frame: Frame) -> Callable[[], object]:
+        ports, program = self._ports[number], self._programs[number]
+        if ports is not None and program is not None:
+            return StepCall(ports, program, frame.addresses)
+        if step.compiled is not None:
+            return partial(self._call_backend, step, step.compiled, frame.values)
+        are_plain = [is_plain(self._described[i]) for i in step.outputs]
+        return partial(step.call_host, frame.values, are_plain, self._form.host_budget, frame.arrays)
 
-    def _make_call(
-        self, number: int, step: ModelStep, frame: Frame, tensors: Mapping[int, Tensor], address: int
-    ) -> Callable[[], object]:
-        if step.compiled is None:
-            are_plain = [is_plain(self._described[i]) for i in step.outputs]
-            return partial(step.call_host, frame.values, are_plain, self._form.host_budget, frame.arrays)
-        scratch = None
-        if ~number in self._offsets:
-            described = LogicalTensor(0, DataType.U8, (step.compiled.scratchpad_nbytes,))
-            scratch = Tensor.at(described, self._stream.engine, address + self._offsets[~number])
-        # tuples, which `execute` takes as they are
-        ins, outs = (tuple([tensors[i] for i in ids]) for ids in (step.inputs, step.outputs))
-        return partial(step.compiled.execute, self._stream, ins, outs, scratchpad=scratch)
+    def _call_backend(self, step: ModelStep, compiled: CompiledPartition, values: Mapping[int, Any]) -> None:
+        """Run what has no program on tensors."""
+        inputs, outputs = ([self._tensor_of(i, values[i]) for i in ids] for ids in (step.inputs, step.outputs))
+        compiled.execute(self._stream, inputs, outputs)
 
-
-def _shape_of(tensor: LogicalTensor) -> tuple[Any, Any] | None:
-    """Shape and NumPy type of a tensor that lies in memory."""
-    return (tensor.shape, tensor.dtype.numpy) if is_plain(tensor) else None
+    def _tensor_of(self, tensor_id: int, array: Any) -> Tensor:
+        """A tensor on an array; raises where it does not fit."""
+        known = self._constants.tensors.get(tensor_id)
+        return Tensor(self._described[tensor_id], self._stream.engine, array) if known is None else known

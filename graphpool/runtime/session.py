@@ -21,7 +21,7 @@ from graphpool.errors import (
 from graphpool.fork import Locked, reset_in_child
 from graphpool.memory._arrays import ArrayAllocator
 
-from .model_port import as_input, check_names, check_outputs, stand_in
+from .model_port import as_input, check_is_mapping, check_names, check_outputs, stand_in
 from .session_states import describe_states
 from .state_buffers import StateBuffers, StateContent
 
@@ -75,6 +75,8 @@ class Session:
     """
 
     def __init__(self, model: Model, states: Mapping[str, str], capacity: Mapping[str, Any]) -> None:
+        check_is_mapping("state", states, "names of outputs as keys, and of inputs for them")
+        check_is_mapping("capacity", capacity, "names of dimensions or inputs as keys, and sizes for them")
         self.model, self.states = model, dict(states)
         held = describe_states(model.inputs, model.outputs, self.states, capacity)
         self._given = tuple(port for port in model.inputs if port.name not in held.inputs)
@@ -99,7 +101,7 @@ class Session:
         self._reset_in_child()
         reset_in_child(self)
         buffers.share(self)
-        self.model._sessions.add(self)
+        self.model._forms.sessions.add(self)
 
     def _reset_in_child(self) -> None:
         """A fresh lock: in a forked child nobody is left who would release the old one."""
@@ -155,12 +157,17 @@ class Session:
             if outputs is not None:
                 ports = [port for port in self.model.outputs if port.name not in self._held.outputs]
                 check_outputs(outputs, arrays, ports)
-            self._own(self._content)
-            use = self._enter(arrays, {state.input: self._view(state, shapes) for state in self._held.states})
-            try:
-                return self._run(use, arrays, outputs, shapes)
-            finally:
-                self.model._forms.leave(use, runs=1)
+            return self.model._forms.in_turn(lambda: self._run_once(dict(arrays), outputs, shapes))
+
+    def _run_once(
+        self, arrays: dict[str, Any], outputs: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Any]:
+        self._own(self._content)
+        use = self._enter(arrays, {state.input: self._view(state, shapes) for state in self._held.states})
+        try:
+            return self._run(use, arrays, outputs, shapes)
+        finally:
+            self.model._forms.cache.leave(use, runs=1)
 
     def _take(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs that are no states, checked."""
@@ -217,7 +224,7 @@ class Session:
         given = {**arrays, **views}
         arrays.clear()
         arrays.update((port.name, given[port.name]) for port in self.model.inputs)
-        return self.model._enter(arrays, self._held)
+        return self.model._forms.enter(arrays, self._held)
 
     def _run(
         self,
@@ -436,7 +443,7 @@ class Session:
             return self._predict(dict(shapes or {}), length)
 
     def _predict(self, given: Mapping[str, Any], length: int | None) -> int:
-        deciding = self.model._deciding
+        deciding = self.model._forms.deciding
         arrays = {port.name: stand_in(port, given.get(port.name), port.name in deciding) for port in self._given}
         shapes = self._shapes_for(arrays, length)
         for state in self._held.states:
@@ -453,9 +460,9 @@ class Session:
             executable.check_room(name for name in executable.form.outputs if name not in self._held.outputs)
             whole = [state for state in self._held.states if state.output not in executable.appended]
             missing = sum(map(self._buffers.missing_nbytes, whole))
-            return executable.peak_nbytes + self.model._sessions.nbytes + missing
+            return executable.peak_nbytes + self.model._forms.sessions.nbytes + missing
         finally:
-            self.model._forms.leave(use)
+            self.model._forms.cache.leave(use)
 
     def _check_room(self) -> None:
         """Raise `OutOfMemoryError` if a run can never have memory, where it is known what the next one is."""
@@ -463,7 +470,7 @@ class Session:
             port.shape is not None and all(isinstance(dim, int) or dim in self._capacity for dim in port.shape)
             for port in self._given
         )
-        if not is_known or self.model._deciding:
+        if not is_known or self.model._forms.deciding:
             return
         shapes = {p.name: [self._capacity.get(d, d) for d in p.shape or ()] for p in self._given}
         most = min((state.capacity[axis] for state in self._held.states for axis in state.growing), default=1)

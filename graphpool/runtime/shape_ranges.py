@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, brief, explain
 
+from .memory_peak import MemoryPeak
 from .model_port import describe_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from .engine import Engine
     from .model_port import ModelPort
 
     Key = str | tuple[str, int]
@@ -40,8 +42,10 @@ _MOST = 2**63 - 1
 _ACCEPTED = "a number, or (least, most) with 0 <= least <= most"
 
 
-class RangePeak(int):
+class RangePeak(MemoryPeak):
     """The largest peak of a model over its declared shapes. Unit: bytes.
+
+    Attributes are those of `MemoryPeak`, and:
 
     Attributes
     ----------
@@ -62,15 +66,24 @@ class RangePeak(int):
     is_complete: bool
 
     def __new__(
-        cls, nbytes: int, sizes: dict[str, int], shapes: dict[str, tuple[int, ...]], is_exact: bool, is_complete: bool
+        cls,
+        nbytes: int,
+        sizes: dict[str, int],
+        shapes: dict[str, tuple[int, ...]],
+        is_exact: bool,
+        is_complete: bool,
+        mapped_nbytes: int = 0,
+        engine: Engine | None = None,
     ) -> RangePeak:
         """A number with facts about it."""
-        found = super().__new__(cls, nbytes)
+        found = int.__new__(cls, nbytes)
+        found._describe(mapped_nbytes, engine)
         found.sizes, found.shapes, found.is_exact, found.is_complete = sizes, shapes, is_exact, is_complete
         return found
 
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return int(self), self.sizes, self.shapes, self.is_exact, self.is_complete
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = self.sizes, self.shapes, self.is_exact, self.is_complete, self.mapped_nbytes
+        return type(self), (int(self), *facts)
 
 
 class ShapeRanges:

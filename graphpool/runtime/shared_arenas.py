@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import OutOfMemoryError, StateError, explain
 from ..fork import Locked
 from ..memory._arena import ArenaPool
+from .rest import is_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ..memory import Budget
     from ..memory._lease import Lease
     from ..typing import MemoryResource
+    from .model_memory import ModelMemory
 
 __all__ = ["SharedArenas"]
 
@@ -22,12 +24,20 @@ __all__ = ["SharedArenas"]
 class SharedArenas(Locked):
     """Arenas of one size, which grows to that of the largest layout asked for; nothing is taken before one is leased.
 
-    Where there is no memory for arenas so large, their size falls to what is asked for. Ownership: the arenas;
+    Where there is no memory for arenas so large, their size falls to what is asked for. `keeper` is the
+    model whose arenas they are, see `Budget.register`. Ownership: the arenas;
     leased ones of a size that was outgrown are freed when they are released. Threads: safe.
     """
 
-    def __init__(self, resource: MemoryResource, budget: Budget, name: str = "arenas shared by partitions") -> None:
+    def __init__(
+        self,
+        resource: MemoryResource,
+        budget: Budget,
+        name: str = "arenas shared by partitions",
+        keeper: ModelMemory | None = None,
+    ) -> None:
         super().__init__()
+        self.keeper = keeper
         self._name = name
         self._resource = resource
         self._budget = budget
@@ -36,7 +46,7 @@ class SharedArenas(Locked):
         self._needs: Counter[int] = Counter()
 
     def _make(self, nbytes: int) -> ArenaPool:
-        return ArenaPool(self._resource, nbytes, alignment=64, budget=self._budget, name=self._name)
+        return ArenaPool(self._resource, nbytes, alignment=64, budget=self._budget, name=self._name, keeper=self.keeper)
 
     def require(self, nbytes: int) -> None:
         """Make arenas of at least `nbytes` from now on."""
@@ -64,7 +74,7 @@ class SharedArenas(Locked):
             pool = self._pool
             try:
                 if pool.nbytes >= nbytes:
-                    return pool.lease()
+                    return pool.lease(timeout_s=0.0 if is_behind() else None)
                 if self._is_closed:
                     raise StateError(explain(f"{self._name}: closed", hint="load the model or make the engine again"))
                 self.require(nbytes)

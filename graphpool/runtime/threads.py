@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import config
+from .cgroups import MEMBERSHIP, ROOT, group_folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["available_threads"]
 
@@ -23,32 +27,18 @@ def available_threads() -> int:
     if configured is not None:
         return configured
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    quota = _cgroup_quota()
     return max(1, affinity if quota is None else min(affinity, int(quota)))
 
 
-def _cgroup_quota(root: Path, membership: Path) -> float | None:
+def _cgroup_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     """Processors that the control groups grant, or None when they set no limit."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return None
-    quotas = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            quotas += [_read_v2(folder / "cpu.max") for folder in _ancestors(root, path)]
-        elif "cpu" in controllers.split(","):
-            for name in ("cpu", controllers):
-                quotas += [_read_v1(folder) for folder in _ancestors(root / name, path)]
+    quotas = [
+        _read_v2(folder / "cpu.max") if version == 2 else _read_v1(folder)
+        for version, folder in group_folders("cpu", root, membership)
+    ]
     limits = [quota for quota in quotas if quota is not None]
     return min(limits) if limits else None
-
-
-def _ancestors(root: Path, path: str) -> list[Path]:
-    """The folder of a group and of the groups that contain it: every one of them limits."""
-    folder = root / path.lstrip("/")
-    return [folder, *(parent for parent in folder.parents if parent == root or root in parent.parents)]
 
 
 def _read_v2(file: Path) -> float | None:

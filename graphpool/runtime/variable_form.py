@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from graphpool.graph.partition import Partition
 
     from ._compiled import CompiledPartition
+    from ._program import Program
     from .engine import Engine
     from .scheduling import ScheduleOptions
 
@@ -201,17 +202,17 @@ class VariableForm:
         """The tensors of the form for other sizes, or the largest that they are within bounds."""
         return SizedTensors(self._tensors, values)
 
-    def instances(
-        self,
-        first: Sequence[CompiledPartition],
-        values: SizeValues,
-        tensors: SizedTensors,
-        slack: bool,
-        plans: Sequence[Plan] | None,
+    def programs(self, values: SizeValues, slack: bool, plans: Sequence[Plan] | None) -> list[Program]:
+        """Those of the compiled partitions for other sizes, each with its plan, if any."""
+        given = [None] * len(self._partitions) if plans is None else plans
+        return [variable.program(values, slack, plan) for variable, plan in zip(self._partitions, given, strict=True)]
+
+    def compiled(
+        self, first: Sequence[CompiledPartition], programs: Sequence[Program], tensors: SizedTensors
     ) -> list[CompiledPartition]:
-        """The compiled partitions for other sizes, each made from the one of the compilation and its plan, if any."""
-        rows = zip(self._partitions, first, [None] * len(first) if plans is None else plans, strict=True)
-        return [variable.instance(own, values, tensors.sized, slack, plan) for variable, own, plan in rows]
+        """The compiled partitions that run these programs, made from those of the compilation."""
+        rows = zip(self._partitions, first, programs, strict=True)
+        return [variable.compiled(own, program, tensors.sized) for variable, own, program in rows]
 
     def refusal(self, shapes: Mapping[str, Any]) -> str:
         """The first decision that would come out otherwise for these shapes, for people."""

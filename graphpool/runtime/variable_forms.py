@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from graphpool._sizes import Trace
 from graphpool.errors import OutOfMemoryError
+from graphpool.log import compile_log
 
-from .resizable_form import SizedForm
+from .resizable_form import ResizableForm
 from .variable_form import Symbols, VariableForm
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = ["VariableForms"]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
-Form = TypeVar("Form", bound=SizedForm)
+Form = TypeVar("Form", bound=ResizableForm)
 
 
 class VariableForms(Generic[Form]):
@@ -79,7 +80,7 @@ class VariableForms(Generic[Form]):
             return found
         reason = self._refusal(shapes, contents)
         if reason is not None:
-            self.respecialisations.append(reason)
+            self._note(reason)
         try:
             made = self._compile({**self._dims, **more_dims}, shapes, deciding, compile_form)
             try:
@@ -88,13 +89,17 @@ class VariableForms(Generic[Form]):
                 made.close()
                 raise
         except Exception as error:  # if something is wrong, it is said of plain shapes, which are compiled then
-            self.respecialisations.append(f"compiled for one set of shapes: {error}")
+            self._note(f"compiled for one set of shapes: {error}")
         else:
             self._add(made, contents)
             if found is not None:
                 return found
         self.compilations += 1
         return compile_form(shapes, deciding, None)
+
+    def _note(self, reason: str) -> None:
+        self.respecialisations.append(reason)
+        compile_log.info("compiled anew: %s", reason)
 
     def _resized(self, shapes: Mapping[str, Any], contents: Any, exactly: bool) -> Form | None:
         """A form made of one that is there; None if every one would decide otherwise."""
@@ -161,8 +166,15 @@ class VariableForms(Generic[Form]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def take(self) -> list[Form]:
+        """All of them, for the caller to close."""
+        taken: list[Form] = []
+        with suppress(IndexError):  # another thread has taken the last one
+            while True:
+                taken.append(self._entries.pop()[1])
+        return taken
+
     def close(self) -> None:
         """Give all of them up."""
-        with suppress(IndexError):  # another thread has closed the last one
-            while True:
-                self._entries.pop()[1].close()
+        for form in self.take():
+            form.close()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from operator import add, gt, le
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ._compiled import CompiledPartition
+from ._compiled import ALIGNMENT, CompiledPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from graphpool.graph.logical_tensor import LogicalTensor
     from graphpool.graph.partition import Partition
 
+    from ._program import Program
     from ._variable import VariableProgram
     from .primitive import Primitive
     from .shared_arenas import SharedArenas
@@ -119,11 +121,25 @@ class VariablePartition:
         arenas : SharedArenas, optional
             Where executions have their temporaries; the default is as for the first.
         """
+        return self.compiled(first, self.program(values, slack, plan), sized, arenas)
+
+    def program(self, values: SizeValues, slack: bool, plan: Plan | None = None) -> Program:
+        """The program of `instance`."""
+        sizes = values.shape(self._temporaries.sizes)
         if plan is None:
-            plan = self._plan_for(values, slack)
+            plan = self._plan_for(sizes, slack)
         program = self._variable.instance(values, plan.offsets, plan.nbytes)
-        sizes = [values.of(size) for size in self._temporaries.sizes]
         self.primitive.add_program(program, partial(_buffers_of, self._uses, sizes, plan))
+        return program
+
+    def compiled(
+        self,
+        first: CompiledPartition,
+        program: Program,
+        sized: Callable[[LogicalTensor], LogicalTensor],
+        arenas: SharedArenas | None = None,
+    ) -> CompiledPartition:
+        """The compiled partition of `instance` that runs its program."""
         return first.resized(program, {k: sized(self._ports[k]) for k in self._varied}, arenas)
 
     @property
@@ -137,25 +153,26 @@ class VariablePartition:
 
     def is_within(self, plan: Plan, values: SizeValues) -> bool:
         """Whether a plan holds for these sizes."""
-        return all(values.of(size) <= most for size, most in zip(self._temporaries.sizes, plan.sizes, strict=True))
+        return all(map(le, values.shape(self._temporaries.sizes), plan.sizes))
 
-    def _plan_for(self, values: SizeValues, slack: bool) -> Plan:
+    def _plan_for(self, sizes: tuple[int, ...], slack: bool) -> Plan:
         """The plan that is there, if it is not much too large; else an exact one, with room where sizes grow."""
-        sizes = [values.of(size) for size in self._temporaries.sizes]
         known = self._plan if slack else None
-        is_growing = known is not None and any(a > b for a, b in zip(sizes, known.sizes, strict=True))
+        is_growing = known is not None and any(map(gt, sizes, known.sizes))
         if known is not None and not is_growing and sum(known.sizes) <= 2 * sum(sizes):
             return known
-        self._plan = self._plan_of(sizes)
-        if is_growing:
-            wider = self._plan_of([size + size // 8 for size in sizes])
-            if wider.nbytes <= self._plan.nbytes + self._plan.nbytes // 8:  # else places or their alignment cost more
-                self._plan = wider
+        exact = self._plan_of(sizes)
+        self._plan = exact.wider() if is_growing else exact
         return self._plan
 
     def _plan_of(self, sizes: Sequence[int]) -> Plan:
         offsets, nbytes = self._temporaries.plan(sizes)
         return Plan(tuple(sizes), tuple(offsets), nbytes)
+
+
+def _widened(units: int) -> int:
+    """Bytes of so many units of alignment and an eighth of them."""
+    return (units + units // 8) * ALIGNMENT
 
 
 def _buffers_of(
@@ -172,3 +189,13 @@ class Plan:
     sizes: tuple[int, ...]
     offsets: tuple[int, ...]
     nbytes: int
+
+    def wider(self) -> Plan:
+        """The same order of places, with room for temporaries that are an eighth larger; so is the arena at most.
+
+        In whole units of alignment k becomes k + k // 8, and floor(a / 8) + floor(b / 8) is at most floor((a + b) / 8):
+        what lies behind a temporary still does.
+        """
+        sizes = tuple([max(size, _widened(size // ALIGNMENT)) for size in self.sizes])
+        offsets = tuple([_widened(offset // ALIGNMENT) for offset in self.offsets])
+        return Plan(sizes, offsets, max(map(add, offsets, sizes), default=0))

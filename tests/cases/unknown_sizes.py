@@ -213,7 +213,43 @@ RECURRENT = DynamicModel(
     {"t": (8, 30), "n": (7, 9)},
 )  # fmt: skip
 
+POSITIONS = DynamicModel(
+    (
+        Node("Shape", ["x"], ["s"]), Node("Split", ["s", "ones"], ["b", "t", "f"], axis=0),
+        Node("Squeeze", ["t", "axis"], ["steps"]), Node("Range", ["zero", "steps", "one"], ["row"]),
+        Node("Range", ["steps", "minus", "back"], ["falling"]), Node("Unsqueeze", ["row", "axis"], ["columns"]),
+        Node("Unsqueeze", ["row", "last"], ["rows"]), Node("Less", ["columns", "rows"], ["is_before"]),
+        Node("Slice", ["table", "axis", "t", "axis"], ["places"]), Node("Add", ["x", "places"], ["placed"]),
+        Node("Add", ["falling", "t"], ["later"]), Node("Cast", ["later"], ["weights"], to=TensorProto.FLOAT),
+        Node("Concat", ["t", "t"], ["square"], axis=0), Node("ConstantOfShape", ["square"], ["none"]),
+        Node("Expand", ["half", "square"], ["halves"]), Node("Trilu", ["halves", "one"], ["upper"], upper=1),
+        Node("Where", ["is_before", "none", "upper"], ["mask"]),
+        Node("Transpose", ["placed"], ["turned"], perm=[0, 2, 1]),
+        Node("MatMul", ["placed", "turned"], ["scores"]), Node("Add", ["scores", "mask"], ["masked"]),
+        Node("Mul", ["masked", "weights"], ["y"]),
+    ),
+    {"x": ("f", "n", "t", 8)}, {"y": 3},
+    {
+        "ones": _ints(1, 1, 1), "axis": _ints(0), "last": _ints(1), "zero": np.int64(0), "one": np.int64(1),
+        "minus": np.int64(0), "back": np.int64(-1), "table": _weights(64, 8), "half": np.float32(0.5),
+    },
+    {"n": (2, 5), "t": (2, 40)},
+)  # fmt: skip
+
+RESIZED = DynamicModel(
+    (
+        Node("Resize", ["x", "", "twice"], ["a"], coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        Node("Relu", ["a"], ["r"]), Node("Shape", ["other"], ["s"]),
+        Node("Resize", ["r", "", "", "s"], ["b"], mode="linear", coordinate_transformation_mode="align_corners"),
+        Node("Resize", ["x", "", "", "s"], ["c"], coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        Node("Add", ["b", "c"], ["d"]), Node("Add", ["d", "other"], ["y"]),
+    ),
+    {"x": ("f", "n", 3, "h", "w"), "other": ("f", "n", 3, "p", "q")}, {"y": 4, "r": 4},
+    {"twice": np.array([1, 1, 2, 2], np.float32)},
+    {"n": (2, 4), "h": (5, 12), "w": (5, 12), "p": (13, 40), "q": (13, 40)},
+)  # fmt: skip
+
 MODELS = {
     "mlp": MLP, "cnn": CNN, "attention": ATTENTION, "shared": SHARED, "host": HOST, "deciding": DECIDING,
-    "control": CONTROL, "compressed": COMPRESSED, "recurrent": RECURRENT,
+    "control": CONTROL, "compressed": COMPRESSED, "recurrent": RECURRENT, "positions": POSITIONS, "resized": RESIZED,
 }  # fmt: skip

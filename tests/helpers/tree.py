@@ -28,7 +28,7 @@ def own_texts() -> list[Path]:
         for path in texts
         if not _SKIPPED.intersection(path.relative_to(ROOT).parts)
         and not (path.suffix == ".c" and path.with_suffix(".pyx").exists())
-        and path != ROOT / "docs" / "reference" / "ops.md"
+        and path not in (ROOT / "docs" / "reference" / name for name in ("ops.md", "onnx-ops.md"))
     )
 
 

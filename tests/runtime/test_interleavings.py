@@ -193,6 +193,7 @@ EVENTS = {
     "reclaim": lambda world: world.cache.reclaim(1 << 30),
     "invalidate": change,
     "trim": lambda world: world.engine.trim(),
+    "give up models": lambda world: world.engine.model_memory.reclaim(1 << 30),
     "evict primitives": lambda world: primitive_cache().clear(),
     "shrink budget": lambda world: world.engine.budget.resize("32KiB"),
     "execute": flood,

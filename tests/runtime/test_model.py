@@ -290,7 +290,7 @@ def test_closing_while_others_run_lets_them_finish(engine):
 def test_a_forked_child_runs_though_a_thread_held_the_locks(model):
     x = batch(5)
     model.run({"x": x})
-    with model._forms._lock, model._forms._compiling:
+    with model._forms.cache._lock, model._forms.cache._compiling:
         child = os.fork()
         if child == 0:
             for rows in (5, 6):

@@ -96,7 +96,7 @@ def test_a_cache_is_appended_to(engine, model, session):
     """No step reads or writes what is there already."""
     for inputs in words(4):
         session.run(inputs)
-    forms = [form for form in model._forms.forms() if form.shape_of("keys")[2] == 4]
+    forms = [form for form in model._forms.cache.forms() if form.shape_of("keys")[2] == 4]
     assert [form.appended for form in forms] == [{"keys", "values"}]
     steps = [name for compiled in forms[0].compiled for name in compiled.implementations]
     assert not [name for name in steps if "concat" in name]
@@ -115,7 +115,7 @@ def test_repeated_heads_are_compiled_once_for_all_lengths(engine):
         for inputs in words(20):
             session.run(inputs)
         assert model.stats().compilations <= 3
-        [compiled] = model._forms.forms()[-1].compiled
+        [compiled] = model._forms.cache.forms()[-1].compiled
         names = [name.split(":")[0] for name in compiled.implementations]
         assert names.count("f32_attention") == 1
         assert names.count("any_copy") == 3  # two new parts, the result
@@ -237,15 +237,15 @@ def test_forks_share_memory_until_they_run(engine, model, session):
         fork.truncate(2)
         fork.reset()
     assert engine.budget.in_use == before
-    assert model._sessions.nbytes == own
+    assert model._forms.sessions.nbytes == own
     forks = [session.fork() for _ in range(4)]
     for number, inputs in enumerate(words(4)):
         forks[number].run(inputs)
         model.trim()
-        assert model._sessions.nbytes == (2 + number) * own
+        assert model._forms.sessions.nbytes == (2 + number) * own
     del forks
     gc.collect()
-    assert model._sessions.nbytes == own
+    assert model._forms.sessions.nbytes == own
 
 
 def test_the_last_of_forks_needs_no_copy(model, session):
@@ -469,7 +469,7 @@ def test_one_thread_at_a_time(engine):
         thread.join()
         assert results == [[2] * 4]
         assert session.nbytes == 0
-        assert gate.model._sessions.nbytes == 0
+        assert gate.model._forms.sessions.nbytes == 0
 
 
 def test_many_sessions_in_many_threads(model):

@@ -110,8 +110,8 @@ def test_every_arena_of_a_form_is_the_same():
     with gp.Engine("cpu", threads=1) as engine, case.load(engine, shapes={"n": (100, 300)}) as model:
         for rows in (300, 100, 200, 123):
             model.run(case.arrays({"n": rows}, rng))
-        sizes = {form.arena_nbytes for form in model._forms.forms()}
-        assert len(sizes) <= len(model._variable)
+        sizes = {form.arena_nbytes for form in model._forms.cache.forms()}
+        assert len(sizes) <= len(model._forms.variable)
         assert model.stats().arena_nbytes == max(sizes)
 
 
@@ -151,7 +151,7 @@ def test_a_limit_refuses_at_loading_and_names_the_ranges_that_fit():
     case = MODELS["attention"]
     ranges = {"b": (2, 64), "l": (2, 32), "p": (2, 64)}
     with gp.Engine("cpu", threads=1) as engine, case.load(engine, shapes=ranges) as model:
-        limit = model._kept_nbytes() + model._declared.most_run_nbytes // 3
+        limit = model._forms.kept_nbytes() + model._forms.declared.most_run_nbytes // 3
     with gp.Engine("cpu", threads=1, memory_limit=limit) as engine:
         with pytest.raises(gp.OutOfMemoryError) as raised:
             case.load(engine, shapes=ranges)
@@ -383,7 +383,7 @@ def test_respecialised_and_pickled_models_keep_their_ranges():
     with gp.Engine("cpu", threads=1) as engine, case.load(engine, shapes={"n": (1, 40)}) as model:
         worst = model.predict_peak()
         model.respecialise()
-        assert not model._variable
+        assert not model._forms.variable
         model.run(case.arrays({"n": 17}, rng))
         assert model.predict_peak() == worst
         model.respecialise()

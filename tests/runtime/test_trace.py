@@ -139,7 +139,7 @@ def test_delays_spoil_what_a_wrong_memory_plan_shares(monkeypatch):
     import graphpool.backends.cpu.place.link as link
     from graphpool.backends.cpu.place import placement
 
-    monkeypatch.setattr(link, "find_temporaries", lambda steps, schedule=None: placement.find_temporaries(steps))
+    monkeypatch.setattr(link, "find_temporaries", lambda steps, *_: placement.find_temporaries(steps))
     with compile_whole(branches, 1) as job, gp.Stream(job.engine) as stream:
         expected = job.run(stream)
     recorder = Recorder(jitter_ns=300_000)

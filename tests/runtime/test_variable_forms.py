@@ -133,7 +133,8 @@ def test_small_models(engine, name, mode):
         shapes = [{key: array.shape for key, array in other.items()} for other in others]
         with Comparison.of(model, arrays) as comparison:
             comparison.compare(shapes)
-            assert comparison.counts["alike"] >= FEWEST_ALIKE.get(name, 20)
+            outcome = "alike but for sizes" if name in ("positions", "resized") else "alike"
+            assert comparison.counts[outcome] >= FEWEST_ALIKE.get(name, 20)
 
 
 def of_training(direction, **options):

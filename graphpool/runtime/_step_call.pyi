@@ -1,0 +1,37 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ._compiled import CompiledPartition
+from ._program import Program
+from ._stream import Stream
+from ._tensor import Tensor
+from .form_sizes import Described
+
+class Addresses:
+    def __init__(self, count: int) -> None: ...
+    @property
+    def count(self) -> int: ...
+    def copy(self) -> Addresses: ...
+    def put(self, number: int, address: int) -> None: ...
+    def bind(
+        self,
+        ids: tuple[int, ...],
+        values: dict[int, Any],
+        wanted: list[Described],
+        tensor_of: Callable[[int, Any], Tensor],
+    ) -> None: ...
+    def unbind(self) -> None: ...
+
+class StepPorts:
+    def __init__(
+        self,
+        compiled: CompiledPartition,
+        stream: Stream,
+        constants: Sequence[Tensor | None],
+        numbers: Sequence[int],
+        scratch: int,
+    ) -> None: ...
+
+class StepCall:
+    def __init__(self, ports: StepPorts, program: Program, addresses: Addresses) -> None: ...
+    def __call__(self) -> None: ...

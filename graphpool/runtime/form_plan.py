@@ -1,0 +1,146 @@
+"""The memory of one run of a form: places in its arena, its results, and room for host functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from .model_step import find_buffers, is_plain, plan_arena
+from .rest import Rest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from graphpool.graph.logical_tensor import LogicalTensor
+    from graphpool.memory import BufferInfo, Planner
+
+    from ._program import Program
+    from .form_sizes import Described
+    from .model_step import ModelStep
+    from .variable_partition import Plan
+
+__all__ = ["FormPlan", "RangeLayout"]
+
+_SMALL_NBYTES = 2**10
+"""For what a host function makes of numbers and shapes."""
+
+
+@dataclass(frozen=True)
+class RangeLayout:
+    """Places of all that one arena holds in the runs of a form, whatever the shapes in a range: for the largest sizes.
+
+    No two tensors that live at one time share bytes, as every one is at most as large as it was planned, and lives
+    through the same steps for all shapes of a form.
+
+    Attributes
+    ----------
+    plans : tuple of Plan
+        Of the temporaries of each compiled partition.
+    sizes : dict of int to int
+        Tensor between partitions -> most bytes that it takes.
+    offsets : dict
+        As of `plan_arena`.
+    nbytes : int
+        Size of the arena. Unit: bytes.
+    """
+
+    plans: tuple[Plan, ...]
+    sizes: Mapping[int, int]
+    offsets: Mapping[Any, int]
+    nbytes: int
+
+    def holds(self, tensors: Mapping[int, LogicalTensor]) -> bool:
+        """Whether no tensor is larger than planned; partitions say that of their temporaries."""
+        return all(tensors[i].nbytes <= nbytes for i, nbytes in self.sizes.items())
+
+
+class FormPlan:
+    """Places of the tensors between steps and of the scratch memory of steps, and what a run takes beside them.
+
+    `outputs` are ids by name, `arrays` describes those that lie in memory, `programs` are those of the steps, for these
+    sizes, `held` the names of those that go into the memory of a session. With a `layout` the arena is as it says;
+    `planner` is the user's, if any. `targets` are the outputs that steps write directly, `results` the memory of each
+    output, 0 where its shape follows from contents; `sequential_arena_nbytes` is what the arena would take if every
+    step followed the one before. `host_nbytes` is for what the host function that takes most gives and is given copies
+    of.
+    """
+
+    def __init__(
+        self,
+        outputs: Mapping[str, int],
+        tensors: Mapping[int, LogicalTensor],
+        arrays: Mapping[int, Described],
+        steps: Sequence[ModelStep],
+        programs: Sequence[Program | None],
+        held: Collection[str],
+        layout: RangeLayout | None,
+        planner: Planner | None,
+    ) -> None:
+        self._outputs, self._steps, self._programs, self._planner = outputs, steps, programs, planner
+        made = {i for step in steps for i in step.outputs}
+        self.targets = [i for i in outputs.values() if i in made]
+        self.offsets: Mapping[Any, int]
+        if layout is None:
+            sizes = self._sizes_between(tensors)
+            scratch = [0 if program is None else program.arena_nbytes for program in programs]
+            self.offsets, self.arena_nbytes = plan_arena(steps, sizes, scratch, planner)
+            rows = zip(steps, programs, scratch, strict=True)
+            sequential = [_sequential_nbytes(step, program, nbytes) for step, program, nbytes in rows]
+            is_sequential = sequential == scratch
+            nbytes = self.arena_nbytes if is_sequential else plan_arena(steps, sizes, sequential, planner)[1]
+            self.sequential_arena_nbytes = nbytes
+        else:
+            self.offsets, self.arena_nbytes, self.sequential_arena_nbytes = layout.offsets, layout.nbytes, layout.nbytes
+        self.results = {name: arrays[i].nbytes if i in arrays else 0 for name, i in outputs.items()}
+        self.results_nbytes = sum(nbytes for name, nbytes in self.results.items() if name not in held)
+        self.host_nbytes = self._host_nbytes(tensors)
+
+    def run_nbytes(self, outputs: Iterable[str]) -> int:
+        """Memory of a run that makes these outputs. Unit: bytes."""
+        return self.arena_nbytes + self.host_nbytes + sum(self.results[name] for name in outputs)
+
+    def layout(self, tensors: Mapping[int, LogicalTensor], plans: tuple[Plan, ...]) -> RangeLayout:
+        """The plan for tensors as large as these, and for plans of each compiled partition."""
+        needs = iter(plans)
+        scratch = [0 if step.compiled is None else next(needs).nbytes for step in self._steps]
+        sizes = self._sizes_between(tensors)
+        offsets, nbytes = plan_arena(self._steps, sizes, scratch, self._planner)
+        return RangeLayout(plans, sizes, offsets, nbytes)
+
+    def buffers(self, tensors: Mapping[int, LogicalTensor]) -> list[BufferInfo]:
+        """What lies in the arena, as `Model.buffers` says, for tensors as large as these."""
+        return find_buffers(self._steps, self._programs, self._sizes_between(tensors))
+
+    def most_run_nbytes(self, tensors: Mapping[int, LogicalTensor], outputs: bool) -> int:
+        """What arrays of host functions, and results if so told, take for tensors as large as these. Unit: bytes."""
+        return _nbytes_of(tensors, self._outputs.values() if outputs else ()) + self._host_nbytes(tensors)
+
+    def _sizes_between(self, tensors: Mapping[int, LogicalTensor]) -> dict[int, int]:
+        """Memory of the tensors that lie in the arena."""
+        between = {i for step in self._steps for i in step.outputs}.difference(self.targets)
+        return {i: tensors[i].nbytes for i in between if is_plain(tensors[i])}
+
+    def _host_nbytes(self, tensors: Mapping[int, LogicalTensor]) -> int:
+        """Memory for the arrays of the host function that takes most."""
+        return max((_step_nbytes(tensors, step) for step in self._steps if step.compiled is None), default=0)
+
+
+def _sequential_nbytes(step: ModelStep, program: Program | None, nbytes: int) -> int:
+    """What the arena of a program would take if its calls ran one after another, as far as that is known."""
+    compiled = step.compiled
+    return nbytes if compiled is None or program is not compiled.program else compiled.sequential_nbytes
+
+
+def _nbytes_of(tensors: Mapping[int, LogicalTensor], tensor_ids: Iterable[int]) -> int:
+    """Memory of arrays for these tensors, as far as shapes are known. Unit: bytes."""
+    found = [tensors.get(i) for i in tensor_ids]
+    return sum(prod(t.shape or ()) * t.dtype.numpy.itemsize for t in found if t is not None and is_plain(t))
+
+
+def _step_nbytes(tensors: Mapping[int, LogicalTensor], step: ModelStep) -> int:
+    """Memory for the arrays of a host function. Unit: bytes."""
+    if isinstance(step.function, Rest):
+        return 0  # its model counts them
+    are_plain = all(is_plain(tensors[i]) for i in step.outputs)
+    return _SMALL_NBYTES + _nbytes_of(tensors, step.outputs if are_plain else (*step.inputs, *step.outputs))

@@ -1,0 +1,294 @@
+"""Who waits for memory of an engine: runs and loads that find too little of it beside others."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from graphpool.errors import InvalidArgumentError, MemoryTimeoutError, OutOfMemoryError, check_choice, explain
+from graphpool.fork import Locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from graphpool.memory import Budget
+
+    from .result_arrays import ResultArrays
+
+__all__ = ["ON_PRESSURE", "MemoryQueue"]
+
+ON_PRESSURE = ("refuse", "wait")
+_NO_FACTS = {"requested": 0, "in_use": 0, "limit": 0, "resource": "budget", "smallest_limit": None}
+
+_PAUSE_S = 0.01
+"""Before a job is tried again that fits beside what is kept."""
+
+V = TypeVar("V")
+
+
+@dataclass(eq=False)
+class _Waiter:
+    """A job that waits; it takes at least so many bytes beside what is kept, as far as its last trial has shown."""
+
+    is_load: bool
+    extra_nbytes: int = 0
+
+
+class MemoryQueue(Locked):
+    """Lets the jobs of an engine, runs and loads, go on side by side, and those that find too little memory in turn.
+
+    A job that fails for lack of memory lets go of all that it has taken and is tried again while no other job is going
+    on, so that what others took for themselves has come back: a limit that suffices for one run suffices for any number
+    of threads. What then is in use belongs to users: models that are open, results that are held. With ``wait`` the job
+    waits for that too, and is tried again when so much has come back that it may fit.
+
+    Who waits holds nothing that it took for its job, so no two jobs wait for one another; models that are open must not
+    either. So a run goes before loads: its model comes back no earlier than the run has ended, while a load has nothing
+    yet. And a model is not charged for its first form before that can run beside all that is kept, with one result of
+    each open model held: so the one that was charged last can run, and when it is closed the one before it can. Runs
+    are tried in the order of their arrival, of those that may fit; loads one after another, and new ones behind those
+    that wait.
+
+    Parameters
+    ----------
+    budget : Budget
+    on_pressure : {"refuse", "wait"}
+    timeout_s : float
+        How long a job waits in all, with ``wait``. Unit: seconds.
+
+    Attributes
+    ----------
+    waits : bool
+
+    Raises
+    ------
+    InvalidArgumentError
+        A parameter is none of those accepted.
+
+    Notes
+    -----
+    Threads: safe, also in a forked child. Waiting ends with a signal whose handler raises, such as that of Ctrl-C.
+    Cost: a lock, twice a job.
+    """
+
+    def __init__(self, budget: Budget, on_pressure: str, timeout_s: float) -> None:
+        if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
+            raise InvalidArgumentError(explain("pressure_timeout_s", accepted="seconds >= 0", got=repr(timeout_s)))
+        self.waits = check_choice("on_pressure", on_pressure, ON_PRESSURE) == "wait"
+        self._timeout_s = timeout_s
+        self._budget = budget
+        self._begun = 0
+        self._results: WeakKeyDictionary[ResultArrays, int] = WeakKeyDictionary()  # of models: the largest of a run
+        self._reset()
+        super().__init__()
+
+    def _reset_in_child(self) -> None:
+        super()._reset_in_child()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Nobody is there: in a forked child the threads of the others do not exist."""
+        self._charging = threading.RLock()
+        self._running: dict[int, Callable[[], int]] = {}  # thread -> what the budget counts for it between runs
+        self._line: list[_Waiter] = []  # runs, then loads
+        self._alone: _Waiter | None = None
+
+    def run(self, work: Callable[[], V], own_nbytes: Callable[[], int]) -> V:
+        """What `work` returns, which may be tried several times; raises what it raises.
+
+        Parameters
+        ----------
+        work : callable
+            Lets go of what it took when it raises `OutOfMemoryError`.
+        own_nbytes : callable
+            Bytes that the budget counts for what the job belongs to between runs: its model. Unit: bytes.
+
+        Raises
+        ------
+        OutOfMemoryError
+            It does not fit; with ``wait``, not on an idle engine either, of which `smallest_limit` would do.
+        MemoryTimeoutError
+            It would fit on an idle engine, and no memory came free in time.
+        """
+        return self._try(work, own_nbytes, is_load=False)
+
+    def load(self, work: Callable[[], V]) -> V:
+        """As `run`, for what takes memory for good; refused at once unless this queue waits."""
+        return self._try(work, lambda: 0, is_load=True) if self.waits else work()
+
+    def _try(self, work: Callable[[], V], own_nbytes: Callable[[], int], is_load: bool) -> V:
+        if threading.get_ident() in self._running:
+            return work()  # within another job, which is tried again as a whole
+        if not (is_load and self._line):
+            number = [0]
+            try:
+                self._budget.wait_until(partial(self._may_begin, number, own_nbytes))
+                return work()
+            except OutOfMemoryError as error:
+                if not self._may_fit_later(number[0], error, own_nbytes):
+                    raise
+            finally:
+                self._end(None)
+        return self._try_in_turn(work, own_nbytes, _Waiter(is_load))
+
+    # ---- forms of models
+
+    @contextmanager
+    def charging(self, nbytes: int, results: ResultArrays, results_nbytes: int, *, holder: str) -> Iterator[None]:
+        """Check that a form will find room for a run; nobody else does so before the form is charged.
+
+        Parameters
+        ----------
+        nbytes : int
+            Of the form and a run of it but for its results. Unit: bytes.
+        results : ResultArrays
+            Those of its model.
+        results_nbytes : int
+            Unit: bytes.
+        holder : str
+
+        Raises
+        ------
+        OutOfMemoryError
+            They do not fit.
+        """
+        with self._charging:
+            self._budget.check(nbytes, holder=holder, later_nbytes=results_nbytes)
+            own_nbytes = self._running.get(threading.get_ident())
+            if self.waits and own_nbytes is not None and not own_nbytes() and self._budget.kept:
+                self._check_others(nbytes + results_nbytes, results_nbytes, holder)
+            yield
+            with self._lock:
+                self._results[results] = max(results_nbytes, self._results.get(results, 0))
+
+    def forget(self, results: ResultArrays) -> None:
+        """A model is closed."""
+        with self._lock:
+            self._results.pop(results, None)
+
+    def _check_others(self, nbytes: int, results_nbytes: int, holder: str) -> None:
+        """Check that open models, each of which has a result that somebody holds, do not wait for one another."""
+        with self._lock:
+            models = list(self._results.items())
+        spare_nbytes = results_nbytes + sum(max(most - arrays.used, 0) for arrays, most in models)
+        try:
+            self._budget.check(nbytes + spare_nbytes, holder=holder)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(str(error), **error.fields, spare_nbytes=spare_nbytes) from None
+
+    # ---- jobs beside others
+
+    def _may_begin(self, number: list[int], own_nbytes: Callable[[], int]) -> bool:
+        """Count a job of this thread unless another is to be alone; `number` stays 0 where others are going on."""
+        with self._lock:
+            if self._alone is not None:
+                return False
+            is_first = not self._running
+            self._count(own_nbytes)
+            number[0] = self._begun if is_first else 0
+            return True
+
+    def _count(self, own_nbytes: Callable[[], int]) -> None:
+        self._begun += 1
+        self._running[threading.get_ident()] = own_nbytes
+
+    def _end(self, waiter: _Waiter | None) -> None:
+        """End a job of this thread, if it had begun, and let others go on beside it."""
+        with self._lock:
+            self._running.pop(threading.get_ident(), None)
+            if self._alone is waiter:
+                self._alone = None
+        self._budget.wake()
+
+    def _may_fit_later(self, number: int, error: OutOfMemoryError, own_nbytes: Callable[[], int]) -> bool:
+        """Whether a job that has failed may succeed alone, or when users have let go of something."""
+        if number != self._begun:
+            return True
+        return self.waits and error.fields.get("smallest_limit") is not None and self._budget.kept > own_nbytes()
+
+    # ---- jobs in turn
+
+    def _try_in_turn(self, work: Callable[[], V], own_nbytes: Callable[[], int], me: _Waiter) -> V:
+        end_s = monotonic() + self._timeout_s
+        facts: dict[str, Any] = {}
+        with self._waiting(me):
+            while True:
+                timeout_s = max(end_s - monotonic(), 0.0) if self.waits else None
+                try:
+                    if not self._budget.wait_until(partial(self._is_turn, me, own_nbytes), timeout_s=timeout_s):
+                        break
+                    kept_nbytes = self._budget.kept
+                    others_nbytes = max(kept_nbytes - own_nbytes(), 0)
+                    return work()
+                except OutOfMemoryError as error:
+                    if not self.waits or error.fields.get("smallest_limit") is None:
+                        raise
+                    facts = dict(error.fields)
+                finally:
+                    self._end(me)
+                me.extra_nbytes = self._missing_nbytes(facts, kept_nbytes)
+                others_nbytes += facts.pop("spare_nbytes", 0)
+                facts["smallest_limit"] = max(facts["smallest_limit"] - others_nbytes, 0)
+                if facts["smallest_limit"] > self._budget.limit:
+                    raise OutOfMemoryError(_describe("does not fit an idle engine", facts), **facts)
+                if me.extra_nbytes == 0:  # what could be given up was in use: somebody had it for a moment
+                    self._budget.wait_until(lambda: False, timeout_s=_PAUSE_S)
+                if monotonic() >= end_s:
+                    break
+        what = f"found no memory within {self._timeout_s:g} s"
+        raise MemoryTimeoutError(_describe(what, facts), **_NO_FACTS | facts)
+
+    def _missing_nbytes(self, facts: Mapping[str, Any], kept_nbytes: int) -> int:
+        """What a job that has failed takes at least beside what is kept, which was so much before."""
+        now_nbytes = self._budget.kept
+        if not now_nbytes:  # nothing can come back: others had what they would give up
+            return 0
+        extra_nbytes: int = facts["smallest_limit"] - max(kept_nbytes, now_nbytes)
+        return max(extra_nbytes, self._budget.limit - now_nbytes + 1)  # something has to come back first
+
+    @contextmanager
+    def _waiting(self, me: _Waiter) -> Iterator[None]:
+        try:
+            with self._lock:
+                loads = [number for number, waiter in enumerate(self._line) if waiter.is_load]
+                self._line.insert(loads[0] if loads and not me.is_load else len(self._line), me)
+            yield
+        finally:
+            with self._lock, suppress(ValueError):
+                self._line.remove(me)
+            self._end(me)
+
+    def _is_turn(self, me: _Waiter, own_nbytes: Callable[[], int]) -> bool:
+        """Whether it is this job's turn and no other is going on; from its turn on, none begins."""
+        room = self._budget.limit - self._budget.kept
+        with self._lock:
+            if self._alone not in (None, me):
+                return False
+            runs = [waiter for waiter in self._line if not waiter.is_load] or self._line[:1]
+            first = next((waiter for waiter in runs if waiter.extra_nbytes <= room), None)
+            was_alone, self._alone = self._alone, me if first is me else None
+            if first is me and not self._running:
+                self._count(own_nbytes)
+                return True
+        if was_alone is not None and first is not me:
+            self._budget.wake()
+        return False
+
+
+def _describe(what: str, facts: Mapping[str, Any]) -> str:
+    """Why a job does not run."""
+    if not facts:
+        return explain(f"a job {what}", hint="others before it were waiting for memory")
+    holdings = ", ".join(f"{name} {nbytes}" for name, nbytes in (facts.get("holdings") or {}).items() if nbytes)
+    return explain(
+        f"what {facts['resource']} was asked for {what}",
+        accepted=f"up to {facts['limit']} bytes in all",
+        got=f"a request of {facts['requested']} bytes beside {facts['in_use']} in use"
+        + f" ({holdings})" * bool(holdings),
+        hint=f"on an idle engine the smallest limit is {facts['smallest_limit']} bytes",
+    )

@@ -1,0 +1,446 @@
+"""The compiled forms of a model and what they share: constants, arenas, results, the promises for declared shapes."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from graphpool.errors import GraphpoolError, InvalidArgumentError, OutOfMemoryError, explain
+from graphpool.log import compile_log, error_log, execute_log, is_on, profile_log
+from graphpool.memory._arrays import ArrayAllocator
+from graphpool.memory._budget import IDLE_PRIMITIVES
+
+from ._stream import Stream
+from .collection import collection_paused
+from .constant_part import check_files
+from .declared_shapes import DeclaredShapes
+from .executable import Executable
+from .form_cache import FormCache, FormUse
+from .memory_peak import MemoryPeak
+from .model_memory import ModelMemory, shared_nbytes
+from .model_port import check_is_mapping, describe_shapes, stand_in
+from .result_arrays import ResultArrays
+from .session import Sessions
+from .shape_ranges import ShapeRanges
+from .shared_arenas import SharedArenas
+from .variable_forms import VariableForms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from graphpool.memory import BufferInfo
+
+    from ._tensor import Tensor
+    from .engine import Engine
+    from .held_states import HeldStates
+    from .model_form import ModelForm
+    from .model_port import ModelPort
+    from .packed_weight import PackedWeight
+    from .scheduling import ScheduleOptions
+    from .variable_form import VariableForm
+
+    Specialise = Callable[[Mapping[str, Any], Mapping[str, np.ndarray[Any, Any]]], ModelForm]
+
+__all__ = ["ModelForms", "ModelStats"]
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStats:
+    """Counters of a model.
+
+    Attributes
+    ----------
+    runs, hits, misses, evictions : int
+        Runs that ended; lookups of a specialised form that found one, or had to make one; forms given up.
+    compilations : int
+        How often the model was compiled: other shapes are served by what was compiled, where all decisions taken on
+        sizes come out alike.
+    respecialisations : tuple of str
+        Why it was compiled anew, the last 32 times: the shapes, and what held for those of the compilation that was
+        used last and does not hold for them.
+    forms : int
+        Specialised forms kept now.
+    arena_nbytes, constants_nbytes, cached_nbytes, programs_nbytes : int
+        Memory of all their arenas now, of their constants but for those in mapped files, of the packed constants that
+        the constant tensor cache keeps, shared ones counted once, and of their compiled programs. Unit: bytes.
+    streams : int
+        Most streams that one of them uses.
+    largest_arena_nbytes, sequential_arena_nbytes : int
+        What one run of the largest form takes for its arena, and what it would take on one stream. Unit: bytes.
+    """
+
+    runs: int
+    hits: int
+    misses: int
+    evictions: int
+    compilations: int
+    respecialisations: tuple[str, ...]
+    forms: int
+    arena_nbytes: int
+    constants_nbytes: int
+    cached_nbytes: int
+    programs_nbytes: int
+    streams: int
+    largest_arena_nbytes: int
+    sequential_arena_nbytes: int
+
+
+class ModelForms:
+    """Finds the form for the shapes of a run, or has it compiled. Parameters are those of `Model`.
+
+    Attributes
+    ----------
+    cache : FormCache
+        Forms by shapes; `variable`: those that others are made of without a compilation.
+    sessions : Sessions
+    stream : Stream
+        Of all forms: whoever finds its threads taken works alone.
+    arguments : dict
+        What a pickled model needs to make them again.
+
+    Notes
+    -----
+    Ownership: owns the forms, arenas, results and packed weights. Threads: safe, one form is compiled at a time.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[ModelPort],
+        specialise: Specialise,
+        engine: Engine,
+        name: str,
+        options: ScheduleOptions,
+        weights: str,
+        deciding: Collection[str],
+        capacity: int,
+        shapes: Mapping[str, Any] | None,
+        priority: float,
+        stream: Stream | None = None,
+    ) -> None:
+        self.memory = keeper = ModelMemory(engine.model_memory, name, priority)
+        self._inputs, self.specialise, self._engine, self._name = inputs, specialise, engine, name
+        self._options, self._weights = options, weights
+        self.deciding = tuple(port.name for port in inputs if port.name in deciding)
+        self.arguments: dict[str, Any] = {"deciding": self.deciding, "capacity": capacity, "shapes": shapes}
+        ranges = ShapeRanges({} if shapes is None else shapes, inputs)
+        is_fixed = all(dims is not None and all(isinstance(dim, int) for dim in dims) for dims in ranges.dims.values())
+        dims = ranges.dims if getattr(specialise, "takes_sizes", False) and not is_fixed else None
+        self.variable: VariableForms[Executable] = VariableForms(dims, engine, capacity)
+        self.cache: FormCache[Executable] = FormCache(name, capacity)
+        engine.budget.register(self.cache, stage=IDLE_PRIMITIVES, keeper=keeper)
+        self.sessions = Sessions()
+        self.stream = Stream(engine) if stream is None else stream
+        self._bound: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._packed: list[PackedWeight] = []
+        self._results = ResultArrays(engine.budget, f"results of {name}", grows=shapes is None, keeper=keeper)
+        self._arenas = SharedArenas(engine.source, engine.budget, f"arena of {name}", keeper)
+        self._arenas.enter()
+        self._roomy: FormUse[Executable] | None = None  # the last one that room was made for
+        self.declared: DeclaredShapes | None = None
+        keeper.own(self.cache, self.variable, self._arenas, self._results, self.sessions, specialise, self._undo)
+        if shapes is not None:
+            self.declared = DeclaredShapes(
+                ranges, name, self.deciding, engine.budget, self._compile_planned, self._peak_at
+            )
+
+    def load(self) -> None:
+        """Compile for the declared shapes; raises `OutOfMemoryError` if they do not fit."""
+        if self.declared is not None:
+            with self.cache.in_use():
+                self.declared.load()
+
+    # ---- running
+
+    def run(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Run the form for these inputs: alone, where it found too little memory beside other runs."""
+        try:
+            if is_on(execute_log) or is_on(profile_log):
+                return self._run_logged(arrays, outputs)
+            return self.in_turn(lambda: self._run(arrays, outputs))
+        except GraphpoolError as error:
+            error_log.info("%s: %s: %s", self._name, type(error).__name__, error)
+            raise
+
+    def _run_logged(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
+        shapes, start = describe_shapes(arrays), time.perf_counter()
+        execute_log.info("%s: runs for %s", self._name, shapes)
+        results = self.in_turn(lambda: self._run(arrays, outputs))
+        ms, arena_nbytes = (time.perf_counter() - start) * 1e3, self._arenas.current().nbytes
+        profile_log.info("%s: ran for %s in %.3g ms, arena %d bytes", self._name, shapes, ms, arena_nbytes)
+        return results
+
+    def in_turn(self, work: Callable[[], V]) -> V:
+        """What a job returns that waits for memory, where the engine's queue lets it."""
+        return self._engine.queue.run(work, self._between_runs_nbytes)
+
+    def _run(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
+        use, runs = self.enter(arrays), 1
+        try:
+            if self.declared is not None and self._roomy is not use:
+                form, self._roomy = use.executable, use
+                self._make_room(form.arena_nbytes, form.results_nbytes + form.host_nbytes)
+            return use.executable.run(arrays, outputs)
+        except OutOfMemoryError:
+            runs = 0
+            raise
+        finally:
+            self.cache.leave(use, runs)
+
+    # ---- forms
+
+    def enter(self, arrays: Mapping[str, Any], states: HeldStates | None = None) -> FormUse[Executable]:
+        """The form for these inputs, made if need be; it stays open until the cache is told that it is left."""
+        shapes = tuple(value.shape if isinstance(value, np.ndarray) else None for value in arrays.values())
+        key = shapes, tuple(arrays[name].tobytes() for name in self.deciding), None if states is None else states.key
+        self.memory.touch()
+        try:
+            make = self._make
+            return self.cache.enter(key, lambda exactly: self.memory.timed()(make)(arrays, shapes, exactly, states))
+        finally:
+            if self.cache.is_closed:  # meanwhile: the form lives until this run ends, its weights are not read again
+                self.variable.close()
+                self._close_packed()
+
+    def _enter_shapes(self, shapes: Mapping[str, Any] | None) -> FormUse[Executable]:
+        """The form for these shapes, which stays open as of `enter`."""
+        if shapes is not None:
+            check_is_mapping("shapes", shapes, "names of inputs as keys, and shapes or arrays for them")
+        given = dict(shapes or {})
+        names = [port.name for port in self._inputs]
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise InvalidArgumentError(explain(f"unknown input {unknown[0]!r}", accepted=f"inputs {names}"))
+        return self.enter(
+            {port.name: stand_in(port, given.get(port.name), port.name in self.deciding) for port in self._inputs}
+        )
+
+    def at(self, shapes: Mapping[str, Any] | None) -> Executable:
+        """The form for these shapes, made if need be."""
+        use = self._enter_shapes(shapes)
+        self.cache.leave(use)
+        return use.executable
+
+    def buffers(self, shapes: Mapping[str, Any] | None) -> list[BufferInfo]:
+        """As `Model.buffers`."""
+        use = self._enter_shapes(shapes)
+        try:
+            return use.executable.buffers()
+        finally:
+            self.cache.leave(use)
+
+    def last(self) -> Executable:
+        """The one that was used last; if there is none, that for static inputs."""
+        self.cache.check_open()
+        kept = self.cache.forms()
+        return kept[-1] if kept else self.at(None)
+
+    def last_with_rest(self) -> list[Executable]:
+        """The one that was used last, if any, with those behind it."""
+        return [form for kept in self.cache.forms()[-1:] for form in kept.with_rest()]
+
+    @collection_paused()
+    def _make(
+        self, arrays: Mapping[str, Any], shapes: tuple[Any, ...], exactly: bool, states: HeldStates | None
+    ) -> Executable:
+        deciding = {name: arrays[name] for name in self.deciding}
+        given = dict(zip(arrays, shapes, strict=True))
+        if self.declared is not None:
+            self.declared.check(given)
+        if states is not None:
+            compile_form = partial(self._compile, states=states)
+            return self.variable.form(given | states.shapes, deciding, exactly, compile_form, states.dims, states.pairs)
+        if self.declared is not None:
+            self.declared.prepare()
+            self._make_room(0, max((form.variable.instance_nbytes for form in self.variable), default=0))
+        return self.variable.form(given, deciding, exactly, self._compile)
+
+    def _make_room(self, arena_nbytes: int, nbytes: int) -> None:
+        """Keep to what is promised for declared shapes, without a limit too: give up what is kept for other shapes.
+
+        A run takes an arena so large at least, and so many bytes beside it.
+        """
+        most_nbytes = None if self.declared is None else self.declared.most_run_nbytes
+        if most_nbytes is not None:
+            excess = self.cache.held + max(self._arenas.current().nbytes, arena_nbytes) + nbytes - most_nbytes
+            if excess > 0 and self.cache.reclaim(excess) < excess:
+                self._arenas.shrink(arena_nbytes)
+
+    @collection_paused()
+    def _compile_planned(self, shapes: Mapping[str, Any]) -> Executable | None:
+        """A form for declared shapes, kept for good; None if sizes cannot vary, of which plain shapes say why."""
+        return self.variable.plan(shapes, partial(self._compile, is_planned=True))
+
+    def _compile(
+        self,
+        shapes: Mapping[str, Any],
+        deciding: Mapping[str, Any],
+        variable: VariableForm | None,
+        states: HeldStates | None = None,
+        is_planned: bool = False,
+    ) -> Executable:
+        """A form for these shapes, in which sizes may vary."""
+        start = time.perf_counter()
+        with self.memory.timed_compiling():
+            loading = ArrayAllocator(self._engine.budget, f"loading of {self._name}")
+            form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
+            loading.hand_over()  # constants are charged as such
+            if form.rest is not None:
+                form.rest.attach(
+                    engine=self._engine, capacity=self.arguments["capacity"], schedule=self._options.policy,
+                    streams=self._options.streams, weights=self._weights, stream=self.stream,
+                )  # fmt: skip
+            shared = self._bound, self._name, self._options, self._weights, self._packed, self._results
+            held = None if states is None else states.sized(shapes)
+            made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned)
+            try:
+                made.rest_nbytes()
+            except BaseException:
+                made.close()
+                raise
+        if is_on(compile_log):
+            self._tell_compiled(made, shapes, (time.perf_counter() - start) * 1e3)
+        return made
+
+    def _tell_compiled(self, form: Executable, shapes: Mapping[str, Any], ms: float) -> None:
+        hosted = sum(fallback is not None for fallback in form.fallbacks)
+        compile_log.info(
+            "%s: compiled for %s in %.3g ms: %d partitions, %d on the host; programs %d, constants %d, arena %d bytes",
+            self._name, describe_shapes(shapes), ms, len(form.partitions), hosted, form.programs_nbytes,
+            form.constants_nbytes, form.arena_nbytes,
+        )  # fmt: skip
+
+    # ---- what is known of them
+
+    def peak(self, shapes: Mapping[str, Any] | None, outputs: bool, sequential: bool) -> MemoryPeak:
+        """As `Model.predict_peak`."""
+        if shapes is not None or self.declared is None:
+            use = self._enter_shapes(shapes)
+            try:
+                nbytes, mapped_nbytes = self._peak_of(use.executable, outputs, sequential), use.executable.mapped_nbytes
+            finally:
+                self.cache.leave(use)
+            return MemoryPeak(nbytes, mapped_nbytes, self._engine)
+        self.declared.check_plannable()
+        self.cache.exclusively(self.declared.prepare)
+        mapped_nbytes = max((form.mapped_nbytes for form in self.variable), default=0)
+        rest_nbytes = max((sum(form.rest_nbytes()) for form in self.variable), default=0)
+        kept_nbytes = self.kept_nbytes() + self.sessions.nbytes
+        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, rest_nbytes)
+
+    def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool) -> int:
+        use = self._enter_shapes(shapes)
+        try:
+            return self._peak_of(use.executable, outputs)
+        finally:
+            self.cache.leave(use)
+
+    def _peak_of(self, form: Executable, outputs: bool, sequential: bool = False) -> int:
+        form.check_room(form.form.outputs if outputs else ())
+        nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
+        nbytes += self.sessions.nbytes + sum(form.rest_nbytes())
+        if self.declared is not None:  # beside all forms of the ranges, which are kept
+            nbytes += self.kept_nbytes(form) - form.kept_nbytes
+        return nbytes if outputs else nbytes - form.results_nbytes
+
+    def _between_runs_nbytes(self) -> int:
+        """What the budget keeps for the model between runs, its sessions included. Unit: bytes."""
+        programs, constants, _ = shared_nbytes(self.memory.forms(), self._engine)
+        is_kept = self.memory.is_pinned or self._engine.model_memory.keeps_programs
+        kept = programs - self.cache.reclaimable if is_kept else 0
+        return kept + constants + self.memory.source_nbytes + self.sessions.nbytes
+
+    def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
+        """As `Model.bounded_nbytes`."""
+        use = self._enter_shapes(shapes)
+        try:
+            form = use.executable
+            kept, run = form.rest_nbytes()
+            others_nbytes = form.programs_nbytes + self.arguments["capacity"] * form.own_nbytes
+            return form.kept_nbytes + others_nbytes + kept, form.run_nbytes + run
+        finally:
+            self.cache.leave(use)
+
+    def kept_nbytes(self, *forms: Executable) -> int:
+        """Memory of these forms, and of those that others are made of, between runs. Unit: bytes."""
+        return sum(shared_nbytes([*forms, *self.variable], self._engine))
+
+    def read_weight(self, name: str) -> np.ndarray[Any, Any]:
+        """As `Model.read_weight`."""
+        self.cache.check_open()
+        forms = [executable.form for executable in self.cache.forms()]
+        for form in forms:
+            if name in form.weights:
+                weight = form.constants[form.weights[name]]
+                check_files([weight])
+                return ArrayAllocator(self._engine.budget, f"weight {name}").call(np.asarray, weight)
+        names = sorted({known for form in forms for known in form.weights})
+        raise InvalidArgumentError(explain(f"no weight {name!r}", accepted=", ".join(names) or "none yet"), weight=name)
+
+    def stats(self) -> ModelStats:
+        """Counters."""
+        forms, cache = self.cache.forms(), self.cache
+        known = self.memory.forms()
+        programs, constants, cached = shared_nbytes(known, self._engine)
+        largest = max(((form.arena_nbytes, form.sequential_arena_nbytes) for form in forms), default=(0, 0))
+        return ModelStats(
+            runs=cache.runs,
+            hits=cache.hits,
+            misses=cache.misses,
+            evictions=cache.evictions,
+            compilations=self.variable.compilations,
+            respecialisations=tuple(self.variable.respecialisations),
+            forms=len(forms),
+            arena_nbytes=self._arenas.current().stats().nbytes,
+            constants_nbytes=constants,
+            cached_nbytes=cached,
+            programs_nbytes=programs,
+            streams=max((form.streams for form in known), default=1),
+            largest_arena_nbytes=largest[0],
+            sequential_arena_nbytes=largest[1],
+        )
+
+    # ---- life
+
+    def clear(self) -> None:
+        """Give up all forms; the next run compiles."""
+        self.cache.clear()
+        self.variable.close()
+        self._undo()
+
+    def _undo(self) -> None:
+        """The forms for declared shapes are given up."""
+        if self.declared is not None:
+            self.declared.undo()
+
+    def trim(self) -> int:
+        """As `Model.trim`."""
+        for form in self.cache.forms():
+            form.clear()
+        freed = self._results.clear() + self._arenas.current().trim()
+        return freed + self.cache.reclaim(self.cache.reclaimable)
+
+    def close(self) -> bool:
+        """Give all memory back once runs that are going on have ended, refuse new ones; whether they were not yet."""
+        was_closed = self.cache.clear(closes=True)
+        self.sessions.close()
+        self.variable.close()
+        self._results.clear()
+        self._engine.queue.forget(self._results)
+        self._close_packed()
+        self.memory.close()
+        if not was_closed:
+            self._arenas.leave()
+        return not was_closed
+
+    def _close_packed(self) -> None:
+        while self._packed:
+            with suppress(IndexError):  # another thread has closed the last one
+                self._packed.pop().close()

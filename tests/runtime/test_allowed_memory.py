@@ -1,0 +1,178 @@
+"""How much memory the process may take: planted control groups of both versions, ulimit, and what limits make of it."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import graphpool as gp
+from graphpool.runtime import allowed_memory as module
+from graphpool.runtime.allowed_memory import allowed_memory
+from tests.helpers.memory import TIMEOUT_S
+from tests.helpers.onnx_models import make_model
+
+MIB = 2**20
+NONE_V1 = "9223372036854771712\n"
+
+
+def plant(folder, files):
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder, folder / "self", folder / "proc"
+
+
+PHYSICAL = (None, "physical memory")
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, PHYSICAL),
+        ({"self": "0::/\n"}, PHYSICAL),
+        ({"self": "0::/a/b\n", "a/b/memory.max": "104857600\n"}, (100, "a/b/memory.max")),
+        ({"self": "0::/a/b\n", "a/b/memory.max": "max\n", "a/memory.max": "52428800\n"}, (50, "a/memory.max")),
+        ({"self": "0::/a/b\n", "a/b/memory.max": "104857600", "a/memory.max": "52428800"}, (50, "a/memory.max")),
+        ({"self": "0::/a\n", "a/memory.max": "104857600\n", "a/memory.high": "52428800\n"}, (50, "a/memory.high")),
+        ({"self": "0::/a\n", "a/memory.max": "104857600\n", "a/memory.high": "max\n"}, (100, "a/memory.max")),
+        ({"self": "0::/seen/outside\n", "memory.max": "104857600\n"}, (100, "memory.max")),
+        ({"self": "0::/a\n", "unified/a/memory.max": "104857600\n"}, (100, "unified/a/memory.max")),
+        (
+            {"self": "4:memory:/x\n", "memory/x/memory.limit_in_bytes": "104857600\n"},
+            (100, "memory/x/memory.limit_in_bytes"),
+        ),
+        ({"self": "4:memory:/x\n", "memory/x/memory.limit_in_bytes": NONE_V1}, PHYSICAL),
+        (
+            {
+                "self": "4:memory:/x/y\n",
+                "memory/x/y/memory.limit_in_bytes": NONE_V1,
+                "memory/x/memory.limit_in_bytes": "52428800\n",
+            },
+            (50, "memory/x/memory.limit_in_bytes"),
+        ),
+        (
+            {
+                "self": "4:memory:/x\n0::/x\n",
+                "memory/x/memory.limit_in_bytes": "104857600\n",
+                "x/memory.max": "52428800\n",
+            },
+            (50, "x/memory.max"),
+        ),
+        ({"self": "4:cpu:/x\n", "memory/x/memory.limit_in_bytes": "104857600\n"}, PHYSICAL),
+        # malformed files limit nothing
+        ({"self": "0::/a\n", "a/memory.max": ""}, PHYSICAL),
+        ({"self": "0::/a\n", "a/memory.max": "a lot\n"}, PHYSICAL),
+        ({"self": "0::/a\n", "a/memory.max": "-5\n"}, PHYSICAL),
+        ({"self": "0::/a\n", "a/memory.max": "9" * 5000}, PHYSICAL),
+        ({"self": "0::/a\n", "a/memory.max": b"\xff\xfe"}, PHYSICAL),
+        ({"self": "0::/a\n", "a/memory.max/memory.max": "1"}, PHYSICAL),
+        ({"self": "no colon\n\n4:memory\n0::/a\n", "a/memory.max": "104857600\n"}, (100, "a/memory.max")),
+        ({"self": "0::/../../a\n", "memory.max": "104857600\n"}, (100, "memory.max")),
+    ],
+)
+def test_the_least_of_all_groups_counts(tmp_path, files, expected):
+    mib, source = expected
+    found = allowed_memory(*plant(tmp_path, files))
+    assert found.source.removeprefix(f"{tmp_path}/") == source
+    assert found.counts_mapped == (mib is not None)
+    if mib is not None:
+        assert found.nbytes == mib * MIB
+
+
+def test_auto_leaves_what_is_in_use_and_a_reserve(tmp_path):
+    planted = plant(
+        tmp_path, {"self": "0::/a\n", "a/memory.max": str(2000 * MIB), "proc/self/statm": "900000 25600 0 0 0 0 0\n"}
+    )
+    found = allowed_memory(*planted)
+    assert (found.used_nbytes, found.reserve_nbytes) == (100 * MIB, 100 * MIB)
+    assert found.auto_nbytes == 1800 * MIB
+
+
+@pytest.fixture
+def container(tmp_path, monkeypatch):
+    """A planted container of 512 MiB, of which the process takes 100."""
+    files = {"self": "0::/a\n", "a/memory.max": str(512 * MIB), "proc/self/statm": "900000 25600 0 0 0 0 0\n"}
+    planted = plant(tmp_path, files)
+    monkeypatch.setattr(module, "allowed_memory", lambda: allowed_memory(*planted))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("value", "nbytes"),
+    [("auto", 380 * MIB), (" AUTO ", 380 * MIB), ("50%", 256 * MIB), ("12.5 %", 64 * MIB), ("512MiB", 512 * MIB)],
+)
+def test_limits_of_engines(container, value, nbytes):
+    with gp.Engine(memory_limit=value) as engine:
+        assert (engine.memory_limit, engine.budget.limit) == (nbytes, nbytes)
+
+
+def test_a_pickled_engine_looks_at_the_container_where_it_wakes_up(container):
+    with gp.Engine(memory_limit="auto") as engine:
+        data = pickle.dumps(engine)
+    (container / "a/memory.max").write_text(str(1024 * MIB))
+    with pickle.loads(data) as engine:
+        assert engine.memory_limit == 1024 * MIB - 100 * MIB - int(51.2 * MIB)
+
+
+@pytest.mark.parametrize("value", ["much", "-5%", "nan%", "%", "5%%", "auto%", 0.5, True, -1])
+def test_what_is_no_limit_is_refused(container, value):
+    with pytest.raises(gp.InvalidArgumentError, match=r"not a size.*auto.*60%"):
+        gp.Engine(memory_limit=value)
+
+
+def test_a_container_that_is_too_small_for_the_process_is_named(container):
+    (container / "a/memory.max").write_text(str(120 * MIB))
+    with pytest.raises(gp.InvalidArgumentError, match=r"leaves nothing.*memory\.max"):
+        gp.Engine(memory_limit="auto")
+
+
+def product(tmp_path):
+    weights = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)
+    x = np.ones((2, 256), np.float32)
+    path = tmp_path / "product.onnx"
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    path.write_bytes(make_model(nodes, {"x": x}, ["y"], {"w": weights}).SerializeToString())
+    return path, x, weights
+
+
+@pytest.mark.parametrize("memory_limit", ["auto", "380MiB"])
+def test_weights_in_mapped_files_count_where_the_container_counts_them(container, tmp_path, memory_limit):
+    path, x, weights = product(tmp_path)
+    counted = weights.nbytes if memory_limit == "auto" else 0
+    with gp.Engine(threads=1, memory_limit=memory_limit) as engine, gp.onnx.load(path, engine=engine) as model:
+        assert model.stats().constants_nbytes == counted
+        assert engine.constants.held == counted + model.stats().cached_nbytes
+        predicted = model.predict_peak()
+        result = model.run({"x": x})["y"]
+        assert predicted == engine.budget.peak
+        np.testing.assert_allclose(result, x @ weights, rtol=1e-4, atol=1e-4)
+    del result
+    assert engine.budget.in_use == 0
+
+
+ULIMIT = """
+import resource
+import graphpool as gp
+from graphpool.runtime.allowed_memory import allowed_memory
+before = allowed_memory()
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, resource.RLIM_INFINITY))
+allowed = allowed_memory()
+assert (allowed.source, allowed.nbytes, allowed.counts_mapped) == ("ulimit -v", 4 << 30, True), allowed
+assert allowed.used_nbytes > before.used_nbytes // 2
+with gp.Engine(memory_limit="auto") as engine:
+    assert 0 < engine.memory_limit < (4 << 30) - allowed.reserve_nbytes
+with gp.Engine(memory_limit="25%") as engine:
+    assert engine.memory_limit == 1 << 30
+print("ok")
+"""
+
+
+def test_ulimit_counts_address_space():
+    done = subprocess.run(
+        [sys.executable, "-c", ULIMIT], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.stdout == "ok\n", done.stderr

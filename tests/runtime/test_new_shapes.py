@@ -1,0 +1,112 @@
+"""What a shape costs that a model has not seen: calls of Python, plans of memory, compilations."""
+
+import sys
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+
+import graphpool as gp
+from graphpool.runtime.variable_partition import Plan, VariablePartition
+from tests.cases.unknown_sizes import DynamicModel
+
+onnx = pytest.importorskip("onnx")
+Node = onnx.helper.make_node
+
+
+@pytest.fixture
+def engine():
+    with gp.Engine("cpu", threads=2) as engine:
+        yield engine
+
+
+def rows(count):
+    """So many inputs, an output of each."""
+    nodes = [Node("Relu", [f"x{k}"], [f"y{k}"]) for k in range(count)]
+    inputs = {f"x{k}": ("f", "n", 8) for k in range(count)}
+    return DynamicModel(nodes, inputs, {f"y{k}": 2 for k in range(count)}, {}, {"n": (2, 40)})
+
+
+def count_calls(work):
+    """Python functions and built-in ones that are called."""
+    count = 0
+
+    def note(frame, event, arg):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def calls_of_a_new_shape(case, engine):
+    """More calls than those of a shape that was seen."""
+    found, rng = [], np.random.default_rng(0)
+    with case.load(engine) as model:
+        for n in (20, 19, 18, 17):
+            arrays = case.arrays({"n": n}, rng)
+            found.append(count_calls(lambda arrays=arrays: model.run(arrays)))
+            seen = count_calls(lambda arrays=arrays: model.run(arrays))
+        assert model.stats().compilations == 1
+    return min(found[1:]) - seen
+
+
+def test_a_new_shape_makes_nothing_for_each_port(engine):
+    few, many = (calls_of_a_new_shape(rows(count), engine) for count in (4, 44))
+    assert many - few < 4 * 40
+
+
+def mlp():
+    rng = np.random.default_rng(1)
+    sizes = (24, 512, 640, 40)
+    weights = {f"w{k}": rng.standard_normal(pair).astype(np.float32) / 8 for k, pair in enumerate(pairwise(sizes))}
+    nodes = [
+        Node("MatMul", ["x", "w0"], ["a"]), Node("Relu", ["a"], ["b"]), Node("MatMul", ["b", "w1"], ["c"]),
+        Node("Relu", ["c"], ["d"]), Node("MatMul", ["d", "w2"], ["y"]),
+    ]  # fmt: skip
+    return DynamicModel(nodes, {"x": ("f", "n", 24)}, {"y": 2}, weights, {"n": (1, 4000)})
+
+
+def test_one_compilation_serves_products_of_all_numbers_of_rows(engine):
+    case, rng = mlp(), np.random.default_rng(2)
+    with case.load(engine) as model:
+        for n in (300, 4, 6, 7, 64, 65, 96, 97, 700, 4000, 1):
+            arrays = case.arrays({"n": n}, rng)
+            with case.load(engine, {"n": n}) as fixed:
+                np.testing.assert_array_equal(model.run(arrays)["y"], fixed.run(arrays)["y"])
+        assert model.stats().compilations <= 3  # one row, and what is one task, are cases of their own
+
+
+def test_sizes_that_grow_share_plans(engine, monkeypatch):
+    plans, plan = [], VariablePartition._plan_of
+    monkeypatch.setattr(VariablePartition, "_plan_of", lambda *args: plans.append(plan(*args)) or plans[-1])
+    case, rng = mlp(), np.random.default_rng(3)
+    with case.load(engine) as model:
+        for n in range(1000, 2000, 20):
+            model.run(case.arrays({"n": n}, rng))
+        assert model.stats().compilations == 1
+    assert len(plans) <= 10
+
+
+def test_a_wider_plan_keeps_temporaries_apart():
+    rng = np.random.default_rng(4)
+    for _ in range(300):
+        count = int(rng.integers(0, 12))
+        sizes = [int(size) for size in rng.integers(0, rng.choice([70, 700, 70000]), count)]
+        offsets = [64 * int(offset) for offset in rng.integers(0, 1500, count)]
+        nbytes = max(map(sum, zip(offsets, sizes, strict=True)), default=0)
+        exact = Plan(tuple(sizes), tuple(offsets), nbytes)
+        wider = exact.wider()
+        assert nbytes <= wider.nbytes <= nbytes + nbytes // 8
+        assert all(offset % 64 == 0 for offset in wider.offsets)
+        assert all(a <= b for a, b in zip(sizes, wider.sizes, strict=True))
+        assert all(9 * size // 8 <= most + 128 for size, most in zip(sizes, wider.sizes, strict=True))
+        assert all(sum(row) <= wider.nbytes for row in zip(wider.offsets, wider.sizes, strict=True))
+        for a, b in combinations(range(count), 2):
+            for one, other in ((a, b), (b, a)):
+                if offsets[one] + sizes[one] <= offsets[other]:
+                    assert wider.offsets[one] + wider.sizes[one] <= wider.offsets[other]
