@@ -13,11 +13,13 @@ specialise.py  once a model: dead nodes go, constants are computed, arithmetic i
                same for all input shapes, and which inputs' contents decide shapes
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
 shape_values.py  arrays of sizes that may vary, and the nodes that compute with them
+rest.py        the nodes behind an extent that only a run tells, as a model of their own
 inline.py      nodes in place of one, as scopes of the walk: ONNX's functions; If, Loop and Scan whose course is known
 build.py       the graph under construction: values, constants, ops with inferred shapes
 types.py       ONNX's types and ours
 ops/           ONNX op -> ops of our schema, one module a family
 backend.py     ONNX's backend interface
+inference_session.py  ONNX Runtime's Python interface
 host.py        host functions: NumPy (host_ops.py), our ops on the reference backend, ONNX's evaluator
 evaluator.py   that evaluator, within steps and time; evaluator_ops.py: its loops and ops of domain ai.onnx.ml;
                expressions.py: regular expressions
@@ -27,12 +29,50 @@ load -> Model -> (first run of new shapes) -> walk -> ops/ | inline | host -> Gr
 
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
 from .loader import importer, load
 
-__all__ = ["load"]
+if TYPE_CHECKING:
+    from .inference_session import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        InferenceSession,
+        IOBinding,
+        NodeArg,
+        OrtValue,
+        RunOptions,
+        SessionOptions,
+        disable_telemetry_events,
+        enable_telemetry_events,
+        get_all_providers,
+        get_available_providers,
+        get_device,
+        set_default_logger_severity,
+    )
+    from .source import ModelMetadata
+
+__all__ = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "load",
+    "set_default_logger_severity",
+]
 
 with suppress(UnsupportedError):  # without onnx, `load` says so
     importer()
@@ -41,4 +81,7 @@ with suppress(UnsupportedError):  # without onnx, `load` says so
 def __getattr__(name: str) -> Any:
     if name == "backend":
         return import_module(".backend", __name__)
+    if name in __all__:
+        module = import_module(".source" if name == "ModelMetadata" else ".inference_session", __name__)
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -144,12 +144,15 @@ def _type_nbytes(type_: Any) -> int | None:
     return int(itemsize * prod(dim.dim_value for dim in tensor.shape.dim))
 
 
-def infer_types(source: OnnxModel, node: Node, values: Mapping[str, Value]) -> Mapping[str, TypeProto]:
+def infer_types(
+    source: OnnxModel, node: Node, values: Mapping[str, Value], is_pinned: bool = False
+) -> Mapping[str, TypeProto]:
     """Types and shapes of a node's outputs as ONNX infers them; empty where it has no means to.
 
-    Raises ``onnx.shape_inference.InferenceError`` where the inputs do not fit.
+    Sizes that may vary are unknown, or, if `is_pinned`, what they are now, for the whole compilation. Raises
+    ``onnx.shape_inference.InferenceError`` where the inputs do not fit.
     """
-    types = {name: type_ for name, value in values.items() if (type_ := _type_of(value)) is not None}
+    types = {name: type_ for name, value in values.items() if (type_ := _type_of(value, is_pinned)) is not None}
     if not all(name in types for name in node.input if name):
         return {}
     known = {n: numpy_helper.from_array(np.asarray(v.content), n) for n, v in values.items() if _is_small(v)}
@@ -168,10 +171,10 @@ def _is_small(value: Value) -> bool:
     return value.is_known and value.is_plain and value.content.size <= _SMALL
 
 
-def _type_of(value: Value) -> TypeProto | None:
+def _type_of(value: Value, is_pinned: bool) -> TypeProto | None:
     """ONNX's type of a value, as far as it is known."""
     if value.is_plain:
-        return make_type(value.dtype, value.shape)
+        return make_type(value.dtype, tuple(map(int, value.shape)) if is_pinned else value.shape)
     if isinstance(value.content, np.ndarray):
         return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.content.dtype), value.content.shape)
     return value.type

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from graphpool._sizes import is_variable
 from graphpool.backends.reference import OutputSpec, evaluate
 from graphpool.graph import Graph, LogicalTensor, Op
 from graphpool.graph.schema import get_schema
-from graphpool.graph.shapes import broadcast_shapes
+from graphpool.graph.shapes import are_equal, broadcast_shapes
 from graphpool.runtime.packed_weight import PackedWeight
 from graphpool.typing import DataType, PropertyType
 
 from .shape_values import ShapeArray
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from onnx import TypeProto
 
@@ -29,9 +30,28 @@ if TYPE_CHECKING:
 _MOST_JOINED = 64
 """Inputs of one Concat."""
 
+_MOST_POSITIONS = 1 << 16
+"""What sizes that are data may be to vary."""
+
 
 class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, not an error
     """A node has, with these inputs, no expression in our ops; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """How a value whose extents only a run tells is found when it has come so far.
+
+    By default a node gives it that runs then. Else `cut` takes the arrays of `parts`, which lie in memory, and returns
+    one of type `dtype` and of dimensions `dims`, of which None is any; `bound` takes the shapes of the parts and
+    returns the largest one that it may have.
+    """
+
+    parts: tuple[Value, ...] = ()
+    dtype: DataType | None = None
+    dims: tuple[int | None, ...] = ()
+    cut: Callable[..., Any] | None = None
+    bound: Callable[..., tuple[int, ...]] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -41,7 +61,7 @@ class Value:
     `type` is ONNX's, when inferred; `tensor` the one in our graph, which constants get when an op first reads them;
     `content` is known now or None, and NumPy unpacks a packed weight where its elements are read. `is_static` says
     whether the content lasts as long as the specialiser, so that forms may share it, `from_inputs` whether it follows
-    from that of the model's inputs, not from their shapes alone.
+    from that of the model's inputs, not from their shapes alone. `late` is there where only a run tells its extents.
     """
 
     type: TypeProto | None = None
@@ -49,6 +69,7 @@ class Value:
     content: Any = None
     is_static: bool = False
     from_inputs: bool = False
+    late: Late | None = None
 
     @property
     def is_known(self) -> bool:
@@ -109,7 +130,9 @@ class GraphBuilder:
         return LogicalTensor(self._next_id, _buffered(dtype), shape)
 
     def tensor(self, value: Value) -> LogicalTensor:
-        """The tensor of a value; a known one becomes a constant of the graph."""
+        """The tensor of a value; a known one becomes a constant of the graph, sizes that may vary are computed."""
+        if isinstance(value.content, ShapeArray):
+            return self.tensor(self._computed(value.content))
         if value.tensor is None:
             array = value.content
             if not isinstance(array, PackedWeight):
@@ -124,6 +147,23 @@ class GraphBuilder:
             )
             self.constants[number] = array
         return value.tensor
+
+    def positions(self, count: int) -> Value:
+        """0, 1, ... as a vector of s32, so many, which may vary."""
+        [column] = self.emit("Expand", self.literal([0], DataType.F32), shape=(count,))
+        return self.emit("GenIndex", column, dtypes=[DataType.S32], axis=0)[0]
+
+    def _computed(self, sizes: ShapeArray) -> Value:
+        """Sizes as data: each is a position in a row that goes so far; large ones have their values for good."""
+        parts = []
+        for size in sizes.items.reshape(-1).tolist():
+            if is_variable(size) and 0 <= size < _MOST_POSITIONS:
+                row = self.positions(size + 1)
+                [last] = self.emit("Slice", row, starts=[size], ends=[size + 1], axes=[0])
+                parts += self.emit("TypeCast", last, dtypes=[DataType.parse(sizes.dtype)])
+            else:
+                parts.append(self.literal([int(size)], DataType.parse(sizes.dtype)))
+        return self.emit("StaticReshape", self.join(parts, 0), shape=sizes.shape, special_zero=False)[0]
 
     def reinterpreted(self, value: Value, dtype: DataType, shape: tuple[int, ...]) -> Value:
         """The bytes of a known array as elements of another type, without a copy."""
@@ -287,7 +327,7 @@ class NodeView:
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """The value in another shape; itself when it has that shape."""
-        if value.shape == tuple(shape):
+        if are_equal(value.shape, tuple(shape)):
             return value
         return self.emit("StaticReshape", value, shape=tuple(shape), special_zero=False)
 

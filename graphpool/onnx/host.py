@@ -118,10 +118,17 @@ class _Expression:
         except (NotConvertible, GraphpoolError):
             return self._make_other()(inputs, outputs)
         named = [value for name, value in zip(self._node.output[: self._nused], results, strict=False) if name]
-        made: dict[int, tuple[int, ...] | None] = {value.tensor.id: None for value in named if value.tensor is not None}
+        parts = [part for value in named for part in (value.late.parts if value.late else (value,))]
+        made: dict[int, tuple[int, ...] | None] = {part.tensor.id: None for part in parts if part.tensor is not None}
         found = run_ops(builder.ops, list(builder.constants), made, list(builder.constants.values()))
         arrays = dict(zip(made, found, strict=True))
-        return [value.plain_content if value.tensor is None else arrays[value.tensor.id] for value in named]
+
+        def content_of(value: Value) -> Any:
+            if value.late is not None and value.late.cut is not None:
+                return value.late.cut(*map(content_of, value.late.parts))
+            return value.plain_content if value.tensor is None else arrays[value.tensor.id]
+
+        return list(map(content_of, named))
 
 
 class _Evaluator:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import TensorProto, numpy_helper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -129,6 +130,33 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., HostFunction | N
     return make
 
 
+def _constant(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction | None:
+    """Not of texts and sparse tensors."""
+    [(name, value)] = node.attrs.items()
+    if name == "value" and value.data_type != TensorProto.STRING:
+        array = numpy_helper.to_array(value)
+    elif name in _LITERALS:
+        array = np.array(value, _LITERALS[name])
+    else:
+        return None
+    return lambda inputs, outputs: [array]
+
+
+_LITERALS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+"""Attribute of a Constant -> type."""
+
+
+def _filled(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction:
+    get = getter(node, places, known)
+    value = numpy_helper.to_array(node.attrs["value"]) if "value" in node.attrs else np.zeros(1, np.float32)
+
+    def fill(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
+        [shape] = get(inputs)
+        return [np.full(shape.tolist(), value.reshape(()), value.dtype)]
+
+    return fill
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Equal": np.equal, "Greater": np.greater, "Less": np.less,
     "GreaterOrEqual": np.greater_equal, "LessOrEqual": np.less_equal, "And": np.logical_and, "Or": np.logical_or,
@@ -167,51 +195,9 @@ def _unique(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction | 
     return unique
 
 
-def _suppress(node: Node, places: Any, known: Any, opsets: Any) -> HostFunction:
-    get, is_centred = getter(node, places, known), bool(node.attrs.get("center_point_box", 0))
-
-    def suppress(inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
-        boxes, scores, *limits = get(inputs)
-        most, overlap, least = [None if v is None else v.item() for v in [*limits, None, None, None][:3]]
-        found = [
-            (batch, kind, place)
-            for batch, rows in enumerate(_corners(boxes, is_centred))
-            for kind, row in enumerate(scores[batch])
-            for place in _greedy(rows, row, most or 0, overlap or 0.0, least)
-        ]
-        return [np.array(found, np.int64).reshape(-1, 3)]
-
-    return suppress
-
-
-def _corners(boxes: Any, is_centred: bool) -> Any:
-    """Boxes (batch, boxes, 4) as their smallest coordinates, then their largest."""
-    first, second = boxes[..., :2], boxes[..., 2:]
-    if is_centred:
-        first, second = first - second / 2, first + second / 2
-    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], -1)
-
-
-def _greedy(boxes: Any, scores: Any, most: int, overlap: float, least: float | None) -> list[int]:
-    """The best boxes of one class, best first, without those that overlap a better one by more than a share."""
-    order = np.argsort(-scores, kind="stable")
-    left = order if least is None else order[scores[order] > least]
-    chosen: list[int] = []
-    while left.size and len(chosen) < most:
-        best, left = left[0], left[1:]
-        chosen.append(int(best))
-        left = left[_shares(boxes[best], boxes[left]) <= overlap]
-    return chosen
-
-
-def _shares(box: Any, others: Any) -> Any:
-    """Intersection over union of a box and each of others; 0 where that is not defined."""
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    common = np.prod(np.maximum(sides, 0), -1)
-    areas = np.prod(others[:, 2:] - others[:, :2], -1)
-    total = np.prod(box[2:] - box[:2]) + areas - common
-    return np.divide(common, total, out=np.zeros_like(common), where=(common > 0) & (total > 0))
-
-
-SEARCHES: dict[str, Any] = {"NonMaxSuppression": _suppress, "Unique": _unique}
+SEARCHES: dict[str, Any] = {
+    "Constant": _constant,
+    "ConstantOfShape": _filled,
+    "Unique": _unique,
+}
 """As `host_ops.MOVES`; nothing need be known of the outputs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphpool.errors import InvalidArgumentError, UnsupportedError, explain
+from graphpool.errors import InvalidArgumentError, UnsupportedError, check_choice, explain
 from graphpool.graph.backend import backends_for
 from graphpool.graph.graph import FPMATH_MODES, PREFERENCES
 from graphpool.limits import Limits
@@ -13,14 +13,14 @@ from graphpool.mapped_file import check_mapping
 from graphpool.memory._arrays import ArrayAllocator
 from graphpool.runtime import Engine, Model
 from graphpool.runtime.collection import collection_paused
-from graphpool.runtime.model import check_weights_mode
+from graphpool.runtime.model import WEIGHTS_MODES
+from graphpool.runtime.model_memory import check_priority
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
-@collection_paused()
 def load(
     source: str | os.PathLike[str] | bytes | Any,
     *,
@@ -38,6 +38,7 @@ def load(
     host_deadline_s: float | None = None,
     untrusted: bool = False,
     shapes: Mapping[str, Any] | None = None,
+    priority: float = 1.0,
 ) -> Model:
     """Make a `Model` of an ONNX model.
 
@@ -73,6 +74,8 @@ def load(
         nothing, as with ``fallback=False``. `SECURITY.md` says what is promised.
     shapes : mapping of str to int, (int, int) or sequence, optional
         Ranges of the sizes to come, by the names of the file's dimensions or by input: see `Model`.
+    priority : float, default=1.0
+        What the model is worth beside others of the engine, see `Model.priority`.
 
     Returns
     -------
@@ -115,46 +118,49 @@ def load(
         raise InvalidArgumentError(
             explain("threads and memory_limit belong to the engine", hint="give them to the engine, or leave it out")
         )
-    if prefer not in PREFERENCES:
-        raise InvalidArgumentError(explain("prefer", accepted=", ".join(PREFERENCES), got=repr(prefer)))
-    if fpmath not in FPMATH_MODES:
-        raise InvalidArgumentError(explain("fpmath", accepted=", ".join(FPMATH_MODES), got=repr(fpmath)))
-    check_weights_mode(weights)
+    check_choice("prefer", prefer, PREFERENCES)
+    check_choice("fpmath", fpmath, FPMATH_MODES)
+    check_choice("weights", weights, WEIGHTS_MODES)
+    check_priority(priority)
     check_mapping(mapping)
     if limits is None:
         limits = Limits.strict() if untrusted else Limits()
     if host_deadline_s is not None:
         limits = replace(limits, host_deadline_s=host_deadline_s)
     owned = engine is None
-    engine = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
-    loading = ArrayAllocator(engine.budget, "loading")
+    used = Engine("cpu", threads=threads, memory_limit=memory_limit) if engine is None else engine
+
+    def read() -> Any:
+        read_source = read_model(source, mapping, limits, used.memory_limit)
+        return specialiser_of(read_source, fallback and not untrusted, prefer, fpmath)
+
+    options = {"schedule": schedule, "streams": streams, "weights": weights, "shapes": shapes, "priority": priority}
     try:
-        model_read = loading.call(read_model, source, mapping, limits, engine.memory_limit)
-        specialiser = loading.call(specialiser_of, model_read, fallback and not untrusted, prefer, fpmath)
+        return used.queue.load(lambda: _load(read, used, owned, options))
     except BaseException:
         if owned:
-            engine.close()
+            used.close()
         raise
+
+
+@collection_paused()
+def _load(read: Callable[[], Any], engine: Engine, owned: bool, options: Mapping[str, Any]) -> Model:
+    """A model of what is read; what was taken is given back where that fails."""
+    loading = ArrayAllocator(engine.budget, "loading")
+    specialiser = loading.call(read)
     loading.hand_over()  # constants are charged as such
     info = specialiser.source
-    try:
-        model = Model(
-            info.inputs,
-            info.outputs,
-            specialiser,
-            engine,
-            deciding=specialiser.deciding,
-            owns_engine=owned,
-            name=info.name,
-            schedule=schedule,
-            streams=streams,
-            weights=weights,
-            shapes=shapes,
-        )
-    except BaseException:
-        if owned:
-            engine.close()
-        raise
+    model = Model(
+        info.inputs,
+        info.outputs,
+        specialiser,
+        engine,
+        deciding=specialiser.deciding,
+        owns_engine=owned,
+        name=info.name,
+        metadata=info.metadata,
+        **options,
+    )
     if all(port.is_static and port.name not in specialiser.deciding for port in info.inputs):
         try:
             model.specialise()
@@ -162,7 +168,7 @@ def load(
             model.close()
             raise
         specialiser.drop_pages()
-    elif shapes is not None:
+    elif options["shapes"] is not None:
         specialiser.drop_pages()
     return model
 

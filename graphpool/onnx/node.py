@@ -187,7 +187,9 @@ def _value_of(item: AttributeProto) -> Any:
 def _captured_by(values: Iterable[Any]) -> tuple[str, ...]:
     """What the graphs among attributes read of what is outside."""
     graphs = [value for value in values if type(value) is Subgraph]
-    graphs += [graph for value in values if type(value) is list for graph in value if type(graph) is Subgraph]
+    graphs += [
+        graph for value in values if type(value) is list and value and type(value[0]) is Subgraph for graph in value
+    ]
     return tuple(dict.fromkeys(name for graph in graphs for name in graph.captured)) if graphs else ()
 
 

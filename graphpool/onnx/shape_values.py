@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool._sizes import is_variable
+from graphpool._sizes import is_variable, largest, least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class ShapeArray:
-    """An integer array, int64 or int32, of which some elements are sizes that may vary: `items`, of objects.
+    """An array of integers, int64 or int32, of which some elements are sizes that may vary: `items`, of objects.
+
+    Of float32 too, that a Cast made of them, as long as nothing is computed with it.
 
     NumPy takes it for the plain array of the values that the sizes have now, which the compilation is then for.
     """
@@ -67,25 +70,40 @@ def compute_shapes(node: Node, contents: Sequence[Any], opset: int) -> list[Any]
     rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if rule is None or not all(_is_small(content) for content in contents):
         return None
-    dtype = _dtype_of(node, contents)
+    dtype = np.dtype(_dtype_of(node, contents))
+    if "f" in (dtype.kind, contents[0].dtype.kind) and node.op_type not in _MOVES:
+        return None
     try:
         found = rule(node, *[_items(content) for content in contents])
-    except (_Unknown, ValueError, LookupError, TypeError):
+        return [_typed(item, dtype) for item in (found if isinstance(found, list) else [found])]
+    except (_Unknown, ValueError, LookupError, TypeError, OverflowError):
         return None
-    if not isinstance(found, list):
-        found = [found]
-    return [item if isinstance(item, np.ndarray) and item.dtype == bool else shape_array(item, dtype) for item in found]
+
+
+def _typed(found: Any, dtype: Any) -> Any:
+    """A result of a rule as an array of the type, in which every number lies: others wrap around, as NumPy has them."""
+    items = np.asarray(found)
+    if items.dtype == bool:
+        return items
+    if dtype.kind == "f":  # integers that it holds
+        return shape_array(items, dtype)
+    most = np.iinfo(dtype).max
+    if any(item < ~most or item > most for item in items.reshape(-1)):
+        raise _Unknown
+    return shape_array(items, dtype)
 
 
 def _dtype_of(node: Node, contents: Sequence[Any]) -> Any:
     """Of the results but for relations: that of the data, whatever type indices and conditions have."""
-    if node.op_type == "Cast":
-        return np.int32 if node.attrs.get("to") == _INT32 else np.int64
+    if node.op_type in ("Cast", "Shape", "Size"):
+        return _TYPES.get(node.attrs.get("to", _INT64), np.int64)
     return contents[node.op_type == "Where"].dtype
 
 
-_INT32, _INT64 = 6, 7
+_FLOAT, _INT32, _INT64 = 1, 6, 7
 """Numbers of types in ONNX."""
+
+_TYPES: dict[int, Any] = {_FLOAT: np.float32, _INT32: np.int32}
 
 _MOST = 4096
 """Elements of such an array; larger ones are data."""
@@ -112,6 +130,10 @@ def _items(content: Any) -> Any:
 def _ints(items: Any) -> list[int]:
     """Numbers that must be plain."""
     return [int(item) for item in np.asarray(items, object).reshape(-1)]
+
+
+def _shape(node: Node, data: Any) -> Any:
+    return np.asarray(data.shape[node.attrs.get("start", 0) : node.attrs.get("end")])
 
 
 def _gather(node: Node, data: Any, indices: Any) -> Any:
@@ -158,6 +180,8 @@ def _slice(node: Node, data: Any, starts: Any = None, ends: Any = None, axes: An
 
 
 def _cast(node: Node, data: Any) -> Any:
+    if node.attrs["to"] == _FLOAT and all(abs(size) < 2**24 for size in data.reshape(-1)):
+        return data
     if node.attrs["to"] not in (_INT32, _INT64):
         raise _Unknown
     return data
@@ -175,6 +199,15 @@ def _relation(compute: Callable[..., Any]) -> Callable[..., Any]:
         return np.asarray(np.frompyfunc(compute, len(operands), 1)(*operands)).astype(bool)
 
     return rule
+
+
+def _least(*items: Any) -> Any:
+    """A term, where Python's `min` would decide which one it is."""
+    return reduce(least, items)
+
+
+def _largest(*items: Any) -> Any:
+    return reduce(largest, items)
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -214,15 +247,19 @@ def _split(node: Node, data: Any, sizes: Any = None) -> Any:
     return list(np.split(data, places, node.attrs.get("axis", 0)))
 
 
+_MOVES = ("Shape", "Size", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Slice", "Cast", "Identity", "Split")
+"""Ops that compute nothing with elements."""
+
 _RULES: dict[str, Callable[..., Any]] = {
+    "Shape": _shape, "Size": lambda node, data: np.asarray(data.size),
     "Gather": _gather, "Concat": _concat, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape,
     "Slice": _slice, "Cast": _cast, "Identity": lambda node, data: data, "Split": _split, "Where": _where,
     "Add": _elementwise(lambda a, b: a + b), "Sub": _elementwise(lambda a, b: a - b),
     "Mul": _elementwise(lambda a, b: a * b), "Div": _elementwise(_divide), "Mod": _modulo,
     "Neg": _elementwise(lambda a: -a), "Abs": _elementwise(abs),
-    "Min": _elementwise(min), "Max": _elementwise(max),
+    "Min": _elementwise(_least), "Max": _elementwise(_largest),
     "Equal": _relation(lambda a, b: a == b), "Less": _relation(lambda a, b: a < b),
     "Greater": _relation(lambda a, b: a > b), "LessOrEqual": _relation(lambda a, b: a <= b),
     "GreaterOrEqual": _relation(lambda a, b: a >= b), "ReduceProd": _reduce(prod), "ReduceSum": _reduce(sum),
-    "ReduceMax": _reduce(max), "ReduceMin": _reduce(min),
+    "ReduceMax": _reduce(lambda items: _largest(*items)), "ReduceMin": _reduce(lambda items: _least(*items)),
 }  # fmt: skip

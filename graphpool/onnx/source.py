@@ -24,7 +24,7 @@ from graphpool.mapped_file import MappedFile, open_regular
 from .boundary import Boundary
 from .bounds import Bounds, check_model, graphs_of
 from .node import Node, check_text
-from .types import make_port, plain_type
+from .types import describe_type, make_port, plain_type
 from .wire import WHOLE_BYTES, outline
 
 if TYPE_CHECKING:
@@ -35,6 +35,30 @@ if TYPE_CHECKING:
     from graphpool.runtime.model_port import ModelPort
 
 
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What an ONNX file says of itself, under ONNX Runtime's names.
+
+    Attributes
+    ----------
+    producer_name, graph_name, domain, description, graph_description : str
+    version : int
+    custom_metadata_map : dict of str to str
+        Whatever the file's author put in.
+    types : dict of str to str
+        Inputs' and outputs' types, such as ``tensor(float)``; ``?`` where the file does not say.
+    """
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+    types: dict[str, str]
+
+
 @dataclass
 class OnnxModel:
     """What the importer needs of a ModelProto.
@@ -42,7 +66,7 @@ class OnnxModel:
     `inputs` that have an initialiser are constants and not listed. `constants` are the initialisers, read-only; large
     ones of a file, and those in external files, are mapped, those of bytes are views of these, and they may lie at any
     address. `nodes` are in topological order, with the calls of model-local functions inlined. `opsets` is domain ->
-    version. `is_rewritten` says whether `rewrite` has been over it.
+    version. `metadata` is what the file says of itself. `is_rewritten` says whether `rewrite` has been over it.
     """
 
     name: str
@@ -54,6 +78,7 @@ class OnnxModel:
     opsets: dict[str, int]
     ir_version: int
     bounds: Bounds
+    metadata: ModelMetadata
     is_rewritten: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,6 +147,21 @@ def _read(parsed: _Parsed, limits: Limits, memory_limit: int | None) -> OnnxMode
         _opsets(skeleton),
         proto.ir_version,
         bounds,
+        _metadata(proto),
+    )
+
+
+def _metadata(proto: ModelProto) -> ModelMetadata:
+    graph = proto.graph
+    return ModelMetadata(
+        proto.producer_name,
+        graph.name,
+        proto.domain,
+        proto.doc_string,
+        graph.doc_string,
+        proto.model_version,
+        {entry.key: entry.value for entry in proto.metadata_props},
+        {info.name: describe_type(info.type) for info in (*graph.input, *graph.output)},
     )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from graphpool.runtime.constant_part import check_files, drop_pages
 from graphpool.typing import DataType
 
@@ -16,7 +18,7 @@ from .boundary import Boundary
 from .build import Value, static_id
 from .fold import fold_constants
 from .integers import restore_floats
-from .node import names_read
+from .node import make_node, names_read
 from .ops.direct import DECIDING_PORTS
 from .walk import Walk
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from .inline import Path
     from .node import Node
+    from .rest import SizeItems
     from .source import OnnxModel
 
 # Inputs whose content an op needs to know when it is compiled: from one port to before another (None: to the last).
@@ -96,7 +99,7 @@ class Specialiser:
     graphs. Of the model after rewriting, `source` is all but its constants, `nodes` its nodes, `deciding` the inputs
     whose content the forms depend on, `constants` name -> content. `folded` is what nodes compute from contents that
     last as long as the specialiser: results of nodes that are computed once, by place of the node and numbers of what
-    it reads; `static_ids`: see `GraphBuilder`.
+    it reads; `static_ids`: see `GraphBuilder`. `sizes` are arrays of which inputs tell extents, by name.
 
     What all forms share are contents; `Value` and tensors belong to one form. Threads: one at a time; `Model` sees to
     that. Cost: about 50 microseconds a node.
@@ -106,6 +109,8 @@ class Specialiser:
     """Whether shapes may hold sizes that vary."""
 
     def __init__(self, source: OnnxModel, fallback: bool, prefer: str, fpmath: str) -> None:
+        self.sizes: dict[str, SizeItems] = {}
+        self._outer: Specialiser | None = None
         self.fallback = fallback
         self.prefer = prefer
         self.fpmath = fpmath
@@ -118,6 +123,13 @@ class Specialiser:
         self.folded: dict[Hashable, list[Any]] = {}
         self.static_ids: dict[Hashable, int] = {}
 
+    def behind(self, source: OnnxModel, constants: Mapping[str, Any], sizes: Mapping[str, SizeItems]) -> Specialiser:
+        """One for nodes of this model that run behind others, see `rest.RestBuilder`."""
+        found = Specialiser(source, self.fallback, self.prefer, self.fpmath)
+        found.constants, found.sizes, found.deciding = dict(constants), dict(sizes), frozenset()
+        found._outer = self
+        return found
+
     def __reduce__(self) -> tuple[Any, ...]:
         check_files(self.constants.values())
         constants = {name: Value(content=content).plain_content for name, content in self.constants.items()}
@@ -128,12 +140,18 @@ class Specialiser:
         for content in self.constants.values():
             drop_pages(content)
 
+    def lasting(self) -> list[Any]:
+        """The contents that stay in memory while no form has them."""
+        return [*self.constants.values(), *(content for contents in self.folded.values() for content in contents)]
+
     def fold_key(self, path: Path, contents: Sequence[Any]) -> Hashable:
         """The key of `folded` for a node that reads these contents, all static."""
         return path, tuple([static_id(self.static_ids, content) for content in contents])
 
     def forget(self, content: Any, packed: PackedWeight) -> None:
         """Keep a packed weight instead of a content; tensor ids stay."""
+        if self._outer is not None:
+            self._outer.forget(content, packed)
         self.constants = {name: packed if own is content else own for name, own in self.constants.items()}
         for contents in self.folded.values():
             contents[:] = [packed if own is content else own for own in contents]
@@ -159,12 +177,32 @@ class Specialiser:
 def rewrite(source: OnnxModel) -> tuple[list[Node], dict[str, Any]]:
     """The nodes that are needed, in topological order, and the constants that they read or that are outputs."""
     outputs = [port.name for port in source.outputs]
+    constants = dict(source.constants)
     renamed = [n.changed(op_type="ScatterElements") if n.op_type == "Scatter" else n for n in source.nodes]
-    nodes = _needed(renamed, outputs)
-    nodes, constants = fold_constants(source, nodes, source.constants)
+    nodes = _needed([own for node in renamed for own in _without_compress(node, constants)], outputs)
+    nodes, constants = fold_constants(source, nodes, constants)
     nodes = _needed(restore_floats(source, nodes, constants), outputs)
     read = names_read(nodes, outputs)
     return nodes, {name: content for name, content in constants.items() if name in read}
+
+
+def _without_compress(node: Node, constants: dict[str, Any]) -> list[Node]:
+    """The node, or for Compress the places where the condition holds and a Gather; `constants` is extended."""
+    if node.op_type != "Compress" or node.domain not in ("", "ai.onnx"):
+        return [node]
+    (data, condition), [result] = node.input, node.output
+    flat, found, places = (f"{result}/{part}" for part in ("flat", "found", "places"))
+    all_of = f"{result}/all"
+    constants[all_of] = np.array([-1])
+    nodes = [
+        make_node("NonZero", [condition], [found], f"{node.label}/NonZero"),
+        make_node("Reshape", [found, all_of], [places], f"{node.label}/Reshape"),
+    ]
+    axis = node.attrs.get("axis")
+    if axis is None:
+        nodes.append(make_node("Reshape", [data, all_of], [flat], f"{node.label}/Flatten"))
+    source = data if axis is not None else flat
+    return [*nodes, make_node("Gather", [source, places], [result], node.name, axis=axis or 0)]
 
 
 def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:

@@ -349,10 +349,10 @@ def _levels_of(r: _Reader, graph: _Graph) -> Array:
     Nodes that trees share go to the last of these. Raises for trees that lead back to a node.
     """
     is_inner = graph.modes != _LEAF
-    is_reached, front = np.zeros(len(is_inner), bool), np.unique(graph.roots)
+    is_reached, front = np.zeros(len(is_inner), bool), _distinct(graph.roots)
     while front.size:
         is_reached[front] = True
-        below = np.unique(graph.children[front[is_inner[front]]])
+        below = _distinct(graph.children[front[is_inner[front]]].reshape(-1))
         front = below[~is_reached[below]]
     nabove = np.bincount(graph.children[is_reached & is_inner].reshape(-1), minlength=len(is_inner))
     levels, front, level = np.full(len(is_inner), -1), np.flatnonzero(is_reached & (nabove == 0)), 0
@@ -369,10 +369,16 @@ def _levels_of(r: _Reader, graph: _Graph) -> Array:
     return levels
 
 
+def _distinct(numbers: Array) -> Array:
+    """Each number once, in order. `numpy.unique` imports `numpy.ma` for that, which takes longer than many models."""
+    found = np.sort(numbers)
+    return found[np.concatenate([[True], found[1:] != found[:-1]])] if found.size else found
+
+
 def _arranged(graph: _Graph, levels: Array) -> tuple[Array, Array, Array, Array]:
     """Nodes, roots, limits and their strictness, tree by tree: roots, then the children of each node side by side."""
     inner = np.flatnonzero((levels >= 0) & (graph.modes != _LEAF))
-    tops = np.unique(graph.roots)
+    tops = _distinct(graph.roots)
     tops = tops[levels[tops] == 0]
     owners = np.concatenate([tops, inner])
     sizes = np.repeat([1, 2], [len(tops), len(inner)])

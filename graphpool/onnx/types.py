@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, TypeProto, helper
 
+from graphpool._sizes import is_variable
 from graphpool.errors import InvalidArgumentError, explain
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
@@ -28,8 +29,9 @@ def data_type(elem: int) -> DataType | None:
 
 
 def make_type(dtype: DataType, shape: tuple[int, ...] | None) -> TypeProto:
-    """The type of a tensor as ONNX writes it."""
-    return helper.make_tensor_type_proto(_BACK[dtype], None if shape is None else [int(dim) for dim in shape])
+    """The type of a tensor as ONNX writes it; sizes that may vary are unknown."""
+    dims = None if shape is None else [None if is_variable(dim) else int(dim) for dim in shape]
+    return helper.make_tensor_type_proto(_BACK[dtype], dims)
 
 
 def make_port(name: str, type_: TypeProto) -> ModelPort:
@@ -42,6 +44,24 @@ def make_port(name: str, type_: TypeProto) -> ModelPort:
         raise InvalidArgumentError(explain(what, got=tensor.elem_type), port=name)
     shape = tuple(_dimension(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
     return ModelPort(name, data_type(tensor.elem_type), shape, tensor.elem_type == TensorProto.STRING)
+
+
+def describe_type(type_: TypeProto) -> str:
+    """A type as ONNX Runtime writes it, such as ``seq(map(int64,tensor(float)))``; ``?`` if it is not said."""
+    kind = type_.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        return f"{kind.removesuffix('_type')}({_element_name(getattr(type_, kind).elem_type)})"
+    if kind == "sequence_type":
+        return f"seq({describe_type(type_.sequence_type.elem_type)})"
+    if kind == "optional_type":
+        return f"optional({describe_type(type_.optional_type.elem_type)})"
+    if kind == "map_type":
+        return f"map({_element_name(type_.map_type.key_type)},{describe_type(type_.map_type.value_type)})"
+    return "?"
+
+
+def _element_name(elem: int) -> str:
+    return str(TensorProto.DataType.Name(elem)).lower() if elem in TensorProto.DataType.values() else "?"
 
 
 def plain_type(type_: TypeProto) -> TypeProto:

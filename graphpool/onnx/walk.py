@@ -19,11 +19,12 @@ from graphpool.runtime.model_form import Fallback, ModelForm
 
 from .boundary import Boundary
 from .bounds import deep_nbytes, infer_types
-from .build import GraphBuilder, NotConvertible, Value
+from .build import GraphBuilder, Late, NotConvertible, Value
 from .fold import compute, find_host_function, is_kept
 from .inline import CONTROL_FLOW, Scope, enter_nodes, function_nodes
 from .node import names_read
 from .ops import convert
+from .rest import RestBuilder
 from .shape_values import ShapeArray, compute_shapes, shape_array
 from .types import data_type, make_type, static_shape
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from graphpool.graph import LogicalTensor
     from graphpool.runtime.model_form import HostFunction
+    from graphpool.runtime.rest import Rest
 
     from .inline import Path
     from .node import Node
@@ -61,6 +63,8 @@ class Walk:
         values = {name: Value(content=content, is_static=True) for name, content in owner.constants.items()}
         outputs = tuple(port.name for port in self._source.outputs)
         self.scope = Scope(owner.nodes, values, outputs, names_read(owner.nodes, outputs), ())
+        values.update((name, Value(content=sizes.array(shapes))) for name, sizes in owner.sizes.items())
+        self._rest = RestBuilder()
         for port in self._source.inputs:
             values[port.name] = self._input(port.name, port.dtype, shapes[port.name], contents.get(port.name))
 
@@ -78,6 +82,7 @@ class Walk:
     def form(self) -> ModelForm:
         """The result of the pass over the model's own nodes."""
         values = dict(zip(self.scope.outputs, self.run(self.scope), strict=True))
+        rest = self._finish_rest(values)
         outputs = {name: self._output_tensor(value) for name, value in values.items()}
         written = {t.id for op in self.builder.ops for t in op.outputs}
         graph = self.builder.finish([t for t in {t.id: t for t in outputs.values()}.values() if t.id in written])
@@ -92,7 +97,24 @@ class Walk:
             self._owner.forget,
             self._source.bounds.host if self._host else None,
             self._fallbacks,
+            rest,
+            {value.tensor.id: name for name, value in self.scope.values.items() if value.tensor is not None},
         )
+
+    def _finish_rest(self, values: dict[str, Value]) -> Rest | None:
+        """Add the function of the nodes behind others, if any, and its results to the outputs."""
+        late = {name: value for name, value in values.items() if value.late is not None}
+        if not self._rest.nodes and not any(value.late.parts for value in late.values() if value.late):
+            return None
+        names = {self._rest.name_of(value, name, self.scope): None for name, value in late.items()}
+        rest, read = self._rest.finish(self._source, list(names), self.builder, self._owner.behind)
+        results = {name: Value(None, self.builder.new_tensor(None, None)) for name in names}
+        sources = [self.builder.tensor(value) for value in read]
+        targets = [value.tensor for value in results.values() if value.tensor is not None]
+        op_id = self.builder.add_wildcard(sources, targets, "the rest")
+        self._host[op_id] = rest
+        values.update((name, results[self._rest.name_of(value, name, self.scope)]) for name, value in late.items())
+        return rest
 
     def _weights(self) -> dict[str, int]:
         """Name -> tensor id of the constants of the model that the form reads."""
@@ -156,9 +178,14 @@ class Walk:
         captured = {name: values[name] for name in node.captured if name in values}
         self._refusal, self._limit_error = "", None
         read = [value for value in (*inputs, *captured.values()) if value is not None]
-        results = self._recall(path, read) or self._follow(path, node, inputs)
+        if any(value.late is not None for value in read):
+            results: list[Value] | None = self._rest.add(node, inputs, captured, self.scope)
+        else:
+            results = self._recall(path, read) or self._follow(path, node, inputs)
         if results is None and any(isinstance(value.content, ShapeArray) for value in read):
-            results = self._compute_shapes(node, inputs)
+            if _is_sized(node, inputs):
+                results = self._express(node, inputs)
+            results = results or self._compute_shapes(node, inputs)
         if results is None and all(value.is_known for value in read) and not is_kept(node) and self._may_fold(node):
             results = self._fold(path, node, inputs, captured, read)
         elif results is None and node.op_type in ("Shape", "Size") and inputs[0] is not None and inputs[0].is_plain:
@@ -257,14 +284,14 @@ class Walk:
 
     def _attempt(self, make: Any) -> Any:
         """What `make` returns; None, and what it added is taken back, when it says that it cannot."""
-        nops, nprecomputed = len(self.builder.ops), len(self._precomputed)
+        nops, nprecomputed, nlater = len(self.builder.ops), len(self._precomputed), len(self._rest.nodes)
         try:
             return make()
         except LimitError:
             raise
         except (NotConvertible, GraphpoolError) as error:
             self._refusal = str(error) or self._refusal
-            del self.builder.ops[nops:], self._precomputed[nprecomputed:]
+            del self.builder.ops[nops:], self._precomputed[nprecomputed:], self._rest.nodes[nlater:]
             while self._host and next(reversed(self._host)) >= nops:  # ids ascend
                 del self._fallbacks[self._host.popitem()[0]]
             return None
@@ -286,7 +313,7 @@ class Walk:
         sources = list({id(value): value for value in read if not value.is_known}.values())
         function = find_host_function(self._source, node, inputs, captured, sources, results, self._refusal)
         for value in read:
-            if value.is_known and value.is_plain:
+            if value.is_known and value.is_plain and not isinstance(value.content, ShapeArray):
                 self.builder.tensor(value)  # counts among the constants of the form
         op_id = self.builder.add_wildcard(
             [self.builder.tensor(value) for value in sources],
@@ -299,8 +326,11 @@ class Walk:
     def _infer(self, node: Node, inputs: list[Value | None], captured: Mapping[str, Value], label: str) -> list[Value]:
         """Outputs with types and shapes as ONNX infers them; those that it cannot infer are Python objects."""
         named = dict(zip(node.input, inputs, strict=True)) | dict(captured)
+        values = {name: value for name, value in named.items() if value is not None}
         try:
-            found = infer_types(self._source, node, {name: value for name, value in named.items() if value is not None})
+            found = infer_types(self._source, node, values)
+            if any(type_.HasField("tensor_type") and static_shape(type_) is None for type_ in found.values()):
+                found = infer_types(self._source, node, values, is_pinned=True)
             return [self._host_output(found.get(name)) if name else Value() for name in node.output]
         except (shape_inference.InferenceError, InvalidShapeError) as error:
             raise InvalidShapeError(
@@ -310,7 +340,16 @@ class Walk:
     def _host_output(self, type_: Any) -> Value:
         shape = None if type_ is None else static_shape(type_)
         dtype = None if shape is None else data_type(type_.tensor_type.elem_type)
-        return Value(type_, self.builder.new_tensor(dtype, shape))
+        is_array = type_ is not None and type_.HasField("tensor_type") and data_type(type_.tensor_type.elem_type)
+        late = Late() if shape is None and is_array else None
+        return Value(type_, self.builder.new_tensor(dtype, shape), late=late)
+
+
+def _is_sized(node: Node, inputs: Sequence[Value | None]) -> bool:
+    """Whether sizes that may vary are those of the result, so that it cannot be known now."""
+    if node.domain not in ("", "ai.onnx") or node.op_type not in ("Slice", "Expand", "Tile", "Pad"):
+        return node.op_type in ("ConstantOfShape", "Range")
+    return inputs[0] is not None and not isinstance(inputs[0].content, ShapeArray)
 
 
 def _static(contents: Sequence[Any]) -> list[Value]:

@@ -46,7 +46,12 @@ class Record:
 
 def placement_of(executables: list[Any]) -> str:
     """One of native, mixed, fallback, none for the forms that a case used."""
-    backends = {p.backend.name if p.is_supported else "host" for e in executables for p in e.partitions}
+    backends = {
+        p.backend.name if p.is_supported else "host"
+        for e in executables
+        for p, names in zip(e.partitions, e.implementations, strict=True)
+        if names != ("rest",)
+    }
     elsewhere = bool(backends - {"cpu"}) or any(executable.precomputed for executable in executables)
     if "cpu" in backends:
         return "mixed" if elsewhere else "native"
@@ -91,8 +96,9 @@ def _recorder(engine: Any, used: list[Any]) -> type:
     class Rep(backend.GraphpoolBackendRep):
         def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
             given = self._by_name(inputs)
-            used.append(self.model.specialise(given))
-            return super().run(given)
+            results = super().run(given)
+            used.extend(self.model.specialise(given).with_rest())
+            return results
 
     class Recorder(backend.GraphpoolBackend):
         @classmethod

@@ -330,8 +330,10 @@ def test_steps_are_counted_for_each_run():
 
 
 def test_samples_of_a_region_are_counted_before_they_are_taken():
-    small, large = (np.array([[0, 0, size, size]], np.float32) for size in (3, 1e6))
-    model, inputs = node_model("RoiAlign", [random_array((1, 1, 4, 4)), small, ints(0)], sampling_ratio=0)
+    """In f64, which the host runs; the kernel for f32 looks at samples within the image alone."""
+    small, large = (np.array([[0.0, 0, size, size]]) for size in (3, 1e6))
+    image = random_array((1, 1, 4, 4)).astype(np.float64)
+    model, inputs = node_model("RoiAlign", [image, small, ints(0)], sampling_ratio=0)
     with gp.onnx.load(model) as loaded:
         loaded.run(inputs)
         with pytest.raises(gp.LimitError, match="'the_RoiAlign': work of the host"):

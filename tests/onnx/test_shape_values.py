@@ -26,7 +26,7 @@ CASES = {
         ([V, ints(1), ints(3)], {}), ([V, ints(-2), ints(2**62), ints(0)], {}),
         ([V, ints(0), ints(9), ints(0), ints(2)], {}),
     ],
-    "Cast": [([V], {"to": 7}), ([V], {"to": 6}), ([V.astype(np.int32)], {"to": 7})],
+    "Cast": [([V], {"to": 7}), ([V], {"to": 6}), ([V], {"to": 1}), ([V.astype(np.int32)], {"to": 7})],
     "Identity": [([V], {})],
     "Where": [([np.array([True, False, True]), V, W], {})],
     "Add": [([V, W], {}), ([V, ints(1)], {})], "Sub": [([V, W], {})], "Mul": [([V, W], {})],
@@ -105,7 +105,8 @@ def test_what_is_not_the_data_may_vary(kind, inputs, attrs):
 
 @pytest.mark.parametrize(("kind", "inputs", "attrs"), [
     ("Div", [V, ints(1, 0, 2)], {}), ("Mod", [V, ints(1, 0, 2)], {}), ("Mod", [-V, W], {"fmod": 1}),
-    ("Cast", [V], {"to": 1}), ("Reshape", [V, ints(3)], {"allowzero": 1}), ("Gather", [V, ints(5)], {}),
+    ("Cast", [V], {"to": 11}), ("Cast", [V * 2**22], {"to": 1}),
+    ("Reshape", [V, ints(3)], {"allowzero": 1}), ("Gather", [V, ints(5)], {}),
     ("Concat", [V, W], {}), ("Slice", [V, ints(2), ints(0), ints(0), ints(-1)], {}), ("Sqrt", [V], {}),
     ("ReduceSum", [V], {"noop_with_empty_axes": 1}), ("ReduceSum", [V, ints(3)], {}), ("Split", [V], {}),
     ("Add", [V, np.float32(2)], {}), ("Add", [V, np.zeros(5000, np.int64)], {}), ("Squeeze", [V, ints(0)], {}),
@@ -137,3 +138,20 @@ def test_an_array_of_sizes_is_the_plain_one_for_numpy():
     np.testing.assert_array_equal(np.asarray(array), [[5, 2], [3, 6]])
     assert np.asarray(array, np.float32).dtype == np.float32
     assert SizeProgram(trace).compute([6]) is None
+
+
+@pytest.mark.parametrize(("kind", "attrs"), [("Mul", {}), ("Cast", {"to": 6}), ("Add", {})])
+def test_numbers_beyond_int32_are_left_to_plain_numbers(kind, attrs):
+    dtype = np.int64 if kind == "Cast" else np.int32
+    small, large = ints(5, dtype=dtype), ints(2**31 - 1, dtype=dtype) + ints(kind == "Cast", dtype=dtype)
+    trace = Trace()
+    [found] = compute(kind, [varying(small, trace)] * (1 if kind == "Cast" else 2), attrs)
+    assert found.dtype == np.int32
+    assert SizeProgram(trace).compute([6]) is not None
+    assert SizeProgram(trace).compute(large.tolist()) is None
+    assert compute(kind, [varying(large, Trace())] * 1 + [large] * (kind != "Cast"), attrs) is None
+
+
+def test_numbers_beyond_int64_are_left_to_plain_numbers():
+    large = ints(2**40)
+    assert compute("Mul", [varying(large, Trace()), large], {}) is None

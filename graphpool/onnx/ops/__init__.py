@@ -19,6 +19,7 @@ refused by them.
     fused.py         fused products, convolutions and activations, com.microsoft
     skip_norm.py     normalised sums and embeddings, com.microsoft
     resize.py        interpolation
+    search.py        what finds elements, regions of images
     trees.py         ensembles of decision trees, ai.onnx.ml
     ml.py            linear models, scaling and categories, ai.onnx.ml; scores.py: labels and probabilities
 """
@@ -44,6 +45,7 @@ from . import (
     recurrent,
     reduction,
     resize,
+    search,
     skip_norm,
     trees,
     window,
@@ -55,9 +57,9 @@ if TYPE_CHECKING:
     from graphpool.onnx.build import GraphBuilder
     from graphpool.onnx.node import Node
 
-__all__ = ["CONVERTERS", "convert", "has_converter"]
+__all__ = ["BY_DOMAIN", "CONVERTERS", "convert", "has_converter"]
 
-_OWN = (direct, elementwise, matmul, attend, recurrent, window, norm, reduction, movement, quantization, resize)
+_OWN = (direct, elementwise, matmul, attend, recurrent, window, norm, reduction, movement, quantization, resize, search)
 _CONTRIBUTED = (quantization, qlinear, fused, fused_attention, recurrent, skip_norm)
 
 CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
@@ -65,7 +67,7 @@ CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
 }
 """Converters of ONNX's own ops; a form of its own comes before the direct one."""
 
-_DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
+BY_DOMAIN: dict[str, dict[str, Callable[[NodeView], Any]]] = {
     "": CONVERTERS,
     "ai.onnx": CONVERTERS,
     "ai.onnx.ml": {**trees.CONVERTERS, **ml.CONVERTERS},
@@ -76,7 +78,7 @@ _DOMAINS: dict[str, dict[str, Callable[[NodeView], Any]]] = {
 
 def has_converter(node: Node) -> bool:
     """Whether some nodes of that op have an expression in our ops."""
-    return node.op_type in _DOMAINS.get(node.domain, {})
+    return node.op_type in BY_DOMAIN.get(node.domain, {})
 
 
 def convert(
@@ -86,7 +88,7 @@ def convert(
 
     Raises NotConvertible or a GraphpoolError where there is no such expression; ops may have been added.
     """
-    converter = _DOMAINS.get(node.domain, {}).get(node.op_type)
+    converter = BY_DOMAIN.get(node.domain, {}).get(node.op_type)
     if converter is None:
         raise NotConvertible("")
     unknown = [name for name, value in zip(node.input, inputs, strict=True) if value is not None and not value.is_plain]

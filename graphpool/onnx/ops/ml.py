@@ -6,6 +6,7 @@ specification has as f32 is computed in f32, but for Scaler, of f64.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,7 +107,7 @@ def _feature_extractor(n: NodeView) -> Value:
     """Elements along the last axis; of a vector, as one row."""
     x, places = n[0], n[1]
     n.require(len(x.shape) > 0 and x.shape[-1] > 0, "nothing to pick from")
-    count = int(np.prod(places.shape, dtype=object))
+    count = prod(places.shape)
     x = x if len(x.shape) > 1 else n.reshape(x, (1, *x.shape))
     return n.emit("Gather", x, n.reshape(places, (count,)), axis=-1)
 

@@ -6,7 +6,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import numpy_helper
 
+from graphpool._sizes import largest
+from graphpool.graph.shapes import slice_end
+from graphpool.onnx.shape_values import ShapeArray
 from graphpool.onnx.types import data_type, is_f32_number
 from graphpool.typing import DataType
 
@@ -99,10 +103,9 @@ def _slice(n: NodeView) -> Value:
 
 def _cut(dim: int, start: int, end: int, step: int) -> tuple[int, int]:
     """Bounds within an axis. Unlike Python's, a start in front of it means its first element when steps go back."""
-    low, high = (0, dim) if step > 0 else (-1, dim - 1)
-    first = min(max(start + dim if start < 0 else start, 0), high)
-    last = min(max(end + dim if end < 0 else end, low), high)
-    return (first, last) if last >= 0 else (first, -dim - 1)
+    first, last = slice_end(dim, start, step), slice_end(dim, end, step)
+    first = first if step > 0 else largest(first, 0)
+    return (first, last) if step > 0 or last >= 0 else (first, -dim - 1)
 
 
 def _split(n: NodeView) -> list[Value]:
@@ -162,6 +165,37 @@ def _tensor_scatter(n: NodeView) -> Value:
     return n.emit("ScatterElements", past, n.emit("Expand", places, shape=update.shape), update, axis=axis)
 
 
+def _constant_of_shape(n: NodeView) -> Value:
+    """One number, repeated."""
+    given, shape = n.attr("value"), n.ints("shape", 0)
+    number = np.zeros((), np.float32) if given is None else numpy_helper.to_array(given).reshape(())
+    n.require(shape is not None and number.dtype.kind in "fiub", "an unknown shape, or no number")
+    value = n.builder.literal(number, DataType.parse(number.dtype))
+    return n.emit("Expand", value, shape=shape) if shape else value
+
+
+def _range(n: NodeView) -> Value:
+    """Whole numbers: positions, scaled and shifted."""
+    n.require(n[0].dtype in (DataType.S64, DataType.S32, DataType.F32), "a range of another type")
+    n.require(all(n[k].is_known for k in range(3)), "bounds that are not known")
+    start, end, step = (_whole_number(n, n[k].content) for k in range(3))
+    n.require(step != 0, "a range without steps")
+    count = -(-(end - start) // step)
+    value = n.cast(n.builder.positions(count if count > 0 else 0), n[0].dtype)
+    value = value if step == 1 else n.emit("Multiply", value, n.reshape(n[2], ()))
+    return value if start == 0 else n.emit("Add", value, n.reshape(n[0], ()))
+
+
+def _whole_number(n: NodeView, content: Any) -> int:
+    """The one element."""
+    if isinstance(content, ShapeArray):
+        return content.items.reshape(-1)[0]  # type: ignore[no-any-return]
+    number = np.asarray(content).reshape(-1)[0].item()
+    is_whole = isinstance(number, int) or (number == number // 1 and abs(number) < 2**24)
+    n.require(is_whole, "a range of broken numbers")
+    return int(number)
+
+
 def _eye_like(n: NodeView) -> Value:
     """Known as soon as the shape is."""
     dtype = data_type(n.attr("dtype")) if n.attr("dtype") else n[0].dtype
@@ -175,4 +209,5 @@ CONVERTERS: dict[str, Callable[[NodeView], Any]] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose,
     "Concat": _concat, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth, "Expand": _expand,
     "Slice": _slice, "Split": _split, "Pad": _pad, "TensorScatter": _tensor_scatter, "EyeLike": _eye_like,
+    "ConstantOfShape": _constant_of_shape, "Range": _range,
 }  # fmt: skip

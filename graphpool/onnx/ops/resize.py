@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from graphpool._sizes import is_variable
+from graphpool.onnx.build import Value
+from graphpool.onnx.shape_values import shape_array
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphpool.onnx.build import NodeView, Value
+    from graphpool.onnx.build import NodeView
+
+_MOST_PARTS = 1 << 20
+"""Of the fraction that a scale is, so that sizes times its parts are exact in double precision, too."""
 
 _FLOATS = (DataType.F32, DataType.F16, DataType.BF16)
 _Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -29,23 +35,31 @@ _ROUNDING: dict[str, Callable[[_Array], _Array]] = {
 
 @dataclass(frozen=True)
 class _Axis:
-    """One axis of the tensor: sizes before and after, and the part of it that is resized."""
+    """One axis of the tensor: sizes before and after, and the part of it that is resized.
+
+    `given` is the scale where it is not just the ratio of the sizes.
+    """
 
     number: int
     size: int
     target: int
-    scale: float
+    given: float | None = None
     start: float = 0.0
     stop: float = 1.0
 
     @property
+    def scale(self) -> float:
+        """By what coordinates are divided."""
+        return self.target / self.size if self.given is None else self.given
+
+    @property
     def is_resized(self) -> bool:
         """Whether anything changes along the axis."""
-        return self.target != self.size or self.scale != 1 or (self.start, self.stop) != (0.0, 1.0)
+        return self.given is not None or (self.start, self.stop) != (0.0, 1.0) or self.target != self.size
 
     def plain(self) -> _Axis:
         """The axis for tables: its sizes then have their values in the whole compilation."""
-        return replace(self, size=int(self.size), target=int(self.target), scale=float(self.scale))
+        return replace(self, size=int(self.size), target=int(self.target))
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ class _Options:
         axis = axis.plain()
         x, length = np.arange(axis.target, dtype=np.float64), axis.scale * axis.size
         if self.coordinates == "asymmetric":
-            return x / axis.scale
+            return x * axis.size / axis.target if axis.given is None else x / axis.given
         if self.coordinates == "align_corners":
             return x * (axis.size - 1) / (length - 1) if length != 1 else np.zeros_like(x)
         if self.coordinates == "tf_crop_and_resize":
@@ -137,7 +151,7 @@ def _resize(n: NodeView) -> Value:
         n.attr("nearest_mode", "round_prefer_floor"), n.attr("cubic_coeff_a", -0.75),
         bool(n.attr("exclude_outside", 0)), bool(n.attr("antialias", 0)), n.attr("extrapolation_value", 0.0),
     )  # fmt: skip
-    scales, sizes = ([] if not n.has(k) else n.known(k).reshape(-1).tolist() for k in (2, 3))
+    scales, sizes = n.known(2).reshape(-1).tolist() if n.has(2) else [], n.ints("", 3)
     axes = [axis % len(n[0].shape) for axis in n.attr("axes") or range(len(n[0].shape))]
     if sizes:
         resized = _by_sizes(n, axes, sizes)
@@ -147,7 +161,7 @@ def _resize(n: NodeView) -> Value:
     if options.coordinates == "tf_crop_and_resize":
         roi = n.known(1).reshape(2, -1).tolist()
         resized = [
-            _Axis(axis.number, axis.size, axis.target, axis.scale, *ends)
+            _Axis(axis.number, axis.size, axis.target, axis.given, *ends)
             for axis, *ends in zip(resized, *roi, strict=True)
         ]
     return _interpolate(n, [axis for axis in resized if axis.is_resized], options)
@@ -162,23 +176,32 @@ def _upsample(n: NodeView) -> Value:
 
 
 def _by_scales(n: NodeView, axes: list[int], scales: list[float]) -> list[_Axis]:
-    sizes = [n[0].shape[axis] for axis in axes]
-    return [
-        _Axis(axis, size, int(np.floor(size * scale)), scale)
-        for axis, size, scale in zip(axes, sizes, scales, strict=True)
-    ]
+    return [_scaled(axis, n[0].shape[axis], scale) for axis, scale in zip(axes, scales, strict=True)]
+
+
+def _scaled(number: int, size: int, scale: float) -> _Axis:
+    """An axis by its scale, a fraction of small numbers as that of the sizes where it divides them."""
+    above, below = float(scale).as_integer_ratio()
+    if below > _MOST_PARTS:
+        return _rounded(number, int(size), int(np.floor(int(size) * scale)), scale)
+    is_exact = size > 0 and size * above % below == 0
+    return _Axis(number, size, size * above // below, None if is_exact else scale)
+
+
+def _rounded(number: int, size: int, target: int, scale: float) -> _Axis:
+    """An axis by its scale, and the size that this makes."""
+    return _Axis(number, size, target, None if size > 0 and size * scale == target else scale)
 
 
 def _by_sizes(n: NodeView, axes: list[int], targets: list[int]) -> list[_Axis]:
     """Sizes as given, or the largest or smallest ones of the input's aspect ratio within or around them."""
     sizes, policy = [n[0].shape[axis] for axis in axes], n.attr("keep_aspect_ratio_policy", "stretch")
     n.require(all(sizes), "an empty input")
+    if policy == "stretch":
+        return [_Axis(*axis) for axis in zip(axes, sizes, targets, strict=True)]
     scales = [target / size for target, size in zip(targets, sizes, strict=True)]
-    if policy != "stretch":
-        scales = [min(scales) if policy == "not_larger" else max(scales)] * len(scales)
-        targets = [int(size * scale + 0.5) for size, scale in zip(sizes, scales, strict=True)]
-    given = zip(axes, sizes, targets, scales, strict=True)
-    return [_Axis(axis, size, int(target), scale) for axis, size, target, scale in given]
+    scale = min(scales) if policy == "not_larger" else max(scales)
+    return [_rounded(axis, size, int(size * scale + 0.5), scale) for axis, size in zip(axes, sizes, strict=True)]
 
 
 # ---- in our ops
@@ -201,18 +224,27 @@ def _is_one_op(n: NodeView, axes: list[_Axis], options: _Options) -> bool:
     """Whether Interpolate does the same: half pixels or aligned corners of spatial axes, no ties of the nearest."""
     if not 3 <= len(n[0].shape) <= 5 or min(axis.number for axis in axes) < 2:
         return False
-    if any(axis.size * axis.scale != axis.target for axis in axes):
+    if any(axis.given is not None for axis in axes):
         return False
     if options.mode == "nearest":
-        return all(np.array_equal(options.indices(axis), _half_pixel_indices(axis)) for axis in axes)
+        return all(_is_half_pixel(axis, options) for axis in axes)
     shrinks = options.antialias and any(axis.scale < 1 for axis in axes)
     is_known = options.coordinates in ("half_pixel", "align_corners")
     return options.mode == "linear" and is_known and not shrinks and not options.exclude_outside
 
 
-def _half_pixel_indices(axis: _Axis) -> _Array:
-    """The elements that Interpolate takes: ties round up."""
-    return _Options(nearest_mode="round_prefer_ceil").indices(axis)
+def _is_half_pixel(axis: _Axis, options: _Options) -> bool:
+    """Whether the elements are those that Interpolate takes: the nearest ones at half pixels, ties rounded up.
+
+    Each is repeated where the size becomes a multiple of itself, if coordinates are so or floored without half pixels.
+    """
+    rounds = options.coordinates == "half_pixel" and options.nearest_mode.startswith("round")
+    repeats = rounds or (options.coordinates, options.nearest_mode) == ("asymmetric", "floor")
+    if repeats and axis.target % axis.size == 0:
+        return True
+    if is_variable(axis.size) or is_variable(axis.target):
+        return False
+    return np.array_equal(options.indices(axis), _Options(nearest_mode="round_prefer_ceil").indices(axis))
 
 
 def _whole(n: NodeView, axes: list[_Axis], options: _Options) -> Value:
@@ -230,9 +262,18 @@ def _along_axes_nearest(n: NodeView, axes: Sequence[_Axis], options: _Options) -
     n.require(options.coordinates != "tf_crop_and_resize", "extrapolation of the nearest element")
     value = n[0]
     for axis in axes:
-        indices = n.builder.literal(options.indices(axis), DataType.S64)
-        value = n.emit("Gather", value, indices, axis=axis.number)
+        value = n.emit("Gather", value, _indices(n, axis, options), axis=axis.number)
     return value
+
+
+def _indices(n: NodeView, axis: _Axis, options: _Options) -> Value:
+    """The nearest elements: computed where sizes may vary and integers do, else a table."""
+    is_floor = axis.given is None and (options.coordinates, options.nearest_mode) == ("asymmetric", "floor")
+    if not is_floor or not (is_variable(axis.size) or is_variable(axis.target)):
+        return n.builder.literal(options.indices(axis), DataType.S64)
+    size, target = (Value(content=shape_array([dim])) for dim in (axis.size, axis.target))
+    places = n.cast(n.builder.positions(axis.target), DataType.S64)
+    return n.emit("Divide", n.emit("Multiply", places, size), target)
 
 
 def _along_axes_weighted(n: NodeView, axes: Sequence[_Axis], options: _Options) -> Value:

@@ -1,0 +1,691 @@
+"""ONNX Runtime's Python interface on graphpool, for programs and packages that were written for it.
+
+``import graphpool.onnx as onnxruntime`` is the change that they need. The names, arguments and results are those of
+ONNX Runtime's documentation (https://onnxruntime.ai/docs/api/python/api_summary.html); what graphpool has no use for is
+accepted where results do not depend on it, and refused where they do.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import warnings
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import TensorProto, TypeProto
+
+from graphpool.errors import InvalidArgumentError, StateError, UnsupportedError, brief, explain
+from graphpool.typing import DataType
+
+from .loader import load
+from .types import data_type, describe_type, make_type
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from graphpool.runtime import Model
+
+    from .source import ModelMetadata
+
+__all__ = [
+    "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "NodeArg", "OrtValue",
+    "RunOptions", "SessionOptions", "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
+    "get_available_providers", "get_device", "set_default_logger_severity",
+]  # fmt: skip
+
+_PROVIDER = "CPUExecutionProvider"
+
+
+class GraphOptimizationLevel(enum.IntEnum):
+    """How far ONNX Runtime rewrites graphs. graphpool always does all of it."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(enum.IntEnum):
+    """Whether nodes that do not depend on one another may run side by side: see `SessionOptions`."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(enum.IntEnum):
+    """In which order ONNX Runtime takes the nodes. graphpool schedules by itself."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+def get_available_providers() -> list[str]:
+    """The providers that a session can run on: the CPU's."""
+    return [_PROVIDER]
+
+
+def get_all_providers() -> list[str]:
+    """All providers that there are: the CPU's."""
+    return [_PROVIDER]
+
+
+def get_device() -> str:
+    """The device that sessions run on: ``"CPU"``."""
+    return "CPU"
+
+
+def disable_telemetry_events() -> None:
+    """Nothing to do: graphpool sends nothing."""
+
+
+def enable_telemetry_events() -> None:
+    """Nothing to do: graphpool sends nothing."""
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Let the logger ``graphpool`` pass messages of this severity and above.
+
+    Parameters
+    ----------
+    severity : int
+        0 verbose, 1 information, 2 warnings, 3 errors, 4 fatal errors.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is none of these.
+
+    Notes
+    -----
+    Threads: safe. It holds for the process.
+    """
+    levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+    if not isinstance(severity, int) or not 0 <= severity < len(levels):
+        raise InvalidArgumentError(explain("severity", accepted="0 to 4", got=repr(severity)))
+    logging.getLogger("graphpool").setLevel(levels[severity])
+
+
+@dataclass(slots=True)
+class SessionOptions:
+    """Options of a session.
+
+    Attributes
+    ----------
+    intra_op_num_threads : int, default=0
+        Threads of the session's engine; 0 for graphpool's default.
+    inter_op_num_threads : int, default=0
+        With ``execution_mode`` ``ORT_PARALLEL``: most streams that steps are placed on; 0 for graphpool's default.
+    execution_mode : ExecutionMode, default=ORT_SEQUENTIAL
+        ``ORT_SEQUENTIAL`` leaves it to graphpool whether steps run side by side, which results do not show.
+    graph_optimization_level, execution_order, enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse, \
+use_deterministic_compute, use_per_session_threads, log_severity_level, log_verbosity_level, logid, \
+profile_file_prefix
+        Without effect: graphpool always rewrites graphs, plans memory and gives the same bits for the same inputs, and
+        logs by Python's `logging`.
+    enable_profiling : bool, default=False
+        Refused when True: `graphpool.profile` has traces.
+    optimized_model_filepath : str, default=""
+        Refused unless empty: compiled models are not written as ONNX.
+
+    Notes
+    -----
+    Other attributes do not exist. Threads: not safe; a session reads the options when it is made.
+    """
+
+    intra_op_num_threads: int = 0
+    inter_op_num_threads: int = 0
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    use_deterministic_compute: bool = False
+    use_per_session_threads: bool = True
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
+    profile_file_prefix: str = "onnxruntime_profile_"
+    _entries: dict[str, str] = field(default_factory=dict, repr=False)
+    _sizes: dict[str, int] = field(default_factory=dict, repr=False)
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Keep a setting under a key of ONNX Runtime's; graphpool reads none of them."""
+        self._entries[key] = value
+
+    def get_session_config_entry(self, key: str) -> str:
+        """The setting under this key.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is none.
+        """
+        if key not in self._entries:
+            raise InvalidArgumentError(explain(f"no session config entry {key!r}", accepted=sorted(self._entries)))
+        return self._entries[key]
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """Declare the size of a named dimension: the model is compiled for it when it is loaded."""
+        self._sizes[name] = size
+
+    def add_initializer(self, name: str, value: Any) -> None:
+        """Not supported: raises UnsupportedError."""
+        raise _unsupported("add_initializer", "put the content into the file, or make it an input")
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Not supported: raises UnsupportedError."""
+        raise _unsupported("register_custom_ops_library", "graphpool takes ops as ONNX's functions in the file")
+
+    def _arguments(self) -> dict[str, Any]:
+        """What they are as arguments of `graphpool.onnx.load`."""
+        if self.enable_profiling:
+            raise _unsupported("enable_profiling", "use graphpool.profile")
+        if self.optimized_model_filepath:
+            raise _unsupported("optimized_model_filepath", "leave it empty")
+        arguments: dict[str, Any] = {"threads": self.intra_op_num_threads or None, "shapes": dict(self._sizes) or None}
+        if self.execution_mode == ExecutionMode.ORT_PARALLEL:
+            arguments["streams"] = self.inter_op_num_threads or None
+        return arguments
+
+
+class RunOptions:
+    """Options of a run.
+
+    Attributes
+    ----------
+    terminate : bool, default=False
+        Whether runs that are given these options are refused.
+    log_severity_level, log_verbosity_level, logid, only_execute_path_to_fetches
+        Without effect.
+
+    Notes
+    -----
+    Settings under a key of ONNX Runtime's (`add_run_config_entry`) are kept; graphpool reads none of them. Threads: not
+    safe; a run reads the options when it begins.
+    """
+
+    __slots__ = (
+        "_entries",
+        "log_severity_level",
+        "log_verbosity_level",
+        "logid",
+        "only_execute_path_to_fetches",
+        "terminate",
+    )
+
+    def __init__(self) -> None:
+        self.terminate = False
+        self.log_severity_level = 2
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self.only_execute_path_to_fetches = False
+        self._entries: dict[str, str] = {}
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Keep a setting."""
+        self._entries[key] = value
+
+    def get_run_config_entry(self, key: str) -> str:
+        """The setting under this key, or an empty text."""
+        return self._entries.get(key, "")
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a session.
+
+    Attributes
+    ----------
+    name : str
+    type : str
+        As ONNX Runtime writes it: ``tensor(float)``, ``seq(map(int64,tensor(float)))``.
+    shape : list of int, str or None
+        A text names a dimension, None is one that is not known; empty also where the rank is not known.
+    """
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+class OrtValue:
+    """A value of a session in an object of its own.
+
+    Parameters
+    ----------
+    value : ndarray, or list and dict for sequences and maps
+        It is kept, not copied.
+
+    Notes
+    -----
+    Threads: as an array's.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value.numpy() if isinstance(value, OrtValue) else value
+
+    @staticmethod
+    def ortvalue_from_numpy(numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
+        """A value of a copy of the array, on the CPU."""
+        _check_device(device_type, device_id)
+        return OrtValue(np.array(numpy_obj, order="C"))
+
+    @staticmethod
+    def ortvalue_from_shape_and_type(
+        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+    ) -> OrtValue:
+        """A value of zeros: of a NumPy type, or of ONNX's number of one."""
+        _check_device(device_type, device_id)
+        return OrtValue(np.zeros(tuple(shape), _numpy_type(element_type)))
+
+    def numpy(self) -> Any:
+        """The array itself; it is shared with the value."""
+        return self._value
+
+    def shape(self) -> list[int]:
+        """Sizes of its dimensions."""
+        return list(np.shape(self._value))
+
+    def data_type(self) -> str:
+        """Its type as ONNX Runtime writes it, such as ``tensor(float)``."""
+        if not self.is_tensor():
+            return "seq(?)"
+        return describe_type(_type_of(self._value))
+
+    def element_type(self) -> int:
+        """ONNX's number of the type of its elements."""
+        if not self.is_tensor():
+            raise InvalidArgumentError(explain("element_type", accepted="a tensor", got=type(self._value).__name__))
+        return int(_type_of(self._value).tensor_type.elem_type)
+
+    def is_tensor(self) -> bool:
+        """Whether it is an array."""
+        return isinstance(self._value, np.ndarray)
+
+    def is_sparse_tensor(self) -> bool:
+        """Never."""
+        return False
+
+    def is_tensor_sequence(self) -> bool:
+        """Whether it is a list."""
+        return isinstance(self._value, list)
+
+    def has_value(self) -> bool:
+        """Whether it is more than an optional without content."""
+        return self._value is not None
+
+    def device_name(self) -> str:
+        """``"cpu"``."""
+        return "cpu"
+
+    def data_ptr(self) -> int:
+        """Address of its first element."""
+        return int(self._value.ctypes.data)
+
+    def tensor_size_in_bytes(self) -> int:
+        """Bytes of its elements."""
+        return int(self._value.nbytes)
+
+    def update_inplace(self, array: Any) -> None:
+        """Copy an array of the same type and shape into the value's.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Type or shape differ.
+        """
+        array, own = np.asarray(array), self._value
+        if array.dtype != own.dtype or array.shape != own.shape:
+            accepted, got = (f"{item.dtype} {list(item.shape)}" for item in (own, array))
+            raise InvalidArgumentError(explain("update_inplace", accepted=accepted, got=got))
+        own[...] = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self._value, dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._value.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._value.__dlpack_device__()  # type: ignore[no-any-return]
+
+
+class IOBinding:
+    """Inputs and outputs of a session that are bound to arrays ahead of `InferenceSession.run_with_iobinding`.
+
+    Parameters
+    ----------
+    session : InferenceSession
+
+    Notes
+    -----
+    Ownership: arrays that are bound are kept, not copied; memory bound by address is the caller's and must stay. Warm
+    runs into bound outputs allocate nothing for them. Threads: not safe; a binding for each thread.
+    """
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self._inputs: dict[str, Any] = {}
+        self._wanted: dict[str, Any] = {}  # output -> the array for it, or None
+        self._results: dict[str, Any] = {}
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """Bind an input to an array."""
+        self._inputs[self._session._input(name)] = arr_on_cpu
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Bind an input to a value."""
+        self.bind_cpu_input(name, ortvalue.numpy())
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """Bind an input to the caller's memory of this type and shape."""
+        _check_device(device_type, device_id)
+        self.bind_cpu_input(name, _array_at(buffer_ptr, shape, element_type))
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Want an output: in a fresh array, or in the caller's memory of this type and shape."""
+        _check_device(device_type, device_id)
+        if (element_type is None or shape is None) and buffer_ptr is not None:
+            raise InvalidArgumentError(explain(f"bind_output {name!r}", accepted="an address with a type and a shape"))
+        array = None if buffer_ptr is None or shape is None else _array_at(buffer_ptr, shape, element_type)
+        self._wanted[self._session._output(name)] = array
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Want an output in a value."""
+        self._wanted[self._session._output(name)] = ortvalue.numpy()
+
+    def clear_binding_inputs(self) -> None:
+        """Bind no inputs."""
+        self._inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Want no outputs, and let go of the results."""
+        self._wanted.clear()
+        self._results.clear()
+
+    def synchronize_inputs(self) -> None:
+        """Nothing to wait for on the CPU."""
+
+    def synchronize_outputs(self) -> None:
+        """Nothing to wait for on the CPU."""
+
+    def get_outputs(self) -> list[OrtValue]:
+        """Results of the last run, in the order in which outputs were bound."""
+        return [OrtValue(value) for value in self._results.values()]
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """Results of the last run as arrays, not copied: they are on the CPU."""
+        return list(self._results.values())
+
+    def _run(self, model: Model) -> None:
+        bound = {name: array for name, array in self._wanted.items() if array is not None}
+        results = model.run(self._inputs, bound or None)
+        self._results = {name: results[name] for name in self._wanted}
+
+
+class InferenceSession:
+    """A model behind ONNX Runtime's interface.
+
+    Parameters
+    ----------
+    path_or_bytes : path or bytes
+        As for `graphpool.onnx.load`.
+    sess_options : SessionOptions, optional
+    providers : sequence of str or (str, dict), optional
+        In order of preference; those that there are not are left out, with a warning, as in ONNX Runtime.
+    provider_options : sequence of dict, optional
+        Without effect.
+    **options
+        Arguments of `graphpool.onnx.load`, which ONNX Runtime does not have, such as ``memory_limit`` and ``weights``.
+        They come before what `sess_options` say.
+
+    Attributes
+    ----------
+    model : Model
+        What runs, for all that this interface does not have: prediction, statistics, sessions with states.
+
+    Raises
+    ------
+    Otherwise as `graphpool.onnx.load`
+        graphpool's errors, not ONNX Runtime's.
+    UnsupportedError
+        `sess_options` ask for profiling or a written model.
+
+    Notes
+    -----
+    Ownership: owns its model and, unless one is given, its engine; both are closed with the session: when it is no
+    longer referred to, at ``close``, or at the end of a ``with`` block. Threads: `run` is safe. Inputs that have an
+    initializer are constants and cannot be overridden. All outputs are computed, whichever are asked for.
+
+    Examples
+    --------
+    >>> session = gp.onnx.InferenceSession("model.onnx", memory_limit="512MiB")   # doctest: +SKIP
+    >>> [scores] = session.run(None, {session.get_inputs()[0].name: image})       # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        self._options = SessionOptions() if sess_options is None else sess_options
+        _check_providers(providers)
+        given = {name: value for name, value in self._options._arguments().items() if value is not None}
+        if options.get("engine") is not None:
+            given.pop("threads", None)
+        self.model = load(path_or_bytes, **given | options)
+        self._names = [port.name for port in self.model.outputs]
+        self._finalizer = weakref.finalize(self, self.model.close)
+
+    # ---- running
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """Compute outputs.
+
+        Parameters
+        ----------
+        output_names : sequence of str or None
+            Which, in this order; None or none of them: all, in the file's order.
+        input_feed : mapping of str to array, OrtValue or list
+            Lists of numbers, nested or not, become arrays of the input's type.
+        run_options : RunOptions, optional
+
+        Returns
+        -------
+        outputs : list
+            Arrays; lists and dicts for sequences and maps.
+
+        Raises
+        ------
+        InvalidArgumentError, InvalidDataTypeError, InvalidShapeError, OutOfMemoryError, StateError
+            As `Model.run`; or no such output.
+        """
+        names = [self._output(name) for name in output_names] if output_names else self._names
+        _check_may_run(run_options)
+        results = self.model.run({name: self._as_value(name, value) for name, value in input_feed.items()})
+        return [results[name] for name in names]
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """Compute outputs of values, as values: otherwise `run`."""
+        return [OrtValue(value) for value in self.run(output_names, input_dict_ort_values, run_options)]
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """Compute the outputs that a binding wants from the inputs that it has: otherwise `run`."""
+        _check_may_run(run_options)
+        iobinding._run(self.model)
+
+    def io_binding(self) -> IOBinding:
+        """A binding without inputs and outputs."""
+        return IOBinding(self)
+
+    # ---- what is known of it
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs, in the file's order."""
+        return self._describe(self.model.inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs, in the file's order."""
+        return self._describe(self.model.outputs)
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """None: they are constants."""
+        return []
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the file says of itself."""
+        return self.model.metadata  # type: ignore[no-any-return]
+
+    def get_session_options(self) -> SessionOptions:
+        """The options that the session was made with."""
+        return self._options
+
+    def get_providers(self) -> list[str]:
+        """The providers that run it: the CPU's."""
+        return [_PROVIDER]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Options of each provider: none."""
+        return {_PROVIDER: {}}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Check the providers; the CPU's runs the session."""
+        _check_providers(providers)
+
+    def disable_fallback(self) -> None:
+        """Nothing to do: there is one provider."""
+
+    def enable_fallback(self) -> None:
+        """Nothing to do: there is one provider."""
+
+    def _as_value(self, name: str, value: Any) -> Any:
+        if isinstance(value, OrtValue):
+            return value.numpy()
+        dtype = next((port.dtype for port in self.model.inputs if port.name == name), None)
+        if dtype is None or not isinstance(value, list):
+            return value
+        try:
+            return np.array(value, dtype.numpy)
+        except (TypeError, ValueError, OverflowError) as error:
+            accepted = f"numbers of type {dtype}, in lists of one length"
+            raise InvalidArgumentError(explain(f"input {name!r}", accepted=accepted, got=brief(value))) from error
+
+    def _describe(self, ports: Sequence[Any]) -> list[NodeArg]:
+        types = self.model.metadata.types
+        return [NodeArg(port.name, types[port.name], list(port.shape or ())) for port in ports]
+
+    def _input(self, name: str) -> str:
+        return _known(name, [port.name for port in self.model.inputs], "input")
+
+    def _output(self, name: str) -> str:
+        return _known(name, self._names, "output")
+
+    # ---- life
+
+    def close(self) -> None:
+        """Give all memory back. Idempotent."""
+        self._finalizer()
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"InferenceSession({self.model!r})"
+
+
+def _known(name: str, names: Sequence[str], what: str) -> str:
+    if name not in names:
+        raise InvalidArgumentError(explain(f"unknown {what} {name!r}", accepted=f"{what}s {list(names)}"))
+    return name
+
+
+def _check_may_run(options: RunOptions | None) -> None:
+    if options is not None and options.terminate:
+        raise StateError(explain("the run options say terminate", hint="set terminate to False"))
+
+
+def _check_providers(providers: Sequence[Any] | None) -> None:
+    """Warn of providers that there are not, and raise for what is no name of one."""
+    for provider in providers or ():
+        name = provider[0] if isinstance(provider, (tuple, list)) and provider else provider
+        if not isinstance(name, str):
+            accepted = "names, or pairs of a name and a dict"
+            raise InvalidArgumentError(explain("providers", accepted=accepted, got=repr(provider)))
+        if name != _PROVIDER:
+            warnings.warn(f"provider {name!r} is not available; {_PROVIDER} runs the model", UserWarning, stacklevel=3)
+
+
+def _check_device(device_type: str, device_id: int) -> None:
+    if device_type.lower() not in ("cpu", "cpu_pinned") or device_id:
+        got = f"{device_type}:{device_id}"
+        raise UnsupportedError(explain("device", accepted="cpu:0", got=got))
+
+
+def _unsupported(what: str, hint: str) -> UnsupportedError:
+    return UnsupportedError(explain(f"{what} is not supported", hint=hint))
+
+
+def _type_of(array: np.ndarray[Any, Any]) -> TypeProto:
+    """ONNX's type of an array, of texts too."""
+    if array.dtype.kind in "OU":
+        return TypeProto(tensor_type=TypeProto.Tensor(elem_type=TensorProto.STRING))
+    return make_type(DataType.parse(array.dtype), None)
+
+
+def _numpy_type(element_type: Any) -> np.dtype[Any]:
+    """NumPy's type, from itself or from ONNX's number of it."""
+    if isinstance(element_type, int):
+        found = data_type(element_type)
+        if found is None:
+            raise InvalidArgumentError(explain("element type", accepted="a type of tensors", got=element_type))
+    else:
+        found = DataType.parse(element_type)
+    dtype: np.dtype[Any] = found.numpy
+    return dtype
+
+
+def _array_at(address: int, shape: Sequence[int], element_type: Any) -> np.ndarray[Any, Any]:
+    """An array over memory of the caller."""
+    dtype = _numpy_type(element_type)
+    view = {"data": (address, False), "shape": tuple(shape), "typestr": dtype.str, "version": 3}
+    holder = type("Memory", (), {"__array_interface__": view})()
+    return np.asarray(holder)

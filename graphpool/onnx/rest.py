@@ -1,0 +1,174 @@
+"""Nodes behind an extent that only a run tells: they become a model of their own, compiled for any extents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphpool._sizes import is_variable
+from graphpool.runtime.model import Model
+from graphpool.runtime.model_port import ModelPort
+from graphpool.runtime.rest import Rest, RestInput
+from graphpool.typing import DataType
+
+from .build import GraphBuilder, Late, NotConvertible, Value
+from .node import make_node, names_read
+from .shape_values import ShapeArray, shape_array
+from .types import make_port, make_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .inline import Scope
+    from .node import Node
+    from .source import OnnxModel
+
+
+@dataclass(frozen=True)
+class SizeItems:
+    """A small integer array of which some elements are extents: inputs by name, of shape (0, extent)."""
+
+    items: Any
+    dtype: Any
+
+    def array(self, shapes: Mapping[str, Any]) -> Any:
+        """The array for these shapes of the inputs."""
+        found = [shapes[item][1] if isinstance(item, str) else item for item in self.items.reshape(-1)]
+        return shape_array(_objects(found, self.items.shape), self.dtype)
+
+
+class RestBuilder:
+    """Collects the nodes, with a name for each value that they read or write: the model's own at the top of it.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._names: dict[int, str] = {}
+        self._values: dict[str, Value] = {}
+        self._aliases: set[str] = set()
+
+    def name_of(self, value: Value, name: str, scope: Scope) -> str:
+        """The name of a value that a scope knows by another one."""
+        if id(value) not in self._names:
+            wanted = name
+            while wanted in self._values or (scope.path and wanted == name):
+                wanted = f"{name}/{len(self._values)}"
+            self._names[id(value)] = wanted
+            self._values[wanted] = value
+        return self._names[id(value)]
+
+    def add(
+        self, node: Node, inputs: Sequence[Value | None], captured: Mapping[str, Value], scope: Scope
+    ) -> list[Value]:
+        """Take a node; its outputs."""
+        if captured and scope.path:
+            raise NotConvertible("control flow within control flow, behind an extent that only a run tells")
+        read = [
+            "" if value is None else self.name_of(value, name, scope)
+            for name, value in zip(node.input, inputs, strict=True)
+        ]
+        for name, value in captured.items():
+            known = self.name_of(value, name, scope)
+            if known != name and name not in self._aliases:
+                self._aliases.add(name)
+                self.nodes.append(make_node("Identity", [known], [name], f"{node.label}/{name}"))
+        results = [Value(late=Late() if name else None) for name in node.output]
+        written = [
+            self.name_of(value, name, scope) if name else "" for name, value in zip(node.output, results, strict=True)
+        ]
+        is_same = tuple(read) == node.input and tuple(written) == node.output
+        self.nodes.append(node if is_same else node.changed(inputs=read, outputs=written))
+        return results
+
+    def finish(
+        self,
+        source: OnnxModel,
+        outputs: Sequence[str],
+        builder: GraphBuilder,
+        make_specialiser: Callable[..., Any],
+    ) -> tuple[Rest, list[Value]]:
+        """The function that runs the nodes, and the values that it reads, in order."""
+        made = {name for node in self.nodes for name in node.output if name}
+        inputs = _Inputs(builder)
+        for name in sorted(names_read(self.nodes, outputs) - made - {""}):
+            inputs.add(name, self._values[name])
+        rest = replace(
+            source, name=f"{source.name}, behind its searches", inputs=tuple(inputs.ports),
+            outputs=tuple([ModelPort(name, None, None) for name in outputs]), input_types=inputs.types,
+            constants={}, nodes=self.nodes, is_rewritten=True,
+        )  # fmt: skip
+
+        def make(**options: Any) -> Model:
+            specialiser = make_specialiser(rest, inputs.constants, inputs.sizes)
+            return Model(rest.inputs, rest.outputs, specialiser, name=rest.name, **options)
+
+        return Rest(inputs.described, tuple(outputs), make), inputs.read
+
+
+class _Inputs:
+    """What the nodes read of what is outside."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self._builder = builder
+        self.ports: list[ModelPort] = []
+        self.types: dict[str, Any] = {}
+        self.described: list[RestInput] = []
+        self.read: list[Value] = []
+        self.constants: dict[str, Any] = {}
+        self.sizes: dict[str, SizeItems] = {}
+        self._extents: set[str] = set()
+
+    def add(self, name: str, value: Value) -> None:
+        if isinstance(value.content, ShapeArray):
+            flat = [self._extent(item) if is_variable(item) else int(item) for item in value.content.items.reshape(-1)]
+            self.sizes[name] = SizeItems(_objects(flat, value.content.shape), value.content.dtype)
+        elif value.is_known:
+            self.constants[name] = value.content
+        elif value.late is not None:
+            self._add_late(name, value, value.late)
+        elif value.is_plain:
+            dims = tuple([_name_of(dim) if is_variable(dim) else int(dim) for dim in value.shape])
+            self._take(RestInput(name), ModelPort(name, value.dtype, dims), [value])
+        else:
+            self._take(RestInput(name), ModelPort(name, None, None), [value], value.type)
+
+    def _add_late(self, name: str, value: Value, late: Late) -> None:
+        if late.parts:
+            assert late.dtype is not None
+            port = ModelPort(name, late.dtype, late.dims)
+            self._take(RestInput(name, len(late.parts), late.cut, late.bound), port, late.parts)
+        else:
+            assert value.type is not None  # of a late value without parts
+            self._take(RestInput(name), make_port(name, value.type), [value], value.type)
+
+    def _take(self, described: RestInput, port: ModelPort, values: Sequence[Value], type_: Any = None) -> None:
+        self.described.append(described)
+        self.ports.append(port)
+        self.read.extend(values)
+        self.types[port.name] = make_type(port.dtype, None) if type_ is None and port.dtype is not None else type_
+
+    def _extent(self, size: Any) -> str:
+        """The name of the input that stands for a size."""
+        name = f"{_name_of(size)} of extents"
+        if name not in self._extents:
+            self._extents.add(name)
+            empty = self._builder.literal([[False]], DataType.BOOLEAN)
+            none = self._builder.emit("Slice", empty, starts=[0], ends=[0], axes=[0])[0]
+            tensor = self._builder.emit("Expand", none, shape=(0, size))[0]
+            self._take(RestInput(name), ModelPort(name, DataType.BOOLEAN, (0, _name_of(size))), [tensor])
+        return name
+
+
+def _name_of(size: Any) -> str:
+    return f"size {size.number}"
+
+
+def _objects(items: Sequence[Any], shape: tuple[int, ...]) -> Any:
+    array = np.empty(len(items), object)
+    for number, item in enumerate(items):
+        array[number] = item
+    return array.reshape(shape)

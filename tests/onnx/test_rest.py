@@ -1,0 +1,270 @@
+"""What is behind extents that only a run tells: a model of its own, compiled once, natively."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
+
+import graphpool as gp
+from graphpool.cli import main
+from tests.oracle import KINDS
+
+node = helper.make_node
+CONSTANTS = {
+    "zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "five": np.array([5]), "all": np.array([-1]),
+    "columns": np.array([-1, 2, 2]), "weights": np.arange(12, dtype=np.float32).reshape(4, 3),
+    "row": np.ones((1, 4), np.float32), "many": np.array([2**31]), "share": np.array([0.5], np.float32),
+    "image": np.random.default_rng(1).random((1, 3, 8, 8), np.float32),
+}  # fmt: skip
+FOUND = [
+    node("NonZero", ["mask"], ["places"], "search"),
+    node("Squeeze", ["places", "zero"], ["rows"]),
+    node("Gather", ["x", "rows"], ["g"], axis=0),
+]
+
+
+def make(nodes, outputs, inputs=None, opset=17):
+    inputs = inputs or {"x": (TensorProto.FLOAT, ["n", 4]), "mask": (TensorProto.BOOL, ["n"])}
+    infos = [helper.make_tensor_value_info(name, elem, shape) for name, (elem, shape) in inputs.items()]
+    tensors = [numpy_helper.from_array(value, name) for name, value in CONSTANTS.items()]
+    graph = helper.make_graph(nodes, "g", infos, [ValueInfoProto(name=name) for name in outputs], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def rest_of(model):
+    """The model behind that of the form that was used last."""
+    return model._forms.last().form.rest.model
+
+
+def feeds(count, n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    mask = rng.permutation(np.arange(n) < count)
+    return {"x": rng.standard_normal((n, 4)).astype(np.float32), "mask": mask}
+
+
+def softmax(x):
+    e = np.exp(x - x.max(1, keepdims=True, initial=-np.inf))
+    return e / e.sum(1, keepdims=True)
+
+
+CASES = {
+    "gather": ([node("Identity", ["g"], ["y"])], lambda x, g: g),
+    "elementwise": ([node("Add", ["g", "row"], ["h"]), node("Relu", ["h"], ["y"])], lambda x, g: np.maximum(g + 1, 0)),
+    "product": ([node("MatMul", ["g", "weights"], ["y"])], lambda x, g: g @ CONSTANTS["weights"]),
+    "softmax": ([node("Softmax", ["g"], ["y"])], lambda x, g: softmax(g)),
+    "shape": ([node("Shape", ["g"], ["y"])], lambda x, g: g.shape),
+    "reshape": ([node("Reshape", ["g", "columns"], ["y"])], lambda x, g: g.reshape(-1, 2, 2)),
+    "concat": ([node("Concat", ["g", "x", "g"], ["y"], axis=0)], lambda x, g: np.concatenate([g, x, g])),
+    "slice": ([node("Slice", ["g", "zero", "five", "zero"], ["y"])], lambda x, g: g[:5]),
+    "tail": ([node("Slice", ["g", "one", "many", "zero", "two"], ["y"])], lambda x, g: g[1::2]),
+    "top": (
+        [node("Shape", ["rows"], ["n_"]), node("Min", ["n_", "five"], ["k"]),
+         node("Slice", ["g", "zero", "one", "one"], ["c"]), node("TopK", ["c", "k"], ["y", "where"], axis=0)],
+        lambda x, g: np.sort(g[:, :1], 0)[::-1][:5]),
+    "scatter": (
+        [node("Unsqueeze", ["rows", "one"], ["at"]), node("Neg", ["g"], ["h"]),
+         node("ScatterND", ["x", "at", "h"], ["y"])],
+        lambda x, g: np.where((x[:, None] == g[None]).all(-1).any(-1)[:, None], -x, x)),
+    "another search": ([node("NonZero", ["g"], ["y"])], lambda x, g: np.array(np.nonzero(g))),
+    "regions": (
+        [node("Mul", ["rows", "zero"], ["none"]), node("RoiAlign", ["image", "g", "none"], ["y"], output_height=2)],
+        lambda x, g: KINDS["RoiAlign"](
+            {"output_height": 2, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0, "mode": "avg",
+             "coordinate_transformation_mode": "half_pixel"}, CONSTANTS["image"], g, np.zeros(len(g), int))),
+    "sizes of inputs": (
+        [node("Shape", ["x"], ["s"]), node("Expand", ["row", "s"], ["big"]),
+         node("Concat", ["g", "big"], ["y"], axis=0)],
+        lambda x, g: np.concatenate([g, np.ones_like(x)])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_for_any_number_found(case):
+    """All by our own kernels; no number but 0 and 1, for which dimensions vanish, needs a compilation of its own."""
+    nodes, wanted = CASES[case]
+    with gp.onnx.load(make([*FOUND, *nodes], ["y"]), fallback=False) as model:
+        for number, count in enumerate((30, 31, 59, 7, 60, 12, *([3] if case == "top" else []))):
+            given = feeds(count, seed=number)
+            expected = wanted(given["x"], given["x"][given["mask"]])
+            np.testing.assert_allclose(model.run(given)["y"], expected, rtol=1e-5, atol=1e-6)
+        if case not in ("shape", "sizes of inputs"):  # numbers made of sizes are those of one compilation
+            assert rest_of(model).stats().compilations == 1
+        assert model.stats().compilations == 1
+        for count in (0, 1, 2):
+            given = feeds(count)
+            expected = wanted(given["x"], given["x"][given["mask"]])
+            np.testing.assert_allclose(model.run(given)["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_other_shapes_of_the_inputs_need_no_compilation():
+    with gp.onnx.load(make([*FOUND, node("Softmax", ["g"], ["y"])], ["y"])) as model:
+        for n, count in ((60, 9), (61, 10), (300, 200), (33, 32)):
+            given = feeds(count, n)
+            np.testing.assert_allclose(model.run(given)["y"], softmax(given["x"][given["mask"]]), rtol=1e-5)
+        assert model.stats().compilations == 1
+        assert rest_of(model).stats().compilations == 1
+
+
+def test_outputs_on_either_side():
+    """What is known before, what is found, and what is behind it, under their own names."""
+    nodes = [*FOUND, node("Relu", ["x"], ["r"]), node("Neg", ["g"], ["y"])]
+    with gp.onnx.load(make(nodes, ["r", "places", "y", "x"])) as model:
+        given = feeds(8)
+        found = model.run(given)
+    assert list(found) == ["r", "places", "y", "x"]
+    np.testing.assert_array_equal(found["r"], np.maximum(given["x"], 0))
+    np.testing.assert_array_equal(found["places"], [np.nonzero(given["mask"])[0]])
+    np.testing.assert_array_equal(found["y"], -given["x"][given["mask"]])
+    np.testing.assert_array_equal(found["x"], given["x"])
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_compress(axis):
+    options = {} if axis is None else {"axis": axis}
+    inputs = {"x": (TensorProto.FLOAT, [5, 4]), "mask": (TensorProto.BOOL, [4])}
+    x = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
+    with gp.onnx.load(
+        make([node("Compress", ["x", "mask"], ["y"], **options)], ["y"], inputs), fallback=False
+    ) as model:
+        for mask in np.array([[0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]], bool):
+            np.testing.assert_array_equal(model.run({"x": x, "mask": mask})["y"], np.compress(mask, x, axis))
+
+
+def branch(*nodes):
+    return helper.make_graph(list(nodes), "branch", [], [ValueInfoProto(name=nodes[-1].output[0])])
+
+
+def test_a_branch_that_an_extent_decides():
+    """As torchvision has them, with a search in the branch, which sees what is outside."""
+    taken = branch(node("Concat", ["rows", "five"], ["none_kept"], axis=0))
+    other = branch(node("NonZero", ["g"], ["inner"]), node("ReduceMax", ["inner"], ["kept"], axes=[1], keepdims=0))
+    nodes = [
+        *FOUND, node("Size", ["rows"], ["count"]), node("Squeeze", ["zero"], ["nothing"]),
+        node("Equal", ["count", "nothing"], ["is_none"]),
+        node("If", ["is_none"], ["y"], then_branch=taken, else_branch=other),
+        node("Add", ["y", "five"], ["z"]),
+    ]  # fmt: skip
+    with gp.onnx.load(make(nodes, ["z"])) as model:
+        assert model.run(feeds(0))["z"].tolist() == [10]
+        assert model.run(feeds(9))["z"].tolist() == [13, 8]
+        assert model.run(feeds(4))["z"].tolist() == [8, 8]
+
+
+def detector():
+    """Scores and boxes of an image, a suppression for each class, and the best of what it leaves."""
+    nodes = [
+        node("Sigmoid", ["s"], ["scores"]),
+        node("NonMaxSuppression", ["b", "scores", "many", "share"], ["kept"]),
+        node("Gather", ["kept", "two"], ["k"], axis=1), node("Squeeze", ["k", "one"], ["rows"]),
+        node("Squeeze", ["b", "zero"], ["boxes"]), node("Gather", ["boxes", "rows"], ["found"], axis=0),
+        node("Slice", ["found", "zero", "five", "zero"], ["y"]),
+    ]  # fmt: skip
+    inputs = {"b": (TensorProto.FLOAT, [1, "n", 4]), "s": (TensorProto.FLOAT, [1, 2, "n"])}
+    return make(nodes, ["y", "kept"], inputs)
+
+
+def boxes_and_scores(n, seed):
+    rng = np.random.default_rng(seed)
+    corners = rng.random((1, n, 2))
+    boxes = np.concatenate([corners, corners + rng.random((1, n, 2)) / 3], -1).astype(np.float32)
+    return {"b": boxes, "s": rng.standard_normal((1, 2, n)).astype(np.float32)}
+
+
+def test_a_detector():
+    with gp.onnx.load(detector(), fallback=False) as model:
+        for n in (200, 150, 33):
+            given = boxes_and_scores(n, n)
+            found = model.run(given)
+            attrs = {"max_boxes": n, "iou_threshold": 0.5, "center_point_box": False}
+            places, [count] = KINDS["SelectBoxes"](attrs, given["b"], 1 / (1 + np.exp(-given["s"])))
+            rows = places.astype(np.int64).reshape(-1, 3)[:count]
+            np.testing.assert_array_equal(found["kept"], rows)
+            np.testing.assert_array_equal(found["y"], given["b"][0][rows[:5, 2]])
+        assert rest_of(model).stats().compilations == 1
+        assert model.run(boxes_and_scores(0, 0))["y"].shape == (0, 4)
+
+
+def test_the_peak_counts_the_most_that_may_be_found():
+    """A limit of so many bytes will do, whatever is found; a smaller one is refused before anything runs."""
+    given = boxes_and_scores(400, 1)
+    shapes = {"b": (1, 400, 4), "s": (1, 2, 400)}
+    apart = np.arange(400, dtype=np.float32).reshape(1, 400, 1) + np.float32([[[0, 0, 0.5, 0.5]]])
+    with gp.onnx.load(detector()) as model:
+        peak = model.predict_peak(shapes)
+        for boxes in (given["b"], apart, np.zeros_like(apart)):
+            model.run(given | {"b": boxes})
+        assert 0 < model.engine.budget.peak <= peak
+    with gp.onnx.load(detector(), memory_limit=peak) as model:
+        assert model.run(given | {"b": apart})["kept"].shape == (800, 3)
+    with gp.onnx.load(detector(), memory_limit=peak // 4) as model, pytest.raises(gp.OutOfMemoryError):
+        model.run(given)
+
+
+def test_the_peak_of_a_range_counts_what_is_behind():
+    apart = np.arange(400, dtype=np.float32).reshape(1, 400, 1) + np.float32([[[0, 0, 0.5, 0.5]]])
+    with gp.onnx.load(detector(), shapes={"n": (2, 400)}) as model:
+        peak = model.predict_peak()
+        for n in (400, 300, 399, 17, 2):
+            found = model.run(boxes_and_scores(n, n) | {"b": apart[:, :n].copy()})
+            assert found["kept"].shape == (2 * n, 3)
+            del found
+        assert model.engine.budget.peak <= peak
+
+
+def test_what_a_host_function_finds_is_followed_by_our_own_kernels():
+    nodes = [node("Unique", ["x"], ["values"]), node("Mul", ["values", "values"], ["y"])]
+    with gp.onnx.load(make(nodes, ["y"], {"x": (TensorProto.FLOAT, ["n"])})) as model:
+        for n in (5, 9, 2):
+            x = np.random.default_rng(n).integers(0, 4, n).astype(np.float32)
+            np.testing.assert_array_equal(model.run({"x": x})["y"], np.unique(x) ** 2)
+        assert not any(rest_of(model).specialise({"values": (3,)}).fallbacks)
+
+
+def test_a_closed_model_closes_what_is_behind():
+    model = gp.onnx.load(make([*FOUND, node("Neg", ["g"], ["y"])], ["y"]))
+    model.run(feeds(3))
+    rest = rest_of(model)
+    model.close()
+    assert rest.is_closed
+
+
+def test_inspect_and_traces_tell_what_is_behind(tmp_path, capsys):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(make([*FOUND, node("Neg", ["g"], ["y"])], ["y"]).SerializeToString())
+    assert main(["inspect", str(path), "--shape", "x=60x4", "--shape", "mask=60"]) == 0
+    told = capsys.readouterr().out
+    assert "any_nonzero" in told
+    assert "rest" in told
+    assert "Neg" in told
+    with gp.onnx.load(path) as model:
+        given = feeds(7)
+        model.run(given)
+        with gp.profile.trace() as recorded:
+            model.run(given)
+        recorded.name_ops(model.specialise(given))
+    assert len({step.program for step in recorded.steps}) == 2
+    assert all(step.program for step in recorded.steps)
+
+
+def test_threads_within_the_limit_of_one_run():
+    """Runs that find too little memory behind their searches let go of all that they have, and go on alone."""
+    given = [boxes_and_scores(400, seed) for seed in range(4)]
+    with gp.onnx.load(detector()) as model:
+        peak = model.predict_peak({"b": (1, 400, 4), "s": (1, 2, 400)})
+        wanted = [model.run(each)["kept"] for each in given]
+    with gp.onnx.load(detector(), memory_limit=peak) as model, ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            found = pool.map(lambda each: model.run(each)["kept"].copy(), given)
+            for got, expected in zip(found, wanted, strict=True):
+                np.testing.assert_array_equal(got, expected)
+
+
+def test_a_model_and_what_is_behind_it_can_be_pickled():
+    with gp.onnx.load(make([*FOUND, node("Softmax", ["g"], ["y"])], ["y"])) as model:
+        given = feeds(9)
+        wanted = model.run(given)["y"]
+        copied = pickle.loads(pickle.dumps(model))
+    with copied.engine, copied:
+        np.testing.assert_array_equal(copied.run(given)["y"], wanted)
