@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import graphpool as gp
 
+from .cli_bench import add_bench_options, measure, parse_peers
 from .cli_cache import add_cache
 from .cli_graph import (
     add_knobs,
@@ -27,8 +28,11 @@ from .cli_graph import (
     read_inputs,
     run_form,
 )
+from .cli_terminal import leave_pipe, progress, written
 from .config import STREAM_POLICIES
 from .errors import GraphpoolError, InvalidArgumentError, explain
+from .graph.graph import FPMATH_MODES
+from .runtime.model import WEIGHTS_MODES
 from .runtime.model_port import describe_port
 from .runtime.shape_ranges import RangePeak, ShapeRanges
 
@@ -46,15 +50,22 @@ Report = dict[str, Any]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, by default those of the process; returns its status.
 
-    It is 0 when all is well, 1 when a check of the subcommand failed, 2 for an error, whose message goes to stderr.
+    It is 0 when all is well, 1 when a check of the subcommand failed, 2 for an error, whose message goes to stderr, 130
+    when it was interrupted, 141 when the reader of its output went away.
     """
     arguments = _parser().parse_args(argv)
     try:
-        report, is_well = arguments.command(arguments)
+        with progress(f"graphpool {arguments.name}"):
+            report, is_well = arguments.command(arguments)
+        print(json.dumps(report, indent=2) if arguments.json else _as_text(report), flush=True)
+    except BrokenPipeError:
+        leave_pipe()
+        return 141
     except (GraphpoolError, OSError) as error:
         print(f"graphpool: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(report, indent=2) if arguments.json else _as_text(report))
+    except KeyboardInterrupt:
+        return 130
     return 0 if is_well else 1
 
 
@@ -71,27 +82,36 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("model", help="an ONNX file, or where the command says so a graph file")
     model.add_argument("--schedule", choices=STREAM_POLICIES, help="how steps are placed on streams (default: auto)")
     model.add_argument("--streams", type=int, help="most streams (default: 2)")
+    model.add_argument("--weights", choices=WEIGHTS_MODES, default="scoped", help="where packed weights are kept")
+    model.add_argument("--fpmath", choices=FPMATH_MODES, default="strict", help="how float32 products may be rounded")
     model.add_argument("--untrusted", action="store_true", help="the file is a stranger's: strict limits, no host")
     model.add_argument("--shape", action="append", default=[], metavar="NAME=2x3", help=SHAPE_HELP)
 
     def add(name: str, command: Callable[..., Any], text: str, parent: argparse.ArgumentParser) -> Any:
         sub = commands.add_parser(name, help=text, description=text, parents=[parent])
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, name=name)
         return sub
 
     add("demo", demo, "Run the models that come with graphpool and check accuracy and predicted memory.", engine)
     add("info", info, "Show versions, processor, instruction sets and threads.", common)
     inspect_text = "Show the partitions of a model and how each is implemented, or those of a graph file (.json)."
     add_knobs(add("inspect", inspect, inspect_text, model))
-    add("predict", predict, "Predict the memory of a run without running.", model)
+    predict_parser = add("predict", predict, "Predict the memory of a run without running.", model)
+    predict_parser.add_argument(
+        "--buffers", metavar="FILE", help="write what the arena is planned for, as `plan` reads it"
+    )
+    picture_text = "Run a model and draw its memory: the arena over time, and all that is held beside it."
+    picture_parser = add("footprint", footprint, picture_text, model)
+    picture_parser.add_argument("--inputs", help="an .npz file with one array an input")
+    picture_parser.add_argument("--html", required=True, help="write the picture to this file, for a browser")
+    add("process", process, "Run a model and show what the process's resident memory is then.", model)
     run_text = "Run a model or a graph file (.json) on inputs from an .npz file, or on random ones."
     run_parser = add("run", run, run_text, model)
     add_knobs(run_parser)
     run_parser.add_argument("--inputs", help="an .npz file with one array an input")
     run_parser.add_argument("--save", help="write the outputs to this .npz file")
     run_parser.add_argument("--trace", help="write what each stream did in another run to this file, for Perfetto")
-    bench_parser = add("bench", bench, "Time a model on random inputs.", model)
-    bench_parser.add_argument("--seconds", type=float, default=2.0, help="time at least this long (default: 2)")
+    add_bench_options(add("bench", bench, "Time a model on random inputs, beside other engines if asked.", model))
     plan_parser = add("plan", plan, "Plan the buffers of a CSV file (id, lower, upper, size).", common)
     plan_parser.add_argument("file", help="a CSV file; lifetimes are half-open")
     plan_parser.add_argument("--capacity", type=int, help="bytes that the plan should fit")
@@ -144,7 +164,7 @@ def info(arguments: argparse.Namespace) -> tuple[Report, bool]:
     import platform
 
     from ._kernels.core import _dispatch
-    from .config import VARIABLES
+    from .config import VARIABLES, get, origin
     from .runtime.threads import available_threads
 
     return {
@@ -155,7 +175,10 @@ def info(arguments: argparse.Namespace) -> tuple[Report, bool]:
         "instruction_sets": _dispatch.isas(),
         "kernels": len(_dispatch.names()),
         "threads": available_threads(),
-        "variables": {variable.names[0]: variable.doc for variable in VARIABLES.values()},
+        "settings": [
+            {"setting": variable.names[0], "value": str(get(name) or ""), "from": origin(name), "meaning": variable.doc}
+            for name, variable in VARIABLES.items()
+        ],
     }, True
 
 
@@ -176,10 +199,13 @@ def inspect(arguments: argparse.Namespace) -> tuple[Report, bool]:
 def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Memory of one run at a time; of declared ranges that of the worst shape."""
     with _engine(arguments) as engine, _load(arguments, engine) as model:
-        worst = model.predict_peak() if _has_range(arguments) else None
-        assert worst is None or isinstance(worst, RangePeak)
-        form = model.specialise(_random_inputs(model, arguments) if worst is None else worst.shapes)
+        given = None if _has_range(arguments) else _random_inputs(model, arguments)
+        peak = model.predict_peak(given)
+        worst = peak if isinstance(peak, RangePeak) else None
+        form = model.specialise(given if worst is None else worst.shapes)
         rest = form.run_nbytes + form.constants_nbytes + form.cached_nbytes
+        if arguments.buffers:
+            gp.memory.write_csv(arguments.buffers, form.buffers())
         return {
             "arena_nbytes": form.arena_nbytes,
             "constants_nbytes": form.constants_nbytes,
@@ -187,10 +213,49 @@ def predict(arguments: argparse.Namespace) -> tuple[Report, bool]:
             "programs_nbytes": form.programs_nbytes if worst is None else int(worst) - rest,  # of all forms
             "results_nbytes": form.results_nbytes,
             "host_nbytes": form.host_nbytes,
-            "peak_nbytes": form.peak_nbytes if worst is None else int(worst),
+            "peak_nbytes": int(peak),
+            "mapped_nbytes": peak.mapped_nbytes,
+            "fixed_nbytes": peak.fixed_nbytes,
+            "resident_nbytes": peak.resident_nbytes,
             "streams": form.streams,
             "sequential_peak_nbytes": form.sequential_peak_nbytes,
         } | _describe_worst(worst), True
+
+
+def footprint(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """A page with the memory of one run; how much each part of it takes."""
+    with _engine(arguments) as engine, _load(arguments, engine) as model:
+        inputs = read_inputs(arguments.inputs) if arguments.inputs else _random_inputs(model, arguments)
+        picture = gp.profile.footprint(model, inputs)
+    with written(arguments.html) as path:
+        picture.save(path)
+    return {
+        "html": arguments.html,
+        "steps": len(picture.steps),
+        "temporaries": len(picture.temporaries),
+        "arena_nbytes": picture.arena_nbytes,
+        "needed_nbytes": picture.needed_nbytes,
+        "parts": _in_bytes(picture.parts),
+        "predicted_peak_nbytes": picture.predicted_nbytes,
+        "measured_peak_nbytes": picture.measured_nbytes,
+    }, True
+
+
+def process(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Resident memory by what it is, while the results of one run are held."""
+    with _engine(arguments) as engine, _load(arguments, engine) as model:
+        results = model.run(_random_inputs(model, arguments))
+        report = engine.process_report()
+        del results
+        return {
+            "resident_nbytes": report.resident_nbytes,
+            "resident": _in_bytes(report.parts),
+            "counted": _in_bytes(report.holdings),
+            "mapped_nbytes": report.mapped_nbytes,
+            "fixed_nbytes": report.fixed_nbytes,
+            "page_tables_nbytes": report.page_tables_nbytes,
+            "is_slack_known": report.is_slack_known,
+        }, True
 
 
 def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
@@ -203,7 +268,8 @@ def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
         outputs = model.run(inputs)
         seconds = time.perf_counter() - start
         if arguments.save:
-            np.savez(arguments.save, **outputs)
+            with written(arguments.save if arguments.save.endswith(".npz") else f"{arguments.save}.npz") as path:
+                np.savez(path, **outputs)
         if arguments.trace:
             _save_trace(model, inputs, arguments.trace)
         return {
@@ -214,17 +280,17 @@ def run(arguments: argparse.Namespace) -> tuple[Report, bool]:
 
 
 def bench(arguments: argparse.Namespace) -> tuple[Report, bool]:
-    """Median latency on random inputs, the first run apart."""
+    """Latencies on random inputs, the first run apart."""
+    peers = parse_peers(arguments.vs)
     with _engine(arguments) as engine:
         start = time.perf_counter()
         with _load(arguments, engine) as model:
             inputs = _random_inputs(model, arguments)
             model.run(inputs)
             first = time.perf_counter() - start
-            median = _median_ms(model, inputs, arguments.seconds)
             return {
                 "load_and_first_run_ms": first * 1e3,
-                "median_ms": median,
+                "engines": measure(model, inputs, arguments.model, arguments.seconds, peers),
                 "peak_nbytes": engine.budget.peak,
                 "cache": _cache_stats(model),
             }, True
@@ -234,12 +300,14 @@ def plan(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Offsets for the buffers of a file; well when they fit the capacity, where one is given."""
     buffers = gp.memory.read_csv(arguments.file)
     start = time.perf_counter()
+    found: list[gp.memory.MemoryPlan] = []
     try:
-        made = gp.memory.plan(buffers, capacity=arguments.capacity, deadline_s=arguments.deadline)
+        made = gp.memory.plan(
+            buffers, capacity=arguments.capacity, deadline_s=arguments.deadline, on_improve=found.append
+        )
         is_feasible = True
     except gp.OutOfMemoryError:
-        made = gp.memory.plan(buffers)
-        is_feasible = False
+        made, is_feasible = found[-1], False
     seconds = time.perf_counter() - start
     return {
         "nbytes": made.nbytes,
@@ -255,6 +323,11 @@ def plan(arguments: argparse.Namespace) -> tuple[Report, bool]:
 # ---- helpers
 
 
+def _in_bytes(sizes: Mapping[str, int]) -> Report:
+    """Sizes in bytes for a report."""
+    return {f"{name.replace(' ', '_')}_nbytes": nbytes for name, nbytes in sizes.items()}
+
+
 def _describe_worst(peak: RangePeak | None) -> Report:
     """Where in the declared ranges a run takes most, and how sure that is."""
     if peak is None:
@@ -267,7 +340,8 @@ def _engine(arguments: argparse.Namespace) -> gp.Engine:
 
 
 def _load(arguments: argparse.Namespace, engine: gp.Engine) -> Model:
-    options = {name: getattr(arguments, name) for name in ("schedule", "streams", "untrusted")}
+    names = ("schedule", "streams", "untrusted", "weights", "fpmath")
+    options = {name: getattr(arguments, name) for name in names}
     shapes = _shapes(arguments) if _has_range(arguments) else None
     return gp.onnx.load(arguments.model, engine=engine, shapes=shapes, **options)
 
@@ -280,14 +354,23 @@ def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:
         model.run(inputs)
     with gp.profile.trace() as recorded:
         model.run(inputs)
-    recorded.save(path)
+    recorded.name_ops(model.specialise(inputs))
+    with written(path) as other:
+        recorded.save(other)
 
 
 def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
-    """The partitions of the form for these inputs, with what implements each."""
-    form = model.specialise(inputs)
-    rows = zip(form.partitions, form.implementations, form.fallbacks, strict=True)
-    return [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
+    """The partitions of the form for these inputs, with the nodes that each comes from and what implements it.
+
+    Behind an extent that only a run tells they are those for the largest one.
+    """
+    forms = model.specialise(inputs).with_rest()
+    rows = [row for form in forms for row in zip(form.partitions, form.implementations, form.fallbacks, strict=True)]
+    found = [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
+    hosted = [report for report, (*_, fallback) in zip(found, rows, strict=True) if fallback is not None]
+    for report, seconds in zip(hosted, _host_times(model, inputs) if hosted else (), strict=False):
+        report["ms"] = seconds * 1e3
+    return found
 
 
 def _origin(partition: gp.Partition, fallback: Fallback | None) -> Report:
@@ -298,6 +381,16 @@ def _origin(partition: gp.Partition, fallback: Fallback | None) -> Report:
         return {}
     nodes = [f"{op.name} ({op.kind})" for op in partition.ops]
     return {"nodes": nodes, "reason": "the CPU backend has no kernel for these types, shapes or attributes"}
+
+
+def _host_times(model: Model, inputs: Mapping[str, Any]) -> list[float]:
+    """Seconds of each host function in the second of two runs; none if they cannot run on such inputs."""
+    with suppress(GraphpoolError):
+        model.run(inputs)
+        with gp.profile.trace() as recorded:
+            model.run(inputs)
+        return [(step.end_ns - step.start_ns) / 1e9 for step in recorded.steps if not step.program]
+    return []
 
 
 def _cache_stats(model: Model) -> Report:
@@ -316,14 +409,7 @@ def _cache_stats(model: Model) -> Report:
 
 
 def _median_ms(model: Model, inputs: Mapping[str, Any], seconds: float) -> float:
-    model.run(inputs)
-    times: list[float] = []
-    begin = time.perf_counter()
-    while len(times) < 3 or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        model.run(inputs)
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
+    return float(measure(model, inputs, "", seconds, [])[0]["p50_ms"])
 
 
 def _random_inputs(model: Model, arguments: argparse.Namespace) -> dict[str, np.ndarray[Any, Any]]:
@@ -372,11 +458,18 @@ def _table(partitions: Sequence[Report]) -> list[str]:
     for number, partition in enumerate(partitions):
         ops = "+".join(partition["ops"][:6]) + ("+..." if len(partition["ops"]) > 6 else "")
         names = ", ".join(partition["implementations"]) or f"{partition['backend']} (no step of its own)"
+        if "ms" in partition:
+            names += f", {partition['ms']:.3g} ms"
         if "reason" in partition:
-            names += f": {', '.join(partition['nodes'])}: {partition['reason']}"
-        rows.append((f"{number:3}", ops, names))
-    width = max((len(row[1]) for row in rows), default=0)
-    return [f"{number}  {ops:<{width}}  {names}" for number, ops, names in rows]
+            names += f": {partition['reason']}"
+        rows.append((f"{number:3}", ops, _nodes(partition["nodes"]), names))
+    widths = [max((len(row[k]) for row in rows), default=0) for k in (1, 2)]
+    return [f"{number}  {ops:<{widths[0]}}  {nodes:<{widths[1]}}  {names}" for number, ops, nodes, names in rows]
+
+
+def _nodes(names: Sequence[str]) -> str:
+    """The nodes of a partition in a few words."""
+    return ", ".join(names) if len(names) < 3 else f"{names[0]} to {names[-1]} ({len(names)})"
 
 
 def _columns(rows: Sequence[Report]) -> list[str]:
@@ -384,7 +477,10 @@ def _columns(rows: Sequence[Report]) -> list[str]:
     flat = [_flatten(row) for row in rows]
     cells = [list(flat[0]), *([_value(key, value) for key, value in row.items()] for row in flat)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
+    is_text = [isinstance(value, str) for value in flat[0].values()]
+    columns = list(zip(widths, is_text, strict=True))
+    lines = [[t.ljust(w) if left else t.rjust(w) for t, (w, left) in zip(c, columns, strict=True)] for c in cells]
+    return ["  ".join(line).rstrip() for line in lines]
 
 
 def _flatten(row: Report) -> Report:

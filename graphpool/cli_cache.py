@@ -9,7 +9,6 @@ from . import cache
 from .cache.policies import policy_names
 from .cache.process import ENGINE_KINDS
 from .cache.traces import compare_policies, distinct_nbytes, plot_savings, read_trace
-from .errors import InvalidArgumentError, explain
 from .typing import parse_nbytes
 
 if TYPE_CHECKING:
@@ -26,10 +25,12 @@ def add_cache(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) 
     """Add what ``cache`` can do."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     text = "Show the capacities that a process starts with, as the environment sets them."
-    commands.add_parser("show", help=text, description=text, parents=[common]).set_defaults(command=show_caches)
+    commands.add_parser("show", help=text, description=text, parents=[common]).set_defaults(
+        command=show_caches, name="cache show"
+    )
     text = "Replay a trace of constants over policies and capacities, beside the best that foresight could do."
     parser = commands.add_parser("replay", help=text, description=text, parents=[common])
-    parser.set_defaults(command=replay_trace)
+    parser.set_defaults(command=replay_trace, name="cache replay")
     parser.add_argument("trace", help="a CSV file with the columns key, nbytes, cost")
     parser.add_argument(
         "--capacity",
@@ -65,7 +66,7 @@ def replay_trace(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """Share of the cost of making constants that each policy saves at each capacity."""
     trace = read_trace(arguments.trace)
     total = distinct_nbytes(trace)
-    capacities = [_parse_capacity(text, total) for text in arguments.capacity or CAPACITIES]
+    capacities = [parse_nbytes(text, whole_nbytes=total) for text in arguments.capacity or CAPACITIES]
     rows = compare_policies(trace, capacities, arguments.policy)
     if arguments.plot:
         plot_savings(rows, arguments.plot, title=Path(arguments.trace).stem)
@@ -89,15 +90,3 @@ def _savings(rows: Sequence[Comparison]) -> list[Report]:
         }
         for row in rows
     ]
-
-
-def _parse_capacity(text: str, total_nbytes: int) -> int:
-    if not text.endswith("%"):
-        return parse_nbytes(text)
-    try:
-        share = float(text[:-1])
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1000:
-        raise InvalidArgumentError(explain("--capacity", accepted='a size such as "64MiB", or "50%"', got=text))
-    return int(total_nbytes * share / 100)

@@ -210,6 +210,7 @@ def describe_partition(partition: gp.Partition, implementations: Sequence[str]) 
     return {
         "kind": partition.kind,
         "ops": [op.kind for op in partition.ops],
+        "nodes": list(dict.fromkeys(op.name or op.kind for op in partition.ops)),
         "backend": partition.backend_name or "host",
         "implementations": list(implementations),
     }

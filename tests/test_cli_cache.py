@@ -59,9 +59,9 @@ def test_replay_prints_a_table_and_plots(capsys, trace, tmp_path):
     ("arguments", "message"),
     [
         (["--capacity", "5x"], "not a size"),
-        (["--capacity", "much%"], "--capacity; accepted"),
-        (["--capacity=-5%"], "--capacity; accepted"),
-        (["--capacity", "nan%"], "--capacity; accepted"),
+        (["--capacity", "much%"], "not a size; accepted"),
+        (["--capacity=-5%"], "not a size; accepted"),
+        (["--capacity", "nan%"], "not a size; accepted"),
         (["--policy", "best"], "no policy is named 'best'"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from ..schedule.schedule import draw
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
+
+    from ..runtime.executable import Executable
 
 _NS_PER_US = 1e3
 _NS_PER_S = 1e9
@@ -38,6 +40,9 @@ class TracedStep:
         Threads that took part; tasks that they shared.
     start_ns, end_ns : int
         Of the first and the last piece, on the monotonic clock. Unit: nanoseconds.
+    op : str
+        Name of the op that the step computes, or of the first of several, after `Trace.name_ops`; else empty. Ops of an
+        ONNX model have the names of their nodes.
     """
 
     name: str
@@ -51,6 +56,7 @@ class TracedStep:
     ntasks: int
     start_ns: int
     end_ns: int
+    op: str = ""
 
 
 class Trace:
@@ -120,6 +126,39 @@ class Trace:
             if step.program and program in (None, step.program):
                 found.setdefault(step.run, []).append(step)
         return [tuple(steps) for steps in found.values()]
+
+    def name_ops(self, form: Executable) -> None:
+        """Say of the steps which op of a model's form each of them computes.
+
+        Equal partitions share a program, so it takes whole runs of the form to tell which of them a step was part of:
+        nothing else may have run its programs during the trace.
+
+        Parameters
+        ----------
+        form : Executable
+            Of the model that ran, for the shapes that it ran: `Model.specialise`.
+
+        Raises
+        ------
+        StateError
+            The trace has not ended yet.
+        """
+        programs: dict[int, list[list[str]]] = {}
+        for compiled in (compiled for each in form.with_rest() for compiled in each.compiled):
+            if compiled.program is not None:
+                names = {op.id: op.name or op.kind for op in compiled.partition.ops}
+                programs.setdefault(compiled.program.serial, []).append([names[number] for number in compiled.step_ops])
+        ordinals = {
+            (program, run[0].thread, run[0].run): number
+            for program in programs
+            for number, run in enumerate(self.runs(program))
+        }
+        named = []
+        for step in self.steps:
+            found = programs.get(step.program)
+            number = ordinals.get((step.program, step.thread, step.run), 0)
+            named.append(replace(step, op=found[number % len(found)][step.step]) if found else step)
+        self._steps = tuple(named)
 
     def events(self) -> list[dict[str, Any]]:
         """The trace in the Trace Event Format: a process for each calling thread, a track for each stream."""
@@ -270,15 +309,15 @@ def _meta(what: str, process: int, track: int, name: str) -> dict[str, Any]:
 
 def _slice(step: TracedStep, process: int, origin: int) -> dict[str, Any]:
     return {
-        "name": step.kind if step.program else step.name,
+        "name": step.op or (step.kind if step.program else step.name),
         "ph": "X",
         "pid": process,
         "tid": step.stream,
         "ts": (step.start_ns - origin) / _NS_PER_US,
         "dur": (step.end_ns - step.start_ns) / _NS_PER_US,
         "args": {
-            "kernel": step.name, "step": step.step, "run": step.run, "program": step.program, "threads": step.nthreads,
-            "tasks": step.ntasks,
+            "kind": step.kind, "kernel": step.name, "step": step.step, "run": step.run, "program": step.program,
+            "threads": step.nthreads, "tasks": step.ntasks,
         },
     }  # fmt: skip
 

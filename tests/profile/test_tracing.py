@@ -1,10 +1,13 @@
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import graphpool as gp
 from graphpool.profile import trace
+from tests.helpers.onnx_models import make_model
 from tests.helpers.tower_model import share_always
 
 
@@ -76,3 +79,28 @@ def test_plot_has_a_row_a_stream(model, inputs):
     [axes] = recorded.plot().axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["stream 0", "stream 1"]
     assert "ms" in axes.get_title()
+
+
+def test_steps_have_the_names_of_the_ops_that_they_compute():
+    rng = np.random.default_rng(0)
+    weights = {f"w{k}": rng.standard_normal((8, 8), np.float32) for k in range(3)}
+    nodes = [
+        node
+        for k in range(3)
+        for node in (
+            helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"m{k}"], f"product {k}"),
+            helper.make_node("BitCast", [f"m{k}"], [f"x{k + 1}"], f"cast {k}", to=TensorProto.FLOAT),  # on the host
+        )
+    ]
+    x = {"x0": rng.standard_normal((4, 8), np.float32)}
+    with gp.onnx.load(make_model(nodes, x, ["x3"], weights, opset=26), threads=1) as loaded:
+        loaded.run(x)
+        with trace() as recorded:
+            loaded.run(x)
+            loaded.run(x)
+        recorded.name_ops(loaded.specialise())
+    computed = [step for step in recorded.steps if step.program]
+    assert len({step.program for step in computed}) == 1  # which three partitions share
+    assert [step.op for step in computed] == [f"product {k}" for k in range(3)] * 2
+    names = {event["name"] for event in recorded.events() if event["ph"] == "X"}
+    assert names == {f"{what} {k}" for what in ("product", "cast") for k in range(3)}

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEAVES = {
-    "_atomic", "_finalizing", "_size_bounds", "_size_program", "_sizes", "_unraisable", "_version", "config", "errors",
-    "fork", "limits", "mapped_file", "typing",
+    "_atomic", "_backend_loader", "_finalizing", "_size_bounds", "_size_program", "_sizes", "_unraisable", "_version",
+    "config", "errors", "fork", "limits", "log", "mapped_file", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -24,6 +24,7 @@ TOP = BELOW_BACKENDS | {"backends"}
 
 MAY_IMPORT = {
     "_atomic": set(),
+    "_backend_loader": set(),
     "_sizes": {"errors"},
     "_size_program": {"_sizes", "errors"},
     "_size_bounds": {"_size_program", "_sizes", "errors"},
@@ -35,6 +36,7 @@ MAY_IMPORT = {
     "limits": {"errors"},
     "typing": {"errors", "fork"},
     "config": {"errors"},
+    "log": {"config"},
     "mapped_file": {"errors"},
     **dict.fromkeys(ISLANDS, LEAVES),
     "runtime": LEAVES | ISLANDS,
@@ -43,9 +45,12 @@ MAY_IMPORT = {
     "onnx": TOP | {"profile"},
     "demo": TOP | {"profile", "onnx"},
     "cli_graph": TOP | {"graphpool"},
+    "cli_bench": LEAVES | {"runtime"},
     "cli_cache": LEAVES | {"cache"},
-    "cli": TOP | {"cli_cache", "cli_graph", "profile", "onnx", "demo", "graphpool"},
+    "cli_terminal": set(),
+    "cli": TOP | {"cli_bench", "cli_cache", "cli_graph", "cli_terminal", "profile", "onnx", "demo", "graphpool"},
     "__main__": {"cli"},
+    "pytest_plugin": {"errors", "typing", "runtime"},
     "graphpool": TOP | {"profile", "onnx"},
 }
 """For each part of the package, the parts that it may import; ``graphpool`` stands for ``graphpool/__init__.py``."""

@@ -16,7 +16,9 @@ from tests.helpers.tree import ROOT, label, module_name, sources
 OPTIONAL = {"onnx": "onnx"}
 """Parts that need an extra, and what it brings."""
 
-HEAVY = ("onnx", "matplotlib", "scipy.linalg", "ml_dtypes", "graphpool.backends", "graphpool.runtime")
+HEAVY = (
+    "numpy", "onnx", "matplotlib", "scipy", "ml_dtypes", "graphpool.backends", "graphpool.graph", "graphpool.runtime",
+)  # fmt: skip
 """What ``import graphpool`` leaves for later."""
 
 
