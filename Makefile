@@ -5,7 +5,7 @@ test: ; ./run test
 smoke: ; ./run demo
 lint: build ; $(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m cython_lint graphpool
 types: build ; $(PYTHON) -m mypy
-bench: build ; $(PYTHON) -m pytest bench --benchmark-only -p no:xdist -o python_files='bench_*.py'
+bench: ; ./run bench
 test-neon: build ; $(PYTHON) tools/test_neon.py
 test-freethreaded: ; $(PYTHON) tools/test_freethreaded.py $(PYTHON)
 test-asan: build ; $(PYTHON) tools/test_sanitizers.py address

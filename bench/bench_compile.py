@@ -37,6 +37,9 @@ def nanoseconds(function, count, repeats=15):
     return statistics.median(samples)
 
 
+pytestmark = pytest.mark.benchmark(group="compilation")
+
+
 def test_same_tensors(benchmark):
     with gp.Engine(threads=1) as engine:
         partition, inputs, outputs = product()

@@ -3,7 +3,8 @@
     python -m bench.bench_constant_memory [sessions] [processes]
 
 The bars: 4 sessions of one model with 64 MiB of weights take at most 64 + 16 + 4 MiB; with the packed-weight store the
-proportional set sizes of 4 processes add up to at most 1.2 times that of one. `bench_growth` asks for many partitions.
+proportional set sizes of 4 processes, forked from one that has loaded the model, add up to at most 1.2 times that of
+one, and their growth by the model to that of one, however they were started. `bench_growth` asks for many partitions.
 
 Sizes are what the system counts, resident and proportional set size. Growth is over a process that has loaded a small
 model already, so that it shows weights and not libraries.
@@ -15,6 +16,7 @@ import argparse
 import gc
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,10 +31,11 @@ from graphpool.cache import constant_tensor_cache
 LAYERS, LARGE = 16, (1024, 1024)
 
 
-def set_sizes() -> tuple[float, float]:
-    """Resident and proportional set size of this process. Unit: 2**20 bytes."""
-    gc.collect()
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+def set_sizes(pid: int | str = "self") -> tuple[float, float]:
+    """Resident and proportional set size of a process. Unit: 2**20 bytes."""
+    if pid == "self":
+        gc.collect()
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     found = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
     return found["Rss"], found["Pss"]
 
@@ -134,6 +137,34 @@ def measure_processes(path: Path, mode: str, store: str | None, count: int) -> t
     return after, after - before
 
 
+def fork_loaded(path: Path, mode: str, count: int) -> None:
+    """Print the proportional set size of this process with the model, then the sum with children that run it too."""
+    model, (reader, writer), children = load(path, mode), os.pipe(), []
+    print(set_sizes()[1])
+    gc.freeze()  # a collection would write to the pages of all objects
+    for _ in range(count - 1):
+        children.append(os.fork())
+        if not children[-1]:
+            model.run({"h0": np.ones((4, LARGE[0]), np.float32)})
+            os.write(writer, b".")
+            signal.pause()
+    for _ in children:
+        os.read(reader, 1)
+    print(sum(set_sizes(pid)[1] for pid in ("self", *children)))
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    model.close()
+
+
+def print_forks(path: Path, count: int = 4) -> None:
+    print("\n| loaded, then forked; MiB | 1 process | 4 processes | ratio |\n|---|---:|---:|---:|")
+    for mode in modes():
+        output, _ = in_child("child-forks", str(path), mode, str(count)).communicate()
+        one, all_of_them = map(float, output.split())
+        print(f"| weights {mode} | {one:.0f} | {all_of_them:.0f} | {all_of_them / one:.2f} |", flush=True)
+
+
 def print_processes(path: Path) -> None:
     print("\n| proportional set size, MiB | 1 process | 4 processes | ratio | their growth by loading | ratio |")
     print("|---|---:|---:|---:|---|---:|")
@@ -157,7 +188,10 @@ def main() -> None:
     if sys.argv[1:2] == ["child-process"]:
         process_over_store(Path(sys.argv[2]), sys.argv[3])
         return
-    questions = ["sessions", "processes"]
+    if sys.argv[1:2] == ["child-forks"]:
+        fork_loaded(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+        return
+    questions = ["sessions", "processes", "forks"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("questions", nargs="*", help=f"of {', '.join(questions)} (default: all)")
     chosen = parser.parse_args().questions or questions
@@ -168,6 +202,8 @@ def main() -> None:
             print_sessions(path)
         if "processes" in chosen:
             print_processes(path)
+        if "forks" in chosen:
+            print_forks(path)
 
 
 if __name__ == "__main__":

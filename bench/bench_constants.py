@@ -79,7 +79,7 @@ def in_turns(functions: dict[str, Any], seconds: float, batch: int) -> dict[str,
 
 
 def without_plain_kernel(compiled: Any, call: Any, forms: int = 1) -> Any:
-    """The same compiled partition with no step but the product in panels, as if the cache never declined.
+    """The compiled partition, which it closes, with no step but the product in panels: as if the cache never declined.
 
     With more `forms`, executions acquire the constant that often.
     """
@@ -87,9 +87,11 @@ def without_plain_kernel(compiled: Any, call: Any, forms: int = 1) -> Any:
     program = Program([(call, [(2, 0), (5, 0), (4, 0)])], 0, 3 + forms)
     details = compiled.primitive.details
     primitive = Primitive("bench", program, compiled.implementations[:1], [0], [], details, parts)
-    return CompiledPartition(
+    made = CompiledPartition(
         compiled.partition, compiled.inputs, compiled.outputs, compiled.engine, primitive=primitive
     )
+    compiled.close()
+    return made
 
 
 def warm_calls(engine: gp.Engine) -> dict[str, Any]:
@@ -312,10 +314,14 @@ WARM = [
 ]
 
 
+pytestmark = pytest.mark.benchmark(group="constants")
+
+
 @pytest.mark.parametrize("call", WARM)
 def test_warm(benchmark: Any, call: str) -> None:
     with gp.Engine(threads=1) as engine:
-        benchmark(warm_calls(engine)[call])
+        calls = warm_calls(engine)  # the engine closes what they execute
+        benchmark(calls[call])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -328,8 +334,10 @@ def test_hit(benchmark: Any, call: str, policy: str) -> None:
 @pytest.mark.parametrize("state", ["disabled (capacity 0)", "too small (1 MB)", "full (no_evict)", "with room"])
 def test_full(benchmark: Any, state: str, m: int) -> None:
     with gp.Engine(threads=1) as engine:
-        prepare, product = full_calls(engine, m)[state]
+        calls = full_calls(engine, m)
+        prepare, product = calls[state]
         prepare()
+        benchmark.extra_info.update(threads=1, flops=2 * m * LARGE[0] * LARGE[1], nbytes=4 * (LARGE[0] + 2 * m) * 1024)
         benchmark(product)
     constant_tensor_cache("cpu").set_capacity(None, policy="no_evict")
 

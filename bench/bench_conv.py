@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.bench_packed import aligned_empty
+from bench.bench_packed import aligned_empty, total_nbytes
 from bench.ceilings import best_time, dot_rate
 from graphpool._kernels.conv.depthwise import DepthwiseFormat
 from graphpool._kernels.conv.packed import F32ConvFormat
@@ -123,11 +123,14 @@ def main() -> None:
         )
 
 
+pytestmark = pytest.mark.benchmark(group="convolutions")
+
+
 @pytest.mark.parametrize(("layer", "kind"), [(layer, kind) for layer in LAYERS for kind in kinds(layer)], ids=str)
 def test_layer(benchmark: Any, layer: Layer, kind: str) -> None:
     """One call."""
     call, args = problem(layer, kind)
-    benchmark.extra_info.update(flops=layer.flops, isa=call.kernel.isa, threads=1)
+    benchmark.extra_info.update(flops=layer.flops, nbytes=total_nbytes(args), isa=call.kernel.isa, threads=1)
     benchmark(call, *args)
 
 

@@ -50,6 +50,9 @@ def partition(make, n):
     return len(graph.get_partitions())
 
 
+pytestmark = pytest.mark.benchmark(group="partitioning")
+
+
 @pytest.mark.parametrize("n", [100, 1_000, 10_000])
 @pytest.mark.parametrize("make", [chain, layers])
 def test_partition(benchmark, make, n):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from bench.bench_packed import aligned_empty, packed_product, runner, seconds_of
+from bench.bench_packed import aligned_empty, packed_product, runner, seconds_of, total_nbytes
 from graphpool._kernels.conv.bf16 import Bf16ConvFormat
 from graphpool._kernels.conv.packed import F32ConvFormat
 from graphpool._kernels.conv.problem import ConvProblem, ConvShape
@@ -52,14 +52,19 @@ def compressed_product(
     rng = np.random.default_rng(0)
     q = rng.integers(0, 256, k * n * BITS[dtype] // 8, np.uint8)
     scales, points = rng.random((weights.ngroups, n), np.float32), rng.integers(0, 16, (weights.ngroups, n), np.uint8)
-    more = ("u8", (n, 1)) if zeros else None
-    pack = weights.pack((n, 1), ("f32", (n, 1)), more)
-    rows = [aligned_empty(weights.nbytes) for _ in range(copies)]
+    parts: list[tuple[KernelCall, Any, int]] = [
+        (weights.pack((n, 1)), q, weights.numbers_nbytes),
+        (weights.pack_scales((n, 1)), scales, weights.scales_nbytes),
+    ]
+    if zeros:
+        parts.append((weights.pack_zeros((n, 1), "u8"), points, weights.zeros_nbytes))
+    rows = [[aligned_empty(nbytes) for *_, nbytes in parts] for _ in range(copies)]
     for packed in rows:
-        pack(q, scales, *([points] if zeros else []), packed)
+        for (pack, source, _), place in zip(parts, packed, strict=True):
+            pack(source, place)
     a, dst = rng.standard_normal((m, k), np.float32), np.empty((m, n), np.float32)
     call = weights.matmul(MatmulProblem((), m, n, k, (k, 1), (n,)), int8=int8)
-    return call, [(a, packed, dst) for packed in rows]
+    return call, [(a, *packed, dst) for packed in rows]
 
 
 def convolution(shape: tuple[int, ...], dtype: str) -> tuple[KernelCall, Arguments]:
@@ -119,12 +124,15 @@ def print_convolutions(seconds: float) -> None:
         )
 
 
+pytestmark = pytest.mark.benchmark(group="narrow weights")
+
+
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("m", ROWS)
 def test_compressed(benchmark: Any, m: int, scheme: tuple[str, int | None, bool]) -> None:
     call, arguments = compressed_product(m, scheme)
-    nbytes = arguments[0][1].nbytes
-    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * 4096**2, weight_nbytes=nbytes)
+    nbytes = total_nbytes(arguments[0])
+    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * 4096**2, nbytes=nbytes)
     benchmark(runner(call, arguments))
 
 
@@ -132,7 +140,10 @@ def test_compressed(benchmark: Any, m: int, scheme: tuple[str, int | None, bool]
 @pytest.mark.parametrize("shape", CONVOLUTIONS, ids=str)
 def test_convolution(benchmark: Any, shape: tuple[int, ...], dtype: str) -> None:
     call, arguments = convolution(shape, dtype)
-    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, weight_nbytes=arguments[0][1].nbytes)
+    ic, oc, size, kernel, stride = shape
+    flops = 2 * oc * ic * kernel**2 * (-(-size // stride)) ** 2
+    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=flops, nbytes=total_nbytes(arguments[0]))
+    benchmark.extra_info["dtype"] = "f32" if dtype == "f32" else "bf16"
     benchmark(runner(call, arguments))
 
 

@@ -9,6 +9,7 @@ transposed convolutions with ReLU. One thread, processor time, the least of many
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -120,25 +121,55 @@ def make_model(shape: Sequence[int], nodes: Sequence[Node]) -> bytes:
     return content
 
 
-def runners(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    """What runs the case here, and in onnxruntime; both have given the same result."""
+def case_input(name: str) -> Any:
+    """The image of a case."""
+    return np.random.default_rng(1).standard_normal(CASES[name][0], np.float32)
+
+
+def own_runner(name: str, engine: gp.Engine) -> tuple[Callable[[], object], Any]:
+    """What runs the case here, into an array that is there, and the array."""
+    x = case_input(name)
+    model = gp.onnx.load(make_model(*CASES[name]), engine=engine)
+    outputs = model.run({"x": x})
+    return lambda: model.run({"x": x}, outputs), outputs["y"]
+
+
+def peer_runner(name: str, _: gp.Engine) -> tuple[Callable[[], object], Any]:
+    """The same in onnxruntime."""
     import onnxruntime
 
-    shape, nodes = CASES[name]
-    content = make_model(shape, nodes)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
+    content, x = make_model(*CASES[name]), case_input(name)
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    x = np.random.default_rng(1).standard_normal(shape, np.float32)
-    [expected] = session.run(None, {"x": x})
+    [result] = session.run(None, {"x": x})
     binding = session.io_binding()
     binding.bind_cpu_input("x", x)
-    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(expected.copy()))
-    model, outputs = gp.onnx.load(content, threads=1), {"y": np.empty_like(expected)}
-    model.run({"x": x}, outputs)
-    np.testing.assert_allclose(outputs["y"], expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
-    return lambda: model.run({"x": x}, outputs), lambda: session.run_with_iobinding(binding)
+    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(result.copy()))
+    return lambda: session.run_with_iobinding(binding), result
+
+
+LIBRARIES = {"graphpool": own_runner, "onnxruntime": peer_runner}
+
+
+def runners(name: str, engine: gp.Engine) -> list[Callable[[], object]]:
+    """What runs the case here, and in onnxruntime; both have given the same result."""
+    (own, found), (peer, expected) = (make(name, engine) for make in LIBRARIES.values())
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    return [own, peer]
+
+
+def count(name: str, result: Any) -> dict[str, int]:
+    """Bytes that a case reads and writes at least, and operations where it is one convolution."""
+    shape, nodes = CASES[name]
+    weights = [np.size(value) if isinstance(value, np.ndarray) else math.prod(value)
+               for node in nodes for value in node.weights if value is not None]  # fmt: skip
+    counted = {"nbytes": 4 * (math.prod(shape) + sum(weights)) + result.nbytes}
+    if len(nodes) == 1 and nodes[0].kind in ("Conv", "ConvTranspose"):
+        pixels = result.size if nodes[0].kind == "Conv" else math.prod(shape)
+        counted["flops"] = 2 * pixels * math.prod(nodes[0].weights[0][1:])
+    return counted
 
 
 def least_seconds(run: Callable[[], object], seconds: float) -> float:
@@ -160,16 +191,22 @@ def main() -> None:
     print("| op | us | onnxruntime us | ratio |\n|---|---:|---:|---:|")
     for name in CASES:
         if options.only in name:
-            own, other = (least_seconds(run, options.seconds) * 1e6 for run in runners(name))
+            with gp.Engine(threads=1) as engine:
+                own, other = (least_seconds(run, options.seconds) * 1e6 for run in runners(name, engine))
             print(f"| {name} | {own:.0f} | {other:.0f} | {own / other:.2f} |", flush=True)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_op(benchmark: Any, name: str) -> None:
-    """One run, once both gave the same result."""
-    pytest.importorskip("onnxruntime")
-    benchmark.extra_info.update(threads=1)
-    benchmark(runners(name)[0])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_op(benchmark: Any, library: str, name: str) -> None:
+    """One run."""
+    if library != "graphpool":
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    with gp.Engine(threads=1) as engine:
+        run, result = LIBRARIES[library](name, engine)
+        benchmark.group = f"ops: {name.split()[0]}"
+        benchmark.extra_info.update(threads=1, **count(name, result))
+        benchmark(run)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +61,11 @@ def aligned_empty(nbytes: int) -> Any:
     room = np.empty(nbytes + 63, np.uint8)
     first = -room.ctypes.data % 64
     return room[first : first + nbytes]
+
+
+def total_nbytes(arrays: Iterable[Any]) -> int:
+    """Bytes of all of them: what a call reads and writes at least."""
+    return sum(array.nbytes for array in arrays)
 
 
 def packed_product(
@@ -213,13 +219,16 @@ def print_packing(seconds: float, isa: str | None) -> None:
             print(f"| {dtype} {name} | {t * 1e6:.0f} | {(b.nbytes + layout.nbytes) / t / 1e9:.1f} |")
 
 
+pytestmark = pytest.mark.benchmark(group="products")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 def test_packed(benchmark: Any, shape: tuple[int, int, int], dtype: str) -> None:
     call, arguments = packed_product(shape, dtype, bias=True, clamp=(0, np.inf))
     m, k, n = shape
-    nbytes = PackedFormat(k, n, dtype).nbytes
-    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * k * n, weight_nbytes=nbytes)
+    nbytes = total_nbytes(arguments[0])
+    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, dtype=dtype, flops=2 * m * k * n, nbytes=nbytes)
     benchmark(runner(call, arguments))
 
 
@@ -228,7 +237,7 @@ def test_packed(benchmark: Any, shape: tuple[int, int, int], dtype: str) -> None
 def test_plain(benchmark: Any, shape: tuple[int, int, int], impl: str) -> None:
     call, arguments = plain_product(shape, impl)
     m, k, n = shape
-    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * k * n, weight_nbytes=4 * k * n)
+    benchmark.extra_info.update(isa=call.kernel.isa, threads=1, flops=2 * m * k * n, nbytes=total_nbytes(arguments))
     with threadpool_limits(1):
         benchmark(runner(call, [arguments]))
 
@@ -236,9 +245,10 @@ def test_plain(benchmark: Any, shape: tuple[int, int, int], impl: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 def test_numpy(benchmark: Any, shape: tuple[int, int, int]) -> None:
     a, b = operands(shape)
-    benchmark.extra_info.update(threads=1, flops=2 * shape[0] * shape[1] * shape[2], weight_nbytes=b.nbytes)
+    (m, k, n), dst = shape, np.empty((shape[0], shape[2]), np.float32)
+    benchmark.extra_info.update(threads=1, flops=2 * m * k * n, nbytes=total_nbytes((a, b, dst)))
     with threadpool_limits(1):
-        benchmark(np.matmul, a, b)
+        benchmark(np.matmul, a, b, out=dst)
 
 
 def main() -> None:

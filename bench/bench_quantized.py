@@ -18,7 +18,7 @@ import pytest
 
 from bench.bench_conv import Layer
 from bench.bench_conv import problem as f32_layer
-from bench.bench_packed import aligned_empty, packed_product
+from bench.bench_packed import aligned_empty, packed_product, total_nbytes
 from bench.ceilings import best_time, dot_rate
 from graphpool._kernels.conv.int8 import Int8ConvFormat
 from graphpool._kernels.conv.problem import ConvProblem, ConvShape
@@ -126,11 +126,15 @@ def main() -> None:
         print_row(f"{layer}{' residual' if residual else ''}", layer.flops, time, f32, peak)
 
 
+pytestmark = pytest.mark.benchmark(group="int8")
+
+
 @pytest.mark.parametrize("shape", PRODUCTS, ids=str)
 def test_product(benchmark: Any, shape: tuple[int, int, int]) -> None:
     """One call."""
     call, args = byte_product(shape)
-    benchmark.extra_info.update(flops=2 * np.prod(shape).item(), isa=call.kernel.isa, threads=1)
+    flops, nbytes = 2 * np.prod(shape).item(), total_nbytes(args)
+    benchmark.extra_info.update(flops=flops, nbytes=nbytes, dtype="s8", isa=call.kernel.isa, threads=1)
     benchmark(call, *args)
 
 
@@ -138,7 +142,8 @@ def test_product(benchmark: Any, shape: tuple[int, int, int]) -> None:
 def test_layer(benchmark: Any, layer: Layer, residual: bool) -> None:
     """One call."""
     call, args = byte_layer(layer, residual)
-    benchmark.extra_info.update(flops=layer.flops, isa=call.kernel.isa, threads=1)
+    nbytes = total_nbytes(args)
+    benchmark.extra_info.update(flops=layer.flops, nbytes=nbytes, dtype="s8", isa=call.kernel.isa, threads=1)
     benchmark(call, *args)
 
 

@@ -171,7 +171,7 @@ def processor_time(function):
     return time.thread_time() - start
 
 
-@pytest.mark.benchmark(group="schedule")
+@pytest.mark.benchmark(group="schedules")
 @pytest.mark.parametrize("policy", ["sequential", "list", "ios", "auto"])
 @pytest.mark.parametrize("name", BLOCKS)
 def test_block(benchmark, name, policy):

@@ -1,17 +1,23 @@
 """Question: what does a shape cost that a model has not seen, and how often is the model compiled for a course of them.
 
     python -m bench.bench_shapes FILE --dim past=128:192 [--dim batch=1] [--threads 2] [--json]
+    python -m bench.bench_shapes FILE --dim batch=1:9 --dim tokens=5:201 --requests 300 [--seed 0]
 
 FILE is an ONNX model with named dimensions. A range takes all sizes from the first to before the last, one shape each;
-other named dimensions take the size given, 1 by default. Each shape is run four times: the first run less the least of
-the others is what the shape costs. onnxruntime runs beside, in turns, where it is installed.
+other named dimensions take the size given, 1 by default. Each shape is run four times, each time on arrays of its own:
+the first run less the median of the others is what the shape costs. With ``--requests`` each of so many requests has
+sizes at random from all ranges, and is run once: the total without the first one, which loads the model, and how much
+memory the process holds more than after it. onnxruntime runs beside, in turns, where it is installed.
 """
 
 import argparse
+import gc
 import json
+import resource
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -38,14 +44,18 @@ def inputs_of(model, sizes, rng):
     return arrays
 
 
-def timed(run, times=4):
-    """Milliseconds of the first run of a shape, and the least of the others."""
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        found.append((time.perf_counter() - start) * 1e3)
-    return found[0], min(found[1:])
+def timed(run, *args):
+    """Milliseconds of a call."""
+    start = time.perf_counter()
+    run(*args)
+    return (time.perf_counter() - start) * 1e3
+
+
+def first_and_others(run, arrays, times=4):
+    """Milliseconds of the first run of a shape, and the median of the others."""
+    copies = [{name: array.copy() for name, array in arrays.items()} for _ in range(times)]
+    first, *others = (timed(run, given) for given in copies)
+    return first, statistics.median(others)
 
 
 def onnxruntime_session(path, threads):
@@ -69,12 +79,11 @@ def measure(path, dims, threads):
             sizes = {name: values[min(k, len(values) - 1)] for name, values in dims.items()}
             arrays = inputs_of(model, sizes, rng)
             before = model.stats().compilations
-            first, work = timed(lambda arrays=arrays: model.run(arrays))
+            first, work = first_and_others(model.run, arrays)
             (costs if model.stats().compilations == before else firsts).append(first - work)
             works.append(work)
             if session is not None:
-                first, least = timed(lambda arrays=arrays: session.run(None, arrays))
-                peers.append((first, least))
+                peers.append(first_and_others(lambda given: session.run(None, given), arrays))
         row = {
             "model": model.name,
             "shapes": count,
@@ -84,8 +93,46 @@ def measure(path, dims, threads):
             "work_ms": statistics.median(works),
         }
         if peers:
-            row["onnxruntime_new_ms"] = statistics.median([first - least for first, least in peers])
-            row["onnxruntime_work_ms"] = statistics.median([least for _, least in peers])
+            row["onnxruntime_new_ms"] = statistics.median([first - work for first, work in peers])
+            row["onnxruntime_work_ms"] = statistics.median([work for _, work in peers])
+        return row
+
+
+def resident_nbytes():
+    """Memory of the process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def measure_requests(path, dims, threads, requests, seed):
+    """Totals of each library over requests of random sizes."""
+    rng = np.random.default_rng(seed)
+    courses = [{name: int(rng.choice(values)) for name, values in dims.items()} for _ in range(requests)]
+    with gp.Engine("cpu", threads=threads) as engine, gp.onnx.load(path, engine=engine) as model:
+        own, arenas, before = [], [], 0
+        for sizes in courses:
+            own.append(timed(model.run, inputs_of(model, sizes, rng)))
+            arenas.append(model.stats().largest_arena_nbytes)
+            gc.collect()
+            before = before or resident_nbytes() - arenas[0]
+        row = {
+            "model": model.name,
+            "requests": requests,
+            "shapes": len({tuple(sizes.values()) for sizes in courses}),
+            "compilations": model.stats().compilations,
+            "total_ms": sum(own[1:]),
+            "growth_mb": (resident_nbytes() - before) / 2**20,
+            "largest_arena_mb": max(arenas) / 2**20,
+        }
+        session = onnxruntime_session(path, threads)
+        if session is not None:
+            model.respecialise()
+            own, peers = [], []
+            for sizes in courses:
+                arrays = inputs_of(model, sizes, rng)
+                own.append(timed(model.run, arrays))
+                peers.append(timed(session.run, None, arrays))
+            row |= {"total_ms": sum(own[1:]), "onnxruntime_total_ms": sum(peers[1:])}
+            row["ratio"] = row["total_ms"] / row["onnxruntime_total_ms"]
         return row
 
 
@@ -104,9 +151,16 @@ def main(argv=None):
     parser.add_argument("file")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=FIRST[:END]")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--requests", type=int, help="requests of random sizes, instead of all in turn")
+    parser.add_argument("--seed", type=int, default=0, help="of the sizes")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    print_row(measure(args.file, parse_dims(args.dim), args.threads), args.json)
+    dims = parse_dims(args.dim)
+    if args.requests is None:
+        row = measure(args.file, dims, args.threads)
+    else:
+        row = measure_requests(args.file, dims, args.threads, args.requests, args.seed)
+    print_row(row, args.json)
 
 
 if __name__ == "__main__":

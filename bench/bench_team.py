@@ -34,12 +34,12 @@ def chain(g):
 
 
 def steps_of(count):
-    """`count` steps of two tasks each: copies of 128 KiB, which never fuse."""
+    """`count` steps of two tasks each over 128 KiB, which never fuse."""
 
     def build(g):
         x = g.input((128, 256))
         for _ in range(count):
-            x = g.op("Concat", x, axis=0)
+            x = g.op("SoftMax", x, axis=-1)
 
     return build
 
@@ -63,6 +63,11 @@ def prepared(build, threads, **bounds):
             return lambda: compiled.execute(stream, ins, outs)
 
         yield bind, compiled
+
+
+def operand_nbytes(compiled):
+    """Bytes of the inputs and outputs: what an execution reads and writes at least."""
+    return sum(lt.nbytes for lt in (*compiled.inputs, *compiled.outputs))
 
 
 def best_us(calls, seconds=3.0):
@@ -119,7 +124,7 @@ def throughput(nthreads, seconds=2.0):
 
 
 def step_cost(threads):
-    """What one more shared step costs, copy of 128 KiB included. Unit: microseconds."""
+    """What one more shared step costs, a softmax of 128 KiB included. Unit: microseconds."""
     with prepared(steps_of(1), threads) as (one, a), prepared(steps_of(65), threads) as (many, b):
         for compiled in (a, b):
             compiled.program.trials = 0 if compiled.program.nthreads > 1 else -1
@@ -127,16 +132,20 @@ def step_cost(threads):
     return (long - short) / 64
 
 
-@pytest.mark.benchmark(group="team")
+pytestmark = pytest.mark.benchmark(group="threads")
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_threads(benchmark, name, threads):
-    benchmark.extra_info["threads"] = threads
-    with prepared(WORKLOADS[name], threads) as (bind, _):
+    build = WORKLOADS[name]
+    with prepared(build, threads) as (bind, compiled):
+        benchmark.extra_info.update(threads=threads, nbytes=operand_nbytes(compiled))
+        if build is product:
+            benchmark.extra_info["flops"] = 2 * 512 * 1024 * 1024
         benchmark(bind())
 
 
-@pytest.mark.benchmark(group="team")
 @pytest.mark.parametrize("threads", [2, 4])
 def test_roll_call(benchmark, threads):
     team = Team(threads)

@@ -1,0 +1,219 @@
+"""Does a run take what was predicted: of the budget to the byte, of the process's memory within three percent?
+
+    python -m bench.bench_truth [--models FOLDER ...] [--sources file,bytes,proto]
+        [--json results.json]
+
+Without folders the models are made here. Each model, source and kind of shapes has a process of its own, with one
+thread. Sizes that a file leaves open are 1 (``static``), or 1 to 3 (``varying``): then the shapes that take most are
+run. Axes behind the first are 64, or 64 to 96. Inputs are random; where a model rejects their content that is reported.
+
+Resident memory is the highest size during the run (VmHWM, reset before it), beyond that of the process with the library
+imported and, for bytes and proto, the caller's own copy of the model. It is predicted before the run by
+``predict_peak(...).resident_nbytes``.
+
+Bars: counted predicted = counted measured, beside which stands what loading took where that is more; resident
+predicted >= measured >= 0.97 of predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SOURCES = ("file", "bytes", "proto")
+SHAPES = ("static", "varying")
+LEAST_RATIO = 0.97
+FIRST_SPAN, LATER_SPAN = (1, 3), (64, 96)
+"""Sizes that a file leaves open: of the first axis, of others."""
+
+
+def status_nbytes(field: str) -> int:
+    """A figure of /proc/self/status. Unit: bytes."""
+    found = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def read_source(path: Path, source: str) -> Any:
+    """What `graphpool.onnx.load` is given."""
+    import onnx
+
+    if source == "file":
+        return path
+    data = path.read_bytes()
+    return data if source == "bytes" else onnx.load_model_from_string(data)
+
+
+def open_sizes(path: Path) -> dict[str, Any]:
+    """What `shapes` declares for all sizes that a file leaves open, by input."""
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    known = {tensor.name for tensor in graph.initializer}
+    found: dict[str, Any] = {}
+    for port in graph.input:
+        dims = port.type.tensor_type.shape.dim
+        if port.name not in known and any(dim.dim_value <= 0 for dim in dims):
+            spans = [FIRST_SPAN if axis == 0 else LATER_SPAN for axis in range(len(dims))]
+            if all(dim.dim_value > 0 or dim.dim_param.isidentifier() for dim in dims):
+                found |= {dim.dim_param: span for dim, span in zip(dims, spans, strict=True) if dim.dim_param}
+            else:
+                found[port.name] = [
+                    dim.dim_value if dim.dim_value > 0 else span for dim, span in zip(dims, spans, strict=True)
+                ]
+    return found
+
+
+def _least(spans: Any) -> Any:
+    """The lower ends."""
+    if isinstance(spans, tuple):
+        return spans[0]
+    return [_least(span) for span in spans] if isinstance(spans, list) else spans
+
+
+def measure(path: Path, source: str, shapes: str) -> dict[str, Any]:
+    """One prediction and one run, in this process. Unit: bytes."""
+    import graphpool as gp
+    from graphpool.onnx.loader import importer
+    from graphpool.profile import random_inputs
+    from graphpool.runtime.shape_ranges import ShapeRanges
+
+    importer()
+    sizes = open_sizes(path)
+    declared = sizes if shapes == "varying" else {}
+    if shapes == "varying" and not declared:
+        return {"skipped": "all sizes are fixed"}
+    given = read_source(path, source)
+    gc.collect()
+    base = status_nbytes("VmRSS")
+    with gp.Engine(threads=1) as engine, gp.onnx.load(given, engine=engine, shapes=declared or None) as model:
+        smallest = ShapeRanges({name: _least(spans) for name, spans in sizes.items()}, model.inputs).largest_shapes()
+        inputs = random_inputs(model, getattr(model.predict_peak(), "shapes", None) if declared else smallest)
+        if "ids" in inputs:  # of our table, all rows of which are to be read
+            inputs["ids"] = np.random.default_rng(0).integers(0, 16384, inputs["ids"].shape)
+        peak = model.predict_peak() if declared else model.predict_peak(inputs)
+        gc.collect()
+        load_peak, predicted, resident = engine.budget.peak, int(peak), peak.resident_nbytes
+        Path("/proc/self/clear_refs").write_text("5")
+        results = model.run(inputs)
+        measured, high = engine.budget.peak, status_nbytes("VmHWM")
+        report = engine.process_report()
+        del results
+    return {
+        "counted_predicted": predicted,
+        "counted_measured": measured,
+        "load_peak": load_peak,
+        "resident_predicted": resident - base,
+        "resident_measured": high - base,
+        "resident_ratio": (high - base) / max(resident - base, 1),
+        "parts": report.parts,
+        "is_exact": measured == max(predicted, load_peak),
+        "is_within": LEAST_RATIO <= (high - base) / max(resident - base, 1) <= 1,
+    }
+
+
+def make_models(folder: Path) -> None:
+    """A product of large weights, convolutions, a table, large results, and open sizes."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+
+    def save(name: str, nodes: list[Any], inputs: dict[str, Any], output: str, weights: dict[str, Any]) -> None:
+        kinds = {"ids": TensorProto.INT64}
+        infos = [
+            helper.make_tensor_value_info(key, kinds.get(key, TensorProto.FLOAT), dims) for key, dims in inputs.items()
+        ]
+        tensors = [numpy_helper.from_array(array, key) for key, array in weights.items()]
+        result = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+        graph = helper.make_graph(nodes, name, infos, [result], tensors)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
+
+    def normal(*shape: int) -> Any:
+        return rng.standard_normal(shape, np.float32)
+
+    make = helper.make_node
+    layers = [make("MatMul", [f"h{k}", f"w{k}"], [f"h{k + 1}"]) for k in range(4)]
+    save("products", layers, {"h0": ["rows", 2048]}, "h4", {f"w{k}": normal(2048, 2048) for k in range(4)})
+    convolutions = [
+        make("Conv", [f"h{k}", f"w{k}"], [f"h{k + 1}"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]) for k in range(3)
+    ]
+    weights = {f"w{k}": normal(256, 256 if k else 3, 3, 3) for k in range(3)}
+    save("convolutions", convolutions, {"h0": [1, 3, 64, 64]}, "h3", weights)
+    table = {"table": normal(16384, 512), "axis": np.array([1])}
+    save("table", [make("Gather", ["table", "ids"], ["y"])], {"ids": ["batch", 16384]}, "y", table)
+    tiles = {"repeats": np.array([64, 1])}
+    save("results", [make("Tile", ["x", "repeats"], ["y"])], {"x": ["rows", 65536]}, "y", tiles)
+
+
+def run_one(path: Path, source: str, shapes: str, limit_s: float) -> dict[str, Any]:
+    """The same in a fresh process."""
+    command = [sys.executable, "-m", "bench.bench_truth", "--child", str(path), source, shapes]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"no result in {limit_s:g} s"}
+    if done.returncode:
+        return {"failed": (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1][:200]}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def describe(found: dict[str, Any]) -> str:
+    """A row of the table."""
+    if "counted_predicted" not in found:
+        return f"| {found.get('skipped') or found.get('failed')} | | | | | |"
+    sizes = [f"{found[f'resident_{name}'] / 2**20:.2f}" for name in ("predicted", "measured")]
+    is_load = found["is_exact"] and found["load_peak"] > found["counted_predicted"]
+    exact = "=" if found["is_exact"] else f"{found['counted_measured'] - found['counted_predicted']:+}"
+    exact += f" (load {found['load_peak']})" if is_load else ""
+    return f"| {found['counted_predicted']} | {exact} | {sizes[0]} | {sizes[1]} | {found['resident_ratio']:.3f} |"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--child", nargs=3, metavar=("MODEL", "SOURCE", "SHAPES"))
+    parser.add_argument("--models", action="append", default=[], metavar="FOLDER")
+    parser.add_argument("--sources", default=",".join(SOURCES))
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--limit-s", type=float, default=120.0, help="time for each process")
+    arguments = parser.parse_args()
+    if arguments.child:
+        path, source, shapes = arguments.child
+        print(json.dumps(measure(Path(path), source, shapes)))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = [Path(name) for name in arguments.models] or [Path(scratch)]
+        if not arguments.models:
+            make_models(folders[0])
+        rows = []
+        print("| model | source | shapes | counted bytes | measured | resident MiB | measured | ratio |")
+        print("|---|---|---|--:|--:|--:|--:|--:|")
+        for path in sorted(path for folder in folders for path in folder.glob("*.onnx")):
+            for shapes in arguments.shapes.split(","):
+                for source in arguments.sources.split(","):
+                    found = run_one(path, source, shapes, arguments.limit_s)
+                    rows.append({"model": path.stem, "source": source, "shapes": shapes} | found)
+                    print(f"| {path.stem} | {source} | {shapes} {describe(found)}", flush=True)
+    done = [row for row in rows if "counted_predicted" in row]
+    exact, within = (sum(row[name] for row in done) for name in ("is_exact", "is_within"))
+    print(
+        f"\n{exact} of {len(done)} counted exactly, {within} within {LEAST_RATIO} to 1 of the predicted resident size"
+    )
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
