@@ -6,6 +6,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
+import generate_onnx_ops  # noqa: E402
 import generate_ops  # noqa: E402
 
 import graphpool  # noqa: E402
@@ -38,3 +39,4 @@ def setup(app):
 
 
 generate_ops.generate(DOCS / "reference" / "ops.md")
+generate_onnx_ops.generate(DOCS / "reference" / "onnx-ops.md")
