@@ -362,9 +362,9 @@ def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:
 def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
     """The partitions of the form for these inputs, with the nodes that each comes from and what implements it.
 
-    Behind an extent that only a run tells they are those for the largest one.
+    Those of a data-dependent part are the ones for its largest extents.
     """
-    forms = model.specialise(inputs).with_rest()
+    forms = model.specialise(inputs).with_data_dependent_forms()
     rows = [row for form in forms for row in zip(form.partitions, form.implementations, form.fallbacks, strict=True)]
     found = [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
     hosted = [report for report, (*_, fallback) in zip(found, rows, strict=True) if fallback is not None]
