@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from graphpool import StateError
+
 TIMEOUT_S = 60
 
 
@@ -57,6 +59,16 @@ def wait_until(condition):
             return
         threading.Event().wait(0.001)
     raise AssertionError("the condition never held")
+
+
+@contextmanager
+def closed_at_most():
+    """Lets a `StateError` pass that says that something is closed."""
+    try:
+        yield
+    except StateError as error:
+        if "closed" not in str(error):
+            raise
 
 
 @contextmanager
