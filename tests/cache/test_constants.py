@@ -12,7 +12,8 @@ from graphpool.cache._flight import _waiting
 from graphpool.cache._handle import ConstantHandle
 from graphpool.cache.policies import LruPolicy
 from graphpool.errors import BackendError, InvalidArgumentError, OutOfMemoryError, StateError
-from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, together, wait_until
+from tests.helpers.caches import TIMEOUT_S, Gate, QuarantineResource, in_thread, wait_until
+from tests.helpers.memory import run_threads
 
 BACKEND = "cpu"
 
@@ -475,7 +476,7 @@ def test_sixteen_threads_do_everything(policy):
             if stats.nbytes > stats.capacity_nbytes:
                 over.append(stats)
 
-    together(16, work)
+    run_threads(16, work)
     assert not fails
     assert not over
     cache.clear()

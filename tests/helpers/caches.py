@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from graphpool import StateError
 
-TIMEOUT_S = 60
+from .memory import TIMEOUT_S
 
 
 class Gate:
@@ -40,21 +40,9 @@ def in_thread(function, *args, **kwargs):
     return future
 
 
-def together(count, function):
-    """Run ``function(i)`` in `count` threads that start at once; the list of results."""
-    barrier = threading.Barrier(count)
-
-    def start(i):
-        barrier.wait(TIMEOUT_S)
-        return function(i)
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(start, range(count), timeout=TIMEOUT_S))
-
-
 def wait_until(condition):
     """Give way to other threads until `condition()` holds; for states that no event announces."""
-    for _ in range(TIMEOUT_S * 1000):
+    for _ in range(int(TIMEOUT_S * 1000)):
         if condition():
             return
         threading.Event().wait(0.001)
