@@ -6,6 +6,7 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
+import graphpool as gp
 from graphpool.cache import constant_tensor_cache
 
 # under emulation and sanitizers an example takes many times as long
@@ -36,6 +37,13 @@ def pytest_collection_finish():
 def no_constants_of_other_tests():
     """Constants are shared within the process: a test that counts memory must not find those of another."""
     constant_tensor_cache("cpu").clear()
+
+
+@pytest.fixture
+def engine():
+    """An engine of the CPU with one thread."""
+    with gp.Engine(threads=1) as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -19,12 +19,6 @@ POINT = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations
 SQUARE = POINT | {"pads_begin": [1, 1], "pads_end": [1, 1]}
 
 
-@pytest.fixture
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
 def convolve(b, x, outputs, kernel=(1, 1), bias=True, data_format="NCX", dtype="f32", **attrs):
     channels = b.graph_shape(x)[1 if data_format == "NCX" else -1]
     operands = [x, b.input((outputs, channels // attrs.get("groups", 1), *kernel), dtype, property="constant")]
