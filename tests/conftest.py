@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 import graphpool as gp
 from graphpool.cache import constant_tensor_cache
+from graphpool.runtime.costs import stage_latencies
 
 # under emulation and sanitizers an example takes many times as long
 settings.register_profile("slow", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -44,6 +45,14 @@ def engine():
     """An engine of the CPU with one thread."""
     with gp.Engine(threads=1) as engine:
         yield engine
+
+
+@pytest.fixture
+def no_stage_latencies():
+    """Nothing is known of stages, nor afterwards of those of the test."""
+    stage_latencies.cache_clear()
+    yield
+    stage_latencies.cache_clear()
 
 
 @pytest.fixture
