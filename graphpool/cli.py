@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from .cli_graph import (
     read_inputs,
     run_form,
 )
+from .cli_serve import add_serve_options, serve_models
 from .cli_terminal import leave_pipe, progress, written
 from .config import STREAM_POLICIES
 from .errors import GraphpoolError, InvalidArgumentError, explain
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        with progress(f"graphpool {arguments.name}"):
+        with nullcontext() if arguments.command is serve else progress(f"graphpool {arguments.name}"):
             report, is_well = arguments.command(arguments)
         print(json.dumps(report, indent=2) if arguments.json else _as_text(report), flush=True)
     except BrokenPipeError:
@@ -112,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     run_parser.add_argument("--save", help="write the outputs to this .npz file")
     run_parser.add_argument("--trace", help="write what each stream did in another run to this file, for Perfetto")
     add_bench_options(add("bench", bench, "Time a model on random inputs, beside other engines if asked.", model))
+    serve_text = "Serve models over HTTP by the Open Inference Protocol, until a signal ends it."
+    add_serve_options(add("serve", serve, serve_text, engine), SHAPE_HELP)
     plan_parser = add("plan", plan, "Plan the buffers of a CSV file (id, lower, upper, size).", common)
     plan_parser.add_argument("file", help="a CSV file; lifetimes are half-open")
     plan_parser.add_argument("--capacity", type=int, help="bytes that the plan should fit")
@@ -294,6 +297,11 @@ def bench(arguments: argparse.Namespace) -> tuple[Report, bool]:
                 "peak_nbytes": engine.budget.peak,
                 "cache": _cache_stats(model),
             }, True
+
+
+def serve(arguments: argparse.Namespace) -> tuple[Report, bool]:
+    """Models behind HTTP; how many requests were answered with which status."""
+    return serve_models(arguments, _shapes(arguments))
 
 
 def plan(arguments: argparse.Namespace) -> tuple[Report, bool]:

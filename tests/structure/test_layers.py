@@ -45,15 +45,19 @@ MAY_IMPORT = {
     "profile": TOP,
     "export": LEAVES | {"cache", "runtime"},
     "onnx": TOP | {"profile"},
+    "serve": LEAVES | {"cache", "runtime", "export"},
     "demo": TOP | {"profile", "onnx"},
     "cli_graph": TOP | {"graphpool"},
     "cli_bench": LEAVES | {"runtime"},
     "cli_cache": LEAVES | {"cache"},
+    "cli_serve": LEAVES | {"runtime", "graphpool"},
     "cli_terminal": set(),
-    "cli": TOP | {"cli_bench", "cli_cache", "cli_graph", "cli_terminal", "profile", "onnx", "demo", "graphpool"},
+    "cli": TOP
+    | {f"cli_{name}" for name in ("bench", "cache", "graph", "serve", "terminal")}
+    | {"profile", "onnx", "demo", "graphpool"},
     "__main__": {"cli"},
     "pytest_plugin": {"errors", "typing", "runtime"},
-    "graphpool": TOP | {"profile", "onnx"},
+    "graphpool": TOP | {"profile", "onnx", "serve"},
 }
 """For each part of the package, the parts that it may import; ``graphpool`` stands for ``graphpool/__init__.py``."""
 
