@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 def add_serve_options(parser: argparse.ArgumentParser, shape_help: str) -> None:
     """Options of ``serve``."""
     parser.add_argument("models", nargs="+", metavar="MODEL", help="ONNX files")
-    parser.add_argument(
-        "--name", action="append", dest="names", default=[], help="of each model in turn (default: of its file)"
-    )
+    name = "of each model in turn (default: that of its file)"
+    parser.add_argument("--name", action="append", dest="names", metavar="NAME", default=[], help=name)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0: one that is free (default: %(default)s)")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=1..8", help=shape_help)

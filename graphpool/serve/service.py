@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from .._version import __version__
@@ -65,6 +66,15 @@ class _RefusalError(Exception):
         super().__init__(text)
         self.status = status
         self.headers = {} if retry_after_s is None else {"Retry-After": str(max(math.ceil(retry_after_s), 1))}
+
+
+class _Json(Response):
+    """An answer as JSON of ASCII alone: texts of strangers need not be valid Unicode."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 class Service:
@@ -169,21 +179,21 @@ class Service:
     # ---- what is told
 
     async def _server_metadata(self, request: Request) -> Response:
-        return JSONResponse(describe_server(__version__))
+        return _Json(describe_server(__version__))
 
     async def _is_live(self, request: Request) -> Response:
-        return JSONResponse({"live": True})
+        return _Json({"live": True})
 
     async def _is_ready(self, request: Request) -> Response:
-        return JSONResponse({"ready": not self.is_draining}, 400 if self.is_draining else 200)
+        return _Json({"ready": not self.is_draining}, 400 if self.is_draining else 200)
 
     async def _model_metadata(self, request: Request) -> Response:
-        return JSONResponse(self.metadata[self.find(request.path_params).name])
+        return _Json(self.metadata[self.find(request.path_params).name])
 
     async def _is_model_ready(self, request: Request) -> Response:
         served = self.find(request.path_params)
         is_ready = not self.is_draining and not served.model.is_closed
-        return JSONResponse({"name": served.name, "ready": is_ready}, 200 if is_ready else 400)
+        return _Json({"name": served.name, "ready": is_ready}, 200 if is_ready else 400)
 
     async def _scrape(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
@@ -192,7 +202,7 @@ class Service:
         return Response(PAGE, media_type="text/html", headers={"Content-Security-Policy": POLICY})
 
     async def _live(self, request: Request) -> Response:
-        return JSONResponse(self.figures(), headers={"Cache-Control": "no-store"})
+        return _Json(self.figures(), headers={"Cache-Control": "no-store"})
 
     def find(self, path: Mapping[str, str]) -> ServedModel:
         """The model that a path names; HTTPException for none."""
@@ -252,9 +262,10 @@ class Service:
             if self.is_draining:
                 raise _RefusalError(503, "the service is stopping", 1.0)
             deadline_s = asyncio.get_running_loop().time() + self._timeout_s(headers)
-            with self._admission.admitted(self._expected_nbytes(headers)):
+            most_nbytes = self._expected_nbytes(headers)
+            with self._admission.admitted(most_nbytes):
                 async with asyncio.timeout_at(deadline_s):
-                    answer = await self._answer(served, headers, receive)
+                    answer = await self._answer(served, headers, receive, most_nbytes)
                 status = 200
                 async with asyncio.timeout(self.deadline_s):
                     await _send(answer, send)
@@ -265,7 +276,7 @@ class Service:
                 return
             refusal = self._refusal(error)
             status = refusal.status
-            response = JSONResponse({"error": str(refusal)[:_MOST_MESSAGE]}, status, refusal.headers)
+            response = _Json({"error": str(refusal)[:_MOST_MESSAGE]}, status, refusal.headers)
             await response(scope, receive, send)
         finally:
             self._answers[str(status)] += 1
@@ -293,10 +304,12 @@ class Service:
             raise BodyTooLargeError
         return int(text)
 
-    async def _answer(self, served: ServedModel, headers: Mapping[str, str], receive: Receive) -> Answer:
+    async def _answer(
+        self, served: ServedModel, headers: Mapping[str, str], receive: Receive, most_nbytes: int
+    ) -> Answer:
         """The answer to a request, unless its client goes away."""
         arrived_s = asyncio.get_running_loop().time()
-        body = await read_body(receive, self._max_request_nbytes)
+        body = await read_body(receive, most_nbytes)
         work = asyncio.ensure_future(self._work(served, body, headers.get(_JSON_LENGTH), arrived_s))
         gone = asyncio.ensure_future(_gone(receive))
         try:
@@ -379,7 +392,7 @@ async def _send(answer: Answer, send: Send) -> None:
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     """An error of the framework, as the protocol writes errors."""
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    return _Json({"error": error.detail}, error.status_code, error.headers)
 
 
 # ---- arguments

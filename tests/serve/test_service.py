@@ -1,5 +1,6 @@
 """The service over real connections: answers, refusals, limits, deadlines, joined requests, clients that leave."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -94,8 +95,9 @@ def test_answers_are_those_of_the_model_and_nothing_is_kept():
         (b'{"inputs": []}', "input 'image' is missing"),
         (image_request(IMAGES[:1]).replace(b"FP32", b"INT8"), "datatype of 'image'"),
         (image_request(IMAGES[:9]), "1 to 8, as declared"),
+        (image_request(IMAGES[:1])[:-1] + b', "outputs": [{"name": "\\ud800"}]}', "name of an output"),
     ],
-    ids=["JSON", "name", "type", "shape"],
+    ids=["JSON", "name", "type", "shape", "no Unicode"],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(body, words):
     with digits({"batch": (1, 8)}) as service:
@@ -133,6 +135,28 @@ def test_bodies_without_a_length_are_read_up_to_the_limit():
             client.sendall(f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
             client.sendall(b"19000\r\n" + b"x" * 0x19000 + b"\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_no_more_is_read_than_the_headers_said():
+    """Other servers than uvicorn may hand over what they like."""
+    messages = [{"type": "http.request", "body": b"x" * 60, "more_body": True}] * 3
+
+    async def ask(app):
+        sent = []
+
+        async def receive():
+            return messages.pop()
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": INFER, "headers": [(b"content-length", b"100")]}
+        await app(scope, receive, send)
+        return sent[0]["status"]
+
+    with gp.onnx.load(demo.model_path("digits_cnn")) as model:
+        assert asyncio.run(ask(gp.serve.app({"cnn": model}))) == 413
+    assert len(messages) == 1
 
 
 @pytest.mark.parametrize(
