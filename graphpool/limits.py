@@ -112,7 +112,24 @@ class Limits:
             raise self.error(name, asked, what, node)
 
     def error(self, name: str, asked: float, what: str, node: str | None = None) -> LimitError:
-        """The error for a bound that does not hold."""
+        """The error for a bound that does not hold.
+
+        Parameters
+        ----------
+        name : str
+            Which limit.
+        asked : float
+            What was asked for.
+        what : str
+            What asked for it, in words.
+        node : str, optional
+            The node that it belongs to.
+
+        Returns
+        -------
+        error : LimitError
+            To be raised by the caller.
+        """
         value: Any = getattr(self, name)
         message = explain(
             f"{what} exceeds the limit {name}", accepted=f"at most {value}", got=asked,

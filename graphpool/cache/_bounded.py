@@ -81,9 +81,19 @@ class BoundedCache(Generic[K, V]):
         It runs outside every lock, in the thread that made the entry leave, before that thread produces a newcomer;
         handles of the entry are invalid by then. What it raises goes to `sys.unraisablehook`.
 
+        Parameters
+        ----------
+        callback : callable
+            Called with the key and the value.
+
         Returns
         -------
         unsubscribe : callable
+
+        Raises
+        ------
+        InvalidArgumentError
+            It is not callable.
         """
         if not callable(callback):
             raise InvalidArgumentError(explain("callback", accepted="a callable(key, value)", got=repr(callback)))

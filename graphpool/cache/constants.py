@@ -53,7 +53,7 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     Ownership: buffers are co-owned by the cache and their users. Threads: every method is safe at any moment, also
     across ``fork`` and without a GIL; nobody waits, produces, frees or calls back while a lock is held. Cost: a hit
     takes no lock that users of other constants take; a warm use through a `ConstantHandle` looks nothing up.
-    Source: seed "constant tensor cache capacity".
+    Source: oneDNN's RFC on the capacity of the constant tensor cache.
 
     Examples
     --------
@@ -291,6 +291,16 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         """Set another bound without a flush: entries leave, in the policy's order, only until it holds.
 
         Productions under way that no longer fit go on, and their constants are not kept.
+
+        Parameters
+        ----------
+        capacity_nbytes : int, str or None
+            Unit: bytes; 0 disables the cache, None sets no bound.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Not a size; nothing is changed.
         """
         limit = check_limit(capacity_nbytes)
         with self._evicting() as left:
@@ -300,7 +310,14 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             self._changes += 1
 
     def set_capacity(self, capacity_nbytes: int | str | None, *, policy: PolicySource | None = None) -> None:
-        """Set another bound, and a policy if one is given, and flush; 0 disables.
+        """Set another bound, and a policy if one is given, and flush.
+
+        Parameters
+        ----------
+        capacity_nbytes : int, str or None
+            Unit: bytes; 0 disables the cache, None sets no bound.
+        policy : str, Policy or callable, optional
+            By default the one that is in use.
 
         Raises
         ------
@@ -328,14 +345,42 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return {entry.full: entry.item.nbytes for entry in left}
 
     def remove_if_exist(self, backend_id: Hashable, key: Hashable) -> bool:
-        """Evict one entry, or let go of its production; returns whether there was one."""
+        """Evict one entry, or let go of its production.
+
+        Parameters
+        ----------
+        backend_id : hashable
+            The first part of the key.
+        key : hashable
+            The second.
+
+        Returns
+        -------
+        is_removed : bool
+            Whether there was one.
+        """
         with self._evicting() as left:
             entry = self._entries.get((backend_id, key))
             left += [] if entry is None else self._pop_all([entry])
         return bool(left)
 
     def remove_if_unused(self, backend_id: Hashable, key: Hashable, *, but: ConstantHandle | None = None) -> bool:
-        """Evict one entry that no handle is bound to, or none `but` this one; returns whether there was one."""
+        """Evict one entry that no handle is bound to.
+
+        Parameters
+        ----------
+        backend_id : hashable
+            The first part of the key.
+        key : hashable
+            The second.
+        but : ConstantHandle, optional
+            A handle that does not count.
+
+        Returns
+        -------
+        is_removed : bool
+            Whether there was one.
+        """
         with self._evicting() as left:
             entry = self._entries.get((backend_id, key))
             if entry is not None and entry.buffer is not None and not set(entry.live_handles()) - {but}:
@@ -343,9 +388,14 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return bool(left)
 
     def retire(self, resource: MemoryResource) -> None:
-        """Evict the entries whose memory is from `resource`, whose engine ends, but for those that others use.
+        """Evict the entries of a resource whose engine ends, but for those that others use.
 
         Such an entry, which a handle of another resource is bound to, goes when that one is retired too, or as others.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+            The engine's.
         """
         with self._evicting() as left:
             self._retired.add(resource)
@@ -358,9 +408,26 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return not any(handle.resource not in (None, resource) for handle in entry.live_handles())
 
     def reclaim(self, nbytes: int, *, resource: MemoryResource | None = None, but: Collection[Hashable] = ()) -> int:
-        """Evict, in the policy's order, what no handle is using until `nbytes` are given up; returns the bytes.
+        """Evict, in the policy's order, what no handle is using, until enough is given up.
 
-        With `resource`, only constants whose memory comes from there; none whose key is among `but`.
+        Parameters
+        ----------
+        nbytes : int
+            What is wanted. Unit: bytes.
+        resource : MemoryResource, optional
+            Only constants whose memory comes from there; by default from anywhere.
+        but : collection of hashable, default=()
+            Keys, both parts of each, of constants that stay.
+
+        Returns
+        -------
+        freed : int
+            What was given up: less if there is no more. Unit: bytes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `nbytes` is no size.
         """
         check_nbytes(nbytes)
         with self._evicting() as left:
@@ -369,9 +436,19 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return sum(entry.item.nbytes for entry in left)
 
     def evict_idle(self, key: Hashable, resource: MemoryResource) -> int:
-        """Evict one entry, known by both parts of its key, if it is of `resource` and no handle is using it.
+        """Evict one entry if its memory is of a resource and no handle is using it.
 
-        Returns the bytes given up.
+        Parameters
+        ----------
+        key : tuple
+            Both parts: the backend's id, and its key.
+        resource : MemoryResource
+            Where the memory has to come from.
+
+        Returns
+        -------
+        nbytes : int
+            What was given up; 0 if nothing. Unit: bytes.
         """
         with self._evicting() as left:
             entry = self._entries.get(cast("FullKey", key))
@@ -383,7 +460,17 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
         return [entry for entry in self._by_policy() if _is_idle(entry, resource)]
 
     def idle(self, resource: MemoryResource) -> dict[Hashable, int]:
-        """The constants that no handle is using and whose memory comes from `resource`: key -> size in bytes."""
+        """The constants that no handle is using and whose memory comes from a resource.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+
+        Returns
+        -------
+        nbytes : dict
+            Key, both parts of it -> size. Unit: bytes.
+        """
         with self._lock:
             return {entry.full: entry.item.nbytes for entry in self._entries.values() if _is_idle(entry, resource)}
 
@@ -393,7 +480,17 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             return {entry.full for entry in self._entries.values() if entry.buffer and not entry.live_handles()}
 
     def nbytes_of(self, resource: MemoryResource) -> int:
-        """Bytes of the constants whose memory comes from `resource`. Unit: bytes."""
+        """Size of the constants whose memory comes from a resource.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+
+        Returns
+        -------
+        nbytes : int
+            Unit: bytes.
+        """
         with self._lock:
             return sum(entry.item.nbytes for entry in self._entries.values() if _is_of(entry, resource))
 

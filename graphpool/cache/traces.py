@@ -192,7 +192,19 @@ def _parse(row: list[str], path: str | Path, line: int) -> Item:
 
 
 def write_trace(path: str | Path, trace: Iterable[Item]) -> None:
-    """Write accesses as `read_trace` reads them; keys become text."""
+    """Write accesses as `read_trace` reads them; keys become text.
+
+    Parameters
+    ----------
+    path : path
+        Of a CSV file, which is overwritten.
+    trace : iterable of Item
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(HEADER)

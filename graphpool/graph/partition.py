@@ -55,7 +55,7 @@ class Partition:
 
     Notes
     -----
-    Threads: immutable, safe. Source: seed "graph programming model", section Partition.
+    Threads: immutable, safe. Source: oneDNN Graph's programming model, section Partition.
     """
 
     def __init__(
@@ -81,6 +81,16 @@ class Partition:
     @classmethod
     def from_op(cls, op: Op, engine_kind: str = "cpu") -> Partition:
         """A partition of one op, without a graph.
+
+        Parameters
+        ----------
+        op : Op
+        engine_kind : str, default="cpu"
+            Kind of engine that it is to be compiled for.
+
+        Returns
+        -------
+        partition : Partition
 
         Raises
         ------
@@ -222,6 +232,16 @@ class Partition:
 
     def complete(self, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]) -> list[LogicalTensor]:
         """The outputs with their shapes, as far as they follow from the inputs.
+
+        Parameters
+        ----------
+        inputs, outputs : sequence of LogicalTensor
+            Those of the partition's ports, as for `compile`.
+
+        Returns
+        -------
+        outputs : list of LogicalTensor
+            In the same order.
 
         Raises
         ------

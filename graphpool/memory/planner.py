@@ -64,7 +64,20 @@ class BufferInfo:
 
     @classmethod
     def used_at(cls, id: Hashable, steps: Collection[int], size: int) -> BufferInfo:
-        """A buffer that lives from the first to the last of the steps that use it."""
+        """A buffer that lives from the first to the last of the steps that use it.
+
+        Parameters
+        ----------
+        id : hashable
+        steps : collection of int
+            Not empty.
+        size : int
+            Unit: bytes.
+
+        Returns
+        -------
+        buffer : BufferInfo
+        """
         return cls(id, min(steps), max(steps) + 1, size)
 
     @property

@@ -114,12 +114,16 @@ class Trace:
         return self._dropped
 
     def runs(self, program: int | None = None) -> list[tuple[TracedStep, ...]]:
-        """The steps of each run of a program (of any, by default), by start.
+        """The steps of each run of a program, by start.
 
         Parameters
         ----------
         program : int, optional
-            Serial number.
+            Serial number; by default of any program.
+
+        Returns
+        -------
+        runs : list of (tuple of TracedStep)
         """
         found: dict[int, list[TracedStep]] = {}
         for step in self.steps:
@@ -213,7 +217,24 @@ class Trace:
         return draw(timeline, f"run {run}: {timeline.makespan * 1e3:.3g} ms")
 
     def footprint(self, run: int = -1) -> Footprint:
-        """Bytes of temporaries in use over the time of a run; raises as `plot`, and once its program is gone."""
+        """Bytes of temporaries in use over the time of a run.
+
+        Parameters
+        ----------
+        run : int, default=-1
+            Position in `runs`; by default the last.
+
+        Returns
+        -------
+        footprint : Footprint
+
+        Raises
+        ------
+        StateError
+            The trace has not ended yet, or the program of the run is gone: keep the model until the trace is read.
+        InvalidArgumentError
+            There is no such run.
+        """
         steps = self._run(run)
         primitive = primitive_of(steps[0].program)
         if primitive is None:

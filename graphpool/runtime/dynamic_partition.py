@@ -143,6 +143,15 @@ class DynamicPartition:
         """The compiled partition for these inputs: shapes of outputs, scratchpad, implementations.
 
         It belongs to this object, which closes it when many other shapes were met since.
+
+        Parameters
+        ----------
+        inputs : iterable of Tensor or LogicalTensor
+            With shapes known, in the order of `compile`, or matched by id.
+
+        Returns
+        -------
+        compiled : CompiledPartition
         """
         use = self._enter_for(tuple(inputs))
         self._leave(use)

@@ -196,7 +196,18 @@ class Engine(Locked):
         return self.model_memory.usage()
 
     def attach(self, dependent: Any) -> None:
-        """Remember something with ``close()`` that holds memory of this engine, weakly."""
+        """Remember, weakly, something that holds memory of this engine, to close it with the engine.
+
+        Parameters
+        ----------
+        dependent : object
+            Has a method ``close()``.
+
+        Raises
+        ------
+        StateError
+            The engine is closed.
+        """
         with self._lock:
             self._dependents.add(dependent)  # first: `close` either sees it, or was called before and is seen below
         if self.is_closed:

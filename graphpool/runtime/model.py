@@ -345,10 +345,20 @@ class Model(Ranked):
         return self._forms.last_with_rest()
 
     def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
-        """What runs take for these shapes at most, and for smaller ones: memory held between them, and for one.
+        """What runs take for given shapes, and for smaller ones, at most.
 
         Smaller shapes have programs of their own, as many as are kept, and some need another compilation, which is
-        counted once. Unit: bytes.
+        counted once.
+
+        Parameters
+        ----------
+        shapes : mapping
+            Input name -> shape.
+
+        Returns
+        -------
+        kept_nbytes, run_nbytes : int
+            Memory held between runs, and for one run. Unit: bytes.
         """
         return self._forms.bounded_nbytes(shapes)
 

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+import graphpool as gp
+
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
@@ -108,6 +110,25 @@ def test_commands(page: Path, folder: Path) -> None:
             stderr=subprocess.STDOUT, text=True, timeout=300,
         )  # fmt: skip
         assert _masked(done.stdout) == _masked(block.output or ""), block.code
+
+
+@pytest.mark.slow
+def test_pictures(tmp_path: Path) -> None:
+    """The script draws just those that the concept pages show."""
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("onnx")
+    command = [sys.executable, str(ROOT / "docs" / "make_pictures.py"), str(tmp_path)]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=300)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {path.name for path in (ROOT / "docs" / "concepts").glob("*.png")}
+    shown = [page for page in PAGES if page.parent.name == "concepts"]
+    assert drawn == {name for page in shown for name in re.findall(r"\]\(([\w-]+\.png)\)", page.read_text())}
+
+
+def test_every_public_name_is_on_the_reference_page() -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    modules = {"cache", "memory", "onnx", "profile", "schedule"}
+    assert [name for name in gp.__all__ if name not in modules and not re.search(rf"\b{name}\b", page)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_label)
