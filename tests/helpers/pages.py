@@ -104,8 +104,8 @@ def masked(text: str) -> list[str]:
 
     That is numbers with a decimal point or two digits and more, and the instruction set in the names of kernels.
     """
-    text = re.sub(r"\d*\.\d+(e[+-]\d+)?|\d+\.(?=[ \]])|\d[\d,]+(e[+-]\d+)?", "#", text)
     text = re.sub(r":(generic|avx\w+|neon)\b", ":isa", text)
+    text = re.sub(r"\d*\.\d+(e[+-]\d+)?|\d+\.(?=[ \]])|\d[\d,]*\d(e[+-]\d+)?|\de[+-]\d+", "#", text)
     return [" ".join(line.split()) for line in text.strip().splitlines()]
 
 
