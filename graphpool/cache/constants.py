@@ -484,7 +484,17 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
             return {entry.full: entry.item.nbytes for entry in self._produced(resource) if _is_idle(entry)}
 
     def unbound(self, resource: MemoryResource) -> set[Hashable]:
-        """Keys of the constants that no handle is bound to and whose memory comes from `resource`."""
+        """The constants that no handle is bound to and whose memory comes from a resource.
+
+        Parameters
+        ----------
+        resource : MemoryResource
+
+        Returns
+        -------
+        keys : set
+            Keys, both parts of each.
+        """
         with self._lock:
             return {entry.full for entry in self._produced(resource) if not entry.live_handles()}
 
