@@ -36,8 +36,16 @@ def leave_out_map(app, what, name, obj, options, lines):
         lines[1:] = [""]
 
 
+def leave_out_self(app, what, name, obj, options, signature, returned):
+    """Signatures of compiled methods begin with ``self``, those of others do not."""
+    if signature and signature.startswith("(self"):
+        return "(" + signature.removeprefix("(self").removeprefix(", "), returned
+    return None
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("autodoc-process-signature", leave_out_self)
     app.connect("autodoc-process-docstring", leave_out_map, priority=900)
 
 
