@@ -284,7 +284,13 @@ class PackedStore:
             return len(self._files(".packed"))
 
     def clear(self) -> None:
-        """Remove all files; who has one mapped keeps it. Raises `StateError` if the system refuses."""
+        """Remove all files; who has one mapped keeps it.
+
+        Raises
+        ------
+        StateError
+            The system refuses.
+        """
         with self._readable_folder(), self._folder_lock():
             for file in self._files(".packed"):
                 self._evict(file)

@@ -147,11 +147,18 @@ class DynamicPartition:
         Parameters
         ----------
         inputs : iterable of Tensor or LogicalTensor
-            With shapes known, in the order of `compile`, or matched by id.
+            With shapes known; matched by id.
 
         Returns
         -------
         compiled : CompiledPartition
+
+        Raises
+        ------
+        InvalidArgumentError
+            An input is neither, or its shape is not known.
+        InvalidShapeError
+            As `execute`.
         """
         use = self._enter_for(tuple(inputs))
         self._leave(use)

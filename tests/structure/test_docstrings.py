@@ -102,14 +102,31 @@ def _parameters(item: Documented) -> list[str]:
 
 
 def _raised(item: Documented) -> set[str]:
-    """Names of graphpool's errors that its own body raises; nothing is known of compiled code."""
+    """Names of graphpool's errors that its body raises, or helpers beside it that it calls; of compiled code none."""
+    body = item.value.__init__ if inspect.isclass(item.value) else item.value
+    raised, called = _read(body)
+    module = importlib.import_module(item.value.__module__) if item.value.__module__ else None
+    owner = item.value if inspect.isclass(item.value) else getattr(module, item.name.split(".")[-2], None)
+    helpers = [getattr(place, name, None) for place in (module, owner) for name in called]
+    return raised.union(*(_read(helper)[0] for helper in helpers if inspect.isfunction(helper)))
+
+
+def _read(function: Any) -> tuple[set[str], set[str]]:
+    """Errors that a body raises, and the functions and own methods that it calls."""
     try:
-        source = inspect.getsource(item.value.__init__ if inspect.isclass(item.value) else item.value)
+        nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
     except (OSError, TypeError):
-        return set()
-    raised = [node.exc for node in ast.walk(ast.parse(textwrap.dedent(source))) if isinstance(node, ast.Raise)]
-    names = {call.func.id for call in raised if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
-    return {name for name in names if hasattr(errors, name)}
+        return set(), set()
+    raised = {_name(node.exc.func) for node in nodes if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)}
+    called = {_name(node.func) for node in nodes if isinstance(node, ast.Call)}
+    return {name for name in raised if hasattr(errors, name)}, called - {""}
+
+
+def _name(called: ast.expr) -> str:
+    """Of a function, or of a method of ``self``; nothing for any other."""
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "self":
+        return called.attr
+    return called.id if isinstance(called, ast.Name) else ""
 
 
 def _gives_something(item: Documented) -> bool:
