@@ -9,6 +9,7 @@ import threading
 import uuid
 import warnings
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakValueDictionary
@@ -308,6 +309,11 @@ class PackedStore:
             return f"<PackedStore {self.path}: {len(self)} files, {self.nbytes} bytes>"
         except StateError:
             return f"<PackedStore {self.path}: cannot be read>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by path: the copy is of the same folder."""
+        make = partial(PackedStore, capacity_nbytes=self._capacity_nbytes, mapping=self.mapping)
+        return make, (str(self.path.absolute()),)
 
     def _reset_in_child(self) -> None:
         self._lock = threading.RLock()
