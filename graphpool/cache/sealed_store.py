@@ -183,7 +183,8 @@ class _OpenedStores:
             store = self._stores.get(name.id)
             if store is not None:
                 return store
-            descriptor = next(filter(None, (_open_at(path, name) for path in _places_of(name))), None)
+            opened = (_open_at(path, name) for path in _places_of(name))
+            descriptor = next((found for found in opened if found is not None), None)
             if descriptor is None:
                 raise StateError(
                     explain(

@@ -4,6 +4,8 @@ import concurrent.futures
 import multiprocessing
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +78,22 @@ def test_workers_of_joblib(handle):
     found = joblib.Parallel(n_jobs=2)(joblib.delayed(open_and_run)(handle, number) for number in range(4))
     joblib.externals.loky.get_reusable_executor().shutdown(wait=True)
     assert all(is_right and nbytes < 4096 for is_right, nbytes in found)
+
+
+OPEN_AFTER_PRELOAD = """
+import sys
+import graphpool.onnx.preload
+before = {*sys.modules}
+import graphpool, graphpool.demo
+graphpool.onnx.load(graphpool.demo.model_path("digits_cnn")).close()
+print(sorted(name for name in {*sys.modules} - before if name.startswith(("graphpool", "onnx"))))
+"""
+
+
+def test_a_fork_server_imports_all_that_opening_takes():
+    command = [sys.executable, "-c", OPEN_AFTER_PRELOAD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == "['graphpool.demo']\n"
 
 
 def test_who_comes_after_the_first_is_gone_finds_the_memory_at_another(tmp_path):

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import graphpool as gp
+from graphpool import mapped_file
 from graphpool.cache import PackedStore, constant_tensor_cache, set_packed_store
 from graphpool.cache.sealed_store import SealedStore
+from graphpool.mapped_file import MappedFile
 from tests.helpers.memory import run_in_child
 from tests.helpers.shared_models import PACKED_NBYTES, PARAMS, inputs, is_right, make_products, save_products
 
@@ -179,6 +181,19 @@ def test_a_file_that_was_changed_is_named(tmp_path, change, name, make):
     (tmp_path / name).unlink()
     with pytest.raises(FileNotFoundError, match=name):
         pickle.loads(made) if make is pickle.dumps else made.open()
+
+
+def test_a_file_that_nobody_has_written_is_not_read_again(tmp_path, monkeypatch):
+    path = save_products(tmp_path / "m.onnx")
+    monkeypatch.setattr(mapped_file, "_SETTLED_NS", 0)
+    with gp.onnx.load(path) as model:
+        data = pickle.dumps(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(MappedFile, "_digest", lambda self: pytest.fail("the file is read"))
+        pickle.loads(data).close()
+    overwrite(path)
+    with pytest.raises(gp.StateError, match="was changed since"):
+        pickle.loads(data)
 
 
 def test_the_same_content_in_another_file_will_do(tmp_path):
