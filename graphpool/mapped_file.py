@@ -70,7 +70,7 @@ class MappedFile(ReadMapping):
     Cost of a check: two system calls.
     """
 
-    path: str | Path
+    path: Path
     _known: os.stat_result
     _content: FileContent | None
 
@@ -82,7 +82,7 @@ class MappedFile(ReadMapping):
             self = super().__new__(cls, descriptor, known.st_size, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
-        self.path, self._known, self._content = path, known, None
+        self.path, self._known, self._content = Path(path).absolute(), known, None
         return self
 
     @property
@@ -94,7 +94,7 @@ class MappedFile(ReadMapping):
         """Raise `StateError` if the file was changed in place; a file that was removed or replaced stays as it was."""
         known = self._known
         try:
-            now = Path(self.path).stat()
+            now = self.path.stat()
         except OSError:
             now = known
         is_same = (now.st_dev, now.st_ino) == (known.st_dev, known.st_ino)
@@ -121,8 +121,7 @@ class MappedFile(ReadMapping):
             digest = self._digest()
             # a file that was written a moment ago may be written again without another time of change
             is_settled = started_ns - now.st_ctime_ns > _SETTLED_NS and _stat(self.path) == now
-            path = str(Path(self.path).absolute())
-            self._content = FileContent(path, len(self), digest, identity if is_settled else None)
+            self._content = FileContent(str(self.path), len(self), digest, identity if is_settled else None)
         return self._content
 
     def _digest(self) -> bytes:
@@ -176,9 +175,9 @@ class FileContent(NamedTuple):
         )
 
 
-def _stat(path: str | Path) -> os.stat_result | None:
+def _stat(path: Path) -> os.stat_result | None:
     try:
-        return Path(path).stat()
+        return path.stat()
     except OSError:
         return None
 

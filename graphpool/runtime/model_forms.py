@@ -425,7 +425,7 @@ class ModelForms:
 
         def work_on_all() -> None:
             for kept in self.memory.forms():
-                for form in kept.with_rest():
+                for form in kept.with_data_dependent_forms():
                     work(form)
 
         self.cache.exclusively(work_on_all)

@@ -10,7 +10,7 @@ from graphpool import mapped_file
 from graphpool.cache import PackedStore, constant_tensor_cache, set_packed_store
 from graphpool.cache.sealed_store import SealedStore
 from graphpool.mapped_file import MappedFile
-from tests.helpers.memory import run_in_child
+from tests.helpers.memory import run_in_child, run_threads
 from tests.helpers.shared_models import PACKED_NBYTES, PARAMS, inputs, is_right, make_products, save_products
 
 TABLE_NBYTES = PARAMS["table"].nbytes
@@ -228,25 +228,22 @@ def test_a_file_without_a_name_is_pickled_whole(tmp_path, event):
 
 @pytest.mark.native
 def test_runs_go_on_while_a_model_is_shared(tmp_path):
-    wrong, is_done = [], threading.Event()
+    copies, is_done = [], threading.Event()
 
-    def work(model):
-        number = 0
+    def share_and_open():
+        try:
+            copies.extend(gp.share(model).open() for _ in range(5))
+        finally:
+            is_done.set()
+
+    def work(thread):
+        if thread == 0:
+            share_and_open()
         while not is_done.is_set():
-            number += 1
-            if not is_right(model.run(inputs(number % 5))["y"], number % 5):
-                wrong.append(number)
+            assert is_right(model.run(inputs(thread))["y"], thread)
 
     with gp.onnx.load(save_products(tmp_path / "m.onnx"), threads=1) as model:
-        threads = [threading.Thread(target=work, args=(model,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        handles = [gp.share(model) for _ in range(5)]
-        copies = [handle.open() for handle in handles]
-        is_done.set()
-        for thread in threads:
-            thread.join()
-    assert not wrong
+        run_threads(4, work)
     for copy in copies:
         assert is_right(copy.run(inputs(1))["y"], 1)
         copy.close()
