@@ -448,6 +448,11 @@ class Model(Ranked):
     def use_packed(self, source: PackedSource) -> None:
         """Take packed weights from a store from now on; those of the engine's memory that it has too are given up.
 
+        Parameters
+        ----------
+        source : PackedStore or SealedStore
+            Where they are looked for.
+
         Notes
         -----
         Threads: safe; what runs are using now stays until it is evicted.
