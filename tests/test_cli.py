@@ -117,7 +117,7 @@ def test_schedules_and_traces(capsys, tmp_path):
     assert predicted["streams"] in (1, 2)
     report(capsys, "run", *arguments, "--trace", str(tmp_path / "t.json"))
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert {event["ph"] for event in events} == {"M", "X"}
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
     assert {event["name"] for event in events} >= {"process_name", "thread_name", "conv_0"}
 
 

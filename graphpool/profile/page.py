@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from .picture import ArenaTenant, FootprintPicture
+    from .picture import FootprintPicture
+    from .tenants import ArenaTenant
     from .tracing import TracedStep
 
 _LEFT, _TOP, _WIDTH, _HEIGHT, _RIGHT = 76, 24, 720, 380, 20

@@ -8,7 +8,8 @@ import pytest
 import graphpool as gp
 from graphpool import demo
 from graphpool.profile import ArenaTenant, footprint, trace
-from graphpool.profile.picture import _end_in_place, _find_holes, picture_run
+from graphpool.profile.picture import _find_holes, picture_run
+from graphpool.profile.tenants import _end_in_place
 
 pytest.importorskip("onnx")
 from tests.cases.two_programs import INPUTS, SCRIPT, two_programs
