@@ -61,7 +61,7 @@ def test_what_was_needed_is_what_a_trace_measured(name):
         assert engine.budget.peak == peak
         with trace() as recorded:
             model.run(given)
-        picture = picture_run(model.specialise(given), recorded, model.name, peak, engine.budget.peak)
+        picture = picture_run(model.specialise(given), recorded, (model.name, ""), peak, engine.budget.peak)
         assert picture.needed_nbytes == recorded.footprint().peak_nbytes
         assert picture.measured_nbytes == picture.predicted_nbytes
 
