@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -45,9 +46,20 @@ def progress(text: str) -> Iterator[None]:
 
 @contextmanager
 def written(path: str) -> Iterator[str]:
-    """Another path to write to; what lies there takes the place of `path` when the block ends without an error."""
-    target = Path(path)
-    number, name = tempfile.mkstemp(target.suffix, f".{target.stem}.", target.parent)
+    """Another path to write to; what lies there takes the place of `path` when the block ends without an error.
+
+    Devices and pipes are written as they are. Raises OSError at the begin where the folder cannot be written.
+    """
+    target = Path(path).resolve()  # of a link, which stays
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if target.exists() and not target.is_file():
+        yield path
+        return
+    try:
+        number, name = tempfile.mkstemp(target.suffix, f".{target.stem}.", target.parent)
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from error
     os.close(number)
     try:
         yield name
