@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphpool.drawing import Bar, draw_arena
+from graphpool.drawing import Bar, describe_size, draw_arena
 from graphpool.errors import InvalidArgumentError, brief, check_choice, explain
+from graphpool.notebook import html_table
 
 from ._check import out_of_memory
 from ._greedy import ORDERS, place
@@ -110,6 +111,17 @@ class MemoryPlan:
     def ratio(self) -> float:
         """``nbytes / lower_bound``; 1.0 is perfect, also when both are zero."""
         return self.nbytes / self.lower_bound if self.lower_bound else 1.0
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = {
+            "buffers": len(self.offsets),
+            "arena": describe_size(self.nbytes),
+            "lower bound": describe_size(self.lower_bound),
+            "optimal": "proved" if self.is_optimal else "not proved",
+            "found by": f"{self.method} in {self.seconds:.3g} s",
+        }
+        return html_table("MemoryPlan", rows)
 
     def plot(self, buffers: Iterable[BufferInfo]) -> Any:
         """Draw the arena over time: a rectangle for each buffer where and while it lies there.

@@ -7,7 +7,9 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from graphpool.drawing import describe_size
 from graphpool.errors import InvalidArgumentError, check_choice, explain
+from graphpool.notebook import brief_list, html_table
 
 from .model_forms import ModelForms
 from .model_memory import Ranked
@@ -452,3 +454,21 @@ class Model(Ranked):
         )
         state = ", closed" if self._forms.cache.is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        ins, outs = ([f"{port.name}: {describe_port(port)}" for port in side] for side in (self.inputs, self.outputs))
+        rows: dict[str, object] = {"inputs": brief_list(ins), "outputs": brief_list(outs)}
+        rows["schedule"] = f"{self.options.policy}, {self.options.streams} streams at most"
+        if self.is_closed:
+            return html_table(f"Model {self.name}, closed", rows)
+        stats = self.stats()
+        rows |= {
+            "runs": stats.runs,
+            "specialised forms": stats.forms,
+            "arenas": describe_size(stats.arena_nbytes),
+            "constants": describe_size(stats.constants_nbytes),
+            "packed constants": describe_size(stats.cached_nbytes),
+            "programs": describe_size(stats.programs_nbytes),
+        }
+        return html_table(f"Model {self.name}", rows)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEAVES = {
     "_atomic", "_backend_loader", "_finalizing", "_size_bounds", "_size_program", "_sizes", "_unraisable", "_version",
-    "config", "drawing", "errors", "fork", "limits", "log", "mapped_file", "typing",
+    "config", "drawing", "errors", "fork", "limits", "log", "mapped_file", "notebook", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "errors": set(),
     "limits": {"errors"},
     "drawing": {"errors"},
+    "notebook": set(),
     "typing": {"errors", "fork"},
     "config": {"errors"},
     "log": {"config"},
