@@ -37,7 +37,7 @@ from .config import STREAM_POLICIES
 from .drawing import describe_size
 from .errors import GraphpoolError, InvalidArgumentError, explain
 from .graph.graph import FPMATH_MODES
-from .profile.timeline import WARM_UP
+from .profile.tracing import trace_runs
 from .runtime.model import WEIGHTS_MODES
 from .runtime.model_port import describe_port
 from .runtime.shape_ranges import RangePeak, ShapeRanges
@@ -306,10 +306,7 @@ def trace(arguments: argparse.Namespace) -> tuple[Report, bool]:
     """A file for Perfetto; what took most of the time of the run."""
     with written(arguments.out) as path, _engine(arguments) as engine, _load(arguments, engine) as model:
         inputs = _inputs(model, arguments)
-        for _ in range(WARM_UP):
-            model.run(inputs)
-        with gp.profile.trace() as recorded:
-            model.run(inputs)
+        recorded = trace_runs(model, inputs)
         recorded.name_ops(model.specialise(inputs))
         recorded.save(path)
     return {"out": arguments.out, "open with": "https://ui.perfetto.dev"} | describe_trace(recorded), True
@@ -425,9 +422,9 @@ def _load(arguments: argparse.Namespace, engine: gp.Engine) -> Model:
 def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
     """The partitions of the form for these inputs, with the nodes that each comes from and what implements it.
 
-    Behind an extent that only a run tells they are those for the largest one.
+    Those of a data-dependent part are the ones for its largest extents.
     """
-    forms = model.specialise(inputs).with_rest()
+    forms = model.specialise(inputs).with_data_dependent_forms()
     rows = [row for form in forms for row in zip(form.partitions, form.implementations, form.fallbacks, strict=True)]
     found = [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
     hosted = [report for report, (*_, fallback) in zip(found, rows, strict=True) if fallback is not None]
@@ -448,10 +445,10 @@ def _origin(partition: gp.Partition, fallback: Fallback | None) -> Report:
 
 def _host_times(model: Model, inputs: Mapping[str, Any]) -> list[float]:
     """Seconds of each host function in the second of two runs; none if they cannot run on such inputs."""
+    from .profile.tracing import trace_runs
+
     with suppress(GraphpoolError):
-        model.run(inputs)
-        with gp.profile.trace() as recorded:
-            model.run(inputs)
+        recorded = trace_runs(model, inputs, warm_up=1)
         return [(step.end_ns - step.start_ns) / 1e9 for step in recorded.steps if not step.program]
     return []
 

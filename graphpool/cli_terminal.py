@@ -50,16 +50,16 @@ def written(path: str) -> Iterator[str]:
 
     Devices and pipes are written as they are. Raises OSError at the begin where the folder cannot be written.
     """
-    target = Path(path).resolve()  # of a link, which stays
-    if target.is_dir():
+    if Path(path).is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if target.exists() and not target.is_file():
+    if Path(path).exists() and not Path(path).is_file():
         yield path
         return
+    target = Path(path).resolve()  # of a link, which stays
     try:
         number, name = tempfile.mkstemp(target.suffix, f".{target.stem}.", target.parent)
     except OSError as error:
-        raise OSError(error.errno, os.strerror(error.errno or 0), path) from error
+        raise OSError(error.errno, error.strerror, path) from None  # not the name of the temporary file
     os.close(number)
     try:
         yield name

@@ -12,8 +12,7 @@ from ..drawing import Bar, draw_arena, time_unit
 from .inputs import random_inputs
 from .page import write_page
 from .tenants import ArenaTenant, find_tenants, match_runs
-from .timeline import WARM_UP
-from .tracing import TracedStep, trace
+from .tracing import TracedStep, trace_runs
 
 if TYPE_CHECKING:
     import os
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from .tenants import Run
     from .tracing import Trace
 
-_PIECES = 65536
 _RUNS = 5
 """Runs to trace, of which the picture shows the one of median length."""
 
@@ -157,13 +155,8 @@ def footprint(model: Model, inputs: Mapping[str, Any] | None = None) -> Footprin
     """
     given = random_inputs(model) if inputs is None else dict(inputs)
     predicted = int(model.predict_peak(given))
-    for _ in range(WARM_UP):
-        model.run(given)
+    recorded = trace_runs(model, given, _RUNS)
     form = model.specialise(given)
-    nsteps = sum(len(c.program) for c in form.compiled if c.program is not None)
-    with trace(max(_PIECES, _RUNS * nsteps * model.engine.threads)) as recorded:
-        for _ in range(_RUNS):
-            model.run(given)
     shapes = ", ".join(f"{name} {'x'.join(map(str, np.shape(value))) or 'scalar'}" for name, value in given.items())
     streams = f"{form.streams} {'stream' if form.streams == 1 else 'streams'}"
     settings = f"Schedule {model.options.policy} on {streams}, inputs {shapes or 'none'}"

@@ -12,8 +12,8 @@ from . import blas_threads
 from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
 from ._trace import clock_ns, current
+from .data_dependent import DataDependentPart, in_data_dependent_part
 from .model_step import is_plain
-from .rest import Rest, is_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -146,7 +146,7 @@ class Runner:
                 lease.release()
                 self._arenas.shrink(self._plan.arena_nbytes)  # larger ones may have been needed for other shapes
                 nbytes = self.check_room(self._missing(given))
-                if not self._budget.pending or is_behind():
+                if not self._budget.pending or in_data_dependent_part():
                     raise
             except BaseException:
                 lease.release()
@@ -222,7 +222,9 @@ class Runner:
         for step, call in zip(self._steps, frame.calls, strict=True):
             start = clock_ns()
             call()
-            if step.compiled is None and not isinstance(step.function, Rest):  # whose model notes its own steps
+            if step.compiled is None and not isinstance(
+                step.function, DataDependentPart
+            ):  # whose model notes its own steps
                 recorder.note(step.label, start, clock_ns())
 
     def _bind(
