@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -40,6 +41,14 @@ def test_an_interrupt_ends_with_130_and_says_nothing() -> None:
     assert process.returncode == 130
     assert out == ""
     assert all(line.startswith("graphpool profile: ") for line in errors.splitlines())
+
+
+def test_an_interrupt_while_parts_are_imported_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "graphpool", "info"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -99,6 +108,9 @@ def test_links_stay_and_devices_are_written(tmp_path: Path) -> None:
     with cli_terminal.written("/dev/null") as path:
         Path(path).write_text("nothing")
     assert Path("/dev/null").is_char_device()
+    command = [sys.executable, "-m", "graphpool", "trace", CNN, "--shape", "batch=1", "--out", "/dev/stderr"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert json.loads(done.stderr)["traceEvents"]
 
 
 def shown(arguments: list[str], **environment: str) -> str:
