@@ -138,7 +138,7 @@ def _value(key: str, value: Any) -> str:
         return describe_size(value) if value < 2**10 else f"{describe_size(value)} ({value} bytes)"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
-    return printable(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+    return printable((", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value))
 
 
 def _cell(key: str, value: Any) -> str:

@@ -298,10 +298,14 @@ def trace_runs(model: Model, inputs: Mapping[str, Any], runs: int = 1, warm_up: 
         model.run(inputs)
     forms = model.specialise(inputs).with_data_dependent_forms()
     nsteps = sum(len(c.program) for form in forms for c in form.compiled if c.program is not None)
-    with trace(max(_PIECES, runs * nsteps * model.engine.threads)) as recorded:
-        for _ in range(runs):
-            model.run(inputs)
-    return recorded
+    capacity = max(_PIECES, runs * nsteps * model.engine.threads)
+    while True:
+        with trace(capacity) as recorded:
+            for _ in range(runs):
+                model.run(inputs)
+        if not recorded.dropped:
+            return recorded
+        capacity += 2 * recorded.dropped  # threads share a step in as many pieces as it happens
 
 
 def as_simulation(steps: tuple[TracedStep, ...]) -> Simulation:

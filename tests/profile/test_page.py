@@ -72,6 +72,14 @@ def test_names_are_text(picture):
     assert page.count("<script>") == 1
 
 
+def test_names_of_inputs_are_text(picture, other):
+    stranger = replace(other, model=SCRIPT, settings=f"inputs {SCRIPT} 1x2", parts=other.parts | {SCRIPT: 1})
+    for page in (stranger.html(), picture.html(stranger)):
+        assert SCRIPT not in page
+        assert page.count("<script>") == 1
+        assert "inputs &lt;/svg&gt;&lt;script&gt;" in page
+
+
 def test_a_tip_tells_what_a_rectangle_is(picture):
     checker = Checker()
     checker.feed(picture.html())

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import graphpool as gp
-from graphpool.profile import footprint, trace
+from graphpool.profile import footprint, trace, tracing
 from tests.cases.two_programs import INPUTS, two_programs
 from tests.helpers.onnx_models import make_model
 from tests.helpers.tower_model import share_always
@@ -53,6 +53,15 @@ def test_counters_of_two_programs_count_what_lies_between_them():
         counted = [e["args"]["bytes"] for e in recorded.events() if e["ph"] == "C"]
     assert alone < max(counted) == needed
     assert counted[-1] == 0
+
+
+def test_runs_are_traced_whole_however_many_pieces_they_have(model, inputs, monkeypatch):
+    share_always(model, inputs)
+    monkeypatch.setattr(tracing, "_PIECES", 1)
+    monkeypatch.setattr(tracing, "trace", lambda capacity: trace(max(capacity // 8, 1)))
+    recorded = tracing.trace_runs(model, inputs, 3)
+    assert recorded.dropped == 0
+    assert [len(steps) for steps in recorded.runs()] == [7, 7, 7]
 
 
 def test_steps_and_runs(model, inputs):
