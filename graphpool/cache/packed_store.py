@@ -9,6 +9,7 @@ import threading
 import uuid
 import warnings
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakValueDictionary
@@ -85,8 +86,8 @@ class PackedStore:
     def __init__(
         self, path: str | Path, *, capacity_nbytes: int | str | None = "4GiB", mapping: str | None = None
     ) -> None:
-        self.path = Path(path)
-        chosen = None if mapping is None else check_mapping(mapping)
+        self.path = Path(path).absolute()
+        self._chosen = chosen = None if mapping is None else check_mapping(mapping)
         self._capacity_nbytes = check_limit(capacity_nbytes)
         try:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -316,6 +317,11 @@ class PackedStore:
             return show_stats(f"PackedStore {self.path}", self.stats())
         except StateError:
             return html_table(f"PackedStore {self.path}", {"state": "cannot be read"})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by path: the copy is of the same folder, as its process finds it."""
+        make = partial(PackedStore, capacity_nbytes=self._capacity_nbytes, mapping=self._chosen)
+        return make, (str(self.path),)
 
     def _reset_in_child(self) -> None:
         self._lock = threading.RLock()
