@@ -364,7 +364,7 @@ def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
 
     Behind an extent that only a run tells they are those for the largest one.
     """
-    forms = model.specialise(inputs).with_rest()
+    forms = model.specialise(inputs).with_inner()
     rows = [row for form in forms for row in zip(form.partitions, form.implementations, form.fallbacks, strict=True)]
     found = [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
     hosted = [report for report, (*_, fallback) in zip(found, rows, strict=True) if fallback is not None]

@@ -144,7 +144,7 @@ class Trace:
             The trace has not ended yet.
         """
         programs: dict[int, list[list[str]]] = {}
-        for compiled in (compiled for each in form.with_rest() for compiled in each.compiled):
+        for compiled in (compiled for each in form.with_inner() for compiled in each.compiled):
             if compiled.program is not None:
                 names = {op.id: op.name or op.kind for op in compiled.partition.ops}
                 programs.setdefault(compiled.program.serial, []).append([names[number] for number in compiled.step_ops])
