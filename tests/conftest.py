@@ -36,3 +36,12 @@ def pytest_collection_finish():
 def no_constants_of_other_tests():
     """Constants are shared within the process: a test that counts memory must not find those of another."""
     constant_tensor_cache("cpu").clear()
+
+
+@pytest.fixture
+def cache():
+    """The cache of the CPU, without a bound; as it was afterwards."""
+    cache = constant_tensor_cache("cpu")
+    cache.set_capacity(None, policy="no_evict")
+    yield cache
+    cache.set_capacity(None, policy="no_evict")

@@ -21,9 +21,9 @@ from graphpool.runtime.model import Model
 from graphpool.runtime.model_port import ModelPort
 from graphpool.typing import DataType
 
-from .build import Late, NotConvertible, Value, require
+from .build import DataDependent, NotConvertible, Value, require
+from .data_dependent import OuterValues, SizeItems, size_name
 from .inline import goes_on, present, unroll_loop, unroll_scan
-from .rest import OuterValues, SizeItems, size_name
 from .shape_values import ShapeArray
 from .types import make_port, make_type
 
@@ -66,7 +66,9 @@ class Given:
         """A result like this."""
         if self.is_known and self.dims is not None:
             return Value(None, walk.builder.new_tensor(self.dtype, self.dims))
-        return Value(make_type(self.dtype, self.dims), walk.builder.new_tensor(None, None), late=Late())
+        return Value(
+            make_type(self.dtype, self.dims), walk.builder.new_tensor(None, None), data_dependent=DataDependent()
+        )
 
 
 class Inner:
@@ -99,7 +101,7 @@ class Inner:
             inputs=(*own, *self.outer.ports), outputs=tuple([ModelPort(name, None, None) for name in names]),
             input_types={**types, **self.outer.types}, constants={}, nodes=nodes, is_rewritten=True,
         )  # fmt: skip
-        self._specialiser: Specialiser = walk.owner.behind(
+        self._specialiser: Specialiser = walk.owner.data_dependent(
             self._model, {**constants, **self.outer.constants, **known}, {**self.outer.sizes, **sizes}
         )
         self._graph = graph
@@ -125,10 +127,10 @@ class Inner:
 
 def _given(value: Value) -> Given:
     """What is known of a result of a rehearsal."""
-    if value.late is not None and value.late.parts:
-        assert value.late.dtype is not None  # of a late value with parts
-        return Given(value.late.dtype, value.late.dims, False)
-    if value.late is not None and value.type is not None:
+    if value.data_dependent is not None and value.data_dependent.parts:
+        assert value.data_dependent.dtype is not None  # of one with parts
+        return Given(value.data_dependent.dtype, value.data_dependent.dims, False)
+    if value.data_dependent is not None and value.type is not None:
         port = make_port("", value.type)
         require(port.dtype is not None, "a result that is no tensor of numbers")
         assert port.dtype is not None  # required above

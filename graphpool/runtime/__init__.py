@@ -35,8 +35,9 @@
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
     inner_models.py host functions that run models of their own:
-                    rest.py: what is behind extents that only a run tells, branches.py: one of two,
-                    loop.py: a body so many times; trip_places.py: where its trips read and write
+                    data_dependent.py: the part whose shapes follow from what a run computes,
+                    branches.py: one of two, loop.py: a body so many times; trip_places.py: where its trips
+                    read and write
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   a form of a model: compiled partitions and host functions over one arena

@@ -405,8 +405,9 @@ class Executable(ResizableForm):
     def implementations(self) -> tuple[tuple[str, ...], ...]:
         """What runs each partition: one name a kernel call.
 
-        There are none where its ops only change how memory is seen, or share the call of an earlier partition; the
-        a host function that runs models has one that says which, as ``rest`` for what is behind extents of a run.
+        There are none where its ops only change how memory is seen, or share the call of an earlier partition. What
+        runs models inside the form has one: "data_dependent" for the part whose shapes follow from what a run
+        computes, "loop", "branch".
         """
         names: dict[int, list[str]] = {}
         for compiled in self._origins:

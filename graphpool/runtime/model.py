@@ -346,7 +346,7 @@ class Model(Ranked):
 
     def last_forms(self) -> list[Executable]:
         """The form that was used last, and those of models inside it; none before the first run."""
-        return self._forms.last_with_inner()
+        return self._forms.last_forms()
 
     def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
         """What runs take for these shapes at most, and for smaller ones: memory held between them, and for one.

@@ -250,7 +250,7 @@ class ModelForms:
         kept = self.cache.forms()
         return kept[-1] if kept else self.at(None)
 
-    def last_with_inner(self) -> list[Executable]:
+    def last_forms(self) -> list[Executable]:
         """The one that was used last, if any, with those inside it."""
         return [form for kept in self.cache.forms()[-1:] for form in kept.with_inner()]
 

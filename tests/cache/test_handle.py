@@ -10,7 +10,8 @@ import pytest
 from graphpool.cache import ConstantBuffer
 from graphpool.cache._handle import ConstantHandle
 from graphpool.errors import InvalidArgumentError, StateError
-from tests.helpers.caches import QuarantineResource, switching_every, together, wait_until
+from tests.helpers.caches import QuarantineResource, switching_every, wait_until
+from tests.helpers.memory import run_threads
 
 
 def make(resource=None, nbytes=64):
@@ -285,7 +286,7 @@ def test_many_threads_never_see_freed_memory():
                 stop.set()
 
     bind()
-    together(6, work)
+    run_threads(6, work)
     assert set(uses) == {0}
     handle.evict()
     assert handle.users == 0

@@ -50,7 +50,7 @@ def placement_of(executables: list[Any]) -> str:
         p.backend.name if p.is_supported else "host"
         for e in executables
         for p, names in zip(e.partitions, e.implementations, strict=True)
-        if names not in (("rest",), ("loop",), ("branch",))
+        if names not in (("data_dependent",), ("loop",), ("branch",))
     }
     elsewhere = bool(backends - {"cpu"}) or any(executable.precomputed for executable in executables)
     if "cpu" in backends:

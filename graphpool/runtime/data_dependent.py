@@ -1,4 +1,4 @@
-"""What of a model runs behind extents that only a run tells: a model of its own."""
+"""The data-dependent part of a model, whose shapes follow from what a run computes: a model of its own."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from .model import Model
 
-__all__ = ["Rest", "RestInput"]
+__all__ = ["DataDependentInput", "DataDependentPart"]
 
 
 @dataclass(frozen=True)
-class RestInput:
-    """An input of the rest: a name, and how many tensors of the form before it is made of, by which function.
+class DataDependentInput:
+    """An input of the part: a name, and how many tensors of the form before it is made of, by which function.
 
     `bound` takes their shapes, and returns the largest shape that the input may have; None if that is not known.
     """
@@ -28,15 +28,15 @@ class RestInput:
     bound: Callable[..., tuple[int, ...] | None] | None = None
 
 
-class Rest(InnerModels):
+class DataDependentPart(InnerModels):
     """Runs a model, which is compiled for any extents of its inputs.
 
     Of its results nothing is known before; they are fresh arrays.
     """
 
-    kind = "rest"
+    kind = "data_dependent"
 
-    def __init__(self, inputs: Sequence[RestInput], names: Sequence[str], make: Callable[..., Model]) -> None:
+    def __init__(self, inputs: Sequence[DataDependentInput], names: Sequence[str], make: Callable[..., Model]) -> None:
         super().__init__(make)
         self._inputs, self._names = inputs, names
 
