@@ -91,7 +91,7 @@ class Inner:
         self.outer = OuterValues(walk.builder)
         nodes, constants = walk.owner.rewritten(graph, path)
         for name in graph.captured:
-            self.outer.add(name, walk.scope.values[name])
+            self.outer.add(name, walk.value(name))
         self._outer_shapes = [value.shape if value.is_plain else None for value in self.outer.read]
         self._own = tuple(own)
         types = {port.name: make_type(port.dtype, None) for port in own if port.dtype is not None}
@@ -391,7 +391,7 @@ class _Body:
             scanned=tuple(zip(inputs[nstates:], [back for _, back in repeated.scanned], strict=True)),
             rows=tuple(zip(outputs[nstates:], turned, strict=True)),
             outer=tuple(port.name for port in self.inner.outer.ports),
-            counter=counter, is_extent=self.is_extent, check=self.check,
+            counter=counter, is_extent=self.is_extent, check=self.check, is_open=self.is_open,
         )  # fmt: skip
         wanted = [*outputs, *([] if self.check is None else [self.check])]
         self.make = self.inner.open(own, list(dict.fromkeys(wanted)))

@@ -138,11 +138,11 @@ class Walk:
                 self.count(1, node)
                 with Boundary("converted", node):
                     self._convert((*scope.path, number), node)
-            return [self._value(name) for name in scope.outputs]
+            return [self.value(name) for name in scope.outputs]
         finally:
             self.scope = outer
 
-    def _value(self, name: str) -> Value:
+    def value(self, name: str) -> Value:
         """What is known under a name that nodes or outputs read."""
         try:
             return self.scope.values[name]
@@ -177,7 +177,7 @@ class Walk:
 
     def _convert(self, path: Path, node: Node) -> None:
         values = self.scope.values
-        inputs = [self._value(name) if name else None for name in node.input]
+        inputs = [self.value(name) if name else None for name in node.input]
         captured = {name: values[name] for name in node.captured if name in values}
         self._refusal, self._limit_error = "", None
         read = [value for value in (*inputs, *captured.values()) if value is not None]

@@ -30,6 +30,9 @@ _CHUNK_NS = 50_000_000
 
 _CHUNK_TRIPS = 2**16
 
+_OPEN_CAPACITY = 256
+"""Forms of a body to keep, each of some kilobytes, where trips have shapes of their own."""
+
 _FIRST_NBYTES = 2**20
 """Of rows whose number is not known, before there are more."""
 
@@ -62,6 +65,8 @@ class LoopPorts:
         Which of both.
     check : str or None
         Output that says whether another trip follows; None for a body that always says so.
+    is_open : bool
+        Whether shapes may change from trip to trip.
     """
 
     states: tuple[tuple[str, str], ...]
@@ -71,6 +76,7 @@ class LoopPorts:
     counter: str | None
     is_extent: bool
     check: str | None
+    is_open: bool
 
 
 class Loop(InnerModels):
@@ -123,6 +129,11 @@ class Loop(InnerModels):
         self._places = tuple(places)
         self._most, self._takes_most, self._takes_condition = most, takes_most, takes_condition
 
+    def attach(self, **options: Any) -> None:
+        """As of `InnerModels`; forms for shapes that change in trips are kept for the next call."""
+        capacity = max(options["capacity"], _OPEN_CAPACITY if self.ports.is_open else 0)
+        super().attach(**{**options, "capacity": capacity})
+
     def __call__(self, inputs: list[Any], outputs: list[Any]) -> Sequence[Any]:
         """See above."""
         given = iter([inputs[place] for place in self._places])
@@ -153,7 +164,13 @@ class Loop(InnerModels):
         found.update(zip(self.ports.outer, given, strict=True))
         if self.ports.counter is not None:
             found[self.ports.counter] = (0, 0) if self.ports.is_extent else ()
-        return (0, 0) if None in found.values() else self.open_model().bounded_nbytes(found)
+        if None in found.values():
+            return 0, 0
+        model = self.open_model()
+        types = {port.name: port.dtype.numpy for port in model.inputs if port.dtype is not None}
+        states = sum(prod(found[name]) * types[name].itemsize for name, _ in self.ports.states)
+        kept, run = model.bounded_nbytes(found)  # which has one result for each state
+        return kept, run + states
 
 
 def _number(array: Any) -> int:
