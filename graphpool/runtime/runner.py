@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,7 +92,8 @@ class Runner:
         plain = [step for step in steps if step.compiled is None or step.compiled.program is None]
         self._seen = {i for step in plain for i in (*step.inputs, *step.outputs)}.intersection(between)
 
-        self._frames: dict[int, list[Frame]] = {}  # idle ones by address, which all arenas without bytes share
+        # idle ones by address, which all arenas without bytes share; a list frees its memory when the last one is taken
+        self._frames: dict[int, deque[Frame]] = {}
 
     def link(self) -> None:
         """Take the constants as they are from now on: those that are packed stay so."""
@@ -295,7 +297,7 @@ class Runner:
         if idle is None:
             if len(self._frames) > _MAX_FRAMES:
                 self._frames.clear()
-            idle = self._frames.setdefault(address, [])
+            idle = self._frames.setdefault(address, deque())
         try:
             return idle.pop()
         except IndexError:

@@ -151,7 +151,7 @@ class Word:
     """The handle's state; each method that is called between two yields of a script is one atomic step."""
 
     def __init__(self):
-        self.word, self.buffer, self.address, self.freed, self.history = 0, "old", "old", set(), []
+        self.word, self.buffer, self.address, self.freed = 0, "old", "old", set()
 
     def drop(self):
         if self.word & EVICTED and not self.word & (EVICTED - 1):

@@ -18,12 +18,6 @@ def lt(tensor_id, shape=(4, 16), dtype="f32", **fields):
 
 
 @pytest.fixture
-def engine():
-    with gp.Engine(threads=1) as engine:
-        yield engine
-
-
-@pytest.fixture
 def stream(engine):
     return gp.Stream(engine)
 

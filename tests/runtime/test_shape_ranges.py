@@ -32,12 +32,6 @@ RANGES = {
 """Of models whose ranges are covered."""
 
 
-@pytest.fixture
-def engine():
-    with gp.Engine("cpu", threads=1) as engine:
-        yield engine
-
-
 def points(ranges):
     """All sizes in ranges."""
     spans = [range(span[0], span[1] + 1) if isinstance(span, tuple) else [span] for span in ranges.values()]
