@@ -24,6 +24,7 @@ from graphpool.typing import DataType
 from .build import DataDependent, NotConvertible, Value, require
 from .data_dependent import OuterValues, SizeItems, size_name
 from .inline import goes_on, present, unroll_loop, unroll_scan
+from .node import names_read
 from .shape_values import ShapeArray
 from .types import make_port, make_type
 
@@ -320,14 +321,16 @@ class _Body:
 
     def _rehearse_with_extent(self) -> bool:
         """Walk the body with the number of the trip as a size; whether kernels run all of it then, else as before."""
+        graph = self._repeated.graph
+        if not self._repeated.checks or graph.inputs[0] not in names_read(graph.nodes, ()):
+            return False
         before = self.__dict__.copy()
         self.is_extent = True
         try:
-            if self._repeated.checks:
-                self._rehearse()
-                self.is_open = True
-                if self.is_native:
-                    return True
+            self._rehearse()
+            self.is_open = True
+            if self.is_native:
+                return True
         except (NotConvertible, GraphpoolError) as error:
             if isinstance(error, LimitError):
                 raise
