@@ -256,6 +256,23 @@ def test_loops_in_loops():
         assert placed(model)[:2] == ["loop", "loop"]
 
 
+def test_loops_nested_deeply_load_in_time():
+    """Bodies are walked where they stand, and again when they are compiled: not twice as often a level."""
+    body = None
+    for depth in reversed(range(12)):
+        names = [f"{name}{depth}" for name in ("i", "go", "s", "again", "r")]
+        inner = node("Sin", [names[2]], [names[4]])
+        if body is not None:
+            inner = node("Loop", ["n", "", names[2]], [names[4]], body=body)
+        inputs = [info(names[0], [], TensorProto.INT64), info(names[1], [], TensorProto.BOOL), info(names[2], [2])]
+        outputs = [info(names[3], [], TensorProto.BOOL), info(names[4], [2])]
+        body = helper.make_graph([inner, node("Identity", [names[1]], [names[3]])], "body", inputs, outputs)
+    limits = gp.Limits(nodes=1000)
+    with gp.onnx.load(run_loop(body, {"x0": ([2],)}, {"y": [2]}, {}), fallback=False, limits=limits) as model:
+        x = floats(2)
+        np.testing.assert_allclose(model.run({"n": np.array(1), "x0": x})["y"], np.sin(x), rtol=1e-6)
+
+
 def test_a_branch_is_compiled_when_it_is_taken():
     graphs = {
         "then_branch": helper.make_graph([node("Concat", ["x", "x"], ["r"], axis=0)], "then", [], [info("r", [None])]),
@@ -327,6 +344,21 @@ def test_the_predicted_peak_is_a_limit_that_does():
     with gp.onnx.load(model, threads=1, memory_limit=int(peak)) as loaded:
         for name, found in loaded.run(feeds).items():
             np.testing.assert_array_equal(found, wanted[name])
+
+
+def test_the_limit_of_one_run_does_for_many_threads():
+    def check(_):
+        outputs = {name: np.empty_like(value) for name, value in wanted.items()}
+        for _ in range(20):
+            model.run(feeds, outputs)
+            np.testing.assert_array_equal(outputs["rows"], wanted["rows"])
+
+    feeds = {"x0": floats(1, 64), "x": floats(500, 1, 64)}
+    with gp.onnx.load(scan_of(64), threads=2) as model:
+        peak = model.predict_peak({name: value.shape for name, value in feeds.items()})
+        wanted = model.run(feeds)
+    with gp.onnx.load(scan_of(64), threads=2, memory_limit=int(peak)) as model, ThreadPoolExecutor(4) as pool:
+        list(pool.map(check, range(4)))
 
 
 def test_the_peak_of_a_range_counts_the_body():
