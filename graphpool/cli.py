@@ -424,7 +424,7 @@ def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
 
     Those of a data-dependent part are the ones for its largest extents.
     """
-    forms = model.specialise(inputs).with_data_dependent_forms()
+    forms = model.specialise(inputs).with_inner()
     rows = [row for form in forms for row in zip(form.partitions, form.implementations, form.fallbacks, strict=True)]
     found = [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
     hosted = [report for report, (*_, fallback) in zip(found, rows, strict=True) if fallback is not None]

@@ -152,7 +152,7 @@ class Trace:
             The trace has not ended yet.
         """
         programs: dict[int, list[list[str]]] = {}
-        for compiled in (compiled for each in form.with_data_dependent_forms() for compiled in each.compiled):
+        for compiled in (compiled for each in form.with_inner() for compiled in each.compiled):
             if compiled.program is not None:
                 names = {op.id: op.name or op.kind for op in compiled.partition.ops}
                 programs.setdefault(compiled.program.serial, []).append([names[number] for number in compiled.step_ops])
@@ -296,7 +296,7 @@ def trace_runs(model: Model, inputs: Mapping[str, Any], runs: int = 1, warm_up: 
     """Runs of a model, traced whole after some that were not."""
     for _ in range(warm_up):
         model.run(inputs)
-    forms = model.specialise(inputs).with_data_dependent_forms()
+    forms = model.specialise(inputs).with_inner()
     nsteps = sum(len(c.program) for form in forms for c in form.compiled if c.program is not None)
     capacity = max(_PIECES, runs * nsteps * model.engine.threads)
     while True:

@@ -353,8 +353,12 @@ class Model(Ranked):
         """
         return self._forms.buffers(shapes)
 
+    def repeat(self, arrays: Mapping[str, Any], work: Callable[[Executable, Any], None]) -> None:
+        """Hand the form for dense arrays of all inputs, and them, to what makes trips of a loop on it."""
+        self._forms.repeat(arrays, work)
+
     def last_forms(self) -> list[Executable]:
-        """The form that was used last, and those of its data-dependent part; none before the first run."""
+        """The form that was used last, and those of models inside it; none before the first run."""
         return self._forms.last_forms()
 
     def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
