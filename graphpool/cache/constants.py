@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from ..errors import InvalidArgumentError, StateError, explain
 from ..fork import guard_fork
-from ._bounded import BoundedCache
+from ._bounded import BoundedCache, show_stats
 from ._check import check_limit, check_nbytes
 from ._entry import FullKey, Outcome, Reservation
 from ._handle import ConstantBuffer, ConstantHandle
@@ -562,6 +562,10 @@ class ConstantTensorCache(HitPath, BoundedCache[FullKey, ConstantBuffer]):
     def __repr__(self) -> str:
         bound = "" if self._capacity_nbytes is None else f" of {self._capacity_nbytes}"
         return f"<{self.name}: {len(self)} entries, {self._nbytes}{bound} bytes, {self.policy.name}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return show_stats(self.name, self.stats())
 
     # ---- fork
 

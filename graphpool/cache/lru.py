@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ..fork import guard_fork
-from ._bounded import BoundedCache
+from ._bounded import BoundedCache, show_stats
 from ._check import check_entries, check_limit, check_nbytes
 from ._flight import Flight
 from ._recency import Recency
@@ -355,6 +355,10 @@ class LruCache(BoundedCache[K, V]):
     def __repr__(self) -> str:
         bound = "" if self._capacity_nbytes is None else f" of {self._capacity_nbytes}"
         return f"<{self.name}: {len(self)} of {self._capacity} entries, {self._nbytes}{bound} bytes>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return show_stats(self.name, self.stats())
 
     # ---- fork
 

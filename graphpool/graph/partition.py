@@ -15,6 +15,7 @@ from ..errors import (
     explain,
 )
 from ..fork import cached_property
+from ..notebook import brief_list, html_table
 from ..typing import LayoutType, PropertyType
 from ._counter import Counter
 from ._memo import CompileMemo
@@ -322,6 +323,16 @@ class Partition:
         state = self.backend_name or "unsupported"
         kinds = "+".join(op.kind for op in self.ops[:6]) + ("+..." if len(self.ops) > 6 else "")
         return f"Partition({self.id}, {self.kind!r}, {state}, {kinds})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = {
+            "backend": self.backend_name or "unsupported",
+            "ops": brief_list([f"{op.kind} {op.name}".strip() for op in self.ops]),
+            "inputs": brief_list(self.input_ports),
+            "outputs": brief_list(self.output_ports),
+        }
+        return html_table(f"Partition {self.id}: {self.kind}", rows)
 
 
 def _restore(

@@ -19,7 +19,9 @@ import warnings
 from . import blas_threads
 from .scheduling import SEQUENTIAL
 from ._program import FIRST_EXTERNAL
+from graphpool.drawing import describe_size
 from graphpool.errors import InvalidArgumentError, InvalidShapeError, StateError, brief, check_choice, explain
+from graphpool.notebook import brief_list, html_table
 
 cdef enum:
     MAX_PORTS = 4096
@@ -658,6 +660,14 @@ cdef class CompiledPartition:
         state = ", closed" if self.closed else ""
         return (f"CompiledPartition({self.partition!r}, scratchpad {self.scratchpad_nbytes} bytes, "
                 f"{', '.join(self.implementations)}{state})")
+
+    def _repr_html_(self):
+        """For notebooks."""
+        sides = {side: brief_list(getattr(self, side)) for side in ("inputs", "outputs")}
+        rows = {"kernels": brief_list(self.implementations) if self.implementations else "on the host"} | sides
+        rows["scratchpad"] = describe_size(self.scratchpad_nbytes)
+        state = ", closed" if self.closed else ""
+        return html_table(f"CompiledPartition of {self.partition.kind}{state}", rows)
 
 
 def _recompile(partition, inputs, outputs, engine, modes):

@@ -8,7 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphpool.cache.process import borrow_packed, return_packed
+from graphpool.drawing import describe_size
 from graphpool.errors import InvalidArgumentError, StateError, check_choice, explain
+from graphpool.notebook import brief_list, html_table
 
 from .model_forms import ModelForms
 from .model_memory import Ranked
@@ -351,8 +353,12 @@ class Model(Ranked):
         """
         return self._forms.buffers(shapes)
 
+    def repeat(self, arrays: Mapping[str, Any], work: Callable[[Executable, Any], None]) -> None:
+        """Hand the form for dense arrays of all inputs, and them, to what makes trips of a loop on it."""
+        self._forms.repeat(arrays, work)
+
     def last_forms(self) -> list[Executable]:
-        """The form that was used last, and those of its data-dependent part; none before the first run."""
+        """The form that was used last, and those of models inside it; none before the first run."""
         return self._forms.last_forms()
 
     def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
@@ -521,3 +527,21 @@ class Model(Ranked):
         )
         state = ", closed" if self._forms.cache.is_closed else ""
         return f"Model({self.name!r}, ({ins}) -> ({outs}){state})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        ins, outs = ([f"{port.name}: {describe_port(port)}" for port in side] for side in (self.inputs, self.outputs))
+        rows: dict[str, object] = {"inputs": brief_list(ins), "outputs": brief_list(outs)}
+        rows["schedule"] = f"{self.options.policy}, {self.options.streams} streams at most"
+        if self.is_closed:
+            return html_table(f"Model {self.name}, closed", rows)
+        stats = self.stats()
+        rows |= {
+            "runs": stats.runs,
+            "specialised forms": stats.forms,
+            "arenas": describe_size(stats.arena_nbytes),
+            "constants": describe_size(stats.constants_nbytes),
+            "packed constants": describe_size(stats.cached_nbytes),
+            "programs": describe_size(stats.programs_nbytes),
+        }
+        return html_table(f"Model {self.name}", rows)

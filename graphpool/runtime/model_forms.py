@@ -195,6 +195,14 @@ class ModelForms:
         finally:
             self.cache.leave(use, runs)
 
+    def repeat(self, arrays: Mapping[str, Any], work: Callable[[Executable, Any], None]) -> None:
+        """Hand the form for these inputs, made if need be, and them, to what makes trips of a loop on it."""
+        use = self.enter(arrays)
+        try:
+            work(use.executable, arrays)
+        finally:
+            self.cache.leave(use, runs=1)
+
     # ---- forms
 
     def enter(self, arrays: Mapping[str, Any], states: HeldStates | None = None) -> FormUse[Executable]:
@@ -244,8 +252,8 @@ class ModelForms:
         return kept[-1] if kept else self.at(None)
 
     def last_forms(self) -> list[Executable]:
-        """The one that was used last, if any, with those of its data-dependent part."""
-        return [form for kept in self.cache.forms()[-1:] for form in kept.with_data_dependent_forms()]
+        """The one that was used last, if any, with those inside it."""
+        return [form for kept in self.cache.forms()[-1:] for form in kept.with_inner()]
 
     @collection_paused()
     def _make(
@@ -293,8 +301,8 @@ class ModelForms:
             loading = ArrayAllocator(self._engine.budget, f"loading of {self._name}")
             form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
             loading.hand_over()  # constants are charged as such
-            if form.data_dependent is not None:
-                form.data_dependent.attach(
+            for inner in form.inner:
+                inner.attach(
                     engine=self._engine, capacity=self.arguments["capacity"], schedule=self._options.policy,
                     streams=self._options.streams, weights=self._weights, stream=self.stream,
                 )  # fmt: skip
@@ -302,7 +310,7 @@ class ModelForms:
             held = None if states is None else states.sized(shapes)
             made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned)
             try:
-                made.data_dependent_nbytes()
+                made.inner_nbytes(prepares=True)
             except BaseException:
                 made.close()
                 raise
@@ -332,9 +340,9 @@ class ModelForms:
         self.declared.check_plannable()
         self.cache.exclusively(self.declared.prepare)
         mapped_nbytes = max((form.mapped_nbytes for form in self.variable), default=0)
-        data_dependent_nbytes = max((sum(form.data_dependent_nbytes()) for form in self.variable), default=0)
+        inner_nbytes = max((sum(form.inner_nbytes()) for form in self.variable), default=0)
         kept_nbytes = self.kept_nbytes() + self.sessions.nbytes
-        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, data_dependent_nbytes)
+        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, inner_nbytes)
 
     def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool) -> int:
         use = self._enter_shapes(shapes)
@@ -346,7 +354,7 @@ class ModelForms:
     def _peak_of(self, form: Executable, outputs: bool, sequential: bool = False) -> int:
         form.check_room(form.form.outputs if outputs else ())
         nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
-        nbytes += self.sessions.nbytes + sum(form.data_dependent_nbytes())
+        nbytes += self.sessions.nbytes + sum(form.inner_nbytes())
         if self.declared is not None:  # beside all forms of the ranges, which are kept
             nbytes += self.kept_nbytes(form) - form.kept_nbytes
         return nbytes if outputs else nbytes - form.results_nbytes
@@ -363,7 +371,7 @@ class ModelForms:
         use = self._enter_shapes(shapes)
         try:
             form = use.executable
-            kept, run = form.data_dependent_nbytes()
+            kept, run = form.inner_nbytes()
             others_nbytes = form.programs_nbytes + self.arguments["capacity"] * form.own_nbytes
             return form.kept_nbytes + others_nbytes + kept, form.run_nbytes + run
         finally:
@@ -421,11 +429,11 @@ class ModelForms:
         self._each_form(lambda form: form.look_again_for_constants())
 
     def _each_form(self, work: Callable[[Executable], None]) -> None:
-        """Do something with all forms, those behind extents that only a run tells included, while none is given up."""
+        """Do something with all forms, those of models inside them included, while none is given up."""
 
         def work_on_all() -> None:
             for kept in self.memory.forms():
-                for form in kept.with_data_dependent_forms():
+                for form in kept.with_inner():
                     work(form)
 
         self.cache.exclusively(work_on_all)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEAVES = {
     "_atomic", "_backend_loader", "_finalizing", "_size_bounds", "_size_program", "_sizes", "_unraisable", "_version",
-    "config", "errors", "fork", "limits", "log", "mapped_file", "typing",
+    "config", "drawing", "errors", "fork", "limits", "log", "mapped_file", "notebook", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -34,6 +34,8 @@ MAY_IMPORT = {
     "fork": set(),
     "errors": set(),
     "limits": {"errors"},
+    "drawing": {"errors"},
+    "notebook": set(),
     "typing": {"errors", "fork"},
     "config": {"errors"},
     "log": {"config"},
@@ -44,11 +46,25 @@ MAY_IMPORT = {
     "profile": TOP,
     "onnx": TOP | {"profile"},
     "demo": TOP | {"profile", "onnx"},
-    "cli_graph": TOP | {"graphpool"},
+    "cli_graph": TOP | {"cli_terminal", "graphpool"},
+    "cli_picture": LEAVES | {"profile"},
+    "cli_text": {"drawing"},
     "cli_bench": LEAVES | {"runtime"},
-    "cli_cache": LEAVES | {"cache"},
+    "cli_cache": LEAVES | {"cache", "cli_terminal"},
     "cli_terminal": set(),
-    "cli": TOP | {"cli_bench", "cli_cache", "cli_graph", "cli_terminal", "profile", "onnx", "demo", "graphpool"},
+    "cli": TOP
+    | {
+        "cli_bench",
+        "cli_cache",
+        "cli_graph",
+        "cli_picture",
+        "cli_terminal",
+        "cli_text",
+        "profile",
+        "onnx",
+        "demo",
+        "graphpool",
+    },
     "__main__": {"cli"},
     "pytest_plugin": {"errors", "typing", "runtime"},
     "graphpool": TOP | {"profile", "onnx"},
