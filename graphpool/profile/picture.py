@@ -81,6 +81,11 @@ class FootprintPicture:
         ----------
         beside : FootprintPicture, optional
             Of another run, for the page to show both on the same scales and tell how they differ.
+
+        Returns
+        -------
+        page : str
+            HTML.
         """
         return write_page([self] if beside is None else [self, beside])
 

@@ -354,7 +354,15 @@ class Model(Ranked):
         return self._forms.buffers(shapes)
 
     def repeat(self, arrays: Mapping[str, Any], work: Callable[[Executable, Any], None]) -> None:
-        """Hand the form for dense arrays of all inputs, and them, to what makes trips of a loop on it."""
+        """Hand the form for dense arrays of all inputs, and them, to what makes trips of a loop on it.
+
+        Parameters
+        ----------
+        arrays : mapping
+            Input name -> array.
+        work : callable
+            Called with the form and the arrays.
+        """
         self._forms.repeat(arrays, work)
 
     def last_forms(self) -> list[Executable]:
