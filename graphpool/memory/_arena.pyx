@@ -26,7 +26,7 @@ from graphpool.memory._check import check_request, not_held, out_of_memory
 from graphpool.memory._stats import ArenaStats
 
 cdef extern from "<pthread.h>" nogil:
-    unsigned long pthread_self()
+    size_t pthread_self()  # a pointer on macOS: cast where it is used
 
 cdef int64_t UNLIMITED = <int64_t>1 << 62
 
@@ -260,7 +260,7 @@ cdef class ArenaPool(Slots):
             word = gp_load(&oldest.word)
             if state_of(word) != FREE or not gp_cas(&oldest.word, word, word - FREE + RETIRING):
                 continue
-            oldest.owner = pthread_self()
+            oldest.owner = <int64_t>pthread_self()
             # Announce, then look at the floor; `reserve` raises the floor, then looks at `retiring`: one of both sees.
             left = gp_load(&self.arenas) - gp_add(&self.retiring, 1)
             if left < max(keep, 0 if takes_reserved else gp_load(&self.floor)):
@@ -553,7 +553,7 @@ cdef class ArenaPool(Slots):
         """After a fork: other threads are gone, so what they leased is free, what they were making is not there."""
         cdef Chunk *chunk = &self.first
         cdef int i = 0
-        cdef int64_t word, me = pthread_self()
+        cdef int64_t word, me = <int64_t>pthread_self()
         cdef Slot *slot = next_slot(&chunk, &i)
         self.gate.reset()
         self.queue.reset()

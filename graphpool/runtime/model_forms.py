@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from graphpool import spans
 from graphpool.errors import GraphpoolError, InvalidArgumentError, OutOfMemoryError, explain
 from graphpool.log import compile_log, error_log, execute_log, is_on, profile_log
 from graphpool.memory._arrays import ArrayAllocator
@@ -163,18 +164,27 @@ class ModelForms:
     def run(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
         """Run the form for these inputs: alone, where it found too little memory beside other runs."""
         try:
-            if is_on(execute_log) or is_on(profile_log):
-                return self._run_logged(arrays, outputs)
+            if self.is_told():
+                return self.run_told(arrays, lambda: self._run(arrays, outputs))
             return self.in_turn(lambda: self._run(arrays, outputs))
         except GraphpoolError as error:
             error_log.info("%s: %s: %s", self._name, type(error).__name__, error)
             raise
 
-    def _run_logged(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    @staticmethod
+    def is_told() -> bool:
+        """Whether somebody wants to know of runs."""
+        return spans.opener is not None or is_on(execute_log) or is_on(profile_log)
+
+    def run_told(self, arrays: Mapping[str, Any], work: Callable[[], V]) -> V:
+        """What `in_turn` gives; whoever listens is told of it."""
         shapes, start = describe_shapes(arrays), time.perf_counter()
         execute_log.info("%s: runs for %s", self._name, shapes)
-        results = self.in_turn(lambda: self._run(arrays, outputs))
-        ms, arena_nbytes = (time.perf_counter() - start) * 1e3, self._arenas.current().nbytes
+        with spans.span(f"execute {self._name}", model=self._name, shapes=shapes) as note:
+            results = self.in_turn(work)
+            arena_nbytes = self._arenas.current().nbytes
+            note(arena_nbytes=arena_nbytes)
+        ms = (time.perf_counter() - start) * 1e3
         profile_log.info("%s: ran for %s in %.3g ms, arena %d bytes", self._name, shapes, ms, arena_nbytes)
         return results
 
@@ -296,7 +306,25 @@ class ModelForms:
         is_planned: bool = False,
     ) -> Executable:
         """A form for these shapes, in which sizes may vary."""
-        start = time.perf_counter()
+        start, described = time.perf_counter(), describe_shapes(shapes)
+        with spans.span(f"compile {self._name}", model=self._name, shapes=described) as note:
+            made = self._compile_form(shapes, deciding, variable, states, is_planned)
+            note(
+                partitions=len(made.partitions), programs_nbytes=made.programs_nbytes,
+                constants_nbytes=made.constants_nbytes, arena_nbytes=made.arena_nbytes,
+            )  # fmt: skip
+        if is_on(compile_log):
+            self._tell_compiled(made, described, (time.perf_counter() - start) * 1e3)
+        return made
+
+    def _compile_form(
+        self,
+        shapes: Mapping[str, Any],
+        deciding: Mapping[str, Any],
+        variable: VariableForm | None,
+        states: HeldStates | None,
+        is_planned: bool,
+    ) -> Executable:
         with self.memory.timed_compiling():
             loading = ArrayAllocator(self._engine.budget, f"loading of {self._name}")
             form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
@@ -314,15 +342,13 @@ class ModelForms:
             except BaseException:
                 made.close()
                 raise
-        if is_on(compile_log):
-            self._tell_compiled(made, shapes, (time.perf_counter() - start) * 1e3)
         return made
 
-    def _tell_compiled(self, form: Executable, shapes: Mapping[str, Any], ms: float) -> None:
+    def _tell_compiled(self, form: Executable, shapes: str, ms: float) -> None:
         hosted = sum(fallback is not None for fallback in form.fallbacks)
         compile_log.info(
             "%s: compiled for %s in %.3g ms: %d partitions, %d on the host; programs %d, constants %d, arena %d bytes",
-            self._name, describe_shapes(shapes), ms, len(form.partitions), hosted, form.programs_nbytes,
+            self._name, shapes, ms, len(form.partitions), hosted, form.programs_nbytes,
             form.constants_nbytes, form.arena_nbytes,
         )  # fmt: skip
 

@@ -157,7 +157,10 @@ class Session:
             if outputs is not None:
                 ports = [port for port in self.model.outputs if port.name not in self._held.outputs]
                 check_outputs(outputs, arrays, ports)
-            return self.model._forms.in_turn(lambda: self._run_once(dict(arrays), outputs, shapes))
+            forms = self.model._forms
+            if forms.is_told():
+                return forms.run_told(arrays, lambda: self._run_once(dict(arrays), outputs, shapes))
+            return forms.in_turn(lambda: self._run_once(dict(arrays), outputs, shapes))
 
     def _run_once(
         self, arrays: dict[str, Any], outputs: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]

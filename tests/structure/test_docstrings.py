@@ -29,6 +29,7 @@ PACKAGES = [
     "graphpool",
     *(f"graphpool.{name}" for name in ("backends", "cache", "graph", "memory", "profile", "runtime", "schedule")),
 ]
+PACKAGES += ["graphpool.export.prometheus", "graphpool.export.opentelemetry"]
 if importlib.util.find_spec("onnx"):
     PACKAGES.append("graphpool.onnx")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEAVES = {
     "_atomic", "_backend_loader", "_finalizing", "_size_bounds", "_size_program", "_sizes", "_unraisable", "_version",
-    "config", "drawing", "errors", "fork", "limits", "log", "mapped_file", "notebook", "typing",
+    "config", "drawing", "errors", "fork", "limits", "log", "mapped_file", "notebook", "spans", "typing",
 }  # fmt: skip
 ISLANDS = {"graph", "memory", "cache", "schedule", "_kernels"}
 BELOW_BACKENDS = LEAVES | ISLANDS | {"runtime"}
@@ -39,11 +39,13 @@ MAY_IMPORT = {
     "typing": {"errors", "fork"},
     "config": {"errors"},
     "log": {"config"},
+    "spans": {"errors", "fork"},
     "mapped_file": {"errors"},
     **dict.fromkeys(ISLANDS, LEAVES),
     "runtime": LEAVES | ISLANDS,
     "backends": BELOW_BACKENDS,
     "profile": TOP,
+    "export": LEAVES | {"cache", "runtime"},
     "onnx": TOP | {"profile"},
     "demo": TOP | {"profile", "onnx"},
     "cli_graph": TOP | {"cli_terminal", "graphpool"},
