@@ -31,7 +31,7 @@ def driver_folder(tmp_path_factory):
 def test_file(driver_folder, name):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER / name)]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(driver_folder), capture_output=True, text=True, timeout=500, check=False
+        command, cwd=ROOT, env=environment(driver_folder), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "test driver:" not in done.stderr

@@ -17,6 +17,7 @@ import pytest
 PACKAGES = [
     "graphpool",
     *(f"graphpool.{name}" for name in ("backends", "cache", "graph", "memory", "profile", "runtime", "schedule")),
+    "graphpool.memory.cuda",
 ]
 if importlib.util.find_spec("onnx"):
     PACKAGES.append("graphpool.onnx")

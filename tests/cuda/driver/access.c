@@ -19,6 +19,7 @@ typedef struct {
     size_t top;
     Block **blocks; /* ascending */
     int count, room;
+    int oldest; /* blocks before it are closed for good */
 } Arena;
 
 static Arena arenas[2]; /* device, host */
@@ -106,10 +107,14 @@ Block *block_at(const void *address) {
     return arena ? block_before(arena, address) : NULL;
 }
 
+/* From the oldest block that is open: what lies before is given back, and stays as it is. */
 void protect_device_memory(bool is_protected) {
     Arena *arena = &arenas[0];
-    if (arena->start)
-        mprotect(arena->start, (arena->top + GAP) / GAP * GAP, is_protected ? PROT_NONE : PROT_READ | PROT_WRITE);
+    while (arena->oldest < arena->count && arena->blocks[arena->oldest]->is_closed) arena->oldest++;
+    if (arena->oldest == arena->count) return;
+    uintptr_t start = (uintptr_t)arena->blocks[arena->oldest]->start / GAP * GAP;
+    uintptr_t stop = ((uintptr_t)arena->start + arena->top + GAP) / GAP * GAP;
+    mprotect((void *)start, stop - start, is_protected ? PROT_NONE : PROT_READ | PROT_WRITE);
 }
 
 int describe_live_blocks(char *text, size_t room) {
@@ -221,6 +226,7 @@ void open_block(Block *block) {
 void close_block(Block *block) {
     touch_all(block);
     block->is_open = false;
+    block->is_closed = true;
     free(block->is_set);
     block->is_set = NULL;
     size_t page = GAP;
@@ -241,15 +247,19 @@ static void append_range(Record *record, Range range) {
     record->ranges[record->nranges++] = range;
 }
 
+/* From bit `i`, the last of the whole bytes of this value that follow, or `i` itself. */
+static size_t skip_equal(const uint8_t *bits, size_t i, size_t nbytes, uint8_t value) {
+    if (i % 8) return i;
+    while (i + 8 < nbytes && bits[i / 8] == value && bits[i / 8 + 1] == value) i += 8;
+    return i;
+}
+
 static void append_ranges(Record *record, const uint8_t *bits, size_t nbytes, bool is_write) {
     for (size_t i = 0; i < nbytes; i++) {
-        if (bits[i / 8] == 0) {
-            i |= 7;
-            continue;
-        }
-        if (!bit_at(bits, i)) continue;
+        i = skip_equal(bits, i, nbytes, 0x00);
+        if (i >= nbytes || !bit_at(bits, i)) continue;
         size_t first = i;
-        while (i + 1 < nbytes && bit_at(bits, i + 1)) i++;
+        while (i + 1 < nbytes && bit_at(bits, i + 1)) i = skip_equal(bits, i + 1, nbytes, 0xFF);
         append_range(record, (Range){first, i, is_write});
     }
 }

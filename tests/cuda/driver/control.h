@@ -1,5 +1,6 @@
-/* What tests ask of the driver, through ctypes. Settings: TEST_DRIVER_SEED, TEST_DRIVER_ARCHITECTURE (90 for sm_90),
- * TEST_DRIVER_DEVICES, TEST_DRIVER_VERSION (13000 for CUDA 13.0), TEST_DRIVER_MEMORY (bytes), read when it starts. */
+/* What tests ask of the driver, through ctypes. Settings in the environment: TEST_DRIVER_SEED,
+ * TEST_DRIVER_DEVICES (0 or 1), TEST_DRIVER_ARCHITECTURE (90 for sm_90), TEST_DRIVER_VERSION (13000 for
+ * CUDA 13.0), TEST_DRIVER_MEMORY (bytes), TEST_DRIVER_POOLS (0: the device has no memory pools). */
 #pragma once
 #include <stddef.h>
 

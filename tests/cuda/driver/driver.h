@@ -95,6 +95,7 @@ typedef struct {
     bool is_host;    /* page-locked host memory */
     bool is_live;    /* not given back yet, as the host sees it */
     bool is_open;    /* between its allocation and its release, as the work sees it */
+    bool is_closed;  /* behind its release */
     int freed_by;    /* operation */
     uint8_t *is_set; /* for each byte, whether anything was written; NULL where the host may write unseen */
     Record *records; /* accesses that something to come may be unordered to */

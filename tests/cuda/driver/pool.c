@@ -76,10 +76,18 @@ static size_t nbytes_within(const Pool *pool, size_t wanted) {
     return rounded < pool->max_nbytes ? rounded : pool->max_nbytes;
 }
 
+/* What a pool may hold beside the others of the device, which give up what they keep unused. */
+static size_t most_nbytes(const Pool *pool) {
+    size_t left = device_nbytes();
+    for (int i = 0; i < npools && !pool->is_host; i++)
+        if (pools[i] != pool && !pools[i]->is_host) left -= pools[i]->used + returning_nbytes(pools[i]);
+    return left < pool->max_nbytes ? left : pool->max_nbytes;
+}
+
 /* Where an allocation of `nbytes` bytes finds room: what was given back before it, then what is new. Operations that it
  * has to wait for beside are appended to `preds`. */
 static bool find_room(Pool *pool, size_t nbytes, int *preds, int *npreds, int room) {
-    size_t held = pool->used + returning_nbytes(pool);
+    size_t held = pool->used + returning_nbytes(pool), most = most_nbytes(pool);
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < pool->nreturning && nbytes > 0; i++) {
             Returning *entry = &pool->returning[i];
@@ -90,9 +98,9 @@ static bool find_room(Pool *pool, size_t nbytes, int *preds, int *npreds, int ro
             entry->nbytes -= taken;
             nbytes -= taken;
         }
-        if (held + nbytes <= pool->max_nbytes) break;
+        if (held + nbytes <= most) break;
     }
-    if (held + nbytes > pool->max_nbytes) return false;
+    if (held + nbytes > most) return false;
     pool->reserved = larger(pool->reserved, nbytes_within(pool, held + nbytes));
     return true;
 }
