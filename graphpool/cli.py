@@ -347,13 +347,10 @@ def _load(arguments: argparse.Namespace, engine: gp.Engine) -> Model:
 
 
 def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:
-    """Trace one run, after enough of them for programs to have found out how many threads they are worth."""
-    from .profile.timeline import WARM_UP
+    """Trace one run."""
+    from .profile.tracing import trace_runs
 
-    for _ in range(WARM_UP):
-        model.run(inputs)
-    with gp.profile.trace() as recorded:
-        model.run(inputs)
+    recorded = trace_runs(model, inputs)
     recorded.name_ops(model.specialise(inputs))
     with written(path) as other:
         recorded.save(other)
@@ -362,9 +359,9 @@ def _save_trace(model: Model, inputs: Mapping[str, Any], path: str) -> None:
 def _partitions(model: Model, inputs: Mapping[str, Any]) -> list[Report]:
     """The partitions of the form for these inputs, with the nodes that each comes from and what implements it.
 
-    Behind an extent that only a run tells they are those for the largest one.
+    Those of a data-dependent part are the ones for its largest extents.
     """
-    forms = model.specialise(inputs).with_rest()
+    forms = model.specialise(inputs).with_data_dependent_forms()
     rows = [row for form in forms for row in zip(form.partitions, form.implementations, form.fallbacks, strict=True)]
     found = [describe_partition(partition, names) | _origin(partition, fallback) for partition, names, fallback in rows]
     hosted = [report for report, (*_, fallback) in zip(found, rows, strict=True) if fallback is not None]
@@ -385,10 +382,10 @@ def _origin(partition: gp.Partition, fallback: Fallback | None) -> Report:
 
 def _host_times(model: Model, inputs: Mapping[str, Any]) -> list[float]:
     """Seconds of each host function in the second of two runs; none if they cannot run on such inputs."""
+    from .profile.tracing import trace_runs
+
     with suppress(GraphpoolError):
-        model.run(inputs)
-        with gp.profile.trace() as recorded:
-            model.run(inputs)
+        recorded = trace_runs(model, inputs, warm_up=1)
         return [(step.end_ns - step.start_ns) / 1e9 for step in recorded.steps if not step.program]
     return []
 

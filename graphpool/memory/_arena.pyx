@@ -177,8 +177,8 @@ cdef class ArenaPool(Slots):
     cdef bint _may_get_memory_back(self, bint is_budgeted, int64_t epoch) except -1:
         """Whether a request that failed may succeed: what was leased then is leased still, or has come back since.
 
-        If the budget had room and the resource refused, only what is leased now can change that. That something could be
-        given up is no reason to wait: it was asked for, and nobody tells when it is given up.
+        If the budget had room and the resource refused, only what is leased now can change that. That something could
+        be given up is no reason to wait: it was asked for, and nobody tells when it is given up.
         """
         has_arena = gp_load(&self.arenas) > gp_load(&self.retiring)
         if has_arena or self.budget is None:

@@ -13,7 +13,7 @@ specialise.py  once a model: dead nodes go, constants are computed, arithmetic i
                same for all input shapes, and which inputs' contents decide shapes
 walk.py        one pass over the nodes for given input shapes: fold, convert, expand, or leave to the host -> ModelForm
 shape_values.py  arrays of sizes that may vary, and the nodes that compute with them
-rest.py        the nodes behind an extent that only a run tells, as a model of their own
+data_dependent.py  the nodes whose shapes follow from what a run computes, as a model of their own
 inline.py      nodes in place of one, as scopes of the walk: ONNX's functions; If, Loop and Scan whose course is known
 build.py       the graph under construction: values, constants, ops with inferred shapes
 types.py       ONNX's types and ours

@@ -39,8 +39,8 @@ class NotConvertible(Exception):  # noqa: N818 - a signal inside the package, no
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
-    """How a value whose extents only a run tells is found when it has come so far.
+class DataDependent:
+    """How a value whose shape follows from what a run computes is found when it has come so far.
 
     By default a node gives it that runs then. Else `cut` takes the arrays of `parts`, which lie in memory, and returns
     one of type `dtype` and of dimensions `dims`, of which None is any; `bound` takes the shapes of the parts and
@@ -61,7 +61,8 @@ class Value:
     `type` is ONNX's, when inferred; `tensor` the one in our graph, which constants get when an op first reads them;
     `content` is known now or None, and NumPy unpacks a packed weight where its elements are read. `is_static` says
     whether the content lasts as long as the specialiser, so that forms may share it, `from_inputs` whether it follows
-    from that of the model's inputs, not from their shapes alone. `late` is there where only a run tells its extents.
+    from that of the model's inputs, not from their shapes alone. `data_dependent` is there where its shape follows
+    from what a run computes.
     """
 
     type: TypeProto | None = None
@@ -69,7 +70,7 @@ class Value:
     content: Any = None
     is_static: bool = False
     from_inputs: bool = False
-    late: Late | None = None
+    data_dependent: DataDependent | None = None
 
     @property
     def is_known(self) -> bool:

@@ -118,14 +118,14 @@ class _Expression:
         except (NotConvertible, GraphpoolError):
             return self._make_other()(inputs, outputs)
         named = [value for name, value in zip(self._node.output[: self._nused], results, strict=False) if name]
-        parts = [part for value in named for part in (value.late.parts if value.late else (value,))]
+        parts = [part for value in named for part in (value.data_dependent.parts if value.data_dependent else (value,))]
         made: dict[int, tuple[int, ...] | None] = {part.tensor.id: None for part in parts if part.tensor is not None}
         found = run_ops(builder.ops, list(builder.constants), made, list(builder.constants.values()))
         arrays = dict(zip(made, found, strict=True))
 
         def content_of(value: Value) -> Any:
-            if value.late is not None and value.late.cut is not None:
-                return value.late.cut(*map(content_of, value.late.parts))
+            if value.data_dependent is not None and value.data_dependent.cut is not None:
+                return value.data_dependent.cut(*map(content_of, value.data_dependent.parts))
             return value.plain_content if value.tensor is None else arrays[value.tensor.id]
 
         return list(map(content_of, named))

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from graphpool.runtime.model_form import ModelForm
     from graphpool.runtime.packed_weight import PackedWeight
 
+    from .data_dependent import SizeItems
     from .inline import Path
     from .node import Node
-    from .rest import SizeItems
     from .source import OnnxModel
 
 # Inputs whose content an op needs to know when it is compiled: from one port to before another (None: to the last).
@@ -123,8 +123,10 @@ class Specialiser:
         self.folded: dict[Hashable, list[Any]] = {}
         self.static_ids: dict[Hashable, int] = {}
 
-    def behind(self, source: OnnxModel, constants: Mapping[str, Any], sizes: Mapping[str, SizeItems]) -> Specialiser:
-        """One for nodes of this model that run behind others, see `rest.RestBuilder`."""
+    def data_dependent(
+        self, source: OnnxModel, constants: Mapping[str, Any], sizes: Mapping[str, SizeItems]
+    ) -> Specialiser:
+        """One for the nodes of this model that a `DataDependentBuilder` collects."""
         found = Specialiser(source, self.fallback, self.prefer, self.fpmath)
         found.constants, found.sizes, found.deciding = dict(constants), dict(sizes), frozenset()
         found._outer = self

@@ -19,12 +19,12 @@ from graphpool.runtime.model_form import Fallback, ModelForm
 
 from .boundary import Boundary
 from .bounds import deep_nbytes, infer_types
-from .build import GraphBuilder, Late, NotConvertible, Value
+from .build import DataDependent, GraphBuilder, NotConvertible, Value
+from .data_dependent import DataDependentBuilder
 from .fold import compute, find_host_function, is_kept
 from .inline import CONTROL_FLOW, Scope, enter_nodes, function_nodes
 from .node import names_read
 from .ops import convert
-from .rest import RestBuilder
 from .shape_values import ShapeArray, compute_shapes, shape_array
 from .types import data_type, make_type, static_shape
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from graphpool.graph import LogicalTensor
+    from graphpool.runtime.data_dependent import DataDependentPart
     from graphpool.runtime.model_form import HostFunction
-    from graphpool.runtime.rest import Rest
 
     from .inline import Path
     from .node import Node
@@ -64,7 +64,7 @@ class Walk:
         outputs = tuple(port.name for port in self._source.outputs)
         self.scope = Scope(owner.nodes, values, outputs, names_read(owner.nodes, outputs), ())
         values.update((name, Value(content=sizes.array(shapes))) for name, sizes in owner.sizes.items())
-        self._rest = RestBuilder()
+        self._data_dependent = DataDependentBuilder()
         for port in self._source.inputs:
             values[port.name] = self._input(port.name, port.dtype, shapes[port.name], contents.get(port.name))
 
@@ -82,7 +82,7 @@ class Walk:
     def form(self) -> ModelForm:
         """The result of the pass over the model's own nodes."""
         values = dict(zip(self.scope.outputs, self.run(self.scope), strict=True))
-        rest = self._finish_rest(values)
+        part = self._finish_data_dependent(values)
         outputs = {name: self._output_tensor(value) for name, value in values.items()}
         written = {t.id for op in self.builder.ops for t in op.outputs}
         graph = self.builder.finish([t for t in {t.id: t for t in outputs.values()}.values() if t.id in written])
@@ -97,24 +97,27 @@ class Walk:
             self._owner.forget,
             self._source.bounds.host if self._host else None,
             self._fallbacks,
-            rest,
+            part,
             {value.tensor.id: name for name, value in self.scope.values.items() if value.tensor is not None},
         )
 
-    def _finish_rest(self, values: dict[str, Value]) -> Rest | None:
-        """Add the function of the nodes behind others, if any, and its results to the outputs."""
-        late = {name: value for name, value in values.items() if value.late is not None}
-        if not self._rest.nodes and not any(value.late.parts for value in late.values() if value.late):
+    def _finish_data_dependent(self, values: dict[str, Value]) -> DataDependentPart | None:
+        """Add the function of the data-dependent nodes, if any, and its results to the outputs."""
+        found = {name: value for name, value in values.items() if value.data_dependent is not None}
+        is_cut = any(value.data_dependent.parts for value in found.values() if value.data_dependent)
+        if not self._data_dependent.nodes and not is_cut:
             return None
-        names = {self._rest.name_of(value, name, self.scope): None for name, value in late.items()}
-        rest, read = self._rest.finish(self._source, list(names), self.builder, self._owner.behind)
+        names = {self._data_dependent.name_of(value, name, self.scope): None for name, value in found.items()}
+        part, read = self._data_dependent.finish(self._source, list(names), self.builder, self._owner.data_dependent)
         results = {name: Value(None, self.builder.new_tensor(None, None)) for name in names}
         sources = [self.builder.tensor(value) for value in read]
         targets = [value.tensor for value in results.values() if value.tensor is not None]
-        op_id = self.builder.add_wildcard(sources, targets, "the rest")
-        self._host[op_id] = rest
-        values.update((name, results[self._rest.name_of(value, name, self.scope)]) for name, value in late.items())
-        return rest
+        op_id = self.builder.add_wildcard(sources, targets, "data-dependent part")
+        self._host[op_id] = part
+        values.update(
+            (name, results[self._data_dependent.name_of(value, name, self.scope)]) for name, value in found.items()
+        )
+        return part
 
     def _weights(self) -> dict[str, int]:
         """Name -> tensor id of the constants of the model that the form reads."""
@@ -178,8 +181,8 @@ class Walk:
         captured = {name: values[name] for name in node.captured if name in values}
         self._refusal, self._limit_error = "", None
         read = [value for value in (*inputs, *captured.values()) if value is not None]
-        if any(value.late is not None for value in read):
-            results: list[Value] | None = self._rest.add(node, inputs, captured, self.scope)
+        if any(value.data_dependent is not None for value in read):
+            results: list[Value] | None = self._data_dependent.add(node, inputs, captured, self.scope)
         else:
             results = self._recall(path, read) or self._follow(path, node, inputs)
         if results is None and any(isinstance(value.content, ShapeArray) for value in read):
@@ -284,14 +287,14 @@ class Walk:
 
     def _attempt(self, make: Any) -> Any:
         """What `make` returns; None, and what it added is taken back, when it says that it cannot."""
-        nops, nprecomputed, nlater = len(self.builder.ops), len(self._precomputed), len(self._rest.nodes)
+        nops, nprecomputed, nlater = len(self.builder.ops), len(self._precomputed), len(self._data_dependent.nodes)
         try:
             return make()
         except LimitError:
             raise
         except (NotConvertible, GraphpoolError) as error:
             self._refusal = str(error) or self._refusal
-            del self.builder.ops[nops:], self._precomputed[nprecomputed:], self._rest.nodes[nlater:]
+            del self.builder.ops[nops:], self._precomputed[nprecomputed:], self._data_dependent.nodes[nlater:]
             while self._host and next(reversed(self._host)) >= nops:  # ids ascend
                 del self._fallbacks[self._host.popitem()[0]]
             return None
@@ -341,8 +344,8 @@ class Walk:
         shape = None if type_ is None else static_shape(type_)
         dtype = None if shape is None else data_type(type_.tensor_type.elem_type)
         is_array = type_ is not None and type_.HasField("tensor_type") and data_type(type_.tensor_type.elem_type)
-        late = Late() if shape is None and is_array else None
-        return Value(type_, self.builder.new_tensor(dtype, shape), late=late)
+        found = DataDependent() if shape is None and is_array else None
+        return Value(type_, self.builder.new_tensor(dtype, shape), data_dependent=found)
 
 
 def _is_sized(node: Node, inputs: Sequence[Value | None]) -> bool:

@@ -34,7 +34,7 @@
     collection.py   a pause of Python's garbage collector meanwhile
     model_port.py   its inputs and outputs: what they are, and whether a value fits
     model_form.py   what an importer hands over: a graph of known shapes, constants, host functions
-    rest.py         what of it runs behind extents that only a run tells: a model of its own
+    data_dependent.py  the part of it whose shapes follow from what a run computes: a model of its own
     host_budget.py  steps and time of the host functions of one run
     partition_runs.py  which of its partitions are compiled as one
     executable.py   a form of a model: compiled partitions and host functions over one arena

@@ -152,15 +152,15 @@ class DeclaredShapes:
         return OutOfMemoryError(message, **{**error.fields, "largest": largest})
 
     def peak(
-        self, kept_nbytes: int, mapped_nbytes: int, engine: Engine, outputs: bool, rest_nbytes: int = 0
+        self, kept_nbytes: int, mapped_nbytes: int, engine: Engine, outputs: bool, data_dependent_nbytes: int = 0
     ) -> RangePeak:
         """The most that a run takes, beside so much that is kept for all shapes, and so much of mapped files.
 
-        `rest_nbytes` is a bound of what runs behind extents that only a run tells.
+        `data_dependent_nbytes` is a bound of what the data-dependent part takes.
         """
         worst = self._worst[outputs]
-        nbytes, point = kept_nbytes + worst.nbytes + rest_nbytes, worst.point
-        is_exact = worst.found_nbytes == worst.nbytes and not rest_nbytes
+        nbytes, point = kept_nbytes + worst.nbytes + data_dependent_nbytes, worst.point
+        is_exact = worst.found_nbytes == worst.nbytes and not data_dependent_nbytes
         for other in self._points:
             other_nbytes = self._peak_at(self._ranges.shapes_at(other), outputs)
             if other_nbytes > nbytes or not point:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graphpool.errors import StateError, explain
 
 from ._stream import Stream
+from .data_dependent import DataDependentPart
 from .form_charge import FormCharge
 from .form_constants import FormConstants
 from .form_plan import FormPlan
@@ -18,7 +19,6 @@ from .model_port import check_output
 from .model_step import is_plain
 from .primitive import forget_program
 from .resizable_form import ResizableForm
-from .rest import Rest
 from .result_arrays import ResultArrays
 from .runner import Runner
 from .scheduling import SEQUENTIAL
@@ -307,8 +307,8 @@ class Executable(ResizableForm):
         """What one run takes of the budget, see `Model.predict_peak`. Unit: bytes."""
         return self.kept_nbytes + self.run_nbytes
 
-    def rest_nbytes(self) -> tuple[int, int]:
-        """What runs behind extents that only a run tells takes beside that at most, as far as these are bounded.
+    def data_dependent_nbytes(self) -> tuple[int, int]:
+        """What the data-dependent part takes beside that at most, as far as its extents are bounded.
 
         Memory that is held between runs, and that of a run. Compiles it, if that was not done. Unit: bytes.
 
@@ -317,19 +317,19 @@ class Executable(ResizableForm):
         OutOfMemoryError
             The budget can never hold both at once.
         """
-        rest = self.form.rest
-        if rest is None:
+        part = self.form.data_dependent
+        if part is None:
             return 0, 0
-        [step] = [step for step in self._steps if step.function is rest]
+        [step] = [step for step in self._steps if step.function is part]
         tensors = [self._tensors.get(i) for i in step.inputs]
-        kept, run = rest.nbytes([t.shape if t is not None and is_plain(t) else None for t in tensors])
+        kept, run = part.nbytes([t.shape if t is not None and is_plain(t) else None for t in tensors])
         self._engine.budget.check(self.run_nbytes + run, holder=self._name)
         return kept, run
 
-    def with_rest(self) -> list[Executable]:
-        """The form, and those of what runs behind it that were used last."""
-        rest = self.form.rest
-        return [self] if rest is None else [self, *rest.last_forms()]
+    def with_data_dependent_forms(self) -> list[Executable]:
+        """The form, and those of its data-dependent part that were used last."""
+        part = self.form.data_dependent
+        return [self] if part is None else [self, *part.last_forms()]
 
     @property
     def sequential_peak_nbytes(self) -> int:
@@ -340,8 +340,8 @@ class Executable(ResizableForm):
     def implementations(self) -> tuple[tuple[str, ...], ...]:
         """What runs each partition: one name a kernel call.
 
-        There are none where its ops only change how memory is seen, or share the call of an earlier partition; the
-        rest is what runs behind extents that only a run tells.
+        There are none where its ops only change how memory is seen, or share the call of an earlier partition.
+        "data_dependent" is the part whose shapes follow from what a run computes.
         """
         names: dict[int, list[str]] = {}
         for compiled in self._origins:
@@ -354,7 +354,7 @@ class Executable(ResizableForm):
 
     def _name_host(self, partition: Partition) -> tuple[str]:
         function = self.form.host_functions.get(partition.ops[0].id)
-        return ("rest",) if isinstance(function, Rest) else ("host",)
+        return ("data_dependent",) if isinstance(function, DataDependentPart) else ("host",)
 
     @property
     def fallbacks(self) -> tuple[Fallback | None, ...]:
@@ -387,8 +387,8 @@ class Executable(ResizableForm):
         self._arenas.leave(self._need_nbytes)
 
     def _free_shared(self) -> None:
-        if self.form.rest is not None:
-            self.form.rest.close()
+        if self.form.data_dependent is not None:
+            self.form.data_dependent.close()
         self._arenas.leave(self._need_nbytes)
         self._charge.release()
         for compiled in self._origins:

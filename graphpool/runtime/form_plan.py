@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from .data_dependent import DataDependentPart
 from .model_step import find_buffers, is_plain, plan_arena
-from .rest import Rest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -140,7 +140,7 @@ def _nbytes_of(tensors: Mapping[int, LogicalTensor], tensor_ids: Iterable[int]) 
 
 def _step_nbytes(tensors: Mapping[int, LogicalTensor], step: ModelStep) -> int:
     """Memory for the arrays of a host function. Unit: bytes."""
-    if isinstance(step.function, Rest):
+    if isinstance(step.function, DataDependentPart):
         return 0  # its model counts them
     are_plain = all(is_plain(tensors[i]) for i in step.outputs)
     return _SMALL_NBYTES + _nbytes_of(tensors, step.outputs if are_plain else (*step.inputs, *step.outputs))

@@ -341,8 +341,8 @@ class Model(Ranked):
         return self._forms.buffers(shapes)
 
     def last_forms(self) -> list[Executable]:
-        """The form that was used last, and those of what runs behind it; none before the first run."""
-        return self._forms.last_with_rest()
+        """The form that was used last, and those of its data-dependent part; none before the first run."""
+        return self._forms.last_forms()
 
     def bounded_nbytes(self, shapes: Mapping[str, Any]) -> tuple[int, int]:
         """What runs take for these shapes at most, and for smaller ones: memory held between them, and for one.

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from graphpool.graph.graph import Graph
 
+    from .data_dependent import DataDependentPart
     from .host_budget import HostBudget
-    from .rest import Rest
 
 __all__ = ["Fallback", "HostFunction", "ModelForm"]
 
@@ -70,8 +70,8 @@ class ModelForm:
         What the host functions of one run may take.
     fallbacks : mapping of int to Fallback
         Op id -> what its host function stands for.
-    rest : Rest, optional
-        The one of the host functions that runs all that is behind extents which only a run tells; closed with the form.
+    data_dependent : DataDependentPart, optional
+        The one of the host functions that runs all whose shapes follow from what a run computes; closed with the form.
     names : mapping of int to str
         Tensor id -> name that the importer has for it, as far as it has one.
     """
@@ -86,5 +86,5 @@ class ModelForm:
     forget: Callable[[Any, Any], None] | None = None
     host_budget: HostBudget | None = None
     fallbacks: Mapping[int, Fallback] = field(default_factory=dict)
-    rest: Rest | None = None
+    data_dependent: DataDependentPart | None = None
     names: Mapping[int, str] = field(default_factory=dict)

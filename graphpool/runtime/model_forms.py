@@ -242,9 +242,9 @@ class ModelForms:
         kept = self.cache.forms()
         return kept[-1] if kept else self.at(None)
 
-    def last_with_rest(self) -> list[Executable]:
-        """The one that was used last, if any, with those behind it."""
-        return [form for kept in self.cache.forms()[-1:] for form in kept.with_rest()]
+    def last_forms(self) -> list[Executable]:
+        """The one that was used last, if any, with those of its data-dependent part."""
+        return [form for kept in self.cache.forms()[-1:] for form in kept.with_data_dependent_forms()]
 
     @collection_paused()
     def _make(
@@ -292,8 +292,8 @@ class ModelForms:
             loading = ArrayAllocator(self._engine.budget, f"loading of {self._name}")
             form = loading.call(self.specialise, {port.name: shapes[port.name] for port in self._inputs}, deciding)
             loading.hand_over()  # constants are charged as such
-            if form.rest is not None:
-                form.rest.attach(
+            if form.data_dependent is not None:
+                form.data_dependent.attach(
                     engine=self._engine, capacity=self.arguments["capacity"], schedule=self._options.policy,
                     streams=self._options.streams, weights=self._weights, stream=self.stream,
                 )  # fmt: skip
@@ -301,7 +301,7 @@ class ModelForms:
             held = None if states is None else states.sized(shapes)
             made = Executable(form, self._engine, *shared, variable, self.stream, held, self._arenas, is_planned)
             try:
-                made.rest_nbytes()
+                made.data_dependent_nbytes()
             except BaseException:
                 made.close()
                 raise
@@ -331,9 +331,9 @@ class ModelForms:
         self.declared.check_plannable()
         self.cache.exclusively(self.declared.prepare)
         mapped_nbytes = max((form.mapped_nbytes for form in self.variable), default=0)
-        rest_nbytes = max((sum(form.rest_nbytes()) for form in self.variable), default=0)
+        data_dependent_nbytes = max((sum(form.data_dependent_nbytes()) for form in self.variable), default=0)
         kept_nbytes = self.kept_nbytes() + self.sessions.nbytes
-        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, rest_nbytes)
+        return self.declared.peak(kept_nbytes, mapped_nbytes, self._engine, outputs, data_dependent_nbytes)
 
     def _peak_at(self, shapes: Mapping[str, Any] | None, outputs: bool) -> int:
         use = self._enter_shapes(shapes)
@@ -345,7 +345,7 @@ class ModelForms:
     def _peak_of(self, form: Executable, outputs: bool, sequential: bool = False) -> int:
         form.check_room(form.form.outputs if outputs else ())
         nbytes = form.sequential_peak_nbytes if sequential else form.peak_nbytes
-        nbytes += self.sessions.nbytes + sum(form.rest_nbytes())
+        nbytes += self.sessions.nbytes + sum(form.data_dependent_nbytes())
         if self.declared is not None:  # beside all forms of the ranges, which are kept
             nbytes += self.kept_nbytes(form) - form.kept_nbytes
         return nbytes if outputs else nbytes - form.results_nbytes
@@ -362,7 +362,7 @@ class ModelForms:
         use = self._enter_shapes(shapes)
         try:
             form = use.executable
-            kept, run = form.rest_nbytes()
+            kept, run = form.data_dependent_nbytes()
             others_nbytes = form.programs_nbytes + self.arguments["capacity"] * form.own_nbytes
             return form.kept_nbytes + others_nbytes + kept, form.run_nbytes + run
         finally:

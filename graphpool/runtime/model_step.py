@@ -12,7 +12,7 @@ from graphpool.memory import BufferInfo
 from graphpool.memory.user_planner import plan_with
 from graphpool.typing import DataType
 
-from .rest import Rest
+from .data_dependent import DataDependentPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class ModelStep:
         self, values: dict[int, Any], are_plain: Sequence[bool], budget: HostBudget | None, arrays: ArrayAllocator
     ) -> None:
         """Run the host function on the values of a run; `are_plain` says which outputs have a place already."""
-        if isinstance(self.function, Rest):  # its model checks, counts and names for itself
+        if isinstance(self.function, DataDependentPart):  # its model checks, counts and names for itself
             values.update(zip(self.outputs, self.function([values[i] for i in self.inputs], []), strict=True))
             return
         targets = [values[i] if plain else None for i, plain in zip(self.outputs, are_plain, strict=True)]

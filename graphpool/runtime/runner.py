@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ from . import blas_threads
 from ._step_call import Addresses, StepCall, StepPorts
 from ._tensor import Tensor
 from ._trace import clock_ns, current
+from .data_dependent import DataDependentPart, in_data_dependent_part
 from .model_step import is_plain
-from .rest import Rest, is_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,7 +89,8 @@ class Runner:
         plain = [step for step in steps if step.compiled is None or step.compiled.program is None]
         self._seen = {i for step in plain for i in (*step.inputs, *step.outputs)}.intersection(between)
 
-        self._frames: dict[int, list[Frame]] = {}  # idle ones by address, which all arenas without bytes share
+        # idle ones by address, which all arenas without bytes share; a list frees its memory when the last one is taken
+        self._frames: dict[int, deque[Frame]] = {}
 
     def link(self) -> None:
         """Take the constants as they are from now on: those that are packed stay so."""
@@ -146,7 +148,7 @@ class Runner:
                 lease.release()
                 self._arenas.shrink(self._plan.arena_nbytes)  # larger ones may have been needed for other shapes
                 nbytes = self.check_room(self._missing(given))
-                if not self._budget.pending or is_behind():
+                if not self._budget.pending or in_data_dependent_part():
                     raise
             except BaseException:
                 lease.release()
@@ -222,7 +224,9 @@ class Runner:
         for step, call in zip(self._steps, frame.calls, strict=True):
             start = clock_ns()
             call()
-            if step.compiled is None and not isinstance(step.function, Rest):  # whose model notes its own steps
+            if step.compiled is None and not isinstance(
+                step.function, DataDependentPart
+            ):  # whose model notes its own steps
                 recorder.note(step.label, start, clock_ns())
 
     def _bind(
@@ -266,7 +270,7 @@ class Runner:
         if idle is None:
             if len(self._frames) > _MAX_FRAMES:
                 self._frames.clear()
-            idle = self._frames.setdefault(address, [])
+            idle = self._frames.setdefault(address, deque())
         try:
             return idle.pop()
         except IndexError:

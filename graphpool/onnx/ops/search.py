@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphpool.onnx.build import Late, Value
+from graphpool.onnx.build import DataDependent, Value
 from graphpool.typing import DataType
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _late(found: Sequence[Value], ncolumns: int, *, is_turned: bool) -> Value:
         return shape(room[0] // ncolumns)
 
     dims = (ncolumns, None) if is_turned else (None, ncolumns)
-    return Value(late=Late(tuple(found), DataType.S64, dims, cut, bound))
+    return Value(data_dependent=DataDependent(tuple(found), DataType.S64, dims, cut, bound))
 
 
 def _non_zero(n: NodeView) -> Value:

@@ -1,4 +1,4 @@
-"""Nodes behind an extent that only a run tells: they become a model of their own, compiled for any extents."""
+"""Nodes whose shapes follow from what a run computes: they become a model of their own, compiled for any extents."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphpool._sizes import is_variable
+from graphpool.runtime.data_dependent import DataDependentInput, DataDependentPart
 from graphpool.runtime.model import Model
 from graphpool.runtime.model_port import ModelPort
-from graphpool.runtime.rest import Rest, RestInput
 from graphpool.typing import DataType
 
-from .build import GraphBuilder, Late, NotConvertible, Value
+from .build import DataDependent, GraphBuilder, NotConvertible, Value
 from .node import make_node, names_read
 from .shape_values import ShapeArray, shape_array
 from .types import make_port, make_type
@@ -39,7 +39,7 @@ class SizeItems:
         return shape_array(_objects(found, self.items.shape), self.dtype)
 
 
-class RestBuilder:
+class DataDependentBuilder:
     """Collects the nodes, with a name for each value that they read or write: the model's own at the top of it.
 
     Threads: one at a time.
@@ -66,7 +66,7 @@ class RestBuilder:
     ) -> list[Value]:
         """Take a node; its outputs."""
         if captured and scope.path:
-            raise NotConvertible("control flow within control flow, behind an extent that only a run tells")
+            raise NotConvertible("control flow within control flow, where shapes depend on data")
         read = [
             "" if value is None else self.name_of(value, name, scope)
             for name, value in zip(node.input, inputs, strict=True)
@@ -76,7 +76,7 @@ class RestBuilder:
             if known != name and name not in self._aliases:
                 self._aliases.add(name)
                 self.nodes.append(make_node("Identity", [known], [name], f"{node.label}/{name}"))
-        results = [Value(late=Late() if name else None) for name in node.output]
+        results = [Value(data_dependent=DataDependent() if name else None) for name in node.output]
         written = [
             self.name_of(value, name, scope) if name else "" for name, value in zip(node.output, results, strict=True)
         ]
@@ -90,23 +90,23 @@ class RestBuilder:
         outputs: Sequence[str],
         builder: GraphBuilder,
         make_specialiser: Callable[..., Any],
-    ) -> tuple[Rest, list[Value]]:
+    ) -> tuple[DataDependentPart, list[Value]]:
         """The function that runs the nodes, and the values that it reads, in order."""
         made = {name for node in self.nodes for name in node.output if name}
         inputs = _Inputs(builder)
         for name in sorted(names_read(self.nodes, outputs) - made - {""}):
             inputs.add(name, self._values[name])
-        rest = replace(
-            source, name=f"{source.name}, behind its searches", inputs=tuple(inputs.ports),
+        part = replace(
+            source, name=f"{source.name}, data-dependent part", inputs=tuple(inputs.ports),
             outputs=tuple([ModelPort(name, None, None) for name in outputs]), input_types=inputs.types,
             constants={}, nodes=self.nodes, is_rewritten=True,
         )  # fmt: skip
 
         def make(**options: Any) -> Model:
-            specialiser = make_specialiser(rest, inputs.constants, inputs.sizes)
-            return Model(rest.inputs, rest.outputs, specialiser, name=rest.name, **options)
+            specialiser = make_specialiser(part, inputs.constants, inputs.sizes)
+            return Model(part.inputs, part.outputs, specialiser, name=part.name, **options)
 
-        return Rest(inputs.described, tuple(outputs), make), inputs.read
+        return DataDependentPart(inputs.described, tuple(outputs), make), inputs.read
 
 
 class _Inputs:
@@ -116,7 +116,7 @@ class _Inputs:
         self._builder = builder
         self.ports: list[ModelPort] = []
         self.types: dict[str, Any] = {}
-        self.described: list[RestInput] = []
+        self.described: list[DataDependentInput] = []
         self.read: list[Value] = []
         self.constants: dict[str, Any] = {}
         self.sizes: dict[str, SizeItems] = {}
@@ -128,24 +128,24 @@ class _Inputs:
             self.sizes[name] = SizeItems(_objects(flat, value.content.shape), value.content.dtype)
         elif value.is_known:
             self.constants[name] = value.content
-        elif value.late is not None:
-            self._add_late(name, value, value.late)
+        elif value.data_dependent is not None:
+            self._add_data_dependent(name, value, value.data_dependent)
         elif value.is_plain:
             dims = tuple([_name_of(dim) if is_variable(dim) else int(dim) for dim in value.shape])
-            self._take(RestInput(name), ModelPort(name, value.dtype, dims), [value])
+            self._take(DataDependentInput(name), ModelPort(name, value.dtype, dims), [value])
         else:
-            self._take(RestInput(name), ModelPort(name, None, None), [value], value.type)
+            self._take(DataDependentInput(name), ModelPort(name, None, None), [value], value.type)
 
-    def _add_late(self, name: str, value: Value, late: Late) -> None:
-        if late.parts:
-            assert late.dtype is not None
-            port = ModelPort(name, late.dtype, late.dims)
-            self._take(RestInput(name, len(late.parts), late.cut, late.bound), port, late.parts)
+    def _add_data_dependent(self, name: str, value: Value, found: DataDependent) -> None:
+        if found.parts:
+            assert found.dtype is not None
+            port = ModelPort(name, found.dtype, found.dims)
+            self._take(DataDependentInput(name, len(found.parts), found.cut, found.bound), port, found.parts)
         else:
-            assert value.type is not None  # of a late value without parts
-            self._take(RestInput(name), make_port(name, value.type), [value], value.type)
+            assert value.type is not None  # of one without parts
+            self._take(DataDependentInput(name), make_port(name, value.type), [value], value.type)
 
-    def _take(self, described: RestInput, port: ModelPort, values: Sequence[Value], type_: Any = None) -> None:
+    def _take(self, described: DataDependentInput, port: ModelPort, values: Sequence[Value], type_: Any = None) -> None:
         self.described.append(described)
         self.ports.append(port)
         self.read.extend(values)
@@ -159,7 +159,7 @@ class _Inputs:
             empty = self._builder.literal([[False]], DataType.BOOLEAN)
             none = self._builder.emit("Slice", empty, starts=[0], ends=[0], axes=[0])[0]
             tensor = self._builder.emit("Expand", none, shape=(0, size))[0]
-            self._take(RestInput(name), ModelPort(name, DataType.BOOLEAN, (0, _name_of(size))), [tensor])
+            self._take(DataDependentInput(name), ModelPort(name, DataType.BOOLEAN, (0, _name_of(size))), [tensor])
         return name
 
 

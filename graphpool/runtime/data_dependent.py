@@ -1,4 +1,4 @@
-"""What of a model runs behind extents that only a run tells: a model of its own."""
+"""The data-dependent part of a model, whose shapes follow from what a run computes: a model of its own."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from .executable import Executable
     from .model import Model
 
-__all__ = ["Rest", "RestInput", "is_behind"]
+__all__ = ["DataDependentInput", "DataDependentPart", "in_data_dependent_part"]
 
 
 _local = threading.local()
 
 
-def is_behind() -> bool:
-    """Whether this thread runs a rest: the run before it holds memory, so it must not wait for that of others."""
-    return getattr(_local, "is_behind", False)
+def in_data_dependent_part() -> bool:
+    """Whether this thread runs one: the run before it holds memory, so it must not wait for that of others."""
+    return getattr(_local, "in_data_dependent_part", False)
 
 
 @dataclass(frozen=True)
-class RestInput:
-    """An input of the rest: a name, and how many tensors of the form before it is made of, by which function.
+class DataDependentInput:
+    """An input of the part: a name, and how many tensors of the form before it is made of, by which function.
 
     `bound` takes their shapes, and returns the largest shape that the input may have; None if that is not known.
     """
@@ -38,14 +38,14 @@ class RestInput:
     bound: Callable[..., tuple[int, ...] | None] | None = None
 
 
-class Rest(Locked):
+class DataDependentPart(Locked):
     """A host function that runs a model, which is compiled for any extents of its inputs.
 
     Of its results nothing is known before; they are fresh arrays. `open_model` makes the model when it is first needed.
     Ownership: owns the model. Threads: safe.
     """
 
-    def __init__(self, inputs: Sequence[RestInput], names: Sequence[str], make: Callable[..., Model]) -> None:
+    def __init__(self, inputs: Sequence[DataDependentInput], names: Sequence[str], make: Callable[..., Model]) -> None:
         super().__init__()
         self._inputs, self._names, self._make = inputs, names, make
         self._model: Model | None = None
@@ -71,20 +71,20 @@ class Rest(Locked):
         for port in self._inputs:
             parts = [next(given) for _ in range(port.ntensors)]
             arrays[port.name] = parts[0] if port.cut is None else port.cut(*parts)
-        before, _local.is_behind = is_behind(), True
+        before, _local.in_data_dependent_part = in_data_dependent_part(), True
         try:
             found = self.model.run(arrays)
         finally:
-            _local.is_behind = before
+            _local.in_data_dependent_part = before
         return [found[name] for name in self._names]
 
     def nbytes(self, shapes: Sequence[Any]) -> tuple[int, int]:
-        """See `Executable.rest_nbytes`, for the shapes of the tensors; zeros where no bound is known."""
+        """See `Executable.data_dependent_nbytes`, for the shapes of the tensors; zeros where no bound is known."""
         bounds = self._largest_shapes(shapes)
         return (0, 0) if bounds is None else self.model.bounded_nbytes(bounds)
 
     def last_forms(self) -> list[Executable]:
-        """The form that was used last, and those behind it; none if nothing was compiled yet."""
+        """The form that was used last, and those of its own part; none if nothing was compiled yet."""
         return [] if self._model is None else self._model.last_forms()
 
     def _largest_shapes(self, shapes: Sequence[Any]) -> Mapping[str, Any] | None:

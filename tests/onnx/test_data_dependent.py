@@ -1,4 +1,4 @@
-"""What is behind extents that only a run tells: a model of its own, compiled once, natively."""
+"""Nodes whose shapes follow from what a run computes: a model of its own, compiled once, natively."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -33,9 +33,9 @@ def make(nodes, outputs, inputs=None, opset=17):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def rest_of(model):
-    """The model behind that of the form that was used last."""
-    return model._forms.last().form.rest.model
+def data_dependent_of(model):
+    """The data-dependent part of the form that was used last."""
+    return model._forms.last().form.data_dependent.model
 
 
 def feeds(count, n=60, seed=0):
@@ -90,7 +90,7 @@ def test_results_for_any_number_found(case):
             expected = wanted(given["x"], given["x"][given["mask"]])
             np.testing.assert_allclose(model.run(given)["y"], expected, rtol=1e-5, atol=1e-6)
         if case not in ("shape", "sizes of inputs"):  # numbers made of sizes are those of one compilation
-            assert rest_of(model).stats().compilations == 1
+            assert data_dependent_of(model).stats().compilations == 1
         assert model.stats().compilations == 1
         for count in (0, 1, 2):
             given = feeds(count)
@@ -104,11 +104,11 @@ def test_other_shapes_of_the_inputs_need_no_compilation():
             given = feeds(count, n)
             np.testing.assert_allclose(model.run(given)["y"], softmax(given["x"][given["mask"]]), rtol=1e-5)
         assert model.stats().compilations == 1
-        assert rest_of(model).stats().compilations == 1
+        assert data_dependent_of(model).stats().compilations == 1
 
 
 def test_outputs_on_either_side():
-    """What is known before, what is found, and what is behind it, under their own names."""
+    """What is known before, what is found, and what follows from it, under their own names."""
     nodes = [*FOUND, node("Relu", ["x"], ["r"]), node("Neg", ["g"], ["y"])]
     with gp.onnx.load(make(nodes, ["r", "places", "y", "x"])) as model:
         given = feeds(8)
@@ -182,7 +182,7 @@ def test_a_detector():
             rows = places.astype(np.int64).reshape(-1, 3)[:count]
             np.testing.assert_array_equal(found["kept"], rows)
             np.testing.assert_array_equal(found["y"], given["b"][0][rows[:5, 2]])
-        assert rest_of(model).stats().compilations == 1
+        assert data_dependent_of(model).stats().compilations == 1
         assert model.run(boxes_and_scores(0, 0))["y"].shape == (0, 4)
 
 
@@ -202,7 +202,7 @@ def test_the_peak_counts_the_most_that_may_be_found():
         model.run(given)
 
 
-def test_the_peak_of_a_range_counts_what_is_behind():
+def test_the_peak_of_a_range_counts_the_data_dependent_part():
     apart = np.arange(400, dtype=np.float32).reshape(1, 400, 1) + np.float32([[[0, 0, 0.5, 0.5]]])
     with gp.onnx.load(detector(), shapes={"n": (2, 400)}) as model:
         peak = model.predict_peak()
@@ -219,24 +219,24 @@ def test_what_a_host_function_finds_is_followed_by_our_own_kernels():
         for n in (5, 9, 2):
             x = np.random.default_rng(n).integers(0, 4, n).astype(np.float32)
             np.testing.assert_array_equal(model.run({"x": x})["y"], np.unique(x) ** 2)
-        assert not any(rest_of(model).specialise({"values": (3,)}).fallbacks)
+        assert not any(data_dependent_of(model).specialise({"values": (3,)}).fallbacks)
 
 
-def test_a_closed_model_closes_what_is_behind():
+def test_a_closed_model_closes_its_data_dependent_part():
     model = gp.onnx.load(make([*FOUND, node("Neg", ["g"], ["y"])], ["y"]))
     model.run(feeds(3))
-    rest = rest_of(model)
+    part = data_dependent_of(model)
     model.close()
-    assert rest.is_closed
+    assert part.is_closed
 
 
-def test_inspect_and_traces_tell_what_is_behind(tmp_path, capsys):
+def test_inspect_and_traces_tell_the_data_dependent_part(tmp_path, capsys):
     path = tmp_path / "model.onnx"
     path.write_bytes(make([*FOUND, node("Neg", ["g"], ["y"])], ["y"]).SerializeToString())
     assert main(["inspect", str(path), "--shape", "x=60x4", "--shape", "mask=60"]) == 0
     told = capsys.readouterr().out
     assert "any_nonzero" in told
-    assert "rest" in told
+    assert "data_dependent" in told
     assert "Neg" in told
     with gp.onnx.load(path) as model:
         given = feeds(7)
@@ -249,7 +249,7 @@ def test_inspect_and_traces_tell_what_is_behind(tmp_path, capsys):
 
 
 def test_threads_within_the_limit_of_one_run():
-    """Runs that find too little memory behind their searches let go of all that they have, and go on alone."""
+    """Runs that find too little memory for the data-dependent part let go of all that they have, and go on alone."""
     given = [boxes_and_scores(400, seed) for seed in range(4)]
     with gp.onnx.load(detector()) as model:
         peak = model.predict_peak({"b": (1, 400, 4), "s": (1, 2, 400)})
@@ -261,7 +261,7 @@ def test_threads_within_the_limit_of_one_run():
                 np.testing.assert_array_equal(got, expected)
 
 
-def test_a_model_and_what_is_behind_it_can_be_pickled():
+def test_a_model_and_its_data_dependent_part_can_be_pickled():
     with gp.onnx.load(make([*FOUND, node("Softmax", ["g"], ["y"])], ["y"])) as model:
         given = feeds(9)
         wanted = model.run(given)["y"]
