@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from cuda.bindings import driver as cuda
 
 from graphpool.schedule import (
     AddEvent,
@@ -19,7 +20,7 @@ from graphpool.schedule import (
     nimble,
     wavefront,
 )
-from tests.helpers.cuda_device import synchronize
+from tests.helpers.cuda_device import check, synchronize
 
 POLICIES = {"asap": asap, "ios": ios, "list": list_schedule, "nimble": nimble, "wavefront": wavefront}
 NODES = 10
@@ -57,7 +58,7 @@ class Replay:
     def __init__(self, kit, edges, streams, left_out=None):
         self.kit, self.judge, self.left_out, self.waits = kit, Judge(edges), left_out, 0
         self.streams, self.current, self.events = streams, 0, {}
-        self.out = kit.ready(NODES)
+        *self.out, self.ones = kit.ready(NODES + 1)
 
     def stream(self, number):
         while len(self.streams) <= number:
@@ -81,8 +82,8 @@ class Replay:
                     self.wait(number, event)
 
     def run(self, node):
-        """The sum of what the node needs, into its own buffer."""
-        first, *rest = [self.out[need] for need in sorted(self.judge.needs[node])] or [self.out[node]]
+        """The sum of what the node needs, into its own buffer; those that need nothing read ones."""
+        first, *rest = [self.out[need] for need in sorted(self.judge.needs[node])] or [self.ones]
         second = rest[0] if rest else first
         self.judge.run(self.current, node)
         self.kit.add(self.stream(self.current), self.out[node], first, second)
@@ -104,7 +105,19 @@ class Replay:
                     self.wait(number, self.events[step.event_id])
                 case StreamBarrier():
                     self.barrier(count)
-        synchronize()
+
+    def capture(self, schedule):
+        """The same into a graph with parallel branches: all streams begin behind the first, and end before its end."""
+        count = 1 + max((step.stream_id for step in schedule.instructions if isinstance(step, SetStream)), default=0)
+        origin = self.stream(0)
+        check(cuda.cuStreamBeginCapture(origin.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+        start = origin.record()
+        for number in range(1, count):
+            self.stream(number).wait(start)
+        self.play(schedule)
+        for number in range(1, count):
+            origin.wait(self.stream(number).record())
+        return check(cuda.cuStreamEndCapture(origin.handle))
 
 
 @pytest.fixture
@@ -115,11 +128,26 @@ def streams():
         stream.close()
 
 
-def played(driver, kit, policy, seed, streams, left_out=None):
+def directly(replay, schedule):
+    replay.play(schedule)
+
+
+def captured(replay, schedule):
+    """One capture, two launches."""
+    graph = replay.capture(schedule)
+    executable = check(cuda.cuGraphInstantiate(graph, 0))
+    for _ in range(2):
+        check(cuda.cuGraphLaunch(executable, replay.kit.a.handle))
+    check(cuda.cuGraphExecDestroy(executable))
+    check(cuda.cuGraphDestroy(graph))
+
+
+def played(driver, kit, policy, seed, streams, how, left_out=None):
     graph, edges = random_graph(seed)
     driver.seed(seed)
     replay = Replay(kit, edges, streams, left_out)
-    replay.play(POLICIES[policy](graph))
+    how(replay, POLICIES[policy](graph))
+    synchronize()
     found = {kind for kind in driver.kinds() if kind != "uninitialised read"}
     assert found <= {"use without order"}
     return replay, bool(found)
@@ -127,11 +155,12 @@ def played(driver, kit, policy, seed, streams, left_out=None):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("policy", POLICIES)
-def test_each_wait_left_out_is_found_or_harmless(driver, kit, streams, policy, seed):
-    replay, is_found = played(driver, kit, policy, seed, streams)
+@pytest.mark.parametrize("how", [directly, captured])
+def test_each_wait_left_out_is_found_or_harmless(driver, kit, streams, how, policy, seed):
+    replay, is_found = played(driver, kit, policy, seed, streams, how)
     assert (replay.judge.is_broken, is_found) == (False, False)
     for left_out in range(replay.waits):
-        broken, is_found = played(driver, kit, policy, seed, streams, left_out)
+        broken, is_found = played(driver, kit, policy, seed, streams, how, left_out)
         assert is_found == broken.judge.is_broken, left_out
 
 
@@ -145,8 +174,9 @@ def expected(edges):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_numbers_do_not_depend_on_the_order(driver, kit, streams, policy):
+@pytest.mark.parametrize("how", [directly, captured])
+def test_numbers_do_not_depend_on_the_order(driver, kit, streams, how, policy):
     for seed in range(4):
-        replay, _ = played(driver, kit, policy, seed, streams)
+        replay, _ = played(driver, kit, policy, seed, streams, how)
         for buffer, value in zip(replay.out, expected(random_graph(seed)[1]), strict=True):
             np.testing.assert_array_equal(kit.read(buffer), np.broadcast_to(value, kit.n))
