@@ -51,13 +51,16 @@ const Twin *find_twin(const char *name) {
 
 /* ---- reading cubins */
 
-static const Elf64_Shdr *sections_of(const char *image) {
-    return (const Elf64_Shdr *)(image + ((const Elf64_Ehdr *)image)->e_shoff);
+/* A copy: the table of sections need not be aligned. */
+static Elf64_Shdr section_at(const char *image, int number) {
+    Elf64_Shdr section;
+    memcpy(&section, image + ((const Elf64_Ehdr *)image)->e_shoff + sizeof section * (size_t)number, sizeof section);
+    return section;
 }
 
-static const char *section_name(const char *image, int section) {
-    const Elf64_Ehdr *header = (const Elf64_Ehdr *)image;
-    return image + sections_of(image)[header->e_shstrndx].sh_offset + sections_of(image)[section].sh_name;
+static const char *section_name(const char *image, int number) {
+    int names = ((const Elf64_Ehdr *)image)->e_shstrndx;
+    return image + section_at(image, names).sh_offset + section_at(image, number).sh_name;
 }
 
 static const char *suffix_after(const char *name, const char *prefix) {
@@ -125,7 +128,6 @@ static Kernel *kernel_named(Library *library, const char *name) {
 }
 
 static void read_kernels(Library *library) {
-    const Elf64_Shdr *sections = sections_of(library->image);
     int count = ((const Elf64_Ehdr *)library->image)->e_shnum;
     library->kernels = calloc((size_t)count, sizeof(Kernel));
     for (int i = 0; i < count; i++) {
@@ -133,14 +135,15 @@ static void read_kernels(Library *library) {
         if (name)
             library->kernels[library->count++] = (Kernel){.library = library,
                                                           .name = strdup(name),
-                                                          .symbol = sections[i].sh_info & 0xffffff,
+                                                          .symbol = section_at(library->image, i).sh_info & 0xffffff,
                                                           .max_dynamic_shared = DEFAULT_DYNAMIC_SHARED};
     }
     for (int i = 0; i < count; i++) {
         const char *name = suffix_after(section_name(library->image, i), ".nv.info");
         Kernel *kernel = name && *name ? kernel_named(library, name + 1) : NULL;
-        const unsigned char *start = (const unsigned char *)library->image + sections[i].sh_offset;
-        if (name && (kernel || !*name)) read_attributes(library, kernel, start, start + sections[i].sh_size);
+        Elf64_Shdr section = section_at(library->image, i);
+        const unsigned char *start = (const unsigned char *)library->image + section.sh_offset;
+        if (name && (kernel || !*name)) read_attributes(library, kernel, start, start + section.sh_size);
     }
     for (int i = 0; i < library->count; i++) check_twin(&library->kernels[i]);
 }

@@ -115,9 +115,9 @@ static void count_use(Pool *pool, size_t nbytes) {
 static CUresult allocate(CUdeviceptr *address, size_t nbytes, Pool *pool, Stream *stream) {
     int preds[64], npreds = stream ? predecessors(stream, preds, LENGTH(preds)) : 0;
     Returning before[pool->nreturning + 1];
-    memcpy(before, pool->returning, sizeof *before * (size_t)pool->nreturning);
+    for (int i = 0; i < pool->nreturning; i++) before[i] = pool->returning[i];
     if (!find_room(pool, nbytes, preds, &npreds, LENGTH(preds))) {
-        memcpy(pool->returning, before, sizeof *before * (size_t)pool->nreturning);
+        for (int i = 0; i < pool->nreturning; i++) pool->returning[i] = before[i];
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     Block *block = new_block(nbytes, pool->is_host, pool);
