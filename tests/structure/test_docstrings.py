@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PACKAGES = [
     "graphpool",
     *(f"graphpool.{name}" for name in ("backends", "cache", "graph", "memory", "profile", "runtime", "schedule")),
+    "graphpool.memory.cuda",
 ]
 PACKAGES += ["graphpool.export.prometheus", "graphpool.export.opentelemetry"]
 if importlib.util.find_spec("onnx"):
